@@ -4,13 +4,15 @@ through informer events and a stub API server."""
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import gc
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from typing import Any, NamedTuple
 
 import msgspec
+import uvloop
 
 from koord.api.kinds import NODEMETRICS, NODES, PODS, Kind
 from koord.api.objects import NodeMetric, Pod
@@ -22,6 +24,7 @@ from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.scheduler import testing
 from roles.scheduler.app import App, Options
+from roles.scheduler.observing.observer import RUNNING_ONLY
 from tests.benchmarks.table import Row
 
 encode = msgspec.json.Encoder().encode
@@ -80,10 +83,16 @@ class Informers:
     """An informer factory without an API server: objects are put into real informers as bytes."""
 
     def __init__(self) -> None:
-        self.stores: dict[Kind, Informer[Any]] = {}
+        self.stores: dict[Kind, Informer[Any]] = {}  # those of all objects, and of pods that run
+        self._narrow: dict[tuple[Kind, str], Informer[Any]] = {}  # those of some objects, of which there are none
 
-    def informer(self, kind: Kind, projection: type[Any], *, transform: Any = None, **_: Any) -> Informer[Any]:
-        return self.stores.setdefault(kind, Informer(kind.plural, projection, transform, type_meta=(kind.api_version, kind.kind)))
+    def informer(
+        self, kind: Kind, projection: type[Any], *, transform: Any = None, field_selector: str = "", **_: Any
+    ) -> Informer[Any]:  # fmt: skip
+        fresh: Informer[Any] = Informer(kind.plural, projection, transform, type_meta=(kind.api_version, kind.kind))
+        if field_selector in ("", RUNNING_ONLY):
+            return self.stores.setdefault(kind, fresh)
+        return self._narrow.setdefault((kind, field_selector), fresh)
 
     def put(self, kind: Kind, key: str, body: bytes) -> None:
         self.stores[kind].receive(key, "1", msgspec.Raw(body))
@@ -129,10 +138,44 @@ class Ran(NamedTuple):
     app: App
 
 
+@contextlib.asynccontextmanager
+async def running(
+    nodes: int, client: StubClient, profile: dict[str, Any] = PROFILE, before: Callable[[Informers], None] | None = None
+) -> AsyncIterator[App]:  # fmt: skip
+    """The whole scheduler in this process, with nodes and their reports; `before` puts in more objects that are there already."""
+    informers = client.informers
+    config = KubeSchedulerConfiguration.model_validate(
+        {
+            "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
+            "leaderElection": {"leaderElect": False}, "profiles": [profile],
+        }
+    )  # fmt: skip
+    recorder = Recorder("scheduler")
+    app = App(Options(config), client=client, informers=informers, recorder=recorder, ops=OpsServer("127.0.0.1", 0, recorder=recorder))
+    life = Life()
+    task = asyncio.get_running_loop().create_task(app.run(life))
+    await asyncio.sleep(0.05)
+    for number in range(nodes):
+        informers.put(NODES, f"n{number}", encode(testing.node(f"n{number}", cpu="32", memory="256Gi")))
+        informers.put(NODEMETRICS, f"n{number}", encode(metric(f"n{number}", number, time.time())))
+    if before is not None:
+        before(informers)
+        await asyncio.sleep(0.5)
+    gc.collect()
+    gc.freeze()
+    try:
+        yield app
+    finally:
+        life.stop()
+        await asyncio.wait_for(task, 10)
+        await life.finish()
+
+
 def run_app(
     nodes: int,
     pods: Iterable[Pod],
     *,
+    profile: dict[str, Any] = PROFILE,
     before: Callable[[Informers], None] | None = None,
     beside: Callable[[Informers], Awaitable[None]] | None = None,
 ) -> Ran:
@@ -140,42 +183,19 @@ def run_app(
     informers = Informers()
     bodies = {f"{pod.metadata.namespace}/{pod.metadata.name}": body_of(pod) for pod in pods}
     client = StubClient(informers, bodies)
-    config = KubeSchedulerConfiguration.model_validate(
-        {
-            "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
-            "leaderElection": {"leaderElect": False}, "profiles": [PROFILE],
-        }
-    )  # fmt: skip
 
     async def run() -> Ran:
-        recorder = Recorder("scheduler")
-        app = App(Options(config), client=client, informers=informers, recorder=recorder, ops=OpsServer("127.0.0.1", 0, recorder=recorder))
-        life = Life()
-        running = asyncio.get_running_loop().create_task(app.run(life))
-        await asyncio.sleep(0.05)
-        for number in range(nodes):
-            informers.put(NODES, f"n{number}", encode(testing.node(f"n{number}", cpu="32", memory="256Gi")))
-            informers.put(NODEMETRICS, f"n{number}", encode(metric(f"n{number}", number, time.time())))
-        if before is not None:
-            before(informers)
-            await asyncio.sleep(0.5)
-        gc.collect()
-        gc.freeze()
-        other = asyncio.get_running_loop().create_task(beside(informers)) if beside is not None else None
-        started, cpu = time.perf_counter(), time.process_time()
-        for key, body in bodies.items():
-            informers.put(PODS, key, body.encode())
-        while client.bound < len(bodies):
-            await asyncio.sleep(0.005)
-        result = Ran(time.perf_counter() - started, time.process_time() - cpu, app)
-        if other is not None:
-            other.cancel()
-        life.stop()
-        await asyncio.wait_for(running, 10)
-        await life.finish()
-        return result
-
-    import uvloop
+        async with running(nodes, client, profile, before) as app:
+            other = asyncio.get_running_loop().create_task(beside(informers)) if beside is not None else None
+            started, cpu = time.perf_counter(), time.process_time()
+            for key, body in bodies.items():
+                informers.put(PODS, key, body.encode())
+            while client.bound < len(bodies):
+                await asyncio.sleep(0.005)
+            result = Ran(time.perf_counter() - started, time.process_time() - cpu, app)
+            if other is not None:
+                other.cancel()
+            return result
 
     found: Ran = uvloop.run(run())
     return found

@@ -26,6 +26,7 @@ from roles.scheduler.framework.normalize import Normalizer
 from roles.scheduler.framework.restoring import RestoredReservation
 from roles.scheduler.framework.status import SUCCESS, Status
 from roles.scheduler.framework.steps import Steps
+from roles.scheduler.framework.tally import Tally
 
 if TYPE_CHECKING:
     from roles.scheduler.framework.handle import Handle
@@ -202,6 +203,11 @@ class Filter(Plugin):
     def must_fit(self, pod: PodInfo) -> Iterable[int]:
         """Resources (by id) of which the filter refuses every node that has less free than the pod requests. Spares what-ifs."""
         return ()
+
+    def tally(self, ctx: CycleContext) -> Tally | None:
+        """How the filter adds up for the pod, so that preemption works out in sums who has to go; `FIXED` where it says the same of a node
+        whoever leaves it; None where only trying tells. Not asked for one that `reads` nothing but NODE."""
+        return None
 
     def room(self, ctx: CycleContext) -> Vector | None:
         """By slot, how many pods of the shape the filter lets in one after another; None where only trying tells."""

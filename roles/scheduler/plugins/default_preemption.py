@@ -4,15 +4,13 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import ClassVar
+from typing import ClassVar, NamedTuple
+
+import numpy as np
 
 from koord.api import names
-from koord.api.kinds import PODDISRUPTIONBUDGETS
-from koord.api.objects import PodDisruptionBudget
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.cluster.terms import Selector, label_selector, selects
 from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.bonds import Breaking, Rule, Unit
@@ -21,28 +19,15 @@ from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Candidate, Feed, PostFilter, PostFilterResult
 from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
-from roles.scheduler.framework.steps import Steps, at_once
-from roles.scheduler.plugins.harm import Harm, Need, harm, importance, lacking_of
+from roles.scheduler.framework.steps import Steps
+from roles.scheduler.plugins.budgets import DisruptionBudgets
+from roles.scheduler.plugins.harm import Harm, Lacking, Need, harm, importance, lacking_of
+from roles.scheduler.plugins.lockstep import Lockstep
 
+_TOGETHER = 100  # nodes judged in one step
 _NOT_HELPFUL = "Preemption is not helpful for scheduling"
 _NO_VICTIMS = "No preemption victims found for incoming pod"
 _PREEMPTED = "PreemptionByScheduler"
-
-
-@dataclass(slots=True)
-class Budget:
-    """A PodDisruptionBudget as preemption reads it."""
-
-    namespace: str
-    selector: Selector | None
-    allowed: int
-    disrupted: frozenset[str]
-
-    def covers(self, pod: PodInfo) -> bool:
-        """Whether the pod's leaving counts. One that is being disrupted already was counted off when that was decided; an empty selector
-        covers nothing here."""
-        mine = self.namespace == pod.namespace and bool(pod.labels) and selects(self.selector, pod.labels)
-        return mine and bool(self.selector) and pod.name not in self.disrupted
 
 
 class DefaultPreemption(PostFilter):
@@ -54,26 +39,13 @@ class DefaultPreemption(PostFilter):
 
     def __init__(self, args: DefaultPreemptionArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._budgets: dict[str, Budget] = {}
+        self.budgets = DisruptionBudgets(handle)
 
     def feeds(self) -> Sequence[Feed]:
-        if self.handle.gates.get("DisablePodDisruptionBudgetInformer") or not self.handle.gates.get("PodDisruptionBudget", True):
-            return ()  # then no budget is known, and none respected
-        return (Feed(PODDISRUPTIONBUDGETS, PodDisruptionBudget, self._budget),)
+        return self.budgets.feeds()
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (Subscription(ASSIGNED_POD, Action.DELETE),)
-
-    def _budget(self, old: PodDisruptionBudget | None, new: PodDisruptionBudget | None) -> None:
-        present = new or old
-        assert present is not None
-        key = f"{present.metadata.namespace}/{present.metadata.name}"
-        if new is None:
-            self._budgets.pop(key, None)
-            return
-        self._budgets[key] = Budget(
-            new.metadata.namespace, label_selector(new.spec.selector), new.status.disruptions_allowed, frozenset(new.status.disrupted_pods)
-        )
 
     # ---------------------------------------------------------------- deciding
 
@@ -114,7 +86,7 @@ class DefaultPreemption(PostFilter):
 
     def removable(self, ctx: CycleContext, pod: PodInfo) -> bool:
         """Whether a pod of lower priority may be a victim. One that was asked and should be gone by now frees nothing."""
-        return not _protected(pod) and not ctx.state.evictions.overdue(pod.uid)
+        return pod.shape.labels.get(names.LABEL_POD_DISABLE_PREEMPTIBLE) != "true" and not ctx.state.evictions.overdue(pod.uid)
 
     def obstacles(self, ctx: CycleContext, failure: FitFailure, slot: int) -> tuple[str, ...]:
         """Why the pod does not fit even without all the victims."""
@@ -166,33 +138,101 @@ class DefaultPreemption(PostFilter):
     def _search(
         self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str], wanted: int
     ) -> Steps[list[Candidate]]:  # fmt: skip
-        """Candidates among so many nodes that have victims, what hurts least first. Of nodes that cannot beat the best one found so far
-        nothing is supposed, unless somebody else is to choose among all."""
-        state, priority = ctx.state, ctx.pod.priority
-        breaking = Breaking(state.bonds, lambda pod: pod.priority < priority and self.removable(ctx, pod), importance, state.leaving)
+        """Candidates among so many nodes that have victims, what hurts least first. Where filters add up nodes are judged together. Others
+        are tried one by one, but for those that cannot beat the best one found so far, unless somebody else is to choose among all."""
+        priority, lockstep = ctx.pod.priority, self.lockstep(ctx, failure)
+        breaking = Breaking(
+            ctx.state.bonds, lambda pod: pod.priority < priority and self.removable(ctx, pod), importance, ctx.state.leaving
+        )  # fmt: skip
         lacking = lacking_of(failure.evaluation, ctx)
         found: list[tuple[Harm, int, Candidate]] = []
         looked = 0
-        for slot in slots:
-            units = self._units(ctx, slot, breaking, reasons)
-            if not units:
-                continue
-            need = Need(ctx.cluster, slot, units, lacking)
-            if found and not self.handle.all_candidates and not _some_leave(ctx, units) and need.hopeless(found[0][0]):
+        for begin in range(0, len(slots), _TOGETHER):
+            chunk = slots[begin : begin + _TOGETHER]
+            judged = self._judge(ctx, lockstep, chunk, reasons) if lockstep is not None else {}
+            for slot in chunk:
+                best = found[0][0] if found and not self.handle.all_candidates else None
+                answer: Candidate | bool | None
+                if slot in judged:
+                    answer = judged[slot]
+                else:
+                    yield
+                    answer = self._tried(ctx, failure, slot, breaking, lacking, reasons, best)
+                if answer is None:
+                    continue
                 looked += 1
-            else:
-                candidate = self._try(ctx, failure, slot, need, reasons)
-                if candidate is not None:
-                    looked += 1
-                    entry = (harm(candidate), looked, candidate)
-                    if self.handle.all_candidates:
+                if isinstance(answer, Candidate):
+                    entry = (harm(answer), looked, answer)
+                    if best is None:
                         found.append(entry)
-                    elif not found or entry < found[0]:
+                    elif entry < found[0]:
                         found = [entry]
-            if looked >= wanted:
-                break
+                if looked >= wanted:
+                    return [candidate for _, _, candidate in sorted(found)]
             yield
         return [candidate for _, _, candidate in sorted(found)]
+
+    # ---------------------------------------------------------------- many nodes at once
+
+    def lockstep(self, ctx: CycleContext, failure: FitFailure) -> Lockstep | None:
+        """How nodes are judged together; None where each has to be tried."""
+        return Lockstep.of(ctx, failure.evaluation)
+
+    def _judge(
+        self, ctx: CycleContext, lockstep: Lockstep, slots: Sequence[int], reasons: Counter[str]
+    ) -> dict[int, Candidate | None]:  # fmt: skip
+        """Candidates by slot, None where there is none. Nodes are left out where more than sums matters: those with reservations, with
+        pods nominated to them, or with pods of jobs."""
+        state, cluster, priority = ctx.state, ctx.cluster, ctx.pod.priority
+        at = np.array(slots, dtype=np.intp)
+        judged: dict[int, Candidate | None] = {}
+        open_slots: list[int] = []
+        groups: list[_Group] = []
+        for slot in at[lockstep.knows(at)].tolist():
+            row = cluster.row(slot)
+            if state.holdings.on(slot) or (state.nominations.any_on(row.name) and state.nominations.ahead_of(ctx.pod, row.name)):
+                continue
+            pods = [p for p in row.pods.values() if p.shape.priority < priority and not p.reservation and self.removable(ctx, p)]
+            if not pods:
+                judged[slot] = None
+                reasons[_NO_VICTIMS] += 1
+                continue
+            leaving = frozenset(pod.uid for pod in pods if state.leaving(pod))
+            if any(state.bonds.of(pod) and pod.uid not in leaving for pod in pods):
+                continue
+            pods.sort(key=importance)
+            open_slots.append(slot)
+            groups.append(self._group(pods, leaving))
+        outcome = lockstep.judge(np.array(open_slots, dtype=np.intp), [group.order for group in groups])
+        reasons.update(outcome.refusals)
+        for slot, group, gone in zip(open_slots, groups, outcome.gone, strict=True):
+            judged[slot] = group.candidate(cluster.name_of(slot), gone) if gone is not None else None
+        return judged
+
+    def _group(self, pods: list[PodInfo], leaving: frozenset[str]) -> _Group:
+        """Pods, given the most important first: those that leave anyway go first, whom a budget protects last."""
+        if not leaving and not self.budgets:
+            return _Group(pods[::-1], leaving, leaving, mixed=False)
+        others = [pod for pod in pods if pod.uid not in leaving]
+        violating = self.budgets.violating(others)
+        back = [pod for pod in others if pod.uid in violating] + [pod for pod in others if pod.uid not in violating]
+        back += [pod for pod in pods if pod.uid in leaving]  # they go in any case: first of all, and they are the last to come back
+        return _Group(back[::-1], leaving, violating, mixed=True)
+
+    # ---------------------------------------------------------------- one node
+
+    def _tried(
+        self, ctx: CycleContext, failure: FitFailure, slot: int, breaking: Breaking, lacking: Lacking, reasons: Counter[str],
+        best: Harm | None,
+    ) -> Candidate | bool | None:  # fmt: skip
+        """The candidate on a node, None for none; True for one that could not beat the best one."""
+        units = self._units(ctx, slot, breaking, reasons)
+        if not units:
+            return None
+        need = Need(ctx.cluster, slot, units, lacking)
+        if best is not None and not _some_leave(ctx, units) and need.hopeless(best):
+            return True
+        return self._try(ctx, failure, slot, need, reasons)
 
     def _units(self, ctx: CycleContext, slot: int, breaking: Breaking, reasons: Counter[str]) -> list[Unit]:
         """Who may go from a node, the most important first."""
@@ -210,7 +250,7 @@ class DefaultPreemption(PostFilter):
         cluster, name = ctx.cluster, ctx.cluster.name_of(slot)
         touched = {unit: self.touched(cluster, slot, unit) for unit in need.units}
         free = [unit for unit in need.units if all(ctx.state.leaving(pod) for pod in unit.pods)]
-        order, violating = self.by_budget([unit for unit in need.units if unit not in free] if free else need.units)
+        order, violating = self.budgets.ordered([unit for unit in need.units if unit not in free] if free else need.units)
         order += free  # they go in any case: first of all, and they are the last to come back
         with ctx.state.suppose() as supposed:
             for other in ctx.state.nominations.ahead_of(ctx.pod, name):
@@ -246,53 +286,32 @@ class DefaultPreemption(PostFilter):
             return [(unit.pods[0], slot)]
         return [(pod, slot) for pod in unit.pods if cluster.slot_of_pod(pod.uid) == slot]
 
-    def by_budget(self, units: Sequence[Unit]) -> tuple[list[Unit], frozenset[str]]:
-        """As `ordering`, at once."""
-        return at_once(self.ordering(units)) if self._budgets else (list(units), frozenset())
-
-    def ordering(self, units: Sequence[Unit]) -> Steps[tuple[list[Unit], frozenset[str]]]:
-        """Units in the order in which they come back: first those whose leaving breaks disruption budgets, all of a job alike; and the UIDs
-        of the pods that break them."""
-        if not self._budgets:
-            return list(units), frozenset()
-        broken, _ = yield from self.splitting([pod for unit in units for pod in unit.pods])
-        violating = frozenset(pod.uid for pod in broken)
-        jobs = {unit.job for unit in units if unit.job and any(pod.uid in violating for pod in unit.pods)}
-        hurts = [unit.job in jobs or any(pod.uid in violating for pod in unit.pods) for unit in units]
-        first = [unit for unit, does in zip(units, hurts, strict=True) if does]
-        return first + [unit for unit, does in zip(units, hurts, strict=True) if not does], violating
-
-    def splitting(self, pods: Sequence[PodInfo]) -> Steps[tuple[list[PodInfo], list[PodInfo]]]:
-        """Pods whose removal breaks a budget, given that the ones before are removed too, and the rest; order is kept."""
-        left = {key: budget.allowed for key, budget in self._budgets.items()}
-        violating: list[PodInfo] = []
-        others: list[PodInfo] = []
-        for pod in pods:
-            broken = False
-            for key, budget in self._budgets.items():
-                if budget.covers(pod):
-                    left[key] -= 1
-                    broken = broken or left[key] < 0
-            (violating if broken else others).append(pod)
-            if self._budgets:
-                yield
-        return violating, others
-
-    def untouchable(self, pod: PodInfo) -> bool:
-        """Whether a budget allows no pod to go and the pod is one of its."""
-        return any(budget.allowed <= 0 and budget.covers(pod) for budget in self._budgets.values())
-
 
 def _message(text: str) -> Status:
     return unschedulable(f"preemption: {text}")
 
 
+class _Group(NamedTuple):
+    """Pods of a node that may go, in the order in which they do, unless that is `mixed` the least important first; UIDs of those that leave
+    anyway, and of those whose leaving breaks budgets."""
+
+    order: list[PodInfo]
+    leaving: frozenset[str]
+    violating: frozenset[str]
+    mixed: bool
+
+    def candidate(self, node: str, gone: Sequence[int]) -> Candidate:
+        """The node with those victims."""
+        victims = [self.order[index] for index in reversed(gone)]
+        if not self.mixed:
+            return Candidate(node, tuple(victims), 0)
+        victims.sort(key=importance)
+        leaving = self.leaving.intersection(pod.uid for pod in victims)
+        return Candidate(node, tuple(victims), sum(pod.uid in self.violating for pod in victims), leaving)
+
+
 def _some_leave(ctx: CycleContext, units: Iterable[Unit]) -> bool:
     return any(ctx.state.leaving(pod) for unit in units for pod in unit.pods)
-
-
-def _protected(pod: PodInfo) -> bool:
-    return pod.shape.labels.get(names.LABEL_POD_DISABLE_PREEMPTIBLE) == "true"
 
 
 def was_preempted(pod: PodInfo) -> bool:

@@ -14,6 +14,7 @@ from roles.scheduler.framework.interfaces import Candidate
 Harm = tuple[int, int, int, int, str]
 Lacking = tuple[tuple[int, float], ...]
 
+_LATE = "9999"
 _FIT = "NodeResourcesFit"
 _MIRROR = {code: chr(255 - code) for code in range(128)}
 _NONE: Harm = (0, -(2**63), 0, 0, "")
@@ -22,12 +23,12 @@ _OFFSET = 2**31  # keeps priorities positive, so that more victims hurt more
 
 def start_of(pod: PodInfo) -> str:
     """Start time as text; RFC 3339 in UTC sorts as text. A pod that has not started counts as starting last."""
-    return pod.pod.status.start_time or "9999"
+    return pod.pod.status.start_time or _LATE
 
 
 def importance(pod: PodInfo) -> tuple[int, str]:
     """Sorts the most important pod first: higher priority, then longer running."""
-    return (-pod.priority, start_of(pod))
+    return (-pod.shape.priority, pod.pod.status.start_time or _LATE)
 
 
 def harm(candidate: Candidate) -> Harm:

@@ -19,6 +19,7 @@ from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Filter, PreFilter, PreScore, Rejection, Score
 from roles.scheduler.framework.normalize import SPREAD
 from roles.scheduler.framework.status import SUCCESS, Status
+from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.pod_terms import Brought, TermColumns, TermIndex
 from roles.scheduler.plugins.topology_columns import CountColumns, Counter
 
@@ -113,6 +114,10 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         codes = self._codes(ctx)
         return None if codes is None else codes[rows]
+
+    def tally(self, ctx: CycleContext) -> Tally | None:
+        shape = ctx.pod.shape
+        return None if shape.affinity or shape.anti_affinity or self._brought(ctx, self._terms.anti) else FIXED
 
     def _codes(self, ctx: CycleContext) -> Codes | None:
         """Codes of all rows; kept until a counter or a node changes."""

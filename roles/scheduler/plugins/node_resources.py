@@ -25,6 +25,7 @@ from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Filter, PreFilter, PreScore, Rejection, Score
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status
+from roles.scheduler.framework.tally import Tally
 
 _TOO_MANY_PODS = 1
 _NEVER_FITS = 1 << 60
@@ -150,6 +151,9 @@ class NodeResourcesFit(PreFilter, Filter, Score):
             pod.shape.memo[self, "must fit"] = known
         return known
 
+    def tally(self, ctx: CycleContext) -> Tally:
+        return _FitTally(ctx.cluster, self._wanted(ctx))
+
     def room(self, ctx: CycleContext) -> Vector:
         cluster = ctx.cluster
         room = np.floor(np.maximum(cluster.pod_slots, 0.0))
@@ -159,12 +163,8 @@ class NodeResourcesFit(PreFilter, Filter, Score):
         return room
 
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
-        cluster = ctx.cluster
-        refined = np.where(cluster.pod_slots[slots] < 1.0, _TOO_MANY_PODS, 0).astype(np.int64)
-        for index, (resource, amount) in enumerate(self._wanted(ctx)):
-            refined |= np.where(cluster.free[resource][slots] < amount, 2 << index, 0)
-            refined |= np.where(cluster.allocatable[resource][slots] < amount, _NEVER_FITS, 0)
-        return refined
+        tally = self.tally(ctx)
+        return tally.codes(slots, np.zeros((tally.size, len(slots))))
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         reasons = ["Too many pods"] if code & _TOO_MANY_PODS else []
@@ -240,6 +240,37 @@ class NodeResourcesFit(PreFilter, Filter, Score):
             return True
         before = event.old.allocatable
         return any(view.allocatable.get(name, 0) > before.get(name, 0) for name in (*pod.shape.amounts, names.RESOURCE_PODS))
+
+
+class _FitTally(Tally):
+    """What pods request of the resources that count, after the pods themselves."""
+
+    def __init__(self, cluster: Cluster, wanted: Sequence[tuple[int, Vector]]) -> None:
+        self.size = 1 + len(wanted)
+        self._cluster = cluster
+        self._wanted = wanted
+        self._weights: dict[PodShape, tuple[float, ...]] = {}
+
+    def weigh(self, slot: int, pod: PodInfo) -> tuple[float, ...]:
+        known = self._weights.get(pod.shape)
+        if known is None:
+            amounts = dict(pod.shape.requests)
+            known = self._weights[pod.shape] = (1.0, *(amounts.get(resource, 0.0) for resource, _ in self._wanted))
+        return known
+
+    def passes(self, slots: NDArray[np.intp], freed: Vector) -> NDArray[np.bool_]:
+        result: NDArray[np.bool_] = np.greater_equal(np.add(self._cluster.pod_slots[slots], freed[0]), ONE)
+        for index, (resource, amount) in enumerate(self._wanted, 1):
+            np.logical_and(result, np.greater_equal(np.add(self._cluster.free[resource][slots], freed[index]), amount), out=result)
+        return result
+
+    def codes(self, slots: NDArray[np.intp], freed: Vector) -> NDArray[np.int64]:
+        cluster = self._cluster
+        codes: NDArray[np.int64] = np.where(cluster.pod_slots[slots] + freed[0] < 1.0, _TOO_MANY_PODS, 0).astype(np.int64)
+        for index, (resource, amount) in enumerate(self._wanted):
+            codes |= np.where(cluster.free[resource][slots] + freed[index + 1] < amount, 2 << index, 0)
+            codes |= np.where(cluster.allocatable[resource][slots] < amount, _NEVER_FITS, 0)
+        return codes
 
 
 def _frees_something(pod: PodInfo, event: ClusterEvent) -> bool:

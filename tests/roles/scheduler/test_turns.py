@@ -11,13 +11,12 @@ from hypothesis import strategies as st
 
 from koord.api.kinds import NODES, PODS
 from roles.scheduler import testing
-from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.steps import Steps, at_once, sorted_in_steps
 from roles.scheduler.gate import Gate
 from roles.scheduler.observing.observer import Observer
+from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.preemption import JobPreemption, job_rule
-from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.turns import CATCH_UP, Turns
 
 from .gang.conftest import gangs
@@ -139,7 +138,7 @@ def test_a_plan_for_a_job_changes_little_between_two_steps() -> None:
         world.add_pods(*(testing.pod(cpu="2", memory="1Mi", priority=number % 3, node=f"n{number}") for _ in range(4)))
     handle = world.handle
     planner = JobPreemption(Cycle({testing.SCHEDULER: world.framework}, world.state), world.state,
-                            DefaultPreemption(DefaultPreemptionArgs(), handle), "")  # fmt: skip
+                            DisruptionBudgets(handle), "")  # fmt: skip
     job = [world.parser.parse(testing.pod(cpu="8", memory="1Mi", priority=100)) for _ in range(50)]
     work, most, steps, plan = planner.planning(job, job_rule("test", job)), 0, 0, None
     while plan is None:

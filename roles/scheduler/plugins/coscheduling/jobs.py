@@ -16,11 +16,12 @@ from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import PostFilterResult
 from roles.scheduler.framework.status import SUCCESS, unresolvable, unschedulable
 from roles.scheduler.framework.steps import Steps
+from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.book import WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.placement import PLUGIN, Placement, rank_of
 from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule
 from roles.scheduler.plugins.coscheduling.round import Round, drafted
-from roles.scheduler.plugins.default_preemption import DefaultPreemption, was_preempted
+from roles.scheduler.plugins.default_preemption import was_preempted
 
 _SAID = "preemption: "
 _PROBED = 500  # members that are looked at to tell how many would fit
@@ -30,7 +31,7 @@ class Jobs:
     """Decides on preemption for jobs. `enabled` is the argument enablePreemption; without it other plugins may make room on their terms,
     for the whole gang group too."""
 
-    def __init__(self, handle: Handle, book: GangBook, placement: Placement, budgets: DefaultPreemption, *, enabled: bool) -> None:
+    def __init__(self, handle: Handle, book: GangBook, placement: Placement, budgets: DisruptionBudgets, *, enabled: bool) -> None:
         self._handle = handle
         self._book = book
         self._placement = placement

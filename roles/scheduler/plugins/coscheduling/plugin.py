@@ -15,7 +15,6 @@ from koord.api.objects import ClusterNetworkTopology, Pod, PodGroup
 from koord.decisions.record import Term
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, ClusterEvent, Subscription
@@ -41,6 +40,7 @@ from roles.scheduler.framework.interfaces import (
 )
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unresolvable, unschedulable, wait
 from roles.scheduler.framework.steps import Steps
+from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.args import CoschedulingArgs
 from roles.scheduler.plugins.coscheduling.bonds import GangBonds
 from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
@@ -53,7 +53,6 @@ from roles.scheduler.plugins.coscheduling.round import drafted
 from roles.scheduler.plugins.coscheduling.rounds import Rounds
 from roles.scheduler.plugins.coscheduling.spec import Defaults
 from roles.scheduler.plugins.coscheduling.views import gang_list, one_gang
-from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.network_topology.manager import NetworkManager
 from roles.scheduler.plugins.network_topology.network import Network, selector_of
 from roles.scheduler.plugins.network_topology.plan import MUST_GATHER
@@ -100,7 +99,7 @@ class Coscheduling(
             log.warning("profile %s: gangs are kept by the arguments of the first profile with Coscheduling", handle.profile)
         self.network = handle.cluster.register("NetworkTopology", Network())
         self.placement = Placement(handle, self.book, self.network, aware=args.aware_network_topology)
-        self._budgets = DefaultPreemption(DefaultPreemptionArgs(), handle)
+        self._budgets = DisruptionBudgets(handle)
         self.jobs = Jobs(handle, self.book, self.placement, self._budgets, enabled=args.enable_preemption)
         self.rounds = Rounds(handle, self.book, self.jobs.best)
         self._pod_groups = PodGroups(handle, self.book, args.controller_workers)

@@ -19,9 +19,9 @@ from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.bonds import Breaking, Rule, Unit
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.steps import Steps, at_once, sorted_in_steps
+from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.prices import Prices
 from roles.scheduler.plugins.coscheduling.spec import gang_id
-from roles.scheduler.plugins.default_preemption import DefaultPreemption
 
 _ROUNDS = 5  # tries with ever more pods protected by disruption budgets
 _MANY = 100  # pods a step where little is done about each
@@ -65,7 +65,7 @@ class JobPreemption:
     """Plans for one cluster state. `cycle` is one that nobody decides with; `budgets` knows the PodDisruptionBudgets; `without` names the
     plugin whose own steps around preFilter are left out."""
 
-    def __init__(self, cycle: Cycle, state: State, budgets: DefaultPreemption, without: str) -> None:
+    def __init__(self, cycle: Cycle, state: State, budgets: DisruptionBudgets, without: str) -> None:
         self._cycle = cycle
         self._state = state
         self._budgets = budgets
@@ -87,10 +87,10 @@ class JobPreemption:
             found = yield from attempt(protected)
             if found.refusal:
                 return found
-            violating, _ = yield from self._budgets.splitting(found.victims)
+            violating = yield from self._budgets.violating_in_steps(found.victims)
             if not violating:
                 return found
-            protected.update(pod.uid for pod in violating)
+            protected |= violating
         return JobPlan(refusal=f"the victims would break disruption budgets: {', '.join(sorted(pod.key for pod in found.victims)[:5])}")
 
     def _try(self, pods: Sequence[PodInfo], rule: Rule, protected: set[str]) -> Steps[JobPlan]:
@@ -135,8 +135,7 @@ class JobPreemption:
                 return False
             if not number % _MANY:
                 yield
-        violating, _ = yield from self._budgets.splitting(plan.victims)
-        if violating:
+        if (yield from self._budgets.violating_in_steps(plan.victims)):
             return False
         with self._state.suppose() as supposed:
             holds = yield from self._rechecked(plan, planned, rule, changed, supposed)

@@ -80,6 +80,9 @@ class QuotaPreemption(DefaultPreemption):
     def _candidates(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str]) -> Steps[list[Candidate]]:
         return self._search(ctx, failure, slots, reasons, len(slots))
 
+    def lockstep(self, ctx: CycleContext, failure: FitFailure) -> None:
+        """What is used of the quota is no amount of a node."""
+
     def touched(self, cluster: Cluster, slot: int, unit: Unit) -> list[tuple[PodInfo, int]]:
         """All of a unit: what its pods on other nodes use counts in the quota too."""
         return [(pod, cluster.slot_of_pod(pod.uid)) for pod in unit.pods]

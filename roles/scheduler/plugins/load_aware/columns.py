@@ -95,6 +95,7 @@ class LoadColumns(Columns):
     def __init__(self, args: LoadAwareSchedulingArgs, state: State, memo: str) -> None:
         self.args = args
         self.resources = _resources(args)
+        self._nothing: Usage = (0.0,) * len(self.resources)
         self.estimator = Estimator(args, self.resources, memo)
         self.epoch = 0
         self._state = state
@@ -202,6 +203,18 @@ class LoadColumns(Columns):
         self._sum(load, charge, 1.0)
         self._write(slot, load)
         self.cluster.changes.note(slot, self.kind)
+
+    def counted(self, slot: int, uid: str, *, number: int) -> Usage:
+        """What the filter's usage on a slot is less by without a pod, by resource, for a class of pods."""
+        load = self._loads.get(slot)
+        charge = load.charges.get(uid) if load is not None else None
+        if charge is None:
+            return self._nothing
+        assert load is not None
+        source = load.sources[number][0]
+        if source == _NOTHING:
+            return self._nothing
+        return charge.estimate if source == _ESTIMATES else charge.parts(load.metric)[source]
 
     def stamp(self, now: float) -> int:
         """Moves when the passing of time has expired a metric."""

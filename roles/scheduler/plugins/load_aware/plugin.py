@@ -21,6 +21,7 @@ from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Endpoint, Feed, Filter, Rejection, Reserve, Score
 from roles.scheduler.framework.status import SUCCESS, Status
+from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.load_aware.columns import OTHER, PROD, LoadColumns, PodClass, Report
 from roles.scheduler.plugins.node_resources import left_percent
 
@@ -89,7 +90,7 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         """The code that a pod gets from what a node showed, 0 where it passes."""
         if pod.shape.daemonset:
             return 0
-        used, limits, expires = report.rows[self._class_of(pod)]
+        used, limits, expires = report.rows[self.class_of(pod)]
         if expires <= self.handle.state.now:
             return 0 if self.args.enable_schedule_when_node_metrics_expired else _EXPIRED
         estimate = self.columns.estimator.estimate(pod)
@@ -99,11 +100,12 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         return 0
 
     @staticmethod
-    def _class_of(pod: PodInfo) -> int:
+    def class_of(pod: PodInfo) -> int:
+        """Whose usage and thresholds a pod is held to: OTHER or PROD."""
         return PROD if pod.shape.priority_class is PriorityClass.PROD else OTHER
 
     def _group(self, ctx: CycleContext) -> PodClass:
-        return self.columns.classes[self._class_of(ctx.pod)]
+        return self.columns.classes[self.class_of(ctx.pod)]
 
     # ---------------------------------------------------------------- filter
 
@@ -111,14 +113,20 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         return self.columns.stamp(ctx.now)
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
-        if ctx.pod.shape.daemonset:
-            return None
+        return None if ctx.pod.shape.daemonset else self.refused(ctx, rows)
+
+    def tally(self, ctx: CycleContext) -> Tally:
+        return FIXED if ctx.pod.shape.daemonset else _LoadTally(self, ctx)
+
+    def refused(self, ctx: CycleContext, rows: Rows, freed: Vector | None = None) -> NDArray[np.bool_] | None:
+        """Rows that are over a limit or whose report expired, where so much less (by resource) is used; None for no row."""
         group = self._group(ctx)
         estimate = self._estimate(ctx)
         over: NDArray[np.bool_] | None = None
         for index, limited in enumerate(group.limited):
             if limited:
-                refused = np.greater_equal(self._percent(group, index, estimate[index], rows), group.limit[index][rows])
+                percent = self._percent(group, index, estimate[index], rows, None if freed is None else freed[index])
+                refused = np.greater_equal(percent, group.limit[index][rows])
                 over = refused if over is None else np.logical_or(over, refused, out=over)
         if not self.columns.stale(ctx.now):
             return over
@@ -127,19 +135,26 @@ class LoadAwareScheduling(Filter, Score, Reserve):
             return None if over is None else np.logical_and(over, ~expired)
         return np.logical_or(expired, over) if over is not None else np.asarray(expired)
 
-    def _percent(self, group: PodClass, index: int, estimate: Vector | float, rows: Rows) -> Vector:
+    def _percent(self, group: PodClass, index: int, estimate: Vector | float, rows: Rows, freed: Vector | None) -> Vector:
         """Usage with the pod in percent of what the node has, not rounded."""
         part = np.add(group.used[index][rows], estimate)
+        if freed is not None:
+            np.subtract(part, freed, out=part)
         np.multiply(part, HUNDRED, out=part)
         return np.divide(part, self.columns.divisor[index][rows], out=part)
 
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
+        return self.refined(ctx, slots)
+
+    def refined(self, ctx: CycleContext, slots: NDArray[np.intp], freed: Vector | None = None) -> Codes:
+        """Codes of rows that are refused, where so much less is used."""
         group = self._group(ctx)
         estimate = self.columns.estimator.estimate(ctx.pod)
         refined = np.zeros(len(slots), dtype=np.int32)
         aggregated = group.aggregated[slots].astype(np.int32)
         for index in reversed(range(len(self._resources))):
-            over = np.greater_equal(self._percent(group, index, estimate[index], slots), group.limit[index][slots])
+            percent = self._percent(group, index, estimate[index], slots, None if freed is None else freed[index])
+            over = np.greater_equal(percent, group.limit[index][slots])
             refined = np.where(over, 2 + 2 * index + aggregated, refined)
         return np.where(group.expires[slots] <= ctx.now, _EXPIRED, refined)
 
@@ -197,3 +212,26 @@ class LoadAwareScheduling(Filter, Score, Reserve):
 
     def unreserve(self, ctx: CycleContext, slot: int) -> None:
         """And taken back when it is forgotten."""
+
+
+class _LoadTally(Tally):
+    """What pods are charged on top of the reports, by resource."""
+
+    def __init__(self, plugin: LoadAwareScheduling, ctx: CycleContext) -> None:
+        self._plugin = plugin
+        self._ctx = ctx
+        self._class = plugin.class_of(ctx.pod)
+        self.size = len(plugin.columns.resources)
+
+    def weigh(self, slot: int, pod: PodInfo) -> tuple[float, ...]:
+        return self._plugin.columns.counted(slot, pod.uid, number=self._class)
+
+    def passes(self, slots: NDArray[np.intp], freed: Vector) -> NDArray[np.bool_]:
+        refused = self._plugin.refused(self._ctx, slots, freed)
+        return np.ones(len(slots), dtype=np.bool_) if refused is None else ~refused
+
+    def codes(self, slots: NDArray[np.intp], freed: Vector) -> Codes:
+        refused = self._plugin.refused(self._ctx, slots, freed)
+        if refused is None:
+            return np.zeros(len(slots), dtype=np.int32)
+        return np.where(refused, self._plugin.refined(self._ctx, slots, freed), 0)

@@ -13,6 +13,7 @@ from roles.scheduler.cluster.vocabulary import CPU
 from roles.scheduler.framework.context import Rows
 from roles.scheduler.framework.interfaces import ASK, Codes
 from roles.scheduler.framework.status import Status, unresolvable, unschedulable
+from roles.scheduler.framework.tally import Tally
 from roles.scheduler.plugins.numa.allocator import Binding
 from roles.scheduler.plugins.numa.columns import BIND_CODES, POLICY_CODES, NumaColumns
 from roles.scheduler.plugins.numa.facts import Facts
@@ -63,6 +64,17 @@ def effective_policy(request: Request, facts: Facts) -> Policy | None:
 def concerns(request: Request, columns: NumaColumns) -> bool:
     """Whether anything but the amounts of the whole node can matter to a pod on any node."""
     return bool(columns.special or columns.amplified or request.numa_policy or request.binds)
+
+
+class PlainNodes(Tally):
+    """For a pod that asks for nothing special: a node without policies and amplification refuses it nothing."""
+
+    def __init__(self, columns: NumaColumns) -> None:
+        self._columns = columns
+
+    def unknown(self, slots: NDArray[np.intp]) -> NDArray[np.bool_]:
+        columns = self._columns
+        return np.asarray((columns.policy[slots] > 0) | (columns.bind[slots] > 0) | (columns.ratio[slots] != 1.0))
 
 
 def codes_of(

@@ -40,6 +40,7 @@ from roles.scheduler.framework.interfaces import (
 )
 from roles.scheduler.framework.restoring import RestoredReservation
 from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status
+from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.numa import checks
 from roles.scheduler.plugins.numa.allocator import Binding, hints_of, masks_to_try, wide_masks
 from roles.scheduler.plugins.numa.args import NodeNUMAResourceArgs
@@ -140,6 +141,13 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         for index in np.flatnonzero(codes == ASK).tolist():
             codes[index] = self._try(ctx, request, slots.item(index))
         return codes
+
+    def tally(self, ctx: CycleContext) -> Tally | None:
+        request = self._request(ctx)
+        self.columns.current()
+        if not checks.concerns(request, self.columns):
+            return FIXED
+        return None if request.numa_policy or request.binds else checks.PlainNodes(self.columns)
 
     def _alone(self, ctx: CycleContext, request: Request) -> bool:
         """Whether the columns of this plugin are all that strict policies have to look at."""

@@ -45,6 +45,7 @@ from roles.scheduler.framework.normalize import Normalizer
 from roles.scheduler.framework.restoring import DEFAULT, RestoredReservation
 from roles.scheduler.framework.status import SUCCESS, Status, unresolvable, unschedulable
 from roles.scheduler.framework.steps import Steps, in_steps
+from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.node_affinity import any_term
 from roles.scheduler.plugins.reservation.affinity import wish_of
 from roles.scheduler.plugins.reservation.args import ReservationArgs
@@ -224,6 +225,9 @@ class Reservation(
         if pinned:
             codes[slots != ctx.cluster.slot_of(pinned)] = _PINNED
         return codes
+
+    def tally(self, ctx: CycleContext) -> Tally | None:
+        return None if ctx.pod.reservation else FIXED  # rows that the pod may use are tried anyway
 
     def _conflicts(self, ctx: CycleContext, slot: int) -> bool:
         """Whether the reservation's policy does not go with one that is on the node."""

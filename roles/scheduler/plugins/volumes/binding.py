@@ -24,6 +24,7 @@ from roles.scheduler.framework.events import NODE, Action, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreBind, PreFilter, Rejection, Reserve
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status, error, unresolvable
+from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.volumes.matching import NO_SPACE, NO_VOLUME, NODE_CONFLICT, Choices, judge
 from roles.scheduler.plugins.volumes.store import BIND_COMPLETED, SELECTED_NODE, VolumeColumns, claim_keys, volumes_of
 
@@ -129,6 +130,9 @@ class VolumeBinding(PreFilter, Filter, Reserve, PreBind):
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         choices = self._choices(ctx)
         return None if choices is None else choices.codes[rows].copy()
+
+    def tally(self, ctx: CycleContext) -> Tally:
+        return FIXED
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return _REJECTIONS[code]

@@ -15,6 +15,7 @@ from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, Subscri
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreFilter, Rejection
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status
+from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.volumes.binding import STORAGE_EVENTS
 from roles.scheduler.plugins.volumes.store import VolumeColumns, claim_keys, volumes_of
 
@@ -157,6 +158,9 @@ class VolumeZone(_VolumeFilter):
         column = ctx.cluster.labels.column(key)
         table = np.fromiter((value in values for value in column.values), np.bool_, len(column.values))
         return np.take(table, column.ids[rows])
+
+    def tally(self, ctx: CycleContext) -> Tally:
+        return FIXED
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return Rejection(("node(s) had no available volume zone",), resolvable=False)

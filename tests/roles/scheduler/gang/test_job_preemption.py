@@ -15,10 +15,9 @@ from koord.api.objects import PodDisruptionBudget
 from koord.kube.errors import NotFound
 from roles.scheduler import testing
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.cycle import Cycle
+from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule
-from roles.scheduler.plugins.default_preemption import DefaultPreemption
 
 from .conftest import condition
 
@@ -179,7 +178,7 @@ class Case:
     def __init__(self, nodes: list[list[tuple[int, int]]], budget: int | None = None) -> None:
         self.world = testing.World()
         self.cycle = Cycle({testing.SCHEDULER: self.world.framework}, self.world.state)
-        self.budgets = DefaultPreemption(DefaultPreemptionArgs(), self.world.handle)
+        self.budgets = DisruptionBudgets(self.world.handle)
         self.world.add_nodes(*(testing.node(f"n{number}", cpu="8") for number in range(len(nodes))))
         for number, pods in enumerate(nodes):
             for cpu, priority in pods:
@@ -191,7 +190,7 @@ class Case:
                 "metadata": {"name": "b", "namespace": "default"}, "spec": {"selector": {"matchLabels": {"app": "1"}}},
                 "status": {"disruptionsAllowed": budget},
             }  # fmt: skip
-            self.budgets._budget(None, msgspec.convert(body, PodDisruptionBudget))
+            self.budgets.observe(None, msgspec.convert(body, PodDisruptionBudget))
         self.preemption = JobPreemption(self.cycle, self.world.state, self.budgets, "")
 
     def plan(self, job: list[PodInfo]) -> JobPlan:
