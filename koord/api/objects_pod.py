@@ -141,6 +141,12 @@ class ContainerResizePolicy(Projection):
     restart_policy: str = ""
 
 
+class ContainerRestartRule(Projection):
+    """What happens when a container ends in a certain way: Restart or RestartAllContainers."""
+
+    action: str = ""
+
+
 class Container(Projection):
     """A container as schedulers and controllers see it (see AgentContainer for what runs in it)."""
 
@@ -149,6 +155,7 @@ class Container(Projection):
     resources: ResourceRequirements = ResourceRequirements()
     ports: tuple[ContainerPort, ...] = ()
     restart_policy: str | None = None
+    restart_policy_rules: tuple[ContainerRestartRule, ...] = ()
     resize_policy: tuple[ContainerResizePolicy, ...] = ()
 
     @property
@@ -277,6 +284,7 @@ class PodSpec(Projection):
     resource_claims: tuple[ResourceClaimName, ...] = ()
     host_network: bool = False
     host_pid: bool = field(default=False, name="hostPID")
+    host_users: bool | None = None
     restart_policy: str = ""
     runtime_class_name: str | None = None
     service_account_name: str = ""

@@ -203,7 +203,7 @@ class PodParser:
             spec.containers, spec.init_containers,
             spec.overhead,
             spec.resources, spec.node_selector, spec.tolerations, spec.priority, spec.scheduler_name, spec.preemption_policy,
-            spec.scheduling_gates, volumes, spec.host_network, spec.resource_claims,
+            spec.scheduling_gates, volumes, spec.host_network, spec.host_users, spec.resource_claims,
             [owner.kind for owner in meta.owner_references],
             pod.status.qos_class,
             # While it is resized in place, what a pod counts for depends on its status: the amounts themselves are the identity.

@@ -50,6 +50,7 @@ MULTI_POINT = (
     DefaultPlugin("NodeResourcesBalancedAllocation", 1),
     DefaultPlugin("ImageLocality", 1),
     DefaultPlugin("DefaultBinder"),
+    DefaultPlugin("NodeDeclaredFeatures"),
 )
 
 Layout = dict[Point, list[Enabled]]
