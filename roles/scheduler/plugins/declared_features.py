@@ -80,7 +80,7 @@ class NodeDeclaredFeatures(PreFilter, Filter):
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes:
         needed = self._needed(ctx.pod)
-        return (self._columns.bits[rows] & needed) != needed
+        return np.asarray((self._columns.bits[rows] & needed) != needed)
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return _REJECTION
