@@ -250,6 +250,20 @@ class Volume(Projection):
     iscsi: DiskVolumeSource | None = None
 
 
+class PodSchedulingGroup(Projection):
+    """The PodGroup of scheduling.k8s.io that a pod belongs to (1.36 and later)."""
+
+    pod_group_name: str = ""
+
+
+class PodWorkloadReference(Projection):
+    """The pod group of a Workload that a pod belongs to, and which replica of it (1.35)."""
+
+    name: str = ""
+    pod_group: str = ""
+    pod_group_replica_key: str = ""
+
+
 class PodSchedulingGate(Projection):
     """A gate that must go before the pod is scheduled."""
 
@@ -282,6 +296,8 @@ class PodSpec(Projection):
     readiness_gates: tuple[PodReadinessGate, ...] = ()
     volumes: tuple[Volume, ...] = ()
     resource_claims: tuple[ResourceClaimName, ...] = ()
+    scheduling_group: PodSchedulingGroup | None = None
+    workload_ref: PodWorkloadReference | None = None
     host_network: bool = False
     host_pid: bool = field(default=False, name="hostPID")
     host_users: bool | None = None

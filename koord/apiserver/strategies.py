@@ -65,6 +65,8 @@ STRATEGIES: dict[tuple[str, str], Strategy] = {
     ("batch", "Job"): Strategy(defaulting.create_job),
     ("networking.k8s.io", "NetworkPolicy"): Strategy(warning="this API server has no network that could enforce NetworkPolicies"),
     ("policy", "PodDisruptionBudget"): Strategy(status=_BUDGET),
+    ("scheduling.k8s.io", "PodGroup"): Strategy(check_update=kinds.check_spec_immutable),
+    ("scheduling.k8s.io", "Workload"): Strategy(check_update=kinds.check_spec_immutable),
     ("scheduling.k8s.io", "PriorityClass"): Strategy(check_update=kinds.check_priority_class_update),
 }
 

@@ -221,6 +221,24 @@ def check_priority_class_update(new: Obj, old: Obj, causes: list[Cause]) -> None
         causes.append(invalid_value("preemptionPolicy", new.get("preemptionPolicy"), _IMMUTABLE))
 
 
+@checking("V1beta1PodGroupSchedulingPolicy")
+def _group_policy(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """Exactly one policy."""
+    given = [name for name in ("basic", "gang") if obj.get(name) is not None]
+    if len(given) != 1:
+        said = "{" + ", ".join(given) + "}" if given else ""
+        text = "must specify exactly one of: `basic`, `gang`" if given else "must specify one of: `basic`, `gang`"
+        causes.append(invalid_value(path_text(path), said, text))
+
+
+def check_spec_immutable(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """No field of the specification changes."""
+    before, after = _spec(old), _spec(new)
+    for name in sorted(before.keys() | after.keys()):
+        if before.get(name) != after.get(name):
+            causes.append(invalid_value(f"spec.{name}", after.get(name), _IMMUTABLE))
+
+
 # -- admission -----------------------------------------------------------------------------------------------------------------------
 
 
