@@ -7,25 +7,28 @@ then overhead is added.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from koord.accounting.resources import ResourceVector, add_into, max_, parse
 from koord.api import names
 from koord.api.objects_meta import find_condition
-from koord.api.quantity import parse_milli, parse_value
 
 if TYPE_CHECKING:
-    from koord.api.objects import Container, Pod, PodSpec, PodStatus
+    from koord.api.objects import Container, Pod, PodSpec
 
 __all__ = [
-    "DEFAULT_MEMORY_REQUEST", "DEFAULT_MILLI_CPU_REQUEST", "non_zero_requests", "pod_limits", "pod_requests", "spec_limits",
-    "spec_requests",
+    "DEFAULT_MEMORY_REQUEST", "DEFAULT_MILLI_CPU_REQUEST", "RESIZE_DEFERRED", "RESIZE_INFEASIBLE", "is_resized", "non_zero_requests",
+    "pod_limits", "pod_requests", "resize_pending", "spec_limits", "spec_requests",
 ]  # fmt: skip
 
 # What scoring takes for a container that requests nothing (schedulers only; filters use the truth).
 DEFAULT_MILLI_CPU_REQUEST = 100
 DEFAULT_MEMORY_REQUEST = 200 * 1024 * 1024
+_DEFAULTS = {names.RESOURCE_CPU: DEFAULT_MILLI_CPU_REQUEST, names.RESOURCE_MEMORY: DEFAULT_MEMORY_REQUEST}
+
+RESIZE_DEFERRED = "Deferred"
+RESIZE_INFEASIBLE = "Infeasible"
 
 
 def _is_pod_level(name: str) -> bool:
@@ -59,10 +62,10 @@ def _sum(containers: tuple[Container, ...], of: Callable[[Container], ResourceVe
     return total
 
 
-def _override(total: ResourceVector, pod_level: Mapping[str, str | int | float]) -> None:
-    for name, quantity in pod_level.items():
+def _override(total: ResourceVector, pod_level: ResourceVector) -> None:
+    for name, amount in pod_level.items():
         if _is_pod_level(name):
-            total[name] = parse_milli(quantity) if name == names.RESOURCE_CPU else parse_value(quantity)
+            total[name] = amount
 
 
 def _requests(container: Container) -> ResourceVector:
@@ -73,16 +76,9 @@ def _limits(container: Container) -> ResourceVector:
     return parse(container.resources.limits)
 
 
-def _non_zero(wanted: ResourceVector) -> ResourceVector:
-    """Requests of a container, with the scheduler's defaults where cpu or memory is absent (an explicit zero stays zero)."""
-    wanted.setdefault(names.RESOURCE_CPU, DEFAULT_MILLI_CPU_REQUEST)
-    wanted.setdefault(names.RESOURCE_MEMORY, DEFAULT_MEMORY_REQUEST)
-    return wanted
-
-
 def spec_requests(spec: PodSpec) -> ResourceVector:
     """Effective requests of a pod spec, overhead included. Raises QuantityError."""
-    return _complete(spec, _requests)
+    return _complete(spec, _requests, parse(spec.resources.requests) if spec.resources is not None else {})
 
 
 def spec_limits(spec: PodSpec) -> ResourceVector:
@@ -93,7 +89,7 @@ def spec_limits(spec: PodSpec) -> ResourceVector:
     """
     total = _effective(spec, _limits)
     if spec.resources is not None:
-        _override(total, spec.resources.limits)
+        _override(total, parse(spec.resources.limits))
     for name, value in parse(spec.overhead).items():
         if total.get(name):
             total[name] += value
@@ -101,25 +97,45 @@ def spec_limits(spec: PodSpec) -> ResourceVector:
 
 
 def pod_requests(pod: Pod) -> ResourceVector:
-    """Effective requests of a pod. Raises QuantityError.
+    """Effective requests of a pod, as kube-scheduler 1.36 counts them (SCH-RSZ-01, SCH-RSZ-02). Raises QuantityError.
 
-    While a container is resized in place it holds the largest of what it asks for, what is allocated and what is applied; when the
-    resize is impossible on the node, what it asks for does not count.
+    While a pod is resized in place it holds, for each container and for the pod as a whole, the largest of what it asks for, what its
+    kubelet has allocated and what is in force. A resize that waits for room (Deferred) counts as asked for; while one is impossible on
+    the node (Infeasible), what it asks for does not count. A status without `resources` says nothing; nor does that of an init
+    container that ends before the others start.
     """
-    return _complete(pod.spec, _holdings(pod))
+    return _complete(pod.spec, _holdings(pod), _pod_level(pod))
 
 
 def is_resized(pod: Pod) -> bool:
-    """Whether a container holds, or has applied, other resources than its spec asks for: then `pod_requests` is no matter of the spec
-    alone."""
-    wanted = {container.name: container.resources.requests for container in (*pod.spec.containers, *pod.spec.init_containers)}
-    for held in (*pod.status.container_statuses, *pod.status.init_container_statuses):
-        requests = wanted.get(held.name)
-        if held.allocated_resources and held.allocated_resources != requests:
+    """Whether a container or the pod as a whole holds, or has in force, other requests than its spec asks for: then `pod_requests` is no
+    matter of the spec alone."""
+    spec, status = pod.spec, pod.status
+    if spec.resources is not None and status.resources is not None:
+        wanted = spec.resources.requests
+        if status.resources.requests != wanted or status.allocated_resources != wanted:
             return True
-        if held.resources is not None and held.resources.requests != requests:
+    if not status.container_statuses and not status.init_container_statuses:
+        return False
+    asked = {container.name: container.resources.requests for container in (*spec.containers, *spec.init_containers)}
+    for held in (*status.container_statuses, *status.init_container_statuses):
+        if held.resources is None:
+            continue
+        requests = asked.get(held.name)
+        if held.resources.requests != requests or (held.allocated_resources and held.allocated_resources != requests):
             return True
     return False
+
+
+def resize_pending(pod: Pod) -> str:
+    """Why the resize that a pod asks for has not begun: Deferred, Infeasible, or "" when none waits.
+
+    Kubelets before 1.33 said so in `status.resize`, later ones in the reason of the condition PodResizePending.
+    """
+    pending = find_condition(pod.status.conditions, "PodResizePending")
+    if pending is not None:
+        return pending.reason
+    return pod.status.resize if pod.status.resize in (RESIZE_DEFERRED, RESIZE_INFEASIBLE) else ""
 
 
 def _holdings(pod: Pod) -> Callable[[Container], ResourceVector]:
@@ -127,39 +143,42 @@ def _holdings(pod: Pod) -> Callable[[Container], ResourceVector]:
     status = pod.status
     statuses = {
         held.name: held
-        for statuses in (status.container_statuses, status.init_container_statuses)
-        for held in statuses
-        if held.allocated_resources or held.resources is not None
+        for held in (*status.container_statuses, *status.init_container_statuses)
+        if held.resources is not None  # a kubelet that resizes always tells it
     }
     if not statuses:
         return _requests
-    infeasible = _resize_is_infeasible(status)
+    infeasible = resize_pending(pod) == RESIZE_INFEASIBLE
+    ending = {container.name for container in pod.spec.init_containers if not container.is_sidecar}
 
     def of(container: Container) -> ResourceVector:
-        wanted = _requests(container)
         held = statuses.get(container.name)
-        if held is None:
-            return wanted
-        allocated = parse(held.allocated_resources)
-        if held.resources is not None:
-            allocated = max_(allocated, parse(held.resources.requests))
-        return allocated if infeasible and allocated else max_(wanted, allocated)
+        if held is None or held.resources is None or container.name in ending:
+            return _requests(container)
+        holds = max_(parse(held.allocated_resources), parse(held.resources.requests))
+        return holds if infeasible else max_(_requests(container), holds)
 
     return of
 
 
-def _resize_is_infeasible(status: PodStatus) -> bool:
-    if status.resize == "Infeasible":
-        return True
-    pending = find_condition(status.conditions, "PodResizePending")
-    return pending is not None and pending.status == "True" and pending.reason == "Infeasible"
+def _pod_level(pod: Pod) -> ResourceVector:
+    """The pod-level requests that count, of the resources that its spec names there."""
+    if pod.spec.resources is None or not pod.spec.resources.requests:
+        return {}
+    asked = parse(pod.spec.resources.requests)
+    held = pod.status.resources
+    if held is None:
+        return asked
+    holds = max_(parse(pod.status.allocated_resources), parse(held.requests))
+    if resize_pending(pod) != RESIZE_INFEASIBLE:
+        holds = max_(holds, asked)
+    return {name: holds.get(name, 0) for name in asked}
 
 
-def _complete(spec: PodSpec, of: Callable[[Container], ResourceVector]) -> ResourceVector:
+def _complete(spec: PodSpec, of: Callable[[Container], ResourceVector], pod_level: ResourceVector) -> ResourceVector:
     """Containers folded, pod-level requests put over them, overhead added."""
     total = _effective(spec, of)
-    if spec.resources is not None:
-        _override(total, spec.resources.requests)
+    _override(total, pod_level)
     if spec.overhead:
         add_into(total, parse(spec.overhead))
     return total
@@ -171,9 +190,13 @@ def pod_limits(pod: Pod) -> ResourceVector:
 
 
 def non_zero_requests(pod: Pod) -> ResourceVector:
-    """Requests for scoring: containers without a cpu or memory request count 100m and 200 MiB. Raises QuantityError."""
-    spec = pod.spec
-    if spec.resources is not None and names.RESOURCE_CPU in spec.resources.requests and names.RESOURCE_MEMORY in spec.resources.requests:
-        return pod_requests(pod)
-    of = _holdings(pod)
-    return _complete(spec, lambda container: _non_zero(of(container)))
+    """Requests for scoring: containers without a cpu or memory request count 100m and 200 MiB, in pods with pod-level requests only of
+    what neither the pod nor any container requests. Raises QuantityError."""
+    of, pod_level = _holdings(pod), _pod_level(pod)
+    defaults = _DEFAULTS
+    if any(map(_is_pod_level, pod_level)):
+        requests = _complete(pod.spec, of, pod_level)
+        defaults = {name: amount for name, amount in _DEFAULTS.items() if name not in requests}
+        if not defaults:
+            return requests
+    return _complete(pod.spec, lambda container: {**defaults, **of(container)}, pod_level)

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from urllib.parse import quote
 
 _STATUS = frozenset({"status"})
+GROUP_KUBE_SCHEDULING = "scheduling.k8s.io"
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +36,11 @@ class Kind:
         """``plural.group``, the name of its CustomResourceDefinition."""
         return f"{self.plural}.{self.group}"
 
+    @property
+    def key(self) -> str:
+        """Its name among kinds of all groups and versions."""
+        return key_of(self.api_version, self.kind)
+
     def path(self, namespace: str | None = None, name: str | None = None, subresource: str | None = None) -> str:
         """Request path. Without a namespace a namespaced kind's path is the one that lists all namespaces.
 
@@ -57,6 +63,12 @@ def _core(kind: str, plural: str, namespaced: bool, short: tuple[str, ...] = (),
     return Kind("", "v1", kind, plural, namespaced, short, subresources)
 
 
+def key_of(api_version: str, kind: str) -> str:
+    """The name of a kind where kinds of all groups and versions are held together: that of the kind, but with group and version for
+    PodGroups of scheduling.k8s.io, beside which there are those of scheduling.sigs.k8s.io."""
+    return f"{api_version}/{kind}" if kind == "PodGroup" and api_version.startswith(f"{GROUP_KUBE_SCHEDULING}/") else kind
+
+
 # Kubernetes' own
 PODS = _core("Pod", "pods", True, ("po",), frozenset({"status", "binding", "eviction", "log", "exec", "ephemeralcontainers", "resize"}))
 NODES = _core("Node", "nodes", False, ("no",), frozenset({"status", "proxy"}))
@@ -75,6 +87,10 @@ CORE_EVENTS = _core("Event", "events", True, ("ev",))
 EVENTS = Kind("events.k8s.io", "v1", "Event", "events", True, ("ev",))
 LEASES = Kind("coordination.k8s.io", "v1", "Lease", "leases", True)
 PRIORITYCLASSES = Kind("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", False, ("pc",))
+# Pod groups of Kubernetes' own: 1.35 has v1alpha1, 1.36 v1alpha2, 1.37 v1beta1; a server has what was switched on.
+SCHEDULING_WORKLOADS_V1ALPHA1 = Kind(GROUP_KUBE_SCHEDULING, "v1alpha1", "Workload", "workloads", True)
+SCHEDULING_PODGROUPS_V1ALPHA2 = Kind(GROUP_KUBE_SCHEDULING, "v1alpha2", "PodGroup", "podgroups", True, (), _STATUS)
+SCHEDULING_PODGROUPS = Kind(GROUP_KUBE_SCHEDULING, "v1beta1", "PodGroup", "podgroups", True, (), _STATUS)
 PODDISRUPTIONBUDGETS = Kind("policy", "v1", "PodDisruptionBudget", "poddisruptionbudgets", True, ("pdb",), _STATUS)
 _SCALED = frozenset({"status", "scale"})
 REPLICASETS = Kind("apps", "v1", "ReplicaSet", "replicasets", True, ("rs",), _SCALED)

@@ -158,6 +158,7 @@ from koord.api.objects_pod import (
     VolumeMount,
     WeightedPodAffinityTerm,
 )
+from koord.api.objects_scheduling import SchedulingPodGroup, SchedulingWorkload
 from koord.api.objects_slo import (
     AggregatedUsage,
     Device,
@@ -350,6 +351,8 @@ __all__ = [
     "ResourceRequirements",
     "ScheduleExplanation",
     "ScheduleExplanationSpec",
+    "SchedulingPodGroup",
+    "SchedulingWorkload",
     "Secret",
     "Service",
     "ServiceSpec",

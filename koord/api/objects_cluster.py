@@ -87,6 +87,7 @@ class NodeStatus(Projection):
     daemon_endpoints: NodeDaemonEndpoints = NodeDaemonEndpoints()
     volumes_in_use: tuple[str, ...] = ()
     volumes_attached: tuple[AttachedVolume, ...] = ()
+    declared_features: tuple[str, ...] = ()
 
     def address(self, address_type: str = "InternalIP") -> str:
         """The first address of a type, or ""."""

@@ -141,6 +141,12 @@ class ContainerResizePolicy(Projection):
     restart_policy: str = ""
 
 
+class ContainerRestartRule(Projection):
+    """What happens when a container ends in a certain way: Restart or RestartAllContainers."""
+
+    action: str = ""
+
+
 class Container(Projection):
     """A container as schedulers and controllers see it (see AgentContainer for what runs in it)."""
 
@@ -149,6 +155,7 @@ class Container(Projection):
     resources: ResourceRequirements = ResourceRequirements()
     ports: tuple[ContainerPort, ...] = ()
     restart_policy: str | None = None
+    restart_policy_rules: tuple[ContainerRestartRule, ...] = ()
     resize_policy: tuple[ContainerResizePolicy, ...] = ()
 
     @property
@@ -243,6 +250,20 @@ class Volume(Projection):
     iscsi: DiskVolumeSource | None = None
 
 
+class PodSchedulingGroup(Projection):
+    """The PodGroup of scheduling.k8s.io that a pod belongs to (1.36 and later)."""
+
+    pod_group_name: str = ""
+
+
+class PodWorkloadReference(Projection):
+    """The pod group of a Workload that a pod belongs to, and which replica of it (1.35)."""
+
+    name: str = ""
+    pod_group: str = ""
+    pod_group_replica_key: str = ""
+
+
 class PodSchedulingGate(Projection):
     """A gate that must go before the pod is scheduled."""
 
@@ -275,8 +296,11 @@ class PodSpec(Projection):
     readiness_gates: tuple[PodReadinessGate, ...] = ()
     volumes: tuple[Volume, ...] = ()
     resource_claims: tuple[ResourceClaimName, ...] = ()
+    scheduling_group: PodSchedulingGroup | None = None
+    workload_ref: PodWorkloadReference | None = None
     host_network: bool = False
     host_pid: bool = field(default=False, name="hostPID")
+    host_users: bool | None = None
     restart_policy: str = ""
     runtime_class_name: str | None = None
     service_account_name: str = ""

@@ -159,6 +159,8 @@ BUILTIN: tuple[_Row, ...] = (
     ("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", N, (), (), "un"),
     ("rbac.authorization.k8s.io", "v1", "Role", "roles", N, (), (), "un"),
     ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", C, ("pc",), (), "g"),
+    ("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups", N, (), _STATUS, "g"),
+    ("scheduling.k8s.io", "v1beta1", "Workload", "workloads", N, (), (), "g"),
     ("storage.k8s.io", "v1", "CSIDriver", "csidrivers", C, (), (), "g"),
     ("storage.k8s.io", "v1", "CSINode", "csinodes", C, (), (), ""),
     ("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", N, (), (), ""),

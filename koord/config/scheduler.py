@@ -129,6 +129,10 @@ class Plugins(ConfigModel):
     """Plugins that bind; the first that takes the pod does it."""
     post_bind: PluginSet = Field(default_factory=PluginSet)
     """Plugins that are told of the binding."""
+    placement_generate: PluginSet = Field(default_factory=PluginSet)
+    """kube-scheduler's point for places of pod groups (1.36). Accepted without plugins: Coscheduling plans them."""
+    placement_score: PluginSet = Field(default_factory=PluginSet)
+    """As placementGenerate."""
     multi_point: PluginSet = Field(default_factory=PluginSet)
     """Plugins for every point that they implement."""
 

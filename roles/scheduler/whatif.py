@@ -146,7 +146,7 @@ class Simulation:
                 for feed in plugin.feeds():
                     if (feed.kind, feed.observe) not in told:
                         told.add((feed.kind, feed.observe))
-                        for item in objects.get(feed.kind.kind, ()):
+                        for item in objects.get(feed.kind.key, ()):
                             feed.observe(None, item)
 
     # ---------------------------------------------------------------- asking
@@ -275,7 +275,7 @@ class Scheduler:
         """What its plugins look at beside pods and nodes, by kind name: what a snapshot should hold."""
         engine = Engine(self.config, self.plugins, gates=dict(self.gates))
         feeds = (feed for framework in engine.frameworks.values() for plugin in framework.plugins.values() for feed in plugin.feeds())
-        return {feed.kind.kind: feed for feed in feeds if feed.kind not in (PODS, NODES)}
+        return {feed.kind.key: feed for feed in feeds if feed.kind not in (PODS, NODES)}
 
 
 def configured(path: str, *, feature_gates: str = "", plugin_paths: Iterable[str] = ()) -> Scheduler:
@@ -295,7 +295,7 @@ def _observers(engine: Engine, objects: Mapping[str, Sequence[Any]]) -> list[Pod
     found = []
     for framework in engine.frameworks.values():
         for plugin in framework.plugins.values():
-            kinds = {feed.kind.kind for feed in plugin.feeds() if feed.kind != PODS}
+            kinds = {feed.kind.key for feed in plugin.feeds() if feed.kind != PODS}
             if isinstance(plugin, PodObserver) and (not kinds or kinds & objects.keys()):
                 found.append(plugin)
     return found

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.accounting.estimate import DEFAULT_MEMORY, estimate_pod, estimate_resource
-from koord.accounting.pods import non_zero_requests, pod_limits, pod_requests
+from koord.accounting.pods import is_resized, non_zero_requests, pod_limits, pod_requests, spec_requests
 from koord.accounting.resources import fits
 from koord.api.objects import Pod, convert
 from koord.api.priority import PriorityClass
@@ -49,31 +51,28 @@ def test_limits_and_overhead() -> None:
     assert pod_limits(made) == {"cpu": 1100}
 
 
-@pytest.mark.parametrize(
-    ("status", "wanted"),
-    [
-        ({"allocatedResources": {"cpu": "2"}}, {"cpu": 2000, "memory": 1 << 30}),
-        ({"allocatedResources": {"cpu": "500m"}}, {"cpu": 1000, "memory": 1 << 30}),
-        ({"resources": {"requests": {"cpu": "3", "memory": "1Gi"}}}, {"cpu": 3000, "memory": 1 << 30}),
-        ({"resources": {"requests": {}}}, {"cpu": 1000, "memory": 1 << 30}),
-        ({"name": "another", "allocatedResources": {"cpu": "2"}}, {"cpu": 1000, "memory": 1 << 30}),
-    ],
-)
-def test_in_place_resize_holds_the_larger(status: dict[str, Any], wanted: dict[str, int]) -> None:
-    container = {"name": "a", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}
-    made = convert({"spec": {"containers": [container]}, "status": {"containerStatuses": [{"name": "a", **status}]}}, Pod)
-    assert pod_requests(made) == wanted
+STATES = json.loads((Path(__file__).parents[1] / "fixtures" / "resize-states.json").read_text())
 
 
-def test_an_impossible_resize_does_not_count() -> None:
+@pytest.mark.feature("SCH-RSZ-01")
+@pytest.mark.feature("SCH-RSZ-02")
+@pytest.mark.parametrize("state", [pytest.param(state, id=state["name"]) for state in STATES])
+def test_a_pod_in_any_state_of_a_resize_counts_as_kube_scheduler_counts_it(state: dict[str, Any]) -> None:
+    """What is compared with was read from kube-scheduler 1.36 (tests/e2e/test_resize_real.py reads it anew)."""
+    made = convert({"spec": state["spec"], "status": state["status"]}, Pod)
+    for amounts, wanted in ((pod_requests(made), state["requests"]), (non_zero_requests(made), state["nonZero"])):
+        assert {name: amounts.get(name, 0) for name in ("cpu", "memory")} == wanted
+    # What does not follow from the spec alone is known as such: shapes of pods are told apart by it.
+    assert is_resized(made) or pod_requests(made) == spec_requests(made.spec)
+
+
+@pytest.mark.feature("SCH-RSZ-01")
+def test_kubelets_before_1_33_tell_it_in_another_place() -> None:
     container = {"name": "a", "resources": {"requests": {"cpu": "100"}}}
-    held = [{"name": "a", "allocatedResources": {"cpu": "2"}}]
-    waiting = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
-    for status in ({"resize": "Infeasible"}, {"conditions": [waiting]}):
-        made = convert({"spec": {"containers": [container]}, "status": {"containerStatuses": held, **status}}, Pod)
-        assert pod_requests(made) == {"cpu": 2000}
-    deferred = convert({"spec": {"containers": [container]}, "status": {"containerStatuses": held, "resize": "Deferred"}}, Pod)
-    assert pod_requests(deferred) == {"cpu": 100_000}
+    held = [{"name": "a", "allocatedResources": {"cpu": "2"}, "resources": {"requests": {"cpu": "2"}}}]
+    for word, cpu in (("Infeasible", 2000), ("Deferred", 100_000), ("InProgress", 100_000)):
+        made = convert({"spec": {"containers": [container]}, "status": {"containerStatuses": held, "resize": word}}, Pod)
+        assert pod_requests(made) == {"cpu": cpu}
 
 
 def test_scoring_defaults() -> None:

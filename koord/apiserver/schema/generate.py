@@ -81,7 +81,7 @@ def _walk(models: Any, name: str, out: dict[str, dict[str, str]]) -> None:
 
 def model_name(group: str, version: str, kind: str) -> str:
     """The class of the `kubernetes` package for a kind."""
-    return _NAMES.get((group, kind), f"{version.upper()}{kind}")
+    return _NAMES.get((group, kind), f"{version[:1].upper()}{version[1:]}{kind}")
 
 
 def build() -> dict[str, Any]:

@@ -192,6 +192,16 @@ def _priority_class(obj: Obj, path: Path_, causes: list[Cause]) -> None:
         causes.append(field_forbidden("value", f"maximum allowed value of a user defined priority is {_HIGHEST_USER_PRIORITY}"))
 
 
+@checking("V1beta1PodGroupSchedulingPolicy")
+def _group_policy(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """Exactly one policy."""
+    given = [name for name in ("basic", "gang") if obj.get(name) is not None]
+    if len(given) != 1:
+        said = "{" + ", ".join(given) + "}" if given else ""
+        text = "must specify exactly one of: `basic`, `gang`" if given else "must specify one of: `basic`, `gang`"
+        causes.append(invalid_value(path_text(path), said, text))
+
+
 # -- admission -----------------------------------------------------------------------------------------------------------------------
 
 

@@ -20,7 +20,7 @@ _APPLY_DEFAULT = ("", "Default")
 class NodeView:
     """What placing looks at in a node. `allocatable` is in base units (milli-CPU, bytes, counts), reservation already taken off."""
 
-    __slots__ = ("allocatable", "annotations", "images", "labels", "name", "node", "taints", "unschedulable")
+    __slots__ = ("allocatable", "annotations", "declared_features", "images", "labels", "name", "node", "taints", "unschedulable")
 
     def __init__(self, node: Node) -> None:
         rewrite_node(node)
@@ -32,6 +32,7 @@ class NodeView:
         self.unschedulable = bool(spec.unschedulable)
         self.taints = tuple(TaintKey(taint.key, taint.value or "", taint.effect) for taint in spec.taints or ())
         self.allocatable = trimmed(parse(status.allocatable), self.annotations, self.name)
+        self.declared_features = frozenset(status.declared_features)
         self.images: dict[str, int] = {name: image.size_bytes or 0 for image in status.images or () for name in image.names or ()}
 
 

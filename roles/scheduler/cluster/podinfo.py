@@ -203,7 +203,8 @@ class PodParser:
             spec.containers, spec.init_containers,
             spec.overhead,
             spec.resources, spec.node_selector, spec.tolerations, spec.priority, spec.scheduler_name, spec.preemption_policy,
-            spec.scheduling_gates, volumes, spec.host_network, spec.resource_claims,
+            spec.scheduling_gates, volumes, spec.host_network, spec.host_users, spec.resource_claims,
+            spec.scheduling_group, spec.workload_ref,
             [owner.kind for owner in meta.owner_references],
             pod.status.qos_class,
             # While it is resized in place, what a pod counts for depends on its status: the amounts themselves are the identity.
@@ -307,6 +308,8 @@ def _slim(pod: Pod, shape: PodShape) -> Pod:
             tolerations=first.tolerations,
             topology_spread_constraints=first.topology_spread_constraints,
             scheduling_gates=first.scheduling_gates,
+            scheduling_group=first.scheduling_group,
+            workload_ref=first.workload_ref,
             volumes=shape.volumes,
             scheduler_name=first.scheduler_name,
             priority_class_name=_same(spec.priority_class_name, first.priority_class_name),

@@ -31,7 +31,8 @@ class Action(IntFlag):
     SCALE_DOWN = 256
     UPDATE_TOLERATIONS = 512
     UPDATE_GATES = 1024
-    ALL = 2047
+    UPDATE_DECLARED_FEATURES = 2048
+    ALL = 4095
 
 
 class ClusterEvent(NamedTuple):

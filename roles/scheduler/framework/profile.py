@@ -13,6 +13,8 @@ from roles.scheduler.framework.registry import PluginError, profile_path
 
 PRE_BIND_PATCH = "DefaultPreBind"
 _EVERYTHING = "*"
+# Fields of a profile's plugins that are no extension point here.
+_OTHER_FIELDS = {"multi_point": "multiPoint", "placement_generate": "placementGenerate", "placement_score": "placementScore"}
 
 
 class Enabled(NamedTuple):
@@ -50,6 +52,7 @@ MULTI_POINT = (
     DefaultPlugin("NodeResourcesBalancedAllocation", 1),
     DefaultPlugin("ImageLocality", 1),
     DefaultPlugin("DefaultBinder"),
+    DefaultPlugin("NodeDeclaredFeatures"),
 )
 
 Layout = dict[Point, list[Enabled]]
@@ -77,13 +80,13 @@ def _check_names(profile: ProfileConfig, plugins: Plugins, registry: Mapping[str
     for field in type(plugins).model_fields:
         point = next((p for p in Point if p.name.lower() == field), None)
         for entry in getattr(plugins, field).enabled:
-            wire = point.wire if point else "multiPoint"
+            wire = point.wire if point else _OTHER_FIELDS[field]
             where = f"profile {profile.scheduler_name!r}, {wire}"
             path = f"{profile_path(profile.scheduler_name)}.plugins.{wire}.enabled[name={entry.name}]"
             if entry.name not in registry:
                 raise PluginError(f"{where}: plugin {entry.name!r} does not exist; known: {', '.join(sorted(registry))}", path)
-            if point is not None and not point.implemented_by(registry[entry.name]):
-                raise PluginError(f"{where}: plugin {entry.name!r} does not implement {point.wire}", path)
+            if field != "multi_point" and (point is None or not point.implemented_by(registry[entry.name])):
+                raise PluginError(f"{where}: plugin {entry.name!r} does not implement {wire}", path)
 
 
 def _merge_multi_point(custom: PluginSet) -> list[Enabled]:

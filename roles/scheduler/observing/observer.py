@@ -347,6 +347,7 @@ def _node_matters(old: Node, new: Node) -> bool:
         or old.spec != new.spec
         or old.status.allocatable != new.status.allocatable
         or old.status.images != new.status.images
+        or old.status.declared_features != new.status.declared_features
         or [(c.type, c.status) for c in old.status.conditions] != [(c.type, c.status) for c in new.status.conditions]
     )
 
@@ -362,6 +363,8 @@ def node_action(old: NodeView, new: NodeView) -> Action:
         action |= Action.UPDATE_TAINTS
     if old.annotations != new.annotations:
         action |= Action.UPDATE_ANNOTATIONS
+    if old.declared_features != new.declared_features:
+        action |= Action.UPDATE_DECLARED_FEATURES
     return action
 
 

@@ -30,6 +30,7 @@ from roles.scheduler.framework.tally import Tally
 _TOO_MANY_PODS = 1
 _NEVER_FITS = 1 << 60
 _HALF = constant(0.5)
+_FIFTY = constant(50.0)
 # Over how many cards a request is spread: DeviceShare finds them in the node's Device. What a node offers of it is no amount that is
 # used up, and only nodes of managers with a gate that is off by default offer it at all.
 _COUNTED_BY_CARD = frozenset({names.RESOURCE_GPU_SHARED})
@@ -304,7 +305,7 @@ def _columns(cluster: Cluster, resource: int, rows: Rows) -> tuple[Vector, Vecto
 
 
 class NodeResourcesBalancedAllocation(PreScore, Score):
-    """Prefers nodes on which the resources end up used to the same degree."""
+    """Prefers nodes whose resources the pod brings closer to being used to the same degree, as kube-scheduler does since 1.36."""
 
     name = "NodeResourcesBalancedAllocation"
     Args = NodeResourcesBalancedAllocationArgs
@@ -323,11 +324,23 @@ class NodeResourcesBalancedAllocation(PreScore, Score):
         return known
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        """How much better or worse balanced the node is with the pod: 75 for no change, 50 for the worst, 100 for the best."""
+        better = np.subtract(self._balance(ctx, rows, with_pod=True), self._balance(ctx, rows, with_pod=False))
+        np.add(better, _FIFTY, out=better)
+        np.multiply(better, _HALF, out=better)
+        np.floor(better, out=better)
+        return np.add(better, _FIFTY, out=better)
+
+    def _balance(self, ctx: CycleContext, rows: Rows, *, with_pod: bool) -> Vector:
+        """100 less the deviation between the used fractions, in whole percent."""
         cluster = ctx.cluster
         entries = self._entries(ctx)
+        used = [self._fraction(cluster, resource, amount if with_pod else ZERO, rows) for resource, amount in entries]
         if len(entries) != 2 or any(cluster.providers[resource] != cluster.live for resource, _ in entries):
-            return self._general(ctx, rows)
-        first, second = (self._fraction(cluster, resource, amount, rows) for resource, amount in entries)
+            # Any number of resources, of which nodes may lack some: those that a node lacks do not count there.
+            there = np.array([cluster.allocatable[resource][rows] > 0 for resource, _ in entries])
+            return np.floor((1.0 - deviations(np.array(used), there)) * 100.0)
+        first, second = used
         np.subtract(first, second, out=first)
         np.abs(first, out=first)
         np.multiply(first, _HALF, out=first)
@@ -341,14 +354,6 @@ class NodeResourcesBalancedAllocation(PreScore, Score):
         np.add(used, amount, out=used)
         np.divide(used, cluster.divisor[resource][rows], out=used)
         return np.minimum(used, ONE, out=used)
-
-    def _general(self, ctx: CycleContext, rows: Rows) -> Vector:
-        """Any number of resources, of which nodes may lack some: those that a node lacks do not count there."""
-        cluster = ctx.cluster
-        entries = self._entries(ctx)
-        there = np.array([cluster.allocatable[resource][rows] > 0 for resource, _ in entries])
-        used = np.array([self._fraction(cluster, resource, amount, rows) for resource, amount in entries])
-        return np.floor((1.0 - deviations(used, there)) * 100.0)
 
 
 def deviations(fractions: Vector, there: NDArray[np.bool_]) -> Vector:

@@ -6,6 +6,7 @@ from roles.scheduler.framework.interfaces import Plugin
 from roles.scheduler.framework.registry import Registry
 from roles.scheduler.plugins.basic import DynamicResources, NodeName, NodeUnschedulable, PrioritySort, SchedulingGates
 from roles.scheduler.plugins.coscheduling.plugin import Coscheduling
+from roles.scheduler.plugins.declared_features import NodeDeclaredFeatures
 from roles.scheduler.plugins.default_binder import DefaultBinder
 from roles.scheduler.plugins.default_pre_bind import DefaultPreBind
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
@@ -46,6 +47,7 @@ PLUGINS: tuple[type[Plugin], ...] = (
     InterPodAffinity,
     ImageLocality,
     DefaultBinder,
+    NodeDeclaredFeatures,
     DefaultPreBind,
     LoadAwareScheduling,
     NodeNUMAResource,

@@ -39,11 +39,11 @@ class Picture:
 
     def put(self, obj: Obj) -> None:
         """Add an object, or replace the one of its name."""
-        self.objects.setdefault(obj["kind"], {})[key_of(obj)] = obj
+        self.objects.setdefault(kinds.key_of(str(obj.get("apiVersion")), obj["kind"]), {})[key_of(obj)] = obj
 
     def all(self, kind: Kind) -> dict[str, Obj]:
         """The objects of a kind by key."""
-        return self.objects.get(kind.kind, {})
+        return self.objects.get(kind.key, {})
 
     def copy(self) -> Picture:
         """A picture of its own, with the same objects."""
@@ -148,7 +148,7 @@ async def live(client: Client, wanted: Iterable[Kind], config_namespace: str) ->
             listed = await client.list(kind)
         except errors.NotFound:
             continue
-        picture.objects[kind.kind] = {}
+        picture.objects[kind.key] = {}
         for item in listed.items:
             picture.put({"apiVersion": kind.api_version, "kind": kind.kind, **item})
     with contextlib.suppress(errors.NotFound):

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from koord.config.errors import InvalidConfig
 from koord.config.scheduler import KubeSchedulerConfiguration
@@ -221,3 +222,22 @@ def test_what_ifs_are_repeatable_and_keep_books() -> None:
     assert first.fits(testing.pod()).node == "n0"
     assert first.fits(testing.pod()).node == "n0", "asking changes nothing"
     assert "no profile has the scheduler name" in first.fits(testing.pod(scheduler="other")).message
+
+
+@pytest.mark.feature("SCH-FW-01")
+def test_a_file_as_kube_scheduler_1_36_writes_it_gives_its_profile() -> None:
+    """All plugins of its default profile, in its order and with its weights."""
+    path = Path(__file__).resolve().parents[2] / "fixtures" / "kube-scheduler-1.36.yaml"
+    content = yaml.safe_load(path.read_text())
+    written = {entry["name"]: entry["weight"] or 1 for entry in content["profiles"][0]["plugins"]["multiPoint"]["enabled"]}
+    engine = Engine(KubeSchedulerConfiguration.model_validate(content), registry())
+    layout = engine.frameworks["default-scheduler"].layout
+    found = {entry.name for point in Point for entry in layout[point]}
+    assert found == written.keys() | {"DefaultPreBind"}
+    assert {entry.name: entry.weight for entry in layout[Point.SCORE]}.items() <= written.items()
+    plain = Engine(KubeSchedulerConfiguration.model_validate({"profiles": [{"schedulerName": "default-scheduler"}]}), registry())
+    for point, entries in plain.frameworks["default-scheduler"].layout.items():
+        assert [entry.name for entry in entries] == [entry.name for entry in layout[point] if entry.name != "DefaultPreBind"]
+    content["profiles"][0]["plugins"]["placementScore"] = {"enabled": [{"name": "NodeResourcesFit"}]}
+    with pytest.raises(PluginError, match="does not implement placementScore"):
+        Engine(KubeSchedulerConfiguration.model_validate(content), registry())

@@ -25,7 +25,23 @@ async def amounts(live: Any, node: str, **allocatable: str) -> None:
 
 
 @pytest.mark.feature("SCH-KS-03")
-def test_balance_of_cpu_and_memory_is_preferred(scheduler: Any) -> None:
+def test_the_node_whose_balance_of_cpu_and_memory_gains_most_is_preferred(scheduler: Any) -> None:
+    """Not the one that is balanced best in the end: "lean" gains some points, "even" is perfect before and after."""
+
+    async def run() -> None:
+        async with scheduler(only("NodeResourcesBalancedAllocation")) as live:
+            await live.node("even", cpu="100", memory="6400Mi")
+            await live.node("lean", cpu="8", memory="6400Mi")
+            half = {"requests": {"cpu": "10m", "memory": "3200Mi"}}
+            await live.pod("there", nodeName="lean", containers=[{"name": "c", "image": "i", "resources": half}])
+            await live.pod("p", cpu="1")
+            assert await live.bound("p") == "lean"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-KS-03")
+def test_balance_of_cpu_and_memory_is_kept(scheduler: Any) -> None:
     async def run() -> None:
         async with scheduler(only("NodeResourcesBalancedAllocation")) as live:
             await live.node("cpu-rich", cpu="32", memory="1Gi")
@@ -266,5 +282,35 @@ def test_a_node_that_goes_brings_back_a_pod_that_had_to_spread(scheduler: Any) -
             assert "didn't match pod topology spread constraints" in (await live.refused("p1"))["message"]
             await live.client.delete(NODES, "b")
             assert await live.bound("p1") == "a"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-KS-13")
+def test_pods_go_where_the_features_that_they_need_are_declared(scheduler: Any) -> None:
+    rules = [{"action": "RestartAllContainers", "exitCodes": {"operator": "In", "values": [42]}}]
+    restarting = [{"name": "main", "image": "x", "restartPolicy": "Never", "restartPolicyRules": rules}]
+    needs: dict[str, dict[str, Any]] = {
+        "RestartAllContainersOnContainerExits": {"containers": restarting},
+        "UserNamespacesHostNetworkSupport": {"hostNetwork": True, "hostUsers": False},
+    }
+
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("old")
+            for feature, spec in needs.items():
+                name = feature[:4].lower()
+                await live.pod(name, **spec)
+                said = (await live.refused(name))["message"]
+                assert said.startswith("0/1 nodes are available: 1 node(s) didn't match Pod's required features.")
+            await live.pod("plain", hostNetwork=True)
+            assert await live.bound("plain") == "old"
+            for feature in needs:
+                await live.node(f"declares-{feature.lower()}")
+                await live.client.patch(
+                    NODES, f"declares-{feature.lower()}", {"status": {"declaredFeatures": [feature, "Another"]}}, subresource="status"
+                )
+            for feature in needs:
+                assert await live.bound(feature[:4].lower()) == f"declares-{feature.lower()}"
 
     asyncio.run(run())

@@ -12,6 +12,7 @@ from roles.scheduler.framework.interfaces import PostFilterResult
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.coscheduling.book import GangBook
 from roles.scheduler.plugins.coscheduling.jobs import Jobs
+from roles.scheduler.plugins.coscheduling.spec import Whole
 
 
 class GangBonds:
@@ -25,14 +26,18 @@ class GangBonds:
     def of(self, pod: PodInfo) -> str:
         """The gang group of a pod."""
         gang = self._book.gang_of(pod)
-        return gang.group.id if gang is not None and gang.spec is not None else ""
+        return gang.group.id if gang is not None and gang.spec is not None and gang.spec.whole is not Whole.NEVER else ""
 
     def bond(self, job: str) -> Bond:
         """The gangs of a group with their pods on nodes."""
         parts: list[Part] = []
         for gang in self._book.gangs_of_group(job):
-            pods = (pod for pod in gang.children.values() if not self._state.leaving(pod) and self._state.cluster.slot_of_pod(pod.uid) >= 0)
-            parts.append(Part(gang.id, tuple(pods), gang.spec.min_number if gang.spec is not None else 0))
+            placed = (
+                pod for pod in gang.children.values() if not self._state.leaving(pod) and self._state.cluster.slot_of_pod(pod.uid) >= 0
+            )
+            pods, spec = tuple(placed), gang.spec
+            minimum = 0 if spec is None else len(pods) if spec.whole is Whole.ALWAYS else spec.min_number
+            parts.append(Part(gang.id, pods, minimum))
         return Bond(job, tuple(parts))
 
     def party(self, pod: PodInfo) -> Sequence[PodInfo]:

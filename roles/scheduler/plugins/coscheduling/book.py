@@ -10,12 +10,22 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 
 from koord.api import names
-from koord.api.objects import PodGroup
+from koord.api.objects import PodGroup, SchedulingPodGroup
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 from roles.scheduler.plugins.coscheduling.round import Round
-from roles.scheduler.plugins.coscheduling.spec import FROM_POD, Defaults, GangSpec, from_pod, from_pod_group, gang_id, needs_pod_group
+from roles.scheduler.plugins.coscheduling.spec import (
+    FROM_POD,
+    GROUP,
+    Defaults,
+    GangSpec,
+    Whole,
+    from_pod,
+    from_pod_group,
+    gang_id,
+    needs_pod_group,
+)
 
 
 class Stage(StrEnum):
@@ -33,13 +43,14 @@ PENDING, WAITING, RELEASED, BOUND = Stage.PENDING, Stage.WAITING, Stage.RELEASED
 class Group:
     """What gangs that are scheduled together share: whether it came about once, the pod that stands for it in the queue, who was let go."""
 
-    __slots__ = ("binding", "id", "once_satisfied", "representative", "told", "unplanned")
+    __slots__ = ("binding", "id", "once_satisfied", "refusal", "representative", "told", "unplanned")
 
     def __init__(self, group_id: str) -> None:
         self.id = group_id
         self.once_satisfied = False
         self.representative = ""  # UID of the one pending pod that may be in the queue
         self.told = 0.0  # when members that were not tried were last told why, seconds since the epoch
+        self.refusal = ""  # why its last try failed
         self.unplanned = False  # the last plan failed: any node or pod that changes may help
         # UIDs of pods that were let go, until all of them are bound; each with those that were let go together with it.
         self.binding: dict[str, frozenset[str]] = {}
@@ -53,14 +64,16 @@ class Group:
 class Gang:
     """One gang. `spec` is None until a PodGroup or a pod says what it is."""
 
-    __slots__ = ("_held", "children", "group", "id", "name", "namespace", "pod_group", "spec", "stages")
+    __slots__ = ("_held", "children", "group", "id", "name", "namespace", "native", "pod_group", "spec", "stages")
 
     def __init__(self, identity: str) -> None:
         self.id = identity
-        self.namespace, _, self.name = identity.partition("/")
+        self.namespace, _, name = identity.partition("/")
+        self.name = name.removeprefix(GROUP)
         self.spec: GangSpec | None = None
         self.group = Group(identity)
         self.pod_group: PodGroup | None = None
+        self.native: SchedulingPodGroup | None = None
         self.children: dict[str, PodInfo] = {}
         self._held: set[str] = set()  # children that cannot be placed: scheduling gates, or on their way out
         self.stages: dict[Stage, dict[str, None]] = {stage: {} for stage in Stage}
@@ -155,6 +168,7 @@ class GangBook(Columns):
         self.listeners: list[Callable[[Gang], None]] = []  # told of every change of a gang
         self.metrics = GangMetrics()
         self.round: Round | None = None  # the group that is being tried now
+        self.describe: Callable[[Gang], GangSpec | None] = lambda gang: None  # what objects say of a gang that pods began
         self._groups: dict[str, Group] = {}
         self._gang_of: dict[str, Gang] = {}  # by pod UID
 
@@ -192,8 +206,15 @@ class GangBook(Columns):
         return [pod for _, other in self.group_gangs(gang) if other is not None for pod in other.ready()]
 
     def satisfied(self, gang: Gang) -> bool:
-        """Whether the gang's pods are scheduled each by itself, because it came about once and asks for no more."""
-        return gang.spec is not None and gang.spec.once_satisfied and gang.group.once_satisfied
+        """Whether the gang's pods are scheduled each by itself: it came about once and asks for no more, or never asked for it."""
+        return gang.spec is not None and (gang.spec.basic or (gang.spec.once_satisfied and gang.group.once_satisfied))
+
+    def priority_of(self, pod: PodInfo) -> int:
+        """What a pod of a group that goes as a whole is worth, to the group as to those that would preempt it."""
+        gang = self._gang_of.get(pod.uid)
+        spec = gang.spec if gang is not None else None
+        own = spec is None or spec.priority is None or spec.whole is not Whole.ALWAYS
+        return pod.priority if own or spec is None or spec.priority is None else spec.priority
 
     def shortage(self, gang: Gang) -> str:
         """Why the group cannot be tried yet, naming the gangs at fault; "" when it can (SCH-GANG-05)."""
@@ -224,22 +245,26 @@ class GangBook(Columns):
         assert present is not None
         identity = f"{present.metadata.namespace}/{present.metadata.name}"
         if new is None:
-            self._pod_group_gone(identity)
+            self.withdrawn(identity)
             return
-        gang = self._gang(identity)
-        before = bool(self.shortage(gang)) or gang.spec is None
+        gang = self.gang(identity)
         gang.pod_group = new
-        self._initialise(gang, from_pod_group(new, self.defaults))
+        self.declare(gang, from_pod_group(new, self.defaults))
+
+    def declare(self, gang: Gang, spec: GangSpec) -> None:
+        """An object says what a gang is."""
+        before = bool(self.shortage(gang)) or gang.spec is None
+        self._initialise(gang, spec)
         self.changed(gang)
         if before and not self.shortage(gang):
             self.wake(gang)
 
-    def _pod_group_gone(self, identity: str) -> None:
+    def withdrawn(self, identity: str) -> None:
         """The gang is no more: its children find none until it is created anew."""
         gang = self.gangs.get(identity)
         if gang is None:
             return
-        gang.pod_group = None
+        gang.pod_group = gang.native = None
         gang.spec = None
         gang.group = Group(identity)
         if not gang.children:
@@ -258,13 +283,13 @@ class GangBook(Columns):
             known = None
         if not identity:
             return
-        gang = known or self._gang(identity)
+        gang = known or self.gang(identity)
         stage = gang.stage_of(pod.uid)
         before = gang.size() if stage is not None else -1
         gang.take(pod)
         self._gang_of[pod.uid] = gang
-        if gang.spec is None and not needs_pod_group(pod):
-            spec = from_pod(pod, self.defaults)
+        if gang.spec is None:
+            spec = self.describe(gang) if needs_pod_group(pod) else from_pod(pod, self.defaults)
             if spec is not None:
                 self._initialise(gang, spec)
         if pod.node_name:
@@ -289,7 +314,7 @@ class GangBook(Columns):
             gang.group.representative = ""
         if not self.satisfied(gang) and not self.shortage(gang):
             self.wake(gang)  # what failed with this pod may do without it
-        if not gang.children and gang.pod_group is None:
+        if not gang.children and gang.pod_group is None and gang.native is None:
             self.gangs.pop(gang.id, None)
             self._drop_groups()
         self.changed(gang)
@@ -324,7 +349,8 @@ class GangBook(Columns):
 
     # ---------------------------------------------------------------- inside
 
-    def _gang(self, identity: str) -> Gang:
+    def gang(self, identity: str) -> Gang:
+        """A gang, known or new."""
         gang = self.gangs.get(identity)
         if gang is None:
             gang = self.gangs[identity] = Gang(identity)
@@ -344,7 +370,11 @@ class GangBook(Columns):
         self._groups = {key: group for key, group in self._groups.items() if id(group) in used}
 
     def wake(self, gang: Gang) -> None:
-        """Let one pending pod of the group stand for it in the queue, if none does and it is not being tried now."""
+        """Let one pending pod of the group stand for it in the queue, if none does and it is not being tried now. Where each pod stands for
+        itself, let all in."""
+        if gang.spec is not None and gang.spec.basic:
+            self.activate(gang.ready())
+            return
         if gang.group.representative or self.round is not None:
             return
         ready = self.ready(gang)

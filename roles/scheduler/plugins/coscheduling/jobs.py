@@ -64,7 +64,8 @@ class Jobs:
         if not self._enabled:
             return PostFilterResult(unschedulable())
         pods = sorted(self._book.ready(gang), key=rank_of) if gang is not None else [ctx.pod]
-        rule = job_rule(PLUGIN, pods or [ctx.pod])
+        priority = gang.spec.priority if gang is not None and gang.spec is not None else None
+        rule = job_rule(PLUGIN, pods or [ctx.pod], priority, self._book.priority_of)
         refusal, plan = yield from self._decide(ctx, failure, pods, gang, rule)
         if plan is None:
             return PostFilterResult(unresolvable(refusal))

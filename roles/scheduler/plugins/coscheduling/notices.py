@@ -111,5 +111,7 @@ def _about(gang: Gang, ready: list[PodInfo]) -> ObjectRef | None:
     """The object that events of a gang are about: its PodGroup, else one of its pods."""
     if gang.pod_group is not None:
         return reference(gang.pod_group, PODGROUPS)
+    if gang.native is not None:
+        return ObjectRef("PodGroup", gang.name, gang.namespace, gang.native.metadata.uid, gang.native.api_version)
     pods = ready or list(gang.children.values())
     return ObjectRef("Pod", pods[0].name, pods[0].namespace, pods[0].pod.metadata.uid, "v1") if pods else None

@@ -10,8 +10,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.api import names
-from koord.api.kinds import CLUSTERNETWORKTOPOLOGIES, PODGROUPS, PODS
-from koord.api.objects import ClusterNetworkTopology, Pod, PodGroup
+from koord.api.kinds import (
+    CLUSTERNETWORKTOPOLOGIES,
+    PODGROUPS,
+    PODS,
+    SCHEDULING_PODGROUPS,
+    SCHEDULING_PODGROUPS_V1ALPHA2,
+    SCHEDULING_WORKLOADS_V1ALPHA1,
+)
+from koord.api.objects import ClusterNetworkTopology, Pod, PodGroup, SchedulingPodGroup, SchedulingWorkload
 from koord.decisions.record import Term
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -46,6 +53,7 @@ from roles.scheduler.plugins.coscheduling.bonds import GangBonds
 from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.jobs import Jobs
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
+from roles.scheduler.plugins.coscheduling.native import NativeGroups, as_v1alpha2, as_v1beta1
 from roles.scheduler.plugins.coscheduling.notices import Notices
 from roles.scheduler.plugins.coscheduling.placement import Placement
 from roles.scheduler.plugins.coscheduling.podgroups import ENDED, PodGroups, ended_member
@@ -104,6 +112,7 @@ class Coscheduling(
         self.rounds = Rounds(handle, self.book, self.jobs.best)
         self._pod_groups = PodGroups(handle, self.book, args.controller_workers)
         self._notices = Notices(handle, self.book)
+        self._native = NativeGroups(self.book)
         if self._keeper:
             handle.state.bonds = GangBonds(handle.state, self.book, self.jobs)
             self.book.listeners += [self._pod_groups.changed, self._notices.changed]
@@ -119,7 +128,12 @@ class Coscheduling(
             return budgets
         ended = Feed(PODS, Pod, self._pod_groups.ended, ENDED, ended_member)
         topology = Feed(CLUSTERNETWORKTOPOLOGIES, ClusterNetworkTopology, self.network.observe)
-        return (Feed(PODGROUPS, PodGroup, self.book.pod_group_event), ended, topology, *budgets)
+        native = (
+            Feed(SCHEDULING_PODGROUPS, SchedulingPodGroup, self._native.group_event, transform=as_v1beta1),
+            Feed(SCHEDULING_PODGROUPS_V1ALPHA2, SchedulingPodGroup, self._native.group_event, transform=as_v1alpha2),
+            Feed(SCHEDULING_WORKLOADS_V1ALPHA1, SchedulingWorkload, self._native.workload_event),
+        )
+        return (Feed(PODGROUPS, PodGroup, self.book.pod_group_event), *native, ended, topology, *budgets)
 
     def subscriptions(self) -> Sequence[Subscription]:
         """For groups that had no plan. Others are brought back by what their members lack, or by the books."""
@@ -279,7 +293,7 @@ class Coscheduling(
         """Holds the pod until every gang of the group has its minimum, then lets all of them go."""
         pod = ctx.pod
         gang = self.book.gang_of(pod)
-        if gang is None:
+        if gang is None or (gang.spec is not None and gang.spec.basic):
             return SUCCESS
         if gang.spec is None:
             return unschedulable(f"Gang not found: {gang.id}")

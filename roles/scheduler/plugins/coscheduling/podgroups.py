@@ -11,12 +11,13 @@ from collections.abc import Callable, Iterator
 
 from koord import seams
 from koord.api.gangs import gang_name as gang_name_of
-from koord.api.kinds import PODGROUPS
-from koord.api.objects import Pod
+from koord.api.kinds import PODGROUPS, SCHEDULING_PODGROUPS, SCHEDULING_PODGROUPS_V1ALPHA2
+from koord.api.objects import Pod, SchedulingPodGroup
 from koord.kube.errors import ApiError, NotFound
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.coscheduling.book import Gang, GangBook
+from roles.scheduler.plugins.coscheduling.conditions import due
 from roles.scheduler.plugins.coscheduling.phases import Member, over, patch, shown, step
 
 log = logging.getLogger(__name__)
@@ -78,7 +79,7 @@ class PodGroups:
 
     def changed(self, gang: Gang) -> None:
         """Something about a gang changed."""
-        if gang.pod_group is not None:
+        if gang.pod_group is not None or gang.native is not None:
             self._mark(gang.id)
 
     def _mark(self, identity: str) -> None:
@@ -98,7 +99,7 @@ class PodGroups:
     async def run(self) -> None:
         """Keep all statuses, until cancelled."""
         for identity, gang in self._book.gangs.items():
-            if gang.pod_group is not None:
+            if gang.pod_group is not None or gang.native is not None:
                 self._dirty[identity] = None
         await asyncio.gather(*(self._work() for _ in range(self._workers)))
 
@@ -128,8 +129,13 @@ class PodGroups:
         """Bring the status of one PodGroup a step forward."""
         await self._handle.gate.passed()
         gang = self._book.gangs.get(identity)
-        group = gang.pod_group if gang is not None else None
-        if gang is None or group is None or over(group) or not self._handle.may_write():
+        if gang is None or not self._handle.may_write():
+            return
+        if gang.native is not None:
+            await self._tell(gang, gang.native)
+            return
+        group = gang.pod_group
+        if group is None or over(group):
             return
         body = patch(shown(group), step(group, self.members(gang), self._clock()))
         if body is None:
@@ -141,8 +147,26 @@ class PodGroups:
         except NotFound:
             return
         except ApiError as error:
-            log.warning("status of PodGroup %s could not be written, it is tried again: %s", identity, error)
-            asyncio.get_running_loop().call_later(_RETRY, self._mark, identity)
+            self._again(identity, error)
+
+    async def _tell(self, gang: Gang, group: SchedulingPodGroup) -> None:
+        """Conditions of a PodGroup of scheduling.k8s.io, in the version in which it was read."""
+        conditions = due(gang, self._clock())
+        if not conditions:
+            return
+        kind = SCHEDULING_PODGROUPS_V1ALPHA2 if group.api_version == SCHEDULING_PODGROUPS_V1ALPHA2.api_version else SCHEDULING_PODGROUPS
+        meta = group.metadata
+        body = {"metadata": {"uid": meta.uid}, "status": {"conditions": conditions}}
+        try:
+            await self._handle.client.patch(kind, meta.name, body, meta.namespace, type="strategic", subresource="status")
+        except NotFound:
+            return
+        except ApiError as error:
+            self._again(gang.id, error)
+
+    def _again(self, identity: str, error: ApiError) -> None:
+        log.warning("status of PodGroup %s could not be written, it is tried again: %s", identity, error)
+        asyncio.get_running_loop().call_later(_RETRY, self._mark, identity)
 
 
 def _member(pod: PodInfo) -> Member:

@@ -44,21 +44,23 @@ def job_key(pod: PodInfo) -> str:
     return pod.labels.get(names.LABEL_QUESTIONED_OBJECT_KEY) or gang_id(pod) or owner
 
 
-def preemptible(pod: PodInfo, below: int) -> bool:
-    """Whether a pod may be a victim of a job of priority `below`."""
+def preemptible(pod: PodInfo, below: int, priority: int | None = None) -> bool:
+    """Whether a pod may be a victim of a job of priority `below`; `priority` is what counts instead of its own."""
     labels = pod.labels
     return (
-        pod.priority < below
+        (pod.priority if priority is None else priority) < below
         and not pod.reservation
         and labels.get(names.LABEL_POD_DISABLE_PREEMPTIBLE) != "true"
         and labels.get(names.LABEL_PREEMPTIBLE) != "false"
     )
 
 
-def job_rule(plugin: str, pods: Iterable[PodInfo]) -> Rule:
-    """The terms of Coscheduling for a job of these pods."""
-    below = min(pod.priority for pod in pods)
-    return Rule(plugin, lambda pod: preemptible(pod, below))
+def job_rule(
+    plugin: str, pods: Iterable[PodInfo], priority: int | None = None, priority_of: Callable[[PodInfo], int] | None = None
+) -> Rule:
+    """The terms of Coscheduling for a job of these pods; `priority` is that of the job, None for its pods' own."""
+    below = min(pod.priority for pod in pods) if priority is None else priority
+    return Rule(plugin, lambda pod: preemptible(pod, below, priority_of(pod) if priority_of is not None else None))
 
 
 class JobPreemption:

@@ -158,6 +158,7 @@ class Rounds:
         """Everybody who waits may go, `pod` among them. The round goes on where later members have to be placed together too."""
         released = self._book.release(gang)
         self._failures.pop(gang.group.id, None)
+        self._refused(gang, "")
         self._soon(self._allow([other for other in released if other.uid != pod.uid]))
         if all(other is None or other.spec is None or other.spec.once_satisfied for _, other in self._book.group_gangs(gang)):
             self._end("released")
@@ -270,7 +271,13 @@ class Rounds:
 
     def _failed(self, gang: Gang, failure: str, terms: tuple[Term, ...]) -> None:
         self._failures[gang.group.id] = terms
+        self._refused(gang, failure)
         self._record(gang, "Unschedulable", failure, terms)
+
+    def _refused(self, gang: Gang, why: str) -> None:
+        gang.group.refusal = why
+        for other in self._gangs(gang):
+            self._book.changed(other)
 
     def _refuser(self, ctx: CycleContext, failure: FitFailure) -> Sequence[Term]:
         """The numbers of the plugin that refused the member before any node was looked at: of its quota, say."""
@@ -281,7 +288,8 @@ class Rounds:
 
     def _record(self, gang: Gang, verdict: str, message: str, terms: tuple[Term, ...]) -> None:
         for other in self._gangs(gang):
-            uid = other.pod_group.metadata.uid if other.pod_group is not None else ""
+            declared = other.pod_group or other.native
+            uid = declared.metadata.uid if declared is not None else ""
             numbers = {"minimum": other.spec.min_number if other.spec is not None else 0, "members": len(other.children)}
             subject = Subject("PodGroup", other.namespace, other.name, uid)
             now = self._handle.state.now

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
+from enum import Enum
 
 from koord.api import names
 from koord.api.annotations import (
@@ -35,6 +36,14 @@ class Defaults:
     match_policy: str = names.GANG_MATCH_ONCE_SATISFIED
 
 
+class Whole(Enum):
+    """When the pods of a gang are preempted together."""
+
+    BELOW_MINIMUM = "a gang below its minimum is of no use: above it pods go one by one"
+    ALWAYS = "all of them or none"
+    NEVER = "each by itself"
+
+
 @dataclass(frozen=True, slots=True)
 class GangSpec:
     """Parameters of a gang. `wait_time` in seconds; `groups` are the ids (namespace/name) of all gangs scheduled together with it, itself
@@ -50,6 +59,10 @@ class GangSpec:
     created: str
     origin: str
     problems: tuple[str, ...] = ()
+    basic: bool = False  # pods of the group are scheduled each by itself, once the group is there
+    domain: str = ""  # the label of nodes whose value all of its pods share
+    whole: Whole = Whole.BELOW_MINIMUM
+    priority: int | None = None  # what counts in preemption instead of the pods' own, None for those
 
     @property
     def strict(self) -> bool:
@@ -72,15 +85,34 @@ def gang_name(pod: PodInfo) -> str:
     return gang_name_of(pod.labels, pod.pod.metadata.annotations or {})
 
 
+# No name of an object has a colon: gangs of these are never those of others.
+GROUP = "podgroup:"
+WORKLOAD = "workload:"
+
+
+def group_id(namespace: str, name: str) -> str:
+    """The id of the gang of a PodGroup of scheduling.k8s.io."""
+    return f"{namespace}/{GROUP}{name}"
+
+
 def gang_id(pod: PodInfo) -> str:
-    """`namespace/name` of a pod's gang, "" for a pod without one."""
+    """The id of a pod's gang, "" for a pod without one: `namespace/name` of koord's own, else that of the pod's schedulingGroup or
+    workloadRef."""
     name = gang_name(pod)
-    return f"{pod.namespace}/{name}" if name else ""
+    if name:
+        return f"{pod.namespace}/{name}"
+    spec = pod.pod.spec
+    if spec.scheduling_group is not None and spec.scheduling_group.pod_group_name:
+        return group_id(pod.namespace, spec.scheduling_group.pod_group_name)
+    workload = spec.workload_ref
+    if workload is not None and workload.name:
+        return f"{pod.namespace}/{WORKLOAD}{workload.name}:{workload.pod_group}:{workload.pod_group_replica_key}"
+    return ""
 
 
 def needs_pod_group(pod: PodInfo) -> bool:
-    """Whether only a PodGroup can say what the pod's gang is."""
-    return bool(pod.labels.get(names.LABEL_POD_GROUP))
+    """Whether only an object can say what the pod's gang is."""
+    return bool(pod.labels.get(names.LABEL_POD_GROUP)) or not gang_name(pod)
 
 
 def from_pod_group(group: PodGroup, defaults: Defaults) -> GangSpec:

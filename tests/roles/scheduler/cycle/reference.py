@@ -179,12 +179,13 @@ class Reference:
             return 0
         alloc = parse(node.status.allocatable)
         others = self.pods.get(node.metadata.name, [])
-        parts = []
-        for name in ("cpu", "memory"):
-            if alloc.get(name, 0):
-                used = sum(pod_requests(p).get(name, 0) for p in (*others, pod))
-                parts.append(min(1.0, used / alloc[name]))
-        return math.floor((1 - (abs(parts[0] - parts[1]) / 2 if len(parts) == 2 else 0.0)) * 100)
+        balance = []
+        for there in ((*others, pod), others):
+            parts = [
+                min(1.0, sum(pod_requests(p).get(name, 0) for p in there) / alloc[name]) for name in ("cpu", "memory") if alloc.get(name, 0)
+            ]
+            balance.append(math.floor((1 - (abs(parts[0] - parts[1]) / 2 if len(parts) == 2 else 0.0)) * 100))
+        return 50 + (50 + balance[0] - balance[1]) // 2
 
     def images(self, pod: Pod, node: Node) -> int:
         """Bytes of the pod's images on the node, each times the share of nodes that have it, between 23 MiB and 1000 MiB a container."""

@@ -1,0 +1,187 @@
+"""Kubernetes' own pod groups through the scheduler's door: PodGroups of scheduling.k8s.io in, bindings and conditions out."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from koord.api.kinds import PODS, SCHEDULING_PODGROUPS
+from koord.api.names import LABEL_POD_GROUP
+
+Obj = dict[str, Any]
+
+
+async def group(g: Any, name: str, minimum: int | None, **spec: Any) -> Obj:
+    """A PodGroup; basic without a minimum."""
+    policy: Obj = {"basic": {}} if minimum is None else {"gang": {"minCount": minimum}}
+    body = {
+        "apiVersion": SCHEDULING_PODGROUPS.api_version, "kind": "PodGroup", "metadata": {"name": name},
+        "spec": {"schedulingPolicy": policy, **spec},
+    }  # fmt: skip
+    made: Obj = await g.client.create(SCHEDULING_PODGROUPS, body, "default")
+    return made
+
+
+async def member(g: Any, name: str, of: str, *, cpu: str = "1", **spec: Any) -> Obj:
+    grace = spec.pop("grace", 0)
+    made: Obj = await g.live.pod(name, cpu=cpu, schedulingGroup={"podGroupName": of}, terminationGracePeriodSeconds=grace, **spec)
+    return made
+
+
+async def told(g: Any, name: str, kind: str, status: str) -> Obj:
+    """The condition of a PodGroup once it is so."""
+    found: Obj = {}
+    for _ in range(400):
+        shown = await g.client.get(SCHEDULING_PODGROUPS, name, "default")
+        found = {c["type"]: c for c in (shown.get("status") or {}).get("conditions") or ()}
+        if found.get(kind, {}).get("status") == status:
+            return dict(found[kind])
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"PodGroup {name} never said {kind}={status}: {found}")
+
+
+@pytest.mark.feature("SCH-WL-02")
+@pytest.mark.feature("SCH-WL-04")
+def test_a_gang_waits_for_its_pod_group_and_for_its_minimum_and_is_placed_together(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("2", "2")) as g:
+            await member(g, "a0", "train")
+            await g.said("a0", "no PodGroup")
+            await group(g, "train", 3)
+            await g.said("a0", "default/podgroup:train has 1 of 3 pods")
+            await member(g, "a1", "train")
+            await member(g, "a2", "train")
+            await g.bound("a0", "a1", "a2")
+            scheduled = await told(g, "train", "PodGroupScheduled", "True")
+            assert (scheduled["reason"], scheduled["observedGeneration"]) == ("Scheduled", 1)
+            await member(g, "a3", "train")  # beyond the minimum, by itself
+            await g.bound("a3")
+            await member(g, "a4", "train")
+            await g.said("a4", "Insufficient cpu")
+            assert (await told(g, "train", "PodGroupScheduled", "True")) == scheduled, "who was scheduled once stays so"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-WL-02")
+@pytest.mark.feature("SCH-WL-04")
+def test_a_gang_that_does_not_fit_holds_nothing_and_its_pod_group_says_why(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("4",)) as g:
+            await group(g, "crowd", 3)
+            for number in range(3):
+                await member(g, f"c{number}", "crowd", cpu="2")
+            failed = await told(g, "crowd", "PodGroupScheduled", "False")
+            assert failed["reason"] == "Unschedulable"
+            assert "Insufficient cpu" in failed["message"]
+            await g.quiet()
+            assert not any((await g.nodes_of()).values())
+            await g.live.node("more", cpu="4")
+            await g.bound("c0", "c1", "c2")
+            await told(g, "crowd", "PodGroupScheduled", "True")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-WL-02")
+def test_pods_of_a_basic_group_are_scheduled_each_by_itself_once_the_group_is_there(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("2",)) as g:
+            for number in range(3):
+                await member(g, f"b{number}", "loose")
+            await g.said("b0", "no PodGroup")
+            await group(g, "loose", None)
+            for _ in range(400):
+                if sum(1 for node in (await g.nodes_of()).values() if node) == 2:
+                    break
+                await asyncio.sleep(0.02)
+            nodes = await g.nodes_of()
+            assert sorted(nodes.values()) == ["", "n0", "n0"], "what fits goes"
+            left = next(name for name, node in nodes.items() if not node)
+            await g.said(left, "Insufficient cpu")
+            await told(g, "loose", "PodGroupScheduled", "True")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-WL-02")
+def test_both_kinds_of_pod_groups_of_one_name_are_two_gangs_and_koord_s_own_label_wins(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            await group(g, "same", 5)
+            await g.group("same", 2)
+            await member(g, "native", "same")
+            await g.member("a0", "same")
+            await g.live.pod("both", meta={"labels": {LABEL_POD_GROUP: "same"}}, schedulingGroup={"podGroupName": "same"})
+            await g.bound("a0", "both")
+            await g.said("native", "default/podgroup:same has 1 of 5 pods")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-WL-02")
+def test_a_pod_group_that_is_deleted_and_made_anew_is_another(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            await group(g, "again", 9)
+            await member(g, "a0", "again")
+            await g.said("a0", "has 1 of 9 pods")
+            await g.client.delete(SCHEDULING_PODGROUPS, "again", "default")
+            await g.said("a0", "no PodGroup")
+            await group(g, "again", 1)
+            await g.bound("a0")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-WL-06")
+@pytest.mark.feature("SCH-WL-04")
+def test_a_group_that_is_disrupted_as_one_goes_whole_and_says_so_and_others_lose_single_pods(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("2", "2")) as g:
+            await g.priority("low", 10)
+            await g.priority("high", 1000)
+            await group(g, "whole", 1, disruptionMode={"all": {}})
+            await group(g, "single", 1)
+            for number in range(2):
+                await member(g, f"w{number}", "whole", priorityClassName="low", nodeName=f"n{number}", grace=30)
+                await member(g, f"s{number}", "single", priorityClassName="low", nodeName=f"n{number}")
+            await told(g, "whole", "PodGroupScheduled", "True")
+            await g.live.pod("urgent", priorityClassName="high")
+            await g.bound("urgent")
+            left = sorted(name for name, node in (await g.nodes_of()).items() if node)
+            assert left in (["s0", "urgent", "w0", "w1"], ["s1", "urgent", "w0", "w1"]), "one pod hurts less than a whole group"
+            for name in ("s0", "s1"):
+                if name in left:
+                    await g.client.delete(PODS, name, "default", grace_period_seconds=0)
+            await g.live.pod("urgent2", cpu="2", priorityClassName="high")
+            assert (await told(g, "whole", "DisruptionTarget", "True"))["reason"] == "PreemptionByScheduler"
+            for name in ("w0", "w1"):
+                assert (await g.live.get(name))["metadata"].get("deletionTimestamp"), "all of them go, also from the other node"
+                await g.client.delete(PODS, name, "default", grace_period_seconds=0)
+            await g.bound("urgent2")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-WL-02")
+@pytest.mark.feature("SCH-WL-03")
+def test_the_example_of_the_docs_is_placed(gangs: Any) -> None:
+    """A PodGroup that comes after its kind did not count for anything; the pods are bound together."""
+    page = (Path(__file__).parents[4] / "docs" / "scheduler-jobs.md").read_text(encoding="utf-8")
+    example = page.split("### Kubernetes' own pod groups")[1].split("```yaml\n")[1].split("```")[0]
+    objects = list(yaml.safe_load_all(example))
+
+    async def run() -> None:
+        async with gangs(nodes=("1", "1")) as g:
+            for body in reversed(objects):
+                await g.client.create(PODS if body["kind"] == "Pod" else SCHEDULING_PODGROUPS, body, "default")
+            found = await g.bound("worker-0", "worker-1")
+            assert set(found.values()) == {"n0", "n1"}
+            await told(g, "workers", "PodGroupScheduled", "True")
+
+    asyncio.run(run())

@@ -1,0 +1,91 @@
+"""Pods that are resized in place, as the scheduler counts them and as it wakes those that wait for room, through the API server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koord.api.kinds import PODS
+
+Obj = dict[str, Any]
+STATES = json.loads((Path(__file__).parents[2] / "fixtures" / "resize-states.json").read_text())
+
+
+def container(cpu: str, memory: str = "64Mi", name: str = "main") -> Obj:
+    return {"name": name, "image": "i", "resources": {"requests": {"cpu": cpu, "memory": memory}}}
+
+
+def held(allocated: str, actual: str, name: str = "main") -> Obj:
+    """A container's status by what is allocated and what is in force."""
+    status = {"name": name, "image": "i", "imageID": "", "ready": True, "restartCount": 0}
+    return {**status, "allocatedResources": {"cpu": allocated}, "resources": {"requests": {"cpu": actual}}}
+
+
+async def status(live: Any, name: str, **change: Any) -> None:
+    await live.client.patch(PODS, name, {"status": change}, "default", subresource="status")
+
+
+async def resize(live: Any, name: str, cpu: str) -> None:
+    body = {"spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": cpu}}}]}}
+    await live.client.patch(PODS, name, body, "default", type="strategic", subresource="resize")
+
+
+@pytest.mark.feature("SCH-RSZ-01")
+@pytest.mark.feature("SCH-RSZ-02")
+def test_a_node_has_room_for_exactly_what_its_resized_pods_do_not_hold(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            for state in STATES:
+                name, room = state["name"], state["requests"]["cpu"] + 1000
+                await live.node(name, cpu=f"{room}m", memory="100Gi")
+                await live.pod(f"there-{name}", nodeName=name, **state["spec"])
+                await status(live, f"there-{name}", **state["status"])
+            for state in STATES:
+                name = state["name"]
+                for kind, cpu in (("more", "1001m"), ("fits", "1")):
+                    await live.pod(f"{kind}-{name}", cpu=cpu, nodeSelector={"kubernetes.io/hostname": name})
+            for state in STATES:
+                assert await live.bound(f"fits-{state['name']}") == state["name"]
+                assert "Insufficient cpu" in (await live.refused(f"more-{state['name']}"))["message"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSZ-03")
+def test_a_pod_that_waits_for_room_comes_back_when_a_shrink_is_through(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n", cpu="4")
+            await live.pod("there", cpu="3", nodeName="n")
+            await status(live, "there", phase="Running", containerStatuses=[held("3", "3")])
+            await live.pod("waits", cpu="2")
+            await live.refused("waits")
+            await resize(live, "there", "1")
+            await status(live, "there", containerStatuses=[held("1", "3")])  # allocated, not in force yet
+            tried = live.app.queue.get((await live.get("waits"))["metadata"]["uid"]).attempts
+            await status(live, "there", containerStatuses=[held("1", "1")])
+            assert await live.bound("waits") == "n"
+            assert tried == 1, "nothing was free before the kubelet was through"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSZ-03")
+def test_a_pod_that_waits_for_room_comes_back_when_a_growth_turns_out_to_be_impossible(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n", cpu="4")
+            await live.pod("there", cpu="1", nodeName="n")
+            await status(live, "there", phase="Running", containerStatuses=[held("1", "1")])
+            await resize(live, "there", "40")
+            await live.pod("waits", cpu="2")
+            await live.refused("waits")
+            pending = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
+            await status(live, "there", conditions=[pending])
+            assert await live.bound("waits") == "n"
+
+    asyncio.run(run())
