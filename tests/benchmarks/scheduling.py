@@ -8,6 +8,7 @@ import gc
 import statistics
 import time
 from collections.abc import Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -18,10 +19,12 @@ from koord.api.times import format_time
 from koord.config.scheduler import KubeSchedulerConfiguration
 from koord.decisions.recorder import Recorder
 from koord.kube.store import Informer
+from koord.process.decisionlog import DecisionLog
 from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.scheduler import testing
 from roles.scheduler.app import App, Options
+from roles.scheduler.journal.journal import FileJournal, JournalFile
 from tests.benchmarks.table import Row
 
 encode = msgspec.json.Encoder().encode
@@ -135,8 +138,11 @@ def run_app(
     *,
     before: Callable[[Informers], None] | None = None,
     beside: Callable[[Informers], Awaitable[None]] | None = None,
+    log: Path | None = None,
+    journal: bool = True,
 ) -> Ran:
-    """Bind all pods; `before` puts objects in that are there already, `beside` runs until all are bound."""
+    """Bind all pods; `before` puts objects in that are there already, `beside` runs until all are bound. `log` is the folder of a decision
+    log, with what a replay needs unless `journal` says no."""
     informers = Informers()
     bodies = {f"{pod.metadata.namespace}/{pod.metadata.name}": body_of(pod) for pod in pods}
     client = StubClient(informers, bodies)
@@ -148,9 +154,13 @@ def run_app(
     )  # fmt: skip
 
     async def run() -> Ran:
-        recorder = Recorder("scheduler")
-        app = App(Options(config), client=client, informers=informers, recorder=recorder, ops=OpsServer("127.0.0.1", 0, recorder=recorder))
-        life = Life()
+        life, logged = Life(), DecisionLog(str(log) if log is not None else "")
+        recorder = Recorder("scheduler", logged.sinks("scheduler", life, share=0.5))
+        file = logged.file(JournalFile, "scheduler.replay", life, share=0.5) if journal else None
+        app = App(
+            Options(config), client=client, informers=informers, recorder=recorder, ops=OpsServer("127.0.0.1", 0, recorder=recorder),
+            journal=FileJournal(file) if file is not None else None,
+        )  # fmt: skip
         running = asyncio.get_running_loop().create_task(app.run(life))
         await asyncio.sleep(0.05)
         for number in range(nodes):
