@@ -12,7 +12,7 @@ import threading
 from collections import deque
 from collections.abc import Container, Iterator
 from pathlib import Path
-from typing import IO, cast
+from typing import IO, Any, cast
 
 import msgspec
 
@@ -37,11 +37,11 @@ class LogSink:
         log.log(self.level, "%s%s", record, f" [{numbers}]" if numbers else "")
 
 
-class FileSink:
-    """JSON lines in a file that is rotated by size: the replay format (`read_records`).
+class LineFile:
+    """A file of lines that is rotated by size.
 
-    Records are collected, and written off the event loop a tenth of a second later, so that deciding does not wait for a disk; at
-    most `backlog` records wait, then the oldest are dropped and counted. Files are `path`, `path.1`, … `path.<keep>`, with
+    What is to be written is collected, and written off the event loop a tenth of a second later, so that deciding does not wait for a
+    disk; at most `backlog` items wait, then the oldest are dropped and counted. Files are `path`, `path.1`, … `path.<keep>`, with
     `compress` `path.1.gz` and so on; with `total_bytes` the oldest of them go when all together hold more.
     """
 
@@ -61,17 +61,17 @@ class FileSink:
         self.total_bytes = total_bytes
         self.dropped = 0
         self._suffix = ".gz" if compress else ""
-        self._waiting: deque[Record] = deque(maxlen=backlog)
+        self._waiting: deque[Any] = deque(maxlen=backlog)
         self._task: asyncio.Task[None] | None = None
         self._lock = threading.Lock()
         self._size: int | None = None
         self._failing = False
 
-    def write(self, record: Record) -> None:
-        """Take a record; it is written soon after (at once where no event loop runs)."""
+    def put(self, item: Any) -> None:
+        """Take an item; it is written soon after (at once where no event loop runs)."""
         if len(self._waiting) == self._waiting.maxlen:
             self.dropped += 1
-        self._waiting.append(record)
+        self._waiting.append(item)
         if self._task is not None and not self._task.done():
             return
         try:
@@ -79,18 +79,22 @@ class FileSink:
         except RuntimeError:
             self.flush()
 
+    def _lines(self, items: list[Any]) -> bytes:
+        """Items as they stand in the file."""
+        raise NotImplementedError
+
     async def _later(self) -> None:
         while self._waiting:
             await seams.sleep(0.1)
-            records = list(self._waiting)
+            items = list(self._waiting)
             self._waiting.clear()
-            await seams.to_thread(self._put, records)
+            await seams.to_thread(self._put, items)
 
     def flush(self) -> None:
-        """Write what waits. A file that cannot be written is reported once; its records are dropped and counted."""
-        records = list(self._waiting)
+        """Write what waits. A file that cannot be written is reported once; what waited is dropped and counted."""
+        items = list(self._waiting)
         self._waiting.clear()
-        self._put(records)
+        self._put(items)
 
     def close(self) -> None:
         """Write what waits and stop."""
@@ -103,29 +107,35 @@ class FileSink:
         """As `close`: a step of the end."""
         self.close()
 
-    def _put(self, records: list[Record]) -> None:
-        data = b"".join(encode(record) + b"\n" for record in records)
-        if not data:
+    def _put(self, items: list[Any]) -> None:
+        if not items:
             return
         with self._lock:
             try:
-                self._append(data)
+                self._write(items)
                 self._failing = False
             except OSError as error:
-                self.dropped += len(records)
+                self.dropped += len(items)
                 if not self._failing:
                     log.error("decisions cannot be written to %s: %s; they are dropped until it works again", self.path, error)
                 self._failing = True
 
-    def _append(self, data: bytes) -> None:
+    def _write(self, items: list[Any]) -> None:
+        data = self._lines(items)
+        self._open()
+        if self._size and self._size + len(data) > self.max_bytes:
+            self._rotate()
+        self._append(data)
+
+    def _open(self) -> None:
         if self._size is None:
             self.path.parent.mkdir(parents=True, exist_ok=True)
             self._size = self._complete()
-        if self._size and self._size + len(data) > self.max_bytes:
-            self._rotate()
+
+    def _append(self, data: bytes) -> None:
         with open(self.path, "ab", opener=lambda path, flags: os.open(path, flags, 0o640)) as file:
             file.write(data)
-        self._size += len(data)
+        self._size = (self._size or 0) + len(data)
 
     def _complete(self) -> int:
         """Cut off what a crash left of a last line; the size of the file."""
@@ -170,6 +180,17 @@ class FileSink:
             left -= self._old(number).stat().st_size
             if left < 0:
                 self._old(number).unlink()
+
+
+class FileSink(LineFile):
+    """Decision records as JSON lines (`read_records`)."""
+
+    def write(self, record: Record) -> None:
+        """Take a record."""
+        self.put(record)
+
+    def _lines(self, items: list[Record]) -> bytes:
+        return b"".join(encode(record) + b"\n" for record in items)
 
 
 def read_records(path: str | os.PathLike[str]) -> Iterator[Record]:

@@ -9,11 +9,12 @@ from typing import Any, TypeVar
 
 import click
 
-from koord.decisions.sinks import FileSink
+from koord.decisions.sinks import FileSink, LineFile
 from koord.process.errors import ConfigurationError
 from koord.process.life import Life, Phase
 
 F = TypeVar("F", bound=Callable[..., Any])
+L = TypeVar("L", bound=LineFile)
 
 DEFAULT_SIZE = 256  # MiB
 _SIZE = "koord.decision_log_size"
@@ -26,20 +27,31 @@ class DecisionLog:
     directory: str = ""
     mebibytes: int = DEFAULT_SIZE
 
-    def sinks(self, role: str, life: Life) -> list[FileSink]:
-        """The sink to give to the role's recorder, if any; what waits is written when the process ends. Raises ConfigurationError."""
+    def sinks(self, role: str, life: Life, *, share: float = 1.0) -> list[FileSink]:
+        """The sink to give to the role's recorder, if any; what waits is written when the process ends. `share` is the part of the size
+        that its records may take. Raises ConfigurationError."""
+        return [self._file(FileSink, role, life, share)] if self._directory() else []
+
+    def file(self, make: Callable[..., L], name: str, life: Life, *, share: float) -> L | None:
+        """Another rotated file beside the records, None without a directory. Raises ConfigurationError."""
+        return self._file(make, name, life, share) if self._directory() else None
+
+    def _directory(self) -> bool:
         if not self.directory:
-            return []
+            return False
         try:
             os.makedirs(self.directory, mode=0o750, exist_ok=True)
             if not os.access(self.directory, os.W_OK | os.X_OK):
                 raise PermissionError(13, "not writable")
         except OSError as error:
             raise ConfigurationError(f"--decision-log {self.directory}: {error.strerror}") from error
-        size = self.mebibytes * 2**20
-        sink = FileSink(os.path.join(self.directory, f"{role}.jsonl"), max_bytes=size // 4, total_bytes=size, keep=99, compress=True)
-        life.on_stop(sink.finish, "decision log", phase=Phase.EVENTS)
-        return [sink]
+        return True
+
+    def _file(self, make: Callable[..., L], name: str, life: Life, share: float) -> L:
+        size = int(self.mebibytes * 2**20 * share)
+        file = make(os.path.join(self.directory, f"{name}.jsonl"), max_bytes=size // 4, total_bytes=size, keep=99, compress=True)
+        life.on_stop(file.finish, "decision log", phase=Phase.EVENTS)
+        return file
 
 
 def decision_log_options(function: F) -> F:

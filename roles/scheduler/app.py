@@ -33,6 +33,8 @@ from roles.scheduler.extenders.chain import Extenders
 from roles.scheduler.flags import controller_wanted
 from roles.scheduler.framework.status import Status
 from roles.scheduler.gate import Gate
+from roles.scheduler.journal.head import beginning, settled_now
+from roles.scheduler.journal.journal import Journal
 from roles.scheduler.live import Scheduler
 from roles.scheduler.metrics import SchedulerMetrics, Standing
 from roles.scheduler.monitor import Monitor
@@ -72,7 +74,10 @@ class Options:
 class App:
     """The scheduler on a client and informers that it is handed."""
 
-    def __init__(self, options: Options, *, client: Any, informers: Any, recorder: Recorder, ops: Any) -> None:
+    def __init__(
+        self, options: Options, *, client: Any, informers: Any, recorder: Recorder, ops: Any, journal: Journal | None = None
+    ) -> None:
+        self.journal = journal or Journal()
         self.options = options
         self.informers = informers
         self.ops = ops
@@ -125,6 +130,7 @@ class App:
             engine.state, self.cache, self.queue, engine.frameworks,
             clock=self._clock, changed=self._wake, gone=self.reporter.forget,
             foreign_nominations=options.gates.get("CrossSchedulerNomination", False), watching=(watch,) if audit.enabled else (), gate=gate,
+            journal=self.journal,
         )  # fmt: skip
         self.extenders = Extenders(config.extenders, engine.cluster) if config.extenders else None
         self.binder = Binder(
@@ -143,9 +149,9 @@ class App:
             state=engine.state, cache=self.cache, queue=self.queue, waiting=self.waiting, cycle=engine.cycle,
             frameworks=engine.frameworks, reporter=self.reporter, recorder=recorder, metrics=metrics, clock=self._clock,
             debug=options.debug, dump=self.dump, audit=audit, monitor=self.monitor, binder=self.binder, extenders=self.extenders,
-            leading=self.may_write, readback=readback, gate=gate, evictor=Evictor(
+            leading=self.may_write, readback=readback, gate=gate, journal=self.journal, evictor=Evictor(
                 client, engine.state.evictions, self.reporter, self.waiting,
-                may_write=self.may_write, clock=self._clock, readback=readback, gate=gate,
+                may_write=self.may_write, clock=self._clock, readback=readback, gate=gate, journal=self.journal,
             ),
         )  # fmt: skip
         self.observer.acting = self.scheduler
@@ -243,6 +249,7 @@ class App:
         """Fill the caches. No pod is scheduled before every handler has seen the first list (SCH-FW-04)."""
         if self.observer.attached:
             return
+        self.journal.begins(lambda: beginning(self), lambda: settled_now(self))
         self.observer.attach(self.informers)
         if self.extenders is not None:
             self.extenders.attach(self.informers)

@@ -245,9 +245,12 @@ async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[s
     from koord.process.http import OpsServer
     from koord.process.serving import gate_for, tls_source
     from roles.scheduler.app import App
+    from roles.scheduler.journal.journal import FileJournal, JournalFile
 
     tuning.keep_memory()
-    recorder = Recorder("scheduler", flags["decision_log"].sinks("scheduler", life))
+    decision_log = flags["decision_log"]
+    recorder = Recorder("scheduler", decision_log.sinks("scheduler", life, share=0.5))
+    file = decision_log.file(JournalFile, "scheduler.replay", life, share=0.5)
     listening = serving(flags)
     # A limit counts only where it is written: the API server's own fairness protects it better than a limit nobody chose.
     connection = options.config.client_connection
@@ -267,7 +270,8 @@ async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[s
         informers = InformerFactory(client)
         metrics.watch_pictures(ops.registry, informers)
         ops.health.register("watches", probe=informers.fresh)
-        app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
+        journal = FileJournal(file) if file is not None else None
+        app = App(options, client=client, informers=informers, recorder=recorder, ops=ops, journal=journal)
         if flags["secure_port"]:
             secure = await _secure(app, listening, client, gate)
             life.on_stop(secure.stop, "https")

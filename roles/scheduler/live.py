@@ -36,6 +36,8 @@ from roles.scheduler.framework.interfaces import NextPod
 from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS, error
 from roles.scheduler.framework.steps import Steps, at_once, begun, in_steps
 from roles.scheduler.gate import Gate
+from roles.scheduler.journal.journal import Journal
+from roles.scheduler.journal.lines import Made, Operation
 from roles.scheduler.metrics import SchedulerMetrics
 from roles.scheduler.monitor import Monitor
 from roles.scheduler.planner.placements import Placement, Placements
@@ -77,7 +79,10 @@ class Scheduler:
         audit: Audit,
         extenders: Extenders | None = None,
         gate: Gate | None = None,
+        journal: Journal | None = None,
     ) -> None:
+        self.journal = journal or Journal()
+        self.ruling: Callable[[Decision], Decision] | None = None  # a replay carries out what was decided then
         self._state = state
         self._cache = cache
         self._queue = queue
@@ -104,7 +109,7 @@ class Scheduler:
         self.carrier = Carrier(
             self.placements, state=state, cache=cache, waiting=waiting, binder=binder, readback=readback, metrics=metrics, clock=clock,
             committed=queue.committed, taken_back=self._taken_back, settled=self._settled, failed=self._failed, dropped=self._dropped,
-            gate=self.turns.gate,
+            gate=self.turns.gate, journal=self.journal,
         )  # fmt: skip
         self.evictor = evictor
         evictor.issued = self._issued
@@ -132,11 +137,14 @@ class Scheduler:
             held = self._outdated or self._binder.backlog > _MAX_BACKLOG or not self.placements.leading
             entry = None if held else self._next()
             if entry is not None and not isinstance(entry, Entry):
+                self.journal.happened(Operation.WORK, self._clock())
                 self._metrics.held(perf_counter() - began)
                 await self.turns.take(entry)
                 turn_ends, began = loop.time() + SLICE, perf_counter()
                 continue
             if entry is None:
+                if not held:
+                    self.journal.nothing(self._clock())
                 self._metrics.held(perf_counter() - began)
                 await self._rest()
                 turn_ends, began = loop.time() + SLICE, perf_counter()
@@ -170,6 +178,7 @@ class Scheduler:
             task: Task = placement.task
             if not task.announced:
                 task.announced = True
+                self.journal.happened(Operation.PLACES, self._clock(), task.decision.pod.uid)
                 self._reporter.nominated(task.decision.pod, placement.node)
 
     async def _rest(self) -> None:
@@ -188,11 +197,13 @@ class Scheduler:
 
     def _tick(self) -> None:
         """Time has passed."""
-        now = self._clock()
+        now, evictions = self._clock(), self._state.evictions
+        lost = self.placements.leading and not self._leading()
+        if lost or any(_due(time, now) for time in (self._waiting.next_deadline(), self.placements.next_time(), evictions.next_time())):
+            self.journal.happened(Operation.TICK, now, "", not lost)
         if self._waiting.expire(now):
             log.info("pods timed out on permit")
-        evictions = self._state.evictions
-        if self.placements.leading and not self._leading():
+        if lost:
             self.carrier.run(self.placements.lease_lost())
             self.evictor.run(evictions.lease_lost())
         if _due(self.placements.next_time(), now):
@@ -202,6 +213,8 @@ class Scheduler:
 
     def _flush(self) -> None:
         now = self._clock()
+        self.journal.turn_over()
+        self.journal.happened(Operation.FLUSH, now)
         self._queue.flush_leftover(now)
         for pod in self._cache.expire(now):
             log.warning("pod %s was bound but never seen on its node; it no longer counts there", pod.key)
@@ -251,6 +264,8 @@ class Scheduler:
             if decision is None:
                 return None
             self._metrics.decided(perf_counter() - began)
+            if self.ruling is not None:
+                decision = self.ruling(decision)
             yield from self._concluding(entry, placement, decision)
             return decision
         except Exception as failure:
@@ -264,6 +279,7 @@ class Scheduler:
             decision = yield from work
             position = changes.position
             yield CATCH_UP
+            self.journal.happened(Operation.WENT_ON, self._clock())
             if self.placements.get(entry.pod.uid) is not placement or self._queue.get(entry.pod.uid) is not entry:
                 self._monitor.ended(entry.pod.uid, self._clock())
                 self.placements.undecided(placement)
@@ -293,7 +309,7 @@ class Scheduler:
 
     async def attempt_with_extenders(self, entry: Entry) -> Decision | None:
         """As `attempt`, asking extenders about the nodes that the plugins left; meanwhile bindings and events go on."""
-        placement = self._begin(entry)
+        placement = self._begin(entry, outside=True)
         if placement is None:
             return None
         try:
@@ -328,9 +344,10 @@ class Scheduler:
             decision.nominate, decision.victims = None, ()
         return decision
 
-    def _begin(self, entry: Entry) -> Placement | None:
+    def _begin(self, entry: Entry, *, outside: bool = False) -> Placement | None:
         """The placement of a popped pod; None when it is not to be scheduled at all."""
-        pod = entry.pod
+        pod, now = entry.pod, self._clock()
+        self.journal.happened(Operation.OUTSIDE if outside else Operation.ATTEMPT, now, pod.uid)
         if pod.deleting:
             self._reporter.event(pod, "Warning", "FailedScheduling", f"skip schedule deleting pod: {pod.key}", "Scheduling")
             self._queue.done(pod.uid)
@@ -338,13 +355,14 @@ class Scheduler:
         if self._cache.cluster.slot_of_pod(pod.uid) >= 0 or self.placements.get(pod.uid) is not None:
             self._queue.done(pod.uid)
             return None
-        now = self._state.now = self._clock()
+        self._state.now = now
         self._monitor.started(pod.uid, pod.key, pod.shape.scheduler_name, now)
         return self.placements.begin(pod.uid, now)
 
     def _concluding(self, entry: Entry, placement: Placement, decision: Decision) -> Steps[None]:
         """What follows from a decision."""
         now = self._state.now
+        made = Made(decision.verdict, decision.node, decision.nominate, tuple(victim.uid for victim in decision.victims))
         decision.take_effect()
         if self._debug.filters:
             for line in filter_lines(decision):
@@ -355,12 +373,17 @@ class Scheduler:
             self._metrics.found(decision.evaluated, decision.feasible)
             placement.task = Task(decision, entry.attempts, entry.first_attempt or now)
             self.carrier.run(self.placements.decided(placement, decision.node))
-            self._recorder.record(record_of(decision, now=now, attempt=entry.attempts))
+            self._record(decision, made, entry, now)
         else:
             self.placements.undecided(placement)
-            self._recorder.record(record_of(decision, now=now, attempt=entry.attempts))
+            self._record(decision, made, entry, now)
             yield from self._fail(decision)
         self._metrics.attempt(decision.verdict, decision.framework.name, self._clock() - now)
+
+    def _record(self, decision: Decision, made: Made, entry: Entry, now: float) -> None:
+        record = record_of(decision, now=now, attempt=entry.attempts)
+        self._recorder.record(record)
+        self.journal.decided(made, record)
 
     def _crashed(self, entry: Entry, placement: Placement, failure: Exception) -> None:
         """A defect in a plugin or in us: the pod backs off, the scheduler goes on."""

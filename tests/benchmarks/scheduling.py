@@ -9,6 +9,7 @@ import gc
 import statistics
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import msgspec
@@ -20,10 +21,12 @@ from koord.api.times import format_time
 from koord.config.scheduler import KubeSchedulerConfiguration
 from koord.decisions.recorder import Recorder
 from koord.kube.store import Informer
+from koord.process.decisionlog import DecisionLog
 from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.scheduler import testing
 from roles.scheduler.app import App, Options
+from roles.scheduler.journal.journal import FileJournal, JournalFile
 from roles.scheduler.observing.observer import RUNNING_ONLY
 from tests.benchmarks.table import Row
 
@@ -140,9 +143,13 @@ class Ran(NamedTuple):
 
 @contextlib.asynccontextmanager
 async def running(
-    nodes: int, client: StubClient, profile: dict[str, Any] = PROFILE, before: Callable[[Informers], None] | None = None
+    nodes: int, client: StubClient, profile: dict[str, Any] = PROFILE, before: Callable[[Informers], None] | None = None, *,
+    log: Path | None = None, journal: bool = False,
 ) -> AsyncIterator[App]:  # fmt: skip
-    """The whole scheduler in this process, with nodes and their reports; `before` puts in more objects that are there already."""
+    """The whole scheduler in this process, with nodes and their reports; `before` puts in more objects that are there already.
+
+    `log` is the folder of a decision log, with what a replay needs if `journal` says so.
+    """
     informers = client.informers
     config = KubeSchedulerConfiguration.model_validate(
         {
@@ -150,9 +157,13 @@ async def running(
             "leaderElection": {"leaderElect": False}, "profiles": [profile],
         }
     )  # fmt: skip
-    recorder = Recorder("scheduler")
-    app = App(Options(config), client=client, informers=informers, recorder=recorder, ops=OpsServer("127.0.0.1", 0, recorder=recorder))
-    life = Life()
+    life, logged = Life(), DecisionLog(str(log) if log is not None else "")
+    recorder = Recorder("scheduler", logged.sinks("scheduler", life, share=0.5))
+    file = logged.file(JournalFile, "scheduler.replay", life, share=0.5) if journal else None
+    app = App(
+        Options(config), client=client, informers=informers, recorder=recorder, ops=OpsServer("127.0.0.1", 0, recorder=recorder),
+        journal=FileJournal(file) if file is not None else None,
+    )  # fmt: skip
     task = asyncio.get_running_loop().create_task(app.run(life))
     await asyncio.sleep(0.05)
     for number in range(nodes):
@@ -178,14 +189,17 @@ def run_app(
     profile: dict[str, Any] = PROFILE,
     before: Callable[[Informers], None] | None = None,
     beside: Callable[[Informers], Awaitable[None]] | None = None,
+    log: Path | None = None,
+    journal: bool = True,
 ) -> Ran:
-    """Bind all pods; `before` puts objects in that are there already, `beside` runs until all are bound."""
+    """Bind all pods; `before` puts objects in that are there already, `beside` runs until all are bound. `log` is the folder of a decision
+    log, with what a replay needs unless `journal` says no."""
     informers = Informers()
     bodies = {f"{pod.metadata.namespace}/{pod.metadata.name}": body_of(pod) for pod in pods}
     client = StubClient(informers, bodies)
 
     async def run() -> Ran:
-        async with running(nodes, client, profile, before) as app:
+        async with running(nodes, client, profile, before, log=log, journal=journal) as app:
             other = asyncio.get_running_loop().create_task(beside(informers)) if beside is not None else None
             started, cpu = time.perf_counter(), time.process_time()
             for key, body in bodies.items():

@@ -65,6 +65,9 @@ def test_koord_why_answers_from_the_files_of_a_scheduler_that_was_killed(tmp_pat
     )
     assert said.returncode == 0, said.stderr
     assert "n1" in said.stdout or "0/" in said.stdout
+    again = subprocess.run([KOORD, "replay", str(logs)], capture_output=True, text=True, check=False, timeout=60)
+    assert again.returncode == 0, again.stdout + again.stderr
+    assert "100 %" in again.stdout
 
 
 def test_a_directory_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:

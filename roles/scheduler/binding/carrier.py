@@ -17,6 +17,8 @@ from roles.scheduler.framework.context import State
 from roles.scheduler.framework.framework import told
 from roles.scheduler.framework.status import Code, Status, error
 from roles.scheduler.gate import Gate
+from roles.scheduler.journal.journal import Journal
+from roles.scheduler.journal.lines import Operation
 from roles.scheduler.metrics import SchedulerMetrics
 from roles.scheduler.planner.placements import Answer, Do, Effect, Found, Placement, Placements
 
@@ -50,7 +52,9 @@ class Carrier:
         failed: Told,
         dropped: Told,
         gate: Gate,
+        journal: Journal | None = None,
     ) -> None:
+        self._journal = journal or Journal()
         self.placements = placements
         self._state = state
         self._cache = cache
@@ -168,6 +172,7 @@ class Carrier:
         placement = task.placement
         if placement is not None:
             task.outcome, task.status = outcome, status
+            self._journal.bound(placement.uid, outcome, status, self._clock())
             self.run(self.placements.answered(placement, _ANSWERS.get(outcome, Answer.REFUSED)))
 
     def _read(self, placement: Placement, task: Task) -> Iterable[Effect]:
@@ -185,6 +190,7 @@ class Carrier:
         except Exception:
             log.exception("pod %s could not be read", task.decision.pod.key)
         log.info("pod %s: %s; it is %s", task.decision.pod.key, task.status.message, found.value)
+        self._journal.happened(Operation.FOUND, self._clock(), placement.uid, found.value)
         self.run(self.placements.found(placement, found, self._clock()))
 
     # ---------------------------------------------------------------- ends

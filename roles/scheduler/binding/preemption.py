@@ -18,6 +18,8 @@ from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.gate import Gate
+from roles.scheduler.journal.journal import Journal
+from roles.scheduler.journal.lines import Operation
 from roles.scheduler.planner.evictions import GRACE, Answer, Do, Effect, Evictions
 
 log = logging.getLogger(__name__)
@@ -47,7 +49,9 @@ class Evictor:
         clock: Callable[[], float],
         readback: ReadBack,
         gate: Gate | None = None,
+        journal: Journal | None = None,
     ) -> None:
+        self._journal = journal or Journal()
         self._client = client
         self._evictions = evictions
         self._reporter = reporter
@@ -112,6 +116,7 @@ class Evictor:
                 answer = await self._answer_to(preemptor, victim, node)
         except Exception:
             log.exception("preemption: removing pod %s from %s failed", victim.key, node)
+        self._journal.happened(Operation.ANSWERED, self._clock(), victim.uid, answer.value)
         self.run(self._evictions.answered(victim.uid, answer, self._clock()))
 
     async def _answer_to(self, preemptor: PodInfo, victim: PodInfo, node: str) -> Answer:
@@ -136,6 +141,7 @@ class Evictor:
             leaving = await self._readback.leaving(self._victims[uid])
         except Exception:
             log.exception("preemption: victim %s could not be read", uid)
+        self._journal.happened(Operation.SEEN, self._clock(), uid, leaving)
         self.run(self._evictions.found(uid, leaving, self._clock()))
 
     async def _remove(self, preemptor: PodInfo, victim: PodInfo) -> None:

@@ -91,6 +91,10 @@ class Cache:
         """Whether a pod is assumed and not yet seen on its node."""
         return uid in self._assumed
 
+    def assumed(self) -> list[tuple[str, str]]:
+        """UIDs of assumed pods with their nodes."""
+        return [(uid, entry.node) for uid, entry in self._assumed.items()]
+
     @property
     def assumed_count(self) -> int:
         """How many pods are assumed."""

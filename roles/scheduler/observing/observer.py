@@ -6,7 +6,7 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from koord.api.kinds import NAMESPACES, NODES, PODS
+from koord.api.kinds import NAMESPACES, NODES, PODS, Kind
 from koord.api.objects import Namespace, Node, Pod
 from koord.api.quantity import QuantityError
 from roles.scheduler.cluster.audit import compare, recount
@@ -18,6 +18,7 @@ from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.interfaces import PodObserver
 from roles.scheduler.gate import Gate
+from roles.scheduler.journal.journal import Journal
 from roles.scheduler.queue.queue import SchedulingQueue
 
 log = logging.getLogger(__name__)
@@ -70,6 +71,7 @@ class Observer:
         foreign_nominations: bool = False,
         watching: Iterable[Any] = (),
         gate: Gate | None = None,
+        journal: Journal | None = None,
     ) -> None:
         self._state = state
         self._cache = cache
@@ -79,6 +81,8 @@ class Observer:
         self._changed = changed
         self._gone = gone
         self._gate = gate or Gate()
+        self._journal = journal or Journal()
+        self._journaled: dict[str, Any] = {}  # informers whose objects the journal is told of, by channel
         self.acting: Acting = NobodyActs()
         self._foreign_nominations = foreign_nominations
         self._pods: Any = None
@@ -93,12 +97,28 @@ class Observer:
         self.attached = True
         self._feeds(informers)
         self._nodes = informers.informer(NODES, Node)
-        self._nodes.add_handler(*self._gate.handlers(self._node))
-        namespaces = informers.informer(NAMESPACES, Namespace)
-        namespaces.add_handler(*self._gate.handlers(self._namespace))
+        self._listen(self._nodes, channel_of(NODES), self._node)
+        self._listen(informers.informer(NAMESPACES, Namespace), channel_of(NAMESPACES), self._namespace)
         # The store keeps PodInfos: parsed once, and a fraction of a decoded pod's size.
         self._pods = informers.informer(PODS, Pod, field_selector=RUNNING_ONLY, transform=self._cache.parse)
-        self._pods.add_handler(*self._gate.handlers(self._pod))
+        self._listen(self._pods, channel_of(PODS), self._pod)
+
+    def _listen(self, informer: Any, channel: str, tell: Callable[[Any, Any], None]) -> None:
+        """Tell of an informer's objects; the journal once, however many are told."""
+        if channel in self._journaled:
+            informer.add_handler(*self._gate.handlers(tell))
+            return
+        self._journaled[channel] = informer
+
+        def noted(old: Any, new: Any) -> None:
+            self._journal.change(channel, old, new, self._clock())
+            tell(old, new)
+
+        informer.add_handler(*self._gate.handlers(noted))
+
+    def standing(self) -> tuple[tuple[str, Any], ...]:
+        """Every object that is there, by channel; in the order in which they came to be listened to."""
+        return tuple((channel, obj) for channel, informer in self._journaled.items() for obj in informer.list())
 
     @property
     def pods(self) -> Any:
@@ -150,7 +170,10 @@ class Observer:
         if feed.namespace is not None:
             narrowed["namespace"] = feed.namespace
         informer = informers.informer(feed.kind, feed.projection, optional=True, **narrowed)
-        informer.add_handler(*self._gate.handlers(tell))
+        if feed.transform is not None:  # what a plugin makes of objects for itself cannot be told to another scheduler
+            informer.add_handler(*self._gate.handlers(tell))
+        else:
+            self._listen(informer, channel_of(feed.kind, feed.namespace, feed.field_selector), tell)
 
     # ---------------------------------------------------------------- nodes and namespaces
 
@@ -336,6 +359,11 @@ class Observer:
     def _event(self, event: ClusterEvent) -> None:
         if self._queue.on_event(event, self._clock()):
             self._changed()
+
+
+def channel_of(kind: Kind, namespace: str | None = None, field_selector: str = "") -> str:
+    """What a journal calls a watch."""
+    return "|".join((kind.kind, namespace or "", field_selector)) if namespace or field_selector else kind.kind
 
 
 def _node_matters(old: Node, new: Node) -> bool:
