@@ -17,6 +17,11 @@ _TIMESTAMP = re.compile(r"(\d{4})-(\d\d)-(\d\d)[Tt ](\d\d):(\d\d):(\d\d)(?:\.(\d
 
 def parse_time(text: str) -> float:
     """Seconds since the epoch of an RFC 3339 timestamp, with or without fractions. Raises TimeError."""
+    if len(text) == 20 and text[4] == text[7] == "-" and text[10] == "T" and text[13] == text[16] == ":" and text[19] == "Z":
+        try:  # as Kubernetes writes nearly all of them; a third of the time
+            return datetime.fromisoformat(text).timestamp()
+        except ValueError:
+            pass  # told below
     match = _TIMESTAMP.fullmatch(text)
     if match is None:
         raise TimeError(f"{text[:64]!r} is not a timestamp such as 2006-01-02T15:04:05Z")

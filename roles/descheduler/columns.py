@@ -6,7 +6,8 @@ The rules are those of `Placeable`, which asks one node. A table is made once fo
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -14,16 +15,21 @@ import numpy as np
 
 from koord.accounting.resources import add_into
 from koord.api.objects import Node, Pod, PodAffinityTerm, Taint
-from koord.api.selectors import SelectorError, from_label_selector
-from roles.descheduler.framework.effects import PAUSE, Pause
+from koord.api.selectors import Selector, SelectorError, from_label_selector
+from roles.descheduler.framework.effects import PAUSE, Pause, Turn
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.pace import free
 from roles.descheduler.nodefit import HARD, Placeable, anti_affinity_terms, compiled_affinity, tolerates
 from roles.descheduler.picture import NodeView, PodView, Vector
-from roles.descheduler.podindex import PodIndex
+from roles.descheduler.podindex import PodIndex, asked_for
 
 Rows = Any  # numpy array of bool, one a node
 READ_AT_ONCE = 500  # nodes that are read before others get their turn
 AT_ONCE = 50  # nodes whose pods are looked at before others get their turn
 REMEMBERED = 1024  # rules about labels whose nodes are known
+ALL = slice(None)
+FIRST = 512  # nodes that are asked before the others
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 class Columns:
@@ -49,22 +55,35 @@ class Columns:
         self._labelled: dict[bytes, Rows] = {}
         self._pods: PodIndex | None = None
         self._promised: dict[int, Vector] = {}
+        self._fits: dict[bytes, _Fit] = {}
+        self._left: list[int] = []  # rows that pods have left, in that order
         groups = _TaintGroups()
         slots: list[int] = []
         tainted: list[int] = []
-        for number, node in enumerate(self.nodes, 1):
+        resources: dict[str, None] = {}
+        for row, node in enumerate(self.nodes):
             node.watch(self._changed)
             slots.append(_slots(node))
             tainted.append(groups.of(node.node))
-            if number % READ_AT_ONCE == 0:
+            resources.update(dict.fromkeys(node.allocatable))
+            if row % READ_AT_ONCE == READ_AT_ONCE - 1:
                 yield PAUSE
         self._open = np.array([not node.node.spec.unschedulable for node in self.nodes], dtype=bool)
         self._slots, self._tainted = np.array(slots, dtype=np.int64), np.array(tainted, dtype=np.int64)
         self._taints = groups.found
+        for name in resources:
+            self._free_of(name)
+            if len(self.nodes) >= READ_AT_ONCE:
+                yield PAUSE
 
     def row(self, node: str) -> int:
         """The row of a node, by its name."""
         return self._row[node]
+
+    def view_of(self, pod: Pod) -> PodView | None:
+        """The pod as its node's picture shows it, None for one that is on none of these nodes."""
+        row = self._row.get(pod.spec.node_name)
+        return None if row is None else next((view for view in self.nodes[row].pods if view.pod is pod), None)
 
     def rows(self, nodes: Sequence[NodeView]) -> Rows:
         """These nodes and no others."""
@@ -72,12 +91,20 @@ class Columns:
         found[[self._row[node.name] for node in nodes]] = True
         return found
 
-    def learn(self) -> Iterator[None]:
-        """Look at the labels of all pods, which the pod's own anti-affinity asks for; stops after every few nodes, so that others may
-        have their turn. What was not learned is learned at once by the first question that needs it."""
+    def learn(self, keys: Iterable[str] = ()) -> Iterator[None]:
+        """Look at the labels of all pods, which the pod's own anti-affinity asks for, or a plugin (`keys`); stops after every few nodes,
+        so that others may have their turn. What was not learned is learned at once by the first question that needs it."""
         if self._pods is not None:
             return
-        pods = PodIndex()
+        keys = set(keys)
+        for number, node in enumerate(self.nodes):
+            for view in node.pods:
+                if view.pod.spec.affinity is not None:
+                    for term in anti_affinity_terms(view.pod):
+                        keys.update(asked_for(term.label_selector))
+            if number % AT_ONCE == AT_ONCE - 1:
+                yield
+        pods = PodIndex(keys=keys)
         for number, node in enumerate(self.nodes):
             for view in node.pods:
                 pods.add(view)
@@ -85,21 +112,67 @@ class Columns:
                 yield
         self._pods = pods
 
+    def matching(self, namespace: str, selector: Selector) -> list[PodView]:
+        """Pods of these nodes, in the order of the nodes, that a selector means; those that left in this round too."""
+        if self._pods is None:
+            for _ in self.learn():
+                pass
+        assert self._pods is not None
+        return self._pods.matching(namespace, selector)
+
+    def free(self, handle: Handle) -> Turn:
+        """Nobody asks any more about pods."""
+        if self._pods is not None:
+            yield from free(handle, *self._pods.tables())
+
     def elsewhere(self, view: PodView, *, community: bool = False, among: Rows | None = None) -> str:
         """The first node but its own that the pod fits, "" when there is none."""
-        return next(self._fitting(view, community=community, among=among, own=False), "")
+        return self._first(view, community=community, among=among, own=False)
+
+    def fits_elsewhere(self, view: PodView) -> bool:
+        """Whether some node but its own would take the pod by the community's rule: as `elsewhere`, for many pods of few shapes. What
+        has fitted a node fits it as long as pods only leave; what has fitted none is asked again of the nodes that pods have left."""
+        shape = shape_of(view)
+        fit = self._fits.get(shape)
+        if fit is None:
+            found = self._open.copy()
+            for _, bad in self._problems(view, community=True):
+                found &= ~bad
+            for term in anti_affinity_terms(view.pod):
+                found[self._excluded(term, view.pod, itself=True)] = False
+            fit = self._fits[shape] = _Fit(np.flatnonzero(found)[:2].tolist(), len(self._left))
+        own = self._row.get(view.pod.spec.node_name)
+        if any(row != own for row in fit.rows):
+            return True
+        one = Placeable(view)
+        left = dict.fromkeys(self._left[fit.seen :])
+        for row in left:
+            if row != own and not one.community_unfit(self.nodes[row]):
+                fit.rows.append(row)
+                return True
+        if own not in left:
+            fit.seen = len(self._left)
+        return False
 
     def anywhere(self, view: PodView) -> str:
         """The first node that the pod fits by the community's rule, "" when there is none. It needs no room where it is."""
-        return next(self._fitting(view, community=True, among=None, own=True), "")
+        return self._first(view, community=True, among=None, own=True)
 
-    def _fitting(self, view: PodView, *, community: bool, among: Rows | None, own: bool) -> Iterator[str]:
-        found = self._open.copy() if among is None else self._open & among
-        for _, bad in self._problems(view, community=community):
-            found &= ~bad
-        if (row := self._row.get(view.pod.spec.node_name)) is not None:
-            found[row] = own and self._stays(view, row) and (among is None or bool(among[row]))
-        yield from (self.names[row] for row in np.flatnonzero(found))
+    def _first(self, view: PodView, *, community: bool, among: Rows | None, own: bool) -> str:
+        excluded = [row for term in anti_affinity_terms(view.pod) for row in self._excluded(term, view.pod)] if community else []
+        at = self._row.get(view.pod.spec.node_name)
+        for rows in (slice(0, FIRST), slice(FIRST, len(self.nodes))):  # most pods fit one of the first nodes
+            found = self._open[rows].copy() if among is None else self._open[rows] & among[rows]
+            for _, bad in self._problems(view, community=community, rows=rows):
+                found &= ~bad
+            for row in excluded:
+                if rows.start <= row < rows.stop:
+                    found[row - rows.start] = False
+            if at is not None and rows.start <= at < rows.stop:
+                found[at - rows.start] = own and self._stays(view, at) and (among is None or bool(among[at]))
+            if found.any():
+                return self.names[rows.start + int(found.argmax())]
+        return ""
 
     def _stays(self, view: PodView, row: int) -> bool:
         return not Placeable(view).community_unfit(self.nodes[row])
@@ -110,7 +183,11 @@ class Columns:
         if (row := self._row.get(view.pod.spec.node_name)) is not None:
             left[row] = False
         reasons: Counter[str] = Counter()
-        for reason, bad in (("it is cordoned", ~self._open), *self._problems(view, community=True)):
+        apart = np.zeros(len(self.nodes), dtype=bool)
+        for term in anti_affinity_terms(view.pod):
+            apart[self._excluded(term, view.pod)] = True
+        beside = ("a pod is there that the pod's anti-affinity excludes", apart)
+        for reason, bad in (("it is cordoned", ~self._open), beside, *self._problems(view, community=True)):
             if count := int(np.count_nonzero(left & bad)):
                 reasons[reason] += count
                 left &= ~bad
@@ -118,21 +195,19 @@ class Columns:
 
     # ---------------------------------------------------------------- the rules
 
-    def _problems(self, view: PodView, *, community: bool) -> Iterator[tuple[str, Rows]]:
-        """Reasons with the nodes for which they hold, the cheap ones first as far as the order of the rules allows."""
+    def _problems(self, view: PodView, *, community: bool, rows: slice = ALL) -> Iterator[tuple[str, Rows]]:
+        """Reasons with the nodes for which they hold, the cheap ones first as far as the order of the rules allows. What the pod's own
+        anti-affinity says is not among them."""
         pod = view.pod
         if (suited := self._suited(pod)) is not None:
-            yield "it does not match the pod's node selector or node affinity", ~suited
-        for taint, bad in self._untolerated(pod):
-            yield f"it has taint {taint.key}, which the pod does not tolerate", bad
-        if community:
-            for term in anti_affinity_terms(pod):
-                yield "a pod is there that the pod's anti-affinity excludes", self._excluded(term, pod)
+            yield "it does not match the pod's node selector or node affinity", ~suited[rows]
+        for taint, number in self._untolerated(pod):
+            yield f"it has taint {taint.key}, which the pod does not tolerate", self._tainted[rows] == number
         for name, wanted in sorted(view.requests.items()):
             if wanted > 0:
-                yield f"it lacks {name}", self._free_of(name) < wanted
+                yield f"it lacks {name}", self._free_of(name)[rows] < wanted
         if community:
-            yield "it has no free pod slot", self._slots < 1
+            yield "it has no free pod slot", self._slots[rows] < 1
 
     def _suited(self, pod: Pod) -> Rows | None:
         affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
@@ -148,28 +223,26 @@ class Columns:
             found = self._labelled[key] = np.array(suits, dtype=bool)
         return found
 
-    def _untolerated(self, pod: Pod) -> Iterator[tuple[Taint, Rows]]:
+    def _untolerated(self, pod: Pod) -> Iterator[tuple[Taint, int]]:
         for number, taints in enumerate(self._taints):
             taint = next((each for each in taints if not tolerates(pod.spec.tolerations, each)), None)
             if taint is not None:
-                yield taint, self._tainted == number
+                yield taint, number
 
-    def _excluded(self, term: PodAffinityTerm, pod: Pod) -> Rows:
-        bad = np.zeros(len(self.nodes), dtype=bool)
+    def _excluded(self, term: PodAffinityTerm, pod: Pod, *, itself: bool = False) -> list[int]:
+        """Rows of nodes with pods that the term excludes. `itself`: the pod is one of them, as it is for other pods like it."""
         try:
             selector = from_label_selector(term.label_selector)
         except SelectorError:
-            return bad
-        if self._pods is None:
-            self._pods = PodIndex(view for node in self.nodes for view in node.pods)
+            return []
+        found, own = [], pod.metadata.uid
         for namespace in term.namespaces or (pod.metadata.namespace,):
-            for other in self._pods.matching(namespace, selector):
-                row = self._row[other.pod.spec.node_name]
-                node = self.nodes[row]
-                if bad[row] or other.pod.metadata.uid == pod.metadata.uid or term.topology_key not in node.node.metadata.labels:
-                    continue
-                bad[row] = any(view is other for view in node.pods)  # it may have left in this round
-        return bad
+            for other in self.matching(namespace, selector):
+                if other.here and (itself or other.pod.metadata.uid != own):
+                    row = self._row[other.pod.spec.node_name]
+                    if term.topology_key in self.nodes[row].node.metadata.labels:
+                        found.append(row)
+        return found
 
     def fitting(self, view: PodView, among: Rows) -> Rows:
         """Of these nodes those that the pod fits by the rule of Koordinator's plugins, its own left out."""
@@ -185,8 +258,8 @@ class Columns:
         found = self._open & among
         if (suited := self._suited(view.pod)) is not None:
             found &= suited
-        for _, bad in self._untolerated(view.pod):
-            found &= ~bad
+        for _, number in self._untolerated(view.pod):
+            found &= self._tainted != number
         return found
 
     def has_room(self, row: int, wanted: Vector) -> bool:
@@ -199,6 +272,7 @@ class Columns:
         """Count a pod that is expected to go to a node in this round; a negative one is expected no more."""
         row = self._row[node]
         add_into(self._promised.setdefault(row, {}), requests)
+        self._fits.clear()
         self._changed(self.nodes[row])
 
     def _free_of(self, name: str) -> Any:
@@ -212,9 +286,13 @@ class Columns:
     def _changed(self, node: NodeView) -> None:
         row = self._row[node.name]
         taken = self._promised.get(row, {})
-        self._slots[row] = _slots(node) - taken.get("pods", 0)
-        for name, free in self._free.items():
-            free[row] = _free(node, name) - taken.get(name, 0)
+        slots = _slots(node) - taken.get("pods", 0)
+        if slots < self._slots[row]:
+            self._fits.clear()  # a pod is back
+        self._slots[row] = slots
+        self._left.append(row)
+        for name, left in self._free.items():
+            left[row] = _free(node, name) - taken.get(name, 0)
 
 
 def _free(node: NodeView, name: str) -> int:
@@ -223,6 +301,23 @@ def _free(node: NodeView, name: str) -> int:
 
 def _slots(node: NodeView) -> int:
     return node.allocatable.get("pods", 0) - len(node.pods)
+
+
+@dataclass(slots=True)
+class _Fit:
+    """What is known of pods of one shape: rows of nodes that they fit, two of them at most, for one may be the pod's own; and how many of
+    the changes of nodes were looked at."""
+
+    rows: list[int]
+    seen: int
+
+
+def shape_of(view: PodView) -> bytes:
+    """What decides where a pod fits, apart from its own node."""
+    spec, affinity = view.pod.spec, view.pod.spec.affinity
+    required = affinity.node_affinity.required if affinity is not None and affinity.node_affinity is not None else None
+    terms = anti_affinity_terms(view.pod)
+    return _ENCODER.encode((view.requests, spec.node_selector, required, spec.tolerations, terms, terms and view.pod.metadata.namespace))
 
 
 class _TaintGroups:

@@ -44,13 +44,13 @@ class OtherNodes:
 
     def refuse(self, pod: Pod) -> str:
         """Why the pod could run on no other node, "" when it could on one."""
-        try:
-            wanted = pod_view(pod, None)
-        except (QuantityError, ValueError) as error:
-            return f"its requests cannot be read: {error}"
         if self._columns is None:
             self._columns = Columns(list(self._views()))
-        if self._columns.elsewhere(wanted, community=True):
+        try:
+            wanted = self._columns.view_of(pod) or pod_view(pod, None)
+        except (QuantityError, ValueError) as error:
+            return f"its requests cannot be read: {error}"
+        if self._columns.fits_elsewhere(wanted):
             return ""
         told = ", ".join(f"{count} x {problem}" for problem, count in sorted(self._columns.why_not(wanted).items()))
         return f"it fits no other node{f' ({told})' if told else ''}"

@@ -35,6 +35,8 @@ class PodView:
     priority_class: PriorityClass
     leaving: bool = False
     accepted: bool = False
+    here: bool = True
+    """Whether it is still on its node: not taken off in this round."""
     migrate_out: Mapping[str, str] | None = None
     """Why the node's agent asks that the pod moves: `reason`, `victim`, `signal`, `since` of the NodeMetric; None when it does not."""
 
@@ -102,6 +104,7 @@ class NodeView:
         view = next((view for view in self.pods if view.pod.metadata.uid == uid), None)
         self.everyone = [pod for pod in self.everyone if pod.metadata.uid != uid]
         if view is not None:
+            view.here = False
             self.pods = [other for other in self.pods if other is not view]
             resources.sub_into(self.requested, view.requests)
             if not view.accepted:
@@ -112,6 +115,8 @@ class NodeView:
 
         def put_back() -> None:
             self.pods, self.everyone, self.requested, self.usage, self.prod_usage = before
+            if view is not None:
+                view.here = True
             self._changed()
 
         return put_back

@@ -85,3 +85,14 @@ def test_nothing_crashes(text: str) -> None:
     for parse in (parse_time, parse_duration):
         with contextlib.suppress(TimeError):
             parse(text)
+
+
+@given(st.text("0123456789-:TZtW. +٢", min_size=20, max_size=20) | st.datetimes().map(lambda at: f"{at:%Y-%m-%dT%H:%M:%S}Z"))
+def test_the_usual_spelling_is_read_as_any_other(text: str) -> None:
+    def read(text: str) -> float | str:
+        try:
+            return parse_time(text)
+        except TimeError as error:
+            return str(error).partition(" is ")[2]
+
+    assert read(text) == read(f"{text[:-1]}z") if text.endswith("Z") else True

@@ -6,7 +6,8 @@ So plugins decide without doing: the same turn runs against a cluster, in a dry 
 from __future__ import annotations
 
 from collections.abc import Generator
-from dataclasses import dataclass, field
+
+import msgspec
 
 from koord.api.objects import Node, Pod
 from roles.descheduler.relief import Relief
@@ -18,8 +19,7 @@ class PluginError(Exception):
     """A plugin could not do its work in this round; the profile's other plugins still run, later profiles do not."""
 
 
-@dataclass(frozen=True, slots=True)
-class Evict:
+class Evict(msgspec.Struct, frozen=True, gc=False):
     """One pod is to leave its node, and why. `target` is where the plugin reckons that it fits, "" when it did not ask.
 
     `dry_run` is the plugin's own switch. `numbers` are what the reason rests on. `relief`: the pod leaves for load, and where it may go."""
@@ -27,13 +27,12 @@ class Evict:
     pod: Pod
     reason: str
     target: str = ""
-    numbers: dict[str, Number] = field(default_factory=dict)
+    numbers: dict[str, Number] = {}
     dry_run: bool = False
     relief: Relief | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Cordon:
+class Cordon(msgspec.Struct, frozen=True, gc=False):
     """A node is to take no new pods, or (`on` False) to take them again."""
 
     node: Node
@@ -42,8 +41,7 @@ class Cordon:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Annotate:
+class Annotate(msgspec.Struct, frozen=True, gc=False):
     """A pod is to carry an annotation."""
 
     pod: Pod
@@ -53,19 +51,17 @@ class Annotate:
     dry_run: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tell:
+class Tell(msgspec.Struct, frozen=True, gc=False):
     """What has become of pods that left (their uids): whether it helped, and in words. Nothing is to be done but to remember it."""
 
     node: Node
     pods: tuple[str, ...]
     helped: bool
     message: str
-    numbers: dict[str, Number] = field(default_factory=dict)
+    numbers: dict[str, Number] = {}
 
 
-@dataclass(frozen=True, slots=True)
-class Pause:
+class Pause(msgspec.Struct, frozen=True, gc=False):
     """Nothing is to be done: the plugin has worked for a while, and others in the process may have their turn."""
 
 

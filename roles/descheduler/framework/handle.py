@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from koord import seams
 from koord.api.objects import Pod
 from koord.decisions.record import Number, Record, Subject, Term
 from roles.descheduler.framework.evicting import Evicting, Explains
@@ -13,6 +14,8 @@ from roles.descheduler.usage import Reading
 
 ROLE = "descheduler"
 STEPS = 64  # pods or nodes that a plugin looks at before it lets others have their turn
+AT_LEAST = 32  # after which it looks at the clock
+SLICE = 0.005  # seconds of work after which it does not wait for the others
 
 
 @dataclass(slots=True)
@@ -28,15 +31,21 @@ class Handle:
     """What sources beside koordlet told of nodes, by the plugin's `reads`."""
     refused: dict[str, str] = field(default_factory=dict)
     """Why the round did not let pods go that the plugin wanted to leave, by their uids."""
+    clock: Callable[[], float] = seams.monotonic
     _steps: int = 0
+    _due: float = 0.0
 
     def pause(self, steps: int = 1) -> bool:
         """Whether it is time to yield PAUSE, after looking at so many pods or nodes more: a plugin that searches for long without
-        yielding keeps everything else in the process waiting."""
+        yielding keeps everything else in the process waiting. Sooner when steps take long."""
         self._steps += steps
-        if self._steps < STEPS:
+        if self._steps < AT_LEAST:
             return False
-        self._steps = 0
+        now = self.clock()
+        if self._steps < STEPS and now < (self._due or now + SLICE):
+            self._due = self._due or now + SLICE
+            return False
+        self._steps, self._due = 0, now + SLICE
         return True
 
     def filter(self, pod: Pod) -> str:

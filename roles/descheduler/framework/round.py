@@ -9,8 +9,10 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Protocol
+
+import msgspec
 
 from koord import seams
 from koord.api.objects import Node, Pod
@@ -203,7 +205,7 @@ class _Turn:
         if isinstance(effect, Tell):
             return await self._tell(effect)
         if self._plugin.name in self._profile.observe:
-            effect = replace(effect, dry_run=True)
+            effect = msgspec.structs.replace(effect, dry_run=True)
         if isinstance(effect, Evict):
             return await self._evict(effect)
         switch = self._switch(effect)

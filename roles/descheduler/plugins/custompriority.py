@@ -111,7 +111,7 @@ class CustomPriority:
         if self.args.paused:
             handle.note("the plugin is paused by its arguments")
             return
-        levels = self._grouped(nodes)
+        levels = yield from self._grouped(nodes, handle)
         if len(levels) < 2:
             handle.note(f"{len(levels)} levels of evictionOrder have nodes, at least two are needed")
             return
@@ -129,10 +129,12 @@ class CustomPriority:
                 else:
                     yield from self._best_effort(level, source, targets, handle)
 
-    def _grouped(self, nodes: list[NodeView]) -> list[tuple[str, list[NodeView]]]:
+    def _grouped(self, nodes: list[NodeView], handle: Handle) -> Generator[Effect, bool, list[tuple[str, list[NodeView]]]]:
         """Nodes by the first level that they match; levels without nodes are left out."""
         groups: dict[str, list[NodeView]] = {name: [] for name, _ in self._levels}
         for node in nodes:
+            if handle.pause():
+                yield PAUSE
             labels = node.node.metadata.labels
             if self._nodes is not None and not self._nodes.matches(labels):
                 continue

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any, ClassVar
@@ -97,15 +97,11 @@ class ScaleDownBinPack:
             if (entry := self._rank(node, handle)) is not None:
                 ranked.append(entry)
         ranked.sort(key=lambda entry: (entry.score, len(entry.eligible), entry.node.name))
-        order: list[tuple[PodView, Ranked]] = []
-        for entry in ranked:
-            if handle.pause(1 + len(entry.eligible)):
-                yield PAUSE
-            order += [(view, entry) for view in self._within(entry)]
+        order = ((view, entry) for entry in ranked for view in self._within(entry))
         if self.args.strategy == "EvictDirectly":
             yield from self._evict(order)
         else:
-            yield from self._annotate(order, [view for entry in ranked for view in entry.skipped])
+            yield from self._annotate(order, (view for entry in ranked for view in entry.skipped))
 
     def _rank(self, node: NodeView, handle: Handle) -> Ranked | None:
         """None for a node without pods that may go, or that is not selected."""
@@ -143,17 +139,19 @@ class ScaleDownBinPack:
 
         return sorted(entry.eligible, key=key)
 
-    def _annotate(self, order: list[tuple[PodView, Ranked]], skipped: list[PodView]) -> Turn:
-        failed = 0
+    def _annotate(self, order: Iterable[tuple[PodView, Ranked]], skipped: Iterable[PodView]) -> Turn:
+        failed = asked = 0
         for rank, (view, entry) in enumerate(order):
             reason = f"rank {rank}: score {entry.score:.4f} of node {entry.node.name}"
+            asked += 1
             failed += not (yield Annotate(view.pod, names.ANNOTATION_POD_DELETION_COST, str(rank), reason))
         for view in skipped:
+            asked += 1
             failed += not (yield Annotate(view.pod, names.ANNOTATION_POD_DELETION_COST, str(NEVER), "it must not leave"))
         if failed:
-            raise PluginError(f"{failed} of {len(order) + len(skipped)} pods could not be annotated")
+            raise PluginError(f"{failed} of {asked} pods could not be annotated")
 
-    def _evict(self, order: list[tuple[PodView, Ranked]]) -> Turn:
+    def _evict(self, order: Iterable[tuple[PodView, Ranked]]) -> Turn:
         evicted = 0
         for rank, (view, entry) in enumerate(order):
             if evicted >= self.args.max_pods_to_evict:

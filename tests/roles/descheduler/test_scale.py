@@ -15,7 +15,8 @@ from koord.api.selectors import Requirement
 from roles.descheduler import registry
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import Evict, Pause
-from roles.descheduler.framework.handle import STEPS, Handle
+from roles.descheduler.framework.handle import SLICE, STEPS, Handle
+from roles.descheduler.framework.pace import Runs
 from roles.descheduler.nodefit import Placeable, anti_affinity_terms, term_matches
 from roles.descheduler.picture import NodeView, PodView, node_view
 
@@ -75,6 +76,45 @@ def test_a_search_for_the_first_fit_looks_once_at_targets_that_are_full(monkeypa
         left += [effect.target] if isinstance(effect, Evict) else []
     assert Counter(left) == dict.fromkeys((f"n{number:03}" for number in range(sources, sources + targets)), 2)
     assert sum(asked.values()) <= 2 * (sources * 10 + targets)
+
+
+@pytest.mark.feature("DS-FIT-01")
+def test_pods_of_one_shape_are_compared_with_all_nodes_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    compared: Counter[str] = Counter()
+    real = Columns._problems
+
+    def counting(*args: Any, **more: Any) -> Any:
+        compared["nodes"] += 1
+        return real(*args, **more)
+
+    monkeypatch.setattr(Columns, "_problems", counting)
+    nodes = views(30, 5, 12)
+    columns = Columns(nodes)
+    assert all(columns.fits_elsewhere(view) for node in nodes for view in node.pods)
+    assert compared["nodes"] == 5
+
+
+@pytest.mark.feature("DS-FW-01")
+def test_a_turn_pauses_by_steps_and_sooner_by_the_clock() -> None:
+    now = [0.0]
+    handle = Handle("p", "q", 0.0, [], clock=lambda: now[0])
+    assert [number for number in range(2 * STEPS) if handle.pause()] == [STEPS - 1, 2 * STEPS - 1]
+    paused = 0
+    for _ in range(2 * STEPS):
+        now[0] += SLICE / 8
+        paused += handle.pause()
+    assert paused > 2
+
+
+@pytest.mark.feature("DS-FW-01")
+@given(st.lists(st.integers(0, 9)))
+def test_what_is_sorted_in_slices_is_in_the_order_of_one_sort(keys: list[int]) -> None:
+    runs = Runs[int]()
+    for number, key in enumerate(keys):
+        runs.add(key, number)
+        if number % 3 == 2:
+            runs._close()
+    assert list(runs.in_order()) == sorted(zip(keys, range(len(keys)), strict=True))
 
 
 class Counted:
@@ -277,6 +317,7 @@ def test_a_table_of_nodes_answers_as_each_node_does(given_nodes: list[Obj], spec
     )
     view: PodView = node_view(convert({"metadata": {"name": "x"}}, Node), [pod], None, now=0.0).pods[0]
     columns.elsewhere(view, community=True)  # what is remembered must follow the pods that leave
+    columns.fits_elsewhere(view)
     if taken and (full := next((node for node in nodes if node.pods), None)) is not None:
         full.take(full.pods[-1].pod.metadata.uid)
     one = Placeable(view)
@@ -284,5 +325,6 @@ def test_a_table_of_nodes_answers_as_each_node_does(given_nodes: list[Obj], spec
     assert columns.elsewhere(view) == next((node.name for node in others if not one.unfit(node)), "")
     by_the_community = next((node.name for node in others if not one.community_unfit(node)), "")
     assert columns.elsewhere(view, community=True) == by_the_community
+    assert columns.fits_elsewhere(view) == bool(by_the_community)
     assert columns.anywhere(view) == next((node.name for node in nodes if not one.community_unfit(node)), "")
     assert sum(columns.why_not(view).values()) == sum(1 for node in others if one.community_unfit(node))

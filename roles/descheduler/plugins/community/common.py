@@ -51,6 +51,8 @@ class CommunityArgs(LenientModel):
         """Whether a pod is one that the plugin looks at."""
         selector = compile_selector(self.label_selector, "labelSelector") if self.label_selector is not None else None
         namespaces = self.namespaces
+        if selector is None and namespaces is None:
+            return lambda pod: True
 
         def looks_at(pod: Pod) -> bool:
             allowed = namespaces is None or namespaces.allows(pod.metadata.namespace)
@@ -73,13 +75,13 @@ def may_leave(view: PodView, handle: Handle, chosen: Callable[[Pod], bool]) -> b
 
 def candidates(node: NodeView, handle: Handle, chosen: Callable[[Pod], bool]) -> list[PodView]:
     """Active pods of a node that are looked at and may leave, by name."""
-    return [view for view in in_name_order(node.pods) if may_leave(view, handle, chosen)]
+    return in_name_order(view for view in node.pods if may_leave(view, handle, chosen))
 
 
 def candidates_of_all_phases(node: NodeView, handle: Handle, chosen: Callable[[Pod], bool]) -> list[Pod]:
     """The same with pods that have ended."""
-    pods = sorted(node.everyone, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
-    return [pod for pod in pods if chosen(pod) and not handle.filter(pod)]
+    pods = [pod for pod in node.everyone if chosen(pod) and not handle.filter(pod)]
+    return sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
 
 
 def in_name_order(views: Iterable[PodView]) -> list[PodView]:

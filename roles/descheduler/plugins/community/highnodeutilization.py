@@ -8,6 +8,7 @@ from pydantic import Field, model_validator
 
 from roles.descheduler.framework.effects import PAUSE, Turn
 from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.pace import free
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.plugins.community.common import LenientModel, one_of
@@ -59,20 +60,25 @@ class HighNodeUtilization:
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """The emptiest node first, while the others have room."""
         measured: list[Requested] = []
+        sources: list[Requested] = []
+        targets: list[Requested] = []
         for node in nodes:
             if handle.pause():
                 yield PAUSE
-            measured.append(Requested.of(node, self.args.thresholds))
-        if handle.pause(len(measured)):
-            yield PAUSE
-        sources = [node for node in measured if node.under(self._thresholds)]
-        is_source = {node.view.name for node in sources}
-        targets = [node for node in measured if node.view.name not in is_source and not node.view.node.spec.unschedulable]
+            found = Requested.of(node, self.args.thresholds)
+            measured.append(found)
+            if found.under(self._thresholds):
+                sources.append(found)
+            elif not node.node.spec.unschedulable:
+                targets.append(found)
         if why := self._why_not(len(sources), len(targets), len(measured)):
             handle.note(why)
+            sources = targets = []
+            yield from free(handle, measured)
             return
+        sources.sort(key=lambda node: node.weight)
         yield from Leaving(
-            sources=sorted(sources, key=lambda node: node.weight),
+            sources=sources,
             targets=targets,
             budget=headroom(targets, {}),
             still=lambda node: True,
@@ -80,6 +86,8 @@ class HighNodeUtilization:
             reason=self._reason,
             pause=handle.pause,
         ).turn()
+        sources = targets = []
+        yield from free(handle, measured)
 
     def _why_not(self, sources: int, targets: int, total: int) -> str:
         if not sources:

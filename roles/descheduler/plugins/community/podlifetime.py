@@ -12,6 +12,7 @@ from koord.api.times import parse_time
 from koord.config.errors import ConfigError
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.pace import Runs
 from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.community.common import (
@@ -127,13 +128,14 @@ class PodLifeTime:
         def matches(pod: Pod) -> bool:
             return self._chosen(pod) and self._matches(pod, handle.now)
 
-        found: list[tuple[float, Pod]] = []
+        found = Runs[Pod]()
         for node in nodes:
             if handle.pause(1 + len(node.everyone)):
                 yield PAUSE
-            found += [(age(pod, handle.now), pod) for pod in candidates_of_all_phases(node, handle, matches)]
-        for old, pod in sorted(found, key=lambda entry: -entry[0]):
-            seconds = floor(old)
+            for pod in candidates_of_all_phases(node, handle, matches):
+                found.add(-age(pod, handle.now), pod)
+        for younger, pod in found.in_order():
+            seconds = floor(-younger)
             yield Evict(pod, f"pod is {seconds} s old and matches PodLifeTime", numbers={"age.seconds": seconds})
 
     def _matches(self, pod: Pod, now: float) -> bool:
@@ -145,6 +147,8 @@ class PodLifeTime:
             return False
         if args.conditions and not any(entry.holds(pod, now) for entry in args.conditions):
             return False
+        if not args.states and not args.exit_codes:
+            return True
         found = list(statuses(pod, init=args.including_init_containers, ephemeral=args.including_ephemeral_containers))
         if args.states and not set(args.states) & ({pod.status.phase, pod.status.reason} | container_reasons(found)):
             return False

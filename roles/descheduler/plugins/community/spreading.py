@@ -16,6 +16,9 @@ from roles.descheduler.columns import Columns
 from roles.descheduler.nodefit import Placeable, compiled_affinity, untolerated
 from roles.descheduler.picture import NodeView, PodView
 
+FEW = 8  # domains of which every subset may be remembered
+_ENCODER = msgspec.msgpack.Encoder()
+
 
 @dataclass(slots=True)
 class Domain:
@@ -30,7 +33,7 @@ def spelling(constraint: TopologySpreadConstraint, pod: Pod) -> bytes:
     spec, labels = pod.spec, pod.metadata.labels
     keyed = [labels.get(key) for key in constraint.match_label_keys]
     node_affinity = spec.affinity.node_affinity if spec.affinity else None
-    return msgspec.json.encode((pod.metadata.namespace, constraint, keyed, spec.node_selector, node_affinity, spec.tolerations))
+    return _ENCODER.encode((pod.metadata.namespace, constraint, keyed, spec.node_selector, node_affinity, spec.tolerations))
 
 
 class Spread:
@@ -49,18 +52,19 @@ class Spread:
         labels = pod.metadata.labels
         keyed = tuple(Requirement(key, "In", frozenset({labels[key]})) for key in constraint.match_label_keys if key in labels)
         self.selector = Selector(selector.requirements + keyed, selector.nothing)
-        spec = pod.spec
-        nodes_of = (spec.node_selector, spec.affinity.node_affinity if spec.affinity else None) if self._by_affinity else ()
+        spec, required = pod.spec, None
+        if self._by_affinity and spec.affinity is not None and spec.affinity.node_affinity is not None:
+            required = spec.affinity.node_affinity.required
         #: two constraints of which this is the same count the same nodes
-        self.nodes_rule = repr(
-            (self.topology_key, nodes_of, spec.tolerations if self._by_taints else (), self._by_affinity, self._by_taints)
-        )
-        self.identity = repr(
+        self.nodes_rule = _ENCODER.encode(
             (
-                self.topology_key, self.max_skew, self.min_domains,
-                constraint.when_unsatisfiable, sorted(map(repr, self.selector.requirements)),
-                self.selector.nothing, nodes_of, spec.tolerations if self._by_taints else (), self._by_affinity, self._by_taints,
+                self.topology_key, self._by_affinity and spec.node_selector, required,
+                self._by_taints and spec.tolerations,
             )
+        )  # fmt: skip
+        self.identity = (
+            self.nodes_rule, self.max_skew, self.min_domains, constraint.when_unsatisfiable,
+            frozenset(self.selector.requirements), self.selector.nothing,
         )  # fmt: skip
 
     def counts(self, node: NodeView) -> bool:
@@ -86,6 +90,8 @@ class DomainMap:
     rows: dict[str, Any]
     all_rows: Any
     value_of: dict[str, str]
+    below: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    """Rows of the other domains, by the domains that are left out."""
 
 
 class DomainMaps:
@@ -93,7 +99,7 @@ class DomainMaps:
 
     def __init__(self, columns: Columns) -> None:
         self.columns = columns
-        self._maps: dict[str, DomainMap] = {}
+        self._maps: dict[bytes, DomainMap] = {}
 
     def filled(self, spread: Spread, views: Sequence[PodView]) -> tuple[list[Domain], int, int]:
         """Domains by size, the number of all domains and of the pods in them.
@@ -119,10 +125,14 @@ class DomainMaps:
     def smaller(self, spread: Spread, filled: Sequence[Domain], average: float) -> Any:
         """The rows of the nodes whose domains have fewer pods than the average."""
         known = self._map(spread)
-        found = known.all_rows.copy()
-        for domain in filled:
-            if len(domain.pods) >= average:
-                found[known.rows[domain.value]] = False
+        full = tuple(sorted(domain.value for domain in filled if len(domain.pods) >= average))
+        found = known.below.get(full)
+        if found is None:
+            found = known.all_rows.copy()
+            for value in full:
+                found[known.rows[value]] = False
+            if len(known.rows) <= FEW:
+                known.below[full] = found
         return found
 
     def _map(self, spread: Spread) -> DomainMap:

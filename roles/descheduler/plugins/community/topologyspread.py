@@ -6,19 +6,18 @@ import contextlib
 from collections.abc import Generator
 from typing import ClassVar
 
-import msgspec
 from pydantic import model_validator
 
 from koord.api.objects import Pod
 from koord.api.selectors import SelectorError
-from roles.descheduler.columns import Columns
+from roles.descheduler.columns import Columns, shape_of
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.pace import free
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.picture import NodeView, PodView
-from roles.descheduler.plugins.community.common import CommunityArgs, importance, in_name_order, one_of
+from roles.descheduler.plugins.community.common import CommunityArgs, importance, one_of
 from roles.descheduler.plugins.community.spreading import DomainMaps, Spread, moves, spelling
-from roles.descheduler.podindex import PodIndex
 
 POLICIES = ("DoNotSchedule", "ScheduleAnyway")
 
@@ -49,83 +48,94 @@ class RemovePodsViolatingTopologySpreadConstraint:
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Namespace by namespace, constraint by constraint; then the pods that all of them together give up leave, each once."""
-        pods = PodIndex()
-        spreads: dict[str, dict[object, Spread]] = {}
-        seen: set[bytes] = set()
+        spreads = Spreads(frozenset(self.args.constraints))
         for node in nodes:
-            for view in in_name_order(node.pods):
+            for view in node.pods:
                 if handle.pause():
                     yield PAUSE
-                if self._chosen(view.pod) and not view.leaving:
-                    pods.add(view)
-                    self._collect(view.pod, seen, spreads.setdefault(view.pod.metadata.namespace, {}))
-        maps = DomainMaps((yield from Columns.paced(nodes)))
+                if view.pod.spec.topology_spread_constraints and not view.leaving and self._chosen(view.pod):
+                    spreads.collect(view.pod)
+        if not spreads.found:
+            return
+        columns = yield from Columns.paced(nodes)
+        for _ in columns.learn(spreads.keys):
+            yield PAUSE
+        maps = DomainMaps(columns)
         leaving: dict[str, tuple[PodView, str]] = {}
-        for namespace, found in sorted(spreads.items()):
+        for namespace, found in sorted(spreads.found.items()):
             for spread in found.values():
-                if handle.pause():
-                    yield PAUSE
-                matching = pods.matching(namespace, spread.selector)
-                if handle.pause(len(matching)):
+                matching = [view for view in columns.matching(namespace, spread.selector) if not view.leaving and self._chosen(view.pod)]
+                if handle.pause(1 + len(matching)):
                     yield PAUSE
                 given_up = yield from self._given_up(spread, matching, maps, handle)
                 for view in given_up:
                     leaving.setdefault(view.pod.metadata.uid, (view, spread.reason()))
+            yield from free(handle, found)
+        yield from columns.free(handle)
+        yield from free(handle, spreads.seen)
         for view, reason in leaving.values():
             if not handle.filter(view.pod):
                 yield Evict(view.pod, reason)
-
-    def _collect(self, pod: Pod, seen: set[bytes], spreads: dict[object, Spread]) -> None:
-        """Each distinct constraint, once. A constraint whose selector cannot be read is passed over."""
-        for constraint in pod.spec.topology_spread_constraints:
-            if constraint.when_unsatisfiable not in self.args.constraints:
-                continue
-            key = spelling(constraint, pod)
-            if key in seen:
-                continue
-            seen.add(key)
-            with contextlib.suppress(SelectorError):
-                spread = Spread(constraint, pod)
-                spreads.setdefault(spread.identity, spread)
+        yield from free(handle, leaving)
 
     def _given_up(self, spread: Spread, views: list[PodView], maps: DomainMaps, handle: Handle) -> Generator[Effect, bool, list[PodView]]:
+        """Pods that leave, of the domains that have more than the average."""
         domains, count, size = maps.filled(spread, views)
-        sizes = [len(domain.pods) for domain in domains]
-        if not sizes or max(sizes) - min(sizes) <= spread.max_skew:
+        if not domains or len(domains[-1].pods) - len(domains[0].pods) <= spread.max_skew:
             return []
-        for _ in maps.columns.learn():
-            yield PAUSE
         average = size / count
-        below = maps.smaller(spread, domains, average)
-        fits: dict[bytes, bool] = {}
+        columns, below = maps.columns, maps.smaller(spread, domains, average)
+        known: dict[bytes, bool] = {}
+        fit: set[str] = set()
 
         def fits_below(view: PodView) -> bool:
-            shape = _shape(view)
-            if shape not in fits:
-                fits[shape] = bool(maps.columns.elsewhere(view, community=True, among=below))
-            return fits[shape]
+            shape = shape_of(view)
+            if shape not in known:
+                known[shape] = bool(columns.elsewhere(view, community=True, among=below))
+            return known[shape]
 
         for domain in domains:
+            if len(domain.pods) <= average:
+                continue
             # the last ones leave first: pods that stay anyway stand in front, then those bound to nodes, then the important ones
-            order: dict[str, tuple[bool, bool, bool, float, bool, int, int]] = {}
+            order: dict[str, tuple[object, ...]] = {}
             for view in domain.pods:
                 if handle.pause():
                     yield PAUSE
                 evictable = not handle.filter(view.pod)
-                fit = evictable and len(domain.pods) > average and fits_below(view)
                 priority, stays, qos, cost = importance(view.pod)
-                order[view.pod.metadata.uid] = (fit, evictable, not _bound_to_nodes(view.pod), -priority, not stays, -qos, -cost)
+                fits = evictable and fits_below(view)
+                if fits:
+                    fit.add(view.pod.metadata.uid)
+                place = columns.row(view.pod.spec.node_name), view.pod.metadata.name
+                order[view.pod.metadata.uid] = (fits, evictable, not _bound_to_nodes(view.pod), -priority, not stays, -qos, -cost, *place)
             domain.pods.sort(key=lambda view: order[view.pod.metadata.uid])
         moved = moves(domains, average, spread.max_skew, spread.most(count))
-        return [view for view in moved if not self.args.topology_balance_node_fit or fits_below(view)]
+        return [view for view in moved if not self.args.topology_balance_node_fit or view.pod.metadata.uid in fit]
 
 
-def _shape(view: PodView) -> bytes:
-    """What decides where a pod fits, apart from its own node."""
-    spec = view.pod.spec
-    return msgspec.json.encode(
-        (sorted(view.requests.items()), spec.node_selector, spec.affinity, spec.tolerations, view.pod.metadata.namespace)
-    )
+class Spreads:
+    """The distinct constraints of pods, by namespace, and the labels that they ask for. `wanted` are values of whenUnsatisfiable."""
+
+    def __init__(self, wanted: frozenset[str]) -> None:
+        self._wanted = wanted
+        self.found: dict[str, dict[object, Spread]] = {}
+        self.keys: set[str] = set()
+        self.seen: dict[bytes, None] = {}
+
+    def collect(self, pod: Pod) -> None:
+        """A constraint whose selector cannot be read is passed over."""
+        for constraint in pod.spec.topology_spread_constraints:
+            if constraint.when_unsatisfiable not in self._wanted:
+                continue
+            key = spelling(constraint, pod)
+            if key in self.seen:
+                continue
+            self.seen[key] = None
+            with contextlib.suppress(SelectorError):
+                spread = Spread(constraint, pod)
+                self.found.setdefault(pod.metadata.namespace, {}).setdefault(spread.identity, spread)
+                self.keys.update(each.key for each in spread.selector.requirements if each.operator == "In")
 
 
 def _bound_to_nodes(pod: Pod) -> bool:

@@ -11,6 +11,7 @@ from koord.accounting.resources import add
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Effect, Turn
 from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.pace import free
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.lownodeload import explain
@@ -114,6 +115,12 @@ class LowNodeLoad:
             explain.classified(handle, pool, entry)
         if handle.pause(len(placed)):
             yield PAUSE
+        hot = yield from self._act(pool, by_class, placed, handle)
+        by_class.clear()
+        yield from free(handle, placed)
+        return hot
+
+    def _act(self, pool: Pool, by_class: ByClass, placed: list[Placed], handle: Handle) -> Generator[Effect, bool, set[str]]:
         abnormal = self._abnormal(pool, by_class, handle)
         if why := self._early_exit(pool, by_class, abnormal, placed):
             handle.note(f"pool {pool.name}: {why}")
