@@ -47,11 +47,12 @@ class Catch:
     alone: Counter[str] = field(default_factory=Counter)
     stopped: str = ""  # why a world could not go on
 
-    def see(self, result: Result) -> None:
-        """One more history. A crash that is not the defect itself proves nothing."""
+    def see(self, result: Result, sound: Result | None = None) -> None:
+        """One more history, and the same one without the defect, if it was lived. What a rule says of both, and a crash that is not the
+        defect itself, prove nothing."""
         self.lived += 1
         self.stopped = self.stopped or result.failure.partition("\n")[0]
-        spoke = {name for _, name, _ in result.violations}
+        spoke = {name for _, name, _ in result.violations} - {name for _, name, _ in (sound.violations if sound else ())}
         if not self.mutant.crash:
             spoke.discard(NobodyCrashes.__name__)
         if not spoke:
@@ -99,8 +100,9 @@ def hunt(mutants: Sequence[Mutant], specs: Callable[[], Iterator[Spec]], jobs: i
     wanted = list(MUTANTS) if table else [mutant.name for mutant in mutants]
     for mutant in mutants:
         catch = Catch(mutant)
-        for result in runner.many((aim(spec, mutant) for spec in specs()), jobs, mutant.plant):
-            catch.see(result)
+        worlds = {spec.seed: aim(spec, mutant) for spec in specs()}
+        for result in runner.many(iter(worlds.values()), jobs, mutant.plant):
+            catch.see(result, runner.run(worlds[result.seed]) if result.violations else None)
             if catch.settled:
                 break
         say(catch.line())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import faulthandler
+import fcntl
 import gc
 import itertools
 import os
@@ -30,6 +31,8 @@ from roles.sandbox.world.world import Spec, World, quiet
 
 _REHEARSED: list[World] = []
 _MEMORY = "/dev/shm"  # files of modelled hosts change every second
+_PREFIX = "koord-world-"
+_FRESH = 4000.0  # seconds for which a directory is left alone: more than a world may take, so that none without a lock loses its own
 SMALL = 200  # pods
 LIMIT = 600.0  # seconds after which a world is given up; a large one has an hour
 
@@ -60,6 +63,7 @@ def prepare() -> None:
     from roles.sandbox.world import world as worlds
 
     worlds.warm()
+    sweep(Path(_MEMORY))
 
 
 def rehearse() -> None:
@@ -78,11 +82,30 @@ def rehearse() -> None:
 
 @contextlib.contextmanager
 def _scratch() -> Iterator[Path]:
-    path = Path(tempfile.mkdtemp(prefix="koord-world-", dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
+    path = Path(tempfile.mkdtemp(prefix=_PREFIX, dir=_MEMORY if os.access(_MEMORY, os.W_OK) else None))
+    lock = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
+        fcntl.flock(lock, fcntl.LOCK_EX)
         yield path
     finally:
         shutil.rmtree(path, ignore_errors=True)
+        os.close(lock)
+
+
+def sweep(folder: Path) -> list[Path]:
+    """Remove what worlds that were killed have left in a folder: theirs is locked by nobody any more. The directories that are gone."""
+    gone = []
+    for path in folder.glob(f"{_PREFIX}*"):
+        with contextlib.suppress(OSError):  # it goes just now, or is another user's
+            lock = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+            try:
+                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if time.time() - os.fstat(lock).st_ctime > _FRESH:
+                    shutil.rmtree(path)
+                    gone.append(path)
+            finally:
+                os.close(lock)
+    return gone
 
 
 def _live(spec: Spec, mutate: Callable[[], None] | None, with_story: bool) -> dict[str, Any]:

@@ -42,6 +42,7 @@ from roles.sandbox.world.configuration import QUOTAS
 from roles.sandbox.world.faults import Fault, FaultRules
 from roles.sandbox.world.history import History
 from roles.sandbox.world.host.fleet import Hosts
+from roles.sandbox.world.host.layout import ALL, Drawn
 from roles.sandbox.world.injection import Injector
 from roles.sandbox.world.loop import VirtualLoop, run
 from roles.sandbox.world.network import Network
@@ -80,6 +81,7 @@ class Spec:
     hostile: int = 4  # attacks of a tenant (roles/sandbox/hostile.py)
     policies: bool = False  # the admission policies of configs/install, for which the tenant's rights are enforced
     koordlets: int = 1  # nodes on a modelled host with an agent of their own
+    host: Drawn = ALL  # what is fixed of these
     kinds: tuple[str, ...] = ()
     sorts: tuple[str, ...] = ()
     workloads: tuple[Workload, ...] = ()

@@ -9,7 +9,7 @@ import os
 import random
 from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 import orjson
 
@@ -25,10 +25,15 @@ if TYPE_CHECKING:
     from roles.sandbox.world.faults import Fault
     from roles.sandbox.world.world import Program, World
 
+T = TypeVar("T")
 ADMINISTRATOR = "administrator"
 MEDDLED = {QUOTA: "45000", SHARES: "77", LIMIT: str(200 << 20), CPUS: "0-1", BVT: "1"}
 STEP = 1.0
 """Seconds between two looks of a kernel at its clock."""
+
+
+def _or(fixed: T | None, drawn: T) -> T:
+    return drawn if fixed is None else fixed
 
 
 class Hosts:
@@ -44,10 +49,12 @@ class Hosts:
         self._disturbed: dict[str, float] = {}
         self._still: float | None = None
         self._strategies: dict[str, str] = {}
-        self.gates = self.rng.choice(("", "BEMemoryEvict=true,BECPUEvict=true"))
+        evicts = self.rng.choice((False, True))
+        self.gates = "BEMemoryEvict=true,BECPUEvict=true" if _or(world.spec.host.evicts, evicts) else ""
         self.running: dict[str, Running] = {}
         more = random.Random(f"{world.seed}/kubelets")
-        self.static = {node for node in self.names if more.random() < 0.3}  # where the kubelet gives out CPUs itself
+        odds = 0.3 if world.spec.host.static is None else float(world.spec.host.static)
+        self.static = {node for node in self.names if more.random() < odds}  # where the kubelet gives out CPUs itself
         self.told = {node for node in self.names if more.random() < 0.6}  # where the kernel tells pressure
 
     def get(self, node: str) -> Machine | None:
@@ -58,13 +65,16 @@ class Hosts:
         """What the cluster asks of its agents: drawn once, also where the API server has to be filled again."""
         if self._strategies or not self.names:
             return {"colocation-config": colocation, **self._strategies}
-        threshold = {"enable": True, "cpuSuppressThresholdPercent": 65, "cpuSuppressPolicy": self.rng.choice(("cpuset", "cfsQuota"))}
-        threshold |= {
-            "memoryEvictThresholdPercent": self.rng.choice((10, 16, 70)),
+        fixed, draw = self.world.spec.host, self.rng.choice
+        threshold = {
+            "enable": True,
+            "cpuSuppressThresholdPercent": 65,
+            "cpuSuppressPolicy": _or(fixed.suppress, draw(("cpuset", "cfsQuota"))),
+            "memoryEvictThresholdPercent": _or(fixed.memory, draw((10, 16, 70))),
             "cpuEvictBESatisfactionLowerPercent": 50,
             "cpuEvictBESatisfactionUpperPercent": 60,
         }
-        burst = {"policy": self.rng.choice(("none", "auto"))}
+        burst = {"policy": _or(fixed.burst, draw(("none", "auto")))}
         self._strategies = {
             "resource-threshold-config": orjson.dumps({"clusterStrategy": threshold}).decode(),
             "cpu-burst-config": orjson.dumps({"clusterStrategy": burst}).decode(),
@@ -78,7 +88,8 @@ class Hosts:
         world, spec = self.world, self.world.spec
         for node in self.names:
             optional = frozenset(knob for knob in (BURST, BVT, IDLE, MEMSW) if self.rng.random() < 0.6)
-            layout = Layout(self.rng.choice((1, 1, 2)), optional | ({PSI} if node in self.told else frozenset()))
+            optional |= {PSI} if node in self.told else frozenset()
+            layout = Layout(_or(spec.host.version, self.rng.choice((1, 1, 2))), _or(spec.host.knobs, optional))
             machine = Machine(
                 node,
                 world.scratch / "hosts" / node,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
 
 from roles.sandbox.world.host.layout import cpu_text
@@ -37,16 +36,22 @@ def lay(root: Path, cpus: int, memory: int) -> None:
         target.write_text(text + "\n")
 
 
-def show(put: Callable[[str, str], None], cpus: int, used: int, idle: int, memory: int, taken: int) -> None:
-    """What changes: time in ticks of 10 ms, memory in bytes."""
+def ticks(cpus: int, used: int, idle: int) -> str:
+    """/proc/stat, in ticks of 10 ms."""
     lines = [f"cpu  {used} 0 0 {idle} 0 0 0 0 0 0"]
-    lines += [f"cpu{cpu} {used // cpus} 0 0 {idle // cpus} 0 0 0 0 0 0" for cpu in range(cpus)]
-    put("proc/stat", "\n".join(lines))
+    return "\n".join(lines + [f"cpu{cpu} {used // cpus} 0 0 {idle // cpus} 0 0 0 0 0 0" for cpu in range(cpus)])
+
+
+def meminfo(memory: int, taken: int) -> str:
+    """/proc/meminfo of so many bytes."""
     total, free = memory // 1024, max(memory - taken, 0) // 1024
-    put("proc/meminfo", f"MemTotal: {total} kB\nMemFree: {free} kB\nMemAvailable: {free} kB\nBuffers: 0 kB\nCached: 0 kB")
-    node = "Node 0 "
-    numa = (
+    return f"MemTotal: {total} kB\nMemFree: {free} kB\nMemAvailable: {free} kB\nBuffers: 0 kB\nCached: 0 kB"
+
+
+def numa_meminfo(memory: int, taken: int) -> str:
+    """The same of NUMA node 0, which has all of it."""
+    node, total, free = "Node 0 ", memory // 1024, max(memory - taken, 0) // 1024
+    return (
         f"{node}MemTotal: {total} kB\n{node}MemFree: {free} kB\n{node}Active(file): 0 kB\n{node}Inactive(file): 0 kB\n"
         f"{node}Shmem: 0 kB\n{node}SReclaimable: 0 kB"
     )
-    put("sys/bus/node/devices/node0/meminfo", numa)

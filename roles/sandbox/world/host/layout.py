@@ -51,6 +51,22 @@ UNIFIED = "unified"
 
 
 @dataclass(frozen=True, slots=True)
+class Drawn:
+    """What a seed need not draw of its machines and of what agents are asked for; None: it draws it."""
+
+    version: int | None = None  # of cgroups
+    knobs: frozenset[str] | None = None  # those that only some kernels have, and PSI
+    static: bool | None = None  # whether the kubelet gives out CPUs itself
+    suppress: str | None = None  # cpuset, cfsQuota
+    burst: str | None = None  # none, auto
+    memory: int | None = None  # percent of memory from which on best-effort pods are evicted
+    evicts: bool | None = None  # whether agents evict at all
+
+
+ALL = Drawn()
+
+
+@dataclass(frozen=True, slots=True)
 class Layout:
     """Paths of one machine, relative to its root. `extras`: knobs that only some kernels have."""
 

@@ -7,6 +7,7 @@ moment somebody reads.
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -19,6 +20,7 @@ from roles.sandbox.world.host.usage import Use, level, share
 
 if TYPE_CHECKING:
     from roles.sandbox.world.host.kernel import Group
+    from roles.sandbox.world.host.layout import Layout
     from roles.sandbox.world.host.machine import Machine
 
 Obj = dict[str, Any]
@@ -32,7 +34,6 @@ STARTERS = 1.0
 """Cores that the start of a pod's containers can use."""
 SCARCE = 0.9
 """Part of the machine's memory from which on tasks wait for some."""
-_HARDWARE = frozenset({"proc/stat", "proc/meminfo", "sys/bus/node/devices/node0/meminfo"})
 _NODE_PRESSURE = {f"proc/pressure/{resource}": resource for resource in RESOURCES}
 
 
@@ -49,8 +50,6 @@ class Load:
         self._summed = -1e9
         self._ticks = 0.0
         self._idle = 0.0
-        self._groups: dict[str, Group] = {}  # by the paths of their counters
-        self._shown: dict[str, float] = {}  # when the counters of a group were written last
 
     # -- time ----------------------------------------------------------------------------------------------------------------
 
@@ -62,7 +61,6 @@ class Load:
     def advance(self) -> None:
         """Let time pass, look at what pods want now, and sum up."""
         self.changes()
-        self.show()
         if self._at - self._summed >= SUMMARY:
             self.sum_up()
 
@@ -120,10 +118,6 @@ class Load:
                 got = sum(use.got for use in self._uses if use.group.name == resident.sandbox)
                 resident.starting = max(resident.starting - got * seconds, 0.0)
                 self._stale = self._stale or not resident.starting
-        if self._machine.layout.pressure:
-            self._pressure.go_on(seconds)
-            for group in kernel.groups.values():
-                group.pressure.go_on(seconds)
         busy = sum(use.got for use in self._uses) + SYSTEM_MILLI / 1000
         self._ticks += busy * seconds * 100
         self._idle += max(len(kernel.online) - busy, 0.0) * seconds * 100
@@ -148,6 +142,8 @@ class Load:
     def _stall(self) -> None:
         """Who waits from now on. The machine as a whole never waits for CPUs: somebody has them."""
         groups = self._machine.kernel.groups
+        for pressure in (self._pressure, *(group.pressure for group in groups.values())):
+            pressure.go_on(self._at)
         below: dict[str, list[Use]] = {name: [] for name in groups}
         for use in self._uses:
             at: Group | None = use.group
@@ -175,61 +171,46 @@ class Load:
 
     def made(self, group: Group) -> None:
         """A group is new: its counters."""
-        for path, text in self._counters(group):
-            self._groups[path] = group
-            self._machine.put(path, text)
+        group.pressure.at = self._at
+        self._machine.count(self._of(group))
 
-    def read(self, path: str) -> None:
-        """Somebody reads a file, which may be a counter."""
-        if path in _HARDWARE:
-            self.settle()
-            self.show()
-        elif path in _NODE_PRESSURE:
-            self.settle()
-            if self._machine.layout.pressure:
-                self._machine.put(path, self._pressure.show(_NODE_PRESSURE[path]))
-        elif (group := self._groups.get(path)) is not None:
-            self.settle()
-            if self._shown.get(group.name) != self._at and self._machine.kernel.groups.get(group.name) is group:
-                self._shown[group.name] = self._at
-                for file, text in self._counters(group):
-                    self._machine.put(file, text)
+    def lay(self) -> None:
+        """The counters of the machine as a whole."""
+        machine = self._machine
+        cpus, memory = len(machine.kernel.online), machine.memory
+        machine.count(
+            {
+                "proc/stat": lambda: hardware.ticks(cpus, int(self._ticks), int(self._idle)),
+                "proc/meminfo": lambda: hardware.meminfo(memory, self._taken),
+                "sys/bus/node/devices/node0/meminfo": lambda: hardware.numa_meminfo(memory, self._taken),
+            }
+        )
+        if machine.layout.pressure:
+            machine.count({path: partial(self._pressing, self._pressure, resource) for path, resource in _NODE_PRESSURE.items()})
 
-    def show(self) -> None:
-        """The machine as a whole."""
-        cpus, memory = len(self._machine.kernel.online), self._machine.memory
-        hardware.show(self._machine.put, cpus, int(self._ticks), int(self._idle), memory, self._taken)
-        if self._machine.layout.pressure:
-            for path, resource in _NODE_PRESSURE.items():
-                self._machine.put(path, self._pressure.show(resource))
+    def _pressing(self, pressure: Pressure, resource: str) -> str:
+        pressure.go_on(self._at)
+        return pressure.show(resource)
 
     @property
     def _taken(self) -> int:
         return self._machine.kernel.groups[""].memory + fleet.IDLE_BYTES
 
-    def _counters(self, group: Group) -> list[tuple[str, str]]:
-        """The files that count for a group, and what they say."""
+    def _of(self, group: Group) -> dict[str, Callable[[], str]]:
+        """The files that count for a group, and what says them."""
         layout = self._machine.layout
         cpu, memory = layout.directory("cpu,cpuacct", group.name), layout.directory("memory", group.name)
-        rows = {"inactive_anon": group.memory, "active_anon": 0, "unevictable": 0, "inactive_file": 0, "active_file": 0}
-        found: list[tuple[str, str]] = []
-        periods = f"nr_periods {int(group.periods)}\nnr_throttled {int(group.throttled)}"
+        found: dict[str, Callable[[], str]] = {f"{memory}/memory.stat": partial(_memory_stat, layout, group)}
         if layout.version == 2:
-            micro = int(group.cpu_ns / 1000)
-            head = f"usage_usec {micro}\nuser_usec {micro}\nsystem_usec 0"
+            found[f"{cpu}/cpu.stat"] = partial(_cpu_stat, group)
             if group.name:
-                head += f"\n{periods}\nthrottled_usec {int(group.throttled * 50_000)}"
-                found.append((f"{memory}/memory.current", str(group.memory)))
-            found.append((f"{cpu}/cpu.stat", head))
-            lines = [f"anon {group.memory}", "file 0", *(f"{name} {value}" for name, value in rows.items())]
+                found[f"{memory}/memory.current"] = lambda: str(group.memory)
         else:
-            found.append((f"{cpu}/cpuacct.usage", str(int(group.cpu_ns))))
-            found.append((f"{cpu}/cpu.stat", f"{periods}\nthrottled_time {int(group.throttled * 50_000_000)}"))
-            found.append((f"{memory}/memory.usage_in_bytes", str(group.memory)))
-            lines = ["total_cache 0", f"total_rss {group.memory}", *(f"total_{name} {value}" for name, value in rows.items())]
-        found.append((f"{memory}/memory.stat", "\n".join(lines)))
+            found[f"{cpu}/cpuacct.usage"] = lambda: str(int(group.cpu_ns))
+            found[f"{cpu}/cpu.stat"] = lambda: f"{_periods(group)}\nthrottled_time {int(group.throttled * 50_000_000)}"
+            found[f"{memory}/memory.usage_in_bytes"] = lambda: str(group.memory)
         if layout.pressure and group.name:
-            found += [(layout.pressure_file(resource, group.name), group.pressure.show(resource)) for resource in RESOURCES]
+            found |= {layout.pressure_file(name, group.name): partial(self._pressing, group.pressure, name) for name in RESOURCES}
         return found
 
     # -- summaries -----------------------------------------------------------------------------------------------------------
@@ -266,3 +247,20 @@ class Load:
             "tier_pods": len(tier),
             "undisturbed": round(machine.undisturbed(), 3),
         }
+
+
+def _periods(group: Group) -> str:
+    return f"nr_periods {int(group.periods)}\nnr_throttled {int(group.throttled)}"
+
+
+def _cpu_stat(group: Group) -> str:
+    micro = int(group.cpu_ns / 1000)
+    head = f"usage_usec {micro}\nuser_usec {micro}\nsystem_usec 0"
+    return f"{head}\n{_periods(group)}\nthrottled_usec {int(group.throttled * 50_000)}" if group.name else head
+
+
+def _memory_stat(layout: Layout, group: Group) -> str:
+    rows = {"inactive_anon": group.memory, "active_anon": 0, "unevictable": 0, "inactive_file": 0, "active_file": 0}
+    if layout.version == 2:
+        return "\n".join([f"anon {group.memory}", "file 0", *(f"{name} {value}" for name, value in rows.items())])
+    return "\n".join(["total_cache 0", f"total_rss {group.memory}", *(f"total_{name} {value}" for name, value in rows.items())])

@@ -64,6 +64,8 @@ class Machine:
         self._clock = clock
         self._roots: tuple[str, ...] = (f"{root}/",)
         self._shown: dict[str, str] = {}
+        self._says: dict[str, Callable[[], str]] = {}  # counters, by path: what says what they say at this moment
+        self._names: dict[str, str] = {}  # what `path_of` has found
         root.mkdir(parents=True)
         hardware.lay(root, cpus, memory)
         for name in ("var/lib/kubelet", "var/run/koordlet", "run", "etc/runtime/hookserver.d", "var/lib/koordlet", "var/log/koordlet"):
@@ -73,7 +75,7 @@ class Machine:
         self.load = Load(self, clock)
         for name in ("", *LEVELS.values()):
             self.make(name)
-        self.load.show()
+        self.load.lay()
 
     # -- files ---------------------------------------------------------------------------------------------------------------
 
@@ -102,13 +104,21 @@ class Machine:
     def mounted_at(self, root: str) -> None:
         """The machine's files are seen under another path, too."""
         self._roots = (*self._roots, f"{root}/")
+        self._names.clear()
 
     def unmounted(self, root: str) -> None:
         """They are not seen there any more."""
         self._roots = tuple(one for one in self._roots if one != f"{root}/")
+        self._names.clear()
 
     def path_of(self, path: str) -> str:
         """A path of a process, relative to the machine's root; "" for one that is not on this machine."""
+        known = self._names.get(path)
+        if known is None:
+            known = self._names[path] = self._path_of(path)
+        return known
+
+    def _path_of(self, path: str) -> str:
         for root in self._roots:
             if path.startswith(root):
                 found = path[len(root) :]
@@ -122,13 +132,26 @@ class Machine:
         """Whether a file belongs to the kernel, and not to a disk."""
         return self.path_of(path).startswith(("sys/", "proc/"))
 
-    def reading(self, path: str) -> None:
-        """A process reads a file: a counter shows this very moment. Raises OSError where that fails now."""
+    def count(self, says: dict[str, Callable[[], str]]) -> None:
+        """Files that count, and what says what they say: they are on disk to be found there, and empty."""
+        for path in says:
+            self.put(path, "")
+        self._says |= says
+
+    def reading(self, path: str) -> bytes | None:
+        """A process reads a file: what a counter says at this very moment, None for other files. Raises OSError where that fails now."""
         if self.failing and self.failing in path:
             raise OSError(errno.EIO, os.strerror(errno.EIO), path)
-        self.load.read(self.path_of(path))
         if path.endswith("/proc/stat"):
             self.looked = self._clock()
+        name = self.path_of(path)
+        says = self._says.get(name)
+        if says is None:
+            return None
+        if name not in self._shown:
+            raise OSError(errno.ENODEV, os.strerror(errno.ENODEV), path)  # open, and its group is gone
+        self.load.settle()
+        return says().encode() + b"\n"
 
     def _told(self, group: Group, knob: str) -> None:
         if group.name or knob == CPUS:

@@ -39,6 +39,7 @@ class Line:
 class Pressure:
     """The pressure of one group, or of the machine: a line `some` and a line `full` for each resource."""
 
+    at: float = 0.0  # until when it is told, in seconds
     lines: dict[str, tuple[Line, Line]] = field(default_factory=lambda: {name: (Line(), Line()) for name in RESOURCES})
 
     def now(self, resource: str, some: float, full: float) -> None:
@@ -46,8 +47,11 @@ class Pressure:
         lines = self.lines[resource]
         lines[0].share, lines[1].share = min(max(some, full, 0.0), 1.0), min(max(full, 0.0), 1.0)
 
-    def go_on(self, seconds: float) -> None:
-        """So much time passes."""
+    def go_on(self, now: float) -> None:
+        """Time passes until now."""
+        seconds, self.at = now - self.at, now
+        if seconds <= 0:
+            return
         for some, full in self.lines.values():
             some.go_on(seconds)
             full.go_on(seconds)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -140,10 +141,15 @@ class OnlyHotNodesAreRelieved(Loads):
 
 
 class TargetsStayCool(Loads):
-    """A pod leaves for load only if the node that waits for it is not hot, and does not become hot with it."""
+    """A pod leaves for load only if the node that waits for it is not hot, and does not become hot with it and those that left for it
+    before and are in none of its reports."""
 
     lag = 25.0  # seconds for a report to reach who decides
     measured = 60.0  # seconds since what the pod uses was looked at
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._sent: dict[str, list[tuple[float, int]]] = defaultdict(list)  # by target: when a pod left for it, and what it used
 
     def see(self, entry: Entry) -> Iterator[str]:
         yield from super().see(entry)
@@ -155,10 +161,16 @@ class TargetsStayCool(Loads):
             target = str(status.get("nodeName") or "")
             if pod.get("uid") != uid or status.get("phase") != "Running" or not target:
                 continue
-            used = min((self.stays(target, load) for load in self.lately(target, self.lag)), default=0)
+            used = min((self.stays(target, load) + self._coming(target, load.time) for load in self.lately(target, self.lag)), default=0)
             brings = self.usage(node_of(entry.old), entry.key, self.measured)
+            self._sent[target].append((entry.time, brings))
             if used and (used + brings) * 100 > HIGH * self.capacity(target):
                 yield f"{entry.key} uses {brings} milli-CPU and moves to {target}, which used {used} already"
+
+    def _coming(self, target: str, since: float) -> int:
+        """What pods use that left for a node after one of its reports, but so lately that they are sure to be on their way."""
+        recent = max(since, self.history.clock() - self.lag)
+        return sum(used for at, used in self._sent[target] if at >= recent)
 
 
 @dataclass(slots=True)
@@ -213,7 +225,8 @@ class HotIsRelieved(Loads):
             self._left[node_of(entry.old)] = entry.time
 
     def end(self) -> Iterator[str]:
-        for hot in sorted(self.history.of("node")):
+        relieved = any(role_of(program) == "descheduler" for program in self.history.programs)
+        for hot in sorted(self.history.of("node")) if relieved else ():
             known = self.used(hot, self.seconds)
             over = min(known, default=0) * 100 > (HIGH + 5) * self.capacity(hot)
             if not over or len(known) < 3 or self.history.clock() - self._left.get(hot, float("-inf")) < self.seconds * self.history.pace:

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from koord.api.quantity import parse_milli, parse_value
-from roles.sandbox.world.invariants.base import NODE_METRIC, Invariant, bound_by, node_of, requests, role_of
+from roles.sandbox.world.invariants.base import NODE_METRIC, Invariant, Obj, bound_by, node_of, requests, role_of
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -48,10 +48,12 @@ def batch_of(node: dict[str, object] | None) -> int | None:
 
 
 class PromisesAreBacked(Invariant):
-    """What the manager offers to batch pods is at most the reclaimed share of a node without what its services use."""
+    """What the manager offers to batch pods is at most the reclaimed share of a node without what its services use; when all is calm,
+    what it has offered once, too."""
 
     reclaimed = 0.60  # cpuReclaimThresholdPercent, as it is by default
     seconds = 90.0  # reports that the manager may have looked at
+    slack = 0.9  # a difference of a tenth is not written (resourceDiffThreshold), by default
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
@@ -69,10 +71,53 @@ class PromisesAreBacked(Invariant):
         offered, before = batch_of(entry.new), batch_of(entry.old)
         if offered is None or offered == before:
             return
-        capacity = parse_milli(((entry.new.get("status") or {}).get("capacity") or {}).get("cpu", "0"))
-        services = min((used for at, used in self._services[entry.key] if at > entry.time - self.seconds * self.history.pace), default=0)
+        yield from self._judge(entry.key, entry.new, offered)
+
+    def end(self) -> Iterator[str]:
+        for name, node in sorted(self.history.of("node").items()):
+            yield from self._judge(name, node, (batch_of(node) or 0) * self.slack)
+
+    def _judge(self, name: str, node: Obj, offered: float) -> Iterator[str]:
+        capacity = parse_milli(((node.get("status") or {}).get("capacity") or {}).get("cpu", "0"))
+        since = self.history.clock() - self.seconds * self.history.pace
+        services = min((used for at, used in self._services[name] if at > since), default=0)
         if offered > max(self.reclaimed * capacity - services, 0) + 1:
-            yield f"{entry.key} offers {offered} milli-CPU of {capacity} to batch pods while its services use {services}"
+            yield f"{name} offers {batch_of(node)} milli-CPU of {capacity} to batch pods while its services use {services}"
+
+
+class WhatIsLeftIsOffered(Invariant):
+    """When all is calm, a node that reports offers batch pods at least half of what its reports and the requests on it leave for sure."""
+
+    reclaimed = PromisesAreBacked.reclaimed
+    seconds = 55.0  # for which a node has left it, and reported
+    least = 500  # milli-CPU below which it is no matter
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._used: dict[str, list[tuple[float, int]]] = defaultdict(list)  # what the whole node used, by its reports
+        self._asked: dict[str, float] = {}  # when what is requested of a node changed last
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket == NODE_METRIC and entry.new is not None and role_of(entry.author) in ("kubelet", "koordlet"):
+            found = (((entry.new.get("status") or {}).get("nodeMetric") or {}).get("nodeUsage") or {}).get("resources") or {}
+            self._used[entry.key].append((entry.time, parse_milli(found.get("cpu", "0"))))
+        elif entry.bucket == "pod" and (node := node_of(entry.obj)):
+            self._asked[node] = entry.time if bound_by(entry) or entry.new is None else self._asked.get(node, entry.time)
+        return iter(())
+
+    def end(self) -> Iterator[str]:
+        if not any(role_of(program) == "manager" for program in self.history.programs):
+            return
+        for name, node in sorted(self.history.of("node").items()):
+            since = self.history.clock() - self.seconds * self.history.pace
+            lately = [used for at, used in self._used[name] if at >= since]
+            if len(lately) < 2 or self._asked.get(name, since) > since:
+                continue
+            asked = sum(requests(pod).get("cpu", 0) for pod in self.pods_of(name))
+            capacity = parse_milli(((node.get("status") or {}).get("capacity") or {}).get("cpu", "0"))
+            left = int(self.reclaimed * capacity) - asked - max(lately)
+            if left > self.least and (batch_of(node) or 0) < left / 2:
+                yield f"{name} offers {batch_of(node)} of the {left} milli-CPU that are left on it for batch pods at least"
 
 
 class BatchWithinPromise(Invariant):

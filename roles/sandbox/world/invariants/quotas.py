@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from koord.api.quantity import parse_milli, parse_value
-from roles.sandbox.world.invariants.base import QUOTA, QUOTA_LABEL, Invariant, Obj, bound_by, finished, node_of, requests
+from roles.sandbox.world.invariants.base import QUOTA, QUOTA_LABEL, Invariant, Obj, bound_by, finished, free, node_of, requests
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -36,7 +36,10 @@ class QuotaWithinMax(Invariant):
 
 
 class MinimumIsReturned(Invariant):
-    """When all is calm a quota that is below its minimum does not wait for what it has lent to others."""
+    """When all is calm a quota that is below its minimum does not wait for what it has lent to others.
+
+    Where the nodes have so much room together, and no node has it, nothing that is lent is missing: others may keep what they have.
+    """
 
     seconds = 40.0  # for which a pod has waited: revoking takes its delay and the victims' grace
 
@@ -55,12 +58,13 @@ class MinimumIsReturned(Invariant):
         for pod in self.pods():
             used[label_of(pod)] += requests(pod).get("cpu", 0)
         least_of = {name: parse_milli(spec["min"].get("cpu", "0")) for name, spec in quotas.items() if spec.get("min")}
+        room = sum(max(free(self, name).get("cpu", 0), 0) for name in self.history.of("node"))
         lent = [name for name, least in least_of.items() if used[name] > least]
         for key, pod in sorted(self.history.of("pod").items()):
             name, wants = label_of(pod), requests(pod).get("cpu", 0)
             least = least_of.get(name, 0)
             waits = not node_of(pod) and not finished(pod) and not pod["metadata"].get("deletionTimestamp")
-            if waits and used[name] + wants <= least and self.history.clock() - self._since.get(key, 0.0) > self.seconds:
+            if waits and wants > room and used[name] + wants <= least and self.history.clock() - self._since.get(key, 0.0) > self.seconds:
                 others = [other for other in lent if other != name]
                 if others:
                     yield f"{key} waits: {name} uses {used[name]} of the {least} it is guaranteed, {', '.join(others)} use more than theirs"

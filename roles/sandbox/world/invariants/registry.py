@@ -17,7 +17,7 @@ from roles.sandbox.world.invariants.migrations import (
     OnlyHotNodesAreRelieved,
     TargetsStayCool,
 )
-from roles.sandbox.world.invariants.overcommit import BatchWithinPromise, NoPromiseFromSilence, PromisesAreBacked
+from roles.sandbox.world.invariants.overcommit import BatchWithinPromise, NoPromiseFromSilence, PromisesAreBacked, WhatIsLeftIsOffered
 from roles.sandbox.world.invariants.pictures import BookmarksSpareLists, NothingForGhosts, OldPicturesAreNotActedOn
 from roles.sandbox.world.invariants.placement import BoundIsScheduled, BoundOnce, DeviceOnce, ExclusiveCpuOnce, NodeNotOvercommitted
 from roles.sandbox.world.invariants.quotas import MinimumIsReturned, QuotaWithinMax
@@ -30,6 +30,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     BatchWithinPromise,
     PromisesAreBacked,
     NoPromiseFromSilence,
+    WhatIsLeftIsOffered,
     QuotaWithinMax,
     MinimumIsReturned,
     BoundOnce,

@@ -93,7 +93,11 @@ def _anywhere() -> None:
     "targets-forget-what-comes",
     "a target counts neither what came since its report nor what has a place there",
     rule="TargetsStayCool",
-    sorts=("hot", "hot", "service"),
+    workloads=(
+        *(Workload(f"hot-{name}", 3, 300, 256, usage=400, prefers="sim-000", at=18.0) for name in "ab"),
+        Workload("mild", 1, 1500, 256, usage=130, prefers="sim-001"),
+        Workload("warm", 1, 5400, 256, usage=60, prefers="sim-002"),
+    ),
 )
 def _forgetful() -> None:
     for module in ("roles.descheduler.observing", "roles.descheduler.migration.targets"):

@@ -6,6 +6,7 @@ from dataclasses import replace as changed
 from typing import Any
 
 from roles.sandbox.world.faults import Fault
+from roles.sandbox.world.host.layout import BURST, Drawn
 from roles.sandbox.world.mutants.planting import Mutants, nothing, replace, wrap
 from roles.sandbox.world.workloads import Workload
 
@@ -112,12 +113,30 @@ def _unnoticed() -> None:
     wrap("roles.koordlet.actuation.journal:before_by_now", lambda old: lambda undo, resource, before, ours, now: before)
 
 
-@MUTANTS.add(
-    "children-are-put-back-first", "a restore does not let the groups above grow before those below", rule="RestoreSucceeds", workloads=BUSY
-)
+@MUTANTS.add("children-are-put-back-first", "a restore does not let the groups above grow before those below", workloads=BUSY)
 def _children_first() -> None:
     replace(f"{RESTORE}:_grow", lambda entry, journal: None)
     replace(f"{RESTORE}:_PASSES", 1)
+
+
+@MUTANTS.add(
+    "what-is-gone-could-not-be-put-back",
+    "a restore fails for groups that went with their pods",
+    rule="RestoreSucceeds",
+    workloads=(changed(BUSY[0], until=25.0), BATCH),
+)
+def _gone_is_failed() -> None:
+    def put_back(old: Any) -> Any:
+        def failing(*args: Any, **options: Any) -> Any:
+            from roles.koordlet.actuation.errors import Trouble, WriteError
+
+            result = old(*args, **options)
+            result.failed += [WriteError(Trouble.GONE, path, "is gone") for path in result.gone]
+            return result
+
+        return failing
+
+    wrap(f"{RESTORE}:put_back", put_back)
 
 
 # -- best-effort CPU ---------------------------------------------------------------------------------------------------------
@@ -194,6 +213,103 @@ def _swing() -> None:
     wrap(f"{SUPPRESS}:allowance", make)
 
 
+@MUTANTS.add(
+    "starts-wait-for-their-turn",
+    "nothing is kept for best-effort pods that start, however little their tier is left",
+    rule="StartsEnd",
+    workloads=(
+        Workload("web", 2, 1900, 256, usage=110, limit=120, prefers="sim-000"),
+        changed(BATCH, replicas=1),
+        Workload("late", 1, 0, 0, qos="BE", priority="koord-batch", usage=90, prefers="sim-000", at=20.0),
+    ),
+    host=Drawn(suppress="cfsQuota"),
+)
+def _starts() -> None:
+    replace(f"{SUPPRESS}:starting", lambda snapshot: [])
+
+
+@MUTANTS.add(
+    "services-are-suppressed-too",
+    "the quota of best-effort pods is set for the level of Burstable pods as well",
+    rule="ServicesAreNotHeldUp",
+    workloads=(Workload("web", 3, 500, 256, usage=170, limit=200, prefers="sim-000"), BATCH),
+    host=Drawn(version=2, suppress="cfsQuota"),
+)
+def _services_too() -> None:
+    def batches(old: Any) -> Any:
+        def both(self: Any, snapshot: Any, *args: Any) -> Any:
+            from roles.koordlet.actuation.writes import sequence
+            from roles.koordlet.host.cgroup import BURSTABLE
+
+            outcome = old(self, snapshot, *args)
+            level = snapshot.host.cgroups.qos_dir(BURSTABLE)
+            writes = [changed(write, target=level, cached=False) for batch in outcome.batches for write in batch]
+            return changed(outcome, batches=(*outcome.batches, sequence(*writes))) if writes else outcome
+
+        return both
+
+    wrap(f"{SUPPRESS}:BECPUSuppress._by_quota", batches)
+
+
+@MUTANTS.add(
+    "pinned-cpus-are-not-seen",
+    "nobody looks which CPUs the kubelet has given to containers alone",
+    rule="PinnedIsLeftAlone",
+    workloads=(Workload("alone", 1, 2000, 256, qos="", usage=50, prefers="sim-000"), BATCH),
+    host=Drawn(static=True, suppress="cpuset"),
+)
+def _unseen() -> None:
+    replace("roles.koordlet.states.allocation:_pinned", lambda annotations: {})
+
+
+# -- what pods are held to ---------------------------------------------------------------------------------------------------
+
+
+@MUTANTS.add(
+    "a-restart-lifts-the-limits",
+    "a batch container that was started again is not held to what it requests",
+    rule="BatchIsHeld",
+    workloads=(Workload("web", 1, 500, 256, usage=50, prefers="sim-000"), BATCH),
+    plan=(Fault(40.0, "container-exit", "koordlet-sim-000"), Fault(43.0, "container-exit", "koordlet-sim-000")),
+)
+def _first_life() -> None:
+    first: dict[tuple[str, str], str] = {}
+
+    def container(old: Any) -> Any:
+        def once(self: Any, container: Any, rule: Any) -> Any:
+            known = first.setdefault((container.pod.uid, container.name), container.cgroup_dir)
+            return old(self, container, rule) if known == container.cgroup_dir else None
+
+        return once
+
+    wrap("roles.koordlet.hooks.batchresource:BatchResource.container", container)
+
+
+@MUTANTS.add(
+    "memory-is-counted-twice",
+    "a batch container is limited to half of the memory that it requests",
+    rule="NobodyIsKilledByLimits",
+    workloads=(Workload("web", 1, 500, 256, usage=50, prefers="sim-000"), BATCH),
+    host=Drawn(version=2),
+)
+def _half_memory() -> None:
+    def answer(old: Any) -> Any:
+        return lambda self, request, cpu, memory, rule: old(self, request, cpu, memory // 2 if memory > 0 else memory, rule)
+
+    wrap("roles.koordlet.hooks.batchresource:BatchResource._answer", answer)
+
+
+@MUTANTS.add(
+    "bursts-stand-in-the-way",
+    "a burst is as large as the quota that stands there, and the kernel refuses a smaller quota",
+    rule="ResizesTakeEffect",
+    workloads=(Workload("web", 2, 500, 256, usage=60, limit=200, prefers="sim-000", resizes=((25.0, 120),)),),
+    host=Drawn(knobs=frozenset((BURST,)), burst="auto", static=False),
+)
+def _bursting() -> None:
+    replace("roles.koordlet.qos.burst:_lesser", lambda quota, limit: quota)
+
+
 # -- evictions ---------------------------------------------------------------------------------------------------------------
 
 
@@ -201,7 +317,8 @@ def _swing() -> None:
     "evicted-without-need",
     "pods are evicted when the node uses a third of the memory at which it should",
     rule="EvictedForAReason",
-    workloads=(changed(BATCH, memory=2048),),
+    workloads=(changed(BATCH, memory=3072, usage=95),),
+    host=Drawn(memory=70, evicts=True),
 )
 def _needless() -> None:
     wrap("roles.koordlet.qos.memevict:capacity_bytes", lambda old: lambda snapshot: old(snapshot) // 3)

@@ -101,10 +101,23 @@ def _kept() -> None:
 
 @MUTANTS.add(
     "the-fence-is-asked-once",
-    "a write is repeated though the lease has run out, and the lease is looked at now and then",
-    kinds=("freeze", "storm"),
+    "a write is sent though the lease has run out, and that it has is noticed some seconds later",
+    rule="OneLeaderWrites",
+    workloads=tuple(Workload(f"web-{at}", 1, 250, 128, at=float(at)) for at in range(14, 26)),
+    plan=(Fault(2.0, "lose-request", "scheduler-a", 40.0, method="PUT /apis/coordination"),),
 )
 def _fence() -> None:
+    from koord import seams
+
+    def renew(old: Any) -> Any:
+        async def late(self: Any, lease: Any) -> None:
+            await old(self, lease)
+            await seams.sleep(12.0)
+
+        return late
+
+    wrap("koord.kube.leases:LeaderElector._renew", renew)
+
     async def send(old: Any, self: Any, data: bytes, fence: Any = None, **options: Any) -> Any:
         return await old(self, data, None, **options)
 

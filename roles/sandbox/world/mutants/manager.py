@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+from roles.sandbox.world.faults import Fault
 from roles.sandbox.world.mutants.planting import Mutants, replace, wrap
 from roles.sandbox.world.workloads import Workload
 
@@ -22,13 +23,12 @@ def _silence() -> None:
     "batch-of-the-whole-node",
     "batch resources are the whole node's, whatever its services use",
     rule="PromisesAreBacked",
-    sorts=("batch", "service"),
+    sorts=("service",),
 )
 def _whole_node() -> None:
-    wrap(
-        "roles.manager.noderesource.plan:format_amount",
-        lambda old: lambda name, amount: old(name, amount * 4 if "batch" in name else amount),
-    )
+    from roles.manager.noderesource.formula import HighPriority
+
+    replace("roles.manager.noderesource.batch:sum_pods", lambda inputs, used, dangling: HighPriority([0, 0], [0, 0], [0, 0]))
 
 
 @MUTANTS.add(
@@ -38,11 +38,21 @@ def _whole_node() -> None:
     workloads=(Workload("web", 2, 250, 128),),
 )
 def _chatty() -> None:
-    replace("roles.manager.noderesource.plan:_needs", lambda present, name, amount, threshold: amount is not None)
+    def status(old: Any) -> Any:
+        def always(inputs: Any, plan: Any, last_write: Any) -> None:
+            from roles.manager.noderesource.plan import format_amount
+
+            old(inputs, plan, last_write)
+            same = {name: format_amount(name, amount) for name, amount in plan.resources.items()}
+            plan.status_patch = plan.status_patch or {"status": {"allocatable": same}}
+
+        return always
+
+    wrap("roles.manager.noderesource.plan:_status", status)
     replace("roles.manager.controllers.noderesource:NodeResourceController._degrades_in", lambda self, inputs: 2.0)
 
 
-@MUTANTS.add("allocations-are-anybodys", "admission takes whoever asks for the scheduler", rule="TrustedByAdmission")
+@MUTANTS.add("allocations-are-anybodys", "admission takes whoever asks for the scheduler", rule="TrustedByAdmission", hostile=20)
 def _anybodys() -> None:
     replace("koord.api.trust:is_writer", lambda username, groups, writers: True)
 
@@ -51,26 +61,43 @@ def _anybodys() -> None:
     "a-replica-believes-its-own-clock",
     "a manager whose clock is behind replaces certificates that are not valid yet by it",
     rule="AuthorityStays",
-    kinds=("clock",),
+    workloads=(Workload("web", 2, 250, 128),),
+    plan=(Fault(1.0, "clock", "manager-a", amount=-1e6), Fault(3.0, "kill", "manager-a", 2.0)),
 )
 def _own_clock() -> None:
+    renewed: list[Any] = []  # once: those that it makes by such a clock begin too late by it as well
+
     def problem(old: Any) -> Any:
         def strict(certs: Any, dns_name: str, now: Any) -> str:
             from cryptography import x509
 
             begins = x509.load_pem_x509_certificate(certs.cert).not_valid_before_utc
-            return old(certs, dns_name, now) or ("it is not valid yet" if now < begins else "")
+            if now < begins and not renewed:
+                renewed.append(now)
+                return "it is not valid yet"
+            return str(old(certs, dns_name, now))
 
         return strict
 
     wrap("roles.manager.webhooks.certstore:problem", problem)
 
 
-@MUTANTS.add("the-node-of-yesterday", "batch resources are what they were when the manager first looked")
+@MUTANTS.add(
+    "the-node-of-yesterday",
+    "batch resources are what they were when the manager first looked",
+    rule="WhatIsLeftIsOffered",
+    sorts=("batch",),
+)
 def _yesterday() -> None:
     first: dict[str, Any] = {}
 
     def get(old: Any) -> Any:
-        return lambda self, key: first.setdefault(key, old(self, key)) if self.label.startswith("nodemetric") else old(self, key)
+        def kept(self: Any, key: str) -> Any:
+            found = old(self, key)
+            if not self.label.startswith("nodemetric") or not getattr(getattr(found, "status", None), "update_time", None):
+                return found
+            return first.setdefault(key, found)
+
+        return kept
 
     wrap("koord.kube.store:Informer.get", get)

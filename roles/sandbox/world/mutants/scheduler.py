@@ -384,17 +384,6 @@ def _half() -> None:
 
 
 @MUTANTS.add(
-    "changes-while-bound-are-missed",
-    "a pod that comes back from a failed binding is the one that was sent, gone or not",
-    kinds=("lose-answer", "storm", "delay"),
-)
-def _stale_entries() -> None:
-    replace("roles.scheduler.live:Scheduler._requeue", lambda self, uid, now, **how: self._queue.requeue(uid, now, **how))
-    replace("roles.scheduler.binding.binder:Binder._look_again", lambda self, decision: None)
-    replace(f"{PLACEMENTS}.vanished", lambda self, uid: [])
-
-
-@MUTANTS.add(
     "victims-are-asked-twice",
     "a victim that did not answer is asked again without a look, by whatever name",
     sorts=("crowd", "service", "big"),

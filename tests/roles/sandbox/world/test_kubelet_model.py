@@ -234,8 +234,7 @@ def test_pressure_follows_from_who_waits(node: Any, version: int) -> None:
 
     def read(path: str, resource: str = "cpu") -> Any:
         name = path if path.startswith("proc/") else n.machine.layout.pressure_file(resource, path)
-        n.machine.reading(f"{n.machine.root}/{name}")
-        return parse_psi(name, (n.machine.root / name).read_bytes())
+        return parse_psi(name, n.machine.reading(f"{n.machine.root}/{name}"))
 
     assert read("proc/pressure/cpu").some.avg10 < 1, "nobody waits"
     n.machine.set(TIER, QUOTA, "50000" if version == 1 else "50000 100000", "koordlet-n", "suppress")
@@ -254,8 +253,7 @@ def test_memory_that_is_throttled_makes_its_group_wait(node: Any) -> None:
     n.machine.set(group, HIGH, str(128 << 20), "koordlet-n", "MemoryQOS")
     n.pass_on(20)
     name = n.machine.layout.pressure_file("memory", group)
-    n.machine.reading(f"{n.machine.root}/{name}")
-    assert parse_psi(name, (n.machine.root / name).read_bytes()).some.avg10 > 10
+    assert parse_psi(name, n.machine.reading(f"{n.machine.root}/{name}")).some.avg10 > 10
 
 
 def test_suppression_gives_services_their_time_back(node: Any) -> None:

@@ -10,6 +10,8 @@ from roles.sandbox.world.history import Entry, History
 from roles.sandbox.world.invariants.base import Invariant
 from roles.sandbox.world.invariants.hosts import HostsSettle
 from roles.sandbox.world.invariants.migrations import Loads, OnlyHotNodesAreRelieved, TargetsStayCool
+from roles.sandbox.world.invariants.overcommit import WhatIsLeftIsOffered
+from roles.sandbox.world.invariants.quotas import MinimumIsReturned
 
 QUOTA = "sys/fs/cgroup/kubepods-besteffort.slice/cpu.cfs_quota_us"
 
@@ -36,11 +38,21 @@ class Told:
         body = {"metadata": {"name": name, "namespace": "d", "uid": name, **meta}, "spec": {"nodeName": node}, "status": {"phase": phase}}
         self.store("pod", f"d/{name}", body, author)
 
+    def quota_pod(self, name: str, quota: str, cpu: int, node: str = "") -> None:
+        """One of a quota that requests so many milli-CPU."""
+        meta = {"name": name, "namespace": "d", "uid": name, "labels": {"quota.scheduling.koordinator.sh/name": quota}}
+        spec = {"nodeName": node, "containers": [{"resources": {"requests": {"cpu": f"{cpu}m"}}}]}
+        body = {"metadata": meta, "spec": spec, "status": {}}
+        table = self.history.of("pod")
+        table[f"d/{name}"] = body
+        self.history.placed.setdefault(node, {})[f"d/{name}"] = body
+        self.history._add(Entry(len(self.history.entries), self.time, "users", "", "pod", "ADDED", f"d/{name}", None, body))
+
     def report(self, node: str, used: int, system: int, **pods: int) -> None:
         """A NodeMetric in milli-CPU."""
         cpu = {name: {"resources": {"cpu": f"{value}m"}} for name, value in (("nodeUsage", used), ("systemUsage", system))}
         each = [{"namespace": "d", "name": name, "podUsage": {"resources": {"cpu": f"{value}m"}}} for name, value in pods.items()]
-        self.store("nodemetric.slo.koordinator.sh", node, {"metadata": {}, "status": {"nodeMetric": cpu, "podsMetric": each}})
+        self.store("nodemetric.slo.koordinator.sh", node, {"metadata": {}, "status": {"nodeMetric": cpu, "podsMetric": each}}, "kubelet-n")
 
 
 @pytest.mark.parametrize("churn", [False, True])
@@ -79,6 +91,50 @@ def test_a_target_is_cool_without_pods_that_left_before_its_report(system: int, 
     told.store("podmigrationjob.scheduling.koordinator.sh", "j", job)
     told.pod("web", "hot", deletionTimestamp="now")
     assert not told.said if cool else told.said
+
+
+@pytest.mark.parametrize(("reported", "cool"), [(True, True), (False, False)])
+def test_a_target_counts_what_left_for_it_and_is_in_no_report(reported: bool, cool: bool) -> None:
+    told = Told(TargetsStayCool)
+    told.store("node", "n", {"status": {"capacity": {"cpu": "6"}}})
+    told.report("hot", 5000, 150, web=1000, api=1000)
+    told.pod("mild", "n")
+    told.report("n", 2200, 150, mild=2050)
+    for name in ("web", "api"):
+        told.pod(name, "hot")
+        told.time += 10.0
+        if reported and name == "api":  # web is on the target by now, and used less than at home
+            told.report("n", 2500, 150, mild=2350)
+            told.time += 30.0
+        job = {"spec": {"podRef": {"uid": name}}, "status": {"phase": "Running", "nodeName": "n"}}
+        told.store("podmigrationjob.scheduling.koordinator.sh", name, job)
+        told.pod(name, "hot", deletionTimestamp="now")
+    assert not told.said if cool else told.said
+
+
+@pytest.mark.parametrize(("rooms", "said"), [((400, 300), False), ((200, 200), True)])
+def test_a_quota_does_not_wait_for_what_others_owe_where_room_is_in_pieces(rooms: tuple[int, int], said: bool) -> None:
+    told = Told(MinimumIsReturned)
+    for name, least in (("a", 1), ("b", 2)):
+        told.store("elasticquota.scheduling.sigs.k8s.io", f"d/{name}", {"metadata": {"name": name}, "spec": {"min": {"cpu": str(least)}}})
+    for node, room in zip("mn", rooms, strict=True):
+        told.store("node", node, {"status": {"allocatable": {"cpu": "2"}}})
+        told.quota_pod(f"lent-{node}", "a", 2000 - room, node)
+    told.quota_pod("waits", "b", 500)
+    told.time += 60.0
+    assert bool(list(told.rule.end())) is said
+
+
+@pytest.mark.parametrize(("offered", "said"), [("1500", False), ("1400", True), ("", True)])
+def test_what_is_left_of_a_node_is_offered(offered: str, said: bool) -> None:
+    told = Told(WhatIsLeftIsOffered)
+    told.history.programs.append("manager-a")
+    batch = {"kubernetes.io/batch-cpu": offered} if offered else {}
+    told.store("node", "n", {"status": {"capacity": {"cpu": "6"}, "allocatable": {"cpu": "6", **batch}}})
+    for _ in range(2):
+        told.time += 20.0
+        told.report("n", 600, 100)
+    assert bool(list(told.rule.end())) is said
 
 
 def test_a_report_that_says_the_same_is_no_other_one() -> None:

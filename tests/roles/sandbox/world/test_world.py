@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from roles.sandbox.cli import command
-from roles.sandbox.world import hunting
+from roles.sandbox.world import hunting, runner
 from roles.sandbox.world.faults import KINDS
 from roles.sandbox.world.invariants.registry import INVARIANTS
 from roles.sandbox.world.mutants.planting import USUAL, Mutant
@@ -22,8 +22,6 @@ from roles.sandbox.world.runner import Result
 
 ROOT = Path(__file__).resolve().parents[4]
 SMALL = ["--nodes=2", "--pods=8", "--minutes=0.5", "--faults=4"]
-WANTED = {"BatchIsHeld", "NobodyIsKilledByLimits", "PinnedIsLeftAlone", "ResizesTakeEffect", "ServicesAreNotHeldUp", "StartsEnd"}
-"""Rules that still want a mutant of their own."""
 _PLANT = """
 import os
 from roles.sandbox.world import runner
@@ -70,7 +68,7 @@ def test_every_rule_names_its_mutant_and_every_world_can_be_lived() -> None:
     """A rule that no planted defect names may be one that never speaks."""
     rules = {kind.__name__ for kind in INVARIANTS}
     named = {mutant.rule for mutant in MUTANTS.values() if mutant.rule}
-    assert named == rules - WANTED, sorted(named ^ (rules - WANTED))
+    assert named == rules, sorted(named ^ rules)
     assert len(MUTANTS) >= 40
     for mutant in MUTANTS.values():
         spec = hunting.aim(replace(USUAL, seed=3), mutant)  # raises TypeError for a field that worlds do not have
@@ -108,6 +106,13 @@ def test_a_mutant_with_a_rule_is_hunted_until_that_one_speaks_alone() -> None:
     assert catch.row() == hunting.Row("m", ("GangWhole", "BoundOnce"), ("BoundOnce", "GangWhole"), 3)
 
 
+def test_what_a_rule_says_of_the_same_world_without_the_defect_betrays_nothing() -> None:
+    catch = hunting.Catch(Mutant("m", "", lambda: None))
+    told, sound = (Result(3, "", 0, 0.0, tuple((0.0, name, "") for name in names), (), 0.0) for names in (["BoundOnce"], ["BoundOnce"]))
+    catch.see(told, sound)
+    assert (catch.lived, catch.first, catch.settled) == (1, None, False)
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(400)
 def test_a_planted_defect_is_betrayed_and_shrunk() -> None:
@@ -130,6 +135,17 @@ from roles.sandbox.world.world import Spec
 print(runner.run(Spec(), mutate=lambda: time.sleep(60), limit=0.5).failure)
 """
     assert python("-c", code).stdout.strip() == "it took too long"
+
+
+def test_what_killed_worlds_left_behind_is_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runner, "_FRESH", -1.0)
+    monkeypatch.setattr(runner, "_MEMORY", str(tmp_path))
+    (tmp_path / "koord-world-dead" / "hosts").mkdir(parents=True)
+    (tmp_path / "another").mkdir()
+    with runner._scratch() as living:
+        assert runner.sweep(tmp_path) == [tmp_path / "koord-world-dead"]
+        assert living.is_dir()
+    assert [path.name for path in tmp_path.iterdir()] == ["another"]
 
 
 def test_bad_flags_are_said() -> None:
