@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from koord.apiserver import defaulting
-from koord.apiserver.validation import kinds
+from koord.apiserver.validation import devices, kinds
 from koord.apiserver.validation.crds import check_crd_update
 from koord.apiserver.validation.pods import check_pod_part, check_pod_update
 
@@ -65,6 +65,9 @@ STRATEGIES: dict[tuple[str, str], Strategy] = {
     ("batch", "Job"): Strategy(defaulting.create_job),
     ("networking.k8s.io", "NetworkPolicy"): Strategy(warning="this API server has no network that could enforce NetworkPolicies"),
     ("policy", "PodDisruptionBudget"): Strategy(status=_BUDGET),
+    ("resource.k8s.io", "ResourceClaim"): Strategy(check_update=devices.check_claim_update, check_part=devices.check_claim_part),
+    ("resource.k8s.io", "ResourceClaimTemplate"): Strategy(check_update=devices.check_template_update),
+    ("resource.k8s.io", "ResourceSlice"): Strategy(check_update=devices.check_slice_update),
     ("scheduling.k8s.io", "PriorityClass"): Strategy(check_update=kinds.check_priority_class_update),
 }
 

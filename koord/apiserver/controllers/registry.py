@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
+from koord.apiserver.controllers.claims import ClaimController
 from koord.apiserver.controllers.crds import CustomResources
 from koord.apiserver.controllers.disruption import DisruptionController, QuotaController
 from koord.apiserver.controllers.gc import GarbageCollector, NamespaceController
@@ -81,6 +82,7 @@ CONTROLLERS: tuple[ControllerRow, ...] = (
     ControllerRow("garbagecollector", GarbageCollector),
     ControllerRow("event-ttl", EventExpiry),
     ControllerRow("resourcequota", QuotaController),
+    ControllerRow("resourceclaim", ClaimController),
     ControllerRow("disruption", DisruptionController, default_on=False),
 )
 

@@ -34,6 +34,8 @@ _LIST_KEYS: dict[tuple[str, str], tuple[str, ...]] = {
     ("V1PodStatus", "podIPs"): ("ip",),
     ("V1PodStatus", "resourceClaimStatuses"): _NAME,
     ("V1NodeStatus", "addresses"): _TYPE,
+    ("V1ResourceClaimStatus", "reservedFor"): ("uid",),
+    ("V1ResourceClaimStatus", "devices"): ("driver", "device", "pool", "shareID"),
     ("V1ServiceSpec", "ports"): ("port", "protocol"),
     ("V1ServiceAccount", "secrets"): _NAME,
     ("V1MutatingWebhookConfiguration", "webhooks"): _NAME,
@@ -50,6 +52,7 @@ _ATOMIC_TYPES = frozenset(
         "V1LabelSelector", "V1SecretKeySelector", "V1ConfigMapKeySelector", "V1ObjectReference", "V1LocalObjectReference", "V1NodeSelector",
         "V1NodeSelectorTerm", "V1ResourceFieldSelector", "V1ObjectFieldSelector", "V1TypedLocalObjectReference", "V1TopologySelectorTerm",
         "V1ScopeSelector", "V1SecretReference", "V1OwnerReference", "V1RoleRef", "RbacV1Subject", "V1FileKeySelector",
+        "V1DeviceClaim", "V1AllocationResult", "V1ResourceSliceSpec",
     }
 )  # fmt: skip
 _ATOMIC_MAPS = {("V1PodSpec", "nodeSelector"), ("V1ServiceSpec", "selector"), ("V1ReplicationControllerSpec", "selector")}
