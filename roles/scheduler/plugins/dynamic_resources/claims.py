@@ -140,11 +140,11 @@ class Claims(DeviceColumns):
         for key in [key for key, mine in self.assumed.items() if mine.pod == uid]:
             self.forget(key, uid)
         for key in self._reserved.pop(uid, ()):
-            claim = self.claims.get(key)
-            if claim is not None:
-                left = tuple(consumer for consumer in claim.status.reserved_for if consumer.uid != uid)
-                status = replace(claim.status, reserved_for=left, allocation=claim.status.allocation if left else None)
-                self.claims[key] = replace(claim, status=status)
+            known = self.claims.get(key)
+            if known is not None:
+                left = tuple(consumer for consumer in known.status.reserved_for if consumer.uid != uid)
+                status = replace(known.status, reserved_for=left, allocation=known.status.allocation if left else None)
+                self.claims[key] = replace(known, status=status)
                 self._count(key)
 
     # ---------------------------------------------------------------- what it means
