@@ -364,6 +364,19 @@ class PodIP(Projection):
     ip: str = ""
 
 
+class PodResourceClaimStatus(Projection):
+    """Which claim was made for an entry of spec.resourceClaims; None when the pod needs none."""
+
+    name: str = ""
+    resource_claim_name: str | None = None
+
+
+class PodExtendedResourceClaimStatus(Projection):
+    """The claim that stands for a pod's extended resources."""
+
+    resource_claim_name: str = ""
+
+
 class PodStatus(Projection):
     """core/v1 PodStatus."""
 
@@ -384,6 +397,8 @@ class PodStatus(Projection):
     allocated_resources: ResourceList = {}
     resources: ResourceRequirements | None = None
     observed_generation: int = 0
+    resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
+    extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
 
 
 class Pod(Object):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from koord.apiserver import defaulting
 from koord.apiserver.store import Obj
-from koord.apiserver.validation import crds, kinds  # noqa: F401 - registers its checks
+from koord.apiserver.validation import crds, devices, kinds  # noqa: F401 - registers its checks
 from koord.apiserver.validation.pods import check_pod_part, check_pod_update
 
 if TYPE_CHECKING:
@@ -57,6 +57,9 @@ STRATEGIES: dict[tuple[str, str], Strategy] = {
     ("batch", "Job"): Strategy(defaulting.create_job),
     ("networking.k8s.io", "NetworkPolicy"): Strategy(warning="this API server has no network that could enforce NetworkPolicies"),
     ("policy", "PodDisruptionBudget"): Strategy(status=_BUDGET),
+    ("resource.k8s.io", "ResourceClaim"): Strategy(check_update=devices.check_claim_update, check_part=devices.check_claim_part),
+    ("resource.k8s.io", "ResourceClaimTemplate"): Strategy(check_update=devices.check_template_update),
+    ("resource.k8s.io", "ResourceSlice"): Strategy(check_update=devices.check_slice_update),
 }
 
 

@@ -48,7 +48,7 @@ SCHEDULER: Final[Mapping[str, str]] = {
     "DisableCSIStorageCapacityInformer": _NOTHING + "kinds that the API server does not serve are not asked for.",
     "CompatiblePodDisruptionBudget": _NOTHING + "versions that the API server does not serve are not asked for.",
     "DisablePodDisruptionBudgetInformer": _NOTHING + "kinds that the API server does not serve are not asked for.",
-    "DisableDynamicResourceAllocationInformer": _NOTHING + "no claims of dynamic resource allocation are watched.",
+    "DisableDynamicResourceAllocationInformer": _NOTHING + "kinds that the API server does not serve are not asked for.",
 }
 
 MANAGER: Final[Mapping[str, str]] = {

@@ -64,6 +64,7 @@ TYPES: dict[str, dict[str, Field]] = {
     "NodeStatus": {"conditions": _by("type"), "addresses": _by("type")},
     "ServiceSpec": {"ports": _by("port")},
     "CSINodeSpec": {"drivers": _by("name")},
+    "ResourceClaimStatus": {"reservedFor": _by("uid")},
 }
 
 _META = {"metadata": _of("ObjectMeta")}
@@ -88,6 +89,7 @@ KINDS: dict[str, dict[str, Field]] = {
     "CronJob": {**_META, "spec": _of("CronJobSpec")},
     "PodDisruptionBudget": _CONDITIONED,
     "CSINode": {**_META, "spec": _of("CSINodeSpec")},
+    "ResourceClaim": {**_META, "status": _of("ResourceClaimStatus")},
     "MutatingWebhookConfiguration": {**_META, "webhooks": _by("name")},
     "ValidatingWebhookConfiguration": {**_META, "webhooks": _by("name")},
 }

@@ -47,10 +47,13 @@ def message_type(name: str) -> Type:
 
 
 class Environment:
-    """The variables (by name, with their types) and functions that expressions may use."""
+    """The variables (by name, with their types) and functions that expressions may use. `devices`: with what selectors of devices
+    have beyond that."""
 
-    def __init__(self, variables: Mapping[str, Type], *, pool: Any = None, allows: Allows | None = None) -> None:
-        self._env = cel.NewEnv(pool or library.pool(), library.config(), variables=dict(variables), extensions=library.extensions(allows))
+    def __init__(self, variables: Mapping[str, Type], *, pool: Any = None, allows: Allows | None = None, devices: bool = False) -> None:
+        config = library.config("bindings") if devices else library.config()
+        functions = library.extensions(allows, semver=devices)
+        self._env = cel.NewEnv(pool or library.pool(), config, variables=dict(variables), extensions=functions)
 
     def compile(self, expression: str, *results: str) -> Program:
         """Raises CelError for what is no expression here, or can be of none of the types `results`."""

@@ -19,10 +19,11 @@ from cel_expr_python import cel
 from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_pb2, message_factory, struct_pb2, timestamp_pb2, wrappers_pb2
 
 from koord.api.quantity import Quantity, QuantityError
+from koord.apiserver.cel import versions
 from koord.apiserver.schema.structural import compiled_pattern
 
 Text = cel.Type.STRING
-_OPAQUE = ("Quantity", "URL", "IP", "CIDR", "Authorizer", "Check", "Decision")
+_OPAQUE = ("Quantity", "URL", "IP", "CIDR", "Authorizer", "Check", "Decision", "Semver")
 WELL_KNOWN_FILES = tuple(f"google/protobuf/{name}.proto" for name in ("struct", "timestamp", "duration"))
 
 
@@ -66,6 +67,26 @@ def _quantity(text: str) -> Any:
         return _made("Quantity", str(Quantity(text)))
     except QuantityError as error:
         raise ValueError(str(error)) from None
+
+
+def quantity(text: str) -> Any:
+    """The value of a quantity. Raises ValueError."""
+    return _quantity(text)
+
+
+def _semver(text: str) -> Any:
+    if not versions.valid(text):
+        raise ValueError(f"{json.dumps(text)} is no semantic version")
+    return _made("Semver", text)
+
+
+def semver(text: str) -> Any:
+    """The value of a semantic version. Raises ValueError."""
+    return _semver(text)
+
+
+def _number(at: int, value: Any) -> int:
+    return versions.numbers(value.text)[at]
 
 
 def _is(make: Callable[[str], Any]) -> Callable[[str], bool]:
@@ -179,20 +200,19 @@ def _as_account(question: Any, namespace: str, name: str) -> Any:
 # -- declarations --------------------------------------------------------------------------------------------------------------------
 
 
-_STANDARD = "name: kubernetes\nextensions: [" + ", ".join(
-    f"{{name: {name}}}" for name in ("strings", "optional", "sets", "two-var-comprehensions")
-) + "]\n"  # fmt: skip
+_STANDARD = ("strings", "optional", "sets", "two-var-comprehensions")
 
 
-@lru_cache(maxsize=1)
-def config() -> Any:
-    """The extensions of CEL itself that Kubernetes has."""
-    return cel.NewEnvConfigFromYaml(_STANDARD)
+@lru_cache(maxsize=4)
+def config(*more: str) -> Any:
+    """The extensions of CEL itself that Kubernetes has everywhere, and `more` by name."""
+    names = ", ".join(f"{{name: {name}}}" for name in (*_STANDARD, *more))
+    return cel.NewEnvConfigFromYaml(f"name: kubernetes\nextensions: [{names}]\n")
 
 
-def extensions(allows: Callable[[dict[str, Any]], tuple[bool, str]] | None = None) -> list[Any]:
-    """What Kubernetes adds. `allows` answers the authorizer's questions: whether, and why."""
-    made = [*_functions()]
+def extensions(allows: Callable[[dict[str, Any]], tuple[bool, str]] | None = None, *, semver: bool = False) -> list[Any]:
+    """What Kubernetes adds. `allows` answers the authorizer's questions: whether, and why. `semver`: with semantic versions."""
+    made = [*_functions(semver=semver), *(_versions() if semver else ())]
     if allows is not None:
         made += _authorization(allows)
     return [cel.CelExtension("kubernetes", made)]
@@ -204,10 +224,11 @@ def _function(name: str, *overloads: tuple[Any, list[Any], Callable[..., Any]], 
     return cel.FunctionDecl(name, made)
 
 
-def _functions() -> list[Any]:
+def _functions(*, semver: bool) -> list[Any]:
     yes, whole, real, any_ = cel.Type.BOOL, cel.Type.INT, cel.Type.DOUBLE, cel.Type.DYN
     many, texts = cel.Type.List(any_), cel.Type.List(Text)
     quantity, url, ip, cidr = (_type(name) for name in _OPAQUE[:4])
+    compared = any_ if semver else quantity  # the library cannot tell overloads for two sorts of messages apart
 
     def plain(name: str, result: Any, given: list[Any], impl: Callable[..., Any]) -> Any:
         return _function(name, (result, given, impl), member=False)
@@ -244,9 +265,9 @@ def _functions() -> list[Any]:
         member("sign", whole, [quantity], lambda value: (_of(value) > Quantity(0)) - (_of(value) < Quantity(0))),
         _function("add", *((quantity, [quantity, other], partial(_plus, sign=1)) for other in (quantity, whole))),
         _function("sub", *((quantity, [quantity, other], partial(_plus, sign=-1)) for other in (quantity, whole))),
-        member("isGreaterThan", yes, [quantity, quantity], lambda a, b: _of(a) > _of(b)),
-        member("isLessThan", yes, [quantity, quantity], lambda a, b: _of(a) < _of(b)),
-        member("compareTo", whole, [quantity, quantity], lambda a, b: (_of(a) > _of(b)) - (_of(a) < _of(b))),
+        member("isGreaterThan", yes, [compared, compared], lambda a, b: _compare(a, b) > 0),
+        member("isLessThan", yes, [compared, compared], lambda a, b: _compare(a, b) < 0),
+        member("compareTo", whole, [compared, compared], _compare),
         plain("isIP", yes, [Text], _is(_ip)),
         _function("ip", (ip, [Text], _ip), member=False),
         plain("ip.isCanonical", yes, [Text], lambda text: _ip(text).text == text),
@@ -265,6 +286,24 @@ def _functions() -> list[Any]:
     ]
 
 
+def _versions() -> list[Any]:
+    """Semantic versions."""
+    kind = _type("Semver")
+    numbers = (_function(part, (cel.Type.INT, [kind], partial(_number, at))) for at, part in enumerate(("major", "minor", "patch")))
+    return [
+        _function("isSemver", (cel.Type.BOOL, [Text], _is(_semver)), member=False),
+        _function("semver", (kind, [Text], _semver), member=False),
+        *numbers,
+    ]
+
+
+def _compare(one: Any, other: Any) -> int:
+    """Two quantities, or two semantic versions."""
+    if one.DESCRIPTOR.name == other.DESCRIPTOR.name == "Semver":
+        return versions.compare(one.text, other.text)
+    return (_of(one) > _of(other)) - (_of(one) < _of(other))
+
+
 def _link_local_multicast(value: Any) -> bool:
     address = _address(value)
     return address in ipaddress.ip_network("224.0.0.0/24" if address.version == 4 else "ff02::/16")
@@ -279,7 +318,7 @@ def _global_unicast(value: Any) -> bool:
 
 def _authorization(allows: Callable[[dict[str, Any]], tuple[bool, str]]) -> list[Any]:
     yes = cel.Type.BOOL
-    asker, check, decision = (_type(name) for name in _OPAQUE[4:])
+    asker, check, decision = (_type(name) for name in _OPAQUE[4:7])
 
     def decide(question: Any, verb: str) -> Any:
         allowed, why = allows({**json.loads(question.text), "verb": verb})

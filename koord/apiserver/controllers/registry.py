@@ -7,6 +7,7 @@ from collections import deque
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from koord.apiserver.controllers.claims import ClaimController
 from koord.apiserver.controllers.crds import CustomResources
 from koord.apiserver.controllers.disruption import DisruptionController, QuotaController
 from koord.apiserver.controllers.gc import GarbageCollector, NamespaceController
@@ -73,6 +74,7 @@ CONTROLLERS: tuple[ControllerRow, ...] = (
     ControllerRow("garbagecollector", GarbageCollector),
     ControllerRow("event-ttl", EventExpiry),
     ControllerRow("resourcequota", QuotaController),
+    ControllerRow("resourceclaim", ClaimController),
     ControllerRow("disruption", DisruptionController, default_on=False),
 )
 

@@ -26,7 +26,7 @@ Path_ = tuple[Any, str | int] | None
 _TABLE = Path(__file__).with_name("builtin.json")
 
 # optional strings that are pointers in the API: "" says something there
-_KEPT_STRINGS = frozenset({"storageClassName", "runtimeClassName", "ingressClassName", "volumeAttributesClassName"})
+_KEPT_STRINGS = frozenset({"storageClassName", "runtimeClassName", "ingressClassName", "volumeAttributesClassName", "string", "version"})
 # booleans that are plain values: false is the same as absent
 _PLAIN_BOOLS = frozenset(
     {

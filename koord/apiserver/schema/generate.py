@@ -22,22 +22,25 @@ OUTPUT = Path(__file__).with_name("builtin.json")
 # what the package's types do not tell: quantities are strings there, micro times are times, int-or-string is an object
 _QUANTITY_MAPS = {
     "limits", "requests", "capacity", "allocatable", "overhead", "hard", "used", "default", "defaultRequest", "max", "min",
-    "maxLimitRequestRatio", "allocatedResources", "podFixed",
+    "maxLimitRequestRatio", "allocatedResources", "podFixed", "consumedCapacity",
 }  # fmt: skip
 _QUANTITIES = {
     "V1EmptyDirVolumeSource.sizeLimit", "V1ResourceFieldSelector.divisor", "V2MetricTarget.averageValue", "V2MetricTarget.value",
     "V2MetricValueStatus.averageValue", "V2MetricValueStatus.value", "V1CSIStorageCapacity.capacity",
-    "V1CSIStorageCapacity.maximumVolumeSize", "V2HPAScalingRules.tolerance",
+    "V1CSIStorageCapacity.maximumVolumeSize", "V2HPAScalingRules.tolerance", "V1Counter.value", "V1DeviceCapacity.value",
+    "V1CapacityRequestPolicy.default", "V1CapacityRequestPolicyRange.max", "V1CapacityRequestPolicyRange.min",
+    "V1CapacityRequestPolicyRange.step",
 }  # fmt: skip
 _MICRO = {
     "V1LeaseSpec.acquireTime", "V1LeaseSpec.renewTime", "CoreV1Event.eventTime", "EventsV1Event.eventTime",
     "CoreV1EventSeries.lastObservedTime", "EventsV1EventSeries.lastObservedTime",
 }  # fmt: skip
-_SPECIAL = {"V1CustomResourceValidation.openAPIV3Schema": "o"}
+_SPECIAL = {"V1CustomResourceValidation.openAPIV3Schema": "o", "V1CapacityRequestPolicy.validValues": "[q"}
 _NAMES = {
     ("", "Event"): "CoreV1Event",
     ("events.k8s.io", "Event"): "EventsV1Event",
     ("autoscaling", "HorizontalPodAutoscaler"): "V2HorizontalPodAutoscaler",
+    ("resource.k8s.io", "ResourceClaim"): "ResourceV1ResourceClaim",
 }
 _EXTRA = ("V1Eviction", "V1Scale", "V1DeleteOptions", "AuthenticationV1TokenRequest")
 _SCALARS = {"str": "s", "int": "i", "float": "n", "bool": "b", "datetime": "t", "bytes": "y", "object": "o", "date": "t"}

@@ -117,7 +117,7 @@ def system_usage(metric: NodeMetric, above: int) -> tuple[Amount, Amount]:
 
 
 @dataclass(slots=True)
-class HighPriority:
+class PodSums:
     """Sums over the high-priority pods of a node, cpu in milli and memory in bytes."""
 
     dangling: Amount
@@ -138,7 +138,7 @@ class Totals:
     prod: Amount
     """Requests of Prod pods and of those without a class."""
     metric: NodeMetric | None = None
-    high: HighPriority | None = None
+    high: PodSums | None = None
     """Of the pods and this report."""
 
 
@@ -182,7 +182,7 @@ class NodePods(Sequence[PodInput]):
             self._totals = Totals(len(self.pods), (sum(pod.cpu for pod in prod), sum(pod.memory for pod in prod)))
         return self._totals
 
-    def high(self, metric: NodeMetric) -> HighPriority:
+    def high(self, metric: NodeMetric) -> PodSums:
         """Sums over the high-priority pods with what this report says that they use. Raises QuantityError."""
         totals = self.totals
         if totals.high is None or totals.metric is not metric:
@@ -190,7 +190,7 @@ class NodePods(Sequence[PodInput]):
         return totals.high
 
 
-def _high(pods: Iterable[PodInput], metric: NodeMetric) -> HighPriority:
+def _high(pods: Iterable[PodInput], metric: NodeMetric) -> PodSums:
     reported = {key: (priority, cpu, memory) for key, priority, cpu, memory in _reported(metric)}
     used_cpu = used_memory = cpu = memory = max_cpu = max_memory = bare_cpu = bare_memory = 0
     for pod in pods:
@@ -210,7 +210,7 @@ def _high(pods: Iterable[PodInput], metric: NodeMetric) -> HighPriority:
         max_memory += pod.memory if pod.memory > now_memory else now_memory
     rest = [amount for priority, *amount in reported.values() if priority not in LOW_CLASSES]
     dangling = sum(a[0] for a in rest), sum(a[1] for a in rest)
-    return HighPriority(
+    return PodSums(
         dangling,
         used=(used_cpu + bare_cpu + dangling[0], used_memory + bare_memory + dangling[1]),
         request=(cpu, memory),

@@ -167,12 +167,12 @@ class PodTopologySpreadArgs(PluginArgs):
 
 
 class DynamicResourcesArgs(PluginArgs):
-    """DynamicResources: limits of allocating claims, of which there is none here; read so that a file that sets them is accepted."""
+    """DynamicResources: limits of allocating claims."""
 
     filter_timeout: Seconds = 10.0
-    """Accepted and left alone: claims are not allocated here."""
+    """Accepted and left alone: the search for an allocation on one node ends after 20,000 tries, however fast the machine is."""
     binding_timeout: Seconds = 600.0
-    """Accepted and left alone: claims are not allocated here."""
+    """Accepted and left alone: devices with binding conditions, which would have to be waited for, are not allocated."""
 
 
 class DefaultPreemptionArgs(PluginArgs):

@@ -47,7 +47,7 @@ MULTI_POINT = (
     DefaultPlugin("VolumeZone"),
     DefaultPlugin("PodTopologySpread", 2),
     DefaultPlugin("InterPodAffinity", 2),
-    DefaultPlugin("DynamicResources"),
+    DefaultPlugin("DynamicResources", 2),
     DefaultPlugin("DefaultPreemption"),
     DefaultPlugin("NodeResourcesBalancedAllocation", 1),
     DefaultPlugin("ImageLocality", 1),

@@ -8,7 +8,6 @@ from typing import Any
 from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cluster.tolerations import UNSCHEDULABLE_TAINT, first_untolerated
-from roles.scheduler.config.args import DynamicResourcesArgs
 from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.events import NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.interfaces import Codes, Filter, NodeSet, PreEnqueue, PreFilter, QueueSort, Rejection
@@ -64,21 +63,6 @@ class NodeUnschedulable(PreFilter, Filter):
 
 def _became_schedulable(pod: PodInfo, event: ClusterEvent) -> bool:
     return event.new is not None and not event.new.unschedulable
-
-
-class DynamicResources(PreFilter):
-    """Refuses pods with resource claims (`spec.resourceClaims`): this scheduler allocates none, and a kubelet does not start a pod whose
-    claims nobody has allocated."""
-
-    name = "DynamicResources"
-    Args = DynamicResourcesArgs
-
-    def pre_filter(self, ctx: CycleContext) -> Status:
-        claims = ctx.pod.shape.template.spec.resource_claims
-        if not claims:
-            return SKIP
-        wanted = ", ".join(claim.name for claim in claims)
-        return unresolvable(f"pod has resource claims ({wanted}), and this scheduler does not do dynamic resource allocation")
 
 
 class NodeName(PreFilter):

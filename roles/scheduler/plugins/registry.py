@@ -4,13 +4,14 @@ from __future__ import annotations
 
 from roles.scheduler.framework.interfaces import Plugin
 from roles.scheduler.framework.registry import Registry
-from roles.scheduler.plugins.basic import DynamicResources, NodeName, NodeUnschedulable, PrioritySort, SchedulingGates
+from roles.scheduler.plugins.basic import NodeName, NodeUnschedulable, PrioritySort, SchedulingGates
 from roles.scheduler.plugins.coscheduling.plugin import Coscheduling
 from roles.scheduler.plugins.declared_features import NodeDeclaredFeatures
 from roles.scheduler.plugins.default_binder import DefaultBinder
 from roles.scheduler.plugins.default_pre_bind import DefaultPreBind
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.device_share.plugin import DeviceShare
+from roles.scheduler.plugins.dynamic_resources.plugin import DynamicResources
 from roles.scheduler.plugins.elastic_quota.plugin import ElasticQuota
 from roles.scheduler.plugins.fit_plus import NodeResourcesFitPlus
 from roles.scheduler.plugins.image_locality import ImageLocality

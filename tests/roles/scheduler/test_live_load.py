@@ -145,17 +145,3 @@ def test_the_least_used_node_is_chosen(scheduler: Any) -> None:
             assert await live.bound("p") == "idle"
 
     asyncio.run(run())
-
-
-@pytest.mark.feature("SCH-KS-01")
-def test_a_pod_with_resource_claims_is_refused_and_told_why(scheduler: Any) -> None:
-    async def run() -> None:
-        async with scheduler() as live:
-            await live.node("n")
-            await live.pod("p", resourceClaims=[{"name": "gpu", "resourceClaimName": "mine"}])
-            text = "pod has resource claims (gpu), and this scheduler does not do dynamic resource allocation"
-            assert text in (await live.refused("p"))["message"]
-            await live.pod("q")
-            assert await live.bound("q") == "n"
-
-    asyncio.run(run())

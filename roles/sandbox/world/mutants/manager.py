@@ -26,9 +26,10 @@ def _silence() -> None:
     sorts=("service",),
 )
 def _whole_node() -> None:
-    from roles.manager.noderesource.formula import HighPriority
+    from roles.manager.noderesource.inputs import PodSums
 
-    replace("roles.manager.noderesource.batch:sum_pods", lambda inputs, used, dangling: HighPriority([0, 0], [0, 0], [0, 0]))
+    none = (0, 0)
+    replace("roles.manager.noderesource.inputs:_high", lambda pods, metric: PodSums(none, none, none, none, none))
 
 
 @MUTANTS.add(

@@ -1,0 +1,248 @@
+"""What is checked of the kinds of `resource.k8s.io`, beside the rules of `schema/rules.json`: claims, templates, classes and slices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from koord.apiserver.cel import devices as selectors
+from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
+from koord.apiserver.schema.builtin import Path_, path_text
+from koord.apiserver.schema.formats import now
+from koord.apiserver.schema.rules import checking, defaulting
+from koord.apiserver.validation.pods import amount
+
+Obj = dict[str, Any]
+
+_RESULTS = 32  # devices of one claim, and requests
+_CONSTRAINTS = _CONFIGS = _SELECTORS = 32
+_ALTERNATIVES = 8
+_CONSUMERS = 256
+_DEVICES, _DEVICES_ADVANCED = 128, 64
+_VALUES = ("bool", "bools", "int", "ints", "string", "strings", "version", "versions")
+_IMMUTABLE = "field is immutable"
+
+
+def _too_many(path: str, found: int, most: int, causes: list[Cause]) -> None:
+    if found > most:
+        causes.append(Cause("FieldValueTooMany", path, f"Too many: {found}: must have at most {most} items"))
+
+
+def _repeated(path: str, names: Iterable[Any], causes: list[Cause], key: str = "") -> None:
+    seen = set()
+    for at, name in enumerate(names):
+        if name and name in seen:
+            causes.append(duplicate(f"{path}[{at}]{key}", name))
+        seen.add(name)
+
+
+@defaulting("V1DeviceTaint")
+def _taint(taint: Obj) -> None:
+    taint.setdefault("timeAdded", now())
+
+
+# -- claims --------------------------------------------------------------------------------------------------------------------------
+
+
+@checking("V1DeviceClaim")
+def _claim(claim: Obj, path: Path_, causes: list[Cause]) -> None:
+    """Requests with names of their own; constraints and configurations that speak of them."""
+    where = path_text(path)
+    requests = claim.get("requests") or []
+    _too_many(f"{where}.requests", len(requests), _RESULTS, causes)
+    _repeated(f"{where}.requests", (request.get("name") for request in requests), causes, ".name")
+    names = {request.get("name") for request in requests}
+    names |= {f"{request.get('name')}/{sub.get('name')}" for request in requests for sub in request.get("firstAvailable") or ()}
+    for part, most in (("constraints", _CONSTRAINTS), ("config", _CONFIGS)):
+        listed = claim.get(part) or []
+        _too_many(f"{where}.{part}", len(listed), most, causes)
+        for at, item in enumerate(listed):
+            for number, name in enumerate(item.get("requests") or ()):
+                if name not in names:
+                    text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
+                    causes.append(invalid_value(f"{where}.{part}[{at}].requests[{number}]", name, text))
+
+
+@checking("V1DeviceConstraint")
+def _constraint(constraint: Obj, path: Path_, causes: list[Cause]) -> None:
+    where = path_text(path)
+    given = [key for key in ("matchAttribute", "distinctAttribute") if constraint.get(key)]
+    if not given:
+        causes.append(required(where, "one of matchAttribute or distinctAttribute is required"))
+    if len(given) == 2:
+        causes.append(invalid_value(where, constraint, "exactly one of matchAttribute or distinctAttribute is required"))
+    for key in given:
+        domain, slash, name = constraint[key].partition("/")
+        if not (domain and slash and name):
+            causes.append(invalid_value(f"{where}.{key}", constraint[key], "must include a domain"))
+
+
+@checking("V1DeviceRequest")
+def _request(request: Obj, path: Path_, causes: list[Cause]) -> None:
+    where, alternatives = path_text(path), request.get("firstAvailable") or []
+    if ("exactly" in request) == bool(alternatives):
+        text = "exactly one of `exactly` or `firstAvailable` is required"
+        causes.append(invalid_value(where, request, text) if alternatives else required(where, text))
+    _too_many(f"{where}.firstAvailable", len(alternatives), _ALTERNATIVES, causes)
+    _repeated(f"{where}.firstAvailable", (sub.get("name") for sub in alternatives), causes, ".name")
+
+
+@checking("V1ExactDeviceRequest", "V1DeviceSubRequest")
+def _wanted(request: Obj, path: Path_, causes: list[Cause]) -> None:
+    where, mode, count = path_text(path), request.get("allocationMode"), request.get("count", 0)
+    if mode == "All" and count:
+        causes.append(invalid_value(f"{where}.count", count, "must not be specified when allocationMode is 'All'"))
+    if mode == "ExactCount" and count <= 0:
+        causes.append(invalid_value(f"{where}.count", count, "must be greater than zero"))
+    for name, value in ((request.get("capacity") or {}).get("requests") or {}).items():
+        amount(value, f"{where}.capacity.requests[{name}]", causes)
+    _check_selectors(request, where, causes)
+
+
+@checking("V1DeviceToleration")
+def _toleration(toleration: Obj, path: Path_, causes: list[Cause]) -> None:
+    where, exists = path_text(path), toleration.get("operator") == "Exists"
+    if not toleration.get("key") and not exists:
+        causes.append(invalid_value(f"{where}.operator", toleration.get("operator"), 'must be "Exists" when `key` is empty'))
+    if exists and toleration.get("value"):
+        causes.append(invalid_value(f"{where}.value", toleration["value"], 'must be empty when `operator` is "Exists"'))
+
+
+def _check_selectors(holder: Obj, where: str, causes: list[Cause]) -> None:
+    listed = holder.get("selectors") or []
+    _too_many(f"{where}.selectors", len(listed), _SELECTORS, causes)
+    for at, selector in enumerate(listed):
+        place = f"{where}.selectors[{at}].cel"
+        if "cel" not in selector:
+            causes.append(required(place))
+            continue
+        expression = selector["cel"].get("expression") or ""
+        if not expression:
+            causes.append(required(f"{place}.expression"))
+        elif len(expression) > selectors.MAX_LENGTH:
+            causes.append(Cause("FieldValueTooLong", f"{place}.expression", f"Too long: may not be more than {selectors.MAX_LENGTH} bytes"))
+        else:
+            try:
+                selectors.compiled(expression)
+            except selectors.CelError as error:
+                causes.append(invalid_value(f"{place}.expression", expression, str(error)))
+
+
+def check_claim_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """A claim asks for the same as long as it is there."""
+    if new.get("spec") != old.get("spec"):
+        causes.append(invalid_value("spec", new.get("spec"), _IMMUTABLE))
+
+
+check_template_update = check_claim_update
+
+
+def check_claim_part(part: str, new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """The status of a claim: what was allocated stays until it is free; only what is allocated is reserved."""
+    status, before = new.get("status") or {}, old.get("status") or {}
+    allocation, reserved = status.get("allocation"), status.get("reservedFor") or []
+    _too_many("status.reservedFor", len(reserved), _CONSUMERS, causes)
+    _repeated("status.reservedFor", (consumer.get("uid") for consumer in reserved), causes, ".uid")
+    if reserved and allocation is None:
+        causes.append(field_forbidden("status.reservedFor", "may not be specified when `allocated` is not set"))
+    if reserved and new["metadata"].get("deletionTimestamp"):
+        known = {consumer.get("uid") for consumer in before.get("reservedFor") or ()}
+        if any(consumer.get("uid") not in known for consumer in reserved):
+            causes.append(
+                field_forbidden(
+                    "status.reservedFor", "new entries may not be added while `deallocationRequested` or `deletionTimestamp` are set"
+                )
+            )
+    if before.get("allocation") is not None and allocation is not None:
+        if allocation != before["allocation"]:
+            causes.append(invalid_value("status.allocation", allocation, _IMMUTABLE))
+    elif allocation is not None:
+        _allocated(allocation, new, causes)
+
+
+def _allocated(allocation: Obj, claim: Obj, causes: list[Cause]) -> None:
+    spec = (claim.get("spec") or {}).get("devices") or {}
+    names = set()
+    for request in spec.get("requests") or ():
+        names |= {f"{request['name']}/{sub['name']}" for sub in request.get("firstAvailable") or ()} or {request["name"]}
+    results = (allocation.get("devices") or {}).get("results") or []
+    _too_many("status.allocation.devices.results", len(results), _RESULTS, causes)
+    for at, result in enumerate(results):
+        if result.get("request") not in names:
+            text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
+            causes.append(invalid_value(f"status.allocation.devices.results[{at}].request", result.get("request"), text))
+    for at, config in enumerate((allocation.get("devices") or {}).get("config") or ()):
+        if config.get("source") not in ("FromClass", "FromClaim"):
+            where = f"status.allocation.devices.config[{at}].source"
+            causes.append(not_supported(where, config.get("source") or "", ("FromClaim", "FromClass")))
+
+
+# -- classes and slices --------------------------------------------------------------------------------------------------------------
+
+
+@checking("V1DeviceClassSpec")
+def _class(spec: Obj, path: Path_, causes: list[Cause]) -> None:
+    _check_selectors(spec, path_text(path), causes)
+
+
+@checking("V1ResourceSliceSpec")
+def _slice(spec: Obj, path: Path_, causes: list[Cause]) -> None:
+    """Where the devices are: said once, for all of them or for each."""
+    where = path_text(path)
+    said = [key for key in ("nodeName", "nodeSelector", "allNodes", "perDeviceNodeSelection") if spec.get(key)]
+    shared, devices = spec.get("sharedCounters") or [], spec.get("devices") or []
+    text = "exactly one of `nodeName`, `nodeSelector`, `allNodes`, `perDeviceNodeSelection` is required"
+    if not said:
+        causes.append(required(where, text))
+    elif len(said) > 1:
+        causes.append(invalid_value(where, "{" + ", ".join(said) + "}", text))
+    if shared and devices:
+        causes.append(invalid_value(where, spec.get("driver"), "only one of `sharedCounters` or `devices` is allowed"))
+    _one_term(spec.get("nodeSelector"), f"{where}.nodeSelector", causes)
+    advanced = any(device.get("taints") or device.get("consumesCounters") for device in devices)
+    _too_many(f"{where}.devices", len(devices), _DEVICES_ADVANCED if advanced else _DEVICES, causes)
+    _repeated(f"{where}.devices", (device.get("name") for device in devices), causes, ".name")
+    _repeated(f"{where}.sharedCounters", (counters.get("name") for counters in shared), causes, ".name")
+    for at, device in enumerate(devices):
+        _device(device, bool(spec.get("perDeviceNodeSelection")), f"{where}.devices[{at}]", causes)
+
+
+def _one_term(selector: Obj | None, where: str, causes: list[Cause]) -> None:
+    if selector is not None and len(selector.get("nodeSelectorTerms") or ()) != 1:
+        causes.append(
+            invalid_value(f"{where}.nodeSelectorTerms", selector.get("nodeSelectorTerms"), "must have exactly one node selector term")
+        )
+
+
+def _device(device: Obj, by_device: bool, where: str, causes: list[Cause]) -> None:
+    placed = [key for key in ("nodeName", "nodeSelector", "allNodes") if device.get(key)]
+    if by_device and len(placed) != 1:
+        text = "exactly one of `nodeName`, `nodeSelector`, or `allNodes` is required when `perDeviceNodeSelection` is set to true in the ResourceSlice spec"  # noqa: E501
+        causes.append(required(where, text) if not placed else invalid_value(where, ", ".join(placed), text))
+    if not by_device:
+        text = "field may only be set when `perDeviceNodeSelection` is set to true in the ResourceSlice spec"
+        causes += [field_forbidden(f"{where}.{key}", text) for key in placed]
+    for name, attribute in (device.get("attributes") or {}).items():
+        given = [key for key in _VALUES if key in attribute]
+        if len(given) != 1:
+            text = "exactly one value must be specified"
+            place = f"{where}.attributes[{name}]"
+            causes.append(invalid_value(place, attribute, text) if given else required(place, text))
+    for name, capacity in (device.get("capacity") or {}).items():
+        if "value" not in capacity:
+            causes.append(required(f"{where}.capacity[{name}].value"))
+        if capacity.get("requestPolicy") and not device.get("allowMultipleAllocations"):
+            text = "allowMultipleAllocations must be true when any of its capacities has a requestPolicy"
+            causes.append(field_forbidden(f"{where}.capacity[{name}].requestPolicy", text))
+
+
+def check_slice_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """A slice stays with its driver, its pool and its node."""
+    after, before = new.get("spec") or {}, old.get("spec") or {}
+    for key, one, other in (
+        ("driver", after.get("driver"), before.get("driver")),
+        ("pool.name", (after.get("pool") or {}).get("name"), (before.get("pool") or {}).get("name")),
+        ("nodeName", after.get("nodeName"), before.get("nodeName")),
+    ):
+        if one != other:
+            causes.append(invalid_value(f"spec.{key}", one, _IMMUTABLE))

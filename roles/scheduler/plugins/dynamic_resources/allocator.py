@@ -1,0 +1,276 @@
+"""Which devices of a node a pod's claims get: the first that fit, in the order of pools, slices and devices (SCH-DRA-01 to -07). Pure.
+
+Requests are served in the order of the claims. Where a later one cannot be served, another choice is made for an earlier one, so that an
+allocation is found when there is any. Between devices that are alike no choice is tried twice: what fails with one fails with the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import NamedTuple, Protocol
+
+from koord.api.objects_resource import DeviceConstraint
+from roles.scheduler.plugins.dynamic_resources.amounts import Amount, Amounts, consumed
+from roles.scheduler.plugins.dynamic_resources.devices import DeviceId, DeviceView, PoolId, Values
+from roles.scheduler.plugins.dynamic_resources.pools import Pool
+from roles.scheduler.plugins.dynamic_resources.requests import Ask, RequestError, Wanted
+
+MOST_DEVICES = 32
+"""Devices of one claim."""
+MOST_STEPS = 20_000
+"""Choices that are tried for one node before it counts as full."""
+_NOTHING: Amounts = {}
+
+
+class Used(Protocol):
+    """What claims have of devices now."""
+
+    @property
+    def taken(self) -> Collection[DeviceId]:
+        """Devices that a claim has for itself."""
+
+    @property
+    def shared(self) -> Mapping[DeviceId, Amounts]:
+        """What claims have of devices that several may use."""
+
+
+class Given(NamedTuple):
+    """One device of an allocation. `consumed` is what it takes of a device that several may use, None for one of its own."""
+
+    ask: Ask
+    device: DeviceView
+    consumed: Amounts | None
+
+
+Allocation = tuple[Given, ...]
+
+
+def allocate(claims: Sequence[Wanted], pools: Sequence[Pool], used: Used) -> tuple[Allocation, ...] | None:
+    """One allocation for each claim, or None when there is none. Raises RequestError for what cannot be decided."""
+    search = _Search(claims, pools, used)
+    return tuple(tuple(given) for given in search.given) if search.claim(0) else None
+
+
+class _Slot(NamedTuple):
+    """A device with its place in the order of all."""
+
+    at: int
+    pool: Pool
+    device: DeviceView
+
+
+class _Exhausted(Exception):
+    """Too many choices were tried."""
+
+
+class _Search:
+    def __init__(self, claims: Sequence[Wanted], pools: Sequence[Pool], used: Used) -> None:
+        self._claims = claims
+        self._pools = pools
+        self._used = used
+        self.given: list[list[Given]] = [[] for _ in claims]
+        self._slots = [_Slot(0, pool, device) for pool in pools for device in pool.devices]
+        self._slots = [_Slot(at, pool, device) for at, (_, pool, device) in enumerate(self._slots)]
+        self._choosing: dict[DeviceId, set[int]] = {}  # devices chosen in this search, with the claims that have them
+        self._drawing: dict[DeviceId, dict[str, Amount]] = {}  # what this search takes of shared devices
+        self._left: dict[PoolId, dict[tuple[str, str], Amount]] = {}  # of the counters of pools
+        self._constraints = [[_Constraint(one) for one in claim.constraints] for claim in claims]
+        self._wanting: dict[tuple[int, str], list[_Slot]] = {}
+        self._steps = 0
+
+    # ---------------------------------------------------------------- the order of choices
+
+    def claim(self, number: int) -> bool:
+        """Serve the claims from a number on."""
+        return number >= len(self._claims) or self._request(number, 0)
+
+    def _request(self, claim: int, number: int) -> bool:
+        requests = self._claims[claim].requests
+        if number >= len(requests):
+            return self.claim(claim + 1)
+        return any(self._serve(claim, number, ask) for ask in requests[number])
+
+    def _serve(self, claim: int, number: int, ask: Ask) -> bool:
+        """Serve one request by one of its alternatives, and all that comes after it."""
+        if ask.number:
+            if len(self.given[claim]) + ask.number > MOST_DEVICES:
+                return False
+            return self._some(claim, number, ask, ask.number, 0)
+        return self._every(claim, number, ask)
+
+    def _some(self, claim: int, number: int, ask: Ask, left: int, start: int) -> bool:
+        """So many devices more; those of a request are chosen in order, as sets do not differ by it."""
+        if not left:
+            return self._request(claim, number + 1)
+        failed: set[tuple[object, ...]] = set()
+        for slot in self._wanted(claim, ask):
+            if slot.at < start:
+                continue
+            alike = self._alike(slot)
+            if alike in failed or not self._take(claim, ask, slot):
+                continue
+            if self._some(claim, number, ask, left - 1, slot.at + (not slot.device.kind.multiple)):
+                return True
+            self._give_back(claim, slot)
+            failed.add(alike)
+        return False
+
+    def _every(self, claim: int, number: int, ask: Ask) -> bool:
+        """All devices that are selected, none of which may be in use."""
+        for pool in self._pools:
+            if pool.incomplete:
+                raise RequestError(f"request {ask.label}: asks for all devices, but resource pool {pool.name} is currently being updated")
+            if pool.problem:
+                raise RequestError(f"request {ask.label}: asks for all devices, but resource pool {pool.name} is invalid: {pool.problem}")
+        wanted = [slot for slot in self._wanted(claim, ask) if self._draws(ask, slot.device) is not None]
+        if not wanted or len(self.given[claim]) + len(wanted) > MOST_DEVICES:
+            return False
+        taken: list[_Slot] = []
+        for slot in wanted:
+            if not self._take(claim, ask, slot):
+                break
+            taken.append(slot)
+        else:
+            if self._request(claim, number + 1):
+                return True
+        for slot in reversed(taken):
+            self._give_back(claim, slot)
+        return False
+
+    def _wanted(self, claim: int, ask: Ask) -> Iterator[_Slot]:
+        """Devices that class and request select, in order. Raises RequestError."""
+        known = self._wanting.get((claim, ask.label))
+        if known is not None:
+            return iter(known)
+        known = [slot for slot in self._slots if not slot.device.conditions and ask.wants(slot.device.kind)]
+        self._wanting[claim, ask.label] = known
+        return iter(known)
+
+    def _alike(self, slot: _Slot) -> tuple[object, ...]:
+        """Equal for devices of which one fails where the other did."""
+        device = slot.device
+        if device.kind.multiple:
+            return (device.id,)
+        pool = slot.pool.id if device.consumes else ""
+        return (device.like, pool)
+
+    # ---------------------------------------------------------------- one device
+
+    def _take(self, claim: int, ask: Ask, slot: _Slot) -> bool:
+        """Choose a device if it can be had as things are."""
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            raise RequestError(f"request {ask.label}: no allocation was found in {MOST_STEPS} tries")
+        device = slot.device
+        chosen = self._choosing.get(device.id)
+        if ask.admin:
+            if chosen and claim in chosen:
+                return False
+        elif chosen or device.id in self._used.taken:
+            return False
+        if not ask.bears(device.taints):
+            return False
+        draws = self._draws(ask, device)
+        if draws is None or (device.consumes and not self._counters(slot)):
+            return False
+        constraints = self._constraints[claim]
+        for at, constraint in enumerate(constraints):
+            if not constraint.add(ask, device):
+                for earlier in constraints[:at]:
+                    earlier.remove()
+                if device.consumes:
+                    self._return(slot)
+                return False
+        if device.kind.multiple:
+            drawing = self._drawing.setdefault(device.id, {})
+            for name, value in draws.items():
+                drawing[name] = drawing.get(name, 0) + value
+        else:
+            self._choosing.setdefault(device.id, set()).add(claim)
+        self.given[claim].append(Given(ask, device, draws if device.kind.multiple else None))
+        return True
+
+    def _give_back(self, claim: int, slot: _Slot) -> None:
+        device, given = slot.device, self.given[claim].pop()
+        for constraint in self._constraints[claim]:
+            constraint.remove()
+        if given.consumed is not None:
+            drawing = self._drawing[device.id]
+            for name, value in given.consumed.items():
+                drawing[name] -= value
+        else:
+            self._choosing[device.id].discard(claim)
+        if device.consumes:
+            self._return(slot)
+
+    def _draws(self, ask: Ask, device: DeviceView) -> Amounts | None:
+        """What the request takes of a device's capacities; None when they are not enough."""
+        kind = device.kind
+        if not kind.capacity:
+            return None if ask.capacity else _NOTHING
+        taken = consumed(ask.capacity, kind.capacity)
+        if taken is None:
+            return None
+        before, drawing = self._used.shared.get(device.id, _NOTHING), self._drawing.get(device.id, _NOTHING)
+        enough = all(value + before.get(name, 0) + drawing.get(name, 0) <= kind.totals[name] for name, value in taken.items())
+        return taken if enough else None
+
+    def _counters(self, slot: _Slot) -> bool:
+        """Take of the counters of a pool what the device needs; False, and nothing taken, when they do not have it."""
+        left = self._left.get(slot.pool.id)
+        if left is None:
+            left = self._left[slot.pool.id] = self._unconsumed(slot.pool)
+        wanted = slot.device.consumes
+        if any(left[counter_set, counter] < value for counter_set, counter, value in wanted):
+            return False
+        for counter_set, counter, value in wanted:
+            left[counter_set, counter] -= value
+        return True
+
+    def _unconsumed(self, pool: Pool) -> dict[tuple[str, str], Amount]:
+        """What allocated devices leave of a pool's counters."""
+        left = dict(pool.counters)
+        for other in (*pool.devices, *pool.others):
+            if other.consumes and (other.id in self._used.taken or other.id in self._used.shared):
+                for counter_set, counter, value in other.consumes:
+                    left[counter_set, counter] -= value
+        return left
+
+    def _return(self, slot: _Slot) -> None:
+        left = self._left[slot.pool.id]
+        for counter_set, counter, value in slot.device.consumes:
+            left[counter_set, counter] += value
+
+
+class _Constraint:
+    """What the devices chosen so far have in common (match), or have already (distinct); one entry for each device that it was asked of."""
+
+    def __init__(self, constraint: DeviceConstraint) -> None:
+        self._requests = frozenset(constraint.requests)
+        self._distinct = constraint.match_attribute is None
+        self._name = constraint.match_attribute or constraint.distinct_attribute or ""
+        self._states: list[Values | None] = []
+
+    def add(self, ask: Ask, device: DeviceView) -> bool:
+        """Whether the device may be chosen, too; then it counts."""
+        before = self._states[-1] if self._states else None
+        if self._requests and ask.request not in self._requests and ask.label not in self._requests:
+            self._states.append(before)
+            return True
+        values = device.kind.values(self._name)
+        if not values:
+            return False
+        if self._distinct:
+            after = values if before is None else before | values
+            if before is not None and before & values:
+                return False
+        else:
+            after = values if before is None else before & values
+        if not after:
+            return False
+        self._states.append(after)
+        return True
+
+    def remove(self) -> None:
+        """Undo the last `add` that succeeded."""
+        self._states.pop()

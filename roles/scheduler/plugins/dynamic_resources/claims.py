@@ -1,0 +1,174 @@
+"""Claims, templates and classes as the API server shows them, and what this scheduler has set out to allocate (SCH-DRA-08, SCH-DRA-09)."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import msgspec
+from msgspec.structs import replace
+
+from koord.api.objects_pod import NodeSelector
+from koord.api.objects_resource import DeviceClass, ResourceClaim, ResourceClaimSpec, ResourceClaimTemplate
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.terms import NodeTerm, node_term
+from roles.scheduler.plugins.dynamic_resources.inventory import DeviceColumns, Use, uses
+from roles.scheduler.plugins.dynamic_resources.requests import Wanted, compiled
+
+Obj = dict[str, Any]
+
+_MOST_KEPT = 10_000  # specifications that are remembered
+
+
+class Assumed(NamedTuple):
+    """An allocation that is on its way. `status` is what is written, `uses` what it takes, `pod` the UID of the pod that it is for."""
+
+    claim_uid: str
+    pod: str
+    status: Obj
+    uses: tuple[Use, ...]
+    terms: tuple[NodeTerm, ...] | None
+
+
+class Claims(DeviceColumns):
+    """What the plugin knows. Claims have keys: "namespace/name"."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.claims: dict[str, ResourceClaim] = {}
+        self.templates: dict[str, ResourceClaimTemplate] = {}
+        self.classes: dict[str, DeviceClass] = {}
+        self.assumed: dict[str, Assumed] = {}
+        self.class_version = 0
+        self._uses: dict[str, tuple[Use, ...]] = {}  # what counts now, by claim
+        self._numbers: dict[bytes, int] = {}  # of specifications: equal ones have the same
+        self._next = itertools.count(1)
+        self._wanted: dict[tuple[int, int], Wanted] = {}
+        self._encode = msgspec.msgpack.Encoder(order="deterministic").encode
+        self._awaited: dict[str, tuple[PodInfo, Callable[[Iterable[PodInfo]], None]]] = {}
+        self._awaiting: dict[str, set[str]] = {}  # by pod
+        self._reserved: dict[str, list[str]] | None = None  # claims by the UIDs of their pods, where pods are supposed to go
+
+    # ---------------------------------------------------------------- what the API server shows
+
+    def claim_set(self, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        """A claim appeared, changed or went."""
+        shown = new or old
+        assert shown is not None
+        key = f"{shown.metadata.namespace}/{shown.metadata.name}"
+        if new is None:
+            self.claims.pop(key, None)
+        else:
+            self.claims[key] = new
+        mine = self.assumed.get(key)
+        if mine is not None and (new is None or new.metadata.uid != mine.claim_uid or new.status.allocation is not None):
+            del self.assumed[key]
+        self._count(key)
+        waiting = self._awaited.pop(key, None) if new is not None else None
+        if waiting is not None:
+            pod, activate = waiting
+            self._awaiting.pop(pod.uid, None)
+            activate((pod,))
+
+    def template_set(self, old: ResourceClaimTemplate | None, new: ResourceClaimTemplate | None) -> None:
+        """A template: looked at where nobody makes claims of them, in what-ifs."""
+        shown = new or old
+        assert shown is not None
+        key = f"{shown.metadata.namespace}/{shown.metadata.name}"
+        self.templates.pop(key, None)
+        if new is not None:
+            self.templates[key] = new
+
+    def class_set(self, old: DeviceClass | None, new: DeviceClass | None) -> None:
+        """A DeviceClass."""
+        shown = new or old
+        assert shown is not None
+        self.classes.pop(shown.metadata.name, None)
+        if new is not None:
+            self.classes[shown.metadata.name] = new
+        if old is None or new is None or old.spec != new.spec:
+            self.class_version += 1
+            self._wanted.clear()
+
+    # ---------------------------------------------------------------- what is under way
+
+    def assume(self, key: str, assumed: Assumed) -> None:
+        """Count an allocation before it is written."""
+        self.assumed[key] = assumed
+        self._count(key)
+
+    def forget(self, key: str, pod: str) -> None:
+        """It will not be written: what the API server shows counts again."""
+        mine = self.assumed.get(key)
+        if mine is not None and mine.pod == pod:
+            del self.assumed[key]
+            self._count(key)
+
+    def _count(self, key: str) -> None:
+        """Bring the devices in use up to date for one claim."""
+        mine, claim = self.assumed.get(key), self.claims.get(key)
+        shown = claim.status.allocation if claim is not None else None
+        now = mine.uses if mine is not None else uses(shown)
+        before = self._uses.get(key, ())
+        if now == before:
+            return
+        if now:
+            self._uses[key] = now
+        else:
+            del self._uses[key]
+        self.use(now, 1)
+        self.use(before, -1)
+
+    def awaited(self, key: str, pod: PodInfo, activate: Callable[[Iterable[PodInfo]], None]) -> None:
+        """A pod waits for a claim to be there."""
+        self._awaited[key] = (pod, activate)
+        self._awaiting.setdefault(pod.uid, set()).add(key)
+
+    def gone(self, uid: str) -> None:
+        """A pod waits no more."""
+        for key in self._awaiting.pop(uid, ()):
+            self._awaited.pop(key, None)
+
+    def vacate(self, uid: str) -> None:
+        """As if a pod were gone (in a what-if): what was allocated for it alone is free, its own claims for their next allocation."""
+        if self._reserved is None:
+            self._reserved = {}
+            for key, claim in self.claims.items():
+                for consumer in claim.status.reserved_for:
+                    self._reserved.setdefault(consumer.uid, []).append(key)
+        for key in [key for key, mine in self.assumed.items() if mine.pod == uid]:
+            self.forget(key, uid)
+        for key in self._reserved.pop(uid, ()):
+            known = self.claims.get(key)
+            if known is not None:
+                left = tuple(consumer for consumer in known.status.reserved_for if consumer.uid != uid)
+                status = replace(known.status, reserved_for=left, allocation=known.status.allocation if left else None)
+                self.claims[key] = replace(known, status=status)
+                self._count(key)
+
+    # ---------------------------------------------------------------- what it means
+
+    def number(self, spec: ResourceClaimSpec) -> int:
+        """Equal for claims that ask for the same."""
+        text = self._encode(spec)
+        number = self._numbers.get(text)
+        if number is None:
+            if len(self._numbers) >= _MOST_KEPT:
+                self._numbers.clear()
+                self._wanted.clear()
+            number = self._numbers[text] = next(self._next)
+        return number
+
+    def wanted(self, spec: ResourceClaimSpec) -> tuple[int, Wanted]:
+        """What a claim asks for, with its number. Raises RequestError."""
+        number = self.number(spec)
+        found = self._wanted.get((number, self.class_version))
+        if found is None:
+            found = self._wanted[number, self.class_version] = compiled(spec, self.classes)
+        return number, found
+
+
+def terms_of(selector: NodeSelector | None) -> tuple[NodeTerm, ...] | None:
+    """A node selector, compiled."""
+    return None if selector is None else tuple(node_term(term) for term in selector.node_selector_terms)

@@ -1,0 +1,219 @@
+"""What nodes can give of devices, and what claims have of them, kept by node (SCH-DRA-01). Columns: `free` counts unused devices."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from koord.api.objects_resource import AllocationResult, ResourceSlice
+from koord.api.quantity import QuantityError
+from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.columns import Columns, Vector, grown
+from roles.scheduler.cluster.nodeview import NodeView
+from roles.scheduler.plugins.dynamic_resources.amounts import Amount, amount
+from roles.scheduler.plugins.dynamic_resources.devices import Catalogue, DeviceId, DeviceView, PoolId, SliceView
+from roles.scheduler.plugins.dynamic_resources.pools import Pool, pool_of
+
+_NOTHING: Mapping[str, Any] = {}
+_MANY = 1 << 20
+
+
+class Use(NamedTuple):
+    """What an allocation has of one device: the device, or amounts of one that several may use."""
+
+    device: DeviceId
+    shared: Mapping[str, Amount] | None
+
+
+def uses(allocation: AllocationResult | None) -> tuple[Use, ...]:
+    """What an allocation takes from others; looking after a device (admin access) takes nothing."""
+    found = []
+    for one in allocation.devices.results if allocation is not None else ():
+        if not one.admin_access:
+            shared = None if one.share_id is None else {name: _amount(value) for name, value in one.consumed_capacity.items()}
+            found.append(Use((one.driver, one.pool, one.device), shared))
+    return tuple(found)
+
+
+def _amount(value: str | int | float) -> Amount:
+    try:
+        return amount(value)
+    except QuantityError:
+        return 0
+
+
+class Inventory:
+    """The pools of one node. `shape` is equal for nodes whose devices no claim can tell apart."""
+
+    __slots__ = ("devices", "pools", "shape")
+
+    def __init__(self, pools: tuple[Pool, ...]) -> None:
+        self.pools = pools
+        self.devices: tuple[DeviceView, ...] = tuple(device for pool in pools for device in pool.devices)
+        self.shape = tuple(
+            (
+                pool.id[0], pool.incomplete, pool.problem, tuple(device.like for device in pool.devices),
+                tuple(device.like for device in pool.others), tuple(sorted(pool.counters.items())),
+            )
+            for pool in pools
+        )  # fmt: skip
+
+
+class DeviceColumns(Columns):
+    """Slices by node, and the devices in use."""
+
+    def __init__(self) -> None:
+        self.taken: dict[DeviceId, int] = {}  # devices that claims have for themselves: how many (one, unless somebody erred)
+        self.shared: dict[DeviceId, dict[str, Amount]] = {}
+        self.free: Vector = np.zeros(0)
+        self._sharers: dict[DeviceId, int] = {}
+        self._catalogue = Catalogue()
+        self._pools: dict[PoolId, dict[str, SliceView]] = {}
+        self._slices: dict[str, SliceView] = {}
+        self._local: dict[str, set[PoolId]] = {}  # node name -> pools with slices for it alone
+        self._homes: dict[PoolId, set[str]] = {}  # the same the other way round
+        self._wide: set[PoolId] = set()  # pools with slices for several nodes
+        self._inventories: dict[int, Inventory] = {}
+
+    def attach(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+        self.free = np.zeros(cluster.capacity)
+
+    def grow(self, capacity: int) -> None:
+        self.free = grown(self.free, capacity)
+
+    def node_set(self, slot: int, old: NodeView | None, new: NodeView) -> None:
+        if old is None or (self._wide and old.labels != new.labels):
+            self._changed(slot)
+
+    def node_removed(self, slot: int, old: NodeView) -> None:
+        self._inventories.pop(slot, None)
+        self.free[slot] = 0
+
+    # ---------------------------------------------------------------- slices
+
+    def slice_set(self, old: ResourceSlice | None, new: ResourceSlice | None) -> None:
+        """A slice appeared, changed or went."""
+        shown = new or old
+        assert shown is not None
+        before = self._slices.pop(shown.metadata.name, None)
+        touched: dict[PoolId, None] = {}
+        nodes: set[str] | None = set()
+        if before is not None:
+            nodes = _both(nodes, {before.node} if before.node else None)
+            del self._pools[before.pool][before.name]
+            touched[before.pool] = None
+        if new is not None:
+            after = self._catalogue.read(new)
+            self._slices[after.name] = after
+            self._pools.setdefault(after.pool, {})[after.name] = after
+            touched[after.pool] = None
+            nodes = _both(nodes, {after.node} if after.node else None)
+        for pool in touched:
+            nodes = _both(nodes, self._nodes_of(pool))
+            self._index(pool)
+            nodes = _both(nodes, self._nodes_of(pool))
+        self._changed_on(nodes)
+
+    def _index(self, pool: PoolId) -> None:
+        """Where a pool's slices are looked for."""
+        slices = self._pools.get(pool)
+        for name in self._homes.pop(pool, ()):
+            self._local[name].discard(pool)
+            if not self._local[name]:
+                del self._local[name]
+        self._wide.discard(pool)
+        if not slices:
+            self._pools.pop(pool, None)
+        elif all(one.node for one in slices.values()):
+            self._homes[pool] = {one.node for one in slices.values()}
+            for name in self._homes[pool]:
+                self._local.setdefault(name, set()).add(pool)
+        else:
+            self._wide.add(pool)
+
+    def _nodes_of(self, pool: PoolId) -> set[str] | None:
+        """Nodes for which a pool has slices; None when that is not said by name."""
+        if pool in self._wide:
+            return None
+        return {one.node for one in self._pools.get(pool, _NOTHING).values()}
+
+    def _changed_on(self, nodes: Iterable[str] | None) -> None:
+        if nodes is None:
+            for slot in np.flatnonzero(self.cluster.alive).tolist():
+                self._changed(slot)
+            return
+        for name in nodes:
+            slot = self.cluster.slot_of(name)
+            if slot >= 0:
+                self._changed(slot)
+
+    def _changed(self, slot: int) -> None:
+        """The devices of a node are others, or elsewhere."""
+        self._inventories.pop(slot, None)
+        row = self.cluster.row(slot)
+        known = bool(self._wide) or row.name in self._local
+        self.free[slot] = self._free(slot) if known and row.view is not None else 0
+        self.cluster.changes.note(slot, self.kind)
+
+    def inventory(self, slot: int) -> Inventory:
+        """The pools of a node in the order in which they are tried."""
+        known = self._inventories.get(slot)
+        if known is None:
+            row = self.cluster.row(slot)
+            labels: Mapping[str, str] = row.view.labels if row.view is not None else {}
+            ids = sorted(self._local.get(row.name, set()) | self._wide)
+            pools = (pool_of(self._pools[pool].values(), row.name, labels) for pool in ids)
+            known = self._inventories[slot] = Inventory(tuple(pool for pool in pools if pool is not None))
+        return known
+
+    def _free(self, slot: int) -> int:
+        """How many devices can be had; a device for several counts as many."""
+        return sum(_MANY if device.kind.multiple else device.id not in self.taken for device in self.inventory(slot).devices)
+
+    def signature(self, inventory: Inventory) -> tuple[Any, ...]:
+        """What a search on a node depends on: its devices and what is in use. Equal for nodes that are alike."""
+        every = [device for pool in inventory.pools for device in (*pool.devices, *pool.others)]
+        used = tuple(
+            tuple(sorted(self.shared[device.id].items())) if device.id in self.shared else device.id in self.taken for device in every
+        )
+        return inventory.shape, used
+
+    # ---------------------------------------------------------------- what is in use
+
+    def use(self, found: Iterable[Use], step: int) -> None:
+        """Claims have something more (1), or no longer (-1)."""
+        pools: dict[PoolId, None] = {}
+        for device, amounts in found:
+            pools[device[:2]] = None
+            if amounts is None:
+                _count(self.taken, device, step)
+                continue
+            _count(self._sharers, device, step)
+            shared = self.shared.setdefault(device, {})
+            for name, value in amounts.items():
+                shared[name] = shared.get(name, 0) + step * value
+            if device not in self._sharers:
+                del self.shared[device]
+        for pool in pools:
+            self._recounted(self._nodes_of(pool))
+
+    def _recounted(self, nodes: Iterable[str] | None) -> None:
+        """Devices of a pool are in use otherwise than before: those of whom it is look again."""
+        slots = np.flatnonzero(self.cluster.alive).tolist() if nodes is None else [self.cluster.slot_of(name) for name in nodes]
+        for slot in slots:
+            if slot >= 0 and self.cluster.alive[slot]:
+                self.free[slot] = self._free(slot)
+                self.cluster.changes.note(slot, self.kind)
+
+
+def _both(one: set[str] | None, other: set[str] | None) -> set[str] | None:
+    return None if one is None or other is None else one | other
+
+
+def _count(counts: dict[DeviceId, int], device: DeviceId, step: int) -> None:
+    counts[device] = counts.get(device, 0) + step
+    if not counts[device]:
+        del counts[device]

@@ -1,0 +1,124 @@
+"""What a pod's claims mean for placing it: which are allocated already, which are to be (SCH-DRA-01). Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterator
+from typing import NamedTuple
+
+from koord.api.objects_resource import ResourceClaim, ResourceClaimSpec
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.terms import NodeTerm
+from roles.scheduler.plugins.dynamic_resources.claims import Claims, terms_of
+from roles.scheduler.plugins.dynamic_resources.requests import RequestError, Wanted
+
+MOST_CONSUMERS = 256
+
+
+class Waiting(Exception):
+    """A claim is not there yet; says which. `key` is "" when its name is not known."""
+
+    def __init__(self, message: str, key: str = "") -> None:
+        super().__init__(message)
+        self.key = key
+
+
+class Plan(NamedTuple):
+    """`keys` are all claims of the pod; those in `open` are to be allocated as `wanted` says; `terms` are the nodes from which those that
+    are allocated can be used. Pods with equal `digest` are placed alike."""
+
+    digest: Hashable
+    keys: tuple[str, ...]
+    open: tuple[str, ...]
+    wanted: tuple[Wanted, ...]
+    terms: tuple[tuple[NodeTerm, ...], ...]
+    refusal: str = ""
+    pending: bool = False  # the refusal ends with something that is under way
+
+    @property
+    def least(self) -> int:
+        """Unused devices that a node must have."""
+        return sum(wanted.least for wanted in self.wanted)
+
+    @property
+    def alternatives(self) -> bool:
+        """Whether a request can be served in several ways."""
+        return any(len(asks) > 1 for wanted in self.wanted for asks in wanted.requests)
+
+
+NOTHING = Plan((), (), (), (), ())
+
+
+def claim_keys(pod: PodInfo, *, supposed: bool = False) -> Iterator[tuple[str, bool]]:
+    """The claims of a pod, and whether each was made for it. `supposed`: nobody makes claims, those of templates have names that cannot be.
+    Raises Waiting for one that is not made yet."""
+    made = {status.name: status.resource_claim_name for status in pod.pod.status.resource_claim_statuses}
+    for reference in pod.shape.template.spec.resource_claims:
+        if reference.resource_claim_name:
+            yield f"{pod.namespace}/{reference.resource_claim_name}", False
+        elif reference.name in made:
+            name = made[reference.name]
+            if name:
+                yield f"{pod.namespace}/{name}", True
+        elif supposed:
+            yield f"{pod.namespace}/<{pod.name}>/{reference.name}", True
+        else:
+            raise Waiting(f"waiting for the resource claim of {reference.name} to be made")
+
+
+def plan(pod: PodInfo, book: Claims, *, supposed: bool) -> Plan:
+    """What the claims of a pod want. Raises Waiting."""
+    keys: list[str] = []
+    open_: list[str] = []
+    wanted: list[Wanted] = []
+    terms: list[tuple[NodeTerm, ...]] = []
+    digest: list[Hashable] = [book.class_version]
+    for number, (key, own) in enumerate(claim_keys(pod, supposed=supposed)):
+        keys.append(key)
+        mine, claim = book.assumed.get(key), book.claims.get(key)
+        found = mine.terms if mine is not None and supposed else None
+        if mine is None or not supposed:
+            refusal = "" if claim is None else _refusal(pod, claim, key, own=own, pending=mine is not None)
+            if refusal:
+                return Plan(("refused", refusal), tuple(keys), (), (), (), refusal, mine is not None)
+        if claim is not None and claim.status.allocation is not None and mine is None:
+            found = terms_of(claim.status.allocation.node_selector)
+        elif mine is None:
+            if claim is None and not supposed:
+                name = key.partition("/")[2]
+                raise Waiting(f'resourceclaim "{name}" not found', key)
+            spec = claim.spec if claim is not None else _template(pod, book, number)
+            if spec is None:
+                raise Waiting(f"claim {key} is not known, nor the template that it is made from")
+            try:
+                identity, ask = book.wanted(spec)
+            except RequestError as error:
+                return Plan(("refused", str(error)), tuple(keys), (), (), (), str(error))
+            open_.append(key)
+            wanted.append(ask)
+            digest.append(identity)
+            continue
+        digest.append(found)
+        if found is not None:
+            terms.append(found)
+    return Plan(tuple(digest), tuple(keys), tuple(open_), tuple(wanted), tuple(terms))
+
+
+def _template(pod: PodInfo, book: Claims, number: int) -> ResourceClaimSpec | None:
+    name = pod.shape.template.spec.resource_claims[number].resource_claim_template_name
+    found = book.templates.get(f"{pod.namespace}/{name}")
+    return found.spec.spec if found is not None else None
+
+
+def _refusal(pod: PodInfo, claim: ResourceClaim, key: str, *, own: bool, pending: bool) -> str:
+    """Why a claim keeps the pod from every node, "" if it does not."""
+    name = key.partition("/")[2]
+    if claim.metadata.deletion_timestamp is not None:
+        return f'resourceclaim "{name}" is being deleted'
+    if own and all(owner.uid != pod.uid for owner in claim.metadata.owner_references):
+        return f'resourceclaim "{name}" was not created for pod "{pod.key}" (pod is not owner)'
+    if pending:
+        return f'resourceclaim "{name}" is in the process of being allocated'
+    reserved = claim.status.reserved_for
+    if len(reserved) >= MOST_CONSUMERS and all(consumer.uid != pod.uid for consumer in reserved):
+        return f'resourceclaim "{name}" is in use'
+    return ""

@@ -1,0 +1,293 @@
+"""DynamicResources: pods go where the devices are that their claims ask for, and claims are allocated before pods are bound (SCH-DRA)."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from koord import seams
+from koord.api.kinds import DEVICECLASSES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES
+from koord.api.objects_resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from koord.decisions.record import Term
+from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
+from roles.scheduler.cluster.columns import Vector
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.config.args import DynamicResourcesArgs
+from roles.scheduler.framework import interfaces as api
+from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.interfaces import Codes, Feed, PostFilterResult, Rejection
+from roles.scheduler.framework.normalize import Proportional
+from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status, error, unresolvable, unschedulable
+from roles.scheduler.plugins.dynamic_resources.allocator import Allocation, allocate
+from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims, terms_of
+from roles.scheduler.plugins.dynamic_resources.inventory import Use
+from roles.scheduler.plugins.dynamic_resources.plans import NOTHING, Plan, Waiting, plan
+from roles.scheduler.plugins.dynamic_resources.requests import RequestError
+from roles.scheduler.plugins.dynamic_resources.results import rendered, selector_of
+from roles.scheduler.plugins.dynamic_resources.writing import Carried, Releases, Writer
+from roles.scheduler.plugins.node_affinity import any_term
+
+_FULL, _ELSEWHERE, _TOLD = 1, 2, 3
+_REJECTIONS = {
+    _FULL: Rejection(("cannot allocate all claims",), resolvable=False),
+    _ELSEWHERE: Rejection(("resourceclaim not available on the node",), resolvable=False),
+}
+_MOST_VERDICTS = 50_000
+_MOST_REASONS = 200
+_BEST_ALTERNATIVE = 8
+Verdict = tuple[int, float]
+"""(code, how much the alternatives that were chosen are preferred)"""
+
+
+class DynamicResources(
+    api.PodObserver, api.PreEnqueue, api.PreFilter, api.Filter, api.PostFilter, api.PreScore, api.Score, api.Reserve, api.PreBind,
+    api.PostBind, api.Controllers,
+):  # fmt: skip
+    """Codes: 1 the node's devices are not enough, 2 an allocated claim cannot be used there, from 3 on reasons that are kept."""
+
+    name = "DynamicResources"
+    Args = DynamicResourcesArgs
+    per_pod = True
+    row_wise = True
+    normalizer = Proportional()
+
+    def __init__(self, args: DynamicResourcesArgs, handle: Handle) -> None:
+        super().__init__(args, handle)
+        self.book = handle.cluster.register("DynamicResources", Claims())
+        self.reads = self.score_reads = NODE_CHANGED | self.book.kind
+        self._verdicts: dict[Hashable, Verdict] = {}
+        self._reasons: list[str] = []
+        self._carried: dict[str, Carried] = {}
+        self._releases = Releases(handle, self.book)
+        self._writer = Writer(handle, self.book)
+
+    @property
+    def _supposed(self) -> bool:
+        """Whether this is a what-if: there is no API server, and nobody who makes claims."""
+        return self.handle.client is None
+
+    def feeds(self) -> Sequence[Feed]:
+        found = (
+            Feed(RESOURCECLAIMS, ResourceClaim, self.book.claim_set),
+            Feed(DEVICECLASSES, DeviceClass, self.book.class_set),
+            Feed(RESOURCESLICES, ResourceSlice, self.book.slice_set),
+        )
+        return (*found, Feed(RESOURCECLAIMTEMPLATES, ResourceClaimTemplate, self.book.template_set)) if self._supposed else found
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        return (
+            Subscription(RESOURCECLAIMS.kind, Action.ADD | Action.UPDATE | Action.DELETE, _claim_helps),
+            Subscription(RESOURCESLICES.kind, Action.ADD | Action.UPDATE | Action.DELETE),
+            Subscription(DEVICECLASSES.kind, Action.ADD | Action.UPDATE),
+            Subscription(NODE, Action.ADD | Action.UPDATE_LABELS),
+            Subscription(ASSIGNED_POD, Action.DELETE, _pod_helps),
+        )
+
+    # ---------------------------------------------------------------- before the queue
+
+    def pod_seen(self, pod: PodInfo) -> None:
+        """Claims follow from claims, not from pods."""
+
+    def pod_gone(self, uid: str) -> None:
+        self.book.gone(uid)
+        if self._supposed:
+            self._carried.pop(uid, None)
+            self.book.vacate(uid)
+
+    def pre_enqueue(self, pod: PodInfo) -> Status:
+        """A pod waits until the claims are there that are made for it."""
+        if not pod.shape.template.spec.resource_claims or self._supposed:
+            return SUCCESS
+        try:
+            plan(pod, self.book, supposed=False)
+        except Waiting as waiting:
+            if waiting.key:
+                self.book.awaited(waiting.key, pod, self.handle.activate)
+            return unresolvable(str(waiting))
+        return SUCCESS
+
+    # ---------------------------------------------------------------- deciding
+
+    def _plan(self, pod: PodInfo) -> Plan:
+        """What the pod's claims want now."""
+        if not pod.shape.template.spec.resource_claims or pod.reservation:
+            return NOTHING  # claims are allocated for the pods that use a reservation
+        try:
+            return plan(pod, self.book, supposed=self._supposed)
+        except Waiting as waiting:
+            return NOTHING._replace(digest=("refused", str(waiting)), refusal=str(waiting))
+
+    def shape_key(self, pod: PodInfo) -> Hashable:
+        return self._plan(pod).digest if pod.shape.template.spec.resource_claims else None
+
+    def pre_filter(self, ctx: CycleContext) -> Status:
+        found = self._plan(ctx.pod)
+        if found.refusal:
+            return Status(Code.PENDING, (found.refusal,)) if found.pending else unresolvable(found.refusal)
+        return SUCCESS if found.keys else SKIP
+
+    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+        found = self._plan(ctx.pod)
+        if not found.wanted and not found.terms:
+            return None
+        slots = ctx.cluster.slots[rows]
+        codes = np.zeros(len(slots), dtype=np.int32)
+        for terms in found.terms:
+            codes[~any_term(ctx, terms, rows)] = _ELSEWHERE
+        if found.wanted:
+            codes[(codes == 0) & (self.book.free[slots] < found.least)] = _FULL
+            for index in np.flatnonzero((codes == 0) & ctx.cluster.alive[slots]).tolist():
+                codes[index] = self._verdict(found, slots.item(index))[0]
+        return codes
+
+    def _verdict(self, found: Plan, slot: int) -> Verdict:
+        """Whether the claims can be allocated on a node; asked once for nodes that are alike."""
+        inventory = self.book.inventory(slot)
+        key = (found.digest, self.book.signature(inventory))
+        known = self._verdicts.get(key)
+        if known is None:
+            if len(self._verdicts) >= _MOST_VERDICTS:
+                self._verdicts.clear()
+            known = self._verdicts[key] = self._judged(found, slot)
+        return known
+
+    def _judged(self, found: Plan, slot: int) -> Verdict:
+        try:
+            allocations = allocate(found.wanted, self.book.inventory(slot).pools, self.book)
+        except RequestError as failure:
+            return self._code(str(failure)), 0.0
+        return (_FULL, 0.0) if allocations is None else (0, _preference(found, allocations))
+
+    def _code(self, reason: str) -> int:
+        if reason not in self._reasons:
+            if len(self._reasons) >= _MOST_REASONS:
+                return _FULL
+            self._reasons.append(reason)
+        return _TOLD + self._reasons.index(reason)
+
+    def rejection(self, ctx: CycleContext, code: int) -> Rejection:
+        return _REJECTIONS[code] if code < _TOLD else Rejection((self._reasons[code - _TOLD],), resolvable=False)
+
+    def post_filter(self, ctx: CycleContext, failure: Any) -> PostFilterResult:
+        """A claim that is allocated where the pod cannot go, and that nobody else uses, is given back."""
+        for key in self._plan(ctx.pod).keys if not self._supposed and not ctx.pod.reservation else ():
+            claim = self.book.claims.get(key)
+            if claim is None or claim.status.allocation is None or claim.status.allocation.node_selector is None:
+                continue
+            if key not in self.book.assumed and all(consumer.uid == ctx.pod.uid for consumer in claim.status.reserved_for):
+                ctx.effects.append(partial(self._releases.deallocate, key, claim.metadata.uid))
+                return PostFilterResult(unschedulable(f'resourceclaim "{claim.metadata.name}" is deallocated to be allocated elsewhere'))
+        return PostFilterResult(unschedulable())
+
+    def explain(self, ctx: CycleContext) -> Sequence[Term]:
+        found = self._plan(ctx.pod)
+        if not found.wanted:
+            return ()
+        return (Term("devices wanted at least", found.least), Term("nodes with so many free", int((self.book.free >= found.least).sum())))
+
+    # ---------------------------------------------------------------- preferring
+
+    def pre_score(self, ctx: CycleContext) -> Status:
+        return SUCCESS if self._plan(ctx.pod).alternatives else SKIP
+
+    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        """Nodes on which requests get the alternative that they prefer come first."""
+        found, slots = self._plan(ctx.pod), ctx.cluster.slots[rows]
+        scores = np.zeros(len(slots))
+        for index in np.flatnonzero(ctx.feasible[slots]).tolist():
+            scores[index] = self._verdict(found, slots.item(index))[1]
+        return scores
+
+    # ---------------------------------------------------------------- carrying out
+
+    def reserve(self, ctx: CycleContext, slot: int) -> Status:
+        """Choose the devices on the node, and count them before they are written."""
+        pod = ctx.pod
+        found = self._plan(pod)
+        if found.refusal:
+            return unschedulable(found.refusal)
+        if not found.keys:
+            return SUCCESS
+        try:
+            allocations = allocate(found.wanted, self.book.inventory(slot).pools, self.book)
+        except RequestError as failure:
+            return unschedulable(str(failure))
+        if allocations is None:
+            return unschedulable("cannot allocate all claims")
+        self._carried[pod.uid] = Carried(pod.uid, pod.name, found.keys, found.open)
+        for key, wanted, allocation in zip(found.open, found.wanted, allocations, strict=True):
+            status = rendered(wanted, allocation, self.book.classes, ctx.cluster.name_of(slot), seams.uid)
+            claim = self.book.claims.get(key)
+            uid = claim.metadata.uid if claim is not None else ""
+            self.book.assume(key, Assumed(uid, pod.uid, status, _uses(allocation), terms_of(selector_of(status))))
+        return SUCCESS
+
+    def unreserve(self, ctx: CycleContext, slot: int) -> None:
+        carried = self._carried.pop(ctx.pod.uid, None)
+        if carried is None:
+            return
+        for key in carried.open:
+            self.book.forget(key, carried.uid)
+        self._releases.release(carried)
+
+    def placed(self, ctx: CycleContext, slot: int) -> Sequence[Term]:
+        carried = self._carried.get(ctx.pod.uid)
+        found = (self.book.assumed.get(key) for key in carried.open) if carried is not None else ()
+        results = (result for one in found if one is not None for result in one.status["devices"]["results"])
+        return tuple(Term(f"request {one['request']}", f"{one['driver']}/{one['pool']}/{one['device']}") for one in results)
+
+    async def pre_bind(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
+        """Write allocations, and for whom the claims are reserved."""
+        carried = self._carried.get(ctx.pod.uid)
+        if carried is None:
+            return SUCCESS
+        for key in carried.keys:
+            failure = await self._writer.write(key, carried)
+            if failure:
+                return error(failure)
+        return SUCCESS
+
+    def post_bind(self, ctx: CycleContext, node: str) -> None:
+        if not self._supposed:  # a what-if takes pods back after they were bound
+            self._carried.pop(ctx.pod.uid, None)
+
+    def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        return (("releases", self._releases.run),)
+
+
+def _preference(found: Plan, allocations: tuple[Allocation, ...]) -> float:
+    """More where the alternatives that were chosen stand further in front."""
+    total = 0
+    for wanted, allocation in zip(found.wanted, allocations, strict=True):
+        used = {given.ask.label for given in allocation}
+        for asks in wanted.requests:
+            if len(asks) > 1:
+                total += next((_BEST_ALTERNATIVE - at for at, ask in enumerate(asks) if ask.label in used), 0)
+    return float(total)
+
+
+def _uses(allocation: Allocation) -> tuple[Use, ...]:
+    return tuple(Use(given.device.id, given.consumed) for given in allocation if not given.ask.admin)
+
+
+def _claim_helps(pod: PodInfo, event: ClusterEvent) -> bool:
+    """Devices that were given back help everybody; other changes only pods that name the claim."""
+    old, new = event.old, event.new
+    shown = new or old
+    if shown is None:
+        return True
+    named = {reference.resource_claim_name for reference in pod.shape.template.spec.resource_claims}
+    if shown.metadata.namespace == pod.shape.namespace and shown.metadata.name in named:
+        return True
+    had = old is not None and old.status.allocation is not None
+    return had and (new is None or new.status.allocation is None)
+
+
+def _pod_helps(pod: PodInfo, event: ClusterEvent) -> bool:
+    """A pod that lost its place has given back what it was about to get."""
+    return event.old is None or bool(event.old.shape.template.spec.resource_claims)

@@ -1,0 +1,181 @@
+"""What is written of claims: allocations and reservations before a pod is bound, and their release when it is not (SCH-DRA-08)."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from typing import Any, NamedTuple
+
+from koord import seams
+from koord.api.kinds import RESOURCECLAIMS
+from koord.kube.errors import ApiError, Conflict, NotFound
+from roles.scheduler.framework.handle import Handle
+from roles.scheduler.plugins.dynamic_resources.claims import Claims
+
+log = logging.getLogger(__name__)
+
+FINALIZER = "resource.kubernetes.io/delete-protection"
+_ATTEMPTS = 5  # of a write that meets another writer
+_PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before a release is tried again
+_LEASE_LOST = "the lease is lost: nothing is written any more"
+Obj = dict[str, Any]
+
+
+class Carried(NamedTuple):
+    """A pod that has a place: its UID and name, its claims, and those that are allocated for it."""
+
+    uid: str
+    name: str
+    keys: tuple[str, ...]
+    open: tuple[str, ...]
+
+
+class Writer:
+    """Writes one claim after another; each with the version that was read, so that nobody's change is lost."""
+
+    def __init__(self, handle: Handle, book: Claims) -> None:
+        self._handle = handle
+        self._book = book
+
+    async def write(self, key: str, carried: Carried) -> str:
+        """Allocate a claim if that is to be done, and reserve it for the pod. Returns why not, "" if it is done. Raises ApiError."""
+        client, (namespace, _, name) = self._handle.client, key.partition("/")
+        if client is None:
+            return "no API server to write to"
+        assumed = self._book.assumed.get(key) if key in carried.open else None
+        known = self._book.claims.get(key)
+        if known is None:
+            return f"resourceclaim {name} is gone"
+        if known.status.allocation is not None and any(consumer.uid == carried.uid for consumer in known.status.reserved_for):
+            return ""
+        uid = known.metadata.uid
+        # a claim that has no status and no finalizer as it was seen need not be read first
+        shown: Obj | None = None
+        if known.status.allocation is None and not known.status.reserved_for:
+            meta = {"uid": uid, "resourceVersion": known.metadata.resource_version, "finalizers": list(known.metadata.finalizers)}
+            shown = {"metadata": meta, "status": {}}
+        for _ in range(_ATTEMPTS):
+            if not self._handle.may_write():
+                return _LEASE_LOST
+            if shown is None:
+                shown = await client.get(RESOURCECLAIMS, name, namespace)
+            problem = _problem(shown, uid, name, assumed.status if assumed is not None else None, carried.uid)
+            if problem is not None:
+                return problem
+            try:
+                await self._put(shown, name, namespace, assumed.status if assumed is not None else None, carried)
+            except Conflict:
+                shown = None
+                continue
+            return ""
+        return f"resourceclaim {name}: others write it all the time"
+
+    async def _put(self, shown: Obj, name: str, namespace: str, allocation: Obj | None, carried: Carried) -> None:
+        client, status = self._handle.client, shown.get("status") or {}
+        finalizers = shown["metadata"].get("finalizers") or []
+        if allocation is not None and FINALIZER not in finalizers:
+            body = {"metadata": {**_identity(shown), "finalizers": [*finalizers, FINALIZER]}}
+            shown = await client.patch(RESOURCECLAIMS, name, body, namespace)
+            if not self._handle.may_write():
+                return
+        consumer = {"resource": "pods", "name": carried.name, "uid": carried.uid}
+        wanted: Obj = {"reservedFor": [*(status.get("reservedFor") or ()), consumer]}
+        if allocation is not None:
+            wanted["allocation"] = allocation
+        body = {"metadata": _identity(shown), "status": wanted}
+        await client.patch(RESOURCECLAIMS, name, body, namespace, subresource="status")
+
+
+def _identity(shown: Obj) -> Obj:
+    return {"uid": shown["metadata"]["uid"], "resourceVersion": shown["metadata"]["resourceVersion"]}
+
+
+def _problem(shown: Obj, uid: str, name: str, allocation: Obj | None, pod: str) -> str | None:
+    """Why a claim cannot be written as it is now; "" when it says already what it is to say, None when it can be written."""
+    status = shown.get("status") or {}
+    if shown["metadata"].get("uid") != uid or shown["metadata"].get("deletionTimestamp"):
+        return f"resourceclaim {name} got deleted in the meantime"
+    reserved = any(consumer.get("uid") == pod for consumer in status.get("reservedFor") or ())
+    if allocation is None:
+        if status.get("allocation") is None:
+            return f"resourceclaim {name} is not allocated any more"
+        return "" if reserved else None
+    found = status.get("allocation")
+    if found is None:
+        return None
+    same = _devices(found) == _devices(allocation)
+    return "" if same and reserved else f"resourceclaim {name} got allocated elsewhere in the meantime"
+
+
+def _devices(allocation: Obj) -> list[tuple[Any, ...]]:
+    results = (allocation.get("devices") or {}).get("results") or ()
+    return [tuple(one.get(key) for key in ("request", "driver", "pool", "device", "shareID")) for one in results]
+
+
+class Releases:
+    """Gives back, in the background and as long as it takes, what was written for pods that were not bound after all."""
+
+    def __init__(self, handle: Handle, book: Claims) -> None:
+        self._handle = handle
+        self._book = book
+        self._waiting: dict[tuple[str, str], tuple[str, bool]] = {}  # (claim, pod) -> (the claim's UID, whether to deallocate it)
+        self._wake = asyncio.Event()
+
+    def release(self, carried: Carried) -> None:
+        """A pod was not bound: its claims are not reserved for it, and those that were allocated for it are not allocated."""
+        for key in carried.keys if self._handle.client is not None else ():
+            claim = self._book.claims.get(key)
+            if claim is not None:
+                self._waiting[key, carried.uid] = (claim.metadata.uid, key in carried.open)
+        self._wake.set()
+
+    def deallocate(self, key: str, uid: str) -> None:
+        """A claim that nobody uses is to be allocated anew."""
+        self._waiting[key, ""] = (uid, True)
+        self._wake.set()
+
+    async def run(self) -> None:
+        """Work off what waits, until cancelled."""
+        failures = 0
+        while True:
+            await self._wake.wait()
+            self._wake.clear()
+            for (key, pod), (uid, free) in list(self._waiting.items()):
+                if not self._handle.may_write():
+                    break
+                try:
+                    await self._one(key, pod, uid, free)
+                    failures = 0
+                except ApiError as failure:
+                    log.warning("resourceclaim %s cannot be given back: %s; trying again", key, failure)
+                    await seams.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
+                    failures += 1
+                    self._wake.set()
+                    continue
+                self._waiting.pop((key, pod), None)
+
+    async def _one(self, key: str, pod: str, uid: str, free: bool) -> None:
+        client, (namespace, _, name) = self._handle.client, key.partition("/")
+        for _ in range(_ATTEMPTS):
+            try:
+                shown = await client.get(RESOURCECLAIMS, name, namespace)
+            except NotFound:
+                return
+            status = shown.get("status") or {}
+            reserved = status.get("reservedFor") or []
+            left = [consumer for consumer in reserved if consumer.get("uid") != pod or not pod]
+            if shown["metadata"].get("uid") != uid or (pod and len(left) == len(reserved)):
+                return
+            wanted: Obj = {"reservedFor": left or None}
+            if free and (not left or not pod):
+                if left and not pod:
+                    return  # somebody has begun to use it
+                wanted["allocation"] = None
+            try:
+                body = {"metadata": _identity(shown), "status": wanted}
+                await client.patch(RESOURCECLAIMS, name, body, namespace, subresource="status")
+            except Conflict:
+                continue
+            except NotFound:
+                return
+            return

@@ -1,0 +1,134 @@
+"""Dynamic resource allocation on a real kube-apiserver: what koord writes of claims passes its validation (SCH-DRA-08)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from koord.api.kinds import DEVICECLASSES, NODES, PODS, RESOURCECLAIMS, RESOURCESLICES
+from koord.kube.client import Client
+from koord.kube.errors import ApiError
+from tests.roles.scheduler.conftest import Live, running_app
+from tests.support import real_apiserver
+from tests.support.claims import alternative, claim, device, device_class, of_claim, request, results, slice_of
+
+pytestmark = [pytest.mark.realapi, pytest.mark.slow, pytest.mark.timeout(300)]
+Obj = dict[str, Any]
+KINDS = {kind.kind: kind for kind in (DEVICECLASSES, RESOURCECLAIMS, RESOURCESLICES)}
+BIG = 'device.capacity["gpu.example.com"].memory.compareTo(quantity("40Gi")) >= 0'
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real_apiserver.RealApiServer]:
+    program = real_apiserver.binary()
+    if program is None or shutil.which("etcd") is None:
+        pytest.skip("needs kube-apiserver (KOORD_REAL_APISERVER or PATH) and etcd on PATH")
+    directory: Path = tmp_path_factory.mktemp("claims")
+    with real_apiserver.real_api_server(directory, program) as found:
+        yield found
+
+
+def devices() -> list[Obj]:
+    """A node with two GPUs, one of them tainted, a shared card and a card in partitions."""
+    taint = {"key": "gpu.example.com/broken", "effect": "NoSchedule"}
+    policy = {"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi"}}
+    gpus = slice_of(
+        "n1", device("gpu-0", memory="80Gi", model="a"), device("gpu-1", memory="80Gi", model="a", taints=[taint]), name="gpus"
+    )  # fmt: skip
+    card = device("nic", allowMultipleAllocations=True, capacity={"bandwidth": {"value": "10Gi", "requestPolicy": policy}})
+    nics = slice_of("n1", card, name="nics", driver="nic.example.com")
+
+    def part(name: str, memory: str) -> Obj:
+        return device(name, consumesCounters=[{"counterSet": "card", "counters": {"memory": {"value": memory}}}])
+
+    counters = {"sharedCounters": [{"name": "card", "counters": {"memory": {"value": "40Gi"}}}]}
+    parts = slice_of("n1", part("whole", "40Gi"), part("half-0", "20Gi"), name="parts", count=2, driver="mig.example.com")
+    return [gpus, nics, parts, slice_of("n1", name="counters", count=2, driver="mig.example.com", **counters)]
+
+
+def claims() -> list[tuple[Obj, list[str]]]:
+    """Claims with what each is to get."""
+    tolerant = {"key": "gpu.example.com/broken", "operator": "Exists"}
+    driver = {"opaque": {"driver": "gpu.example.com", "parameters": {"kind": "Sharing", "slots": 2}}}
+    first = {"name": "any", "firstAvailable": [alternative("big", BIG, count=8), alternative("one", BIG)]}
+    taking = request("nic", cls="nic", capacity={"requests": {"bandwidth": "3Gi"}})
+    return [
+        (claim("first", first, config=[driver]), ["any/one=n1/gpu-0"]),
+        (claim("tolerant", request("gpu", tolerations=[tolerant])), ["gpu=n1/gpu-1"]),
+        (claim("shared-0", taking), ["nic=n1/nic"]),
+        (claim("shared-1", taking), ["nic=n1/nic"]),
+        (claim("part", request("part", cls="mig", allocationMode="ExactCount")), ["part=n1/whole"]),
+    ]
+
+
+async def create(client: Client, item: Obj) -> bool:
+    try:
+        await client.create(KINDS[item["kind"]], item, item["metadata"].get("namespace"))
+    except ApiError as failure:  # an alpha or beta field that this server has turned off
+        if failure.code not in (400, 422):
+            raise
+        return False
+    return True
+
+
+@pytest.mark.feature("SCH-DRA-08")
+def test_allocations_pass_the_servers_validation(server: real_apiserver.RealApiServer) -> None:
+    async def run() -> None:
+        async with Client(server.client_config()) as client, running_app(client, server.url) as live:
+            await live.node("n1", cpu="16")
+            await client.patch(NODES, "n1", {"spec": {"taints": None}})
+            for name in ("gpu", "nic", "mig"):
+                assert await create(client, device_class(name, f'device.driver == "{name}.example.com"'))
+            for item in devices():
+                assert await create(client, item), item["metadata"]["name"]
+            for item, wanted in claims():
+                await allocated(live, item, wanted)
+
+    asyncio.run(run())
+
+
+async def allocated(live: Live, item: Obj, wanted: list[str]) -> None:
+    name = item["metadata"]["name"]
+    assert await create(live.client, item), name
+    pod = await live.pod(name, cpu="100m", resourceClaims=of_claim(name))
+    assert await live.bound(name) == "n1"
+    found = await live.client.get(RESOURCECLAIMS, name, "default")
+    assert results(found) == wanted
+    assert found["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
+    assert found["status"]["reservedFor"] == [{"resource": "pods", "name": name, "uid": pod["metadata"]["uid"]}]
+
+
+@pytest.mark.feature("SCH-DRA-08")
+def test_a_claim_whose_pod_cannot_be_bound_is_free_again(server: real_apiserver.RealApiServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    from roles.scheduler.framework.status import Status, error
+
+    async def run() -> None:
+        async with Client(server.client_config()) as client, running_app(client, server.url, checked=False) as live:
+            await live.node("n2")
+            await client.patch(NODES, "n2", {"spec": {"taints": None}})
+            for item in (device_class("own", 'device.driver == "own.example.com"'), slice_of("n2", device("d"), driver="own.example.com")):
+                await create(client, item)
+            written: list[Obj] = []
+
+            async def refusing(ctx: Any, node: str) -> Status:
+                written.append(await client.get(RESOURCECLAIMS, "own", "default"))
+                return error("refused")
+
+            monkeypatch.setattr(live.app.engine.frameworks["koord-scheduler"].plugins["DefaultBinder"], "bind", refusing)
+            await create(client, claim("own", request("d", cls="own")))
+            await live.pod("own", resourceClaims=of_claim("own"))
+            for _ in range(400):
+                found = await client.get(RESOURCECLAIMS, "own", "default")
+                if written and not (found.get("status") or {}).get("reservedFor"):
+                    break
+                await asyncio.sleep(0.02)
+            assert results(written[0]) == ["d=n2/d"]
+            assert not (found.get("status") or {}).get("allocation")
+            await client.delete(PODS, "own", "default", grace_period_seconds=0)
+
+    asyncio.run(run())

@@ -1,0 +1,200 @@
+"""What claims are allocated, node by node, in what-ifs: alternatives, constraints, taints, partitions, shares, pools."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from koord.api.objects_resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from koord.config.scheduler import KubeSchedulerConfiguration
+from roles.scheduler.cycle.decision import Decision
+from roles.scheduler.testing import SCHEDULER, World, node, pod
+from roles.scheduler.whatif import Simulation, Snapshot
+from tests.support.claims import DRIVER, alternative, claim, device, device_class, of_claim, of_template, request, slice_of, template
+
+Obj = dict[str, Any]
+MODEL = f'device.attributes["{DRIVER}"].model'
+
+
+def world(*objects: Obj, nodes: int = 1) -> World:
+    """Nodes n0, n1, … and a class for all devices of the driver."""
+    made = World()
+    made.add_nodes(*(node(f"n{number}", labels={"zone": "ab"[number % 2]}) for number in range(nodes)))
+    for item in (device_class(), *objects):
+        made.feed(item["kind"], item)
+    return made
+
+
+def place(made: World, *requests: Obj, **devices: Any) -> tuple[str, list[str]]:
+    """Schedule a pod with a claim of its own: its node, and "request=pool/device" of what the claim got."""
+    number = len(made.framework.plugins["DynamicResources"].book.claims)  # type: ignore[attr-defined]
+    made.feed("ResourceClaim", claim(f"c{number}", *requests, **devices))
+    decision = made.schedule(pod(cpu="10m", resourceClaims=of_claim(f"c{number}")))
+    if not decision.scheduled:
+        return "", [reason(decision)]
+    return decision.node, [f"{one['request']}={one['pool']}/{one['device']}" for one in status(made, f"c{number}")["devices"]["results"]]
+
+
+def status(made: World, name: str) -> Obj:
+    found: Obj = made.framework.plugins["DynamicResources"].book.assumed[f"default/{name}"].status  # type: ignore[attr-defined]
+    return found
+
+
+def reason(decision: Decision) -> str:
+    from roles.scheduler.cycle.record import record_of
+
+    return record_of(decision, now=0.0).message
+
+
+@pytest.mark.feature("SCH-DRA-03")
+def test_the_first_alternative_that_can_be_had_is_taken() -> None:
+    made = world(slice_of("n0", device("a", model="big"), device("b", model="small"), device("c", model="small")))
+    wanted = {
+        "name": "any",
+        "firstAvailable": [alternative("big", f'{MODEL} == "big"'), alternative("two", f'{MODEL} == "small"', count=2)],
+    }
+    assert place(made, wanted) == ("n0", ["any/big=n0/a"])
+    assert place(made, wanted) == ("n0", ["any/two=n0/b", "any/two=n0/c"])
+    assert place(made, wanted)[0] == ""
+
+
+@pytest.mark.feature("SCH-DRA-03")
+def test_nodes_with_the_preferred_alternative_come_first() -> None:
+    made = world(*(slice_of(f"n{number}", device("a", model="big" if number == 2 else "small")) for number in range(4)), nodes=4)
+    wanted = {"name": "any", "firstAvailable": [alternative("big", f'{MODEL} == "big"'), alternative("small")]}
+    assert place(made, wanted) == ("n2", ["any/big=n2/a"])
+
+
+@pytest.mark.feature("SCH-DRA-04")
+def test_constraints_hold_between_requests() -> None:
+    def numa(name: str, number: int) -> Obj:
+        return device(name, attributes={"numa": {"int": number}, "model": {"string": "x"}})
+
+    devices = [numa("a", 0), numa("b", 1), numa("c", 1)]
+    made = world(slice_of("n0", *devices), slice_of("n1", *devices), nodes=2)
+    pair = (request("one"), request("other"))
+    name = f"{DRIVER}/numa"
+    assert place(made, *pair, constraints=[{"matchAttribute": name}])[1] in (
+        ["one=n0/b", "other=n0/c"], ["one=n1/b", "other=n1/c"],
+    )  # fmt: skip
+    assert place(made, *pair, constraints=[{"distinctAttribute": name}])[1] in (
+        ["one=n0/a", "other=n0/b"], ["one=n1/a", "other=n1/b"],
+    )  # fmt: skip
+    assert place(made, request("two", count=2), constraints=[{"requests": ["two"], "matchAttribute": "other.org/x"}])[0] == ""
+
+
+@pytest.mark.feature("SCH-DRA-01")
+def test_all_devices_are_those_that_are_selected_and_none_may_be_in_use() -> None:
+    made = world(slice_of("n0", device("a", model="x"), device("b", model="y")), slice_of("n1", device("a", model="y")), nodes=2)
+    every = request("all", f'{MODEL} == "x"', allocationMode="All")
+    assert place(made, every) == ("n0", ["all=n0/a"])
+    assert place(made, every)[0] == ""
+    assert place(made, request("rest", f'{MODEL} == "y"', allocationMode="All"))[1] in (["rest=n0/b"], ["rest=n1/a"])
+
+
+@pytest.mark.feature("SCH-DRA-05")
+def test_admin_access_takes_nothing_and_needs_nothing_free() -> None:
+    made = world(slice_of("n0", device("a")))
+    assert place(made) == ("n0", ["gpu=n0/a"])
+    assert place(made, request("look", adminAccess=True)) == ("n0", ["look=n0/a"])
+    assert status(made, "c1")["devices"]["results"][0]["adminAccess"] is True
+    assert place(made, request("look", adminAccess=True, count=2))[0] == ""  # each device once in a claim
+
+
+@pytest.mark.feature("SCH-DRA-11")
+def test_tainted_devices_are_for_those_who_tolerate_it() -> None:
+    taint = {"key": "broken", "value": "fan", "effect": "NoSchedule"}
+    made = world(slice_of("n0", device("a", taints=[taint]), device("b", taints=[{**taint, "effect": "None"}])))
+    assert place(made) == ("n0", ["gpu=n0/b"])
+    assert place(made)[0] == ""
+    assert place(made, request("gpu", tolerations=[{"key": "broken", "operator": "Equal", "value": "other"}]))[0] == ""
+    assert place(made, request("gpu", tolerations=[{"key": "broken", "operator": "Exists"}])) == ("n0", ["gpu=n0/a"])
+    assert status(made, "c3")["devices"]["results"][0]["tolerations"] == [{"key": "broken", "operator": "Exists"}]
+
+
+@pytest.mark.feature("SCH-DRA-06")
+def test_partitions_share_the_counters_of_their_pool() -> None:
+    def part(name: str, memory: str) -> Obj:
+        return device(name, consumesCounters=[{"counterSet": "gpu-0", "counters": {"memory": {"value": memory}}}])
+
+    counters = {"sharedCounters": [{"name": "gpu-0", "counters": {"memory": {"value": "40Gi"}}}]}
+    made = world(
+        slice_of("n0", part("whole", "40Gi"), part("half-0", "20Gi"), part("half-1", "20Gi"), name="parts", count=2),
+        slice_of("n0", name="counters", count=2, **counters),
+    )
+    assert place(made, request("half", 'device.driver != "x"', count=2)) == ("n0", ["half=n0/half-0", "half=n0/half-1"])
+    assert place(made)[0] == ""
+
+
+@pytest.mark.feature("SCH-DRA-07")
+def test_a_device_for_several_is_shared_by_what_they_take() -> None:
+    policy = {"default": "1Gi", "validRange": {"min": "1Gi", "max": "8Gi", "step": "2Gi"}}
+    nic = device("nic", allowMultipleAllocations=True, capacity={"bandwidth": {"value": "10Gi", "requestPolicy": policy}})
+    made = world(slice_of("n0", nic))
+
+    def takes(amount: str) -> Obj:
+        return request("nic", capacity={"requests": {"bandwidth": amount}})
+
+    assert place(made, takes("4Gi")) == ("n0", ["nic=n0/nic"])
+    result = status(made, "c0")["devices"]["results"][0]
+    assert result["consumedCapacity"] == {"bandwidth": "5Gi"}  # min and two steps
+    assert result["shareID"]
+    assert place(made, takes("9Gi"))[0] == ""  # more than may be asked for
+    assert place(made, request("nic", count=2)) == ("n0", ["nic=n0/nic", "nic=n0/nic"])  # twice the default
+    assert place(made, takes("3Gi")) == ("n0", ["nic=n0/nic"])
+    assert place(made)[0] == ""
+
+
+@pytest.mark.feature("SCH-DRA-12")
+def test_only_the_newest_generation_of_a_complete_pool_counts() -> None:
+    made = world(slice_of("n0", device("old"), name="old", pool="p"))
+    made.feed("ResourceSlice", slice_of("n0", device("new"), name="new", pool="p", generation=2, count=2))
+    assert place(made)[0] == ""  # incomplete
+    assert "is currently being updated" in place(made, request("all", allocationMode="All"))[1][0]
+    made.feed("ResourceSlice", slice_of("n0", device("more"), name="more", pool="p", generation=2, count=2))
+    assert place(made, request("gpu", count=2)) == ("n0", ["gpu=p/more", "gpu=p/new"])  # in the order of the slices' names
+
+
+@pytest.mark.feature("SCH-DRA-12")
+def test_devices_of_several_nodes_are_used_from_any_of_them_once() -> None:
+    in_zone = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": ["b"]}]}]}
+    made = world(slice_of("", device("net"), name="net", pool="net", nodeSelector=in_zone), nodes=4)
+    chosen, devices = place(made)
+    assert chosen in ("n1", "n3")
+    assert devices == ["gpu=net/net"]
+    assert status(made, "c0")["nodeSelector"] == in_zone
+    assert place(made)[0] == ""
+    made.feed("ResourceSlice", slice_of("", device("any"), name="any", pool="any", allNodes=True))
+    assert place(made)[1] == ["gpu=any/any"]
+    assert "nodeSelector" not in status(made, "c2")
+
+
+@pytest.mark.feature("SCH-DRA-02")
+def test_a_selector_that_fails_is_told() -> None:
+    made = world(slice_of("n0", device("a")))
+    assert "no such key: model" in place(made, request("gpu", f'{MODEL} == "x"'))[1][0]
+    assert place(made, request("gpu", f'"model" in device.attributes["{DRIVER}"]'))[0] == ""
+    assert place(made, request("gpu", f'!("model" in device.attributes["{DRIVER}"])')) == ("n0", ["gpu=n0/a"])
+
+
+@pytest.mark.feature("SCH-DRA-09")
+def test_a_what_if_makes_claims_of_templates_and_leaves_no_trace() -> None:
+    objects = {
+        "DeviceClass": [msgspec.convert(device_class(), DeviceClass)],
+        "ResourceSlice": [msgspec.convert(slice_of("n0", device("a")), ResourceSlice)],
+        "ResourceClaimTemplate": [msgspec.convert(template("one"), ResourceClaimTemplate)],
+        "ResourceClaim": [msgspec.convert(claim("named"), ResourceClaim)],
+    }
+    config = KubeSchedulerConfiguration.model_validate({"profiles": [{"schedulerName": SCHEDULER}]})
+    simulation = Simulation(Snapshot(nodes=[node("n0"), node("n1")], objects=objects), config=config, now=0.0)
+    for _ in range(2):
+        found = simulation.fits(pod(resourceClaims=of_template()))
+        assert found.node == "n0", found.message
+    first, second = simulation.place([pod("p", uid="p", resourceClaims=of_template()), pod("q", resourceClaims=of_claim("named"))])
+    assert first.node == "n0"
+    assert second.node == ""
+    assert "cannot allocate all claims" in second.message
+    assert simulation.remove(["p"]) == 1
+    assert simulation.fits(pod("q", resourceClaims=of_claim("named"))).node == "n0"

@@ -1,0 +1,213 @@
+"""Dynamic resource allocation through the scheduler's door: slices, classes, claims and pods in, bindings and allocations out."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from koord.api.kinds import DEVICECLASSES, PODS, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES
+from koord.apiserver.controllers.registry import CONTROLLERS
+from koord.apiserver.resources import builtin_resources
+from roles.scheduler.framework.status import Status, error
+from tests.support.claims import claim, device, device_class, of_claim, of_template, request, results, slice_of, template
+
+Obj = dict[str, Any]
+KINDS = {kind.kind: kind for kind in (DEVICECLASSES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES)}
+
+
+async def make(live: Any, *objects: Obj) -> None:
+    for item in objects:
+        await live.client.create(KINDS[item["kind"]], item, item["metadata"].get("namespace"))
+
+
+async def claim_of(live: Any, pod: str) -> Obj:
+    """The claim that was made for a pod."""
+    shown = await live.get(pod)
+    name = shown["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
+    return await live.client.get(RESOURCECLAIMS, name, "default")
+
+
+async def until(live: Any, name: str, test: Callable[[Obj], Any]) -> Obj:
+    """A claim once a test of it holds."""
+    shown: Obj = {}
+    for _ in range(400):
+        shown = await live.client.get(RESOURCECLAIMS, name, "default")
+        if test(shown):
+            return shown
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"claim {name} never got there: {shown}")
+
+
+@pytest.mark.feature("SCH-DRA-01")
+@pytest.mark.feature("SCH-DRA-02")
+@pytest.mark.feature("SCH-DRA-08")
+def test_a_claim_of_a_template_is_allocated_where_the_device_is(scheduler: Any) -> None:
+    big = 'device.capacity["gpu.example.com"].memory.compareTo(quantity("40Gi")) >= 0'
+
+    async def run() -> None:
+        async with scheduler() as live:
+            for name in ("empty", "small", "big"):
+                await live.node(name)
+            driver = {"opaque": {"driver": "gpu.example.com", "parameters": {"sharing": "none"}}}
+            await make(live, device_class(config=[driver]), slice_of("small", device("gpu-0", memory="16Gi")))
+            await make(live, slice_of("big", device("gpu-0", memory="80Gi"), device("gpu-1", memory="80Gi")))
+            await make(live, template("one", request("gpu", big), config=[driver]))
+            made = await live.pod("p", resourceClaims=of_template())
+            assert await live.bound("p") == "big"
+            found = await claim_of(live, "p")
+            assert found["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
+            assert found["status"] == {
+                "allocation": {
+                    "devices": {
+                        "results": [{"request": "gpu", "driver": "gpu.example.com", "pool": "big", "device": "gpu-0"}],
+                        "config": [{"source": "FromClass", **driver}, {"source": "FromClaim", **driver}],
+                    },
+                    "nodeSelector": {
+                        "nodeSelectorTerms": [{"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["big"]}]}],
+                    },
+                },
+                "reservedFor": [{"resource": "pods", "name": "p", "uid": made["metadata"]["uid"]}],
+            }  # fmt: skip
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-10")
+@pytest.mark.feature("SCH-DRA-09")
+def test_pods_wait_for_devices_and_get_those_that_are_given_back(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            monkeypatch.setattr(live.app.queue, "_initial_backoff", 0.05)
+            await live.node("n", cpu="16")
+            await make(live, template("one"))
+            await live.pod("first", cpu="1", resourceClaims=of_template())
+            assert "device class gpu does not exist" in (await live.refused("first"))["message"]
+            await make(live, device_class())
+            await live.until("first", lambda p: "cannot allocate all claims" in str(p["status"].get("conditions")))
+            await make(live, slice_of("n", device("gpu-0"), device("gpu-1")))
+            assert await live.bound("first") == "n"
+            await asyncio.gather(*(live.pod(f"p{number}", cpu="1", resourceClaims=of_template()) for number in range(2)))
+            placed = ""
+            for _ in range(400):
+                shown = [await live.get(f"p{number}") for number in range(2)]
+                placed = "".join(pod["metadata"]["name"] for pod in shown if pod["spec"].get("nodeName"))
+                if placed:
+                    break
+                await asyncio.sleep(0.02)
+            other = {"p0": "p1", "p1": "p0"}[placed]
+            assert "cannot allocate all claims" in (await live.refused(other))["message"]
+            await live.client.delete(PODS, "first", "default", grace_period_seconds=0)
+            assert await live.bound(other) == "n"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-01")
+def test_a_shared_claim_keeps_its_pods_together(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            for name in ("a", "b", "c"):
+                await live.node(name)
+            await make(live, device_class(), slice_of("b", device("gpu-0")), claim("shared"))
+            for name in ("p", "q", "r"):
+                await live.pod(name, cpu="1", resourceClaims=of_claim("shared"))
+            for name in ("p", "q", "r"):
+                assert await live.bound(name) == "b"
+            found = await live.client.get(RESOURCECLAIMS, "shared", "default")
+            assert sorted(consumer["name"] for consumer in found["status"]["reservedFor"]) == ["p", "q", "r"]
+            assert results(found) == ["gpu=b/gpu-0"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-10")
+def test_a_claim_that_is_made_later_is_waited_for(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            await make(live, device_class(), slice_of("n", device("gpu-0")))
+            await live.pod("p", resourceClaims=of_claim("later"))
+            await live.pod("other")
+            assert await live.bound("other") == "n"
+            assert not (await live.get("p"))["spec"].get("nodeName")
+            await make(live, claim("later"))
+            assert await live.bound("p") == "n"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-08")
+def test_what_a_pod_that_is_not_bound_had_is_given_back(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Binding is refused once after the claim was written: then nobody finds it reserved or allocated, and the next attempt gets it."""
+
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            await make(live, device_class(), slice_of("n", device("gpu-0")), claim("mine"))
+            binder = live.app.engine.frameworks["koord-scheduler"].plugins["DefaultBinder"]
+            bind, written = binder.bind, []
+
+            async def refusing(ctx: Any, node: str) -> Status:
+                if written:
+                    return await bind(ctx, node)
+                written.append(await live.client.get(RESOURCECLAIMS, "mine", "default"))
+                return error("refused for once")
+
+            monkeypatch.setattr(binder, "bind", refusing)
+            monkeypatch.setattr(live.app.queue, "_initial_backoff", 30.0)
+            await live.pod("p", resourceClaims=of_claim("mine"))
+            found = await until(live, "mine", lambda c: written and not (c.get("status") or {}).get("reservedFor"))
+            assert results(written[0]) == ["gpu=n/gpu-0"]
+            assert not (found.get("status") or {}).get("allocation")
+            await live.client.patch(PODS, "p", {"metadata": {"labels": {"try": "again"}}}, "default")
+            live.app.queue.activate([live.app.queue.get((await live.get("p"))["metadata"]["uid"]).pod], 0.0)
+            live.app.scheduler.wake()
+            assert await live.bound("p") == "n"
+            assert results(await live.client.get(RESOURCECLAIMS, "mine", "default")) == ["gpu=n/gpu-0"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-08")
+def test_a_claim_that_is_allocated_where_its_pod_cannot_go_is_allocated_anew(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            for name in ("full", "free"):
+                await live.node(name, cpu="2")
+            await make(live, device_class(), slice_of("full", device("gpu-0")), claim("mine"))
+            await live.pod("first", cpu="1", resourceClaims=of_claim("mine"))
+            assert await live.bound("first") == "full"
+            shown = await live.client.get(RESOURCECLAIMS, "mine", "default")
+            await live.client.patch(RESOURCECLAIMS, "mine", {"status": {"reservedFor": None}}, "default", subresource="status")
+            assert results(shown) == ["gpu=full/gpu-0"]
+            await make(live, slice_of("free", device("gpu-0")))
+            await live.pod("second", cpu="1500m", resourceClaims=of_claim("mine"))
+            assert await live.bound("second") == "free"
+            assert results(await live.client.get(RESOURCECLAIMS, "mine", "default")) == ["gpu=free/gpu-0"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-14")
+def test_a_server_without_the_group_is_served_all_the_same(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pods without claims are scheduled; one with a claim waits, and hears for what."""
+
+    older = [resource for resource in builtin_resources() if resource.group != "resource.k8s.io"]
+    monkeypatch.setattr("koord.apiserver.core.builtin_resources", lambda: iter(older))
+    rows = [row for row in CONTROLLERS if row.name != "resourceclaim"]
+    monkeypatch.setattr("koord.apiserver.controllers.registry.CONTROLLERS", rows)
+
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            await live.pod("plain")
+            assert await live.bound("plain") == "n"
+            await live.pod("p", resourceClaims=of_claim("mine"))
+            await live.pod("q")
+            assert await live.bound("q") == "n"
+            assert not (await live.get("p"))["spec"].get("nodeName")
+
+    asyncio.run(run())
