@@ -22,6 +22,7 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
     "sandbox": ("roles.sandbox.cli", "command", "Run everything in one process, with simulated nodes and this machine."),
     "simulate": ("roles.tools.simulate.cli", "command", "Ask what a change would place, evict and use, before it is made."),
     "replay": ("roles.tools.replay.cli", "command", "Make the decisions of a log again, with the same configuration or another."),
+    "cost": ("roles.tools.cost.cli", "command", "Divide the cost of nodes by who requests and uses them."),
     "test": ("roles.tools.policytest.cli", "command", "Run policies that are written as cases: given, when, then."),
     "recommend": ("roles.tools.recommend", "command", "Backtest the recommender on past usage."),
     "overcommit": ("roles.tools.overcommit", "command", "Try how far nodes can be overcommitted, on usage that is known already."),

@@ -33,7 +33,7 @@ FOREIGN_FLAGS = {
     "--bool",
 }
 # A metric that a page says is not there; a label that users choose for their namespaces.
-ABSENT_METRICS = {"scheduler_plugin_execution_duration_seconds"}
+ABSENT_METRICS = {"scheduler_plugin_execution_duration_seconds", "kube_pod_labels"}
 CHOSEN_KEYS = {"koordinator.sh/enable-colocation"}
 FOREIGN_KEYS = ("sandbox.koordinator.sh/", "analysis.koordinator.sh/")
 

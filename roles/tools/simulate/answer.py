@@ -136,6 +136,19 @@ class Simulator:
             answer.helps = self._helps(after, pods, answer)
         return answer
 
+    def help_for(self, before: Picture, changed: Changed, pod: str) -> list[str]:
+        """What would give one pending pod ("namespace/name") a node, as the others stand."""
+        after = self._overcommit.offered(changed.picture)
+        found = after.all(kinds.PODS).get(pod)
+        if found is None or not _waits(found):
+            return ["It does not wait for a node."]
+        asked = self._structs.of(found, Pod)
+        (placement,) = self._simulation(after).place([asked])
+        fate = _fate(placement, {}, {pod})
+        if fate.node:
+            return [f"Nothing: it fits on {fate.node} as the cluster is now."]
+        return self._helps(after, [asked], Answer([fate])) or ["Neither other nodes nor less pods of lower priority: see the reason."]
+
     def _simulation(self, picture: Picture) -> Simulation:
         of = self._structs.of
         nodes = [of(node, Node) for node in picture.all(kinds.NODES).values()]

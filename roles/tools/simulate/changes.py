@@ -12,7 +12,8 @@ from koord.process.errors import ConfigurationError
 from roles.tools.simulate.picture import Obj, Picture, key_of
 
 _WORKLOADS = frozenset({"Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "Job"})
-_STATUS = frozenset({"capacity", "allocatable", "conditions"})
+_STATUS = frozenset({"capacity", "allocatable"})
+_READY = [{"type": "Ready", "status": "True"}]
 _STAY = frozenset({"DaemonSet", "Node"})
 """Owners of pods that end with their node and come again nowhere else."""
 
@@ -135,12 +136,18 @@ def _node(picture: Picture, name: str) -> Obj:
     return found
 
 
+def _passing(taint: Obj) -> bool:
+    """Whether a taint tells of a condition that a new node does not have."""
+    return str(taint.get("key", "")).startswith(("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/"))
+
+
 def shape_of(node: Obj) -> tuple[Any, ...]:
     """What nodes of one shape have in common: amounts, labels but the name, taints."""
     meta, spec = node["metadata"], node.get("spec") or {}
     amounts = (node.get("status") or {}).get("capacity") or (node.get("status") or {}).get("allocatable") or {}
     labels = {key: value for key, value in (meta.get("labels") or {}).items() if key != names.LABEL_HOSTNAME}
-    taints = sorted((taint.get("key", ""), taint.get("value", ""), taint.get("effect", "")) for taint in spec.get("taints") or ())
+    lasting = (taint for taint in spec.get("taints") or () if not _passing(taint))
+    taints = sorted((taint.get("key", ""), taint.get("value", ""), taint.get("effect", "")) for taint in lasting)
     return tuple(sorted(amounts.items())), tuple(sorted(labels.items())), tuple(taints)
 
 
@@ -154,8 +161,8 @@ def clones(picture: Picture, like: str, count: int) -> Iterator[Obj]:
         labels = {**(model["metadata"].get("labels") or {}), names.LABEL_HOSTNAME: name}
         own = (model["metadata"].get("annotations") or {}).items()
         annotations = {key: text for key, text in own if "allocat" not in key and "last-applied" not in key}
-        spec = {"taints": (model.get("spec") or {}).get("taints") or []}
-        status = {field: value for field, value in (model.get("status") or {}).items() if field in _STATUS}
+        spec = {"taints": [taint for taint in (model.get("spec") or {}).get("taints") or [] if not _passing(taint)]}
+        status = {field: value for field, value in (model.get("status") or {}).items() if field in _STATUS} | {"conditions": _READY}
         meta = {"name": name, "uid": f"new-{name}", "labels": labels, "annotations": annotations}
         yield {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": spec, "status": status}
 

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections import defaultdict
+from collections.abc import Coroutine
 from typing import Any
 
 import msgspec
@@ -22,7 +22,6 @@ from koord.api.objects import (
 from koord.api.objects import Namespace as NamespaceObject
 from koord.config.gates import MANAGER, FeatureGates
 from koord.config.slo import SLOConfig, parse
-from koord.kube.errors import NotFound
 from koord.process.errors import ConfigurationError
 from roles.manager.noderesource.inputs import pod_input
 from roles.manager.noderesource.model import Inputs
@@ -102,8 +101,9 @@ class Overcommit:
 class _Nothing:
     """An API server that knows no more than the picture."""
 
-    async def get(self, kind: kinds.Kind, name: str, namespace: str | None = None) -> dict[str, Any]:
-        raise NotFound(404, "NotFound", f"{kind.plural} {name!r} is not in the snapshot")
+    async def get(self, kind: kinds.Kind, name: str, namespace: str | None = None) -> dict[str, Any] | None:
+        """What admission asks the API server for, because no informer has it: nobody has."""
+        return None
 
 
 class _Objects:
@@ -121,6 +121,7 @@ def admitted(picture: Picture, pods: list[Obj], draw: Any) -> tuple[list[Obj], d
     """New pods as the manager's webhook changes them, and why some are refused, by key."""
     nothing: Any = _Nothing()
     view = View(Options(), FeatureGates(MANAGER), nothing, draw)
+    view.live = nothing
     view.namespaces = _Objects({name: convert(obj, NamespaceObject) for name, obj in picture.all(kinds.NAMESPACES).items()})
     view.priority_classes = _Objects({name: convert(obj, PriorityClassObject) for name, obj in picture.all(kinds.PRIORITYCLASSES).items()})
     for profile in picture.all(kinds.CLUSTERCOLOCATIONPROFILES).values():
@@ -134,18 +135,26 @@ def admitted(picture: Picture, pods: list[Obj], draw: Any) -> tuple[list[Obj], d
             pod = await pod_mutate.run_step(step, pod, request, view)
         return _with_priority(pod, picture)
 
-    async def change_all() -> tuple[list[Obj], dict[str, str]]:
-        found, refused = [], {}
-        for pod in pods:
-            try:
-                found.append(await change(pod))
-            except Refusal as refusal:
-                refused[key_of(pod)] = refusal.message
-            except msgspec.ValidationError as error:
-                refused[key_of(pod)] = f"the Pod cannot be read: {error}"
-        return found, refused
+    found, refused = [], {}
+    for pod in pods:
+        try:
+            found.append(_at_once(change(pod)))
+        except Refusal as refusal:
+            refused[key_of(pod)] = refusal.message
+        except msgspec.ValidationError as error:
+            refused[key_of(pod)] = f"the Pod cannot be read: {error}"
+    return found, refused
 
-    return asyncio.run(change_all())
+
+def _at_once(work: Coroutine[Any, Any, Obj]) -> Obj:
+    """The result of work that waits for nobody: its API server is a picture. It needs no event loop, and may run inside one."""
+    try:
+        work.send(None)
+    except StopIteration as end:
+        made: Obj = end.value
+        return made
+    work.close()
+    raise RuntimeError("a step of admission waits for something that is not in the picture")
 
 
 def _with_priority(pod: Obj, picture: Picture) -> Obj:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -12,6 +13,7 @@ from koord.process.flags import GoCommand
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
+    from roles.tools.cost.prices import Prices
     from roles.tools.reach import Endpoint
 
 
@@ -23,7 +25,16 @@ if TYPE_CHECKING:
 @click.option(
     "--endpoint", "endpoints", multiple=True, metavar="URL", help="A role's HTTP port; repeatable. Default: found in the cluster."
 )
-def command(port: int, browser: bool, kubeconfig: str | None, context: str | None, endpoints: tuple[str, ...]) -> None:
+@click.option("--prices", metavar="FILE", help="Show what the cluster costs in an hour, too (docs/cost.md).")
+@click.option(
+    "--decision-log",
+    "log",
+    type=click.Path(path_type=Path),
+    help="The scheduler's log: the page can make its decisions again (docs/replay.md).",
+)
+def command(
+    port: int, browser: bool, kubeconfig: str | None, context: str | None, endpoints: tuple[str, ...], prices: str | None, log: Path | None
+) -> None:
     """Serve a page for a browser: nodes by tier and pressure, pending pods, decisions with their why, quotas, an hour's history.
 
     The page reads with your own rights and changes nothing. It is served on 127.0.0.1 only, to whoever opens the address that is printed.
@@ -36,20 +47,26 @@ def command(port: int, browser: bool, kubeconfig: str | None, context: str | Non
     file, _ = gather.find_kubeconfig(kubeconfig, os.environ)
     server = load(file, context=context)
     found = gather.find_endpoints(endpoints, os.environ, server)
+    from roles.tools.cost.prices import load as load_prices
+
+    given = load_prices(prices) if prices else None
     try:
-        asyncio.run(_serve(server, found, port, browser=browser))
+        asyncio.run(_serve(server, found, port, given, log, browser=browser))
     except KeyboardInterrupt:
         sys.exit(130)
 
 
-async def _serve(server: ClientConfig, endpoints: list[Endpoint], port: int, *, browser: bool) -> None:
+async def _serve(
+    server: ClientConfig, endpoints: list[Endpoint], port: int, prices: Prices | None, log: Path | None, *, browser: bool
+) -> None:  # fmt: skip
     from koord.kube.client import Client
     from roles.tools.ui.server import UiServer
+    from roles.tools.ui.studies import Studies
     from roles.tools.ui.watching import Watching
 
     async with Client(server, role="ui") as client:
         watching = Watching(client, endpoints)
-        page = UiServer(watching, port)
+        page = UiServer(watching, port, studies=Studies(watching, prices, log))
         await page.start()
         click.echo(f"koord ui of {client.config.server}: {page.url}  (Ctrl-C ends it)")
         if browser:

@@ -11,9 +11,11 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
+from koord import seams
 from koord.kube.errors import ApiError
 from koord.process.errors import ConfigurationError
 from koord.process.listener import Limits, Listener
+from roles.tools.ui.studies import Studies
 
 if TYPE_CHECKING:
     from roles.tools.ui.watching import Watching
@@ -41,13 +43,18 @@ Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 class UiServer:
     """The page of one cluster."""
 
-    def __init__(self, watching: Watching, port: int = 0, key: str | None = None) -> None:
+    def __init__(self, watching: Watching, port: int = 0, key: str | None = None, studies: Studies | None = None) -> None:
         self.watching = watching
+        self.studies = studies or Studies(watching)
+        watching.offered = self.studies.offered()
         self.key = key or secrets.token_urlsafe(24)
         self.port = port
         app = web.Application(middlewares=[self._guard()])
         app.router.add_get("/api/state", self._state)
         app.router.add_get("/api/why", self._why)
+        app.router.add_get("/api/cost", self._cost)
+        app.router.add_get("/api/replay", self._replay)
+        app.router.add_get("/api/help", self._help)
         app.router.add_get("/favicon.ico", self._nothing)
         for path in STATIC:
             app.router.add_get(f"/{path}", self._static)
@@ -124,3 +131,18 @@ class UiServer:
         except (ApiError, OSError, TimeoutError) as error:
             return web.Response(status=502, text=f"the API server cannot be asked: {error}\n")
         return web.Response(body=orjson.dumps(told), content_type="application/json")
+
+    async def _cost(self, request: web.Request) -> web.Response:
+        return await self._studied(seams.to_thread(self.studies.cost))
+
+    async def _replay(self, request: web.Request) -> web.Response:
+        return await self._studied(self.studies.replay())
+
+    async def _help(self, request: web.Request) -> web.Response:
+        return await self._studied(self.studies.helps(request.query.get("namespace", ""), request.query.get("name", "")))
+
+    async def _studied(self, work: Awaitable[Any]) -> web.Response:
+        try:
+            return web.Response(body=orjson.dumps(await work), content_type="application/json")
+        except (ApiError, ConfigurationError, OSError, TimeoutError) as error:
+            return web.Response(status=502, text=f"{error}\n")

@@ -66,6 +66,8 @@ class Watching:
         self.feed: list[Record] = []
         self.history: deque[dict[str, float]] = deque(maxlen=HISTORY_POINTS)
         self.problems: list[str] = []
+        self.offered: dict[str, bool] = {}
+        """What else the page may ask for."""
         self._dirty: set[str] = set()
         self._whole = b""
         self._whole_at = -1
@@ -194,6 +196,7 @@ class Watching:
                 "decisions": [picture.decision(record) for record in reversed(self.feed)],
                 "history": list(self.history),
                 "problems": self._said(),
+                "offered": self.offered,
             }
         )
 

@@ -24,13 +24,17 @@ from koord.apiserver.testing import RunningServer, running_server
 from koord.decisions.record import Record, Subject, Term
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
+from roles.tools.cost.prices import load as load_prices
 from roles.tools.ui import picture
 from roles.tools.ui.server import UiServer
+from roles.tools.ui.studies import Studies
 from roles.tools.ui.watching import Watching
 from tests.support import patience
 from tests.support.browser import browser, program
+from tests.support.docs import ROOT
 
 pytestmark = pytest.mark.feature("BEY-TOP-01")
+CONTAINER = {"name": "main", "image": "x", "resources": {"requests": {"cpu": "3"}}}
 PARENT = "quota.scheduling.koordinator.sh/parent"
 
 
@@ -191,6 +195,44 @@ def test_the_key_is_needed_and_nothing_can_be_changed() -> None:
                 assert answer.status == 400
             async with session.get(f"{base}/../../etc/passwd") as answer:
                 assert answer.status == 404
+
+    asyncio.run(story())
+
+
+@pytest.mark.feature("BEY-COST-01", "BEY-REPLAY-01", "BEY-SIM-01")
+def test_costs_decisions_made_again_and_what_would_help(tmp_path: Path) -> None:
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("{cpu: 0.1, memory: 0, batch: {cpu: 0.01, memory: 0}}")
+
+    async def story() -> None:
+        async with running_server(crds=True) as api, api.client() as client:
+            one = node("n1", 4)
+            one["status"]["allocatable"]["pods"] = one["status"]["capacity"]["pods"] = "10"
+            await client.create(NODES, one)
+            await client.create(PODS, pod("runs", nodeName="n1", schedulerName="koord-scheduler", containers=[CONTAINER]), "default")
+            await client.create(PODS, pod("waits", "no room", schedulerName="koord-scheduler", containers=[CONTAINER]), "default")
+            watching = Watching(client)
+            watching.informers.start()
+            await watching.informers.wait_synced()
+            server = UiServer(watching, studies=Studies(watching, load_prices(str(prices)), ROOT / "docs" / "replay"))
+            await server.start()
+            try:
+                async with aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
+                    base = f"http://127.0.0.1:{server.port}"
+                    await session.get(server.url)
+                    told = await (await session.get(f"{base}/api/cost")).json()
+                    assert told["nodesCost"] == pytest.approx(0.4)
+                    assert told["by"]["namespace"][0]["cost"] + told["idle"] == pytest.approx(0.4)
+                    assert told["by"]["namespace"][0]["cost"] == pytest.approx(0.3)
+                    again = await (await session.get(f"{base}/api/replay")).json()
+                    assert again["headline"] == "6 of 6 decisions are as they were (100 %)."
+                    help_ = await (await session.get(f"{base}/api/help?namespace=default&name=waits")).json()
+                    assert help_ == ["1 more node like n1 (--more 1=n1)"]
+                    state = await (await session.get(f"{base}/api/state")).json()
+                    assert state["offered"] == {"cost": True, "replay": True}
+            finally:
+                await server.stop()
+                await watching.informers.stop()
 
     asyncio.run(story())
 

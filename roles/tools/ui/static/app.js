@@ -152,7 +152,10 @@ function rows(id, list, make, none) {
 
 const EXPLAINED = ["Pod", "Node", "PodGroup"];
 
+let waiting = new Set();
+
 function showPending(pending) {
+  waiting = new Set(pending.pods.map((pod) => `${pod.namespace}/${pod.name}`));
   $("pendcount").textContent = pending.count > pending.pods.length ? `${pending.count}, the oldest ${pending.pods.length} of them` : `${pending.count}`;
   $("reasons").replaceChildren(...Object.entries(pending.reasons).map(([name, count]) => element("li", { textContent: `${count} × ${name}` })));
   rows("pending", pending.pods, (pod) => element("tr", {},
@@ -223,7 +226,54 @@ async function explain(kind, namespace, name) {
     }
   }
   for (const problem of told.problems) parts.push(element("p", { className: "none", textContent: `Could not be asked: ${problem}` }));
+  if (kind === "Pod" && waiting.has(`${namespace}/${name}`)) parts.push(helpFor(namespace, name));
   body.replaceChildren(...parts);
+}
+
+// --- costs, replay, help ---
+
+let costs = null;
+let costAsked = 0;
+const money = (amount) => (Math.abs(amount) >= 1 || !amount ? amount.toFixed(2) : amount.toFixed(4));
+
+async function showCosts() {
+  if (Date.now() - costAsked < 10000) return;
+  costAsked = Date.now();
+  const answer = await fetch("/api/cost");
+  if (!answer.ok) { $("costsum").textContent = await answer.text(); return; }
+  costs = await answer.json();
+  listCosts();
+}
+
+function listCosts() {
+  if (!costs) return;
+  const by = $("costby").value;
+  const paid = costs.by[by].reduce((sum, row) => sum + row.cost, 0);
+  $("costsum").textContent = `${money(costs.nodesCost)} ${costs.currency}, ${money(paid)} paid, ${money(costs.idle)} idle`;
+  rows("costs", costs.by[by], (row) => element("tr", {},
+    element("td", { textContent: row[by] || "–" }), element("td", { textContent: money(row.cost) }),
+    element("td", { textContent: money(row.cpu.credit + row.memory.credit) }),
+    element("td", { textContent: `${row.cpu.requested.toFixed(1)}, ${row.measuredShare ? row.cpu.used.toFixed(1) : "–"}, ${row.cpu.reclaimed.toFixed(1)}` })),
+    "Nothing runs.");
+}
+$("costby").addEventListener("change", listCosts);
+
+$("replay").addEventListener("click", async () => {
+  $("replayed").hidden = false;
+  $("replayed").textContent = "making them again …";
+  const answer = await fetch("/api/replay");
+  $("replayed").textContent = answer.ok ? (await answer.json()).text : await answer.text();
+});
+
+function helpFor(namespace, name) {
+  const made = element("p"), button = element("button", { type: "button", className: "link", textContent: "What would help?" });
+  button.addEventListener("click", async () => {
+    made.textContent = "asking …";
+    const answer = await fetch(`/api/help?namespace=${encodeURIComponent(namespace)}&name=${encodeURIComponent(name)}`);
+    made.textContent = answer.ok ? (await answer.json()).join(" ") : await answer.text();
+  });
+  made.append(button);
+  return made;
 }
 
 // --- asking ---
@@ -259,6 +309,9 @@ async function ask() {
   showFeed();
   showQuotas(state.quotas);
   drawHistory($("history"), state.history);
+  $("cost").hidden = !state.offered.cost;
+  $("replay").hidden = !state.offered.replay;
+  if (state.offered.cost && state.ready) showCosts();
   document.body.dataset.ready = state.ready ? "true" : "false";
 }
 
