@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from koord.accounting.pods import pod_requests
 from koord.accounting.resources import ResourceVector, add_into, parse, parse_quantity, scale
 from koord.api import kinds, names
-from koord.api.objects import Namespace, Node, NodeMetric, Pod, ResourceMap
+from koord.api.objects import Namespace, Node, NodeMetric, Pod, ResourceMap, convert
 from roles.scheduler.whatif import Placement, Scheduler, Simulation, Snapshot
 from roles.tools.simulate.changes import Changed, clones, shape_of
 from roles.tools.simulate.overcommit import Overcommit, admitted
@@ -114,6 +114,8 @@ class Simulator:
         self._feeds = scheduler.kinds()
         self._structs = Structs()
         self._overcommit = Overcommit(self._structs, now)
+        self._known: tuple[Picture, Simulation] | None = None  # the last one, for questions about the same picture
+        self._counted: dict[int, tuple[Pod, ResourceVector]] = {}
 
     def ask(self, before: Picture, changed: Changed, *, helping: bool = True) -> Answer:
         """What the changes lead to. `helping`: look for what would help, too."""
@@ -126,7 +128,7 @@ class Simulator:
         moved = [pod for pod in changed.new if key_of(pod) in changed.leave]
         waiting = [pod for pod in after.all(kinds.PODS).values() if _waits(pod)]
         pods = [self._structs.of(pod, Pod) for pod in (*moved, *made, *waiting)]
-        placements = self._simulation(after).place(pods)
+        placements = self._simulation(after).ask(pods)
         keys = {key_of(pod) for pod in waiting}
         answer.fates = [_fate(each, changed.leave, keys) for each in placements]
         nodes = {fate.pod: fate.node for fate in answer.fates if fate.node}
@@ -143,13 +145,19 @@ class Simulator:
         if found is None or not _waits(found):
             return ["It does not wait for a node."]
         asked = self._structs.of(found, Pod)
-        (placement,) = self._simulation(after).place([asked])
+        placement = self._simulation(after).fits(asked)
         fate = _fate(placement, {}, {pod})
         if fate.node:
             return [f"Nothing: it fits on {fate.node} as the cluster is now."]
         return self._helps(after, [asked], Answer([fate])) or ["Neither other nodes nor less pods of lower priority: see the reason."]
 
     def _simulation(self, picture: Picture) -> Simulation:
+        """What the scheduler would do there; each question leaves it as it was."""
+        if self._known is None or not _same(self._known[0], picture):
+            self._known = picture.copy(), self._simulated(picture)
+        return self._known[1]
+
+    def _simulated(self, picture: Picture) -> Simulation:
         of = self._structs.of
         nodes = [of(node, Node) for node in picture.all(kinds.NODES).values()]
         pods = [of(pod, Pod) for pod in picture.all(kinds.PODS).values() if (pod.get("spec") or {}).get("nodeName")]
@@ -193,17 +201,19 @@ class Simulator:
         return high if high <= most else None
 
     def _all_fit(self, after: Picture, pods: Sequence[Pod], like: str, count: int) -> bool:
-        more = after.copy()
-        for node in clones(after, like, count):
-            more.put(node)
-        return all(each.placed for each in self._simulation(more).place(pods))
+        more = [convert(node, Node) for node in clones(after, like, count)]
+        return all(each.placed for each in self._simulation(after).ask(pods, more))
 
     # ---------------------------------------------------------------- books
 
     def _books(self, answer: Answer, before: Picture, after: Picture, placed: list[tuple[Pod, str]]) -> None:
-        then_bound = [*self._bound(after)]
-        was = _Books(self._bound(before))
-        will = _Books(then_bound, placed)
+        stays, then_stays = {pod.key: pod for pod in self._bound(before)}, {pod.key: pod for pod in self._bound(after)}
+        was = _Books()
+        was.add(map(self._counts, stays.values()))
+        will = was.copy()
+        will.add((self._counts(pod) for key, pod in stays.items() if then_stays.get(key) is not pod), -1)
+        will.add(self._counts(pod) for key, pod in then_stays.items() if stays.get(key) is not pod)
+        will.add(self._counts(pod) for pod, _ in placed)
         there, then = _allocatable(before), _allocatable(after)
         answer.offers = then
         for resource in SHOWN:
@@ -215,7 +225,14 @@ class Simulator:
             pod["spec"]["nodeName"] for pod in after.all(kinds.PODS).values() if (pod.get("spec") or {}).get("nodeName") and not _stays(pod)
         }
         answer.free = sorted(after.all(kinds.NODES).keys() - busy)
-        answer.hot = [*self._hot_nodes(before, after, placed, {pod.key for pod in then_bound})]
+        answer.hot = [*self._hot_nodes(before, after, placed, then_stays.keys())]
+
+    def _counts(self, pod: Pod) -> tuple[str, ResourceVector]:
+        """The quota that a pod belongs to, and what it requests; worked out once."""
+        found = self._counted.get(id(pod))
+        if found is None:
+            found = self._counted[id(pod)] = pod, pod_requests(pod)
+        return pod.metadata.labels.get(names.LABEL_QUOTA_NAME, pod.metadata.namespace), found[1]
 
     def _bound(self, picture: Picture) -> Iterator[Pod]:
         for pod in picture.all(kinds.PODS).values():
@@ -223,7 +240,7 @@ class Simulator:
                 yield self._structs.of(pod, Pod)
 
     def _hot_nodes(
-        self, before: Picture, after: Picture, placed: Iterable[tuple[Pod, str]], stays: set[str]
+        self, before: Picture, after: Picture, placed: Iterable[tuple[Pod, str]], stays: Collection[str]
     ) -> Iterator[tuple[str, int, int]]:
         """Nodes whose CPU use passes the threshold with the changes: measured, and for pods that come or go by measure or estimate."""
         coming: dict[str, ResourceVector] = defaultdict(dict)
@@ -265,16 +282,36 @@ def _fate(placement: Placement, leave: dict[str, str], waiting: set[str]) -> Fat
     return Fate(placement.pod, placement.node, message, leave.get(placement.pod, ""), placement.pod in waiting, victims, nominated)
 
 
+def _same(one: Picture, other: Picture) -> bool:
+    """Whether two pictures have the same objects: nobody changes one in place."""
+    if one.objects.keys() != other.objects.keys():
+        return False
+    return all(
+        found.keys() == other.objects[kind].keys() and all(obj is other.objects[kind][key] for key, obj in found.items())
+        for kind, found in one.objects.items()
+    )
+
+
 class _Books:
     """What pods request: in all, and by the quota that they belong to."""
 
-    def __init__(self, bound: Iterable[Pod], placed: Iterable[tuple[Pod, str]] = ()) -> None:
+    def __init__(self) -> None:
         self.total: ResourceVector = {}
         self.quotas: dict[str, ResourceVector] = defaultdict(dict)
-        for pod in (*bound, *(pod for pod, _ in placed)):
-            request = pod_requests(pod)
-            add_into(self.total, request)
-            add_into(self.quotas[pod.metadata.labels.get(names.LABEL_QUOTA_NAME, pod.metadata.namespace)], request)
+
+    def copy(self) -> _Books:
+        """Books of their own with the same sums."""
+        made = _Books()
+        made.total = dict(self.total)
+        made.quotas.update({name: dict(sums) for name, sums in self.quotas.items()})
+        return made
+
+    def add(self, counts: Iterable[tuple[str, ResourceVector]], sign: int = 1) -> None:
+        """Count pods, or with -1 count them no more."""
+        for quota, request in counts:
+            amounts = request if sign > 0 else {name: -amount for name, amount in request.items()}
+            add_into(self.total, amounts)
+            add_into(self.quotas[quota], amounts)
 
 
 def _allocatable(picture: Picture) -> dict[str, ResourceVector]:
