@@ -9,16 +9,15 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from koord.accounting.pods import pod_requests
-from koord.accounting.resources import ResourceVector, add_into, parse, parse_quantity, scale
+from koord.accounting.resources import ResourceVector, add_into, parse
 from koord.api import kinds, names
-from koord.api.objects import Namespace, Node, NodeMetric, Pod, ResourceMap, convert
+from koord.api.objects import Namespace, Node, NodeMetric, Pod, convert
 from roles.scheduler.whatif import Placement, Scheduler, Simulation, Snapshot
 from roles.tools.simulate.changes import Changed, clones, shape_of
-from roles.tools.simulate.overcommit import Overcommit, admitted
+from roles.tools.simulate.overcommit import Overcommit, admitted, config_of
 from roles.tools.simulate.picture import Obj, Picture, Structs, key_of
+from roles.tools.simulate.suppression import Suppressed, cpu_of, estimate, suppressed
 
-ESTIMATE = 0.85
-"""Part of its request that a pod which is not measured yet is taken to use."""
 MOST = 256  # new nodes of a shape that are tried for pods that find no place
 SHOWN = ("cpu", "memory", names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY, names.RESOURCE_MID_CPU, names.RESOURCE_MID_MEMORY)
 
@@ -65,6 +64,7 @@ class Answer:
     helps: list[str] = field(default_factory=list)
     free: list[str] = field(default_factory=list)
     hot: list[tuple[str, int, int]] = field(default_factory=list)
+    suppressed: list[Suppressed] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
     quotas: list[Quota] = field(default_factory=list)
     admitted: dict[str, Obj] = field(default_factory=dict)
@@ -225,6 +225,10 @@ class Simulator:
             pod["spec"]["nodeName"] for pod in after.all(kinds.PODS).values() if (pod.get("spec") or {}).get("nodeName") and not _stays(pod)
         }
         answer.free = sorted(after.all(kinds.NODES).keys() - busy)
+        of = self._structs.of
+        nodes = {name: of(node, Node) for name, node in after.all(kinds.NODES).items()}
+        metrics = {name: of(metric, NodeMetric) for name, metric in after.all(kinds.NODEMETRICS).items()}
+        answer.suppressed = [*suppressed(config_of(after), nodes, metrics, then_stays, placed)]
         answer.hot = [*self._hot_nodes(before, after, placed, then_stays.keys())]
 
     def _counts(self, pod: Pod) -> tuple[str, ResourceVector]:
@@ -243,11 +247,9 @@ class Simulator:
         self, before: Picture, after: Picture, placed: Iterable[tuple[Pod, str]], stays: Collection[str]
     ) -> Iterator[tuple[str, int, int]]:
         """Nodes whose CPU use passes the threshold with the changes: measured, and for pods that come or go by measure or estimate."""
-        coming: dict[str, ResourceVector] = defaultdict(dict)
+        coming: dict[str, int] = defaultdict(int)
         for pod, node in placed:
-            request = pod_requests(pod)
-            cpu = request.get("cpu", 0) + request.get(names.RESOURCE_BATCH_CPU, 0)
-            add_into(coming[node], scale({"cpu": cpu}, ESTIMATE))
+            coming[node] += estimate(pod)
         allocatable = _allocatable(after)
         for name, plain in after.all(kinds.NODEMETRICS).items():
             room = allocatable.get(name, {}).get("cpu", 0)
@@ -257,7 +259,7 @@ class Simulator:
             was = before.all(kinds.NODEMETRICS).get(name)
             earlier = _measured(self._structs.of(was, NodeMetric)) if was is not None else 0
             gone = (each for each in metric.status.pods_metric if f"{each.namespace}/{each.name}" not in stays)
-            usage = _measured(metric) - sum(_cpu(each.pod_usage) for each in gone) + coming[name].get("cpu", 0)
+            usage = _measured(metric) - sum(cpu_of(each.pod_usage) for each in gone) + coming[name]
             if 100 * usage >= self._hot * room:
                 yield name, 100 * earlier // room, 100 * usage // room
 
@@ -338,8 +340,4 @@ def _quotas(after: Picture, was: dict[str, ResourceVector], will: dict[str, Reso
 
 def _measured(metric: NodeMetric) -> int:
     info = metric.status.node_metric
-    return 0 if info is None else _cpu(info.node_usage)
-
-
-def _cpu(usage: ResourceMap) -> int:
-    return parse_quantity("cpu", usage.resources.get("cpu", 0))
+    return 0 if info is None else cpu_of(info.node_usage)
