@@ -157,26 +157,40 @@ class Simulation:
         return self._keep(partial(self._place_all, tuple(pods)))
 
     def _place_all(self, pods: Sequence[Pod]) -> list[Placement]:
-        infos = [self._engine.parser.parse(pod) for pod in pods]
+        return self._place(self._sorted(pods))
+
+    def _sorted(self, pods: Iterable[Pod]) -> list[PodInfo]:
         sort_key = next(iter(self._engine.frameworks.values())).queue_sort.sort_key
-        infos.sort(key=lambda info: sort_key(info, 0.0))
-        return self._place(infos)
+        return sorted((self._engine.parser.parse(pod) for pod in pods), key=lambda info: sort_key(info, 0.0))
 
     def fits(self, pod: Pod) -> Placement:
         """Where one pod would go now; nothing is kept."""
+        return self.ask((pod,))[0]
+
+    def ask(self, pods: Iterable[Pod], more: Sequence[Node] = ()) -> list[Placement]:
+        """As `place`, with `more` empty nodes beside those that are there; nothing is kept."""
         self._refresh()
-        state, rehearsal = self._engine.state, self._rehearsal
-        info = self._engine.parser.parse(pod)
-        drawn, before, waits = state.random.getstate(), state.nominations.node_of(info.uid), info.uid in rehearsal.pending
-        (placement,) = self._place([info])
-        self._spoiled = rehearsal.attempts > 1 or self._engine.kin(info) is not None  # a job's books do not go back
+        engine, rehearsal = self._engine, self._rehearsal
+        state, infos = engine.state, self._sorted(pods)
+        drawn, start = state.random.getstate(), state.next_start
+        before = {info.uid: (state.nominations.node_of(info.uid), info.uid in rehearsal.pending) for info in infos}
+        for node in more:
+            engine.cluster.set_node(NodeView(node))
+        placements = self._place(infos)
+        jobs = any(engine.kin(info) is not None for info in infos)
+        self._spoiled = jobs or rehearsal.attempts > len(infos)  # a job's books do not go back
         rehearsal.take_back()
-        state.nominations.add(info, before)
+        for node in more:
+            engine.cluster.remove_node(node.metadata.name)
+        for info in infos:
+            nominated, waits = before[info.uid]
+            state.nominations.add(info, nominated)
+            if not waits:
+                rehearsal.pending.pop(info.uid, None)
+                self._forget(info.uid)
         state.random.setstate(drawn)
-        if not waits:
-            rehearsal.pending.pop(info.uid, None)
-            self._forget(info.uid)
-        return placement
+        state.next_start = start
+        return placements
 
     def _keep(self, step: Callable[[], T]) -> T:
         """Do what every later question is to see."""

@@ -144,11 +144,11 @@ class Ran(NamedTuple):
 @contextlib.asynccontextmanager
 async def running(
     nodes: int, client: StubClient, profile: dict[str, Any] = PROFILE, before: Callable[[Informers], None] | None = None, *,
-    log: Path | None = None, journal: bool = False,
+    log: Path | None = None, journal: bool = False, seed: int | None = None,
 ) -> AsyncIterator[App]:  # fmt: skip
     """The whole scheduler in this process, with nodes and their reports; `before` puts in more objects that are there already.
 
-    `log` is the folder of a decision log, with what a replay needs if `journal` says so.
+    `log` is the folder of a decision log, with what a replay needs if `journal` says so. `seed` decides ties.
     """
     informers = client.informers
     config = KubeSchedulerConfiguration.model_validate(
@@ -161,7 +161,7 @@ async def running(
     recorder = Recorder("scheduler", logged.sinks("scheduler", life, share=0.5))
     file = logged.file(JournalFile, "scheduler.replay", life, share=0.5) if journal else None
     app = App(
-        Options(config), client=client, informers=informers, recorder=recorder, ops=OpsServer("127.0.0.1", 0, recorder=recorder),
+        Options(config, seed=seed), client=client, informers=informers, recorder=recorder, ops=OpsServer("127.0.0.1", 0, recorder=recorder),
         journal=FileJournal(file) if file is not None else None,
     )  # fmt: skip
     task = asyncio.get_running_loop().create_task(app.run(life))
@@ -191,21 +191,25 @@ def run_app(
     beside: Callable[[Informers], Awaitable[None]] | None = None,
     log: Path | None = None,
     journal: bool = True,
+    seed: int | None = None,
+    bound: int | None = None,
 ) -> Ran:
     """Bind all pods; `before` puts objects in that are there already, `beside` runs until all are bound. `log` is the folder of a decision
-    log, with what a replay needs unless `journal` says no."""
+    log, with what a replay needs unless `journal` says no. `seed` decides ties; `bound` pods are waited for, by default all."""
     informers = Informers()
     bodies = {f"{pod.metadata.namespace}/{pod.metadata.name}": body_of(pod) for pod in pods}
     client = StubClient(informers, bodies)
 
     async def run() -> Ran:
-        async with running(nodes, client, profile, before, log=log, journal=journal) as app:
+        async with running(nodes, client, profile, before, log=log, journal=journal, seed=seed) as app:
             other = asyncio.get_running_loop().create_task(beside(informers)) if beside is not None else None
             started, cpu = time.perf_counter(), time.process_time()
             for key, body in bodies.items():
                 informers.put(PODS, key, body.encode())
-            while client.bound < len(bodies):
+            while client.bound < (len(bodies) if bound is None else bound):
                 await asyncio.sleep(0.005)
+            if bound is not None:
+                await asyncio.sleep(0.05)  # nobody else is to be bound
             result = Ran(time.perf_counter() - started, time.process_time() - cpu, app)
             if other is not None:
                 other.cancel()

@@ -125,10 +125,18 @@ def allowance(snapshot: Snapshot, apps: tuple[HostApp, ...], threshold: Threshol
     system = max(int(max(node_cpu - all_pods - all_apps, 0.0) * 1000), reserved)
     if snapshot.others_cpu is not None:
         non_be = max(non_be, snapshot.others_cpu - elsewhere)
-    pods_milli, apps_milli = int(non_be * 1000), int(non_be_apps * 1000)
-    milli = capacity * threshold.cpu_suppress_threshold_percent // 100 - pods_milli - apps_milli - system
-    floor = None
-    if threshold.cpu_suppress_min_percent is not None:
-        floor = capacity * threshold.cpu_suppress_min_percent // 100
-        milli = max(milli, floor)
-    return Allowance(milli, capacity, threshold.cpu_suppress_threshold_percent, pods_milli, apps_milli, system, reserved, floor)
+    least = threshold.cpu_suppress_min_percent
+    percent = threshold.cpu_suppress_threshold_percent
+    return allowed(capacity, percent, int(non_be * 1000), int(non_be_apps * 1000), system, reserved, least)
+
+
+def allowed(
+    capacity: int, threshold_percent: int, non_be_pods: int, non_be_host_apps: int, system: int, reserved: int, min_percent: int | None
+) -> Allowance:  # fmt: skip
+    """The formula; amounts in milli-cores. `system` is the larger of what is measured and what is reserved."""
+    floor = None if min_percent is None else capacity * min_percent // 100
+    milli = capacity * threshold_percent // 100 - non_be_pods - non_be_host_apps - system
+    return Allowance(
+        milli if floor is None else max(milli, floor),
+        capacity, threshold_percent, non_be_pods, non_be_host_apps, system, reserved, floor,
+    )  # fmt: skip

@@ -66,6 +66,13 @@ class Offers(ConfigModel):
     amounts: dict[str, str | int]
 
 
+class SuppressedTo(ConfigModel):
+    """On a node best-effort pods want more CPU than koordlet leaves them: so much, in cores (`1500m`)."""
+
+    node: str
+    to: str | int
+
+
 class Expectation(ConfigModel):
     """One of them."""
 
@@ -80,6 +87,9 @@ class Expectation(ConfigModel):
     lost: list[str] | None = None
     hot: list[str] | None = None
     free: list[str] | None = None
+    suppressed: SuppressedTo | None = None
+    unsuppressed: list[str] | None = None
+    """Nodes on which best-effort pods get what they want."""
 
     @model_validator(mode="after")
     def _one(self) -> Expectation:

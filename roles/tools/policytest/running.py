@@ -173,6 +173,23 @@ def _names(title: str, wanted: list[str], found: list[str]) -> tuple[str, str] |
     return None if sorted(wanted) == sorted(found) else (f"{title}: {', '.join(wanted) or 'none'}", ", ".join(found) or "none")
 
 
+def _suppressed(wanted: Any, answer: Answer) -> tuple[str, str] | None:
+    try:
+        expected = parse_quantity("cpu", wanted.to)
+    except QuantityError as error:
+        raise ConfigurationError(f"suppressed of {wanted.node}: {error}") from error
+    found = next((each.allowed for each in answer.suppressed if each.node == wanted.node), None)
+    if found == expected:
+        return None
+    told = "they are not suppressed" if found is None else f"to {format_value('cpu', found)}"
+    return f"best-effort pods of {wanted.node} suppressed to {format_value('cpu', expected)} cores", told
+
+
+def _unsuppressed(wanted: list[str], answer: Answer) -> tuple[str, str] | None:
+    found = [each.node for each in answer.suppressed if each.node in wanted]
+    return (f"best-effort pods not suppressed on {', '.join(wanted)}", f"they are on {', '.join(found)}") if found else None
+
+
 _CHECKS: dict[str, Any] = {
     "placed": _placed,
     "pending": _pending,
@@ -183,5 +200,7 @@ _CHECKS: dict[str, Any] = {
     "victims": lambda wanted, answer: _names("victims", wanted, [pod for fate in answer.fates for pod in fate.victims]),
     "lost": lambda wanted, answer: _names("lost", wanted, answer.lost),
     "hot": lambda wanted, answer: _names("hot nodes", wanted, [name for name, _, _ in answer.hot]),
+    "suppressed": _suppressed,
+    "unsuppressed": _unsuppressed,
     "free": lambda wanted, answer: _names("free nodes", wanted, answer.free),
 }

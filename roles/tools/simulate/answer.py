@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
 from koord.accounting.pods import pod_requests
-from koord.accounting.resources import ResourceVector, add_into, parse, parse_quantity, scale
+from koord.accounting.resources import ResourceVector, add_into, parse
 from koord.api import kinds, names
-from koord.api.objects import Namespace, Node, NodeMetric, Pod, ResourceMap
+from koord.api.objects import Namespace, Node, NodeMetric, Pod, convert
 from roles.scheduler.whatif import Placement, Scheduler, Simulation, Snapshot
 from roles.tools.simulate.changes import Changed, clones, shape_of
-from roles.tools.simulate.overcommit import Overcommit, admitted
+from roles.tools.simulate.overcommit import Overcommit, admitted, config_of
 from roles.tools.simulate.picture import Obj, Picture, Structs, key_of
+from roles.tools.simulate.suppression import Suppressed, cpu_of, estimate, suppressed
 
-ESTIMATE = 0.85
-"""Part of its request that a pod which is not measured yet is taken to use."""
 MOST = 256  # new nodes of a shape that are tried for pods that find no place
 SHOWN = ("cpu", "memory", names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY, names.RESOURCE_MID_CPU, names.RESOURCE_MID_MEMORY)
 
@@ -65,6 +64,7 @@ class Answer:
     helps: list[str] = field(default_factory=list)
     free: list[str] = field(default_factory=list)
     hot: list[tuple[str, int, int]] = field(default_factory=list)
+    suppressed: list[Suppressed] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
     quotas: list[Quota] = field(default_factory=list)
     admitted: dict[str, Obj] = field(default_factory=dict)
@@ -114,6 +114,8 @@ class Simulator:
         self._feeds = scheduler.kinds()
         self._structs = Structs()
         self._overcommit = Overcommit(self._structs, now)
+        self._known: tuple[Picture, Simulation] | None = None  # the last one, for questions about the same picture
+        self._counted: dict[int, tuple[Pod, ResourceVector]] = {}
 
     def ask(self, before: Picture, changed: Changed, *, helping: bool = True) -> Answer:
         """What the changes lead to. `helping`: look for what would help, too."""
@@ -126,7 +128,7 @@ class Simulator:
         moved = [pod for pod in changed.new if key_of(pod) in changed.leave]
         waiting = [pod for pod in after.all(kinds.PODS).values() if _waits(pod)]
         pods = [self._structs.of(pod, Pod) for pod in (*moved, *made, *waiting)]
-        placements = self._simulation(after).place(pods)
+        placements = self._simulation(after).ask(pods)
         keys = {key_of(pod) for pod in waiting}
         answer.fates = [_fate(each, changed.leave, keys) for each in placements]
         nodes = {fate.pod: fate.node for fate in answer.fates if fate.node}
@@ -143,13 +145,19 @@ class Simulator:
         if found is None or not _waits(found):
             return ["It does not wait for a node."]
         asked = self._structs.of(found, Pod)
-        (placement,) = self._simulation(after).place([asked])
+        placement = self._simulation(after).fits(asked)
         fate = _fate(placement, {}, {pod})
         if fate.node:
             return [f"Nothing: it fits on {fate.node} as the cluster is now."]
         return self._helps(after, [asked], Answer([fate])) or ["Neither other nodes nor less pods of lower priority: see the reason."]
 
     def _simulation(self, picture: Picture) -> Simulation:
+        """What the scheduler would do there; each question leaves it as it was."""
+        if self._known is None or not _same(self._known[0], picture):
+            self._known = picture.copy(), self._simulated(picture)
+        return self._known[1]
+
+    def _simulated(self, picture: Picture) -> Simulation:
         of = self._structs.of
         nodes = [of(node, Node) for node in picture.all(kinds.NODES).values()]
         pods = [of(pod, Pod) for pod in picture.all(kinds.PODS).values() if (pod.get("spec") or {}).get("nodeName")]
@@ -193,17 +201,19 @@ class Simulator:
         return high if high <= most else None
 
     def _all_fit(self, after: Picture, pods: Sequence[Pod], like: str, count: int) -> bool:
-        more = after.copy()
-        for node in clones(after, like, count):
-            more.put(node)
-        return all(each.placed for each in self._simulation(more).place(pods))
+        more = [convert(node, Node) for node in clones(after, like, count)]
+        return all(each.placed for each in self._simulation(after).ask(pods, more))
 
     # ---------------------------------------------------------------- books
 
     def _books(self, answer: Answer, before: Picture, after: Picture, placed: list[tuple[Pod, str]]) -> None:
-        then_bound = [*self._bound(after)]
-        was = _Books(self._bound(before))
-        will = _Books(then_bound, placed)
+        stays, then_stays = {pod.key: pod for pod in self._bound(before)}, {pod.key: pod for pod in self._bound(after)}
+        was = _Books()
+        was.add(map(self._counts, stays.values()))
+        will = was.copy()
+        will.add((self._counts(pod) for key, pod in stays.items() if then_stays.get(key) is not pod), -1)
+        will.add(self._counts(pod) for key, pod in then_stays.items() if stays.get(key) is not pod)
+        will.add(self._counts(pod) for pod, _ in placed)
         there, then = _allocatable(before), _allocatable(after)
         answer.offers = then
         for resource in SHOWN:
@@ -215,7 +225,18 @@ class Simulator:
             pod["spec"]["nodeName"] for pod in after.all(kinds.PODS).values() if (pod.get("spec") or {}).get("nodeName") and not _stays(pod)
         }
         answer.free = sorted(after.all(kinds.NODES).keys() - busy)
-        answer.hot = [*self._hot_nodes(before, after, placed, {pod.key for pod in then_bound})]
+        of = self._structs.of
+        nodes = {name: of(node, Node) for name, node in after.all(kinds.NODES).items()}
+        metrics = {name: of(metric, NodeMetric) for name, metric in after.all(kinds.NODEMETRICS).items()}
+        answer.suppressed = [*suppressed(config_of(after), nodes, metrics, then_stays, placed)]
+        answer.hot = [*self._hot_nodes(before, after, placed, then_stays.keys())]
+
+    def _counts(self, pod: Pod) -> tuple[str, ResourceVector]:
+        """The quota that a pod belongs to, and what it requests; worked out once."""
+        found = self._counted.get(id(pod))
+        if found is None:
+            found = self._counted[id(pod)] = pod, pod_requests(pod)
+        return pod.metadata.labels.get(names.LABEL_QUOTA_NAME, pod.metadata.namespace), found[1]
 
     def _bound(self, picture: Picture) -> Iterator[Pod]:
         for pod in picture.all(kinds.PODS).values():
@@ -223,14 +244,12 @@ class Simulator:
                 yield self._structs.of(pod, Pod)
 
     def _hot_nodes(
-        self, before: Picture, after: Picture, placed: Iterable[tuple[Pod, str]], stays: set[str]
+        self, before: Picture, after: Picture, placed: Iterable[tuple[Pod, str]], stays: Collection[str]
     ) -> Iterator[tuple[str, int, int]]:
         """Nodes whose CPU use passes the threshold with the changes: measured, and for pods that come or go by measure or estimate."""
-        coming: dict[str, ResourceVector] = defaultdict(dict)
+        coming: dict[str, int] = defaultdict(int)
         for pod, node in placed:
-            request = pod_requests(pod)
-            cpu = request.get("cpu", 0) + request.get(names.RESOURCE_BATCH_CPU, 0)
-            add_into(coming[node], scale({"cpu": cpu}, ESTIMATE))
+            coming[node] += estimate(pod)
         allocatable = _allocatable(after)
         for name, plain in after.all(kinds.NODEMETRICS).items():
             room = allocatable.get(name, {}).get("cpu", 0)
@@ -240,7 +259,7 @@ class Simulator:
             was = before.all(kinds.NODEMETRICS).get(name)
             earlier = _measured(self._structs.of(was, NodeMetric)) if was is not None else 0
             gone = (each for each in metric.status.pods_metric if f"{each.namespace}/{each.name}" not in stays)
-            usage = _measured(metric) - sum(_cpu(each.pod_usage) for each in gone) + coming[name].get("cpu", 0)
+            usage = _measured(metric) - sum(cpu_of(each.pod_usage) for each in gone) + coming[name]
             if 100 * usage >= self._hot * room:
                 yield name, 100 * earlier // room, 100 * usage // room
 
@@ -265,16 +284,36 @@ def _fate(placement: Placement, leave: dict[str, str], waiting: set[str]) -> Fat
     return Fate(placement.pod, placement.node, message, leave.get(placement.pod, ""), placement.pod in waiting, victims, nominated)
 
 
+def _same(one: Picture, other: Picture) -> bool:
+    """Whether two pictures have the same objects: nobody changes one in place."""
+    if one.objects.keys() != other.objects.keys():
+        return False
+    return all(
+        found.keys() == other.objects[kind].keys() and all(obj is other.objects[kind][key] for key, obj in found.items())
+        for kind, found in one.objects.items()
+    )
+
+
 class _Books:
     """What pods request: in all, and by the quota that they belong to."""
 
-    def __init__(self, bound: Iterable[Pod], placed: Iterable[tuple[Pod, str]] = ()) -> None:
+    def __init__(self) -> None:
         self.total: ResourceVector = {}
         self.quotas: dict[str, ResourceVector] = defaultdict(dict)
-        for pod in (*bound, *(pod for pod, _ in placed)):
-            request = pod_requests(pod)
-            add_into(self.total, request)
-            add_into(self.quotas[pod.metadata.labels.get(names.LABEL_QUOTA_NAME, pod.metadata.namespace)], request)
+
+    def copy(self) -> _Books:
+        """Books of their own with the same sums."""
+        made = _Books()
+        made.total = dict(self.total)
+        made.quotas.update({name: dict(sums) for name, sums in self.quotas.items()})
+        return made
+
+    def add(self, counts: Iterable[tuple[str, ResourceVector]], sign: int = 1) -> None:
+        """Count pods, or with -1 count them no more."""
+        for quota, request in counts:
+            amounts = request if sign > 0 else {name: -amount for name, amount in request.items()}
+            add_into(self.total, amounts)
+            add_into(self.quotas[quota], amounts)
 
 
 def _allocatable(picture: Picture) -> dict[str, ResourceVector]:
@@ -301,8 +340,4 @@ def _quotas(after: Picture, was: dict[str, ResourceVector], will: dict[str, Reso
 
 def _measured(metric: NodeMetric) -> int:
     info = metric.status.node_metric
-    return 0 if info is None else _cpu(info.node_usage)
-
-
-def _cpu(usage: ResourceMap) -> int:
-    return parse_quantity("cpu", usage.resources.get("cpu", 0))
+    return 0 if info is None else cpu_of(info.node_usage)

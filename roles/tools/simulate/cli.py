@@ -14,6 +14,7 @@ from koord.api.times import format_time
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.config import load
+from koord.process import tuning
 from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand
 from roles.tools.simulate import changes, render
@@ -70,13 +71,14 @@ def command(
     )  # before anything is asked: a mistake here costs no list
     scheduler = scheduler_of(config, feature_gates, plugin_path)
     picture = Picture()
-    for obj in read(paths):
-        picture.put(obj)
-    if not paths:
-        picture = asyncio.run(_live(kubeconfig, context, [feed.kind for feed in scheduler.kinds().values()], config_namespace))
-    now = taken_at(picture, seams.now()) if paths else seams.now()
-    changed = changes.apply(picture, wanted, format_time(now))
-    answer = Simulator(scheduler, now=now, seed=seed, hot=hot).ask(picture, changed)
+    with tuning.collecting_seldom():
+        for obj in read(paths):
+            picture.put(obj)
+        if not paths:
+            picture = asyncio.run(_live(kubeconfig, context, [feed.kind for feed in scheduler.kinds().values()], config_namespace))
+        now = taken_at(picture, seams.now()) if paths else seams.now()
+        changed = changes.apply(picture, wanted, format_time(now))
+        answer = Simulator(scheduler, now=now, seed=seed, hot=hot).ask(picture, changed)
     if output == "json":
         click.echo(orjson.dumps(answer.as_json(), option=orjson.OPT_INDENT_2).decode())
     else:

@@ -63,6 +63,9 @@ def sections(answer: Answer, most: int = SHOWN) -> Iterable[tuple[str, list[Sequ
         yield "Where pods go", _cut([(node, f"{count} {'pod' if count == 1 else 'pods'}") for node, count in sorted(nodes.items())], most)
     if answer.hot:
         yield "Hot nodes", _cut([(node, f"{was} % -> {now} % of its CPU") for node, was, now in answer.hot], most)
+    if answer.suppressed:
+        squeezed = [(each.node, f"{each.wanted / 1000:g} cores wanted, {each.allowed / 1000:g} allowed") for each in answer.suppressed]
+        yield "Best-effort pods are suppressed", _cut(squeezed, most)
     if answer.uses:
         yield "Requested of what there is", [_use(use.resource, use.requested, use.available) for use in answer.uses]
     if answer.quotas:

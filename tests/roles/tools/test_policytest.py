@@ -88,6 +88,28 @@ def test_every_expectation_can_fail_and_says_where(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("BEY-POL-01")
+def test_what_is_left_to_best_effort_pods_can_fail_too(tmp_path: Path) -> None:
+    text = (POLICIES / "pressure_test.yaml").read_text()
+    (tmp_path / "nodes.yaml").write_text((POLICIES / "nodes.yaml").read_text())
+    for right, wrong in (
+        ("to: 3700m", "to: 3600m"),
+        ("unsuppressed: [idle]", "suppressed: {node: idle, to: 1}"),
+        ("suppressed: {node: idle, to: 800m}", "unsuppressed: [idle]"),
+    ):
+        text = text.replace(right, wrong, 1)
+    (tmp_path / "wrong_test.yaml").write_text(text)
+    code, told = koord_test(str(tmp_path))
+    assert code == 1
+    for expected, found in (
+        ("best-effort pods of idle suppressed to 3600m cores", "to 3700m"),
+        ("best-effort pods of idle suppressed to 1 cores", "they are not suppressed"),
+        ("best-effort pods not suppressed on idle", "they are on idle"),
+    ):
+        assert f"       expected  {expected}\n       found     {found}" in told
+    assert told.endswith("9 cases, 3 failed\n")
+
+
+@pytest.mark.feature("BEY-POL-01")
 @pytest.mark.parametrize(
     ("text", "told"),
     [

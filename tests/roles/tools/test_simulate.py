@@ -4,24 +4,29 @@ from __future__ import annotations
 
 import asyncio
 import json
+import os
+import time
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 import yaml
 from click.testing import CliRunner
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api import kinds
 from koord.apiserver.testing import running_server
 from koord.cli import main
 from koord.kube.client import Client
+from roles.scheduler import testing
 from roles.scheduler.whatif import unknown
 from roles.tools.simulate.answer import Simulator
 from roles.tools.simulate.changes import Changes, apply
 from roles.tools.simulate.picture import Picture
+from tests.benchmarks import scheduling
 
 Obj = dict[str, Any]
 NOW = "2026-01-01T00:00:00Z"
@@ -237,3 +242,31 @@ def test_property_the_books_agree_and_no_node_is_given_more_than_it_has(sizes: l
         again = simulator.ask(picture, apply(picture, Changes(pods, drain, ((int(count), like),)), NOW))
         assert again.fits, "what is said to help helps"
     assert orjson.dumps(answer.as_json())
+
+
+@pytest.mark.feature("BEY-SIM-01")
+@given(
+    nodes=st.integers(1, 4), seed=st.integers(0, 2**16),
+    asked=st.lists(st.tuples(st.sampled_from(["500m", "3", "9", "20"]), st.integers(0, 2)), min_size=1, max_size=24),
+)  # fmt: skip
+@settings(max_examples=5 if "HYPOTHESIS_PROFILE" not in os.environ else 1000, deadline=None)
+def test_property_what_is_simulated_is_what_the_live_scheduler_does(
+    tmp_path_factory: pytest.TempPathFactory, nodes: int, seed: int, asked: list[tuple[str, int]]
+) -> None:
+    """Every pod, to the node, ties too: the seed is the same."""
+    folder = tmp_path_factory.mktemp("cluster")
+    pods = [testing.pod(f"p{number}", uid=f"u{number}", cpu=cpu, priority=priority) for number, (cpu, priority) in enumerate(asked)]
+    names_ = [f"n{number}" for number in range(nodes)]
+    cluster = [{"apiVersion": "v1", "kind": "Node"} | msgspec.to_builtins(testing.node(name, cpu="32", memory="256Gi")) for name in names_]
+    kind = kinds.NODEMETRICS
+    about = {"apiVersion": kind.api_version, "kind": kind.kind}
+    cluster += [about | scheduling.metric(name, number, time.time()) for number, name in enumerate(names_)]
+    config = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", "profiles": [scheduling.PROFILE]}
+    (folder / "config.yaml").write_text(yaml.safe_dump(config))
+    add = written(folder / "add.yaml", *({"apiVersion": "v1", "kind": "Pod"} | msgspec.to_builtins(pod) for pod in pods))
+    arguments = ["-s", written(folder / "cluster.yaml", *cluster), "-f", add, "--config", str(folder / "config.yaml"), "--seed", str(seed)]
+    _, answer = simulate(*arguments)
+    found = {fate["pod"]: fate["node"] for fate in answer["fates"]}
+    live = scheduling.run_app(nodes, pods, seed=seed, bound=sum(1 for node in found.values() if node)).app.engine.cluster
+    slots = {pod.metadata.name: live.slot_of_pod(pod.metadata.uid) for pod in pods}
+    assert found == {f"default/{name}": live.name_of(slot) if slot >= 0 else "" for name, slot in slots.items()}
