@@ -417,10 +417,14 @@ class Scheduler:
         self.evictor.run(self._state.evictions.left(decision.pod.uid))
         # What a job gives back that was tried at one go was free when those who wait were refused: they need not look again.
         if task.status.plugin not in JOB_REJECTORS:
-            finder = decision.framework.next_pod
-            kin = finder.kin(decision.pod) if finder is not None else None
-            self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, decision.pod, None, kin), self._clock())
+            self._tell_room(decision)
         self.wake()
+
+    def _tell_room(self, decision: Decision) -> None:
+        """What was kept for a pod is free for others: as if it had left."""
+        finder = decision.framework.next_pod
+        kin = finder.kin(decision.pod) if finder is not None else None
+        self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, decision.pod, None, kin), self._clock())
 
     def _dropped(self, task: Task) -> None:
         """The pod is gone, or somewhere else: nothing is told of it."""
@@ -487,7 +491,10 @@ class Scheduler:
             self._dump.put(diagnosis_of(decision, now))
         self._audit.failed(pod, decision.victims, preempted_in_vain=bool(decision.post_filter_message), now=now)
         if decision.nominate is not None:
+            given_up = not decision.nominate and self._state.nominations.node_of(pod.uid)
             self._state.nominations.add(pod, decision.nominate)
+            if given_up:
+                self._tell_room(decision)
         for other, node in decision.others:
             self._nominate(other, node)
             yield

@@ -7,14 +7,15 @@ import sys
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 from roles.sandbox.world import faults, hunting, runner
 from roles.sandbox.world.mutants.planting import USUAL
 from roles.sandbox.world.mutants.registry import MUTANTS
 from roles.sandbox.world.runner import Result
-from roles.sandbox.world.world import Spec, sized
+from roles.sandbox.world.world import LARGE, Spec, drawn, sized
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,11 +26,11 @@ class Settings:
     seeds: int | None
     forever: bool
     shrink: bool
-    nodes: int
-    pods: int
+    nodes: int | None
+    pods: int | None
     minutes: float
-    faults: int
-    koordlets: int
+    faults: int | None
+    koordlets: int | None
     kinds: str
     mutant: str
     list_mutants: bool
@@ -44,27 +45,26 @@ class Settings:
         return list(filter(None, self.mutant.split(",")))
 
     def spec(self, seed: int) -> Spec:
-        """The world of a seed."""
-        kinds = tuple(filter(None, self.kinds.split(",")))
-        spec = sized(
-            Spec(
-                seed=seed,
-                nodes=self.nodes,
-                pods=self.pods,
-                minutes=self.minutes,
-                faults=self.faults,
-                koordlets=self.koordlets,
-                kinds=kinds,
-            )
-        )
+        """The world of a seed: what is not asked for is drawn, or the mutant's. A large one has standbys and whatever else there is."""
+        asked: dict[str, Any] = {
+            "nodes": self.nodes,
+            "pods": self.pods,
+            "faults": self.faults,
+            "koordlets": self.koordlets,
+            "minutes": self.minutes,
+        }
+        asked |= {"kinds": tuple(filter(None, self.kinds.split(",")))}
+        usual = self.hunt or self.mutant or (self.nodes or 0) > LARGE
+        whole = replace(USUAL, seed=seed) if usual else drawn(seed)
+        spec = sized(replace(whole, **{name: value for name, value in asked.items() if value is not None}))
         return hunting.aim(spec, MUTANTS[self.mutant]) if self.mutant in MUTANTS else spec
 
     def line(self, seed: int) -> str:
         """The command that lives this seed again."""
         flags = [f"--seed={seed}"]
-        usual = {name: getattr(USUAL, name) for name in ("nodes", "pods", "minutes", "faults", "koordlets")}
-        for name, value in (*((name, getattr(self, name)) for name in usual), ("kinds", self.kinds), ("mutant", self.mutant)):
-            if value != usual.get(name, ""):
+        for name in ("nodes", "pods", "minutes", "faults", "koordlets", "kinds", "mutant"):
+            value = getattr(self, name)
+            if value not in (None, "") and (name, value) != ("minutes", USUAL.minutes):
                 flags.append(f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}")
         return f"koord sandbox world {' '.join(flags)}"
 

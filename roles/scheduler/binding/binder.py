@@ -45,7 +45,8 @@ class Outcome(Enum):
 class Task:
     """One placement on its way. `attempt` counts the pod's attempts, `first` is when the first one began (seconds). `outcome` and `status`
     are what came last; the outcome is None until Reserve and Permit are through. `waits`: who holds the pod on permit, for how many seconds
-    at most; `prepared`: preBind is done; `announced`: the pod shows the node that was found for it."""
+    at most; `prepared`: preBind is done, and `wrote` these annotations (None: took them off); `announced`: the pod shows the node that was
+    found for it."""
 
     decision: Decision
     attempt: int
@@ -53,6 +54,7 @@ class Task:
     outcome: Outcome | None = None
     status: Status = SUCCESS
     prepared: bool = False
+    wrote: dict[str, str | None] = field(default_factory=dict)
     announced: bool = False
     waits: dict[str, float] = field(default_factory=dict)
     placement: Placement | None = None
@@ -193,9 +195,10 @@ class Binder:
         refusal = self._look_again(decision)
         if refusal is not None:
             return Outcome.GONE, refusal
-        if framework.pre_binds and not task.prepared:
+        draft = self._written_since(task) if task.prepared else BindDraft()
+        if framework.pre_binds and not (task.prepared and draft.empty):
             began = perf_counter()
-            status = await self._pre_bind(framework, decision)
+            status = await self._pre_bind(task, draft)
             self._measure("PreBind", status, framework.name, perf_counter() - began)
             if not status.ok:
                 return (Outcome.REJECTED if status.rejected else Outcome.RETRY), status
@@ -264,14 +267,25 @@ class Binder:
         timer(plugin.name, point, status, perf_counter() - began)
         return status
 
-    async def _pre_bind(self, framework: Framework, decision: Decision) -> Status:
-        draft = BindDraft()
-        for plugin in framework.pre_binds:
+    def _written_since(self, task: Task) -> BindDraft:
+        """What has to be written before a binding is sent again: others may have written what only schedulers write meanwhile."""
+        draft, pod = BindDraft(), task.decision.pod
+        current = self._reread(pod) if self._reread is not None and task.decision.framework.patchers and not pod.reservation else None
+        draft.present = current.pod.metadata.annotations or {} if current is not None else {}
+        for key, value in draft.present.items():
+            if key in _RESERVED and task.wrote.get(key) != value:
+                draft.annotations[key] = task.wrote.get(key)
+        return draft
+
+    async def _pre_bind(self, task: Task, draft: BindDraft) -> Status:
+        decision, framework = task.decision, task.decision.framework
+        for plugin in () if task.prepared else framework.pre_binds:
             status = await self._timed(framework, plugin, "PreBind", plugin.pre_bind(decision.ctx, decision.node, draft))
             if not status.ok and status.code is not Code.SKIP:
                 return status.by(plugin.name)
-        if framework.patchers:
+        if framework.patchers and not task.prepared:
             _leave_nothing(decision.ctx.pod, draft)
+            task.wrote = dict(draft.annotations)
         if draft.empty:
             return SUCCESS
         for patcher in framework.patchers:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
@@ -181,10 +181,14 @@ class CycleContext:
 
 @dataclass(slots=True)
 class BindDraft:
-    """What the preBind plugins want written on the pod (or reservation) in one patch before it is bound; None removes a key."""
+    """What the preBind plugins want written on the pod (or reservation) in one patch before it is bound; None removes a key.
+
+    `present`: the pod's annotations as they are by now; None: those with which it was decided.
+    """
 
     annotations: dict[str, str | None] = field(default_factory=dict)
     labels: dict[str, str | None] = field(default_factory=dict)
+    present: Mapping[str, str] | None = None
 
     @property
     def empty(self) -> bool:

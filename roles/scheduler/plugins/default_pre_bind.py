@@ -50,7 +50,7 @@ def _body(pod: PodInfo, draft: BindDraft) -> dict[str, Any] | None:
     """The patch with the object's UID; None when a pod shows all of it already."""
     metadata: dict[str, Any] = {}
     for field, wanted, present in (
-        ("annotations", draft.annotations, pod.pod.metadata.annotations or {}),
+        ("annotations", draft.annotations, draft.present if draft.present is not None else pod.pod.metadata.annotations or {}),
         ("labels", draft.labels, pod.labels),
     ):
         found = dict(wanted) if pod.reservation else _changes(wanted, present)

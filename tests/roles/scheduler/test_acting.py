@@ -174,6 +174,35 @@ def test_a_binding_that_was_lost_on_the_way_is_sent_again_to_the_same_node(sched
     asyncio.run(run())
 
 
+@pytest.mark.feature("BEY-SEC-03")
+def test_what_others_wrote_before_a_binding_is_sent_again_does_not_stay(scheduler: Any) -> None:
+    """Admission that fails open lets an author write what only schedulers write, between two tries."""
+    key = "scheduling.koordinator.sh/resource-status"
+    profile = {"schedulerName": "koord-scheduler", "plugins": {"preBind": {"enabled": [{"name": "DefaultPreBind"}]}}}
+
+    async def run() -> None:
+        async with scheduler({"profiles": [profile]}) as live:
+            await live.node("a", cpu="2")
+            bind, tries = live.app.client.bind, []
+
+            async def once(namespace: str, pod: str, node: str, uid: str | None = None) -> None:
+                tries.append(node)
+                if len(tries) == 1:
+                    await live.client.patch(PODS, pod, {"metadata": {"annotations": {key: '{"cpuset":"0"}'}}}, namespace)
+                    while key not in (live.app.queue.get(uid).pod.pod.metadata.annotations or {}):
+                        await asyncio.sleep(0.005)
+                    raise Unreachable("connection reset")
+                await bind(namespace, pod, node, uid=uid)
+
+            live.app.client.bind = once
+            await live.pod("p", cpu="2")
+            assert await live.bound("p") == "a"
+            assert key not in ((await live.get("p"))["metadata"].get("annotations") or {})
+            assert len(tries) == 2
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-FW-06")
 def test_a_binding_that_never_works_is_told_and_gives_its_room_back(scheduler: Any) -> None:
     async def run() -> None:

@@ -55,7 +55,7 @@ class Hosts:
         more = random.Random(f"{world.seed}/kubelets")
         odds = 0.3 if world.spec.host.static is None else float(world.spec.host.static)
         self.static = {node for node in self.names if more.random() < odds}  # where the kubelet gives out CPUs itself
-        self.told = {node for node in self.names if more.random() < 0.6}  # where the kernel tells pressure
+        self.told = {node for node in self.names if more.random() < 0.3}  # where the kernel tells pressure: it is polled
 
     def get(self, node: str) -> Machine | None:
         """The machine of a node that has one."""

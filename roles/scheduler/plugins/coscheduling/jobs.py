@@ -60,7 +60,8 @@ class Jobs:
             size = len(current.plan or ())
             return PostFilterResult(unresolvable(f"batch of {size} pods is rolled back: {ctx.pod.key} does not fit where it was planned"))
         if failure.pre_filter is not None and not planned:
-            return PostFilterResult(unschedulable())  # no node was the trouble: removing pods from one helps nobody
+            # no node was the trouble: removing pods from one helps nobody
+            return PostFilterResult(unschedulable(), _given_up(ctx) if gang is None else None)
         if not self._enabled:
             return PostFilterResult(unschedulable())
         pods = sorted(self._book.ready(gang), key=rank_of) if gang is not None else [ctx.pod]
@@ -202,3 +203,9 @@ class Jobs:
         others = tuple((other, "") for other in pods if other.uid != pod.uid and (node_of(other.uid) or other.nominated))
         text = plan.refusal or "nobody has to go, but the pod found no node"
         return PostFilterResult(unresolvable(f"{_SAID}{text}"), "", others=others)
+
+
+def _given_up(ctx: CycleContext) -> str | None:
+    """What becomes of the nomination of a pod that no node would take: others may have that room, once nobody leaves for its sake."""
+    state, uid = ctx.state, ctx.pod.uid
+    return "" if state.nominations.node_of(uid) and not state.evictions.awaited(uid) else None
