@@ -55,6 +55,24 @@ class Quota:
 
 
 @dataclass(slots=True)
+class Hour:
+    """The answer in short, for other usage: `hot` and `suppressed` are nodes, `batch` what nodes offer of CPU in milli-cores."""
+
+    usage: float
+    fits: bool
+    pending: int
+    hot: list[str]
+    suppressed: list[str]
+    batch: int
+
+    @classmethod
+    def of(cls, usage: float, answer: Answer) -> Hour:
+        """Of an answer for that usage."""
+        hot, suppressed_ = [name for name, _, _ in answer.hot], [each.node for each in answer.suppressed]
+        return cls(usage, answer.fits, len(answer.pending), hot, suppressed_, _total(answer.offers, names.RESOURCE_BATCH_CPU))
+
+
+@dataclass(slots=True)
 class Answer:
     """Everything that the command tells. `free` nodes carry DaemonSet pods at most; `hot` are (node, percent before, percent after)."""
 
@@ -65,6 +83,7 @@ class Answer:
     free: list[str] = field(default_factory=list)
     hot: list[tuple[str, int, int]] = field(default_factory=list)
     suppressed: list[Suppressed] = field(default_factory=list)
+    hours: list[Hour] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
     quotas: list[Quota] = field(default_factory=list)
     admitted: dict[str, Obj] = field(default_factory=dict)

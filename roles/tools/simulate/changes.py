@@ -207,6 +207,17 @@ def _amounts(amounts: Mapping[str, Any], factor: float) -> Obj:
     return {name: format_value(name, round(parse_quantity(name, amount) * factor)) for name, amount in amounts.items()}
 
 
+def factors(text: str) -> tuple[float, ...]:
+    """`0.5,1,1.4` as numbers. Raises ConfigurationError."""
+    try:
+        found = tuple(float(part) for part in text.split(",")) if text else ()
+    except ValueError:
+        found = (-1.0,)
+    if not all(0 <= factor <= 100 for factor in found):
+        raise ConfigurationError(f"--curve {text!r} must be factors from 0 to 100, such as 0.5,1,1.4")
+    return found
+
+
 def counts(texts: Iterable[str], flag: str) -> tuple[tuple[int, str], ...]:
     """`3=node-a` as (3, "node-a"). Raises ConfigurationError."""
     found = []

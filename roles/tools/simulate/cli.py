@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sys
+from dataclasses import replace
 
 import click
 import orjson
@@ -18,7 +19,7 @@ from koord.process import tuning
 from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand
 from roles.tools.simulate import changes, render
-from roles.tools.simulate.answer import Simulator
+from roles.tools.simulate.answer import Hour, Simulator
 from roles.tools.simulate.changes import Changes
 from roles.tools.simulate.picture import Picture, live, read, taken_at
 from roles.tools.simulate.setup import scheduler_of
@@ -35,6 +36,9 @@ DOES_NOT_FIT = 2
 @click.option("--more", multiple=True, metavar="NUMBER=NODE", help="So many new nodes of a node's shape.")
 @click.option("--fewer", multiple=True, metavar="NUMBER=NODE", help="So many nodes of a node's shape go, the emptiest first.")
 @click.option("--usage", type=click.FloatRange(0, 100), default=1.0, show_default=True, help="Factor of what is measured.")
+@click.option(
+    "--curve", default="", metavar="FACTOR,...", help="The same asked with each factor of what is measured: an hour of a day each, say."
+)
 @click.option("--config", default="", metavar="FILE", help="KubeSchedulerConfiguration; default: the installed one.")
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="The scheduler's feature gates.")
 @click.option("--plugin-path", multiple=True, metavar="PATH", help="The scheduler's --plugin-path.")
@@ -51,6 +55,7 @@ def command(
     more: tuple[str, ...],
     fewer: tuple[str, ...],
     usage: float,
+    curve: str,
     config: str,
     feature_gates: str,
     plugin_path: tuple[str, ...],
@@ -69,6 +74,7 @@ def command(
     wanted = Changes(
         tuple(read(add)), drain, changes.counts(more, "--more"), changes.counts(fewer, "--fewer"), usage
     )  # before anything is asked: a mistake here costs no list
+    factors = changes.factors(curve)
     scheduler = scheduler_of(config, feature_gates, plugin_path)
     picture = Picture()
     with tuning.collecting_seldom():
@@ -78,7 +84,11 @@ def command(
             picture = asyncio.run(_live(kubeconfig, context, [feed.kind for feed in scheduler.kinds().values()], config_namespace))
         now = taken_at(picture, seams.now()) if paths else seams.now()
         changed = changes.apply(picture, wanted, format_time(now))
-        answer = Simulator(scheduler, now=now, seed=seed, hot=hot).ask(picture, changed)
+        simulator = Simulator(scheduler, now=now, seed=seed, hot=hot)
+        answer = simulator.ask(picture, changed)
+        for factor in factors:
+            hour = changes.apply(picture, replace(wanted, usage=usage * factor), format_time(now))
+            answer.hours.append(Hour.of(factor, simulator.ask(picture, hour, helping=False)))
     if output == "json":
         click.echo(orjson.dumps(answer.as_json(), option=orjson.OPT_INDENT_2).decode())
     else:

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from koord.accounting.resources import format_value, is_bytes
-from roles.tools.simulate.answer import Answer, Fate, Quota
+from roles.tools.simulate.answer import Answer, Fate, Hour, Quota
 
 SHOWN = 20  # rows of a table; the rest is counted, JSON has all
 
@@ -66,6 +66,8 @@ def sections(answer: Answer, most: int = SHOWN) -> Iterable[tuple[str, list[Sequ
     if answer.suppressed:
         squeezed = [(each.node, f"{each.wanted / 1000:g} cores wanted, {each.allowed / 1000:g} allowed") for each in answer.suppressed]
         yield "Best-effort pods are suppressed", _cut(squeezed, most)
+    if answer.hours:
+        yield "With other usage", [_hour(hour) for hour in answer.hours]
     if answer.uses:
         yield "Requested of what there is", [_use(use.resource, use.requested, use.available) for use in answer.uses]
     if answer.quotas:
@@ -73,6 +75,11 @@ def sections(answer: Answer, most: int = SHOWN) -> Iterable[tuple[str, list[Sequ
         yield "Quotas", _cut(rows, most)
     if answer.free:
         yield "Nodes without work of their own", [(" ".join(answer.free[:most]) + (" …" if len(answer.free) > most else ""),)]
+
+
+def _hour(hour: Hour) -> Sequence[str]:
+    fits = "fits" if hour.fits else f"{hour.pending} without a node"
+    return f"x {hour.usage:g}", fits, f"{len(hour.hot)} hot", f"{len(hour.suppressed)} suppressed", f"{hour.batch / 1000:g} batch cores"
 
 
 def _bound(quota: Quota) -> str:

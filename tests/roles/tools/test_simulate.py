@@ -245,6 +245,19 @@ def test_property_the_books_agree_and_no_node_is_given_more_than_it_has(sizes: l
 
 
 @pytest.mark.feature("BEY-SIM-01")
+def test_a_curve_asks_the_same_for_each_hour(tmp_path: Path) -> None:
+    config = {"colocation-config": '{"enable": true, "cpuReclaimThresholdPercent": 60}'}
+    slo = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "slo-controller-config", "namespace": "x"}, "data": config}
+    cluster = written(tmp_path / "c.yaml", node("n0"), metric("n0", "2"), slo)
+    code, answer = simulate("-s", cluster, "--curve", "0.5,1,3")
+    assert code == 0
+    hours = answer["hours"]
+    assert [(hour["usage"], hour["hot"]) for hour in hours] == [(0.5, []), (1.0, []), (3.0, ["n0"])]
+    assert hours[0]["batch"] > hours[1]["batch"] > hours[2]["batch"]
+    assert "--curve 'a' must be factors" in simulate("-s", cluster, "--curve", "a")[1]
+
+
+@pytest.mark.feature("BEY-SIM-01")
 @given(
     nodes=st.integers(1, 4), seed=st.integers(0, 2**16),
     asked=st.lists(st.tuples(st.sampled_from(["500m", "3", "9", "20"]), st.integers(0, 2)), min_size=1, max_size=24),
