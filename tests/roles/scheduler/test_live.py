@@ -17,7 +17,7 @@ GPU_TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 
 
 async def events_of(live: Any, name: str, reason: str) -> list[dict[str, Any]]:
-    for _ in range(1500):  # as long as a crowded machine takes
+    for _ in range(200):
         listed = await live.client.list(EVENTS, "default")
         found = [event for event in listed.items if event["regarding"]["name"] == name and event["reason"] == reason]
         if found:
