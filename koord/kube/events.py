@@ -168,6 +168,8 @@ class EventRecorder:
 
     def _written(self, task: asyncio.Task[None]) -> None:
         self._writers.discard(task)
+        if not task.cancelled():
+            self.start()  # what came after its last look, when it counted as one that writes
         if not self._writers:
             self._idle.set()
 

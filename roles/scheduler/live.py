@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Generator, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -13,7 +13,7 @@ from koord import seams
 from koord.decisions.recorder import Recorder
 from koord.seams import perf_counter
 from roles.scheduler.auditor import Audit
-from roles.scheduler.binding.binder import Binder, Outcome, Task
+from roles.scheduler.binding.binder import Binder, Task
 from roles.scheduler.binding.carrier import Carrier
 from roles.scheduler.binding.preemption import Evictor
 from roles.scheduler.binding.readback import ReadBack
@@ -23,25 +23,24 @@ from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.advice import Advice
 from roles.scheduler.cycle.cycle import Cycle
-from roles.scheduler.cycle.decision import ERROR, UNSCHEDULABLE, Decision
-from roles.scheduler.cycle.record import record_of, score_table, victim_records
-from roles.scheduler.diagnosis import Debug, Dump, diagnosis_of, filter_lines
-from roles.scheduler.engine import EVICTING
+from roles.scheduler.cycle.decision import ERROR, Decision
+from roles.scheduler.cycle.record import record_of, score_table
+from roles.scheduler.diagnosis import Debug, Dump, filter_lines
 from roles.scheduler.extenders.chain import Extenders
 from roles.scheduler.extenders.client import ExtenderError
 from roles.scheduler.framework.context import State
-from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent
 from roles.scheduler.framework.framework import Framework, told
 from roles.scheduler.framework.interfaces import NextPod
-from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS, error
+from roles.scheduler.framework.status import error
 from roles.scheduler.framework.steps import Steps, at_once, begun, in_steps
 from roles.scheduler.gate import Gate
 from roles.scheduler.journal.journal import Journal
 from roles.scheduler.journal.lines import Made, Operation
 from roles.scheduler.metrics import SchedulerMetrics
 from roles.scheduler.monitor import Monitor
+from roles.scheduler.outcomes import Outcomes
 from roles.scheduler.planner.placements import Placement, Placements
-from roles.scheduler.queue.entry import IN_FLIGHT, Entry
+from roles.scheduler.queue.entry import Entry
 from roles.scheduler.queue.queue import SchedulingQueue
 from roles.scheduler.turns import CATCH_UP, SLICE, Turns
 
@@ -97,23 +96,22 @@ class Scheduler:
         self._leading = leading
         self._monitor = monitor
         self._debug = debug
-        self._dump = dump
-        self._audit = audit
         self._extenders = extenders
         self.turns = Turns(gate or Gate(), metrics.held)
         self.outdated_plans = 0  # long decisions that did not hold any more when they were made
         self._later: deque[Steps[None]] = deque()  # work on many pods, for when nothing else is half done
         self._wake = asyncio.Event()
-        self._evicting: dict[str, tuple[dict[str, Any], list[PodInfo]]] = {}  # by preemptor: how it is queued again, its job
         self.placements = Placements()
+        self.outcomes = Outcomes(
+            state=state, cache=cache, queue=queue, placements=self.placements, reporter=reporter, recorder=recorder, metrics=metrics,
+            clock=clock, evictor=evictor, monitor=monitor, debug=debug, dump=dump, audit=audit, wake=self.wake, later=self._later.append,
+        )  # fmt: skip
         self.carrier = Carrier(
             self.placements, state=state, cache=cache, waiting=waiting, binder=binder, readback=readback, metrics=metrics, clock=clock,
-            committed=queue.committed, taken_back=self._taken_back, settled=self._settled, failed=self._failed, dropped=self._dropped,
-            gate=self.turns.gate, journal=self.journal,
+            committed=queue.committed, taken_back=self.outcomes.taken_back, settled=self.outcomes.settled, failed=self.outcomes.failed,
+            dropped=self.outcomes.dropped, gate=self.turns.gate, journal=self.journal,
         )  # fmt: skip
         self.evictor = evictor
-        evictor.issued = self._issued
-        evictor.cleared = self._cleared
         self.outdated: Callable[[], str] = str  # why nothing may be decided on what we know now; "" when it may
         self._outdated = ""
 
@@ -293,7 +291,7 @@ class Scheduler:
         log.info("pod %s: the cluster changes faster than its job can be planned; it is tried again later", entry.pod.key)
         self._monitor.ended(entry.pod.uid, self._clock())
         self.placements.undecided(placement)
-        self._requeue(entry.pod.uid, self._clock(), error=True)
+        self.outcomes.requeue(entry.pod.uid, self._clock(), error=True)
         return None
 
     def _holds(self, decision: Decision, changed: frozenset[int]) -> Steps[bool]:
@@ -377,7 +375,7 @@ class Scheduler:
         else:
             self.placements.undecided(placement)
             self._record(decision, made, entry, now)
-            yield from self._fail(decision)
+            yield from self.outcomes.fail(decision)
         self._metrics.attempt(decision.verdict, decision.framework.name, self._clock() - now)
 
     def _record(self, decision: Decision, made: Made, entry: Entry, now: float) -> None:
@@ -393,183 +391,11 @@ class Scheduler:
             return  # decided: the carrier sees it to its end
         self._monitor.ended(uid, now)
         self.placements.undecided(placement)
-        self._evicting.pop(uid, None)
+        self.outcomes.forget(uid)
         try:
             self._reporter.failed(entry.pod, error(told(failure)).message, error=True, nominate=None, now=now)
         finally:
-            self._requeue(uid, now, error=True)
-
-    # ---------------------------------------------------------------- what comes of placements
-
-    def _settled(self, task: Task) -> None:
-        """A pod is bound."""
-        pod, now = task.decision.pod, self._clock()
-        self._monitor.ended(pod.uid, now)
-        self._queue.done(pod.uid)
-        self.evictor.run(self._state.evictions.over(pod.uid))
-        self._reporter.scheduled(pod, task.decision.node)
-        self._metrics.bound(task.attempt, now - task.first)
-        self._audit.scheduled(pod, now)
-
-    def _taken_back(self, task: Task) -> None:
-        """A pod counts no more on the node that was found for it: tell everybody that room has come free."""
-        decision = task.decision
-        self.evictor.run(self._state.evictions.left(decision.pod.uid))
-        # What a job gives back that was tried at one go was free when those who wait were refused: they need not look again.
-        if task.status.plugin not in JOB_REJECTORS:
-            self._tell_room(decision)
-        self.wake()
-
-    def _tell_room(self, decision: Decision) -> None:
-        """What was kept for a pod is free for others: as if it had left."""
-        finder = decision.framework.next_pod
-        kin = finder.kin(decision.pod) if finder is not None else None
-        self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, decision.pod, None, kin), self._clock())
-
-    def _dropped(self, task: Task) -> None:
-        """The pod is gone, or somewhere else: nothing is told of it."""
-        pod = task.decision.pod
-        self._monitor.ended(pod.uid, self._clock())
-        log.info("pod %s was not bound to %s: %s", pod.key, task.decision.node, task.status.message or "it is gone or on another node")
-        self._let_informer_decide(pod)
-
-    def _let_informer_decide(self, pod: PodInfo) -> None:
-        """The pod is gone, or a new one of its name is there, or the informer has yet to say so."""
-        self._reporter.forget(pod.uid)
-        self._requeue(pod.uid, self._clock(), error=True)
-        self.wake()
-
-    def _failed(self, task: Task) -> None:
-        """A node was found for a pod, and the pod did not get there."""
-        uid = task.decision.pod.uid
-        try:
-            self._lost_its_place(task)
-        finally:
-            if self.placements.get(uid) is None:
-                self._requeue(uid, self._clock(), error=True)  # only where that is not done yet
-        self.wake()
-
-    def _lost_its_place(self, task: Task) -> None:
-        decision, status, outcome = task.decision, task.status, task.outcome
-        pod, now = decision.pod, self._clock()
-        decision.status = status
-        if outcome is None:  # Reserve or Permit said no
-            decision.verdict = UNSCHEDULABLE if status.rejected else ERROR
-            decision.rejected_by = frozenset((status.plugin,)) if status.plugin and status.rejected else frozenset()
-            at_once(self._fail(decision))
-            return
-        self._monitor.ended(pod.uid, now)
-        if outcome is Outcome.GONE:
-            log.info("pod %s was not bound: %s", pod.key, status.message)
-            self._let_informer_decide(pod)
-        else:
-            again = outcome in (Outcome.RETRY, Outcome.OPEN, Outcome.LOST)
-            decision.rejected_by = frozenset() if again else frozenset((status.plugin or "DefaultBinder",))
-            decision.verdict = UNSCHEDULABLE if outcome is Outcome.REJECTED else ERROR
-            self._renominate(decision, status.plugin, announced=task.announced)
-            self._report(decision)
-            self._requeue(pod.uid, now, rejected_by=decision.rejected_by, error=again)
-        self._recorder.record(record_of(decision, now=now, attempt=task.attempt))
-
-    def _renominate(self, decision: Decision, rejector: str, *, announced: bool) -> None:
-        """What becomes of the nomination of a pod that lost its place (scheduler-job.md 6.5)."""
-        pod = decision.pod
-        if rejector == JOB_REJECT:
-            decision.nominate = pod.nominated if announced else None
-            self._state.nominations.add(pod, pod.nominated)
-            return
-        decision.nominate = decision.node if rejector == JOB_PREEMPTION_SUCCESS else ""
-        self._state.nominations.add(pod, decision.nominate)
-
-    # ---------------------------------------------------------------- no node was found
-
-    def _fail(self, decision: Decision) -> Steps[None]:
-        """Report, carry a preemption out, and queue the pod again: after a preemption once all victims were asked to leave."""
-        pod, now = decision.pod, self._clock()
-        self._monitor.ended(pod.uid, now)
-        if self._debug.diagnosis:
-            self._dump.put(diagnosis_of(decision, now))
-        self._audit.failed(pod, decision.victims, preempted_in_vain=bool(decision.post_filter_message), now=now)
-        if decision.nominate is not None:
-            given_up = not decision.nominate and self._state.nominations.node_of(pod.uid)
-            self._state.nominations.add(pod, decision.nominate)
-            if given_up:
-                self._tell_room(decision)
-        for other, node in decision.others:
-            self._nominate(other, node)
-            yield
-        self._report(decision)
-        how = {"rejected_by": decision.rejected_by, "error": decision.verdict == ERROR, "pending": decision.pending}
-        if decision.victims:
-            yield from self._make_room(decision, how, now)
-        else:
-            self._requeue(pod.uid, now, **how)
-
-    def _make_room(self, decision: Decision, how: dict[str, Any], now: float) -> Steps[None]:
-        """Ask the victims to leave. Until all have answered the pod stays in flight, and its job is kept from being decided."""
-        pod = decision.pod
-        fresh = [victim for victim in decision.victims if not self._state.leaving(victim)]
-        self._outbid(pod, {victim.node_name or decision.nominate or "" for victim in decision.victims}, decision.others)
-        if fresh:
-            self._metrics.preempted(len(fresh))
-            for record in victim_records(decision, fresh, now=now):
-                self._recorder.record(record)
-                yield
-        members = [other for other, node in decision.others if node]
-        self._evicting[pod.uid] = (how, members)
-        self.evictor.evict(pod, decision.victims, decision.nominate or "", [member.uid for member in members])
-
-    def _issued(self, uid: str, failed: bool) -> None:
-        """All victims of a pod were asked. If some stay it comes back with what is left, after a rest."""
-        how, members = self._evicting.pop(uid, ({}, []))
-        now = self._clock()
-        self._requeue(uid, now, **({"error": True} if failed else how))
-        if members:
-            self._later.append(self._let_in_again(members))
-        self.wake()
-
-    def _let_in_again(self, members: Iterable[PodInfo]) -> Steps[None]:
-        """Members of a job were kept out of the queue while its victims were being asked."""
-        for member in members:
-            entry = self._queue.get(member.uid)
-            if entry is not None and entry.gate == EVICTING:
-                self._queue.activate((member,), self._clock())
-            yield
-
-    def _cleared(self, uid: str) -> None:
-        """The victims of a pod are gone: however often it was tried in vain meanwhile, it need not rest now."""
-        entry = self._queue.get(uid)
-        if entry is not None:
-            self._queue.activate((entry.pod,), self._clock())
-            self.wake()
-
-    def _nominate(self, pod: PodInfo, node: str) -> None:
-        """Another pod is (or is no longer) nominated to a node: kept here and shown on the pod."""
-        self._state.nominations.add(pod, node)
-        self._reporter.nominated(pod, node)
-
-    def _outbid(self, pod: PodInfo, nodes: Iterable[str], others: Iterable[tuple[PodInfo, str]]) -> None:
-        """Pods of lower priority that were nominated where room is made now look for another place."""
-        job = {other.uid for other, _ in others}
-        for node in nodes:
-            for lower in [o for o in self._state.nominations.on(node) if o.priority < pod.priority and o.uid not in job]:
-                self._nominate(lower, "")
-                self.evictor.run(self._state.evictions.over(lower.uid))
-
-    def _report(self, decision: Decision) -> None:
-        entry = self._queue.get(decision.pod.uid)
-        pod = entry.pod if entry is not None else decision.pod
-        self._reporter.failed(pod, decision.message(), error=decision.verdict == ERROR, nominate=decision.nominate, now=self._clock())
-
-    def _requeue(self, uid: str, now: float, **how: Any) -> None:
-        """Back to the queue, unless the pod is gone, on a node, or on its way out by now."""
-        entry = self._queue.get(uid)
-        if entry is None or entry.state != IN_FLIGHT or uid in self._evicting:
-            return
-        if entry.pod.deleting or self._cache.cluster.slot_of_pod(uid) >= 0:
-            self._queue.done(uid)
-        else:
-            self._queue.requeue(uid, now, **how)
+            self.outcomes.requeue(uid, now, error=True)
 
     # ---------------------------------------------------------------- what the informer shows
 
@@ -585,7 +411,7 @@ class Scheduler:
         """A pod is gone, or has ended."""
         self.carrier.run(self.placements.vanished(uid))
         self.evictor.run(self._state.evictions.vanished(uid))
-        self._evicting.pop(uid, None)
+        self.outcomes.forget(uid)
 
     def loop(self) -> dict[str, Any]:
         """How scheduling shares the event loop: the longest turn in seconds, decisions that took several turns, those that did not hold

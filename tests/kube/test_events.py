@@ -158,3 +158,30 @@ def test_equal_events_count_up_though_many_are_written_at_once(fault_server: Any
             assert orjson.loads(server.bodies[-1])["series"]["count"] == 10
 
     asyncio.run(main())
+
+
+def test_an_event_that_comes_as_a_writer_ends_does_not_wait_for_the_next_one() -> None:
+    """A task that is done counts among the writers until the loop has told so."""
+
+    class Server:
+        def __init__(self) -> None:
+            self.written: list[str] = []
+
+        async def create(self, kind: Any, body: Any, namespace: str) -> None:
+            if not self.written:  # runs after the writer's end, and before anybody is told of it
+                asyncio.get_running_loop().call_soon(recorder.event, about(), "Normal", "Scheduled", "the last one")
+            self.written.append(body["note"])
+
+    server = Server()
+
+    async def main() -> None:
+        nonlocal recorder
+        recorder = EventRecorder(server, "koord-scheduler", "host-1")  # type: ignore[arg-type]
+        recorder.event(about(), "Warning", "FailedScheduling", "the first one")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert server.written == ["the first one", "the last one"]
+        await recorder.flush()
+
+    recorder: Any = None
+    asyncio.run(main())

@@ -1,4 +1,17 @@
-"""The extension points. A plugin is a class that inherits `Plugin` and the interfaces of the points it wants.
+"""The extension points, in the order in which a pod meets them. A plugin is a class that inherits `Plugin` and the interfaces of the points
+it wants.
+
+    waiting     PodObserver -> PreEnqueue -> QueueSort, or NextPod
+    deciding    Transformer.before_pre_filter -> Restorer.restored_rows -> PreFilter -> Transformer.after_pre_filter -> FindOneNode
+                -> Filter, ReservationFilter -> PreferNodes, or PreScore -> Score
+                no node:  PostFilter -> after_post_filter of all -> ReserveFailure for Reservations
+    placing     Restorer.nominate -> ResizePod -> Reserve -> Permit -> PreBind.waits
+    binding     PreBind -> PreBindPatch -> Bind -> PostBind
+    giving up   Reserve.unreserve, in reverse order -> Forget
+    beside      Controllers, feeds, endpoints
+
+Deciding asks once for what pods of a shape share, and then about rows that changed: count on no moment in which a point is asked. Placing
+and binding ask every plugin for each pod.
 
 Filters and scores look at many nodes at once: they get `rows` (a slice for all of them, or an array of slots: those that changed, or the
 one that somebody asks about) and return an array of that length. Dead rows may hold anything; the engine masks them out. Whoever wants no
@@ -30,6 +43,10 @@ from roles.scheduler.framework.tally import Tally
 
 if TYPE_CHECKING:
     from roles.scheduler.framework.handle import Handle
+
+
+# ---------------------------------------------------------------- every plugin
+
 
 Codes = NDArray[Any]
 """Per row: 0 (or False) passes, anything else rejects, with a meaning that the plugin's `rejection` knows. A boolean array
@@ -108,6 +125,17 @@ class Feed(NamedTuple):
         return [one for one in (map(self.transform, found) if self.transform is not None else found) if one is not None]
 
 
+class Controllers(Plugin):
+    """Runs background work on the leader."""
+
+    def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
+        """Named coroutine functions, each run until the process stops."""
+        raise NotImplementedError
+
+
+# ---------------------------------------------------------------- waiting
+
+
 class PodObserver(Plugin):
     """Told of every running pod, of whatever scheduler, with a node or without, before caches and queue are."""
 
@@ -135,14 +163,24 @@ class QueueSort(Plugin):
         raise NotImplementedError
 
 
-ASK = -1
-"""For filters that work in steps: stands for rows that columns do not decide, until they are asked about one by one."""
+class NextPod(Plugin):
+    """Asked before the queue is popped; may name the pod that is scheduled next, wherever it waits (one plugin across profiles)."""
+
+    def next_pod(self) -> PodInfo | Steps[None] | None:
+        """The pod; None when the queue decides. Steps are long work that comes first: then the plugin is asked again."""
+        raise NotImplementedError
+
+    def diagnose(self, pod: PodInfo) -> dict[str, Any]:
+        """What the diagnosis of a failed cycle tells of the pod's job, by the names that it has there."""
+        return {}
+
+    def kin(self, pod: PodInfo) -> Hashable:
+        """Pods of one kin (not None) are placed together: nominations of some do not stand in the way of the others, and
+        what one gives back is of no use to the others by itself. It must follow from the pod's shape."""
+        return None
 
 
-class NodeSet(NamedTuple):
-    """A preFilter's restriction to named nodes."""
-
-    names: frozenset[str]
+# ---------------------------------------------------------------- deciding
 
 
 class Transformer(Plugin):
@@ -153,6 +191,12 @@ class Transformer(Plugin):
 
     def after_pre_filter(self, ctx: CycleContext) -> Status:
         return SUCCESS
+
+
+class NodeSet(NamedTuple):
+    """A preFilter's restriction to named nodes."""
+
+    names: frozenset[str]
 
 
 class NodeMask(NamedTuple):
@@ -172,6 +216,18 @@ class PreFilter(Plugin):
 
     def pre_filter(self, ctx: CycleContext) -> Status | NodeSet | NodeMask:
         raise NotImplementedError
+
+
+class FindOneNode(Plugin):
+    """Plans the node of a pod after preFilter; SUCCESS with a node makes it the only candidate, SKIP goes on as usual. A plan that takes
+    long is handed back as steps."""
+
+    def find_one_node(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, str] | Steps[tuple[Status, str]]:
+        raise NotImplementedError
+
+
+ASK = -1
+"""For filters that work in steps: stands for rows that columns do not decide, until they are asked about one by one."""
 
 
 class Filter(Plugin):
@@ -222,42 +278,11 @@ class Filter(Plugin):
         return None
 
 
-class Candidate(NamedTuple):
-    """A node on which the pod would fit without the victims, most important victim first; `violations` counts broken budgets. `leaving`
-    are the UIDs of those that are on their way out anyway: waiting for them hurts nobody."""
+class PreferNodes(Plugin):
+    """Names nodes in order of preference; the first that passes all filters is taken without scoring."""
 
-    node: str
-    victims: tuple[PodInfo, ...]
-    violations: int
-    leaving: frozenset[str] = frozenset()
-
-
-class PostFilterResult(NamedTuple):
-    """A status, and the node nominated for the pod with the victims to remove first.
-
-    Node None leaves the pod's nomination as it is, "" clears it. `candidates` are all nodes that were found, what hurts least first:
-    extenders may rule some out. `others` are nominations of pods of its job, "" to clear. `recheck` asks, of a proposal that took long to
-    make, whether it still holds now that these slots have changed.
-    """
-
-    status: Status
-    node: str | None = None
-    victims: tuple[PodInfo, ...] = ()
-    candidates: tuple[Candidate, ...] = ()
-    others: tuple[tuple[PodInfo, str], ...] = ()
-    recheck: Callable[[frozenset[int]], Steps[bool]] | None = None
-
-
-class PostFilter(Plugin):
-    """Asked when no node is left; may propose to make room (preemption). Pure: the planner carries the proposal out. Work that takes more
-    than a few milliseconds is handed back as steps (framework/steps.py)."""
-
-    def post_filter(self, ctx: CycleContext, failure: Any) -> PostFilterResult | Steps[PostFilterResult]:
-        """`failure` is the cycle's `FitFailure`, which also tells which nodes preemption could help and tries what-ifs."""
+    def prefer_nodes(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, Sequence[str]]:
         raise NotImplementedError
-
-    def after_post_filter(self, ctx: CycleContext, failure: Any, result: PostFilterResult) -> Steps[None] | None:
-        """Told after all postFilter plugins, whatever came out. What is to be written or told goes into `ctx.effects`."""
 
 
 class PreScore(Plugin):
@@ -298,6 +323,102 @@ class Score(Plugin):
         return self.normalizer
 
 
+# ---------------------------------------------------------------- reservations
+
+
+class Restorer(Plugin):
+    """Knows which reservations a pod may use (framework/restoring.py; one plugin in a profile). Answers may depend on what `shape_key`
+    tells apart, and on the rows' changes in `restore_reads`: a change of a reservation must be noted for its row."""
+
+    restore_reads: int = NODE
+
+    def connect(self, filters: Sequence[ReservationFilter]) -> None:
+        """Told once which plugins of the profile have a say on reservations."""
+
+    def restored_rows(self, ctx: CycleContext) -> dict[int, tuple[RestoredReservation, ...]] | None:
+        """Usable reservations by slot; None when pods of this shape and key can never use any."""
+        raise NotImplementedError
+
+    def restored_row(self, ctx: CycleContext, slot: int) -> tuple[RestoredReservation, ...]:
+        """Usable reservations of one slot; the same object as before where nothing changed."""
+        raise NotImplementedError
+
+    def nominate(self, ctx: CycleContext, slot: int) -> RestoredReservation | None:
+        """The reservation that the pod will use on the slot that was chosen, of those that pass `fits_reservation` of all plugins."""
+        raise NotImplementedError
+
+
+class ReservationFilter(Plugin):
+    """Says whether a pod could take what it needs with the help of one reservation; a node passes when one reservation does."""
+
+    def fits_reservation(self, ctx: CycleContext, slot: int, reservation: RestoredReservation) -> tuple[str, ...]:
+        """Reasons why not, each as it is told to users; () when it could. Called inside `ctx.restoring(slot)`."""
+        raise NotImplementedError
+
+    def fits_alone(self, ctx: CycleContext, slot: int) -> tuple[str, ...]:
+        """The same without the help of any reservation: all of them keep what they hold. Called inside `ctx.restoring(slot)`."""
+        return ()
+
+
+class ReserveFailure(Plugin):
+    """Knows what a Reservation shows of an attempt that failed."""
+
+    def failure_status(self, pod: PodInfo, message: str, now: float) -> dict[str, Any] | None:
+        """The members of the Reservation's status to be written (a merge patch); None when they say so already."""
+        raise NotImplementedError
+
+
+# ---------------------------------------------------------------- no node was found
+
+
+class Candidate(NamedTuple):
+    """A node on which the pod would fit without the victims, most important victim first; `violations` counts broken budgets. `leaving`
+    are the UIDs of those that are on their way out anyway: waiting for them hurts nobody."""
+
+    node: str
+    victims: tuple[PodInfo, ...]
+    violations: int
+    leaving: frozenset[str] = frozenset()
+
+
+class PostFilterResult(NamedTuple):
+    """A status, and the node nominated for the pod with the victims to remove first.
+
+    Node None leaves the pod's nomination as it is, "" clears it. `candidates` are all nodes that were found, what hurts least first:
+    extenders may rule some out. `others` are nominations of pods of its job, "" to clear. `recheck` asks, of a proposal that took long to
+    make, whether it still holds now that these slots have changed.
+    """
+
+    status: Status
+    node: str | None = None
+    victims: tuple[PodInfo, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    others: tuple[tuple[PodInfo, str], ...] = ()
+    recheck: Callable[[frozenset[int]], Steps[bool]] | None = None
+
+
+class PostFilter(Plugin):
+    """Asked when no node is left; may propose to make room (preemption). Pure: the planner carries the proposal out. Work that takes more
+    than a few milliseconds is handed back as steps (framework/steps.py)."""
+
+    def post_filter(self, ctx: CycleContext, failure: Any) -> PostFilterResult | Steps[PostFilterResult]:
+        """`failure` is the cycle's `FitFailure`, which also tells which nodes preemption could help and tries what-ifs."""
+        raise NotImplementedError
+
+    def after_post_filter(self, ctx: CycleContext, failure: Any, result: PostFilterResult) -> Steps[None] | None:
+        """Told after all postFilter plugins, whatever came out. What is to be written or told goes into `ctx.effects`."""
+
+
+# ---------------------------------------------------------------- placing
+
+
+class ResizePod(Plugin):
+    """May change the requests of a pod after its node was chosen, before it is assumed (gate ResizePod)."""
+
+    def resize(self, ctx: CycleContext, slot: int) -> PodInfo | None:
+        raise NotImplementedError
+
+
 class Reserve(Plugin):
     """Takes what the pod needs on the chosen node; `unreserve` gives it back and must bear being called without a reserve, and after the
     pod or the node has gone."""
@@ -310,11 +431,21 @@ class Reserve(Plugin):
         raise NotImplementedError
 
 
+class Forget(Plugin):
+    """Told when an assumed pod is taken back, also when it was not known."""
+
+    def forget(self, pod: PodInfo) -> None:
+        raise NotImplementedError
+
+
 class Permit(Plugin):
     """Lets a placed pod go on, refuses it, or holds it (`status.wait`)."""
 
     def permit(self, ctx: CycleContext, slot: int) -> Status:
         raise NotImplementedError
+
+
+# ---------------------------------------------------------------- binding
 
 
 class PreBind(Plugin):
@@ -349,100 +480,7 @@ class PostBind(Plugin):
         raise NotImplementedError
 
 
-class Restorer(Plugin):
-    """Knows which reservations a pod may use (framework/restoring.py; one plugin in a profile). Answers may depend on what `shape_key`
-    tells apart, and on the rows' changes in `restore_reads`: a change of a reservation must be noted for its row."""
-
-    restore_reads: int = NODE
-
-    def connect(self, filters: Sequence[ReservationFilter]) -> None:
-        """Told once which plugins of the profile have a say on reservations."""
-
-    def restored_rows(self, ctx: CycleContext) -> dict[int, tuple[RestoredReservation, ...]] | None:
-        """Usable reservations by slot; None when pods of this shape and key can never use any."""
-        raise NotImplementedError
-
-    def restored_row(self, ctx: CycleContext, slot: int) -> tuple[RestoredReservation, ...]:
-        """Usable reservations of one slot; the same object as before where nothing changed."""
-        raise NotImplementedError
-
-    def nominate(self, ctx: CycleContext, slot: int) -> RestoredReservation | None:
-        """The reservation that the pod will use on the slot that was chosen, of those that pass `fits_reservation` of all plugins."""
-        raise NotImplementedError
-
-
-class ReserveFailure(Plugin):
-    """Knows what a Reservation shows of an attempt that failed."""
-
-    def failure_status(self, pod: PodInfo, message: str, now: float) -> dict[str, Any] | None:
-        """The members of the Reservation's status to be written (a merge patch); None when they say so already."""
-        raise NotImplementedError
-
-
-class ReservationFilter(Plugin):
-    """Says whether a pod could take what it needs with the help of one reservation; a node passes when one reservation does."""
-
-    def fits_reservation(self, ctx: CycleContext, slot: int, reservation: RestoredReservation) -> tuple[str, ...]:
-        """Reasons why not, each as it is told to users; () when it could. Called inside `ctx.restoring(slot)`."""
-        raise NotImplementedError
-
-    def fits_alone(self, ctx: CycleContext, slot: int) -> tuple[str, ...]:
-        """The same without the help of any reservation: all of them keep what they hold. Called inside `ctx.restoring(slot)`."""
-        return ()
-
-
-class NextPod(Plugin):
-    """Asked before the queue is popped; may name the pod that is scheduled next, wherever it waits (one plugin across profiles)."""
-
-    def next_pod(self) -> PodInfo | Steps[None] | None:
-        """The pod; None when the queue decides. Steps are long work that comes first: then the plugin is asked again."""
-        raise NotImplementedError
-
-    def diagnose(self, pod: PodInfo) -> dict[str, Any]:
-        """What the diagnosis of a failed cycle tells of the pod's job, by the names that it has there."""
-        return {}
-
-    def kin(self, pod: PodInfo) -> Hashable:
-        """Pods of one kin (not None) are placed together: nominations of some do not stand in the way of the others, and
-        what one gives back is of no use to the others by itself. It must follow from the pod's shape."""
-        return None
-
-
-class FindOneNode(Plugin):
-    """Plans the node of a pod after preFilter; SUCCESS with a node makes it the only candidate, SKIP goes on as usual. A plan that takes
-    long is handed back as steps."""
-
-    def find_one_node(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, str] | Steps[tuple[Status, str]]:
-        raise NotImplementedError
-
-
-class PreferNodes(Plugin):
-    """Names nodes in order of preference; the first that passes all filters is taken without scoring."""
-
-    def prefer_nodes(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, Sequence[str]]:
-        raise NotImplementedError
-
-
-class ResizePod(Plugin):
-    """May change the requests of a pod after its node was chosen, before it is assumed (gate ResizePod)."""
-
-    def resize(self, ctx: CycleContext, slot: int) -> PodInfo | None:
-        raise NotImplementedError
-
-
-class Forget(Plugin):
-    """Told when an assumed pod is taken back, also when it was not known."""
-
-    def forget(self, pod: PodInfo) -> None:
-        raise NotImplementedError
-
-
-class Controllers(Plugin):
-    """Runs background work on the leader."""
-
-    def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
-        """Named coroutine functions, each run until the process stops."""
-        raise NotImplementedError
+# ---------------------------------------------------------------- names in config files
 
 
 class Point(enum.Enum):

@@ -39,11 +39,11 @@ class WatchedPod(PodInfo):
 
 
 class Trust:
-    """The plugins of one profile that are asked anew for each pod, with the reason (`unkept`). `told` hears of each find: the plugin's name
-    and what it did."""
+    """The plugins of one profile that are asked anew for each pod, with the reason (`unkept`), and those whom we watch (`watched`). `told`
+    hears of each find: the plugin's name and what it did."""
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
-        self._watched = frozenset(
+        self.watched = frozenset(
             plugin.name
             for plugin in plugins
             if not type(plugin).__module__.startswith(_BUILT_IN) and type(plugin).shape_key is Plugin.shape_key
@@ -54,7 +54,7 @@ class Trust:
 
     def ask(self, plugin: Plugin, step: Callable[..., R], ctx: CycleContext, *args: Any) -> R:
         """Ask for an answer that all pods of the shape will share. What users' plugins look at in the pod is watched."""
-        if plugin.name not in self._watched or plugin.name in self.unkept:
+        if plugin.name not in self.watched or plugin.name in self.unkept:
             return step(ctx, *args)
         pod, watched = ctx.pod, WatchedPod(ctx.pod)
         ctx.pod = watched

@@ -112,10 +112,10 @@ def _victims_again() -> None:
 
     def make_room(self: Any, decision: Any, how: Any, now: float) -> None:
         pod = decision.pod
-        self.evictor.evict(pod, decision.victims, decision.nominate or "")
+        self._evictor.evict(pod, decision.victims, decision.nominate or "")
         self._queue.requeue(pod.uid, now, error=True)
 
-    replace("roles.scheduler.live:Scheduler._make_room", make_room)
+    replace("roles.scheduler.outcomes:Outcomes._make_room", make_room)
     replace(f"{EVICTIONS}.awaited", lambda self, uid: ())
     replace(f"{EVICTIONS}.asking", lambda self, uid: False)
     replace(f"{EVICTIONS}.leaving", lambda self, uid: False)

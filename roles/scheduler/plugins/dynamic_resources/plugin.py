@@ -23,6 +23,7 @@ from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Feed, PostFilterResult, Rejection
 from roles.scheduler.framework.normalize import Proportional
 from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status, error, unresolvable, unschedulable
+from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.dynamic_resources.allocator import Allocation, allocate
 from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims, terms_of
 from roles.scheduler.plugins.dynamic_resources.inventory import Use
@@ -144,6 +145,10 @@ class DynamicResources(
             for index in np.flatnonzero((codes == 0) & ctx.cluster.alive[slots]).tolist():
                 codes[index] = self._verdict(found, slots.item(index))[0]
         return codes
+
+    def tally(self, ctx: CycleContext) -> Tally | None:
+        found = self._plan(ctx.pod)
+        return None if found.wanted or found.terms else FIXED
 
     def _verdict(self, found: Plan, slot: int) -> Verdict:
         """Whether the claims can be allocated on a node; asked once for nodes that are alike."""

@@ -281,8 +281,8 @@ class QuotaTree:
         return total
 
     def refresh(self, quota: Quota) -> None:
-        """Bring the runtime of a quota and its ancestors up to date."""
-        if self._stale:
+        """Bring the runtime of a quota and its ancestors up to date. Those outside the competition are held to none."""
+        if self._stale and quota.name not in OUTSIDE:
             for member in reversed(quota.path()):
                 self._share_out(member)
 

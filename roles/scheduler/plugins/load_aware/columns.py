@@ -262,21 +262,18 @@ class LoadColumns(Columns):
         self.distrusted += int(share < 1.0) - int(self.trust[slot] < 1.0)
         self.trust[slot] = share
 
-    def _sum(self, load: NodeLoad, charge: Charge, sign: float) -> None:
+    def _sum(self, load: NodeLoad, charge: Charge, sign: float) -> tuple[Usage, Usage, Usage]:
+        """Add a pod to the sums of a node, or take it off; returns what it is charged, by source."""
         delta, prod = charge.parts(load.metric)
         for index, estimate in enumerate(charge.estimate):
             load.delta[index] += sign * delta[index]
             load.prod[index] += sign * prod[index]
             load.estimates[index] += sign * estimate
+        return delta, prod, charge.estimate
 
     def _shift(self, slot: int, load: NodeLoad, charge: Charge, sign: float) -> None:
         """One pod more or less: what it is charged moves the arrays, and nothing else does."""
-        delta, prod = charge.parts(load.metric)
-        for index, estimate in enumerate(charge.estimate):
-            load.delta[index] += sign * delta[index]
-            load.prod[index] += sign * prod[index]
-            load.estimates[index] += sign * estimate
-        sources = (delta, prod, charge.estimate)
+        sources = self._sum(load, charge, sign)
         for number, group in enumerate(self.classes):
             used, room = load.sources[number]
             if used >= 0:
@@ -353,6 +350,7 @@ class LoadColumns(Columns):
         return tuple(u + d for u, d in zip(usage, load.delta, strict=True))
 
 
+# What of a pod's charge counts in a usage: an index into what `_sum` returns.
 _NOTHING, _DELTA, _PROD, _ESTIMATES = -1, 0, 1, 2
 
 

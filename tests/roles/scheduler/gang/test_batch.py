@@ -99,14 +99,14 @@ def test_the_diagnosis_of_a_member_speaks_of_its_job(gangs: Any) -> None:
     async def run() -> None:
         async with gangs(nodes=("4",)) as g:
             seen: list[Obj] = []
-            scheduler = g.live.app.scheduler
-            fail = scheduler._fail
+            outcomes = g.live.app.scheduler.outcomes
+            fail = outcomes.fail
 
             def look(decision: Any) -> Any:
                 seen.append(diagnosis_of(decision, 0.0))
                 return fail(decision)
 
-            scheduler._fail = look
+            outcomes.fail = look
             await g.group("job", 2)
             for number in range(2):
                 await g.member(f"p{number}", "job", cpu="3")

@@ -1,4 +1,5 @@
-"""Evictions in all orders: answers, lost answers, refusals, victims that go first or never, preemptors that vanish, the lease lost."""
+"""Evictions in all orders: answers, lost answers, requests that land late, refusals, victims that go first or never or come back under
+their name, preemptors that vanish, the lease lost, the process killed and the next leader after it."""
 
 from __future__ import annotations
 
@@ -30,10 +31,19 @@ class World:
         self.now = 0.0
         self.faults = dict(faults)
         self.stayed: set[str] = set()
+        self.air: list[str] = []  # requests that were given up and may still take place
+        self.dead = False
 
     # ---------------------------------------------------------------- what may happen
 
     def steps(self) -> Iterable[Step]:
+        for index, victim in enumerate(self.air):
+            yield f"the request about {victim} lands late", partial(self._land, index, True)
+            yield f"the late request about {victim} comes to nothing", partial(self._land, index, False)
+        if self.dead:
+            if not self.air:  # what a killed leader sent is over by then: that is what the lease's duration is for
+                yield "the next leader begins", self._restart
+            return
         for uid in sorted(self.waiting) if self.machine.leading else ():
             if any(all(self.shown[v] == GONE for v in self.nodes[node]) for node in self.chose.get(uid, ())):
                 yield f"{uid} is placed", partial(self._place, uid)
@@ -48,8 +58,14 @@ class World:
             ):  # fmt: skip
                 if self.faults.get(fault):
                     yield f"deleting {victim} {how}", partial(self._answer, index, answer, fault)
+            if self.faults.get("air") and not self.air:
+                yield f"deleting {victim} is lost, and may be done yet", partial(self._answer, index, Answer.LOST, "air")
+            if self.faults.get("recreate") and self.truth[victim] == GONE:
+                yield f"deleting {victim} meets another pod of the name", partial(self._answer, index, Answer.LOST, "recreate")
         for index, victim in enumerate(self.reads):
             yield f"{victim} is read", partial(self._read, index)
+            if self.faults.get("unreadable"):
+                yield f"{victim} cannot be read", partial(self._unreadable, index)
         for victim, state in self.truth.items():
             if state == DELETING:
                 yield f"{victim} ends", partial(self._end, victim)
@@ -63,10 +79,15 @@ class World:
             yield "time passes", partial(self._wait, due)
         if self.faults.get("lease") and self.machine.leading:
             yield "the lease is lost", self._lose_lease
+        if self.faults.get("kill"):
+            yield "the process is killed", self._kill
 
     def _may_choose(self, uid: str, node: str) -> bool:
         """What DefaultPreemption asks: nobody waits for victims, there are some, and room is not made elsewhere already."""
         if self.machine.awaited(uid) or self.machine.asking(uid):
+            return False
+        nominated = [v for chosen in self.chose.get(uid, ()) for v in self.nodes[chosen] if self.shown[v] == DELETING]
+        if any(not self.machine.overdue(v) for v in nominated):  # told by the pods themselves, also to the next leader
             return False
         kept = [n for n, victims in self.nodes.items() if any(self.machine.makes_room(uid, v) for v in victims)]
         there = [v for v in self.nodes[node] if self.shown[v] != GONE]
@@ -89,10 +110,38 @@ class World:
         victim = self.requests.pop(index)
         if fault:
             self.faults[fault] -= 1
-        if (answer is Answer.DONE or fault == "lost") and self.truth[victim] == HERE:
+        if answer is Answer.DONE or fault == "lost":
+            self._delete(victim)
+        if fault == "air":
+            self.air.append(victim)
+        self._run(self.machine.answered(victim, answer, self.now))
+
+    def _delete(self, victim: str) -> None:
+        if self.truth[victim] == HERE:
             self.truth[victim] = DELETING
             self.deletes[victim] += 1
-        self._run(self.machine.answered(victim, answer, self.now))
+
+    def _land(self, index: int, done: bool) -> None:
+        victim = self.air.pop(index)
+        if done:
+            self._delete(victim)
+
+    def _unreadable(self, index: int) -> None:
+        self.faults["unreadable"] -= 1
+        self._run(self.machine.found(self.reads.pop(index), None, self.now))
+
+    def _kill(self) -> None:
+        self.faults["kill"] -= 1
+        self.dead = True
+        self.air += self.requests
+        self.requests, self.reads = [], []
+
+    def _restart(self) -> None:
+        self.dead = False
+        self.machine = Evictions()
+        self.shown = dict(self.truth)
+        self.waiting = {uid for uid in (*self.waiting, *self.chose) if uid not in self.stayed}
+        self.now = 0.0
 
     def _read(self, index: int) -> None:
         victim = self.reads.pop(index)
@@ -146,9 +195,9 @@ class World:
 
     def check(self) -> None:
         assert all(count <= 1 for count in self.deletes.values()), f"deleted more than once: {self.deletes}"
-        if "late" not in self.faults and "fails" not in self.faults and "undone" not in self.faults:
+        if not {"late", "fails", "undone", "air", "unreadable", "kill"} & self.faults.keys():
             assert all(len(nodes) <= 1 for nodes in self.chose.values()), f"one preemptor empties {self.chose}"
-        for plan in self.machine:
+        for plan in self.machine if not self.dead else ():
             if not plan.issued:
                 assert plan.preemptor not in self.waiting, "decided while its victims are being asked"
 
@@ -166,7 +215,7 @@ class World:
             tuple(sorted((p.preemptor, p.issued, tuple(p.victims), tuple(p.open)) for p in machine)), tuple(sorted(self.requests)),
             tuple(self.reads), frozenset(self.truth.items()), frozenset(self.shown.items()), frozenset(self.waiting),
             frozenset((u, frozenset(n)) for u, n in self.chose.items()), frozenset(self.faults.items()), frozenset(self.stayed),
-            machine.leading, tuple(self.deletes.items()),
+            machine.leading, tuple(self.deletes.items()), tuple(self.air), self.dead,
         )  # fmt: skip
 
 
@@ -180,6 +229,12 @@ WORLDS = [
     (2, {"n0": ("a",)}, {"fails": 3, "vanishes": 1}),
     (1, TWO, {"late": 2, "vanishes": 1}),
     (2, {"n0": ("a", "b")}, {"lease": 1, "lost": 1}),
+    (1, TWO, {"lost": 1, "unreadable": 2}),
+    (1, TWO, {"air": 1, "unreadable": 1}),
+    (2, {"n0": ("a",)}, {"air": 1, "lost": 1}),
+    (2, {"n0": ("a",)}, {"recreate": 1, "lost": 1, "vanishes": 1}),
+    (1, TWO, {"kill": 1, "lost": 1}),
+    (2, {"n0": ("a", "b")}, {"kill": 1}),
 ]
 
 

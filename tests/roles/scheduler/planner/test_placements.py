@@ -1,4 +1,5 @@
-"""Placements in all orders: answers, lost answers, the watch first, pods deleted or bound by others, plugins that raise, the lease lost."""
+"""Placements in all orders: answers, lost answers, the watch first, pods deleted, made again under their name or bound by others, plugins
+that raise, the lease lost, the process killed and the next leader after it."""
 
 from __future__ import annotations
 
@@ -10,7 +11,7 @@ import pytest
 from roles.scheduler.planner.placements import Answer, Do, Effect, Found, Placement, Placements, Stage
 from tests.support.explorer import Step, explore
 
-GONE = "gone"
+GONE, NEW = "gone", "new"
 
 
 class World:
@@ -71,9 +72,13 @@ class World:
             yield f"{uid} lands late on {node}", partial(self._land, index, True)
             yield f"{uid}'s late binding comes to nothing", partial(self._land, index, False)
         for uid, events in self.watch.items():
-            if events:
+            if events and not (events == [NEW] and self.watch.get(uid[:-1])):  # of one name the watch tells in order
                 yield f"watch shows {uid} {events[0]}", partial(self._show, uid)
+            if events == [GONE] and self.watch.get(_next(uid)) == [NEW]:
+                yield f"watch shows {uid} as another pod", partial(self._replaced, uid)
         for uid, node in self.truth.items():
+            if node == GONE and self.faults.get("recreate") and _next(uid) not in self.truth:
+                yield f"{uid} is made again", partial(self._recreate, uid)
             if node != GONE and self.faults.get("delete"):
                 yield f"{uid} is deleted", partial(self._delete, uid)
             if not node and self.faults.get("other"):
@@ -173,6 +178,9 @@ class World:
 
     def _show(self, uid: str) -> None:
         what = self.watch[uid].pop(0)
+        if what == NEW:
+            self.queue.add(uid)
+            return
         self.queue.discard(uid)
         if what == GONE:
             self.shown.pop(uid, None)
@@ -187,6 +195,16 @@ class World:
         self._spend("delete")
         self.truth[uid] = GONE
         self.watch[uid].append(GONE)
+
+    def _recreate(self, uid: str) -> None:
+        """Another pod of the name: requests about the first one name its UID, so they do not touch this one."""
+        self._spend("recreate")
+        self.truth[_next(uid)], self.ours[_next(uid)], self.watch[_next(uid)] = "", True, [NEW]
+
+    def _replaced(self, uid: str) -> None:
+        """The watch lost the deletion: it shows a pod of another UID."""
+        self._show(uid)
+        self._show(_next(uid))
 
     def _other(self, uid: str) -> None:
         self._spend("other")
@@ -271,6 +289,11 @@ class World:
         )  # fmt: skip
 
 
+def _next(uid: str) -> str:
+    """The UID of the pod that comes after one of the same name."""
+    return f"{uid}'"
+
+
 WORLDS = [
     (2, 1, {"lost": 1}),
     (2, 1, {"lost": 2, "unreadable": 1}),
@@ -282,6 +305,10 @@ WORLDS = [
     (2, 1, {"lease": 1, "lost": 1, "permit waits": 1}),
     (1, 1, {"lost": 4, "unreadable": 2, "delete": 1}),
     (2, 2, {"kill": 1, "lost": 1}),
+    (1, 2, {"delete": 1, "recreate": 1, "lost": 2}),
+    (1, 1, {"delete": 2, "recreate": 2, "lost": 1}),
+    (1, 1, {"delete": 1, "recreate": 1, "permit waits": 1, "lost": 1, "kill": 1}),
+    (1, 1, {"delete": 1, "recreate": 1, "lease": 1, "lost": 1}),
     (3, 2, {"lost": 1}),
 ]
 

@@ -1,0 +1,250 @@
+"""What comes of decisions: pods that are bound, that lost their place, that found none, and those who make room for them (SCH-FW-05,
+SCH-FW-06, SCH-KS-12). Reports, queues again, and asks victims to leave."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from koord.decisions.recorder import Recorder
+from roles.scheduler.auditor import Audit
+from roles.scheduler.binding.binder import Outcome, Task
+from roles.scheduler.binding.preemption import Evictor
+from roles.scheduler.binding.reporter import Reporter
+from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cycle.decision import ERROR, UNSCHEDULABLE, Decision
+from roles.scheduler.cycle.record import record_of, victim_records
+from roles.scheduler.diagnosis import Debug, Dump, diagnosis_of
+from roles.scheduler.engine import EVICTING
+from roles.scheduler.framework.context import State
+from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent
+from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS
+from roles.scheduler.framework.steps import Steps, at_once
+from roles.scheduler.metrics import SchedulerMetrics
+from roles.scheduler.monitor import Monitor
+from roles.scheduler.planner.placements import Placements
+from roles.scheduler.queue.entry import IN_FLIGHT
+from roles.scheduler.queue.queue import SchedulingQueue
+
+log = logging.getLogger(__name__)
+
+
+class Outcomes:
+    """The ends of attempts. `wake` is called when something may be there to schedule, `later` takes work on many pods for when nothing else
+    is half done."""
+
+    def __init__(
+        self,
+        *,
+        state: State,
+        cache: Cache,
+        queue: SchedulingQueue,
+        placements: Placements,
+        reporter: Reporter,
+        recorder: Recorder,
+        metrics: SchedulerMetrics,
+        clock: Callable[[], float],
+        evictor: Evictor,
+        monitor: Monitor,
+        debug: Debug,
+        dump: Dump,
+        audit: Audit,
+        wake: Callable[[], None],
+        later: Callable[[Steps[None]], None],
+    ) -> None:
+        self._state = state
+        self._cache = cache
+        self._queue = queue
+        self._placements = placements
+        self._reporter = reporter
+        self._recorder = recorder
+        self._metrics = metrics
+        self._clock = clock
+        self._evictor = evictor
+        self._monitor = monitor
+        self._debug = debug
+        self._dump = dump
+        self._audit = audit
+        self._wake = wake
+        self._later = later
+        self._evicting: dict[str, tuple[dict[str, Any], list[PodInfo]]] = {}  # by preemptor: how it is queued again, its job
+        evictor.issued = self._issued
+        evictor.cleared = self._cleared
+
+    def forget(self, uid: str) -> None:
+        """A preemptor is gone, or its attempt failed: nobody waits for the answers of its victims."""
+        self._evicting.pop(uid, None)
+
+    # ---------------------------------------------------------------- what comes of placements
+
+    def settled(self, task: Task) -> None:
+        """A pod is bound."""
+        pod, now = task.decision.pod, self._clock()
+        self._monitor.ended(pod.uid, now)
+        self._queue.done(pod.uid)
+        self._evictor.run(self._state.evictions.over(pod.uid))
+        self._reporter.scheduled(pod, task.decision.node)
+        self._metrics.bound(task.attempt, now - task.first)
+        self._audit.scheduled(pod, now)
+
+    def taken_back(self, task: Task) -> None:
+        """A pod counts no more on the node that was found for it: tell everybody that room has come free."""
+        decision = task.decision
+        self._evictor.run(self._state.evictions.left(decision.pod.uid))
+        # What a job gives back that was tried at one go was free when those who wait were refused: they need not look again.
+        if task.status.plugin not in JOB_REJECTORS:
+            self._tell_room(decision)
+        self._wake()
+
+    def _tell_room(self, decision: Decision) -> None:
+        """What was kept for a pod is free for others: as if it had left."""
+        finder = decision.framework.next_pod
+        kin = finder.kin(decision.pod) if finder is not None else None
+        self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, decision.pod, None, kin), self._clock())
+
+    def dropped(self, task: Task) -> None:
+        """The pod is gone, or somewhere else: nothing is told of it."""
+        pod = task.decision.pod
+        self._monitor.ended(pod.uid, self._clock())
+        log.info("pod %s was not bound to %s: %s", pod.key, task.decision.node, task.status.message or "it is gone or on another node")
+        self._let_informer_decide(pod)
+
+    def _let_informer_decide(self, pod: PodInfo) -> None:
+        """The pod is gone, or a new one of its name is there, or the informer has yet to say so."""
+        self._reporter.forget(pod.uid)
+        self.requeue(pod.uid, self._clock(), error=True)
+        self._wake()
+
+    def failed(self, task: Task) -> None:
+        """A node was found for a pod, and the pod did not get there."""
+        uid = task.decision.pod.uid
+        try:
+            self._lost_its_place(task)
+        finally:
+            if self._placements.get(uid) is None:
+                self.requeue(uid, self._clock(), error=True)  # only where that is not done yet
+        self._wake()
+
+    def _lost_its_place(self, task: Task) -> None:
+        decision, status, outcome = task.decision, task.status, task.outcome
+        pod, now = decision.pod, self._clock()
+        decision.status = status
+        if outcome is None:  # Reserve or Permit said no
+            decision.verdict = UNSCHEDULABLE if status.rejected else ERROR
+            decision.rejected_by = frozenset((status.plugin,)) if status.plugin and status.rejected else frozenset()
+            at_once(self.fail(decision))
+            return
+        self._monitor.ended(pod.uid, now)
+        if outcome is Outcome.GONE:
+            log.info("pod %s was not bound: %s", pod.key, status.message)
+            self._let_informer_decide(pod)
+        else:
+            again = outcome in (Outcome.RETRY, Outcome.OPEN, Outcome.LOST)
+            decision.rejected_by = frozenset() if again else frozenset((status.plugin or "DefaultBinder",))
+            decision.verdict = UNSCHEDULABLE if outcome is Outcome.REJECTED else ERROR
+            self._renominate(decision, status.plugin, announced=task.announced)
+            self._report(decision)
+            self.requeue(pod.uid, now, rejected_by=decision.rejected_by, error=again)
+        self._recorder.record(record_of(decision, now=now, attempt=task.attempt))
+
+    def _renominate(self, decision: Decision, rejector: str, *, announced: bool) -> None:
+        """What becomes of the nomination of a pod that lost its place (scheduler-job.md 6.5)."""
+        pod = decision.pod
+        if rejector == JOB_REJECT:
+            decision.nominate = pod.nominated if announced else None
+            self._state.nominations.add(pod, pod.nominated)
+            return
+        decision.nominate = decision.node if rejector == JOB_PREEMPTION_SUCCESS else ""
+        self._state.nominations.add(pod, decision.nominate)
+
+    # ---------------------------------------------------------------- no node was found
+
+    def fail(self, decision: Decision) -> Steps[None]:
+        """Report, carry a preemption out, and queue the pod again: after a preemption once all victims were asked to leave."""
+        pod, now = decision.pod, self._clock()
+        self._monitor.ended(pod.uid, now)
+        if self._debug.diagnosis:
+            self._dump.put(diagnosis_of(decision, now))
+        self._audit.failed(pod, decision.victims, preempted_in_vain=bool(decision.post_filter_message), now=now)
+        if decision.nominate is not None:
+            given_up = not decision.nominate and self._state.nominations.node_of(pod.uid)
+            self._state.nominations.add(pod, decision.nominate)
+            if given_up:
+                self._tell_room(decision)
+        for other, node in decision.others:
+            self._nominate(other, node)
+            yield
+        self._report(decision)
+        how = {"rejected_by": decision.rejected_by, "error": decision.verdict == ERROR, "pending": decision.pending}
+        if decision.victims:
+            yield from self._make_room(decision, how, now)
+        else:
+            self.requeue(pod.uid, now, **how)
+
+    def _make_room(self, decision: Decision, how: dict[str, Any], now: float) -> Steps[None]:
+        """Ask the victims to leave. Until all have answered the pod stays in flight, and its job is kept from being decided."""
+        pod = decision.pod
+        fresh = [victim for victim in decision.victims if not self._state.leaving(victim)]
+        self._outbid(pod, {victim.node_name or decision.nominate or "" for victim in decision.victims}, decision.others)
+        if fresh:
+            self._metrics.preempted(len(fresh))
+            for record in victim_records(decision, fresh, now=now):
+                self._recorder.record(record)
+                yield
+        members = [other for other, node in decision.others if node]
+        self._evicting[pod.uid] = (how, members)
+        self._evictor.evict(pod, decision.victims, decision.nominate or "", [member.uid for member in members])
+
+    def _issued(self, uid: str, failed: bool) -> None:
+        """All victims of a pod were asked. If some stay it comes back with what is left, after a rest."""
+        how, members = self._evicting.pop(uid, ({}, []))
+        now = self._clock()
+        self.requeue(uid, now, **({"error": True} if failed else how))
+        if members:
+            self._later(self._let_in_again(members))
+        self._wake()
+
+    def _let_in_again(self, members: Iterable[PodInfo]) -> Steps[None]:
+        """Members of a job were kept out of the queue while its victims were being asked."""
+        for member in members:
+            entry = self._queue.get(member.uid)
+            if entry is not None and entry.gate == EVICTING:
+                self._queue.activate((member,), self._clock())
+            yield
+
+    def _cleared(self, uid: str) -> None:
+        """The victims of a pod are gone: however often it was tried in vain meanwhile, it need not rest now."""
+        entry = self._queue.get(uid)
+        if entry is not None:
+            self._queue.activate((entry.pod,), self._clock())
+            self._wake()
+
+    def _nominate(self, pod: PodInfo, node: str) -> None:
+        """Another pod is (or is no longer) nominated to a node: kept here and shown on the pod."""
+        self._state.nominations.add(pod, node)
+        self._reporter.nominated(pod, node)
+
+    def _outbid(self, pod: PodInfo, nodes: Iterable[str], others: Iterable[tuple[PodInfo, str]]) -> None:
+        """Pods of lower priority that were nominated where room is made now look for another place."""
+        job = {other.uid for other, _ in others}
+        for node in nodes:
+            for lower in [o for o in self._state.nominations.on(node) if o.priority < pod.priority and o.uid not in job]:
+                self._nominate(lower, "")
+                self._evictor.run(self._state.evictions.over(lower.uid))
+
+    def _report(self, decision: Decision) -> None:
+        entry = self._queue.get(decision.pod.uid)
+        pod = entry.pod if entry is not None else decision.pod
+        self._reporter.failed(pod, decision.message(), error=decision.verdict == ERROR, nominate=decision.nominate, now=self._clock())
+
+    def requeue(self, uid: str, now: float, **how: Any) -> None:
+        """Back to the queue, unless the pod is gone, on a node, or on its way out by now."""
+        entry = self._queue.get(uid)
+        if entry is None or entry.state != IN_FLIGHT or uid in self._evicting:
+            return
+        if entry.pod.deleting or self._cache.cluster.slot_of_pod(uid) >= 0:
+            self._queue.done(uid)
+        else:
+            self._queue.requeue(uid, now, **how)
