@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "DEFAULT_MEMORY_REQUEST", "DEFAULT_MILLI_CPU_REQUEST", "RESIZE_DEFERRED", "RESIZE_INFEASIBLE", "is_resized", "non_zero_requests",
-    "pod_limits", "pod_requests", "resize_pending", "spec_limits", "spec_requests",
+    "pod_limits", "pod_requests", "resize_growth", "resize_pending", "spec_limits", "spec_requests",
 ]  # fmt: skip
 
 # What scoring takes for a container that requests nothing (schedulers only; filters use the truth).
@@ -138,8 +138,14 @@ def resize_pending(pod: Pod) -> str:
     return pod.status.resize if pod.status.resize in (RESIZE_DEFERRED, RESIZE_INFEASIBLE) else ""
 
 
-def _holdings(pod: Pod) -> Callable[[Container], ResourceVector]:
-    """What each container of a pod counts for."""
+def resize_growth(pod: Pod) -> ResourceVector:
+    """What a pod asks for beyond what it holds. Raises QuantityError."""
+    held = _complete(pod.spec, _holdings(pod, granted=True), _pod_level(pod, granted=True))
+    return {name: amount - held.get(name, 0) for name, amount in pod_requests(pod).items() if amount > held.get(name, 0)}
+
+
+def _holdings(pod: Pod, *, granted: bool = False) -> Callable[[Container], ResourceVector]:
+    """What each container of a pod counts for; `granted`: what it asks for beyond that left out."""
     status = pod.status
     statuses = {
         held.name: held
@@ -148,7 +154,7 @@ def _holdings(pod: Pod) -> Callable[[Container], ResourceVector]:
     }
     if not statuses:
         return _requests
-    infeasible = resize_pending(pod) == RESIZE_INFEASIBLE
+    infeasible = granted or resize_pending(pod) == RESIZE_INFEASIBLE
     ending = {container.name for container in pod.spec.init_containers if not container.is_sidecar}
 
     def of(container: Container) -> ResourceVector:
@@ -161,7 +167,7 @@ def _holdings(pod: Pod) -> Callable[[Container], ResourceVector]:
     return of
 
 
-def _pod_level(pod: Pod) -> ResourceVector:
+def _pod_level(pod: Pod, *, granted: bool = False) -> ResourceVector:
     """The pod-level requests that count, of the resources that its spec names there."""
     if pod.spec.resources is None or not pod.spec.resources.requests:
         return {}
@@ -170,7 +176,7 @@ def _pod_level(pod: Pod) -> ResourceVector:
     if held is None:
         return asked
     holds = max_(parse(pod.status.allocated_resources), parse(held.requests))
-    if resize_pending(pod) != RESIZE_INFEASIBLE:
+    if not granted and resize_pending(pod) != RESIZE_INFEASIBLE:
         holds = max_(holds, asked)
     return {name: holds.get(name, 0) for name in asked}
 

@@ -46,6 +46,7 @@ SCHEDULER: Final[Mapping[str, str]] = {
     "EnableInlineBatchSchedule": "A gang with a full plan is placed whole in one cycle, or not at all.",
     "CompatibleCSIStorageCapacity": _NOTHING + "versions that the API server does not serve are not asked for.",
     "DisableCSIStorageCapacityInformer": _NOTHING + "kinds that the API server does not serve are not asked for.",
+    "InPlacePodVerticalScalingSchedulerPreemption": "Pods of lower priority leave a node for a resize that its kubelet has deferred.",
     "CompatiblePodDisruptionBudget": _NOTHING + "versions that the API server does not serve are not asked for.",
     "DisablePodDisruptionBudgetInformer": _NOTHING + "kinds that the API server does not serve are not asked for.",
     "DisableDynamicResourceAllocationInformer": _NOTHING + "kinds that the API server does not serve are not asked for.",

@@ -57,7 +57,8 @@ SCHEDULER: Mapping[str, bool] = _table(
     LazyReservationRestore OmitNodeLabelsForReservation SkipReservationFitsNode DevicePluginAdaption CleanExpiredReservationAllocated
     SkipFilterWithNominatedPods SyncBarrier CrossSchedulerNomination EnableInlineBatchSchedule PriorityTransformer
     PreemptionPolicyTransformer ReplaceResourcesTransformer CompatibleCSIStorageCapacity DisableCSIStorageCapacityInformer
-    CompatiblePodDisruptionBudget DisablePodDisruptionBudgetInformer DisableDynamicResourceAllocationInformer""",
+    CompatiblePodDisruptionBudget DisablePodDisruptionBudgetInformer DisableDynamicResourceAllocationInformer
+    InPlacePodVerticalScalingSchedulerPreemption""",
 )
 
 # descheduler.md 2.6. The transformer gates are shared by every upstream component.

@@ -35,12 +35,15 @@ from roles.scheduler.framework.status import Status
 from roles.scheduler.gate import Gate
 from roles.scheduler.journal.head import beginning, settled_now
 from roles.scheduler.journal.journal import Journal
+from roles.scheduler.journal.lines import Operation
 from roles.scheduler.live import Scheduler
 from roles.scheduler.metrics import SchedulerMetrics, Standing
 from roles.scheduler.monitor import Monitor
 from roles.scheduler.observing.barrier import Barrier, wait
 from roles.scheduler.observing.observer import Observer
 from roles.scheduler.queue.queue import SchedulingQueue
+from roles.scheduler.resizing import GATE as RESIZE_GATE
+from roles.scheduler.resizing import Resizes
 from roles.scheduler.resource_metrics import resource_page
 from roles.scheduler.services import install, settled
 
@@ -126,10 +129,16 @@ class App:
         watch = AuditWatch(audit, lambda pod: str(engine.kin(pod) or pod.key), self._clock)
         if audit.enabled:
             self.queue.admission = watch.admission
+        self.resizes = Resizes(
+            engine.state, engine.frameworks, evict=self._make_room,
+            record=recorder.record, may_act=lambda: self.may_write() and not self._outdated(),
+            looks=lambda: self.journal.happened(Operation.RESIZES, self._clock()),
+        )  # fmt: skip
+        watching = ((watch,) if audit.enabled else ()) + ((self.resizes,) if options.gates.get(RESIZE_GATE) else ())
         self.observer = Observer(
             engine.state, self.cache, self.queue, engine.frameworks,
             clock=self._clock, changed=self._wake, gone=self.reporter.forget,
-            foreign_nominations=options.gates.get("CrossSchedulerNomination", False), watching=(watch,) if audit.enabled else (), gate=gate,
+            foreign_nominations=options.gates.get("CrossSchedulerNomination", False), watching=watching, gate=gate,
             journal=self.journal,
         )  # fmt: skip
         self.extenders = Extenders(config.extenders, engine.cluster) if config.extenders else None
@@ -177,6 +186,10 @@ class App:
         ops.health.register("caches", gate=True)
         ops.health.register("placements", gate=True, live=True, probe=self.scheduler.health)
         self.install(ops)
+
+    def _make_room(self, pod: PodInfo, victims: Iterable[PodInfo], node: str) -> None:
+        """Pods leave a node for one that is there already and grows."""
+        self.scheduler.evictor.evict(pod, victims, node)
 
     def _outdated(self) -> str:
         """Why nothing may be decided on what the informers have; "" when it may."""
@@ -278,6 +291,8 @@ class App:
         task = life.spawn(self.scheduler.run(), "scheduling")
         controllers = [life.spawn(run, name, restart=True) for name, run in self.controllers().items()]
         controllers.append(life.spawn(self._watch_time, "monitor", restart=True))
+        if self.options.gates.get(RESIZE_GATE):
+            controllers.append(life.spawn(lambda: self.gate.drive(self.resizes.run), "resizes", restart=True))
         try:
             await life.stopping.wait()
         finally:

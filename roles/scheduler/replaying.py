@@ -309,6 +309,7 @@ class Replay:
         Operation.WORK: _work,
         Operation.TICK: _tick,
         Operation.FLUSH: lambda self, item: self._scheduler._flush(),
+        Operation.RESIZES: lambda self, item: self._app.resizes.look(),
         Operation.BOUND: _bound,
         Operation.FOUND: _found,
         Operation.ANSWERED: _answered,

@@ -9,7 +9,7 @@ import ssl
 import subprocess
 import time
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -45,8 +45,11 @@ def binary() -> str | None:
 
 
 @contextlib.contextmanager
-def real_api_server(directory: Path, program: str, *, authorization: str = "AlwaysAllow") -> Iterator[RealApiServer]:
-    """Start etcd and `program` with their files in `directory`; both are ended at exit. Raises RuntimeError when one does not come up."""
+def real_api_server(
+    directory: Path, program: str, *, authorization: str = "AlwaysAllow", flags: Sequence[str] = ()
+) -> Iterator[RealApiServer]:
+    """Start etcd and `program` with their files in `directory` and further `flags`; both are ended at exit. Raises RuntimeError when one
+    does not come up."""
     client, peer, port = free_port(), free_port(), free_port()
     key = rsa.generate_private_key(65537, 2048)
     pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
@@ -62,7 +65,7 @@ def real_api_server(directory: Path, program: str, *, authorization: str = "Alwa
         f"--cert-dir={directory}/certs", f"--token-auth-file={directory}/tokens.csv", f"--authorization-mode={authorization}",
         "--service-cluster-ip-range=10.0.0.0/24", "--service-account-issuer=https://kubernetes.default.svc",
         f"--service-account-signing-key-file={directory}/sa.key", f"--service-account-key-file={directory}/sa.key",
-        "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", "--allow-privileged=true",
+        "--disable-admission-plugins=ServiceAccount,TaintNodesByCondition", "--allow-privileged=true", *flags,
     ]  # fmt: skip
     processes: list[subprocess.Popen[bytes]] = []
     try:

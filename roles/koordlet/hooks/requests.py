@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Any
 
+from koord.accounting.pods import resize_pending
 from koord.api.annotations import parse_extended_resource_spec
 from koord.api.names import DEPRECATED_RESOURCES, RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY, RESOURCE_CPU, RESOURCE_MEMORY
 from koord.api.quantity import parse_milli, parse_value
@@ -79,6 +80,8 @@ def pod_quota(state: PodState) -> int:
     inits = [c for c in state.init_containers if c.spec is not None]
     sidecars = [c for c in inits if c.spec is not None and c.spec.is_sidecar]
     whole = state.pod.spec.resources
+    if whole is not None and resize_pending(state.pod):
+        whole = state.pod.status.resources or whole
     if whole is not None and RESOURCE_CPU in whole.limits:
         return milli_to_quota(parse_milli(whole.limits[RESOURCE_CPU]))
     side = [_limit_milli(c) for c in (*(c for c in state.containers if c.spec is not None), *sidecars)]

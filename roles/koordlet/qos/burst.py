@@ -99,11 +99,12 @@ def _within(wanted: CPUBurstStrategy, node: CPUBurstStrategy, quota_burst: bool)
     )
 
 
-def limit_milli(container: ContainerState) -> int:
-    """CPU limit in milli-cores, 0 for none."""
-    if container.spec is None:
+def limit_milli(container: ContainerState, *, asked: bool = False) -> int:
+    """CPU limit in milli-cores, 0 for none; `asked`: that of a resize that waits."""
+    spec = container.asked if asked else container.spec
+    if spec is None:
         return 0
-    quantity = container.spec.resources.limits.get(RESOURCE_CPU)
+    quantity = spec.resources.limits.get(RESOURCE_CPU)
     try:
         return 0 if quantity is None else max(parse_milli(quantity), 0)
     except QuantityError:
@@ -310,6 +311,10 @@ class _Pod:
         if current is None or self.strategy.unset_quota(self.bound) or self.snapshot.holder("cpu.cfs_quota_us", container.cgroup_dir):
             return None
         directory = container.cgroup_dir
+        if container.asked is not None and current == milli_to_quota(
+            limit_milli(container, asked=True), view.cpu_period(self.snapshot.host, directory)
+        ):
+            return None  # the kubelet has resized it, and has not told the API server yet
         base = milli_to_quota(limit_milli(container), view.cpu_period(self.snapshot.host, directory))
         if self.ratio > 1:
             base = ceil(base / self.ratio)

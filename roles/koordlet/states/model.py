@@ -68,7 +68,10 @@ class ContainerState:
     running: bool
     init: bool
     spec: Container | None
+    """Its resources are those in force: while the kubelet has not begun a resize (Deferred, Infeasible) not those that are asked for."""
     status: ContainerStatus | None
+    asked: Container | None = None
+    """What is asked for meanwhile; None where no resize waits."""
 
 
 @dataclass(frozen=True, slots=True)

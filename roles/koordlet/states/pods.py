@@ -5,14 +5,18 @@ An unchanged pod keeps its object from list to list, so that "is" tells consumer
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
+from koord.accounting.pods import resize_pending
+from koord.api.names import RESOURCE_CPU, RESOURCE_MEMORY
 from koord.api.objects import Container, ContainerStatus, Pod
-from koord.api.objects_meta import RawList, decoder
+from koord.api.objects_meta import RawList, ResourceList, decoder
 from koord.api.priority import priority_class_with_default
 from koord.api.qos import kubernetes_qos, qos_raw, qos_with_default
 from roles.koordlet.host.cgroup import KUBE_QOS, Cgroups
@@ -26,6 +30,9 @@ log = logging.getLogger(__name__)
 EMPTY_ANSWERS = 3
 #: … and so many before the cluster is told: pools and usage without pods would be wrong for everybody who reads them.
 EMPTY_ANSWERS_REPORTED = 30
+
+
+_RESIZED = (RESOURCE_CPU, RESOURCE_MEMORY)
 
 
 class PodListError(ValueError):
@@ -42,14 +49,32 @@ def _is_running(status: ContainerStatus | None) -> bool:
     return state.terminated is None and state.waiting is None and bool(status.container_id)
 
 
+def _in_force(spec: Container, status: ContainerStatus | None) -> Container:
+    """The container with the CPU and memory that it has, of which its kubelet tells."""
+    if status is None or status.resources is None:
+        return spec
+    asked, held = spec.resources, status.resources
+    return replace(
+        spec,
+        resources=replace(asked, requests=_resized(asked.requests, held.requests), limits=_resized(asked.limits, held.limits)),
+    )
+
+
+def _resized(asked: ResourceList, held: ResourceList) -> ResourceList:
+    found = {name: amount for name, amount in asked.items() if name not in _RESIZED}
+    return found | {name: held[name] for name in _RESIZED if name in held}
+
+
 def _containers(
-    specs: tuple[Container, ...], statuses: tuple[ContainerStatus, ...], *, pod_dir: str, cgroups: Cgroups, init: bool
+    specs: tuple[Container, ...], statuses: tuple[ContainerStatus, ...], *, pod_dir: str, cgroups: Cgroups, init: bool, waits: bool
 ) -> tuple[ContainerState, ...]:
     by_name = {s.name: s for s in statuses}
     out: list[ContainerState] = []
     for spec in specs:
         status = by_name.pop(spec.name, None)
-        out.append(_container(spec.name, spec, status, pod_dir=pod_dir, cgroups=cgroups, init=init))
+        has = _in_force(spec, status) if waits else spec
+        found = _container(spec.name, has, status, pod_dir=pod_dir, cgroups=cgroups, init=init)
+        out.append(found if has.resources == spec.resources else dataclasses.replace(found, asked=spec))
     # a status without a spec entry still owns a cgroup
     out += [_container(name, None, s, pod_dir=pod_dir, cgroups=cgroups, init=init) for name, s in by_name.items()]
     return tuple(out)
@@ -77,6 +102,7 @@ def pod_state(pod: Pod, cgroups: Cgroups) -> PodState:
     kube_qos = pod.status.qos_class if pod.status.qos_class in KUBE_QOS else kubernetes_qos(pod)
     qos = qos_with_default(meta.labels, kube_qos)
     directory = cgroups.pod_dir(kube_qos, meta.uid)
+    waits = resize_pending(pod) != ""
     return PodState(
         pod=pod,
         uid=meta.uid,
@@ -90,9 +116,11 @@ def pod_state(pod: Pod, cgroups: Cgroups) -> PodState:
         qos=qos,
         priority_class=priority_class_with_default(meta.labels, pod.spec.priority, qos),
         cgroup_dir=directory,
-        containers=_containers(pod.spec.containers, pod.status.container_statuses, pod_dir=directory, cgroups=cgroups, init=False),
+        containers=_containers(
+            pod.spec.containers, pod.status.container_statuses, pod_dir=directory, cgroups=cgroups, init=False, waits=waits
+        ),
         init_containers=_containers(
-            pod.spec.init_containers, pod.status.init_container_statuses, pod_dir=directory, cgroups=cgroups, init=True
+            pod.spec.init_containers, pod.status.init_container_statuses, pod_dir=directory, cgroups=cgroups, init=True, waits=waits
         ),
     )
 

@@ -9,7 +9,7 @@ from weakref import WeakValueDictionary
 
 import msgspec
 
-from koord.accounting.pods import is_resized, non_zero_requests, pod_limits, pod_requests
+from koord.accounting.pods import RESIZE_DEFERRED, is_resized, non_zero_requests, pod_limits, pod_requests, resize_growth, resize_pending
 from koord.api import names
 from koord.api.deprecated import rewrite_pod
 from koord.api.objects import Condition, ObjectMeta, Pod, PodAffinity, PodSpec, TopologySpreadConstraint, Volume
@@ -110,10 +110,12 @@ class PodInfo:
     """One pod. Everything that placing needs is on `shape`; `pod` is the projection, cut down to what the scheduler still reads when it
     came from a PodParser: without container statuses, volumes that do not matter and annotations of others. `labels` are all labels.
 
+    `growth` is what a resize that its kubelet has deferred asks for beyond what the pod holds, in base units; None without one.
     `reservation` is the Reservation's name if the pod stands for one (a reserve pod, framework/restoring.py), "" for a real pod."""
 
     __slots__ = (
-        "deleting", "key", "labels", "name", "namespace", "node_name", "nominated", "pod", "reservation", "shape", "terminated", "uid",
+        "deleting", "growth", "key", "labels", "name", "namespace", "node_name", "nominated", "pod", "reservation", "shape", "terminated",
+        "uid",
     )  # fmt: skip
 
     def __init__(self, pod: Pod, shape: PodShape, reservation: str = "") -> None:
@@ -129,6 +131,7 @@ class PodInfo:
         self.terminated = status.phase in _TERMINATED
         self.pod = pod
         self.shape = shape
+        self.growth: dict[str, int] | None = None
         self.reservation = reservation
 
     @property
@@ -189,7 +192,10 @@ class PodParser:
         if shape is None:
             shape = self._shape(pod, digest)
             self._shapes[digest] = shape
-        return PodInfo(_slim(pod, shape), shape, reservation)
+        info = PodInfo(_slim(pod, shape), shape, reservation)
+        if pod.spec.node_name and resize_pending(pod) == RESIZE_DEFERRED:
+            info.growth = resize_growth(pod)
+        return info
 
     def _digest(self, pod: Pod) -> bytes:
         meta, spec = pod.metadata, pod.spec

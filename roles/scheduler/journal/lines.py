@@ -48,6 +48,7 @@ class Operation(StrEnum):
     FOUND = "r"  # a pod was read back: what was found
     ANSWERED = "e"  # a victim was asked to leave: answer
     SEEN = "l"  # a victim was read back: leaving or not, null for unknown
+    RESIZES = "z"  # room was looked for, for resizes that wait
     PLACES = "p"  # lasting placements were shown on their pods
     OUTSIDE = "x"  # a pod's turn, decided with extenders: cannot be decided again
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.kinds import PODS
+from koord.api.kinds import PODS, PRIORITYCLASSES
 
 Obj = dict[str, Any]
 STATES = json.loads((Path(__file__).parents[2] / "fixtures" / "resize-states.json").read_text())
@@ -87,5 +87,83 @@ def test_a_pod_that_waits_for_room_comes_back_when_a_growth_turns_out_to_be_impo
             pending = {"type": "PodResizePending", "status": "True", "reason": "Infeasible"}
             await status(live, "there", conditions=[pending])
             assert await live.bound("waits") == "n"
+
+    asyncio.run(run())
+
+
+GATES = {"InPlacePodVerticalScalingSchedulerPreemption": True}
+DEFERRED = {"type": "PodResizePending", "status": "True", "reason": "Deferred", "message": "Node didn't have enough resource: cpu"}
+
+
+async def classes(live: Any, **values: int) -> None:
+    for name, value in values.items():
+        await live.client.create(PRIORITYCLASSES, {"metadata": {"name": name}, "value": value})
+
+
+async def grows(live: Any, name: str, held_cpu: str, wanted: str) -> None:
+    """The kubelet has no room for a resize."""
+    await status(live, name, phase="Running", containerStatuses=[held(held_cpu, held_cpu)])
+    await resize(live, name, wanted)
+    await status(live, name, conditions=[DEFERRED])
+
+
+async def gone(live: Any, name: str) -> None:
+    for _ in range(400):
+        if name not in {pod["metadata"]["name"] for pod in (await live.client.list(PODS, "default")).items}:
+            return
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"{name} stays")
+
+
+async def told(live: Any, name: str, verdict: str) -> Obj:
+    """The numbers of the record about a pod's resize, once there is one."""
+    for _ in range(400):
+        for record in live.ops.recorder.ring.find("Pod", "default", name):
+            if record.verdict == verdict:
+                return {term.name: term.value for term in record.terms}
+        await asyncio.sleep(0.02)
+    raise AssertionError(f"no record {verdict} of {name}")
+
+
+@pytest.mark.feature("SCH-RSZ-04")
+def test_pods_of_lower_priority_leave_for_a_deferred_resize_and_no_more_than_it_takes(scheduler: Any) -> None:
+    """Two CPUs are missing: what somebody else of lower priority asks for, too, is not held against the service."""
+
+    async def run() -> None:
+        async with scheduler(gates=GATES) as live:
+            await classes(live, low=10, mid=20, high=1000)
+            await live.node("n", cpu="8")
+            await live.pod("service", cpu="2", nodeName="n", priorityClassName="high")
+            for name, cpu, priority in (("small", "1", "low"), ("large", "2", "low"), ("better", "2", "mid"), ("also", "1", "low")):
+                await live.pod(name, cpu=cpu, nodeName="n", priorityClassName=priority, terminationGracePeriodSeconds=0)
+            await grows(live, "also", "1", "2")
+            await grows(live, "service", "2", "4")
+            assert await told(live, "service", "Preempting") == {"missing cpu": 2000, "victim": "default/large"}
+            await gone(live, "large")
+            assert await told(live, "also", "ResizeWaits") == {"missing cpu": 1000}
+            await status(live, "service", conditions=[], containerStatuses=[held("4", "4")])
+            live.app.resizes.look()
+            left = {pod["metadata"]["name"] for pod in (await live.client.list(PODS, "default")).items}
+            assert left == {"service", "small", "better", "also"}
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSZ-04")
+@pytest.mark.parametrize(("gates", "wanted"), [({}, "3"), (GATES, "6")])
+def test_nobody_leaves_for_a_resize_without_the_gate_or_where_it_does_not_help(scheduler: Any, gates: Obj, wanted: str) -> None:
+    async def run() -> None:
+        async with scheduler(gates=gates) as live:
+            await classes(live, low=10, high=1000)
+            await live.node("n", cpu="4")
+            await live.pod("service", cpu="1", nodeName="n", priorityClassName="high")
+            await live.pod("peer", cpu="1", nodeName="n", priorityClassName="high")
+            await live.pod("batch", cpu="2", nodeName="n", priorityClassName="low", terminationGracePeriodSeconds=0)
+            await grows(live, "service", "1", wanted)
+            if gates:
+                await told(live, "service", "ResizeWaits")
+            else:
+                live.app.resizes.look()
+            assert "deletionTimestamp" not in (await live.get("batch"))["metadata"]
 
     asyncio.run(run())

@@ -161,7 +161,7 @@ class Jobs:
 
     def _plan_in_network(self, pods: Sequence[PodInfo], gang: Gang, rule: Rule, protected: set[str]) -> Steps[JobPlan]:
         """As for others, with the members laid out along the network tree on the nodes without the victims."""
-        tree = self._placement.network.tree()
+        tree = self._placement.tree_of(gang)
         if tree is None:
             return JobPlan(refusal="there is no cluster network topology")
         state, cluster = self._handle.state, self._handle.state.cluster

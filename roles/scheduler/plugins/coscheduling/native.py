@@ -106,7 +106,8 @@ def _spec(
     """The gang of a policy; None for one that this scheduler does not know."""
     if policy.gang is None and policy.basic is None:
         return None
-    minimum = policy.gang.min_count if policy.gang is not None else 0
+    basic = policy.gang is None and not domain  # where they share a domain, not even those of a basic group go without a plan
+    minimum = policy.gang.min_count if policy.gang is not None else 0 if basic else 1
     return GangSpec(
         min_number=minimum,
         total=minimum,
@@ -117,7 +118,7 @@ def _spec(
         topology=None,
         created=created,
         origin=origin,
-        basic=policy.gang is None,
+        basic=basic,
         domain=domain,
         whole=whole,
         priority=priority,

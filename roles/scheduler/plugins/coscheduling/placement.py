@@ -19,7 +19,7 @@ from roles.scheduler.plugins.coscheduling.book import BOUND, RELEASED, WAITING, 
 from roles.scheduler.plugins.coscheduling.round import Round
 from roles.scheduler.plugins.network_topology.network import Network, selector_of
 from roles.scheduler.plugins.network_topology.offers import offers
-from roles.scheduler.plugins.network_topology.plan import Layout, Offer, Planner, demand_of
+from roles.scheduler.plugins.network_topology.plan import Demand, Layout, Offer, Planner, demand_of
 from roles.scheduler.plugins.network_topology.tree import Tree
 
 PLUGIN = "Coscheduling"
@@ -53,8 +53,15 @@ class Placement:
         return self._cycle
 
     def gathers(self, gang: Gang) -> bool:
-        """Whether the gang's pods are placed along the network tree."""
-        return self._aware and gang.spec is not None and gang.spec.topology is not None
+        """Whether the gang's pods are placed along the network tree, or in one domain."""
+        spec = gang.spec
+        return spec is not None and (bool(spec.domain) or (self._aware and spec.topology is not None))
+
+    def tree_of(self, gang: Gang) -> Tree | None:
+        """The tree along which a gang is placed; None while there is none."""
+        if gang.spec is not None and gang.spec.domain:
+            return self.network.domains(gang.spec.domain)
+        return self.network.tree() if self._handle.network_topology else None
 
     def find(self, ctx: CycleContext, gang: Gang, current: Round, candidates: NDArray[np.bool_]) -> Steps[tuple[Status, str]]:
         """The node that the plan has for the pod of a gang that is gathered."""
@@ -66,7 +73,7 @@ class Placement:
         return (SUCCESS, node) if node else (error(f"gang {gang.id}: the plan has no node for pod {ctx.pod.key}"), "")
 
     def _make(self, ctx: CycleContext, gang: Gang, current: Round, candidates: NDArray[np.bool_]) -> Steps[Status]:
-        tree = self.network.tree() if self._handle.network_topology else None
+        tree = self.tree_of(gang)
         if tree is None:
             return error(f"gang {gang.id} asks for a place in the network, but there is no cluster network topology")
         pods = sorted(self._book.ready(gang), key=rank_of)
@@ -95,8 +102,8 @@ class Placement:
 
     def layout(self, tree: Tree, gang: Gang, pods: Sequence[PodInfo], candidates: NDArray[np.bool_]) -> Steps[tuple[Layout, Survey]]:
         """Where pods of a gang, in order of rank, go as things are."""
-        assert gang.spec is not None
-        assert gang.spec.topology is not None
+        spec = gang.spec
+        assert spec is not None
         cluster = self._handle.state.cluster
         counts, first = yield from offers(self.cycle, self._handle.state, pods, candidates, PLUGIN)
         slots = {cluster.name_of(slot): int(counts[slot]) for slot in np.flatnonzero(counts).tolist()}
@@ -104,7 +111,9 @@ class Placement:
         scores = {cluster.name_of(slot): float(totals[slot]) for slot in np.flatnonzero(counts).tolist()} if len(totals) else {}
         kind = selector_of(pods[0])
         existing = {cluster.name_of(slot): count for slot, count in self.network.kin(kind).items()} if kind else {}
-        demand = demand_of(tree, gang.spec.topology, len(pods))
+        demand = Demand(len(pods), spec.domain)
+        if spec.topology is not None:
+            demand = demand_of(tree, spec.topology, len(pods))
         return Planner(tree, demand, Offer(slots, scores, existing, self._placed(gang))).plan(), first
 
     def _placed(self, gang: Gang) -> dict[str, int]:
@@ -120,7 +129,7 @@ class Placement:
         return found
 
     def _fewest(self, gang: Gang, pods: Sequence[PodInfo], first: PodInfo) -> list[PodInfo]:
-        """As many pods as the gangs of the group need at least, the pod at hand among them."""
+        """As many pods as the gangs of the group need at least, the pod at hand among them: that one alone where they need nobody more."""
         left = {
             identity: max(0, other.spec.min_number - other.count(WAITING, RELEASED, BOUND))
             for identity, other in self._book.group_gangs(gang)
@@ -132,18 +141,18 @@ class Placement:
             if other is not None and pod.uid not in chosen and left.get(other.id, 0) > 0:
                 left[other.id] -= 1
                 chosen.add(pod.uid)
-        return [pod for pod in pods if pod.uid in chosen]
+        return [pod for pod in pods if pod.uid in chosen] or [first]
 
     def _refusal(self, gang: Gang, wanted: int, layout: Layout, first: Survey) -> str:
         """What is missing: the pods, what the places offer, what refuses the first pod, and the multiples."""
         assert gang.spec is not None
-        assert gang.spec.topology is not None
         most = sorted(layout.offered, key=lambda item: (-item[1], item[0]))
         shown = ", ".join(f"{name}: {count}" for name, count in most[:_SHOWN])
         more = f" and {len(most) - _SHOWN} more" if len(most) > _SHOWN else ""
-        strategies = gang.spec.topology.gather_strategy
+        strategies = gang.spec.topology.gather_strategy if gang.spec.topology is not None else ()
         multiples = ", ".join(f"{s.layer}: {s.pod_count_multiple}" for s in strategies if s.pod_count_multiple > 1)
-        text = f"no place in the network takes {wanted} pods of gang group {gang.group.id} together; they offer {shown}{more}"
+        where = f"domain of label {gang.spec.domain}" if gang.spec.domain else "place in the network"
+        text = f"no {where} takes {wanted} pods of gang group {gang.group.id} together; they offer {shown}{more}"
         if multiples:
             text += f"; numbers of pods must be multiples of {multiples}"
         return f"{text}; {first.failure().message().rstrip('.')}"

@@ -135,6 +135,8 @@ class Rounds:
             self._reject(gang, message)
         else:
             self._end("attempted all" if not current.failure else "failed")
+            if current.plan is not None and not current.failure:
+                self._book.wake(gang)  # who came after the plan was made is no part of it
 
     def _strict(self, gang: Gang) -> bool:
         return any(other is not None and other.spec is not None and other.spec.strict for _, other in self._book.group_gangs(gang))

@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 from koord.api import names
 from koord.api.objects import ClusterNetworkTopology
+from koord.api.v1alpha1.clusternetworktopology import NODE_LAYER, ROOT_LAYER
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -36,6 +37,8 @@ class Network(Columns):
         self._tree: Tree | None = None
         self._built_at = -1
         self._counts: dict[str, dict[int, int]] = {}
+        self._domains: dict[str, Tree] = {}
+        self._domains_at = -1
 
     # ---------------------------------------------------------------- columns
 
@@ -98,3 +101,16 @@ class Network(Columns):
             self._built_at = cluster.node_version
             self.version += 1
         return self._tree
+
+    def domains(self, key: str) -> Tree:
+        """The tree of the nodes that have a label, by its value: the layer between root and nodes is named after it."""
+        cluster = self._cluster
+        if cluster is None:
+            return Tree((Layer(NODE_LAYER), Layer(key, (key,)), Layer(ROOT_LAYER)), ())
+        if self._domains_at != cluster.node_version:
+            self._domains, self._domains_at = {}, cluster.node_version
+        tree = self._domains.get(key)
+        if tree is None:
+            nodes = sorted((row.name, row.view.labels) for row in cluster.rows() if row.view is not None and row.view.labels.get(key))
+            tree = self._domains[key] = Tree((Layer(NODE_LAYER), Layer(key, (key,)), Layer(ROOT_LAYER)), nodes)
+        return tree

@@ -6,11 +6,18 @@ import asyncio
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
 import yaml
 
 from koord.api.kinds import PODS, SCHEDULING_PODGROUPS
 from koord.api.names import LABEL_POD_GROUP
+from koord.api.objects import Pod, SchedulingWorkload
+from koord.config.scheduler import KubeSchedulerConfiguration
+from roles.scheduler import testing
+from roles.scheduler.whatif import Simulation, Snapshot
+
+from .conftest import profile
 
 Obj = dict[str, Any]
 
@@ -183,5 +190,83 @@ def test_the_example_of_the_docs_is_placed(gangs: Any) -> None:
             found = await g.bound("worker-0", "worker-1")
             assert set(found.values()) == {"n0", "n1"}
             await told(g, "workers", "PodGroupScheduled", "True")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-WL-05")
+def test_pods_of_a_group_share_a_domain(gangs: Any) -> None:
+    """Also those that come later, and those of a basic group; what has no such label takes nobody."""
+
+    async def run() -> None:
+        async with gangs() as g:
+            for name, rack in (("a0", "a"), ("a1", "a"), ("b0", "b"), ("b1", "b"), ("bare", "")):
+                await g.live.node(name, cpu="2", labels={"rack": rack} if rack else {})
+            topology = {"topology": [{"key": "rack"}]}
+            await group(g, "train", 3, schedulingConstraints=topology)
+            await group(g, "wide", 5, schedulingConstraints=topology)
+            for number in range(5):
+                await member(g, f"w{number}", "wide")
+            await g.said("w0", "no domain of label rack takes 5 pods of gang group default/podgroup:wide together; they offer a: 4, b: 4")
+            for number in range(3):
+                await member(g, f"t{number}", "train")
+            racks = {node[0] for node in (await g.bound("t0", "t1", "t2")).values()}
+            assert len(racks) == 1
+            await member(g, "t3", "train")
+            assert (await g.live.bound("t3"))[0] in racks
+            await member(g, "t4", "train")
+            await g.said("t4", "no domain of label rack takes 1 pods")
+            await group(g, "loose", None, schedulingConstraints=topology)
+            for number in range(3):
+                await member(g, f"l{number}", "loose")
+            assert {node[0] for node in (await g.bound("l0", "l1", "l2")).values()} == {"a", "b"} - racks
+
+    asyncio.run(run())
+
+
+def replica(name: str, key: str, *, pod_group: str = "workers") -> Pod:
+    """A pod of a Workload of 1.35."""
+    made = msgspec.to_builtins(testing.pod(name))
+    made["spec"]["workloadRef"] = {"name": "train", "podGroup": pod_group, "podGroupReplicaKey": key}
+    return msgspec.convert(made, Pod)
+
+
+@pytest.mark.feature("SCH-WL-01")
+def test_replicas_of_a_workload_s_pod_group_are_gangs_of_their_own() -> None:
+    groups = [{"name": "workers", "policy": {"gang": {"minCount": 2}}}, {"name": "helpers", "policy": {"basic": {}}}]
+    body = {"metadata": {"name": "train", "namespace": "default"}, "spec": {"podGroups": groups}}
+    config = KubeSchedulerConfiguration.model_validate({"profiles": [profile()]})
+
+    def place(*pods: Pod, workloads: tuple[SchedulingWorkload, ...]) -> dict[str, str]:
+        snapshot = Snapshot([testing.node("n", cpu="3")], objects={"Workload": workloads})
+        simulation = Simulation(snapshot, config=config, now=1e6)
+        return {found.pod.removeprefix("default/"): found.node or found.message for found in simulation.place(pods)}
+
+    workload = msgspec.convert(body, SchedulingWorkload)
+    two, one, free = (replica("a0", "a"), replica("a1", "a")), replica("b0", "b"), replica("h0", "", pod_group="helpers")
+    found = place(*two, one, free, workloads=(workload,))
+    assert (found["a0"], found["a1"], found["h0"]) == ("n", "n", "n")
+    assert "workload:train:workers:b has 1 of 2 pods" in found["b0"]
+    assert "no PodGroup" in place(*two, workloads=())["a0"]
+    assert "no PodGroup" in place(replica("x", "", pod_group="unknown"), workloads=(workload,))["x"]
+
+
+@pytest.mark.feature("SCH-WL-06")
+@pytest.mark.parametrize(("priority", "wins"), [(2000, True), (5, False)])
+def test_the_priority_of_a_group_counts_not_that_of_its_pods(gangs: Any, priority: int, wins: bool) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("2",), enablePreemption=True, post_filter=("Coscheduling",)) as g:
+            await g.priority("mid", 100)
+            await g.live.pod("runs", cpu="2", priorityClassName="mid", terminationGracePeriodSeconds=0)
+            await g.bound("runs")
+            await group(g, "job", 2, priority=priority)
+            for number in range(2):
+                await member(g, f"j{number}", "job")
+            if wins:
+                await g.bound("j0", "j1")
+            else:
+                await told(g, "job", "PodGroupScheduled", "False")
+                await g.quiet()
+                assert await g.nodes_of() == {"runs": "n0", "j0": "", "j1": ""}
 
     asyncio.run(run())

@@ -6,6 +6,7 @@ import errno
 import os
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,7 @@ from roles.koordlet.actuation import kernel
 from roles.koordlet.options import Options
 from roles.koordlet.qos.burst import DOWN, REMAIN, RESET, UP, CPUBurst, operation, scaled
 from roles.koordlet.qos.burst_limits import NodeState, Tokens, new_tokens, node_state
+from roles.koordlet.states.pods import pod_state
 from roles.koordlet.states.slo import CPUBurstStrategy
 
 
@@ -355,3 +357,51 @@ def test_a_raised_quota_is_taken_back_by_the_next_agent_too(world, burst):
     world.spec = {}
     world.run(CPUBurst(burst.options, burst.gate))
     assert quotas(world, pod) == ["100000", "100000"]
+
+
+# -- resizes in place --------------------------------------------------------------------------------------------------------
+
+
+def asks_for(world, pod, cpu: str, reason: str, has: str = "1"):
+    """The pod as the kubelet lists it while it asks for another limit."""
+    wire = msgspec.to_builtins(pod.pod)
+    for container, status in zip(wire["spec"]["containers"], wire["status"]["containerStatuses"], strict=True):
+        container["resources"]["limits"]["cpu"] = cpu
+        status["resources"] = {"limits": {"cpu": has}}
+    wire["status"]["conditions"] = [{"type": "PodResizePending", "status": "True", "reason": reason}] if reason else []
+    world.pods[world.pods.index(pod)] = made = pod_state(msgspec.convert(wire, type(pod.pod)), world.machine.host.cgroups)
+    return made
+
+
+def turn(world, burst, pod, throttled: float):
+    throttle(world, pod, throttled)
+    world.run(burst)
+    world.now += 1
+    world.use(1.0)
+    return quotas(world, pod)[1], bursts(world, pod)[1]
+
+
+@pytest.mark.feature("SCH-RSZ-05")
+@pytest.mark.parametrize("reason", ["Deferred", "Infeasible"])
+@pytest.mark.parametrize("asked", ["2", "500m"])
+def test_a_limit_that_the_kubelet_has_not_granted_is_nobody_s_yet(world, burst, reason, asked):
+    """Quota burst stays between the limit that is in force and its ceiling: a refused growth is no gift, a shrink that waits no cut."""
+    strategy(world, "auto", cfsQuotaBurstPercent=150, cpuBurstPercent=100)
+    pod = asks_for(world, ls_pod(world, (100_000,), pod_quota=100_000), asked, reason)
+    assert [turn(world, burst, pod, throttled) for throttled in (0.0, 0.4, 0.4, 0.4)] == [
+        ("100000", "100000"), ("120000", "100000"), ("144000", "100000"), ("150000", "100000"),
+    ]  # fmt: skip
+
+
+@pytest.mark.feature("SCH-RSZ-05")
+def test_a_quota_that_the_kubelet_has_just_resized_is_not_undone(world, burst):
+    """Its cgroup is new before its status is."""
+    strategy(world, "auto", cfsQuotaBurstPercent=150)
+    pod = asks_for(world, ls_pod(world, (100_000,), pod_quota=100_000), "2", "Deferred")
+    assert turn(world, burst, pod, 0.0)[0] == "100000"
+    for directory in (pod.cgroup_dir, pod.containers[0].cgroup_dir):
+        world.machine.put("cpu.cfs_quota_us", directory, "200000")
+    assert turn(world, burst, pod, 0.0)[0] == "200000"
+    resized = asks_for(world, pod, "2", "", has="2")
+    assert turn(world, burst, resized, 0.0)[0] == "200000"
+    assert turn(world, burst, resized, 0.4)[0] == "240000", "the new limit is the base now"
