@@ -93,7 +93,12 @@ def new_uid() -> str:
 
 def generated_name(base: str) -> str:
     """`base` (cut to fit) with a suffix of five random characters."""
-    return base[:_GENERATED_BASE] + "".join(seams.rng().choices(_ALPHABET, k=5))
+    noise = int(seams.token_hex(5), 16)
+    suffix = ""
+    for _ in range(5):
+        noise, index = divmod(noise, len(_ALPHABET))
+        suffix += _ALPHABET[index]
+    return base[:_GENERATED_BASE] + suffix
 
 
 def check_identity(resource: Resource, obj: Obj, namespace: str, name: str) -> None:
