@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import orjson
@@ -15,8 +16,6 @@ from koord.apiserver.rest.context import prepare_create
 from koord.apiserver.schema.builtin import schemas
 from koord.apiserver.ssa.manager import FieldManagement
 from koord.apiserver.store import Entry, Obj, Store
-from koord.apiserver.wire import from_wire as event_from_wire
-from koord.apiserver.wire import to_wire as event_to_wire
 
 CRD_BUCKET = "apiextensions.k8s.io/customresourcedefinitions"
 
@@ -31,8 +30,6 @@ class Core:
         types = schemas()
         for resource in builtin_resources():
             resource.type = types.kind(resource.group, resource.version, resource.kind)
-            if resource.group == "events.k8s.io":
-                resource.to_wire, resource.from_wire, resource.rank, resource.stored_as = event_to_wire, event_from_wire, 1, "v1"
             self.resources.add(resource)
         self.tokens = Tokens(config.token)
         self.authorizer = Authorizer(self) if config.authorization_mode == "RBAC" else None
@@ -62,44 +59,12 @@ class Core:
         return Entry(old.key, old.namespace, old.name, obj, removed.rv, orjson.dumps(obj))
 
 
-_NAMESPACES = ("kube-system", "kube-public", "kube-node-lease", "default")
-_PRIORITIES = (
-    ("system-node-critical", 2_000_001_000, "Used for system critical pods that must not be moved from their current node."),
-    ("system-cluster-critical", 2_000_000_000, "Used for system critical pods that must run in the cluster, but can be moved to another node if necessary."),  # noqa: E501
-)  # fmt: skip
-# For those that have tokens and access reviewed, as koord's roles.
-_DELEGATOR = [
-    {"apiGroups": ["authentication.k8s.io"], "resources": ["tokenreviews"], "verbs": ["create"]},
-    {"apiGroups": ["authorization.k8s.io"], "resources": ["subjectaccessreviews"], "verbs": ["create"]},
-]
-
-
-def _put(core: Core, group: str, plural: str, namespace: str, obj: Obj) -> None:
-    resource = core.resources.builtin(group, plural)
-    bucket = core.store.bucket(resource.bucket)
-    name = obj["metadata"]["name"]
-    if bucket.get(namespace, name) is None:
-        if namespace:
-            obj["metadata"]["namespace"] = namespace
-        prepare_create(resource, obj["metadata"])
-        bucket.put(namespace, name, {"kind": resource.kind, "apiVersion": resource.api_version, **obj})
-
-
 def seed(core: Core) -> None:
-    """Create what is missing."""
-    for name in _NAMESPACES:
-        labels = {"kubernetes.io/metadata.name": name}
-        obj: Obj = {"metadata": {"name": name, "labels": labels}, "spec": {"finalizers": ["kubernetes"]}, "status": {"phase": "Active"}}
-        _put(core, "", "namespaces", "", obj)
-    for name, value, text in _PRIORITIES:
-        obj = {"metadata": {"name": name}, "value": value, "description": text, "preemptionPolicy": "PreemptLowerPriority"}
-        _put(core, "scheduling.k8s.io", "priorityclasses", "", obj)
-    _put(core, "rbac.authorization.k8s.io", "clusterroles", "", {"metadata": {"name": "system:auth-delegator"}, "rules": _DELEGATOR})
-    labels = {"component": "apiserver", "provider": "kubernetes"}
-    ports = [{"name": "https", "protocol": "TCP", "port": 443, "targetPort": 6443}]
-    spec: Obj = {
-        "ports": ports, "clusterIP": "10.0.0.1", "clusterIPs": ["10.0.0.1"], "type": "ClusterIP", "sessionAffinity": "None",
-        "ipFamilies": ["IPv4"], "ipFamilyPolicy": "SingleStack", "internalTrafficPolicy": "Cluster",
-    }  # fmt: skip
-    service = {"metadata": {"name": "kubernetes", "labels": labels}, "spec": spec, "status": {"loadBalancer": {}}}
-    _put(core, "", "services", "default", service)
+    """Create what is missing of the objects that every cluster has; the role is for those that have tokens and access reviewed."""
+    for obj in orjson.loads(Path(__file__).with_name("seed.json").read_bytes()):
+        resource = core.resources.by_api_version(obj["apiVersion"], obj["kind"])
+        assert resource is not None
+        bucket, meta = core.store.bucket(resource.bucket), obj["metadata"]
+        if bucket.get(meta.get("namespace", ""), meta["name"]) is None:
+            prepare_create(resource, meta)
+            bucket.put(meta.get("namespace", ""), meta["name"], obj)

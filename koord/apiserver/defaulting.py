@@ -5,8 +5,8 @@ from __future__ import annotations
 import base64
 
 from koord.api.quantity import parse_milli
-from koord.apiserver.schema.formats import now
-from koord.apiserver.schema.rules import defaulting
+from koord.apiserver.schema.builtin import now
+from koord.apiserver.schema.rules import creating, defaulting
 from koord.apiserver.store import Obj
 
 # -- pods ----------------------------------------------------------------------------------------------------------------------------
@@ -57,7 +57,8 @@ def containers(spec: Obj) -> list[Obj]:
     return [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
 
 
-def create_pod(pod: Obj) -> None:
+@creating("V1Pod")
+def _new_pod(pod: Obj) -> None:
     """The status of a new pod."""
     spec = pod.get("spec") or {}
     status = pod["status"] = {"phase": "Pending", "qosClass": qos_class(spec)}
@@ -109,7 +110,8 @@ def _job(obj: Obj) -> None:
         spec["parallelism"] = 1
 
 
-def create_job(obj: Obj) -> None:
+@creating("V1Job")
+def _new_job(obj: Obj) -> None:
     """A job without a selector of its own selects its pods by its uid."""
     spec, meta = obj["spec"], obj["metadata"]
     if spec.get("manualSelector"):
@@ -139,7 +141,8 @@ def _namespace(obj: Obj) -> None:
         obj["metadata"].setdefault("labels", {})["kubernetes.io/metadata.name"] = name
 
 
-def create_namespace(obj: Obj) -> None:
+@creating("V1Namespace")
+def _new_namespace(obj: Obj) -> None:
     finalizers = obj.setdefault("spec", {}).setdefault("finalizers", [])
     if "kubernetes" not in finalizers:
         finalizers.append("kubernetes")

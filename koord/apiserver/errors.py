@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import orjson
@@ -98,10 +99,6 @@ def not_found(plural: str, group: str, name: str) -> StatusError:
     return StatusError(404, "NotFound", f'{_qualified(plural, group)} "{name}" not found', _details(name, group, plural))
 
 
-def path_not_found() -> StatusError:
-    return StatusError(404, "NotFound", "the server could not find the requested resource", {})
-
-
 def already_exists(plural: str, group: str, name: str) -> StatusError:
     return StatusError(409, "AlreadyExists", f'{_qualified(plural, group)} "{name}" already exists', _details(name, group, plural))
 
@@ -127,25 +124,17 @@ def forbidden(plural: str, group: str, name: str, why: str, details: dict[str, A
     return StatusError(403, "Forbidden", f"{target} is forbidden: {why}", details or _details(name, group, plural))
 
 
-def plain(code: int, message: str) -> StatusError:
-    """An error that carries no reason: kube-apiserver gives some of its own errors away like this."""
-    return StatusError(code, "", message)
-
-
-def bad_request(message: str) -> StatusError:
-    return StatusError(400, "BadRequest", message)
-
-
 def internal(message: str) -> StatusError:
     return StatusError(500, "InternalError", f"Internal error occurred: {message}", {"causes": [{"message": message}]})
 
 
-def expired(message: str) -> StatusError:
-    return StatusError(410, "Expired", message)
-
-
-def method_not_allowed() -> StatusError:
-    return StatusError(405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
+# (message): `plain_error` carries no reason, as some of kube-apiserver's own errors
+plain_error = partial(StatusError, 500, "")
+bad_request = partial(StatusError, 400, "BadRequest")
+expired = partial(StatusError, 410, "Expired")
+path_not_found = partial(StatusError, 404, "NotFound", "the server could not find the requested resource", {})
+method_not_allowed = partial(StatusError, 405, "MethodNotAllowed", "the server does not allow this method on the requested resource", {})
+unauthorized = partial(StatusError, 401, "Unauthorized", "Unauthorized")
 
 
 def unsupported_media_type(accepted: tuple[str, ...]) -> StatusError:
@@ -157,15 +146,6 @@ def unsupported_media_type(accepted: tuple[str, ...]) -> StatusError:
 def not_acceptable(accepted: tuple[str, ...]) -> StatusError:
     message = f"only the following media types are accepted: {', '.join(accepted)}"
     return StatusError(406, "NotAcceptable", message)
-
-
-def unauthorized() -> StatusError:
-    return StatusError(401, "Unauthorized", "Unauthorized")
-
-
-def too_many_requests(message: str, retry_after: int = 0, causes: list[dict[str, str]] | None = None) -> StatusError:
-    details = {"causes": causes, "retryAfterSeconds": retry_after}
-    return StatusError(429, "TooManyRequests", message, {key: value for key, value in details.items() if value})
 
 
 def too_large_resource_version(wanted: int, current: int) -> StatusError:

@@ -43,7 +43,7 @@ class Flags:
 def read(flags: dict[str, Any]) -> Flags:
     """The options of the command by their names. Raises ValueError for what makes no sense, alone or together."""
     plugins = [_names(flags, f"{verb}_admission_plugins", known_plugins()) for verb in ("enable", "disable")]
-    controllers = [_names(flags, f"{verb}_controllers", frozenset(c.name for c in CONTROLLERS)) for verb in ("enable", "disable")]
+    controllers = [_names(flags, f"{verb}_controllers", frozenset(CONTROLLERS)) for verb in ("enable", "disable")]
     cert, key = flags["tls_cert_file"], flags["tls_private_key_file"]
     if (cert is None) != (key is None):
         raise ValueError("--tls-cert-file and --tls-private-key-file go together")

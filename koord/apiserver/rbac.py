@@ -207,23 +207,24 @@ def _subjects(binding: Obj, user: User) -> bool:
 
 
 def _covers(rule: Obj, wanted: Attributes) -> bool:
-    if not _has(rule.get("verbs"), wanted.verb):
+    if not covers(rule.get("verbs"), wanted.verb):
         return False
     if wanted.path:
         return any(
             pattern in ("*", wanted.path) or (pattern.endswith("*") and wanted.path.startswith(pattern[:-1]))
             for pattern in rule.get("nonResourceURLs") or ()
         )
-    if not _has(rule.get("apiGroups"), wanted.group):
+    if not covers(rule.get("apiGroups"), wanted.group):
         return False
     resources = rule.get("resources") or ()
-    if not _has(resources, wanted.full_resource) and not (wanted.subresource and f"*/{wanted.subresource}" in resources):
+    if not covers(resources, wanted.full_resource) and not (wanted.subresource and f"*/{wanted.subresource}" in resources):
         return False
     names = rule.get("resourceNames") or ()
     return not names or wanted.name in names
 
 
-def _has(values: Any, wanted: str) -> bool:
+def covers(values: Any, wanted: str) -> bool:
+    """Whether a rule's list names a value, or all."""
     return "*" in (values or ()) or wanted in (values or ())
 
 
@@ -251,11 +252,4 @@ def of_review(spec: Obj) -> Attributes:
     if other:
         return Attributes(other.get("verb") or "", path=other.get("path") or "")
     asked = spec.get("resourceAttributes") or {}
-    return Attributes(
-        asked.get("verb") or "",
-        asked.get("group") or "",
-        asked.get("resource") or "",
-        asked.get("subresource") or "",
-        asked.get("namespace") or "",
-        asked.get("name") or "",
-    )
+    return Attributes(*(asked.get(part) or "" for part in ("verb", "group", "resource", "subresource", "namespace", "name")))

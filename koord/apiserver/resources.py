@@ -5,9 +5,13 @@ A `Resource` is one resource in one version. Versions of the same thing share a 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+import orjson
+
+from koord.apiserver.store import Entry, Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.cel.rules import RuleNode
@@ -16,6 +20,7 @@ if TYPE_CHECKING:
 
 ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "update", "watch")
 CREATE_ONLY = ("create",)
+_PLACED = frozenset({"kind", "apiVersion", "metadata", "spec", "status"})
 ONE_BY_ONE = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
 
 
@@ -42,15 +47,15 @@ class Resource:
     # preference between versions of a group, lower first
     rank: int = 0
     # conversion from and to the stored form, where versions differ in shape
-    to_wire: Callable[[dict[str, Any]], dict[str, Any]] | None = None
-    from_wire: Callable[[dict[str, Any]], dict[str, Any]] | None = None
+    to_wire: Callable[[Obj], Obj] | None = None
+    from_wire: Callable[[Obj], Obj] | None = None
     # one of the two: the schema of a built-in type, or that of a custom resource
     type: TypeNode | None = None
     structural: Structural | None = None
     # the CEL rules of the schema, where it has any
     rules: RuleNode | None = None
-    crd: dict[str, Any] | None = None
-    crd_version: dict[str, Any] | None = None
+    crd: Obj | None = None
+    crd_version: Obj | None = None
     api_version: str = field(init=False, default="")
     head: bytes = field(init=False, default=b"")
 
@@ -60,7 +65,7 @@ class Resource:
         self.singular = self.singular or self.kind.lower()
         self.list_kind = self.list_kind or self.kind + "List"
         self.bucket = self.bucket or f"{self.group}/{self.plural}"
-        # every stored object starts with these bytes; see `wire.py`
+        # every stored object starts with these bytes
         self.head = f'{{"kind":"{self.kind}","apiVersion":"{self.api_version}",'.encode()
 
     @property
@@ -91,15 +96,69 @@ class Resource:
         """DELETE answers with the object rather than with a Status."""
         return "d" in self.flags
 
-    @property
-    def resource_name(self) -> str:
-        return f"{self.plural}.{self.group}" if self.group else self.plural
-
     def path(self, namespace: str | None = None, name: str | None = None) -> str:
         base = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
         if self.namespaced and namespace:
             base += f"/namespaces/{namespace}"
         return f"{base}/{self.plural}" + (f"/{name}" if name else "")
+
+    # -- from and to bytes: the stored ones serve every reader, with the head cut or exchanged ---------------------------------------
+
+    def canonical(self, obj: Obj) -> Obj:
+        """The object with its keys in the stored order: kind, apiVersion, metadata, spec, the rest, status."""
+        out: Obj = {"kind": self.kind, "apiVersion": self.stored_as, "metadata": obj["metadata"]}
+        for key in ("spec", *(key for key in obj if key not in _PLACED), "status"):
+            if key in obj:
+                out[key] = obj[key]
+        return out
+
+    def raw(self, entry: Entry) -> bytes:
+        """The object as this version shows it."""
+        if self.to_wire is not None:
+            return orjson.dumps(self.to_wire(entry.copy()))
+        if entry.raw.startswith(self.head):
+            return entry.raw
+        return self.head + entry.raw[entry.raw.index(b',"metadata":') + 1 :]
+
+    def obj(self, entry: Entry) -> Obj:
+        """A copy of the object in this version."""
+        obj = entry.copy()
+        return self.to_wire(obj) if self.to_wire is not None else {**obj, "apiVersion": self.api_version}
+
+    def listed(self, items: Iterable[bytes], meta: Obj) -> bytes:
+        """A `…List` of objects. Those of built-in lists carry neither kind nor apiVersion, as kube-apiserver's do."""
+        bare = items if self.custom else (b"{" + raw[len(self.head) :] for raw in items)
+        head = f'{{"kind":"{self.list_kind}","apiVersion":"{self.api_version}","metadata":'.encode()
+        return b"".join((head, orjson.dumps(meta), b',"items":[', b",".join(bare), b"]}"))
+
+
+# events.k8s.io/v1 -> v1
+_NAMES = {
+    "note": "message",
+    "regarding": "involvedObject",
+    "deprecatedCount": "count",
+    "deprecatedFirstTimestamp": "firstTimestamp",
+    "deprecatedLastTimestamp": "lastTimestamp",
+    "deprecatedSource": "source",
+    "reportingController": "reportingComponent",
+}
+_BACK = {v: k for k, v in _NAMES.items()}
+
+
+def _from_event(obj: Obj) -> Obj:
+    """events.k8s.io/v1 to the stored form."""
+    out = {_NAMES.get(key, key): value for key, value in obj.items()}
+    out["kind"], out["apiVersion"] = "Event", "v1"
+    return out
+
+
+def _to_event(obj: Obj) -> Obj:
+    """The stored form to events.k8s.io/v1."""
+    out: Obj = {"kind": "Event", "apiVersion": "events.k8s.io/v1"}
+    for key, value in obj.items():
+        if key not in out:
+            out[_BACK.get(key, key)] = value
+    return out
 
 
 # flags: g = generation counts spec changes, c = update needs a resourceVersion, u = PUT may create, d = DELETE answers with the object,
@@ -190,7 +249,8 @@ SUBRESOURCE_VERBS: dict[str, tuple[str, ...]] = {
     "finalize": ("update",),
     "log": ("get",),
 }
-_BUCKETS = {("events.k8s.io", "events"): "/events"}
+# the same objects as those of the core group, in another shape
+_EVENTS: Obj = {"bucket": "/events", "stored_as": "v1", "rank": 1, "to_wire": _to_event, "from_wire": _from_event}
 
 
 class ResourceTable:
@@ -237,17 +297,6 @@ class ResourceTable:
 
 def builtin_resources() -> Iterator[Resource]:
     """The rows above as `Resource`s, with schemas attached later."""
-    for group, version, kind, plural, namespaced, short, subs, flags in BUILTIN:
-        yield Resource(
-            group,
-            version,
-            kind,
-            plural,
-            namespaced,
-            short,
-            subs,
-            flags,
-            bucket=_BUCKETS.get((group, plural), ""),
-            categories=("all",) if "a" in flags else (),
-            verbs=CREATE_ONLY if "x" in flags else ONE_BY_ONE if "o" in flags else ALL_VERBS,
-        )
+    for row in BUILTIN:
+        verbs = CREATE_ONLY if "x" in row[-1] else ONE_BY_ONE if "o" in row[-1] else ALL_VERBS
+        yield Resource(*row, categories=("all",) if "a" in row[-1] else (), verbs=verbs, **_EVENTS if row[0] == "events.k8s.io" else {})

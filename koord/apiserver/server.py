@@ -81,7 +81,7 @@ class ApiServer:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        await self.core.admission.webhooks.close()
+        await self.core.admission.webhooks.caller.close()
         if self._runner is not None:
             await self._runner.cleanup()
             self._runner = None
@@ -89,10 +89,3 @@ class ApiServer:
             self.core.store.disk = None
             self.disk.close()
             self.disk = None
-
-    async def __aenter__(self) -> ApiServer:
-        await self.start()
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        await self.stop()

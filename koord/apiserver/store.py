@@ -11,6 +11,7 @@ from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from itertools import takewhile
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -38,10 +39,7 @@ class Entry:
 
     @property
     def obj(self) -> Obj:
-        if self._obj is None:
-            decoded: Obj = orjson.loads(self.raw)
-            return decoded
-        return self._obj
+        return self.copy() if self._obj is None else self._obj
 
     def copy(self) -> Obj:
         """A deep copy that the caller may change."""
@@ -102,19 +100,12 @@ class Bucket:
     def select(self, namespace: str | None, start_after: str = "") -> Iterator[Entry]:
         """Entries in list order, of one namespace or of all (None), after the given key."""
         order = self.ordered()
-        entries = self.entries
-        if namespace is None:
-            first = bisect_left(order, start_after + "\0") if start_after else 0
-            for i in range(first, len(order)):
-                yield entries[order[i]]
-            return
-        prefix = namespace + "\0"
+        prefix = "" if namespace is None else namespace + "\0"
         first = bisect_left(order, max(prefix, start_after + "\0") if start_after else prefix)
         for i in range(first, len(order)):
-            key = order[i]
-            if not key.startswith(prefix):
+            if not order[i].startswith(prefix):
                 return
-            yield entries[key]
+            yield self.entries[order[i]]
 
     def put(self, namespace: str, name: str, obj: Obj) -> Entry:
         """Create or replace. Stamps the new resource version into `obj`, which belongs to the store from now on."""
@@ -179,11 +170,7 @@ class Bucket:
         """Events after `rv`, oldest first; None when some of them are already forgotten."""
         if rv < self.compacted:
             return None
-        out: list[Event] = []
-        for event in reversed(self.history):
-            if event.rv <= rv:
-                break
-            out.append(event)
+        out = list(takewhile(lambda event: event.rv > rv, reversed(self.history)))
         out.reverse()
         return out
 

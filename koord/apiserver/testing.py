@@ -52,12 +52,9 @@ async def running_server(
     with tempfile.TemporaryDirectory(prefix="koord-apiserver-") as directory:
         await server.start(port=port)
         try:
-            if crds is True:
-                await manifests.install(server.core, manifests.read(_CRDS))
-            elif isinstance(crds, Path):
-                await manifests.install(server.core, manifests.read(crds))
-            elif crds:
-                await manifests.install(server.core, list(crds))
+            if crds:
+                path = _CRDS if crds is True else crds
+                await manifests.install(server.core, manifests.read(path) if isinstance(path, Path) else list(path))
             yield RunningServer(server, Path(directory))
         finally:
             await server.stop()

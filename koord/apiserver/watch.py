@@ -14,14 +14,12 @@ from aiohttp import web
 from koord import seams
 from koord.apiserver.errors import StatusError, expired, field_forbidden, invalid, too_large_resource_version
 from koord.apiserver.store import ADDED, DELETED, MODIFIED, Bucket, Entry, Event
-from koord.apiserver.web.render import PLAIN, Shape
-from koord.apiserver.wire import raw_of
+from koord.apiserver.web.render import Shape, body
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.read import ListQuery
-    from koord.apiserver.web.render import Renderer
 
 Match = Callable[[dict[str, Any]], bool]
 # (entry, resource) -> the bytes of the "object" member
@@ -32,9 +30,9 @@ MAX_BACKLOG_BYTES = 256 * 1024 * 1024
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
-def frame(type_: str, body: bytes) -> bytes:
+def frame(type_: str, shown: bytes) -> bytes:
     """One line of the watch stream."""
-    return b'{"type":"' + type_.encode() + b'","object":' + body + b"}\n"
+    return b'{"type":"' + type_.encode() + b'","object":' + shown + b"}\n"
 
 
 @dataclass(slots=True, eq=False)
@@ -114,19 +112,19 @@ class Watcher:
         key = (type_, self.resource.head)
         line = event.cache.get(key)
         if line is None:
-            line = event.cache[key] = frame(type_, raw_of(entry, self.resource))
+            line = event.cache[key] = frame(type_, self.resource.raw(entry))
         self._push(line)
 
     def _body(self, entry: Entry) -> bytes:
-        return self.encode(entry) if self.encode is not None else raw_of(entry, self.resource)
+        return self.encode(entry) if self.encode is not None else self.resource.raw(entry)
 
     def bookmark(self, rv: int, *, initial_end: bool = False) -> None:
         """Tell how far this watch has come."""
         meta: dict[str, Any] = {"resourceVersion": str(rv), "creationTimestamp": None}
         if initial_end:
             meta["annotations"] = {INITIAL_EVENTS_END: "true"}
-        body = {"kind": self.resource.kind, "apiVersion": self.resource.api_version, "metadata": meta}
-        self._push(frame("BOOKMARK", orjson.dumps(body)))
+        mark = {"kind": self.resource.kind, "apiVersion": self.resource.api_version, "metadata": meta}
+        self._push(frame("BOOKMARK", orjson.dumps(mark)))
 
     def _push(self, line: bytes) -> None:
         self._backlog.append(line)
@@ -172,9 +170,8 @@ def check_watch(query: ListQuery) -> None:
 class WatchStreams:
     """All open watch responses."""
 
-    def __init__(self, core: Core, render: Renderer) -> None:
+    def __init__(self, core: Core) -> None:
         self.core = core
-        self.render = render
         self._open: set[Watcher] = set()
         self._stopping = False
 
@@ -183,11 +180,6 @@ class WatchStreams:
         self._stopping = True
         for watcher in list(self._open):
             watcher.close()
-
-    def _encoder(self, resource: Resource, wanted: Shape) -> Encode | None:
-        if wanted is PLAIN or not wanted.as_:
-            return None
-        return lambda entry: self.render.body(resource, entry, wanted)
 
     def _start(self, watcher: Watcher, query: ListQuery) -> StatusError | None:
         """Open a watcher where the query says; the error goes into the stream, as an event."""
@@ -217,7 +209,7 @@ class WatchStreams:
             resource,
             namespace=query.namespace,
             match=query.match,
-            encode=self._encoder(resource, wanted),
+            encode=(lambda entry: body(resource, entry, wanted)) if wanted.as_ else None,
         )
         error = self._start(watcher, query)
         response = web.StreamResponse(headers=_HEADERS)

@@ -1,21 +1,25 @@
-"""The admission plugins in their order, and which of them are on."""
+"""The admission plugins in their order, which of them are on, and the policies that users write in CEL."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import logging
+from collections.abc import Callable, Iterator
+from typing import TYPE_CHECKING
 
-from koord.apiserver.admission.matching import CREATE, DELETE, UPDATE, Attributes
-from koord.apiserver.admission.policies import PolicyAdmission
+from koord.api.selectors import from_label_selector
+from koord.apiserver.admission.matching import CREATE, DELETE, UPDATE, Attributes, compile_match, matching_resource
 from koord.apiserver.admission.quotas import Quotas
 from koord.apiserver.admission.webhooks import WebhookAdmission
 from koord.apiserver.errors import forbidden, not_found
-from koord.apiserver.store import Obj
+from koord.apiserver.store import Entry, Event, Obj
 
 if TYPE_CHECKING:
+    from koord.apiserver.admission.matching import Match
+    from koord.apiserver.cel.policy import Policy, Verdict
     from koord.apiserver.core import Core
 
+
+log = logging.getLogger(__name__)
 
 IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
 
@@ -59,19 +63,18 @@ _CLASSES = "scheduling.k8s.io/priorityclasses"
 
 def _default_class(core: Core) -> Obj | None:
     """The class with globalDefault; of several the lowest, so that what the API server let through does least harm."""
-    version = core.store.bucket(_CLASSES).history[-1].rv if core.store.bucket(_CLASSES).history else 0
+    bucket = core.store.bucket(_CLASSES)
+    version = bucket.history[-1].rv if bucket.history else 0
     cached = core.cache.get("default priority class")
-    if cached is not None and cached[0] == version:
-        found: Obj | None = cached[1]
-        return found
-    classes = [e.obj for e in core.store.bucket(_CLASSES).entries.values() if e.obj.get("globalDefault")]
-    found = min(classes, key=lambda c: c.get("value", 0)) if classes else None
-    core.cache["default priority class"] = (version, found)
+    if cached is None or cached[0] != version:
+        classes = [e.obj for e in bucket.entries.values() if e.obj.get("globalDefault")]
+        cached = core.cache["default priority class"] = (version, min(classes, key=lambda c: c.get("value", 0), default=None))
+    found: Obj | None = cached[1]
     return found
 
 
 def admit_priority(core: Core, attributes: Attributes) -> None:
-    if attributes.resource.plural != "pods" or attributes.subresource or attributes.operation not in (CREATE, UPDATE):
+    if attributes.subresource or attributes.operation not in (CREATE, UPDATE):
         return
     pod = attributes.require_object()
     spec = pod.get("spec")
@@ -96,20 +99,19 @@ def admit_priority(core: Core, attributes: Attributes) -> None:
             spec["priorityClassName"] = chosen["metadata"]["name"]
     value = chosen.get("value", 0) if chosen else 0
     policy = (chosen.get("preemptionPolicy") if chosen else None) or "PreemptLowerPriority"
-    given = spec.get("priority")
-    if given is not None and given != value:
-        why = f"the integer value of priority ({given}) must not be provided in pod spec; priority admission controller computed {value} from the given PriorityClass name"  # noqa: E501
-        raise forbidden("pods", "", attributes.name, why)
-    spec["priority"] = value
-    given_policy = spec.get("preemptionPolicy")
-    if given_policy is not None and given_policy != policy:
-        why = f"the string value of PreemptionPolicy ({given_policy}) must not be provided in pod spec; priority admission controller computed {policy} from the given PriorityClass name"  # noqa: E501
-        raise forbidden("pods", "", attributes.name, why)
-    spec["preemptionPolicy"] = policy
+    for key, computed, what in (
+        ("priority", value, "integer value of priority"),
+        ("preemptionPolicy", policy, "string value of PreemptionPolicy"),
+    ):
+        given = spec.get(key)
+        if given is not None and given != computed:
+            why = f"the {what} ({given}) must not be provided in pod spec; priority admission controller computed {computed} from the given PriorityClass name"  # noqa: E501
+            raise forbidden("pods", "", attributes.name, why)
+        spec[key] = computed
 
 
 def validate_priority(core: Core, attributes: Attributes) -> None:
-    if attributes.resource.plural != "priorityclasses" or attributes.operation not in (CREATE, UPDATE):
+    if attributes.operation not in (CREATE, UPDATE):
         return
     wanted = attributes.require_object()
     if not wanted.get("globalDefault"):
@@ -124,51 +126,30 @@ _KEYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _SECONDS = 300
 
 
-def _covers(toleration: dict[str, Any], key: str) -> bool:
-    return bool(toleration.get("effect", "NoExecute") == "NoExecute" and toleration.get("key", key) == key)
-
-
 def admit_tolerations(core: Core, attributes: Attributes) -> None:
-    if attributes.subresource or attributes.operation not in (CREATE, UPDATE) or attributes.obj is None:
+    spec = (attributes.obj or {}).get("spec")
+    if attributes.subresource or attributes.operation not in (CREATE, UPDATE) or spec is None:
         return
-    spec = attributes.obj.get("spec")
-    if spec is None:
-        return
-    tolerations = spec.get("tolerations") or []
-    missing = [key for key in _KEYS if not any(_covers(t, key) for t in tolerations)]
+    present = [t.get("key") for t in spec.get("tolerations") or () if t.get("effect", "NoExecute") == "NoExecute"]
+    missing = [key for key in _KEYS if key not in present and None not in present]
     if missing:
-        spec["tolerations"] = [
-            *tolerations,
-            *({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _SECONDS} for key in missing),
-        ]
+        added = ({"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": _SECONDS} for key in missing)
+        spec["tolerations"] = [*(spec.get("tolerations") or ()), *added]
 
 
 Plug = Callable[["Core", Attributes], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Plugin:
-    """One built-in admission plugin. `mutate` may change the object, `validate` may only refuse it."""
-
-    name: str
-    mutate: Plug | None = None
-    validate: Plug | None = None
-    default_on: bool = True
-    # (group, plural) that it looks at; empty: all
-    resources: frozenset[tuple[str, str]] = frozenset()
-
-
-_PODS = frozenset({("", "pods")})
-_NODES = frozenset({("", "nodes")})
-_PRIORITY = frozenset({("", "pods"), ("scheduling.k8s.io", "priorityclasses")})
-
-# In order. TaintNodesByCondition is off unless asked for: nothing here takes the taint off again.
-PLUGINS: tuple[Plugin, ...] = (
-    Plugin("NamespaceLifecycle", mutate=admit_namespace),
-    Plugin("TaintNodesByCondition", mutate=admit_node, default_on=False, resources=_NODES),
-    Plugin("Priority", mutate=admit_priority, validate=validate_priority, resources=_PRIORITY),
-    Plugin("DefaultTolerationSeconds", mutate=admit_tolerations, resources=_PODS),
+_MUTATE, _VALIDATE = "mutate", "validate"
+_PODS, _NODES, _CLASS = ("", "pods"), ("", "nodes"), ("scheduling.k8s.io", "priorityclasses")
+# Built-in plugins in their order: name, whether it may change the object or only refuse it, the resources that it looks at (none: all).
+PLUGINS: tuple[tuple[str, str, Plug, tuple[tuple[str, str], ...]], ...] = (
+    ("NamespaceLifecycle", _MUTATE, admit_namespace, ()),
+    ("TaintNodesByCondition", _MUTATE, admit_node, (_NODES,)),
+    ("Priority", _MUTATE, admit_priority, (_PODS,)),
+    ("Priority", _VALIDATE, validate_priority, (_CLASS,)),
+    ("DefaultTolerationSeconds", _MUTATE, admit_tolerations, (_PODS,)),
 )
+# unless asked for: nothing here takes the taint off again
+_OFF = frozenset({"TaintNodesByCondition"})
 MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS = "MutatingAdmissionWebhook", "ValidatingAdmissionWebhook"
 POLICIES, QUOTAS = "ValidatingAdmissionPolicy", "ResourceQuota"
 # accepted in the flags for compatibility with kube-apiserver's command lines; the embedded server has no such plugin to switch off
@@ -185,11 +166,141 @@ KNOWN_ELSEWHERE = frozenset(
 
 def known_plugins() -> frozenset[str]:
     """All names that the flags take."""
-    return frozenset(p.name for p in PLUGINS) | {MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, POLICIES, QUOTAS} | KNOWN_ELSEWHERE
+    return frozenset(name for name, *_ in PLUGINS) | {MUTATING_WEBHOOKS, VALIDATING_WEBHOOKS, POLICIES, QUOTAS} | KNOWN_ELSEWHERE
 
 
-def _selected(plugins: Iterable[tuple[frozenset[tuple[str, str]], Plug]], key: tuple[str, str]) -> tuple[Plug, ...]:
-    return tuple(plug for wanted, plug in plugins if not wanted or key in wanted)
+# -- policies ------------------------------------------------------------------------------------------------------------------------
+
+_POLICIES = "admissionregistration.k8s.io/validatingadmissionpolicies"
+_BINDINGS = "admissionregistration.k8s.io/validatingadmissionpolicybindings"
+_CODES = {"Unauthorized": 401, "Forbidden": 403, "Invalid": 422, "RequestEntityTooLarge": 413}
+# (name, the object, what it looks at)
+Bound = tuple[str, Obj, "Match"]
+
+
+class _Unjudged(Exception):
+    """A policy that cannot be asked; the text says why."""
+
+
+class PolicyAdmission:
+    """The policies that are bound; `active` is False while there are none."""
+
+    def __init__(self, core: Core, *, on: bool = True) -> None:
+        self.core = core
+        self.active = False
+        self._bound: list[tuple[str, Match, list[Bound]]] = []
+        self._compiled: dict[str, tuple[int, Policy]] = {}
+        if on:
+            for name in (_POLICIES, _BINDINGS):
+                core.store.bucket(name).listeners.append(self._reload)
+            self._reload()
+
+    def _reload(self, event: Event | None = None) -> None:
+        """Take over what is stored now."""
+        bindings: dict[str, list[Bound]] = {}
+        for entry in self.core.store.bucket(_BINDINGS).select(None):
+            spec = entry.obj.get("spec") or {}
+            bound = (entry.name, spec, compile_match(spec.get("matchResources") or {}, "resourceRules"))
+            bindings.setdefault(spec.get("policyName") or "", []).append(bound)
+        self._bound = []
+        for entry in self.core.store.bucket(_POLICIES).select(None):
+            if entry.name in bindings:
+                constraints = (entry.obj.get("spec") or {}).get("matchConstraints") or {}
+                self._bound.append((entry.name, compile_match(constraints, "resourceRules"), bindings[entry.name]))
+        self.active = bool(self._bound)
+
+    def _policy(self, entry: Entry) -> Policy:
+        """The compiled policy of a stored object, kept until that changes."""
+        found = self._compiled.get(entry.name)
+        if found is None or found[0] != entry.rv:
+            from koord.apiserver.cel.policy import answers, compile_policy
+
+            found = self._compiled[entry.name] = (entry.rv, compile_policy(entry.name, entry.obj["spec"], answers(self.core)))
+        return found[1]
+
+    def validate(self, attributes: Attributes) -> None:
+        """Raises StatusError for what a policy denies; warnings go to the request's options."""
+        seen: dict[str, Obj] = {}
+        for name, match, bindings in self._bound:
+            resource = matching_resource(self.core, match, attributes)
+            entry = self.core.store.bucket(_POLICIES).get("", name)
+            if resource is None or entry is None:
+                continue
+            for binding, spec, bound in bindings:
+                if matching_resource(self.core, bound, attributes) is None:
+                    continue
+                values = seen.get(resource.api_version)
+                if values is None:
+                    from koord.apiserver.cel.policy import values as values_of
+
+                    values = seen[resource.api_version] = values_of(self.core, resource, attributes)
+                policy = self._policy(entry)
+                for params in self._params(policy, spec, attributes):
+                    verdicts, audit = _ask(policy, {**values, "params": params} if not isinstance(params, _Unjudged) else params)
+                    if audit:
+                        log.info("audit of %s %s: %s", resource.plural, attributes.name, audit)
+                    _enforce(attributes, name, binding, spec.get("validationActions") or (), verdicts)
+
+    def _params(self, policy: Policy, binding: Obj, attributes: Attributes) -> Iterator[Obj | _Unjudged | None]:
+        """The objects that a policy is asked with: None where it takes none."""
+        kind, ref = policy.spec.get("paramKind"), binding.get("paramRef")
+        if not kind or not ref:
+            yield None
+            return
+        resource = self.core.resources.by_api_version(kind.get("apiVersion") or "", kind.get("kind") or "")
+        if resource is None:
+            yield _Unjudged(f"failed to configure policy: {kind.get('apiVersion')}, Kind={kind.get('kind')} is not served here")
+            return
+        namespace = (ref.get("namespace") or attributes.namespace) if resource.namespaced else ""
+        if resource.namespaced and not namespace:
+            yield _Unjudged("failed to configure binding: can't use namespaced paramRef to match cluster-scoped resource")
+            return
+        bucket = self.core.store.bucket(resource.bucket)
+        if ref.get("name"):
+            entry = bucket.get(namespace, ref["name"])
+            found = [entry] if entry is not None else []
+        else:
+            selector = from_label_selector(ref.get("selector") or {})
+            found = [e for e in bucket.select(namespace) if selector.matches(e.obj["metadata"].get("labels"))]
+        if not found and ref.get("parameterNotFoundAction") != "Allow":
+            yield _Unjudged("failed to configure binding: no params found for policy binding with `Deny` parameterNotFoundAction")
+        from koord.apiserver.cel.environment import readable
+
+        yield from (readable(entry.obj) for entry in found)
+
+
+def _ask(policy: Policy, values: Obj | _Unjudged) -> tuple[list[Verdict], dict[str, str]]:
+    from koord.apiserver.cel.environment import CelError
+    from koord.apiserver.cel.policy import Verdict
+
+    try:
+        if isinstance(values, _Unjudged):
+            raise values
+        if policy.causes:
+            raise _Unjudged(policy.causes[0].text())
+        if not policy.applies(values):
+            return [], {}
+        return policy.judge(values), policy.audit(values)
+    except (CelError, _Unjudged) as error:
+        return [Verdict(str(error))] if policy.fails else [], {}
+
+
+def _enforce(attributes: Attributes, policy: str, binding: str, actions: list[str] | tuple[str, ...], verdicts: list[Verdict]) -> None:
+    whose = f"ValidatingAdmissionPolicy '{policy}' with binding '{binding}'"
+    for verdict in verdicts:
+        if "Audit" in actions:
+            log.info("audit of %s %s: %s: %s", attributes.resource.plural, attributes.name, whose, verdict.message)
+        if "Warn" in actions:
+            attributes.options.warnings.append(f"Validation failed for {whose}: {verdict.message}")
+        if "Deny" in actions:
+            resource, text = attributes.resource, f"{whose} denied request: {verdict.message}"
+            refusal = forbidden(resource.plural, resource.group, attributes.name, text)
+            refusal.code, refusal.reason = _CODES.get(verdict.reason, 422), verdict.reason
+            refusal.details = {**(refusal.details or {}), "causes": [{"message": text}]}
+            raise refusal
+
+
+# -- the chain -----------------------------------------------------------------------------------------------------------------------
 
 
 class AdmissionChain:
@@ -197,11 +308,8 @@ class AdmissionChain:
 
     def __init__(self, core: Core, *, disabled: frozenset[str] = frozenset(), enabled: frozenset[str] = frozenset()) -> None:
         self.core = core
-        on = [p for p in PLUGINS if (p.default_on or p.name in enabled) and p.name not in disabled]
-        self._mutating = [(p.resources, p.mutate) for p in on if p.mutate is not None]
-        self._validating = [(p.resources, p.validate) for p in on if p.validate is not None]
-        self._mutators: dict[tuple[str, str], tuple[Plug, ...]] = {}
-        self._validators: dict[tuple[str, str], tuple[Plug, ...]] = {}
+        self._on = [row for row in PLUGINS if row[0] not in disabled and (row[0] not in _OFF or row[0] in enabled)]
+        self._picked: dict[tuple[str, str, str], list[Plug]] = {}
         self.policies = PolicyAdmission(core, on=POLICIES not in disabled)
         self.quotas = Quotas(core, on=QUOTAS not in disabled)
         self.webhooks = WebhookAdmission(core, mutating=MUTATING_WEBHOOKS not in disabled, validating=VALIDATING_WEBHOOKS not in disabled)
@@ -211,25 +319,24 @@ class AdmissionChain:
         """Some webhook is registered: only then writes have to wait for anything."""
         return self.webhooks.active
 
-    async def mutate(self, attributes: Attributes) -> None:
-        """Run the built-in plugins that may change the object, and ask the webhooks that may."""
-        key = (attributes.resource.group, attributes.resource.plural)
-        plugs = self._mutators.get(key)
+    def _run(self, what: str, attributes: Attributes) -> None:
+        group, plural = attributes.resource.group, attributes.resource.plural
+        plugs = self._picked.get((what, group, plural))
         if plugs is None:
-            plugs = self._mutators[key] = _selected(self._mutating, key)
+            plugs = [plug for _, kind, plug, wanted in self._on if kind == what and (not wanted or (group, plural) in wanted)]
+            self._picked[(what, group, plural)] = plugs
         for plug in plugs:
             plug(self.core, attributes)
+
+    async def mutate(self, attributes: Attributes) -> None:
+        """Run the built-in plugins that may change the object, and ask the webhooks that may."""
+        self._run(_MUTATE, attributes)
         if self.has_webhooks:
             await self.webhooks.mutate(attributes)
 
     async def validate(self, attributes: Attributes) -> None:
         """Run the built-in plugins that may refuse the object, the policies and the webhooks."""
-        key = (attributes.resource.group, attributes.resource.plural)
-        plugs = self._validators.get(key)
-        if plugs is None:
-            plugs = self._validators[key] = _selected(self._validating, key)
-        for plug in plugs:
-            plug(self.core, attributes)
+        self._run(_VALIDATE, attributes)
         if self.policies.active:
             self.policies.validate(attributes)
         if self.has_webhooks:

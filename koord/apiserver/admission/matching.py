@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from koord.api.selectors import EVERYTHING, Selector, from_label_selector
+from koord.apiserver.rbac import covers
 from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
@@ -70,10 +71,6 @@ def compile_match(raw: Obj, rules: str, excluded: str = "excludeResourceRules") 
     )
 
 
-def _listed(wanted: list[str], value: str) -> bool:
-    return "*" in wanted or value in wanted
-
-
 def _resource_listed(wanted: list[str], plural: str, subresource: str) -> bool:
     for pattern in wanted:
         name, _, sub = pattern.partition("/")
@@ -91,9 +88,9 @@ def _rule_matches(rule: Obj, resource: Resource, attributes: Attributes) -> bool
     if rule.get("resourceNames") and attributes.name not in rule["resourceNames"]:
         return False
     return (
-        _listed(rule.get("operations") or [], attributes.operation)
-        and _listed(rule.get("apiGroups") or [], resource.group)
-        and _listed(rule.get("apiVersions") or [], resource.version)
+        covers(rule.get("operations"), attributes.operation)
+        and covers(rule.get("apiGroups"), resource.group)
+        and covers(rule.get("apiVersions"), resource.version)
         and _resource_listed(rule.get("resources") or [], resource.plural, attributes.subresource)
     )
 

@@ -45,10 +45,6 @@ def usage(group: str, plural: str, obj: Obj, now: float) -> Amounts:
     return out
 
 
-def _add(out: Amounts, name: str, amount: Quantity) -> None:
-    out[name] = out[name] + amount if name in out else amount
-
-
 # -- pods ----------------------------------------------------------------------------------------------------------------------------
 
 
@@ -93,22 +89,20 @@ def pod_total(spec: Obj, part: str) -> Amounts:
             _sum(wanted, sidecars)
         _largest(peak, wanted)
     _largest(total, peak)
-    for name, amount in _amounts(spec, part).items():
-        total[name] = amount
-    for name, text in (spec.get("overhead") or {}).items():
-        if part == "requests" or total.get(name):
-            _add(total, name, Quantity(text))
+    total |= _amounts(spec, part)
+    overhead = (spec.get("overhead") or {}).items()
+    _sum(total, {name: Quantity(text) for name, text in overhead if part == "requests" or total.get(name)})
     return total
 
 
-def _amounts(holder: Obj, part: str) -> Amounts:
-    resources = holder.get("resources") or {}
-    return {name: Quantity(text) for name, text in (resources.get(part) or {}).items()}
+def _amounts(holder: Obj, part: str, of: str = "resources") -> Amounts:
+    """The quantities in a part of an object's resources (or of another member)."""
+    return {name: Quantity(text) for name, text in ((holder.get(of) or {}).get(part) or {}).items()}
 
 
 def _sum(total: Amounts, more: Amounts) -> None:
     for name, amount in more.items():
-        _add(total, name, amount)
+        total[name] = total[name] + amount if name in total else amount
 
 
 def _largest(total: Amounts, other: Amounts) -> None:
@@ -271,11 +265,9 @@ class Quotas:
 
     def _status(self, entry: Entry) -> tuple[Amounts, Amounts]:
         """(hard, used) of a quota; counted now where its controller has not come to it yet."""
-        spec, status = entry.obj.get("spec") or {}, entry.obj.get("status") or {}
-        hard = {name: Quantity(text) for name, text in (spec.get("hard") or {}).items()}
-        if status.get("hard") != spec.get("hard"):
-            return hard, self._count(entry, hard)
-        return hard, {name: Quantity(text) for name, text in (status.get("used") or {}).items()}
+        hard = _amounts(entry.obj, "hard", "spec")
+        known = (entry.obj.get("status") or {}).get("hard") == (entry.obj.get("spec") or {}).get("hard")
+        return hard, _amounts(entry.obj, "used", "status") if known else self._count(entry, hard)
 
     def _count(self, entry: Entry, hard: Amounts) -> Amounts:
         """What the objects of the namespace use of a quota."""
@@ -283,11 +275,14 @@ class Quotas:
         now = seams.now()
         for bucket in list(self._core.store.buckets.values()):
             resource = self._core.resources.serving_bucket(bucket.name)
-            if resource is None or not resource.namespaced or not _counts(resource.group, resource.plural, hard):
+            if resource is None or not resource.namespaced:
                 continue
+            group, plural = resource.group, resource.plural
+            if not ((not group and plural in CHANGING) or plural in hard or f"count/{plural}.{group}".rstrip(".") in hard):
+                continue  # nothing of it can count
             for found in bucket.select(entry.namespace):
-                if selects(entry.obj, resource.plural, found.obj):
-                    for name, amount in usage(resource.group, resource.plural, found.obj, now).items():
+                if selects(entry.obj, plural, found.obj):
+                    for name, amount in usage(group, plural, found.obj, now).items():
                         if name in used:
                             used[name] = used[name] + amount
         return used
@@ -296,7 +291,7 @@ class Quotas:
         """Bring the status of a quota up to date."""
         entry = self._bucket.entries.get(key)
         if entry is not None and not entry.obj["metadata"].get("deletionTimestamp"):
-            hard = {name: Quantity(text) for name, text in ((entry.obj.get("spec") or {}).get("hard") or {}).items()}
+            hard = _amounts(entry.obj, "hard", "spec")
             self._write(entry, hard, self._count(entry, hard))
 
     def _write(self, entry: Entry, hard: Amounts, used: Amounts) -> None:
@@ -306,8 +301,3 @@ class Quotas:
             obj = entry.copy()
             obj["status"] = status
             self._bucket.put(entry.namespace, entry.name, obj)
-
-
-def _counts(group: str, plural: str, hard: Amounts) -> bool:
-    """Whether objects of a resource can use anything of a quota."""
-    return (not group and plural in CHANGING) or plural in hard or f"count/{plural}.{group}".rstrip(".") in hard

@@ -21,51 +21,38 @@ from koord.kube.patch import apply_json_patch
 from koord.kube.patch_errors import PatchError
 
 if TYPE_CHECKING:
-    from koord.apiserver.cel.environment import Environment
-    from koord.apiserver.cel.policy import Condition
+    from koord.apiserver.cel.environment import Environment, Program
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
 
 
 @dataclass(frozen=True, slots=True)
 class Hook:
-    """One registered webhook."""
+    """One registered webhook: as it stands in its configuration, and what it looks at."""
 
-    configuration: str
-    name: str
     raw: Obj
     match: Match
-    ignore_failure: bool
-    timeout: float
-    reinvoke: bool
-    dry_run_safe: bool
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[Program, ...] = ()
     env: Environment | None = None
     """What the conditions are evaluated in."""
+
+    @property
+    def name(self) -> str:
+        return str(self.raw["name"])
+
+    @property
+    def ignore_failure(self) -> bool:
+        return self.raw.get("failurePolicy") == "Ignore"
 
 
 def compile_hooks(configurations: list[Obj], core: Core) -> list[Hook]:
     """All webhooks in calling order: by configuration name, then as listed."""
-    out: list[Hook] = []
-    for configuration in sorted(configurations, key=lambda c: c["metadata"]["name"]):
-        for raw in configuration.get("webhooks") or ():
-            out.append(
-                Hook(
-                    configuration["metadata"]["name"],
-                    raw["name"],
-                    raw,
-                    compile_match(raw, "rules"),
-                    raw.get("failurePolicy") == "Ignore",
-                    float(raw.get("timeoutSeconds", 10)),
-                    raw.get("reinvocationPolicy") == "IfNeeded",
-                    raw.get("sideEffects") in ("None", "NoneOnDryRun"),
-                    *_conditions(raw, core),
-                )
-            )
-    return out
+    ordered = sorted(configurations, key=lambda c: c["metadata"]["name"])
+    hooks = [raw for configuration in ordered for raw in configuration.get("webhooks") or ()]
+    return [Hook(raw, compile_match(raw, "rules"), *_conditions(raw, core)) for raw in hooks]
 
 
-def _conditions(raw: Obj, core: Core) -> tuple[tuple[Condition, ...], Environment | None]:
+def _conditions(raw: Obj, core: Core) -> tuple[tuple[Program, ...], Environment | None]:
     if not raw.get("matchConditions"):
         return (), None
     from koord.apiserver.cel.policy import answers, environment, match_conditions
@@ -94,6 +81,7 @@ class Caller:
         self._contexts: dict[str, ssl.SSLContext] = {}
 
     async def close(self) -> None:
+        """Close the connections to webhooks."""
         if self._session is not None:
             await self._session.close()
             self._session = None
@@ -150,16 +138,16 @@ class Caller:
         body = orjson.dumps({**review, "apiVersion": f"admission.k8s.io/{version}"})
         if self._session is None:
             self._session = aiohttp.ClientSession()
-        joint = "&" if "?" in url else "?"
+        joint, seconds = "&" if "?" in url else "?", float(hook.raw.get("timeoutSeconds", 10))
         tls: dict[str, Any] = {}
         if url.startswith("https:"):
             tls = {"ssl": self._context(hook.raw["clientConfig"].get("caBundle") or ""), "server_hostname": server_name}
         try:
             async with self._session.post(
-                f"{url}{joint}timeout={hook.timeout:g}s",
+                f"{url}{joint}timeout={seconds:g}s",
                 data=body,
                 headers={"Content-Type": "application/json", "Accept": "application/json"},
-                timeout=aiohttp.ClientTimeout(total=hook.timeout),
+                timeout=aiohttp.ClientTimeout(total=seconds),
                 allow_redirects=False,
                 **tls,
             ) as response:
@@ -189,9 +177,8 @@ def _response(raw: bytes, uid: str) -> Obj:
     return response
 
 
-_GROUP = "admissionregistration.k8s.io"
-MUTATING_BUCKET = f"{_GROUP}/mutatingwebhookconfigurations"
-VALIDATING_BUCKET = f"{_GROUP}/validatingwebhookconfigurations"
+_MUTATING = "admissionregistration.k8s.io/mutatingwebhookconfigurations"
+_VALIDATING = "admissionregistration.k8s.io/validatingwebhookconfigurations"
 
 
 class WebhookAdmission:
@@ -199,21 +186,18 @@ class WebhookAdmission:
 
     def __init__(self, core: Core, *, mutating: bool, validating: bool) -> None:
         self.core = core
-        self.active = False
-        self._caller = Caller(core)
-        self._mutating: list[Hook] = []
-        self._validating: list[Hook] = []
-        for on, name in ((mutating, MUTATING_BUCKET), (validating, VALIDATING_BUCKET)):
-            if on:
-                core.store.bucket(name).listeners.append(self._reload)
-        self._on = (mutating, validating)
+        self.caller = Caller(core)
+        # by the bucket of their configurations; of those that are on
+        self._hooks: dict[str, list[Hook]] = {name: [] for name, on in ((_MUTATING, mutating), (_VALIDATING, validating)) if on}
+        for name in self._hooks:
+            core.store.bucket(name).listeners.append(self._reload)
         self._reload()
 
     def _reload(self, event: Event | None = None) -> None:
         """Take over what is stored now."""
-        for on, name, attribute in zip(self._on, (MUTATING_BUCKET, VALIDATING_BUCKET), ("_mutating", "_validating"), strict=True):
-            setattr(self, attribute, compile_hooks([e.obj for e in self.core.store.bucket(name).entries.values()], self.core) if on else [])
-        self.active = bool(self._mutating or self._validating)
+        for name in self._hooks:
+            self._hooks[name] = compile_hooks([entry.obj for entry in self.core.store.bucket(name).entries.values()], self.core)
+        self.active = any(self._hooks.values())
 
     def _matching(self, hook: Hook, attributes: Attributes) -> Resource | None:
         """The resource (version) in which a webhook is asked; None when it is not. Raises StatusError for conditions that fail."""
@@ -230,28 +214,22 @@ class WebhookAdmission:
                 return None
             raise forbidden(attributes.resource.plural, attributes.resource.group, attributes.name, str(error)) from None
 
-    async def close(self) -> None:
-        """Close the connections to webhooks."""
-        await self._caller.close()
-
     # -- mutating ----------------------------------------------------------------------------------------------------------------
 
     async def mutate(self, attributes: Attributes) -> None:
         """Call the mutating webhooks in order; those that asked for it again after a later one changed the object."""
         called: list[Hook] = []
-        changed_after: set[str] = set()
-        for hook in self._mutating:
+        changed = 0  # so many had been called when the object changed last
+        for hook in self._hooks.get(_MUTATING, ()):
             resource = self._matching(hook, attributes)
-            if resource is None:
-                continue
-            if await self._mutate_by(hook, resource, attributes):
-                changed_after |= {f"{h.configuration}/{h.name}" for h in called if h.reinvoke}
-            called.append(hook)
-        for hook in called:
-            if f"{hook.configuration}/{hook.name}" in changed_after:
-                resource = self._matching(hook, attributes)
-                if resource is not None:
-                    await self._mutate_by(hook, resource, attributes)
+            if resource is not None:
+                if await self._mutate_by(hook, resource, attributes):
+                    changed = len(called)
+                called.append(hook)
+        for hook in called[:changed]:
+            resource = self._matching(hook, attributes) if hook.raw.get("reinvocationPolicy") == "IfNeeded" else None
+            if resource is not None:
+                await self._mutate_by(hook, resource, attributes)
 
     async def _mutate_by(self, hook: Hook, resource: Resource, attributes: Attributes) -> bool:
         """Call one webhook and apply its patch; True when the object changed."""
@@ -279,7 +257,7 @@ class WebhookAdmission:
 
     async def validate(self, attributes: Attributes) -> None:
         """Call the validating webhooks together; the first refusal, in order, is the answer."""
-        asked = [(h, r) for h in self._validating if (r := self._matching(h, attributes)) is not None]
+        asked = [(h, r) for h in self._hooks.get(_VALIDATING, ()) if (r := self._matching(h, attributes)) is not None]
         if not asked:
             return
         outcomes = await asyncio.gather(*(self._ask(h, r, attributes) for h, r in asked), return_exceptions=True)
@@ -291,34 +269,27 @@ class WebhookAdmission:
 
     async def _ask(self, hook: Hook, resource: Resource, attributes: Attributes) -> Obj | None:
         """The response of a webhook that allows; None when its failure is ignored. Raises StatusError for a refusal."""
-        if attributes.options.dry_run and not hook.dry_run_safe:
+        if attributes.options.dry_run and hook.raw.get("sideEffects") not in ("None", "NoneOnDryRun"):
             raise bad_request(f'admission webhook "{hook.name}" does not support dry run')
-        review = self._review(resource, attributes)
-        try:
-            response = await self._caller.call(hook, review)
-        except Unresolvable as err:
-            if hook.ignore_failure or self.core.config.unresolvable_webhooks == "ignore":
-                attributes.options.warnings.append(f'webhook "{hook.name}" skipped: {err}')
-                return None
-            raise internal(f'failed calling webhook "{hook.name}": failed to call webhook: {err}') from err
-        except CallError as err:
-            if hook.ignore_failure:
-                return None
-            raise internal(f'failed calling webhook "{hook.name}": failed to call webhook: {err}') from err
-        attributes.options.warnings.extend(str(w) for w in response.get("warnings") or ())
-        if not response.get("allowed"):
-            raise _denied(hook, response.get("status") or response.get("result") or {})
-        return response
-
-    @staticmethod
-    def _review(resource: Resource, attributes: Attributes) -> Obj:
         request = {
             "uid": new_uid(),
             **describe(resource, attributes),
             "object": in_version(attributes.obj, resource) if attributes.obj is not None else None,
             "oldObject": in_version(attributes.old, resource) if attributes.old is not None else None,
         }
-        return {"kind": "AdmissionReview", "apiVersion": "admission.k8s.io/v1", "request": request}
+        try:
+            response = await self.caller.call(hook, {"kind": "AdmissionReview", "request": request})
+        except CallError as err:
+            lost = isinstance(err, Unresolvable)
+            if not hook.ignore_failure and not (lost and self.core.config.unresolvable_webhooks == "ignore"):
+                raise internal(f'failed calling webhook "{hook.name}": failed to call webhook: {err}') from err
+            if lost:
+                attributes.options.warnings.append(f'webhook "{hook.name}" skipped: {err}')
+            return None
+        attributes.options.warnings.extend(str(w) for w in response.get("warnings") or ())
+        if not response.get("allowed"):
+            raise _denied(hook, response.get("status") or response.get("result") or {})
+        return response
 
 
 def _denied(hook: Hook, result: Obj) -> StatusError:

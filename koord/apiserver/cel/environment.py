@@ -1,4 +1,4 @@
-"""CEL expressions: compiled once, evaluated often. With `library.py` the only module that knows the library behind it."""
+"""CEL expressions: compiled once, evaluated often."""
 
 from __future__ import annotations
 
@@ -39,11 +39,6 @@ class CelError(Exception):
 def named_type(name: str) -> Type:
     """One of the library's own types, such as Authorizer."""
     return cel.Type(f"kubernetes.{name}")
-
-
-def message_type(name: str) -> Type:
-    """A message of an environment's own pool."""
-    return cel.Type(name)
 
 
 class Environment:

@@ -20,6 +20,7 @@ from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_p
 
 from koord.api.quantity import Quantity, QuantityError
 from koord.apiserver.cel import versions
+from koord.apiserver.schema.builtin import reads
 from koord.apiserver.schema.structural import compiled_pattern
 
 Text = cel.Type.STRING
@@ -62,42 +63,23 @@ def _type(kind: str) -> Any:
 # -- values --------------------------------------------------------------------------------------------------------------------------
 
 
-def _quantity(text: str) -> Any:
+def quantity(text: str) -> Any:
+    """The value of a quantity. Raises ValueError."""
     try:
         return _made("Quantity", str(Quantity(text)))
     except QuantityError as error:
         raise ValueError(str(error)) from None
 
 
-def quantity(text: str) -> Any:
-    """The value of a quantity. Raises ValueError."""
-    return _quantity(text)
-
-
-def _semver(text: str) -> Any:
+def semver(text: str) -> Any:
+    """The value of a semantic version. Raises ValueError."""
     if not versions.valid(text):
         raise ValueError(f"{json.dumps(text)} is no semantic version")
     return _made("Semver", text)
 
 
-def semver(text: str) -> Any:
-    """The value of a semantic version. Raises ValueError."""
-    return _semver(text)
-
-
 def _number(at: int, value: Any) -> int:
     return versions.numbers(value.text)[at]
-
-
-def _is(make: Callable[[str], Any]) -> Callable[[str], bool]:
-    def check(text: str) -> bool:
-        try:
-            make(text)
-        except ValueError:
-            return False
-        return True
-
-    return check
 
 
 def _of(value: Any) -> Quantity:
@@ -219,80 +201,82 @@ def extensions(allows: Callable[[dict[str, Any]], tuple[bool, str]] | None = Non
 
 
 def _function(name: str, *overloads: tuple[Any, list[Any], Callable[..., Any]], member: bool = True) -> Any:
-    ids = "_".join(part for part in name.replace(".", "_").split("_"))
-    made = [cel.Overload(f"kubernetes_{ids}_{at}", result, given, member, impl) for at, (result, given, impl) in enumerate(overloads)]
+    own = f"kubernetes_{name.replace('.', '_')}"
+    made = [cel.Overload(f"{own}_{at}", result, given, member, impl) for at, (result, given, impl) in enumerate(overloads)]
     return cel.FunctionDecl(name, made)
+
+
+def _plain(name: str, result: Any, given: list[Any], impl: Callable[..., Any]) -> Any:
+    return _function(name, (result, given, impl), member=False)
+
+
+def _member(name: str, result: Any, given: list[Any], impl: Callable[..., Any]) -> Any:
+    return _function(name, (result, given, impl))
 
 
 def _functions(*, semver: bool) -> list[Any]:
     yes, whole, real, any_ = cel.Type.BOOL, cel.Type.INT, cel.Type.DOUBLE, cel.Type.DYN
     many, texts = cel.Type.List(any_), cel.Type.List(Text)
-    quantity, url, ip, cidr = (_type(name) for name in _OPAQUE[:4])
-    compared = any_ if semver else quantity  # the library cannot tell overloads for two sorts of messages apart
-
-    def plain(name: str, result: Any, given: list[Any], impl: Callable[..., Any]) -> Any:
-        return _function(name, (result, given, impl), member=False)
-
-    def member(name: str, result: Any, given: list[Any], impl: Callable[..., Any]) -> Any:
-        return _function(name, (result, given, impl))
+    amount, url, ip, cidr = (_type(name) for name in _OPAQUE[:4])
+    compared = any_ if semver else amount  # the library cannot tell overloads for two sorts of messages apart
 
     return [
-        member("find", Text, [Text, Text], lambda text, pattern: next(iter(_find(text, pattern, 1)), "")),
+        _member("find", Text, [Text, Text], lambda text, pattern: next(iter(_find(text, pattern, 1)), "")),
         _function(
             "findAll",
             (texts, [Text, Text], lambda text, pattern: _find(text, pattern, len(text) + 1)),
             (texts, [Text, Text, whole], lambda text, pattern, limit: _find(text, pattern, len(text) + 1 if limit < 0 else limit)),
         ),
-        member("isSorted", yes, [many], lambda values: all(a <= b for a, b in pairwise(values))),
-        member("sum", any_, [many], lambda values: sum(values[1:], values[0]) if values else 0),
-        member("min", any_, [many], _extreme(min)),
-        member("max", any_, [many], _extreme(max)),
-        member("indexOf", whole, [many, any_], lambda values, value: _index(values, value, last=False)),
-        member("lastIndexOf", whole, [many, any_], lambda values, value: _index(values, value, last=True)),
-        plain("isURL", yes, [Text], _is(_url)),
-        plain("url", url, [Text], _url),
-        member("getScheme", Text, [url], lambda value: urlsplit(value.text).scheme),
-        member("getHost", Text, [url], lambda value: _host(value, port=True)),
-        member("getHostname", Text, [url], lambda value: _host(value, port=False)),
-        member("getPort", Text, [url], lambda value: str(urlsplit(value.text).port or "")),
-        member("getEscapedPath", Text, [url], lambda value: urlsplit(value.text).path),
-        member("getQuery", cel.Type.Map(Text, texts), [url], lambda value: parse_qs(urlsplit(value.text).query, keep_blank_values=True)),
-        plain("isQuantity", yes, [Text], _is(_quantity)),
-        plain("quantity", quantity, [Text], _quantity),
-        member("isInteger", yes, [quantity], lambda value: _of(value).is_integer()),
-        member("asInteger", whole, [quantity], _as_integer),
-        member("asApproximateFloat", real, [quantity], lambda value: float(_of(value).as_fraction())),
-        member("sign", whole, [quantity], lambda value: (_of(value) > Quantity(0)) - (_of(value) < Quantity(0))),
-        _function("add", *((quantity, [quantity, other], partial(_plus, sign=1)) for other in (quantity, whole))),
-        _function("sub", *((quantity, [quantity, other], partial(_plus, sign=-1)) for other in (quantity, whole))),
-        member("isGreaterThan", yes, [compared, compared], lambda a, b: _compare(a, b) > 0),
-        member("isLessThan", yes, [compared, compared], lambda a, b: _compare(a, b) < 0),
-        member("compareTo", whole, [compared, compared], _compare),
-        plain("isIP", yes, [Text], _is(_ip)),
-        _function("ip", (ip, [Text], _ip), member=False),
-        plain("ip.isCanonical", yes, [Text], lambda text: _ip(text).text == text),
-        member("family", whole, [ip], lambda value: _address(value).version),
-        member("isUnspecified", yes, [ip], lambda value: _address(value).is_unspecified),
-        member("isLoopback", yes, [ip], lambda value: _address(value).is_loopback),
-        member("isLinkLocalMulticast", yes, [ip], _link_local_multicast),
-        member("isLinkLocalUnicast", yes, [ip], lambda value: _address(value).is_link_local),
-        member("isGlobalUnicast", yes, [ip], _global_unicast),
-        plain("isCIDR", yes, [Text], _is(_cidr)),
-        plain("cidr", cidr, [Text], _cidr),
+        _member("isSorted", yes, [many], lambda values: all(a <= b for a, b in pairwise(values))),
+        _member("sum", any_, [many], lambda values: sum(values[1:], values[0]) if values else 0),
+        _member("min", any_, [many], _extreme(min)),
+        _member("max", any_, [many], _extreme(max)),
+        _member("indexOf", whole, [many, any_], lambda values, value: _index(values, value, last=False)),
+        _member("lastIndexOf", whole, [many, any_], lambda values, value: _index(values, value, last=True)),
+        _plain("isURL", yes, [Text], reads(_url)),
+        _plain("url", url, [Text], _url),
+        _member("getScheme", Text, [url], lambda value: urlsplit(value.text).scheme),
+        _member("getHost", Text, [url], lambda value: _host(value, port=True)),
+        _member("getHostname", Text, [url], lambda value: _host(value, port=False)),
+        _member("getPort", Text, [url], lambda value: str(urlsplit(value.text).port or "")),
+        _member("getEscapedPath", Text, [url], lambda value: urlsplit(value.text).path),
+        _member("getQuery", cel.Type.Map(Text, texts), [url], lambda value: parse_qs(urlsplit(value.text).query, keep_blank_values=True)),
+        _plain("isQuantity", yes, [Text], reads(quantity)),
+        _plain("quantity", amount, [Text], quantity),
+        _member("isInteger", yes, [amount], lambda value: _of(value).is_integer()),
+        _member("asInteger", whole, [amount], _as_integer),
+        _member("asApproximateFloat", real, [amount], lambda value: float(_of(value).as_fraction())),
+        _member("sign", whole, [amount], lambda value: (_of(value) > Quantity(0)) - (_of(value) < Quantity(0))),
+        _function("add", *((amount, [amount, other], partial(_plus, sign=1)) for other in (amount, whole))),
+        _function("sub", *((amount, [amount, other], partial(_plus, sign=-1)) for other in (amount, whole))),
+        _member("isGreaterThan", yes, [compared, compared], lambda a, b: _compare(a, b) > 0),
+        _member("isLessThan", yes, [compared, compared], lambda a, b: _compare(a, b) < 0),
+        _member("compareTo", whole, [compared, compared], _compare),
+        _plain("isIP", yes, [Text], reads(_ip)),
+        _plain("ip", ip, [Text], _ip),
+        _plain("ip.isCanonical", yes, [Text], lambda text: _ip(text).text == text),
+        _member("family", whole, [ip], lambda value: _address(value).version),
+        _member("isUnspecified", yes, [ip], lambda value: _address(value).is_unspecified),
+        _member("isLoopback", yes, [ip], lambda value: _address(value).is_loopback),
+        _member("isLinkLocalMulticast", yes, [ip], _link_local_multicast),
+        _member("isLinkLocalUnicast", yes, [ip], lambda value: _address(value).is_link_local),
+        _member("isGlobalUnicast", yes, [ip], _global_unicast),
+        _plain("isCIDR", yes, [Text], reads(_cidr)),
+        _plain("cidr", cidr, [Text], _cidr),
         _function("containsIP", *((yes, [cidr, other], lambda a, b: _contains(a, _address(b))) for other in (ip, Text))),
         _function("containsCIDR", *((yes, [cidr, other], lambda a, b: _contains(a, _network(b))) for other in (cidr, Text))),
-        member("prefixLength", whole, [cidr], lambda value: _network(value).prefixlen),
-        member("masked", cidr, [cidr], lambda value: _made("CIDR", str(_network(value)))),
+        _member("prefixLength", whole, [cidr], lambda value: _network(value).prefixlen),
+        _member("masked", cidr, [cidr], lambda value: _made("CIDR", str(_network(value)))),
     ]
 
 
 def _versions() -> list[Any]:
     """Semantic versions."""
     kind = _type("Semver")
-    numbers = (_function(part, (cel.Type.INT, [kind], partial(_number, at))) for at, part in enumerate(("major", "minor", "patch")))
+    numbers = (_member(part, cel.Type.INT, [kind], partial(_number, at)) for at, part in enumerate(("major", "minor", "patch")))
     return [
-        _function("isSemver", (cel.Type.BOOL, [Text], _is(_semver)), member=False),
-        _function("semver", (kind, [Text], _semver), member=False),
+        _plain("isSemver", cel.Type.BOOL, [Text], reads(semver)),
+        _plain("semver", kind, [Text], semver),
         *numbers,
     ]
 
@@ -324,19 +308,16 @@ def _authorization(allows: Callable[[dict[str, Any]], tuple[bool, str]]) -> list
         allowed, why = allows({**json.loads(question.text), "verb": verb})
         return _made("Decision", json.dumps({"allowed": allowed, "reason": why}))
 
-    def member(name: str, result: Any, given: list[Any], impl: Callable[..., Any]) -> Any:
-        return _function(name, (result, given, impl))
-
     return [
-        member("path", check, [asker, Text], _asked("path")),
-        member("serviceAccount", asker, [asker, Text, Text], _as_account),
-        member("group", check, [asker, Text], _asked("group")),
-        *(member(part, check, [check, Text], _asked(part)) for part in ("resource", "subresource", "namespace", "name")),
-        member("fieldSelector", check, [check, Text], lambda question, _: question),
-        member("labelSelector", check, [check, Text], lambda question, _: question),
-        member("check", decision, [check, Text], decide),
-        member("allowed", yes, [decision], lambda value: json.loads(value.text)["allowed"]),
-        member("reason", Text, [decision], lambda value: json.loads(value.text)["reason"]),
-        member("errored", yes, [decision], lambda value: False),
-        member("error", Text, [decision], lambda value: ""),
+        _member("path", check, [asker, Text], _asked("path")),
+        _member("serviceAccount", asker, [asker, Text, Text], _as_account),
+        _member("group", check, [asker, Text], _asked("group")),
+        *(_member(part, check, [check, Text], _asked(part)) for part in ("resource", "subresource", "namespace", "name")),
+        _member("fieldSelector", check, [check, Text], lambda question, _: question),
+        _member("labelSelector", check, [check, Text], lambda question, _: question),
+        _member("check", decision, [check, Text], decide),
+        _member("allowed", yes, [decision], lambda value: json.loads(value.text)["allowed"]),
+        _member("reason", Text, [decision], lambda value: json.loads(value.text)["reason"]),
+        _member("errored", yes, [decision], lambda value: False),
+        _member("error", Text, [decision], lambda value: ""),
     ]

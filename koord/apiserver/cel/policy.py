@@ -78,38 +78,24 @@ def environment(allows: Allows | None, *, variables: Mapping[str, Type] | None =
     known: dict[str, Type] = dict.fromkeys(("object", "oldObject", "request", "namespaceObject", "params"), DYN)
     known |= {"authorizer": named_type("Authorizer"), "authorizer.requestResource": named_type("Check")}
     known |= {f"variables.{name}": kind for name, kind in (variables or {}).items()}
-    return Environment(known, allows=allows or _nobody)
+    return Environment(known, allows=allows or (lambda question: (False, "")))
 
 
-def _nobody(question: Obj) -> tuple[bool, str]:
-    return False, ""
-
-
-@dataclass(frozen=True, slots=True)
-class Condition:
-    """A match condition."""
-
-    name: str
-    program: Program
-
-
-def match_conditions(raw: Iterable[Obj], env: Environment, path: str, causes: list[Cause]) -> tuple[Condition, ...]:
+def match_conditions(raw: Iterable[Obj], env: Environment, path: str, causes: list[Cause]) -> tuple[Program, ...]:
     """Compile match conditions; what is wrong with them becomes causes."""
-    out: list[Condition] = []
     listed = list(raw)
     if len(listed) > _LIMIT:
         causes.append(Cause("FieldValueTooMany", path, f"Too many: {len(listed)}: must have at most {_LIMIT} items"))
-    for at, item in enumerate(listed):
+    names = [item.get("name") or "" for item in listed]
+    out: list[Program | None] = []
+    for at, (name, item) in enumerate(zip(names, listed, strict=True)):
         where = f"{path}[{at}]"
-        name = item.get("name") or ""
         if not name:
             causes.append(required(f"{where}.name"))
-        elif any(name == known.name for known in out):
+        elif name in names[:at]:
             causes.append(duplicate(f"{where}.name", name))
-        program = compiled(env, item.get("expression"), f"{where}.expression", causes, BOOL)
-        if program is not None:
-            out.append(Condition(name, program))
-    return tuple(out)
+        out.append(compiled(env, item.get("expression"), f"{where}.expression", causes, BOOL))
+    return tuple(program for program in out if program is not None)
 
 
 def compiled(env: Environment, text: Any, path: str, causes: list[Cause], *results: str) -> Program | None:
@@ -124,15 +110,15 @@ def compiled(env: Environment, text: Any, path: str, causes: list[Cause], *resul
         return None
 
 
-def meets(conditions: Iterable[Condition], values: Bound) -> bool:
+def meets(conditions: Iterable[Program], values: Bound) -> bool:
     """Whether all conditions hold of values of their environment. One that is false decides, whatever others fail with. Raises CelError."""
     failed: CelError | None = None
     for condition in conditions:
         try:
-            if not condition.program.evaluate(values):
+            if not condition.evaluate(values):
                 return False
         except CelError as error:
-            failed = failed or CelError(f"expression '{condition.program.expression}' resulted in error: {error}")
+            failed = failed or CelError(f"expression '{condition.expression}' resulted in error: {error}")
     if failed is not None:
         raise failed
     return True
@@ -162,7 +148,7 @@ class Policy:
     spec: Obj
     env: Environment
     causes: list[Cause] = field(default_factory=list)
-    conditions: tuple[Condition, ...] = ()
+    conditions: tuple[Program, ...] = ()
     variables: list[tuple[str, Program]] = field(default_factory=list)
     validations: list[_Validation] = field(default_factory=list)
     annotations: list[tuple[str, Program]] = field(default_factory=list)

@@ -4,21 +4,15 @@ for pods that are gone or have ended is given back.
 
 from __future__ import annotations
 
-from typing import Any
-
-from koord import seams
 from koord.apiserver.controllers.queue import Controller
-from koord.apiserver.rest.context import DeleteOptions, prepare_create
+from koord.apiserver.rest.context import DeleteOptions, generated_name, prepare_create
 from koord.apiserver.rest.delete import delete_now
-from koord.apiserver.store import DELETED, Entry, Event
-
-Obj = dict[str, Any]
+from koord.apiserver.store import DELETED, Entry, Event, Obj
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 POD_CLAIM = "resource.kubernetes.io/pod-claim-name"
 _PODS, _CLAIMS, _TEMPLATES = "/pods", "resource.k8s.io/resourceclaims", "resource.k8s.io/resourceclaimtemplates"
 _LONGEST = 63 - 6  # characters of a name before its random end
-_LETTERS = "bcdfghjklmnpqrstvwxz2456789"
 
 
 class ClaimController(Controller[tuple[str, str]]):
@@ -95,7 +89,7 @@ class ClaimController(Controller[tuple[str, str]]):
             return ""
         spec = template.copy()["spec"]
         base = f"{meta['name']}-{reference}-"[:_LONGEST]
-        name = base + "".join(seams.rng().choice(_LETTERS) for _ in range(5))
+        name = generated_name(base)
         own = spec.get("metadata") or {}
         owner = {
             "apiVersion": "v1", "kind": "Pod", "name": meta["name"], "uid": meta["uid"], "controller": True, "blockOwnerDeletion": True,

@@ -143,14 +143,9 @@ class GarbageCollector(Controller[Where]):
 
     # -- act ---------------------------------------------------------------------------------------------------------------------
 
-    def _entry(self, where: Where) -> tuple[Bucket, Entry] | None:
-        bucket = self.core.store.bucket(where[0])
-        entry = bucket.entries.get(where[1])
-        return (bucket, entry) if entry is not None else None
-
     def _dependents_of(self, uid: str) -> list[tuple[Bucket, Entry]]:
-        found = (self._entry(where) for where in sorted(self._dependents.get(uid, ())))
-        return [f for f in found if f is not None]
+        buckets = [(self.core.store.bucket(bucket), key) for bucket, key in sorted(self._dependents.get(uid, ()))]
+        return [(bucket, bucket.entries[key]) for bucket, key in buckets if key in bucket.entries]
 
     def work(self, where: Where) -> None:
         if where[0]:
@@ -185,10 +180,10 @@ class GarbageCollector(Controller[Where]):
 
     def _work_finalizers(self, where: Where) -> None:
         """An object that waits for the collector: orphan its dependents, or wait until those that block it are gone."""
-        found = self._entry(where)
-        if found is None or not found[1].obj["metadata"].get("deletionTimestamp"):
+        bucket = self.core.store.bucket(where[0])
+        entry = bucket.entries.get(where[1])
+        if entry is None or not entry.obj["metadata"].get("deletionTimestamp"):
             return
-        bucket, entry = found
         meta = entry.obj["metadata"]
         uid, finalizers = meta["uid"], meta.get("finalizers") or ()
         if ORPHAN in finalizers:

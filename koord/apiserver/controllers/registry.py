@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from koord.apiserver.controllers.claims import ClaimController
@@ -60,23 +59,16 @@ class EventExpiry(Controller[str]):
         self._arm()
 
 
-@dataclass(frozen=True, slots=True)
-class ControllerRow:
-    """A controller that can be turned on or off."""
-
-    name: str
-    make: type[Controller[Any]]
-    default_on: bool = True
-
-
-CONTROLLERS: tuple[ControllerRow, ...] = (
-    ControllerRow("namespace", NamespaceController),
-    ControllerRow("garbagecollector", GarbageCollector),
-    ControllerRow("event-ttl", EventExpiry),
-    ControllerRow("resourcequota", QuotaController),
-    ControllerRow("resourceclaim", ClaimController),
-    ControllerRow("disruption", DisruptionController, default_on=False),
-)
+CONTROLLERS: dict[str, type[Controller[Any]]] = {
+    "namespace": NamespaceController,
+    "garbagecollector": GarbageCollector,
+    "event-ttl": EventExpiry,
+    "resourcequota": QuotaController,
+    "resourceclaim": ClaimController,
+    "disruption": DisruptionController,
+}
+# unless asked for
+_OFF = frozenset({"disruption"})
 
 
 class Controllers:
@@ -84,8 +76,8 @@ class Controllers:
 
     def __init__(self, core: Core) -> None:
         on, off = core.config.enabled_controllers, core.config.disabled_controllers
-        rows = [row for row in CONTROLLERS if (row.default_on or row.name in on) and row.name not in off]
-        self._running = [CustomResources(core), *(row.make(core) for row in rows)]
+        names = [name for name in CONTROLLERS if (name not in _OFF or name in on) and name not in off]
+        self._running = [CustomResources(core), *(CONTROLLERS[name](core) for name in names)]
 
     def start(self) -> None:
         for controller in self._running:

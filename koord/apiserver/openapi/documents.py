@@ -8,7 +8,7 @@ import hashlib
 import importlib.util
 import re
 from collections.abc import Iterable
-from functools import lru_cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +17,7 @@ from aiohttp import web
 
 from koord.apiserver.errors import not_acceptable, path_not_found
 from koord.apiserver.schema.builtin import Field, TypeNode, schemas
-from koord.apiserver.ssa.schema import LIST_MAP, LIST_SET, of_type
+from koord.apiserver.ssa.fields import LIST_MAP, LIST_SET, of_type
 from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
@@ -26,38 +26,24 @@ if TYPE_CHECKING:
 
 
 _FIELD = re.compile(r'^    (\w+): .*?(?:serialization_alias="([^"]+)".*?)?description=("(?:[^"\\]|\\.)*")', re.MULTILINE)
+_found = cache(importlib.util.find_spec)
+# before each word of a name: V1PodSpec, V1CSIDriver, V1HTTPGetAction
+_WORD = re.compile(r"(?<=[a-z0-9])(?=[A-Z])|(?<=[A-Za-z0-9])(?=[A-Z][a-z])")
 _CLASS = re.compile(r'^class (\w+)\(BaseModel\):\n    """\n    (.*?)\n', re.MULTILINE)
-
-
-@lru_cache(maxsize=1)
-def _folder() -> Path | None:
-    spec = importlib.util.find_spec("kubernetes")
-    if spec is None or not spec.submodule_search_locations:
-        return None
-    folder = Path(next(iter(spec.submodule_search_locations))) / "client" / "models"
-    return folder if folder.is_dir() else None
-
-
-def _snake(name: str) -> str:
-    text = re.sub(r"(.)([A-Z][a-z]+)", r"\1_\2", name)
-    return re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", text).lower()
 
 
 @lru_cache(maxsize=1024)
 def descriptions_of(name: str) -> tuple[str, dict[str, str]]:
-    """(description of the type, descriptions of its fields by wire name)."""
-    folder = _folder()
-    if folder is None:
-        return "", {}
-    file = folder / f"{_snake(name)}.py"
+    """(description of the type, descriptions of its fields by wire name), "" where the package that has them is not installed."""
+    spec = _found("kubernetes")
+    module = _WORD.sub("_", name).lower()
+    place = next(iter((spec.submodule_search_locations if spec else None) or ("",)))
     try:
-        source = file.read_text(encoding="utf-8")
+        source = Path(place, "client", "models", f"{module}.py").read_text(encoding="utf-8")
     except OSError:
         return "", {}
-    fields: dict[str, str] = {}
-    for attribute, wire, quoted in _FIELD.findall(source):
-        fields[wire or attribute] = str(ast.literal_eval(quoted))
     found = _CLASS.search(source)
+    fields = {wire or attribute: str(ast.literal_eval(quoted)) for attribute, wire, quoted in _FIELD.findall(source)}
     return (found.group(2) if found else ""), fields
 
 
@@ -123,9 +109,8 @@ def type_schema(node: TypeNode, base: str, *, wrap: bool) -> Obj:
             else:
                 schema["x-kubernetes-list-type"] = "set" if child.mode == LIST_SET else "atomic"
         properties[name] = schema
-    out: Obj = {"type": "object", "properties": properties}
-    if about:
-        out = {"description": about, **out}
+    out: Obj = {"description": about} if about else {}
+    out |= {"type": "object", "properties": properties}
     required = [n for n, f in node.fields.items() if f.required]
     if required:
         out["required"] = required
@@ -144,8 +129,8 @@ def _below(node: TypeNode, seen: dict[str, TypeNode]) -> None:
             inner = inner.item
 
 
-def _gvk(resource: Resource) -> list[Obj]:
-    return [{"group": resource.group, "kind": resource.kind, "version": resource.version}]
+def _gvk(resource: Resource, kind: str) -> Obj:
+    return {"group": resource.group, "kind": kind, "version": resource.version}
 
 
 def definition_name(resource: Resource) -> str:
@@ -160,15 +145,14 @@ def build(resources: Iterable[Resource], base: str, *, wrap: bool) -> Obj:
     """All schemas that the resources need, by name; `base` is what references start with."""
     resources = list(resources)
     nodes: dict[str, TypeNode] = {}
-    _below(schemas().type("V1ObjectMeta"), nodes)
-    _below(schemas().type("V1DeleteOptions"), nodes)
+    for name in ("V1ObjectMeta", "V1DeleteOptions"):
+        _below(schemas().type(name), nodes)
     for resource in resources:
         if resource.type is not None:
             _below(resource.type, nodes)
-        if "scale" in resource.subresources:
-            _below(schemas().type("V1Scale"), nodes)
-        if "eviction" in resource.subresources:
-            _below(schemas().type("V1Eviction"), nodes)
+        for sub in ("scale", "eviction"):
+            if sub in resource.subresources:
+                _below(schemas().type(f"V1{sub.title()}"), nodes)
     out = {component(n.name): type_schema(n, base, wrap=wrap) for n in nodes.values()}
     meta = {"$ref": base + component("V1ObjectMeta")}
     for resource in resources:
@@ -176,7 +160,7 @@ def build(resources: Iterable[Resource], base: str, *, wrap: bool) -> Obj:
         if resource.structural is not None:
             out[name] = custom_schema(resource.structural.raw, meta, wrap=wrap)
         if name in out:
-            out[name]["x-kubernetes-group-version-kind"] = _gvk(resource)
+            out[name]["x-kubernetes-group-version-kind"] = [_gvk(resource, resource.kind)]
             if "list" in resource.verbs:
                 out[name + "List"] = _list(resource, base + name)
     return out
@@ -189,14 +173,12 @@ def _list(resource: Resource, item: str) -> Obj:
         "kind": {"type": "string"},
         "metadata": {"type": "object", "properties": {"resourceVersion": {"type": "string"}, "continue": {"type": "string"}}},
     }
-    kind = [{"group": resource.group, "kind": resource.list_kind, "version": resource.version}]
-    about = f"{resource.list_kind} is a list of {resource.kind}"
     return {
-        "description": about,
+        "description": f"{resource.list_kind} is a list of {resource.kind}",
         "type": "object",
         "required": ["items"],
         "properties": properties,
-        "x-kubernetes-group-version-kind": kind,
+        "x-kubernetes-group-version-kind": [_gvk(resource, resource.list_kind)],
     }
 
 
@@ -241,9 +223,7 @@ def _named(name: str, value: bytes) -> bytes:
 def _schema(schema: Obj) -> bytes:
     """One schema. Only what a validating client looks at is written."""
     out = bytearray()
-    if "$ref" in schema:
-        out += _delimited(_REF, schema["$ref"])
-    for number, key in ((_FORMAT, "format"), (_DESCRIPTION, "description")):
+    for number, key in ((_REF, "$ref"), (_FORMAT, "format"), (_DESCRIPTION, "description")):
         if schema.get(key):
             out += _delimited(number, schema[key])
     for name in schema.get("required") or ():
@@ -289,25 +269,17 @@ def _cached(core: Core, name: str, make: Any) -> bytes:
     return body
 
 
-def _parameters(names: tuple[str, ...], *, v3: bool) -> list[Obj]:
-    kind = {"schema": {"type": "string", "uniqueItems": True}} if v3 else {"type": "string", "uniqueItems": True}
-    return [{"name": n, "in": "query", **kind} for n in names]
-
-
 def _operation(resource: Resource, action: str, *, v3: bool) -> Obj:
     names = ("pretty",) if action in ("get", "list") else (*_WRITE, "force") if action == "patch" else _WRITE
+    text = {"type": "string", "uniqueItems": True}
     schema = {"$ref": (_V3 if v3 else _V2) + definition_name(resource) + ("List" if action == "list" else "")}
-    answer: Obj = {"description": "OK"}
-    if v3:
-        answer["content"] = {"application/json": {"schema": schema}}
-    else:
-        answer["schema"] = schema
+    answer: Obj = {"description": "OK"} | ({"content": {"application/json": {"schema": schema}}} if v3 else {"schema": schema})
     return {
         "operationId": f"{action}{resource.group.replace('.', '_')}{resource.version}{resource.kind}",
-        "parameters": _parameters(names, v3=v3),
+        "parameters": [{"name": name, "in": "query", **({"schema": text} if v3 else text)} for name in names],
         "responses": {"200": answer},
         "x-kubernetes-action": action,
-        "x-kubernetes-group-version-kind": {"group": resource.group, "kind": resource.kind, "version": resource.version},
+        "x-kubernetes-group-version-kind": _gvk(resource, resource.kind),
     }
 
 

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from koord import seams
-from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, field_forbidden, invalid, invalid_value
-from koord.apiserver.schema.formats import now
+from koord.apiserver.errors import STALE, Cause, bad_request, conflict, field_forbidden, invalid, invalid_value, plain_error
+from koord.apiserver.schema.builtin import now
 from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
@@ -17,6 +17,14 @@ if TYPE_CHECKING:
 def flag(query: dict[str, str], key: str) -> bool:
     """A boolean parameter: given and neither "false" nor "0", as kube-apiserver reads it."""
     return key in query and query[key].lower() not in ("false", "0")
+
+
+def whole_number(query: dict[str, str], key: str) -> int:
+    """A number of a query, 0 for none. Raises 400."""
+    try:
+        return int(query.get(key) or 0)
+    except ValueError as err:
+        raise bad_request(f"{key}: {query[key]!r} is not a number") from err
 
 
 @dataclass(slots=True)
@@ -29,12 +37,8 @@ class User:
     extra: tuple[tuple[str, tuple[str, ...]], ...] = ()
 
     def wire(self) -> Obj:
-        out: Obj = {"username": self.name, "groups": list(self.groups)}
-        if self.uid:
-            out["uid"] = self.uid
-        if self.extra:
-            out["extra"] = {key: list(values) for key, values in self.extra}
-        return out
+        more = {"uid": self.uid, "extra": {key: list(values) for key, values in self.extra}}
+        return {"username": self.name, "groups": list(self.groups), **{key: value for key, value in more.items() if value}}
 
 
 ADMIN = User("admin", ("system:masters", "system:authenticated"), "admin")
@@ -156,7 +160,7 @@ def expected_version(meta: Obj) -> str:
     """The resourceVersion that an update insists on; "" and "0" insist on none. Raises 500 for what is no number, like kube-apiserver."""
     given = meta.get("resourceVersion") or ""
     if given and not (given.isascii() and given.isdecimal()):
-        raise StatusError(500, "", f'strconv.ParseUint: parsing "{given}": invalid syntax')
+        raise plain_error(f'strconv.ParseUint: parsing "{given}": invalid syntax')
     return given if given.strip("0") else ""
 
 

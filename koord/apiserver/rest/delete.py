@@ -10,10 +10,9 @@ from koord import seams
 from koord.api.times import format_time, parse_time
 from koord.apiserver.admission.matching import DELETE, Attributes
 from koord.apiserver.errors import bad_request, invalid, invalid_value, not_supported
-from koord.apiserver.rest.context import DeleteOptions, check_preconditions
+from koord.apiserver.rest.context import DeleteOptions, check_preconditions, whole_number
 from koord.apiserver.rest.write import transient
-from koord.apiserver.schema.builtin import clean, schemas
-from koord.apiserver.schema.formats import now
+from koord.apiserver.schema.builtin import clean, now, schemas
 from koord.apiserver.store import Entry, Obj
 
 if TYPE_CHECKING:
@@ -29,48 +28,32 @@ _POLICIES = ("Foreground", "Background", "Orphan")
 
 def parse_options(body: Obj | None, query: dict[str, str]) -> DeleteOptions:
     """DeleteOptions from the body, or from the query where there is no body."""
-    options = DeleteOptions()
     wire: Obj = dict(body or {})
     if body:
         if body.get("kind", "DeleteOptions") != "DeleteOptions":
             raise bad_request(f'no kind "{body["kind"]}" is registered for version "{body.get("apiVersion", "")}" in DeleteOptions')
         clean(schemas().type("V1DeleteOptions"), wire, None, [])
     else:
-        if query.get("gracePeriodSeconds"):
-            try:
-                wire["gracePeriodSeconds"] = int(query["gracePeriodSeconds"])
-            except ValueError as err:
-                raise bad_request(f"gracePeriodSeconds: {query['gracePeriodSeconds']!r} is not a number") from err
-        if query.get("propagationPolicy"):
-            wire["propagationPolicy"] = query["propagationPolicy"]
-        if query.get("orphanDependents"):
+        wire = {key: query[key] for key in ("gracePeriodSeconds", "propagationPolicy", "orphanDependents") if query.get(key)}
+        if "gracePeriodSeconds" in wire:
+            wire["gracePeriodSeconds"] = whole_number(query, "gracePeriodSeconds")
+        if "orphanDependents" in wire:
             wire["orphanDependents"] = query["orphanDependents"] in ("true", "1")
-    options.grace_period_seconds = wire.get("gracePeriodSeconds")
     causes = []
     if wire.get("dryRun") and wire["dryRun"] != ["All"]:
         causes.append(not_supported("dryRun", wire["dryRun"], ("All",)))
+    policy = wire.get("propagationPolicy")
     if "orphanDependents" in wire and "propagationPolicy" in wire:
-        text = "orphanDependents and deletionPropagation cannot be both set"
-        causes.append(invalid_value("propagationPolicy", wire["propagationPolicy"], text))
+        causes.append(invalid_value("propagationPolicy", policy, "orphanDependents and deletionPropagation cannot be both set"))
+    elif policy and policy not in _POLICIES:
+        causes.append(not_supported("propagationPolicy", policy, (*_POLICIES, "nil")))
     if causes:
         raise invalid("DeleteOptions", "meta.k8s.io", "", causes)
-    options.dry_run = bool(wire.get("dryRun"))
     if "orphanDependents" in wire:
-        options.propagation = "Orphan" if wire["orphanDependents"] else "Background"
-    policy = wire.get("propagationPolicy")
-    if policy:
-        if policy not in _POLICIES:
-            raise invalid("DeleteOptions", "meta.k8s.io", "", [not_supported("propagationPolicy", policy, (*_POLICIES, "nil"))])
-        options.propagation = policy
-    preconditions = wire.get("preconditions") or {}
-    options.precondition_uid = preconditions.get("uid") or ""
-    options.precondition_rv = preconditions.get("resourceVersion") or ""
-    options.wire = {
-        "kind": "DeleteOptions",
-        "apiVersion": "meta.k8s.io/v1",
-        **{k: v for k, v in wire.items() if k not in ("kind", "apiVersion")},
-    }
-    return options
+        policy = "Orphan" if wire["orphanDependents"] else "Background"
+    uid, version = ((wire.get("preconditions") or {}).get(key) or "" for key in ("uid", "resourceVersion"))
+    shown = {**wire, "kind": "DeleteOptions", "apiVersion": "meta.k8s.io/v1"}
+    return DeleteOptions(wire.get("gracePeriodSeconds"), policy or "", uid, version, bool(wire.get("dryRun")), shown)
 
 
 def grace_period(resource: Resource, obj: Obj, wanted: int | None) -> int | None:

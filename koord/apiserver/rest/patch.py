@@ -6,13 +6,12 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, unsupported_media_type
+from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, plain_error, unsupported_media_type
 from koord.apiserver.rest.context import check_identity, check_version
 from koord.apiserver.rest.write import commit, decode, stored_form, undecodable
 from koord.apiserver.store import Entry, Obj
-from koord.apiserver.wire import obj_of
 from koord.kube.patch import apply_json_patch, apply_merge_patch
-from koord.kube.patch_errors import PatchError, PatchTestFailed
+from koord.kube.patch_errors import PatchError
 from koord.kube.strategic import apply_strategic_patch
 
 if TYPE_CHECKING:
@@ -37,7 +36,7 @@ def parse(resource: Resource, content_type: str, body: bytes) -> Any:
     if content_type not in accepted:
         raise unsupported_media_type(accepted)
     if content_type == APPLY_PATCH:
-        return _yaml(body)
+        return parse_yaml(body)
     try:
         patch = orjson.loads(body)
     except orjson.JSONDecodeError as err:
@@ -53,18 +52,19 @@ def parse(resource: Resource, content_type: str, body: bytes) -> Any:
     return patch
 
 
-def _yaml(body: bytes) -> Any:
+def parse_yaml(body: bytes) -> Any:
+    """YAML, of which JSON is a part. Raises 400."""
     try:
         return orjson.loads(body)
     except orjson.JSONDecodeError:
-        import yaml  # only a hand-written apply needs it
+        import yaml  # only what is written by hand needs it
 
         try:
-            patch = yaml.load(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
+            loaded = yaml.load(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
         except yaml.YAMLError as err:
             raise bad_request(f"error decoding YAML: {err}") from err
         # times, and keys that are no strings, come back as JSON has them
-        return orjson.loads(orjson.dumps(patch, option=orjson.OPT_NON_STR_KEYS))
+        return orjson.loads(orjson.dumps(loaded, default=str, option=orjson.OPT_NON_STR_KEYS))
 
 
 def apply(resource: Resource, obj: Obj, content_type: str, patch: Any) -> Obj:
@@ -77,21 +77,15 @@ def apply(resource: Resource, obj: Obj, content_type: str, patch: Any) -> Obj:
             out = apply_merge_patch(obj, patch)
         else:
             out = apply_strategic_patch(obj, patch, resource.kind)
-    except PatchTestFailed as err:
-        raise _unprocessable() from err
     except PatchError as err:
         if content_type == JSON_PATCH:
-            raise _unprocessable() from err
-        raise StatusError(500, "", str(err)) from err
+            raise StatusError(422, "Invalid", "the server rejected our request due to an error in our request", {}) from err
+        raise plain_error(str(err)) from err
     if not isinstance(out, dict):
         raise invalid(resource.kind, resource.group, name, [])
     out.setdefault("kind", resource.kind)
     out.setdefault("apiVersion", resource.api_version)
     return out
-
-
-def _unprocessable() -> StatusError:
-    return StatusError(422, "Invalid", "the server rejected our request due to an error in our request", {})
 
 
 def _decode_patched(resource: Resource, obj: Obj, namespace: str, name: str, options: Options) -> None:
@@ -117,7 +111,7 @@ async def patch_object(
         return await core.managed.apply(resource, namespace, name, patch, options, subresource)
     for _ in range(_RETRIES):
         old = core.entry(resource, namespace, name)
-        obj = apply(resource, obj_of(old, resource), content_type, patch)
+        obj = apply(resource, resource.obj(old), content_type, patch)
         _decode_patched(resource, obj, namespace, name, options)
         check_version(resource, name, obj["metadata"], old.obj["metadata"], patched=True)
         entry = await commit(core, resource, old, stored_form(resource, obj), options, subresource)

@@ -13,7 +13,7 @@ import orjson
 
 from koord.api.selectors import SelectorError, parse_field_selector, parse_label_selector
 from koord.apiserver.errors import StatusError, bad_request, expired, field_forbidden, invalid, not_supported, too_large_resource_version
-from koord.apiserver.rest.context import flag
+from koord.apiserver.rest.context import flag, whole_number
 from koord.apiserver.store import Entry, Obj
 from koord.apiserver.watch import Match
 
@@ -125,25 +125,20 @@ class Page:
 
 def parse_query(resource: Resource, namespace: str | None, query: dict[str, str]) -> ListQuery:
     """Read the query parameters. Raises StatusError 400 or 422 for what makes no sense."""
-    out = ListQuery(namespace, matcher(resource, query.get("labelSelector", ""), query.get("fieldSelector", "")))
-    out.rv, out.rv_match = query.get("resourceVersion", ""), query.get("resourceVersionMatch", "")
-    out.continue_ = query.get("continue", "")
-    if out.rv and not out.rv.isdigit():
-        raise invalid_version(out.rv)
-    for key in ("limit", "timeoutSeconds"):
-        if query.get(key):
-            try:
-                number = int(query[key])
-            except ValueError as err:
-                raise bad_request(f"{key}: {query[key]!r} is not a number") from err
-            if key == "limit":
-                out.limit = number
-            else:
-                out.timeout_seconds = number
-    out.allow_bookmarks = flag(query, "allowWatchBookmarks")
-    if "sendInitialEvents" in query:
-        out.send_initial_events = flag(query, "sendInitialEvents")
-    return out
+    version = query.get("resourceVersion", "")
+    if version and not version.isdigit():
+        raise invalid_version(version)
+    return ListQuery(
+        namespace,
+        matcher(resource, query.get("labelSelector", ""), query.get("fieldSelector", "")),
+        version,
+        query.get("resourceVersionMatch", ""),
+        whole_number(query, "limit"),
+        query.get("continue", ""),
+        flag(query, "sendInitialEvents") if "sendInitialEvents" in query else None,
+        flag(query, "allowWatchBookmarks"),
+        whole_number(query, "timeoutSeconds"),
+    )
 
 
 def invalid_version(text: str) -> StatusError:
@@ -172,19 +167,17 @@ def matcher(resource: Resource, labels: str, fields: str) -> Match | None:
 
 
 def _check_list(query: ListQuery) -> None:
-    causes = []
-    match = query.rv_match
-    if match and not query.rv:
-        causes.append(field_forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden unless resourceVersion is provided"))
-    if match and query.continue_:
-        causes.append(field_forbidden("resourceVersionMatch", "resourceVersionMatch is forbidden when continue is provided"))
-    if match not in _MATCHES:
-        causes.append(not_supported("resourceVersionMatch", match, _MATCHES))
-    if match == "Exact" and query.rv == "0":
-        causes.append(field_forbidden("resourceVersionMatch", 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"'))
-    if query.send_initial_events is not None:
-        causes.append(field_forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list"))
-    if causes:
+    if not query.rv_match and query.send_initial_events is None:
+        return
+    match, field = query.rv_match, "resourceVersionMatch"
+    wrong = (
+        (match and not query.rv, field_forbidden(field, "resourceVersionMatch is forbidden unless resourceVersion is provided")),
+        (match and query.continue_, field_forbidden(field, "resourceVersionMatch is forbidden when continue is provided")),
+        (match not in _MATCHES, not_supported(field, match, _MATCHES)),
+        (match == "Exact" and query.rv == "0", field_forbidden(field, 'resourceVersionMatch "exact" is forbidden for resourceVersion "0"')),
+        (query.send_initial_events is not None, field_forbidden("sendInitialEvents", "sendInitialEvents is forbidden for list")),
+    )
+    if causes := [cause for holds, cause in wrong if holds]:
         raise invalid("ListOptions", "meta.k8s.io", "", causes)
 
 

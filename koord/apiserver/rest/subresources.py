@@ -1,4 +1,4 @@
-"""Subresources with bodies of their own: binding, eviction, scale, finalize, token."""
+"""What is answered and not stored as such: binding, eviction, scale, finalize, token, and reviews of tokens and access."""
 
 from __future__ import annotations
 
@@ -11,13 +11,14 @@ from koord import seams
 from koord.api.selectors import from_label_selector
 from koord.api.times import format_time
 from koord.apiserver.admission.matching import CREATE, Attributes
-from koord.apiserver.errors import STALE, bad_request, conflict, invalid, invalid_value, not_found, plain, too_many_requests
-from koord.apiserver.rest.context import check_preconditions, check_version, new_uid
+from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, not_found, plain_error
+from koord.apiserver.rbac import MASTERS, of_review
+from koord.apiserver.rest.context import User, check_identity, check_preconditions, check_version, new_uid
 from koord.apiserver.rest.delete import delete_now, parse_options
-from koord.apiserver.rest.write import commit
-from koord.apiserver.schema.builtin import clean, schemas
-from koord.apiserver.schema.formats import now
+from koord.apiserver.rest.write import commit, decode
+from koord.apiserver.schema.builtin import clean, now, schemas
 from koord.apiserver.store import Entry, Obj
+from koord.apiserver.tables.table import find
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -39,9 +40,9 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
         raise bad_request("name in URL does not match name in Binding object")
     target = body.get("target") or {}
     if target.get("kind") not in (None, "", "Node"):
-        raise plain(500, f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
+        raise plain_error(f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
     if not target.get("name"):
-        raise plain(500, "target.name: Required value")
+        raise plain_error("target.name: Required value")
     resource = core.resources.builtin("", "pods")
     entry = await _admitted(core, resource, core.entry(resource, namespace, name), "binding", body, options)
     meta = body.get("metadata") or {}
@@ -131,7 +132,7 @@ def _ask_budgets(core: Core, pod: Obj, *, dry_run: bool) -> None:
     bucket = core.store.bucket(_PDBS)
     found = [e for e in bucket.select(namespace) if from_label_selector((e.obj.get("spec") or {}).get("selector")).matches(labels)]
     if len(found) > 1:
-        raise plain(500, "This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
+        raise plain_error("This pod has more than one PodDisruptionBudget, which the eviction subresource does not support.")
     if not found:
         return
     entry = found[0]
@@ -143,16 +144,16 @@ def _ask_budgets(core: Core, pod: Obj, *, dry_run: bool) -> None:
         if policy == "AlwaysAllow" or enough:
             return
     if status.get("observedGeneration", 0) < budget["metadata"].get("generation", 0):
-        raise _refused(entry.name, f"The disruption budget {entry.name} is still being processed by the server.", 10)
+        raise _refused(f"The disruption budget {entry.name} is still being processed by the server.", 10)
     allowed = status.get("disruptionsAllowed", 0)
     if len(status.get("disruptedPods") or {}) > _MAX_DISRUPTED:
-        raise _refused(entry.name, "DisruptedPods map too big - too many evictions not confirmed by PDB controller", 0)
+        raise _refused("DisruptedPods map too big - too many evictions not confirmed by PDB controller")
     if allowed <= 0:
         healthy, wanted = status.get("currentHealthy", 0), status.get("desiredHealthy", 0)
         text = f"The disruption budget {entry.name} needs {wanted} healthy pods and has {healthy} currently"
         if healthy > wanted:
             text = f"The disruption budget {entry.name} does not allow evicting pods currently"
-        raise _refused(entry.name, text, 0)
+        raise _refused(text)
     if dry_run:
         return
     obj = entry.copy()
@@ -164,20 +165,17 @@ def _ask_budgets(core: Core, pod: Obj, *, dry_run: bool) -> None:
     bucket.put(entry.namespace, entry.name, obj)
 
 
-def _refused(budget: str, text: str, retry_after: int) -> Exception:
-    return too_many_requests(
-        "Cannot evict pod as it would violate the pod's disruption budget.", retry_after, [{"reason": "DisruptionBudget", "message": text}]
-    )
+def _refused(text: str, retry_after: int = 0) -> StatusError:
+    details: Obj = {"causes": [{"reason": "DisruptionBudget", "message": text}]}
+    details |= {"retryAfterSeconds": retry_after} if retry_after else {}
+    return StatusError(429, "TooManyRequests", "Cannot evict pod as it would violate the pod's disruption budget.", details)
 
 
 # -- scale ---------------------------------------------------------------------------------------------------------------------------
 
 
 def _dig(obj: Obj, path: str) -> Any:
-    value: Any = obj
-    for key in path.strip(".").split("."):
-        value = value.get(key) if isinstance(value, dict) else None
-    return value
+    return next(iter(find(obj, path)), None)
 
 
 def _scale_paths(resource: Resource) -> tuple[str, str, str]:
@@ -212,15 +210,15 @@ def scale_of(resource: Resource, obj: Obj) -> Obj:
     return out
 
 
-async def write_scale(core: Core, resource: Resource, namespace: str, name: str, scale: Obj, options: Options) -> Obj:
+async def write_scale(core: Core, resource: Resource, entry: Entry, scale: Obj, options: Options) -> Obj:
     """Set the replicas through a Scale."""
     clean(schemas().type("V1Scale"), scale, None, [])
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if replicas < 0:
-        raise invalid("Scale", "autoscaling", name, [invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")])
+        raise invalid("Scale", "autoscaling", entry.name, [invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")])
     for _ in range(5):
-        entry = core.entry(resource, namespace, name)
-        check_version(resource, name, scale.get("metadata") or {}, entry.obj["metadata"])
+        entry = core.entry(resource, entry.namespace, entry.name)
+        check_version(resource, entry.name, scale.get("metadata") or {}, entry.obj["metadata"])
         obj = entry.copy()
         target = obj
         *parents, last = _scale_paths(resource)[0].strip(".").split(".")
@@ -230,7 +228,7 @@ async def write_scale(core: Core, resource: Resource, namespace: str, name: str,
         done = await commit(core, resource, entry, obj, options, "")
         if done is not None:
             return scale_of(resource, done.obj)
-    raise conflict(resource.plural, resource.group, name, STALE)
+    raise conflict(resource.plural, resource.group, entry.name, STALE)
 
 
 # -- namespaces/finalize -------------------------------------------------------------------------------------------------------------
@@ -297,3 +295,73 @@ def token(core: Core, namespace: str, name: str, body: Obj) -> Obj:
         "spec": spec,
         "status": {"token": issued, "expirationTimestamp": format_time(expires)},
     }
+
+
+# -- reviews -------------------------------------------------------------------------------------------------------------------------
+
+_EVERYTHING = {
+    "resourceRules": [{"verbs": ["*"], "apiGroups": ["*"], "resources": ["*"]}],
+    "nonResourceRules": [{"verbs": ["*"], "nonResourceURLs": ["*"]}],
+    "incomplete": False,
+}
+
+
+async def review(core: Core, resource: Resource, namespace: str, obj: Obj, options: Options) -> Obj:
+    """The answer to a question about tokens or access: the object with its status filled in. Nothing is stored."""
+    check_identity(resource, obj, namespace, "")
+    decode(resource, obj, options)
+    if resource.kind == "Binding":
+        return await bind(core, namespace, obj["metadata"].get("name") or "", obj, options)
+    out: Obj = {
+        "kind": resource.kind,
+        "apiVersion": resource.api_version,
+        "metadata": {"creationTimestamp": None},
+        "spec": obj.get("spec") or {},
+    }
+    if resource.kind == "TokenReview":
+        user = core.tokens.review(out["spec"].get("token") or "")
+        if user is None:
+            out["status"] = {"authenticated": False, "error": "[invalid bearer token]"}
+        else:
+            out["status"] = {
+                "authenticated": True,
+                "user": user.wire(),
+                "audiences": out["spec"].get("audiences") or ["https://kubernetes.default.svc"],
+            }
+    elif resource.kind == "SelfSubjectReview":
+        del out["spec"]
+        out["status"] = {"userInfo": options.user.wire()}
+    elif resource.kind == "SelfSubjectRulesReview":
+        out["status"] = _rules(core, options.user, out["spec"].get("namespace") or "")
+    else:
+        out["status"] = _access(core, resource.kind, out["spec"], namespace, options)
+    return out
+
+
+def _rules(core: Core, user: User, namespace: str) -> Obj:
+    if core.authorizer is None or MASTERS in user.groups:
+        return _EVERYTHING
+    found = core.authorizer.rules(user, namespace)
+    return {
+        "resourceRules": [rule for rule in found if rule.get("resources")],
+        "nonResourceRules": [rule for rule in found if rule.get("nonResourceURLs")],
+        "incomplete": False,
+    }
+
+
+def _access(core: Core, kind: str, spec: Obj, namespace: str, options: Options) -> Obj:
+    """The status of an access review: about the asker, or about whom the spec names."""
+    if core.authorizer is None:
+        return {"allowed": True, "reason": "the embedded API server allows everything"}
+    user = options.user
+    if kind != "SelfSubjectAccessReview":
+        user = User(spec.get("user") or "", tuple(spec.get("groups") or ()), spec.get("uid") or "")
+    wanted = of_review(spec)
+    if kind == "LocalSubjectAccessReview":
+        wanted = wanted._replace(namespace=namespace)
+    if MASTERS in user.groups:
+        return {"allowed": True}
+    allowance = core.authorizer.find(user, wanted)
+    if allowance is None:
+        return {"allowed": False, "reason": ""}
+    return {"allowed": True, "reason": f'RBAC: allowed by {allowance.binding} of {allowance.role} to User "{user.name}"'}

@@ -7,7 +7,18 @@ from typing import TYPE_CHECKING
 import orjson
 
 from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
-from koord.apiserver.errors import STALE, Cause, StatusError, already_exists, bad_request, conflict, invalid, invalid_value, not_found
+from koord.apiserver.errors import (
+    STALE,
+    Cause,
+    StatusError,
+    already_exists,
+    bad_request,
+    conflict,
+    invalid,
+    invalid_value,
+    not_found,
+    plain_error,
+)
 from koord.apiserver.rest.context import (
     Options,
     check_identity,
@@ -20,9 +31,7 @@ from koord.apiserver.rest.context import (
 from koord.apiserver.schema import rules
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.store import Entry, Obj, make_key
-from koord.apiserver.strategies import Strategy, strategy
-from koord.apiserver.validation import names
-from koord.apiserver.wire import canonical
+from koord.apiserver.validation import crds, devices, kinds, names  # noqa: F401 - the checks of kinds are registered
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -53,23 +62,18 @@ def decode(resource: Resource, obj: Obj, options: Options) -> None:
         except StatusError as err:
             raise undecodable(resource, err.message) from err
         obj.setdefault("metadata", {})
-    if unknown:
-        _report_unknown(resource, unknown, options)
+    if not unknown:
+        return
+    texts = [f'unknown field "{field}"' for field in (sorted(unknown) if resource.custom else unknown)]
+    if options.field_validation == "Strict":
+        raise undecodable(resource, "strict decoding error: " + ", ".join(texts))
+    if options.field_validation == "Warn":
+        options.warnings.extend(texts)
 
 
 def undecodable(resource: Resource, why: str) -> StatusError:
     """400 for a body that is no object of its kind."""
     return bad_request(f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}')
-
-
-def _report_unknown(resource: Resource, unknown: list[str], options: Options) -> None:
-    if resource.custom:
-        unknown.sort()
-    texts = [f'unknown field "{field}"' for field in unknown]
-    if options.field_validation == "Strict":
-        raise undecodable(resource, "strict decoding error: " + ", ".join(texts))
-    if options.field_validation == "Warn":
-        options.warnings.extend(texts)
 
 
 def stored_form(resource: Resource, obj: Obj) -> Obj:
@@ -104,11 +108,11 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     """Create an object. `name` is set where the path names it (a PUT or an apply that creates)."""
     check_identity(resource, obj, namespace, name)
     decode(resource, obj, options)
-    plan = strategy(resource.group, resource.kind)
-    if plan.warning:
-        options.warnings.append(plan.warning)
+    facts = rules.facts(resource.type)
+    if "warning" in facts:
+        options.warnings.append(facts["warning"])
     if obj["metadata"].get("resourceVersion"):
-        raise StatusError(500, "", "resourceVersion should not be set on objects to be created")
+        raise plain_error("resourceVersion should not be set on objects to be created")
     obj = stored_form(resource, obj)
     # what a client sends as managedFields counts for nothing on create
     obj["metadata"].pop("managedFields", None)
@@ -119,8 +123,8 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     generated = not meta.get("name") and bool(meta.get("generateName"))
     prepare_create(resource, meta)
     attributes.name = meta.get("name") or ""
-    _prepare_create_status(resource, plan, obj)
-    obj = canonical(obj, resource.kind, resource.stored_as)
+    _prepare_create_status(resource, facts, obj)
+    obj = resource.canonical(obj)
     core.managed.on_create(resource, obj, options)
     causes: list[Cause] = []
     check(resource, obj, causes)
@@ -154,18 +158,18 @@ async def _admitted(core: Core, attributes: Attributes, obj: Obj) -> Obj:
     return changed
 
 
-def _prepare_create_status(resource: Resource, plan: Strategy, obj: Obj) -> None:
-    if resource.status_subresource and not plan.keeps_status:
+def _prepare_create_status(resource: Resource, facts: Obj, obj: Obj) -> None:
+    if resource.status_subresource and "status" not in facts.get("keeps", ()):
         obj.pop("status", None)
         if resource.structural is not None and "status" in resource.structural.props:
             # a default of the status as a whole comes back, as it does on the first read from etcd
             status = resource.structural.props["status"]
             if status.has_default:
                 resource.structural.fill(obj)
-    if plan.status is not None:
-        obj["status"] = dict(plan.status)
-    if plan.create is not None:
-        plan.create(obj)
+    if "status" in facts:
+        obj["status"] = dict(facts["status"])
+    if resource.type is not None and resource.type.name in rules.creating:
+        rules.creating[resource.type.name](obj)
 
 
 def transient(core: Core, namespace: str, name: str, obj: Obj) -> Entry:
@@ -225,15 +229,12 @@ async def commit(
     if admitted is not obj:
         obj = merge_parts(resource, admitted, stored, subresource)
     _bump_generation(resource, obj, stored, subresource)
-    obj = canonical(obj, resource.kind, resource.stored_as)
+    obj = resource.canonical(obj)
     check(resource, obj, causes, stored)
-    plan = strategy(resource.group, resource.kind)
     if resource.type is not None and not subresource:
         rules.check_update(resource.type, obj, stored, causes)
-        if plan.check_update is not None:
-            plan.check_update(obj, stored, causes)
-    if plan.check_part is not None and subresource and not causes:
-        plan.check_part(subresource, obj, stored, causes)
+    if resource.type is not None and resource.type.name in rules.parting and subresource and not causes:
+        rules.parting[resource.type.name](subresource, obj, stored, causes)
     if causes:
         raise invalid(resource.kind, resource.group, old.name, causes)
     attributes.obj = obj
@@ -254,13 +255,13 @@ def same_object(new: Obj, old: Obj) -> bool:
     """Nothing changed: then nothing is written and the version stays. Only the times of managed fields may differ."""
     if new == old:
         return True
-    meta, before = new["metadata"], old["metadata"]
-    fields, fields_before = meta.get("managedFields"), before.get("managedFields")
-    if not fields or not fields_before or len(fields) != len(fields_before):
+    if not (new["metadata"].get("managedFields") and old["metadata"].get("managedFields")):
         return False
-    if any({**a, "time": 0} != {**b, "time": 0} for a, b in zip(fields, fields_before, strict=True)):
-        return False
-    return bool({**new, "metadata": {**meta, "managedFields": 0}} == {**old, "metadata": {**before, "managedFields": 0}})
+    views = []
+    for obj in (new, old):
+        fields = [{**entry, "time": 0} for entry in obj["metadata"]["managedFields"]]
+        views.append({**obj, "metadata": {**obj["metadata"], "managedFields": fields}})
+    return bool(views[0] == views[1])
 
 
 def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> Obj:
@@ -287,7 +288,7 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
             obj["status"] = stored["status"]
         else:
             obj.pop("status", None)
-    if strategy(resource.group, resource.kind).keeps_spec:
+    if "spec" in rules.facts(resource.type).get("keeps", ()):
         obj["spec"] = stored.get("spec", {})
     return obj
 

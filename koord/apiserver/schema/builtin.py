@@ -1,23 +1,28 @@
 """Decoding of built-in types: what a Go server does when it reads JSON into its structs.
 
 Unknown fields are dropped (and reported), null is the zero value, quantities and times come out in canonical form, empty optional
-values vanish, and a value of the wrong type is a 400.
+values vanish, and a value of the wrong type is a 400. Times, and the other formats that strings may have, are here for all schemas.
 """
 
 from __future__ import annotations
 
 import base64
 import binascii
+import ipaddress
+import re
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import lru_cache
+from datetime import UTC, date, datetime
+from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from koord import seams
 from koord.api.quantity import Quantity, QuantityError
+from koord.api.times import format_time
 from koord.apiserver.errors import StatusError, bad_request
-from koord.apiserver.schema.formats import canonical_time
 from koord.apiserver.store import Obj
 
 # a path is a chain (parent, key); it becomes text only for an error
@@ -138,6 +143,9 @@ _WANTED = {
 }  # fmt: skip
 
 
+_GO_TYPE: dict[str, Any] = {"s": str, "r": dict, "{": dict, "[": list}
+
+
 def _mismatch(code: str, value: Any, path: Path_) -> StatusError:
     kind = _GO_KIND.get(type(value), "null")
     return bad_request(f"json: cannot unmarshal {kind} into field {path_text(path)} of type {_WANTED[code]}")
@@ -149,34 +157,25 @@ def canonical_quantity(value: str | int | float) -> str:
     return str(Quantity(value) if isinstance(value, str) else Quantity(repr(value)))
 
 
+_PLAIN: dict[str, tuple[type, ...]] = {"i": (int,), "b": (bool,), "x": (str, int), "n": (float, int)}
+
+
 def _scalar(code: str, value: Any, path: Path_) -> Any:
     """Check and normalise a value that is neither string, list, map nor struct."""
     kind = type(value)
-    if code == "i":
-        if kind is int:
-            return value
-    elif code == "b":
-        if kind is bool:
-            return value
-    elif code == "q":
-        if kind is str or kind is int or kind is float:
-            try:
-                return canonical_quantity(value)
-            except QuantityError as err:
-                raise bad_request(f"{path_text(path)}: {err}") from err
-    elif code == "x":
-        if kind is str or kind is int:
-            return value
-    elif code in "tT":
-        if kind is str:
-            out = canonical_time(value, micro=code == "T")
-            if out is None:
-                raise bad_request(f'{path_text(path)}: parsing time "{value}" as RFC 3339: cannot parse')
-            return out
-    elif code == "n":
-        if kind is float or kind is int:
-            return value
-    elif code == "y" and kind is str:
+    if kind in _PLAIN.get(code, ()):
+        return value
+    if code == "q" and kind in (str, int, float):
+        try:
+            return canonical_quantity(value)
+        except QuantityError as err:
+            raise bad_request(f"{path_text(path)}: {err}") from err
+    if code in "tT" and kind is str:
+        out = canonical_time(value, micro=code == "T")
+        if out is None:
+            raise bad_request(f'{path_text(path)}: parsing time "{value}" as RFC 3339: cannot parse')
+        return out
+    if code == "y" and kind is str:
         try:
             base64.b64decode(value, validate=True)
         except (binascii.Error, ValueError) as err:
@@ -187,53 +186,26 @@ def _scalar(code: str, value: Any, path: Path_) -> Any:
 
 def _value(field: Field, value: Any, path: Path_, unknown: list[str]) -> Any:
     code = field.code
-    if code == "s":
-        if type(value) is not str:
-            raise _mismatch(code, value, path)
-        return value
-    if code == "r":
-        if type(value) is not dict:
-            raise _mismatch(code, value, path)
-        assert field.node is not None
-        clean(field.node, value, path, unknown)
-        return value
-    if code == "[":
-        if type(value) is not list:
-            raise _mismatch(code, value, path)
-        item = field.item
-        assert item is not None
-        if item.code == "s":
-            for i, x in enumerate(value):
-                if type(x) is not str:
-                    if x is not None:
-                        raise _mismatch("s", x, (path, i))
-                    value[i] = ""
-            return value
-        for i, x in enumerate(value):
-            if x is None:
-                x = {} if item.code == "r" else ""
-            value[i] = _value(item, x, (path, i), unknown)
-        return value
-    if code == "{":
-        if type(value) is not dict:
-            raise _mismatch(code, value, path)
-        item = field.item
-        assert item is not None
-        if item.code == "s":
-            for k, x in value.items():
-                if type(x) is not str:
-                    if x is not None:
-                        raise _mismatch("s", x, (path, k))
-                    value[k] = ""
-            return value
-        for k, x in value.items():
-            if x is None:
-                x = [] if item.code == "[" else {} if item.code in "r{" else "0" if item.code == "q" else ""
-            value[k] = _value(item, x, (path, k), unknown)
-        return value
     if code == "o":
         return value
-    return _scalar(code, value, path)
+    wanted = _GO_TYPE.get(code)
+    if wanted is None:
+        return _scalar(code, value, path)
+    if type(value) is not wanted:
+        raise _mismatch(code, value, path)
+    if code == "r":
+        assert field.node is not None
+        clean(field.node, value, path, unknown)
+    elif code in "[{":
+        item = field.item
+        assert item is not None
+        for at, inner in enumerate(value) if code == "[" else value.items():
+            if type(inner) is str and item.code == "s":
+                continue
+            if inner is None:  # the zero value
+                inner = _GO_TYPE[item.code]() if item.code in _GO_TYPE else "0" if item.code == "q" else ""
+            value[at] = _value(item, inner, (path, at), unknown)
+    return value
 
 
 def clean(node: TypeNode, obj: Obj, path: Path_, unknown: list[str]) -> None:
@@ -264,3 +236,70 @@ def clean(node: TypeNode, obj: Obj, path: Path_, unknown: list[str]) -> None:
     if gone:
         for key in gone:
             del obj[key]
+
+
+# -- formats -------------------------------------------------------------------------------------------------------------------------
+
+_TIME = re.compile(r"^(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)$")
+_PLAIN_TIME = re.compile(r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ$")
+
+
+def canonical_time(text: str, *, micro: bool) -> str | None:
+    """RFC 3339 in UTC with whole seconds, or microseconds; None when it is no time."""
+    if not micro and _PLAIN_TIME.match(text):
+        return text
+    found = _TIME.match(text)
+    if found is None:
+        return None
+    try:
+        zone = "+00:00" if found.group(8) in "Zz" else found.group(8)
+        moment = datetime.fromisoformat(text[:10] + "T" + text[11:19] + zone).astimezone(UTC)
+    except ValueError:
+        return None
+    out = moment.strftime("%Y-%m-%dT%H:%M:%S")
+    if micro:
+        out += "." + ((found.group(7) or ".")[1:] + "000000")[:6]
+    return out + "Z"
+
+
+_stamp = lru_cache(maxsize=16)(format_time)
+
+
+def now() -> str:
+    """The wall clock as a metav1.Time: UTC, whole seconds."""
+    return _stamp(int(seams.now()))
+
+
+_DURATION = re.compile(r"^[+-]?(0|(\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))*)$")
+_UUID = re.compile(r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$")
+_HOST = re.compile(r"^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*$")
+# strfmt's durations also know days and weeks with blanks ("3 days")
+_LONG_DURATION = re.compile(r"^\d+\s*(ns|us|ms|s|m|h|d|w|nano(second)?s?|micros?|millis?|seconds?|minutes?|hours?|days?|weeks?)$", re.I)
+
+
+def reads(read: Callable[[str], Any]) -> Callable[[str], bool]:
+    """Whether a function reads a text without a ValueError."""
+
+    def check(text: str) -> bool:
+        try:
+            read(text)
+        except ValueError:
+            return False
+        return True
+
+    return check
+
+
+_network = reads(partial(ipaddress.ip_network, strict=False))
+
+FORMATS: dict[str, Callable[[str], bool]] = {
+    "date-time": lambda text: canonical_time(text, micro=False) is not None,
+    "date": reads(date.fromisoformat),
+    "duration": lambda text: bool(_DURATION.match(text) or _LONG_DURATION.match(text)),
+    "byte": reads(partial(base64.b64decode, validate=True)),
+    "ipv4": reads(ipaddress.IPv4Address),
+    "ipv6": reads(ipaddress.IPv6Address),
+    "cidr": lambda text: "/" in text and _network(text),
+    "uuid": lambda text: bool(_UUID.match(text)),
+    "hostname": lambda text: len(text) <= 255 and bool(_HOST.match(text)),
+}

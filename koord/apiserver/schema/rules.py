@@ -4,18 +4,18 @@ The table has JSON Schema's words where it has one: `default` (with `when`: only
 the text of the refusal), `enum` (for lists: of each item), `range` (least, and greatest), `name` (the rule for it), `selector`. `says` is
 the text for a value out of its range; what is `optional` may be absent, and else absence counts as 0 or "". A field with a dot is that of
 a member. Of a stored object what is `immutable` never changes, and what may be set `once` not again (true, or the text of the refusal;
-`shown` is the field that it names). Functions register for a type with `defaulting` and `checking`, and run after the rules of the table
-wherever that type appears.
+`shown` is the field that it names). The row "" is about whole objects, see `facts`. Functions register for a type with `defaulting` and
+`checking`, and run after the rules of the table wherever that type appears.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import orjson
 
@@ -25,38 +25,41 @@ from koord.apiserver.schema.builtin import Path_, TypeNode, path_text
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import dns_label
 
-Default = Callable[[Obj], None]
-Check = Callable[[Obj, Path_, list[Cause]], None]
-"""(object, its place, causes)"""
-
-_DEFAULTS: dict[str, Default] = {}
-_CHECKS: dict[str, Check] = {}
+Hook = TypeVar("Hook", bound=Callable[..., None])
 
 
-def defaulting(*types: str) -> Callable[[Default], Default]:
-    """Register what a type's defaults need beside the table, parts first."""
+class Hooks(dict[str, Callable[..., None]]):
+    """Functions by the type that they are for; a decorator."""
 
-    def register(function: Default) -> Default:
-        _DEFAULTS.update(dict.fromkeys(types, function))
-        return function
+    def __call__(self, *types: str) -> Callable[[Hook], Hook]:
+        def register(function: Hook) -> Hook:
+            self.update(dict.fromkeys(types, function))
+            return function
 
-    return register
+        return register
 
 
-def checking(*types: str) -> Callable[[Check], Check]:
-    """Register what the checks of a type need beside the table."""
-
-    def register(function: Check) -> Check:
-        _CHECKS.update(dict.fromkeys(types, function))
-        return function
-
-    return register
+# (object): what a type's defaults need beside the table, parts first
+defaulting = Hooks()
+# (object, its place, causes): what its checks need
+checking = Hooks()
+# (object): what is set in a new one
+creating = Hooks()
+# (new, old, causes): what an update may not change beside the fields that are `immutable`
+updating = Hooks()
+# (subresource, new, old, causes): what a subresource may change
+parting = Hooks()
 
 
 @cache
 def _table() -> dict[str, dict[str, Obj]]:
     table: dict[str, dict[str, Obj]] = orjson.loads(Path(__file__).with_name("rules.json").read_bytes())
     return table
+
+
+def facts(node: TypeNode | None) -> Obj:
+    """What holds for the objects of a kind: the `status` of a new one, what it `keeps` of its own, a `warning` that it gets."""
+    return _table().get(node.name, {}).get("", {}) if node is not None else {}
 
 
 @dataclass(slots=True)
@@ -68,25 +71,21 @@ class _Plan:
     below: list[tuple[str, _Plan]] = field(default_factory=list)
 
 
-class _Plans:
-    """Plans of one sort, made when their type is first seen."""
+def _planner(rows: Callable[[TypeNode], list[Any]], hooks: Hooks) -> Callable[[TypeNode], _Plan]:
+    """What makes plans of one sort, once for each type."""
 
-    def __init__(self, rows: Callable[[TypeNode], list[Any]], hooks: Mapping[str, Callable[..., None]]) -> None:
-        self._rows = rows
-        self._hooks = hooks
-        self._made: dict[str, _Plan] = {}
+    @cache
+    def plan(node: TypeNode) -> _Plan:
+        made = _Plan(rows(node), hooks.get(node.name))
+        for key, part in node.fields.items():
+            inner = part.item if part.code == "[" and part.item is not None else part
+            if inner.node is not None:
+                below = plan(inner.node)
+                if below.rows or below.hook or below.below:
+                    made.below.append((key, below))
+        return made
 
-    def of(self, node: TypeNode) -> _Plan:
-        plan = self._made.get(node.name)
-        if plan is None:
-            plan = self._made[node.name] = _Plan(self._rows(node), self._hooks.get(node.name))
-            for key, field in node.fields.items():
-                inner = field.item if field.code == "[" and field.item is not None else field
-                if inner.node is not None:
-                    below = self.of(inner.node)
-                    if below.rows or below.hook or below.below:
-                        plan.below.append((key, below))
-        return plan
+    return plan
 
 
 # -- defaults ------------------------------------------------------------------------------------------------------------------------
@@ -104,12 +103,12 @@ def _default_rows(node: TypeNode) -> list[Any]:
     return out
 
 
-_FILLING = _Plans(_default_rows, _DEFAULTS)
+_FILLING = _planner(_default_rows, defaulting)
 
 
 def fill(node: TypeNode, obj: Obj) -> None:
     """Set the defaults of an object, in place."""
-    _fill(_FILLING.of(node), obj)
+    _fill(_FILLING(node), obj)
 
 
 def _fill(plan: _Plan, obj: Obj) -> None:
@@ -138,7 +137,7 @@ def _fill(plan: _Plan, obj: Obj) -> None:
 # -- checks --------------------------------------------------------------------------------------------------------------------------
 
 
-_NOT_CHECKED = {"default", "when", "immutable", "once", "shown"}
+_NOT_CHECKED = {"default", "when", "immutable", "once", "shown", "status", "keeps", "warning"}
 
 
 def _check_rows(node: TypeNode) -> list[Any]:
@@ -156,12 +155,12 @@ def _quick(node: TypeNode, name: str, rule: Obj) -> Callable[[Any], Any]:
     return bool if rule.keys() <= {"required", *_NOT_CHECKED} else lambda value: False
 
 
-_CHECKING = _Plans(_check_rows, _CHECKS)
+_CHECKING = _planner(_check_rows, checking)
 
 
 def check(node: TypeNode, obj: Obj, causes: list[Cause]) -> None:
     """Add a cause for each rule that an object breaks."""
-    _check(_CHECKING.of(node), obj, None, causes)
+    _check(_CHECKING(node), obj, None, causes)
 
 
 def _check(plan: _Plan, obj: Obj, path: Path_, causes: list[Cause]) -> None:
@@ -196,7 +195,10 @@ def _field(rule: Obj, value: Any, path: Path_, causes: list[Cause]) -> None:
         elif value not in accepted:
             causes.append(not_supported(path_text(path), value or "", accepted))
     elif "range" in rule:
-        _range(rule, value or 0, path, causes)
+        value, (least, *most) = value or 0, rule["range"]
+        usual = f"must be between {least} and {most[0]}, inclusive" if most else f"must be greater than or equal to {least}"
+        if value < least or (most and value > most[0]):
+            causes.append(invalid_value(path_text(path), value, rule.get("says", usual)))
     elif "name" in rule:
         if wrong := dns_label(value):
             causes.append(invalid_value(path_text(path), value, wrong))
@@ -205,13 +207,6 @@ def _field(rule: Obj, value: Any, path: Path_, causes: list[Cause]) -> None:
             from_label_selector(value or {})
         except SelectorError as error:
             causes.append(invalid_value(path_text(path), value, str(error)))
-
-
-def _range(rule: Obj, value: int, path: Path_, causes: list[Cause]) -> None:
-    least, *greatest = rule["range"]
-    if value < least or (greatest and value > greatest[0]):
-        usual = f"must be between {least} and {greatest[0]}, inclusive" if greatest else f"must be greater than or equal to {least}"
-        causes.append(invalid_value(path_text(path), value, rule.get("says", usual)))
 
 
 def check_update(node: TypeNode, new: Obj, old: Obj, causes: list[Cause]) -> None:
@@ -228,3 +223,5 @@ def check_update(node: TypeNode, new: Obj, old: Obj, causes: list[Cause]) -> Non
             continue
         path = row.get("shown", name)
         causes.append(invalid_value(path, after, "field is immutable") if refusal is True else field_forbidden(path, refusal))
+    if node.name in updating:
+        updating[node.name](new, old, causes)

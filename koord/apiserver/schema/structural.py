@@ -10,8 +10,7 @@ from functools import lru_cache
 from typing import Any
 
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required, type_invalid
-from koord.apiserver.schema.builtin import Path_, path_text
-from koord.apiserver.schema.formats import FORMATS
+from koord.apiserver.schema.builtin import FORMATS, Path_, path_text
 from koord.apiserver.store import Obj
 
 _TYPES: dict[str, tuple[type, ...]] = {

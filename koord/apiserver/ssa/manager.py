@@ -8,13 +8,11 @@ from weakref import WeakKeyDictionary
 
 import orjson
 
-from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, invalid, not_found, required
+from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, invalid, not_found, plain_error, required
 from koord.apiserver.rest.context import check_identity, check_version
-from koord.apiserver.schema.builtin import Path_, path_text, schemas
-from koord.apiserver.schema.formats import now
+from koord.apiserver.schema.builtin import Path_, now, path_text, schemas
 from koord.apiserver.ssa import fields as sets
-from koord.apiserver.ssa.fields import APPLY, UPDATE, Fields, Path, Record
-from koord.apiserver.ssa.schema import CustomRoot, Shape, of_type
+from koord.apiserver.ssa.fields import APPLY, UPDATE, CustomRoot, Fields, Place, Record, Shape, of_type
 from koord.apiserver.store import Entry, Obj
 
 if TYPE_CHECKING:
@@ -39,7 +37,7 @@ _FREE = Shape("map")
 _BUSY = frozenset({"/pods", "/events", "coordination.k8s.io/leases"})
 
 
-def strip(fields: Iterable[Path]) -> Fields:
+def strip(fields: Iterable[Place]) -> Fields:
     """Without what no manager owns."""
     return frozenset(p for p in fields if p[0] not in _UNMANAGED and not (p[0] == "f:metadata" and (len(p) == 1 or p[1] in _SERVER_META)))
 
@@ -51,10 +49,6 @@ class FieldManagement:
         self.core = core
         self._mode = core.config.managed_fields
         self._shapes: WeakKeyDictionary[Resource, Shape] = WeakKeyDictionary()
-
-    def _lazy(self, resource: Resource) -> bool:
-        """Objects of this resource are tracked only once somebody applied them."""
-        return self._mode == "apply" or (self._mode == "auto" and resource.bucket in _BUSY)
 
     def shape(self, resource: Resource) -> Shape:
         """How the objects of a resource merge."""
@@ -72,21 +66,19 @@ class FieldManagement:
 
     def on_create(self, resource: Resource, obj: Obj, options: Options) -> None:
         """Whoever creates an object owns all that it says."""
-        if options.applied is not None or self._lazy(resource):
+        # objects of busy resources are tracked only once somebody applied them
+        lazy = self._mode == "apply" or (self._mode == "auto" and resource.bucket in _BUSY)
+        if options.applied is not None or lazy:
             if options.applied is not None:
                 sets.write(obj["metadata"], options.applied)
             return
-        view = self._without_status(resource, obj)
+        # the server resets a status; the creator does not own it
+        reset = resource.status_subresource and resource.kind != "Node"
+        view = {key: value for key, value in obj.items() if not (reset and key == "status")}
         fields = strip(sets.members(view, self.shape(resource), whole=True))
         if fields:
             entry = Record(options.manager(), UPDATE, resource.api_version, "", fields, now())
             obj["metadata"]["managedFields"] = [entry.wire()]
-
-    def _without_status(self, resource: Resource, obj: Obj) -> Obj:
-        """The server resets a status; the creator does not own it."""
-        if resource.status_subresource and resource.kind != "Node":
-            return {k: v for k, v in obj.items() if k != "status"}
-        return obj
 
     def on_update(self, resource: Resource, obj: Obj, stored: Obj, options: Options, subresource: str) -> None:
         """The fields that an update changes become the updater's; the fields that it removes nobody's."""
@@ -143,34 +135,28 @@ class FieldManagement:
         self, resource: Resource, namespace: str, name: str, patch: Obj, options: Options, subresource: str
     ) -> tuple[Entry, bool] | None:
         from koord.apiserver.rest.write import commit, create, decode, stored_form
-        from koord.apiserver.wire import obj_of
 
         shape = self.shape(resource)
         old = self.core.store.bucket(resource.bucket).get(namespace, name)
-        wanted = _said(patch, resource, subresource)
+        # what is owned is what was written: decoding leaves out empty maps and lists, which are owned as well
+        wanted = orjson.loads(orjson.dumps(_part(patch, resource, subresource)))
         decode_patch(resource, patch, options)
-        if subresource == "status":
-            patch = {k: v for k, v in patch.items() if k in ("kind", "apiVersion", "metadata", "status")}
-        elif resource.status_subresource:
-            patch.pop("status", None)
+        patch = _part(patch, resource, subresource)
         owned = strip(sets.members(wanted, shape, applied=True))
         mine = Record(options.field_manager, APPLY, resource.api_version, subresource, owned, now())
         if old is None:
             if subresource:
                 raise not_found(resource.plural, resource.group, name)
             if patch["metadata"].get("uid"):
-                raise conflict(
-                    resource.plural,
-                    resource.group,
-                    name,
-                    f"uid mismatch: the provided object specified uid {patch['metadata']['uid']}, and no existing object was found",
-                )
+                uid = patch["metadata"]["uid"]
+                why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
+                raise conflict(resource.plural, resource.group, name, why)
             options.applied = [mine]
             try:
                 return await create(self.core, resource, namespace, patch, options, name), True
             finally:
                 options.applied = None
-        live = obj_of(old, resource)
+        live = resource.obj(old)
         check_version(resource, name, patch["metadata"], live["metadata"])
         managed = live["metadata"].get("managedFields") or ()
         current = sets.read(managed)
@@ -214,14 +200,11 @@ def _pruned(merged: Obj, previous: Fields, wanted: Fields, others: list[Record],
     return out
 
 
-def _said(patch: Obj, resource: Resource, subresource: str) -> Obj:
-    """What an applied configuration owns, as it was written: decoding leaves out empty maps and lists, which are owned as well."""
+def _part(patch: Obj, resource: Resource, subresource: str) -> Obj:
+    """What an applied configuration says of the part that it goes to."""
     if subresource == "status":
-        parts = {k: v for k, v in patch.items() if k in ("kind", "apiVersion", "metadata", "status")}
-    else:
-        parts = {k: v for k, v in patch.items() if k != "status" or not resource.status_subresource}
-    copied: Obj = orjson.loads(orjson.dumps(parts))
-    return copied
+        return {k: v for k, v in patch.items() if k in ("kind", "apiVersion", "metadata", "status")}
+    return {k: v for k, v in patch.items() if k != "status" or not resource.status_subresource}
 
 
 def decode_patch(resource: Resource, patch: Obj, options: Options) -> None:
@@ -241,7 +224,13 @@ def decode_patch(resource: Resource, patch: Obj, options: Options) -> None:
     if unknown:
         # What the types do not have cannot be owned: fieldValidation does not matter here.
         raise _untyped(resource, patch, f"{min(unknown)}: field not declared in schema")
-    if resource.structural is not None and (wrong := _type_errors(resource.structural, patch)):
+    wrong: list[Cause] = []
+    if resource.structural is not None:
+        # wrong types, items of a list of unique ones that come twice, and items without the keys that tell them apart
+        resource.structural.validate({**patch, "metadata": {}}, None, wrong)
+        wrong = [c for c in wrong if c.kind in ("FieldValueTypeInvalid", "FieldValueDuplicate")]
+        wrong = wrong or _keyless(resource.structural, patch, None)
+    if wrong:
         raise _untyped(resource, patch, f"{wrong[0].field}: {wrong[0].message}")
 
 
@@ -249,15 +238,7 @@ def _untyped(resource: Resource, patch: Obj, why: str) -> StatusError:
     """An applied configuration that does not fit its types: nobody could own its fields. kube-apiserver calls that a 500."""
     meta = patch["metadata"]
     what = f"{meta.get('namespace', '')}/{meta.get('name', '')}; {resource.group}/{resource.version}, Kind={resource.kind}"
-    return StatusError(500, "", f"failed to create typed patch object ({what}): .{why}")
-
-
-def _type_errors(structural: Structural, patch: Obj) -> list[Cause]:
-    """Wrong types, items of a list of unique ones that come twice, and items without the keys that tell them apart."""
-    found: list[Cause] = []
-    structural.validate({**patch, "metadata": {}}, None, found)
-    wrong = [c for c in found if c.kind in ("FieldValueTypeInvalid", "FieldValueDuplicate")]
-    return wrong or _keyless(structural, patch, None)
+    return plain_error(f"failed to create typed patch object ({what}): .{why}")
 
 
 def _keyless(node: Structural, value: Any, path: Path_) -> list[Cause]:

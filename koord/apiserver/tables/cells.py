@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from koord import seams
@@ -64,14 +65,6 @@ def _conditions(obj: Obj) -> Obj:
     return {c.get("type"): c.get("status") for c in _status(obj).get("conditions") or ()}
 
 
-def _of_containers(key: str) -> Callable[[Obj], str]:
-    def cell(obj: Obj) -> str:
-        pod = (_spec(obj).get("template") or {}).get("spec") or {}
-        return ",".join(str(c.get(key, "")) for c in pod.get("containers") or ())
-
-    return cell
-
-
 def _node_status(obj: Obj) -> str:
     ready = _conditions(obj).get("Ready")
     word = "Ready" if ready == "True" else "NotReady" if ready else "Unknown"
@@ -82,10 +75,6 @@ def _roles(obj: Obj) -> str:
     prefix, labels = "node-role.kubernetes.io/", obj["metadata"].get("labels") or {}
     found = {k[len(prefix) :] for k in labels if k.startswith(prefix) and k != prefix}
     return ",".join(sorted(found | {v for k, v in labels.items() if k == "kubernetes.io/role" and v})) or NONE
-
-
-def _first_seen(obj: Obj) -> str | None:
-    return obj.get("firstTimestamp") or obj.get("eventTime")
 
 
 def _involved(obj: Obj) -> str:
@@ -155,19 +144,6 @@ def _targets(obj: Obj) -> str:
     return ", ".join(out) or NONE
 
 
-def _reference(key: str) -> Callable[[Obj], str]:
-    def cell(obj: Obj) -> str:
-        target = obj.get(key) or _spec(obj).get(key) or {}
-        return f"{target.get('kind')}/{target.get('name')}"
-
-    return cell
-
-
-def _claim(obj: Obj) -> str:
-    claimed = _spec(obj).get("claimRef") or {}
-    return f"{claimed.get('namespace')}/{claimed.get('name')}" if claimed else ""
-
-
 def _modes(part: str) -> Callable[[Obj], str]:
     return lambda obj: ",".join(_MODES.get(m, m) for m in (obj.get(part) or {}).get("accessModes") or ())
 
@@ -177,12 +153,9 @@ def _class_name(obj: Obj) -> str:
     return str(obj["metadata"]["name"]) + " (default)" * is_default
 
 
-def _quota(*, limits: bool) -> Callable[[Obj], str]:
-    def cell(obj: Obj) -> str:
-        hard, used = _status(obj).get("hard") or _spec(obj).get("hard") or {}, _status(obj).get("used") or {}
-        return ", ".join(f"{k}: {used.get(k, 0)}/{v}" for k, v in sorted(hard.items()) if k.startswith("limits.") == limits)
-
-    return cell
+def _quota(obj: Obj, *, limits: bool) -> str:
+    hard, used = _status(obj).get("hard") or _spec(obj).get("hard") or {}, _status(obj).get("used") or {}
+    return ", ".join(f"{k}: {used.get(k, 0)}/{v}" for k, v in sorted(hard.items()) if k.startswith("limits.") == limits)
 
 
 # -- pods ----------------------------------------------------------------------------------------------------------------------------
@@ -260,23 +233,15 @@ def _readiness_gates(obj: Obj) -> str:
 
 CELLS: dict[str, Callable[[Obj], Any]] = {
     "name": lambda obj: obj["metadata"]["name"],
-    "age": lambda obj: ago(obj["metadata"].get("creationTimestamp")),
-    "claim": _claim,
     "class_name": _class_name,
-    "completions": lambda obj: f"{_status(obj).get('succeeded', 0)}/{_spec(obj).get('completions', 1)}",
-    "containers": _of_containers("name"),
     "count": lambda obj: (obj.get("series") or {}).get("count") or obj.get("count") or 1,
     "duration": _duration,
     "endpoints": _endpoints,
     "entries": lambda obj: len(obj.get("data") or ()) + len(obj.get("binaryData") or ()),
     "expansion": lambda obj: "true" if obj.get("allowVolumeExpansion") else "false",
     "external": _external,
-    "first_seen": lambda obj: ago(_first_seen(obj)),
-    "images": _of_containers("image"),
     "involved": _involved,
     "job_status": _job_status,
-    "last_schedule": lambda obj: ago(_status(obj)["lastScheduleTime"]) if _status(obj).get("lastScheduleTime") else NONE,
-    "last_seen": lambda obj: ago((obj.get("series") or {}).get("lastObservedTime") or obj.get("lastTimestamp") or _first_seen(obj)),
     "message": lambda obj: (obj.get("message") or "").strip(),
     "node_selector": lambda obj: _pairs(((_spec(obj).get("template") or {}).get("spec") or {}).get("nodeSelector")),
     "node_status": _node_status,
@@ -285,12 +250,9 @@ CELLS: dict[str, Callable[[Obj], Any]] = {
     "pod_restarts": _restarts,
     "pod_status": lambda obj: _pod(obj)[1],
     "ports": _ports,
-    "quota_limits": _quota(limits=True),
-    "quota_requests": _quota(limits=False),
+    "quota_limits": partial(_quota, limits=True),
+    "quota_requests": partial(_quota, limits=False),
     "readiness_gates": _readiness_gates,
-    "reference": _reference("scaleTargetRef"),
-    "replicas_ready": lambda obj: f"{_status(obj).get('readyReplicas', 0)}/{_spec(obj).get('replicas', 0)}",
-    "role": _reference("roleRef"),
     "roles": _roles,
     "selector": lambda obj: str(from_label_selector(_spec(obj).get("selector"))) or NONE,
     "slice_endpoints": _slice_endpoints,
@@ -298,6 +260,5 @@ CELLS: dict[str, Callable[[Obj], Any]] = {
     "source": _source,
     "spec_modes": _modes("spec"),
     "status_modes": _modes("status"),
-    "suspend": lambda obj: "True" if _spec(obj).get("suspend") else "False",
     "targets": _targets,
 }

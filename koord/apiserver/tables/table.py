@@ -28,6 +28,7 @@ _STEP = re.compile(
     )""",
     re.VERBOSE,
 )
+_SLOT = re.compile(r"\{[^}]*\}")
 Step = tuple[str, str, str]
 
 
@@ -64,31 +65,20 @@ def find(obj: Any, path: str) -> list[Any]:
 
 
 def _step(value: Any, kind: str, key: str, wanted: str) -> list[Any]:
-    if kind == "name":
-        if isinstance(value, dict):
-            if key == "*":
-                return list(value.values())
-            return [value[key]] if key in value and value[key] is not None else []
-        return []
-    if not isinstance(value, list):
+    if kind == "name" and isinstance(value, dict):
+        return list(value.values()) if key == "*" else [value[key]] if value.get(key) is not None else []
+    if kind == "name" or not isinstance(value, list):
         return []
     if kind == "index":
-        if key == "*":
-            return list(value)
-        index = int(key)
-        return [value[index]] if -len(value) <= index < len(value) else []
-    matches = []
-    for item in value:
-        inner: Any = item
-        for part in key.split(".") if key else ():
-            inner = inner.get(part) if isinstance(inner, dict) else None
-        if (_text(inner) == wanted) == (kind == "filter"):
-            matches.append(item)
-    return matches
+        return list(value) if key == "*" else [value[int(key)]] if -len(value) <= int(key) < len(value) else []
+    return [item for item in value if (_text(next(iter(find(item, key)), None)) == wanted) == (kind == "filter")]
 
 
 def _text(value: Any) -> str:
-    return {True: "true", False: "false"}.get(value, str(value)) if isinstance(value, bool) else str(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+_OF_TYPE: dict[str, tuple[type, ...]] = {"integer": (int, float), "number": (int, float), "boolean": (bool,)}
 
 
 def _custom_cell(obj: Obj, column: Obj) -> Any:
@@ -103,33 +93,39 @@ def _custom_cell(obj: Obj, column: Obj) -> Any:
     kind = column.get("type")
     if kind == "date":
         return ago(value) if isinstance(value, str) else UNKNOWN
-    if kind == "integer":
-        return int(value) if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-    if kind == "number":
-        return value if isinstance(value, (int, float)) and not isinstance(value, bool) else None
-    if kind == "boolean":
-        return value if isinstance(value, bool) else None
+    if kind in _OF_TYPE:
+        fits = type(value) in _OF_TYPE[kind]
+        return (int(value) if kind == "integer" else value) if fits else None
     if isinstance(value, str):
         return value
     return orjson.dumps(value).decode()
 
 
 @cache
-def _known() -> dict[str, list[list[Any]]]:
-    """Columns of built-in kinds by group/plural: name, cell, what stands for an absent field.
+def _known() -> dict[str, Any]:
+    """Columns of built-in kinds by group/plural: name, cell, what stands for an absent field; under `cells` what several kinds have.
 
-    A name may end in its type (`Value:integer`); `*` marks what only `-o wide` shows. A cell is a path, a path as text ($) or the length
-    of what it leads to (#), else a name of `CELLS`; without one it is the column's name.
+    A name may end in its type (`Value:integer`); `*` marks what only `-o wide` shows. A cell is a path, a path as text ($), the length of
+    what it leads to (#), the age of the first time that is there (@, paths with |), or a text with paths in braces, each with what stands
+    for an absent value behind |; else it is the name of a cell. Without one it is that of the column.
     """
-    known: dict[str, list[list[Any]]] = orjson.loads(Path(__file__).with_name("columns.json").read_bytes())
+    known: dict[str, Any] = orjson.loads(Path(__file__).with_name("columns.json").read_bytes())
     return known
 
 
 def _cell(name: str, cell: str = "", absent: Any = None) -> Callable[[Obj], Any]:
+    cell = cell or name.lower()
+    if cell in _known()["cells"]:
+        return _cell("", *_known()["cells"][cell])
     if cell.startswith("#"):
         return lambda obj: len(next(iter(find(obj, cell[1:])), ()))
+    if cell.startswith("@"):
+        paths = cell[1:].split("|")
+        return lambda obj: next((ago(stamp) for path in paths for stamp in find(obj, path) if stamp), absent or UNKNOWN)
+    if "{" in cell:
+        return lambda obj: _filled(obj, cell, absent)
     if not cell.startswith((".", "$")):
-        return CELLS[cell or name.lower()]
+        return CELLS[cell]
     as_text = cell.startswith("$")
 
     def value(obj: Obj) -> Any:
@@ -137,6 +133,14 @@ def _cell(name: str, cell: str = "", absent: Any = None) -> Callable[[Obj], Any]
         return str(found) if as_text else found
 
     return value
+
+
+def _filled(obj: Obj, template: str, absent: str | None) -> str:
+    """A template with its values; `absent` where there is none of them."""
+    values = {slot: find(obj, slot[1:-1].partition("|")[0]) for slot in _SLOT.findall(template)}
+    if absent is not None and not any(values.values()):
+        return absent
+    return _SLOT.sub(lambda slot: ",".join(map(str, values[slot[0]])) or slot[0][1:-1].partition("|")[2], template)
 
 
 def _columns(resource: Resource) -> tuple[list[Obj], Row]:

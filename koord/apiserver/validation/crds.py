@@ -38,7 +38,10 @@ def check_schema(schema: Obj, path: str, causes: list[Cause]) -> None:
     if schema.get("uniqueItems"):
         causes.append(field_forbidden(f"{path}.uniqueItems", "uniqueItems cannot be set to true since the runtime complexity is quadratic"))
     _list_type(schema, path, causes)
-    _pattern(schema, path, causes)
+    try:
+        compiled_pattern(str(schema.get("pattern") or ""))
+    except ValueError as error:
+        causes.append(invalid_value(f"{path}.pattern", schema["pattern"], f"must be a valid regular expression, but isn't: {error}"))
     for name, inner in (schema.get("properties") or {}).items():
         if isinstance(inner, dict):
             check_schema(inner, f"{path}.properties[{name}]", causes)
@@ -58,15 +61,6 @@ def rules_of(root: Structural, path: str, causes: list[Cause]) -> RuleNode | Non
     from koord.apiserver.cel.rules import compile_rules
 
     return compile_rules(root, path, causes)
-
-
-def _pattern(schema: Obj, path: str, causes: list[Cause]) -> None:
-    if not isinstance(schema.get("pattern"), str):
-        return
-    try:
-        compiled_pattern(schema["pattern"])
-    except ValueError as error:
-        causes.append(invalid_value(f"{path}.pattern", schema["pattern"], f"must be a valid regular expression, but isn't: {error}"))
 
 
 def _list_type(schema: Obj, path: str, causes: list[Cause]) -> None:
@@ -127,15 +121,11 @@ def _definition(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     if spec.get("preserveUnknownFields"):
         text = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
         causes.append(invalid_value("spec.preserveUnknownFields", True, text))
-    _conversion(spec.get("conversion") or {}, causes)
-    _versions(spec.get("versions") or [], causes)
-
-
-def _conversion(conversion: Obj, causes: list[Cause]) -> None:
-    webhook = conversion.get("webhook") or {}
+    conversion = spec.get("conversion") or {}
     for key, shown in (("clientConfig", "webhookClientConfig"), ("conversionReviewVersions", "conversionReviewVersions")):
-        if conversion.get("strategy") == "Webhook" and not webhook.get(key):
+        if conversion.get("strategy") == "Webhook" and not (conversion.get("webhook") or {}).get(key):
             causes.append(required(f"spec.conversion.{shown}", "required when strategy is set to Webhook"))
+    _versions(spec.get("versions") or [], causes)
 
 
 def _versions(versions: list[Obj], causes: list[Cause]) -> None:
@@ -160,7 +150,10 @@ def _versions(versions: list[Obj], causes: list[Cause]) -> None:
             where = "spec.validation.openAPIV3Schema" if len(versions) == 1 else f"{path}.schema.openAPIV3Schema"
             if schema.get("type") != "object":
                 causes.append(invalid_value(f"{where}.type", schema.get("type", ""), "must be object at the root"))
-            _metadata(schema, where, causes)
+            inner = ((schema.get("properties") or {}).get("metadata") or {}).get("properties") or {}
+            if not inner.keys() <= {"name", "generateName"}:
+                text = "must not specify anything other than name and generateName, but metadata is implicitly specified"
+                causes.append(field_forbidden(f"{where}.properties[metadata]", text))
             before = len(causes)
             check_schema(schema, where, causes)
             if len(causes) == before:
@@ -170,14 +163,6 @@ def _versions(versions: list[Obj], causes: list[Cause]) -> None:
         causes.append(
             invalid_value("spec.versions", [v.get("name") for v in versions], "must have exactly one version marked as storage version")
         )
-
-
-def _metadata(schema: Obj, path: str, causes: list[Cause]) -> None:
-    """A schema may restrict the names of its objects, nothing else of their metadata."""
-    inner = ((schema.get("properties") or {}).get("metadata") or {}).get("properties") or {}
-    if not inner.keys() <= {"name", "generateName"}:
-        text = "must not specify anything other than name and generateName, but metadata is implicitly specified"
-        causes.append(field_forbidden(f"{path}.properties[metadata]", text))
 
 
 def _presentation(version: Obj, path: str, causes: list[Cause]) -> None:

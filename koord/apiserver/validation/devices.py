@@ -7,12 +7,10 @@ from typing import Any
 
 from koord.apiserver.cel import devices as selectors
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
-from koord.apiserver.schema.builtin import Path_, path_text
-from koord.apiserver.schema.formats import now
-from koord.apiserver.schema.rules import checking, defaulting
+from koord.apiserver.schema.builtin import Path_, now, path_text
+from koord.apiserver.schema.rules import checking, defaulting, parting
+from koord.apiserver.store import Obj
 from koord.apiserver.validation.pods import amount
-
-Obj = dict[str, Any]
 
 _RESULTS = 32  # devices of one claim, and requests
 _CONSTRAINTS = _CONFIGS = _SELECTORS = 32
@@ -128,16 +126,8 @@ def _check_selectors(holder: Obj, where: str, causes: list[Cause]) -> None:
                 causes.append(invalid_value(f"{place}.expression", expression, str(error)))
 
 
-def check_claim_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
-    """A claim asks for the same as long as it is there."""
-    if new.get("spec") != old.get("spec"):
-        causes.append(invalid_value("spec", new.get("spec"), _IMMUTABLE))
-
-
-check_template_update = check_claim_update
-
-
-def check_claim_part(part: str, new: Obj, old: Obj, causes: list[Cause]) -> None:
+@parting("ResourceV1ResourceClaim")
+def _part(part: str, new: Obj, old: Obj, causes: list[Cause]) -> None:
     """The status of a claim: what was allocated stays until it is free; only what is allocated is reserved."""
     status, before = new.get("status") or {}, old.get("status") or {}
     allocation, reserved = status.get("allocation"), status.get("reservedFor") or []
@@ -234,15 +224,3 @@ def _device(device: Obj, by_device: bool, where: str, causes: list[Cause]) -> No
         if capacity.get("requestPolicy") and not device.get("allowMultipleAllocations"):
             text = "allowMultipleAllocations must be true when any of its capacities has a requestPolicy"
             causes.append(field_forbidden(f"{where}.capacity[{name}].requestPolicy", text))
-
-
-def check_slice_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
-    """A slice stays with its driver, its pool and its node."""
-    after, before = new.get("spec") or {}, old.get("spec") or {}
-    for key, one, other in (
-        ("driver", after.get("driver"), before.get("driver")),
-        ("pool.name", (after.get("pool") or {}).get("name"), (before.get("pool") or {}).get("name")),
-        ("nodeName", after.get("nodeName"), before.get("nodeName")),
-    ):
-        if one != other:
-            causes.append(invalid_value(f"spec.{key}", one, _IMMUTABLE))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import re
-from typing import Any
 
 from koord.api.quantity import Quantity
 from koord.api.selectors import SelectorError, from_label_selector
-from koord.apiserver.admission.quotas import COMPUTE, POD_SCOPES, STANDARD, scopes
+from koord.apiserver.admission.quotas import POD_SCOPES, STANDARD, scopes
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, path_text
-from koord.apiserver.schema.rules import checking
+from koord.apiserver.schema.rules import checking, updating
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, label_value, qualified_name
 from koord.apiserver.validation.pods import EFFECTS, amount, whole
@@ -23,20 +22,12 @@ _HIGHEST_USER_PRIORITY = 1_000_000_000
 _SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 _SCOPE_OPERATORS = ("DoesNotExist", "Exists", "In", "NotIn")
 _WHOLE = ("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims")
+_POD_PARTS = ("cpu", "memory", "requests", "limits", "ephemeral-storage")
 _BEST_EFFORT = frozenset({"pods", "count/pods"})
 
 
 def _spec(obj: Obj) -> Obj:
     return obj.get("spec") or {}
-
-
-def _selector(value: Obj, path: str, causes: list[Cause]) -> Any:
-    """A label selector, None with a cause for one that is none."""
-    try:
-        return from_label_selector(value)
-    except SelectorError as error:
-        causes.append(invalid_value(path, value, str(error)))
-        return None
 
 
 # -- workloads -----------------------------------------------------------------------------------------------------------------------
@@ -51,8 +42,11 @@ def _workload(obj: Obj, path: Path_, causes: list[Cause]) -> None:
         if obj["kind"] == "ReplicationController":
             matches = all(labels.get(k) == v for k, v in selector.items())
         else:
-            known = _selector(selector, "spec.selector", causes)
-            matches = known is None or known.matches(labels)
+            try:
+                matches = from_label_selector(selector).matches(labels)
+            except SelectorError as error:
+                causes.append(invalid_value("spec.selector", selector, str(error)))
+                matches = True
             if not (selector.get("matchLabels") or selector.get("matchExpressions")):
                 causes.append(invalid_value("spec.selector", selector, f"empty selector is invalid for {obj['kind'].lower()}"))
         if not matches:
@@ -99,8 +93,6 @@ def _budget(obj: Obj, path: Path_, causes: list[Cause]) -> None:
             causes.append(invalid_value(f"spec.{key}", value, text))
         elif isinstance(value, str) and int(value[:-1]) > 100:
             causes.append(invalid_value(f"spec.{key}", value, "must not be greater than 100%"))
-    if spec.get("selector") is not None:
-        _selector(spec["selector"], "spec.selector", causes)
 
 
 # -- nodes and what pods use ---------------------------------------------------------------------------------------------------------
@@ -144,7 +136,8 @@ def _data(obj: Obj, path: Path_, causes: list[Cause]) -> None:
         causes.append(Cause("FieldValueTooLong", "", f"Too long: must have at most {_DATA_LIMIT} bytes"))
 
 
-def check_immutable_data(new: Obj, old: Obj, causes: list[Cause]) -> None:
+@updating("V1ConfigMap", "V1Secret")
+def _immutable_data(new: Obj, old: Obj, causes: list[Cause]) -> None:
     """ConfigMaps and Secrets marked immutable stay as they are."""
     if old.get("immutable"):
         changed = (() if new.get("immutable") else ("immutable",)) + tuple(k for k in ("data", "binaryData") if new.get(k) != old.get(k))
@@ -286,14 +279,10 @@ def _scopes(obj: Obj, spec: Obj, causes: list[Cause]) -> None:
             text = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "
             text += "ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
             causes.append(invalid_value(f"{where}.operator", operator, text))
-        if any(limit not in _BEST_EFFORT and (name == "BestEffort" or not _of_pods(limit)) for limit in spec.get("hard") or ()):
+        of_pods = {limit for limit in spec.get("hard") or () if limit.split(".", 1)[0] in _POD_PARTS and limit != "requests.storage"}
+        if any(limit not in _BEST_EFFORT and (name == "BestEffort" or limit not in of_pods) for limit in spec.get("hard") or ()):
             causes.append(invalid_value(where, name, "unsupported scope applied to resource"))
         seen.append(name)
     for one, other in (("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")):
         if one in seen and other in seen:
             causes.append(invalid_value("spec.scopes", spec.get("scopes") or [], "conflicting scopes"))
-
-
-def _of_pods(limit: str) -> bool:
-    """Whether a limit is about pods."""
-    return limit in COMPUTE or (limit.split(".", 1)[0] in ("requests", "limits", "ephemeral-storage") and limit != "requests.storage")

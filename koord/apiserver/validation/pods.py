@@ -10,7 +10,7 @@ from koord.api.quantity import Quantity
 from koord.apiserver.defaulting import containers, qos_class
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, path_text
-from koord.apiserver.schema.rules import checking
+from koord.apiserver.schema.rules import checking, parting, updating
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, dns_label, label_map, qualified_name
 
@@ -188,7 +188,8 @@ _MUTABLE_TEXT = (
 )
 
 
-def check_pod_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
+@updating("V1Pod")
+def _update(new: Obj, old: Obj, causes: list[Cause]) -> None:
     """The specification of a pod is immutable, but for a few fields."""
     spec, before = new["spec"], old["spec"]
     if spec == before:
@@ -204,7 +205,7 @@ def check_pod_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
     elif deadline is not None and deadline_before is not None and deadline > deadline_before:
         causes.append(invalid_value("spec.activeDeadlineSeconds", deadline, "must be less than or equal to previous value"))
     for toleration in before.get("tolerations") or ():
-        if not any(_same_toleration(toleration, t) for t in spec.get("tolerations") or ()):
+        if not any({**t, "tolerationSeconds": 0} == {**toleration, "tolerationSeconds": 0} for t in spec.get("tolerations") or ()):
             causes.append(field_forbidden("spec.tolerations", "existing toleration can not be modified except its tolerationSeconds"))
             break
     _gates(spec, before, view, view_before, causes)
@@ -213,10 +214,6 @@ def check_pod_update(new: Obj, old: Obj, causes: list[Cause]) -> None:
     if view != view_before:
         changed = sorted(k for k in view.keys() | view_before.keys() if view.get(k) != view_before.get(k))
         causes.append(field_forbidden("spec", f"{_MUTABLE_TEXT}\n changed: {', '.join(changed)}\n"))
-
-
-def _same_toleration(a: Obj, b: Obj) -> bool:
-    return {**a, "tolerationSeconds": 0} == {**b, "tolerationSeconds": 0}
 
 
 def _frozen_view(spec: Obj) -> Obj:
@@ -244,7 +241,8 @@ def _gates(spec: Obj, before: Obj, view: Obj, view_before: Obj, causes: list[Cau
             view_before.pop("affinity", None)
 
 
-def check_pod_part(subresource: str, new: Obj, old: Obj, causes: list[Cause]) -> None:
+@parting("V1Pod")
+def _part(subresource: str, new: Obj, old: Obj, causes: list[Cause]) -> None:
     """Check one subresource's change. `new` and `old` are whole pods."""
     if subresource == "status":
         _status(new.get("status") or {}, old.get("status") or {}, causes)

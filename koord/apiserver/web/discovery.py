@@ -12,7 +12,7 @@ from koord.apiserver.store import Obj
 from koord.version import VERSION
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
 
 KUBERNETES_VERSION = "v1.36.0"
@@ -77,20 +77,17 @@ def resource_list(table: ResourceTable, group: str, version_: str) -> Obj | None
     """GET /api/v1 or /apis/<group>/<version>."""
     out: list[Obj] = []
     for resource in _of(table, group, version_):
-        entry: Obj = {
-            "name": resource.plural,
-            "singularName": resource.singular,
-            "namespaced": resource.namespaced,
-            "kind": resource.kind,
-            "verbs": list(resource.verbs),
-        }
+        entry: Obj = {"name": resource.plural, "singularName": resource.singular, "namespaced": resource.namespaced, "kind": resource.kind}
+        out.append(entry | {"verbs": list(resource.verbs)} | _also_called(resource))
         if "list" in resource.verbs:
-            entry["storageVersionHash"] = storage_hash(resource)
-        out += [entry | _also_called(resource), *(_subresource(resource, sub) for sub in resource.subresources)]
-    if not out:
-        return None
+            out[-1]["storageVersionHash"] = storage_hash(resource)
+        for sub, kind, verbs in _subresources(resource):
+            own: Obj = {"name": f"{resource.plural}/{sub}", "singularName": "", "namespaced": resource.namespaced, "kind": kind["kind"]}
+            if sub in SUBRESOURCE_KINDS:
+                own |= {key: kind[key] for key in ("group", "version") if kind[key]}
+            out.append(own | {"verbs": verbs})
     gv = f"{group}/{version_}" if group else version_
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": gv, "resources": out}
+    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": gv, "resources": out} if out else None
 
 
 def _also_called(resource: Resource) -> Obj:
@@ -104,44 +101,34 @@ def storage_hash(resource: Resource) -> str:
     return base64.b64encode(digest[:8]).decode()
 
 
-def _subresource(resource: Resource, sub: str) -> Obj:
-    entry: Obj = {"name": f"{resource.plural}/{sub}", "singularName": "", "namespaced": resource.namespaced, "kind": resource.kind}
-    if sub in SUBRESOURCE_KINDS:
-        group, version_, kind = SUBRESOURCE_KINDS[sub]
-        entry.update(kind=kind, version=version_)
-        if group:
-            entry["group"] = group
-    entry["verbs"] = list(SUBRESOURCE_VERBS.get(sub, ("get",)))
-    return entry
+def _gvk(*parts: str) -> Obj:
+    return dict(zip(("group", "version", "kind"), parts, strict=True))
 
 
-def aggregated(table: ResourceTable, *, core: bool) -> Obj:
-    """The aggregated discovery document (v2) of /api or /apis."""
+def _subresources(resource: Resource) -> Iterator[tuple[str, Obj, list[str]]]:
+    """(name, kind of the body, verbs)."""
+    own = (resource.group, resource.version, resource.kind)
+    for sub in resource.subresources:
+        yield sub, _gvk(*SUBRESOURCE_KINDS.get(sub, own)), list(SUBRESOURCE_VERBS.get(sub, ("get",)))
+
+
+def aggregated(table: ResourceTable, version_: str, *, core: bool) -> Obj:
+    """The aggregated discovery document of /api or /apis, in a version of its own kind."""
     items: list[Obj] = []
     for group, versions in groups(table).items():
-        if (group == "") != core:
-            continue
-        listed = [
-            {"version": v, "resources": [_aggregated_resource(r) for r in _of(table, group, v)], "freshness": "Current"} for v in versions
-        ]
-        items.append({"metadata": {"name": group, "creationTimestamp": None} if group else {"creationTimestamp": None}, "versions": listed})
-    return {"kind": "APIGroupDiscoveryList", "apiVersion": "apidiscovery.k8s.io/v2", "metadata": {}, "items": items}
+        if (group == "") == core:
+            listed = [{"version": v, "resources": [_aggregated(r) for r in _of(table, group, v)], "freshness": "Current"} for v in versions]
+            items.append({"metadata": ({"name": group} if group else {}) | {"creationTimestamp": None}, "versions": listed})
+    return {"kind": "APIGroupDiscoveryList", "apiVersion": f"apidiscovery.k8s.io/{version_}", "metadata": {}, "items": items}
 
 
-def _aggregated_resource(resource: Resource) -> Obj:
+def _aggregated(resource: Resource) -> Obj:
     entry: Obj = {
         "resource": resource.plural,
-        "responseKind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
+        "responseKind": _gvk(resource.group, resource.version, resource.kind),
         "scope": "Namespaced" if resource.namespaced else "Cluster",
         "singularResource": resource.singular,
         "verbs": list(resource.verbs),
     }
-    entry |= _also_called(resource)
-    subs: list[Obj] = []
-    for sub in resource.subresources:
-        group, version_, kind = SUBRESOURCE_KINDS.get(sub, (resource.group, resource.version, resource.kind))
-        verbs = list(SUBRESOURCE_VERBS.get(sub, ("get",)))
-        subs.append({"subresource": sub, "responseKind": {"group": group, "version": version_, "kind": kind}, "verbs": verbs})
-    if subs:
-        entry["subresources"] = subs
-    return entry
+    subs = [{"subresource": sub, "responseKind": kind, "verbs": verbs} for sub, kind, verbs in _subresources(resource)]
+    return entry | _also_called(resource) | ({"subresources": subs} if subs else {})

@@ -16,7 +16,7 @@ from koord.apiserver.rbac import Attributes, effective, selected_name, verb_of
 from koord.apiserver.rest.context import Options, flag
 from koord.apiserver.store import Obj
 from koord.apiserver.web import discovery
-from koord.apiserver.web.objects import ObjectHandlers
+from koord.apiserver.web.objects import Call, ObjectHandlers
 from koord.apiserver.web.render import respond, shape, warn
 
 if TYPE_CHECKING:
@@ -61,37 +61,22 @@ class Target:
 def split(path_qs: str) -> tuple[str, dict[str, str]]:
     """Path and query of a request target. Of a repeated parameter the first counts."""
     path, _, query = path_qs.partition("?")
-    if not query:
-        return path, {}
-    out: dict[str, str] = {}
-    for key, value in parse_qsl(query, keep_blank_values=True):
-        out.setdefault(key, value)
-    return path, out
+    return path, dict(reversed(parse_qsl(query, keep_blank_values=True))) if query else {}
 
 
 def resolve(table: ResourceTable, segments: list[str]) -> Target | None:
     """The target of the path segments after /api or /apis, core group as ["v1", …]; None when nothing is served there."""
-    if segments[0] == "api":
-        group, version, rest = "", segments[1], segments[2:]
-    else:
-        group, version, rest = segments[1], segments[2], segments[3:]
+    group, version, *rest = ("", *segments[1:]) if segments[0] == "api" else segments[1:]
     if "%" in "".join(rest):
         rest = [unquote(r) for r in rest]
-    count = len(rest)
-    if count >= 3 and rest[0] == "namespaces":
+    if len(rest) >= 3 and rest[0] == "namespaces":
         resource = table.by_path(group, version, rest[2])
         if resource is not None and resource.namespaced:
-            if count > 5:
-                return None
-            return Target(resource, rest[1], rest[3] if count > 3 else "", rest[4] if count > 4 else "")
+            return Target(resource, rest[1], *rest[3:]) if len(rest) <= 5 else None
     resource = table.by_path(group, version, rest[0])
-    if resource is None or count > 3:
+    if resource is None or len(rest) > 3 or (resource.namespaced and len(rest) > 1):
         return None
-    if count == 1:
-        return Target(resource, None)
-    if resource.namespaced:
-        return None
-    return Target(resource, None, rest[1], rest[2] if count > 2 else "")
+    return Target(resource, None, *rest[1:])
 
 
 MAX_BODY = 16 * 1024 * 1024
@@ -148,9 +133,9 @@ class Front:
                     return _page_not_found()
                 raise path_not_found()
             self._authorize(request, options, target, query)
-            return await self.objects.dispatch(request, target, query, options)
+            return await self.objects.dispatch(Call(request, target, query, options))
         self._authorize(request, options, None, query, "/" + "/".join(segments))
-        return await self._system(request, first, segments, query)
+        return await self._system(request, segments, query)
 
     def _authorize(self, request: web.BaseRequest, options: Options, target: Target | None, query: dict[str, str], path: str = "") -> None:
         """Raise 403 for what the user may not do."""
@@ -168,37 +153,37 @@ class Front:
         if not authorizer.allows(options.user, wanted):
             raise forbidden(wanted.resource, wanted.group, wanted.name, authorizer.reason(options.user, wanted))
 
-    async def _system(self, request: web.BaseRequest, first: str, segments: list[str], query: dict[str, str]) -> web.StreamResponse:
+    async def _system(self, request: web.BaseRequest, segments: list[str], query: dict[str, str]) -> web.StreamResponse:
         """Everything that is not a resource."""
         table = self.core.resources
         if request.method not in ("GET", "HEAD"):
             raise path_not_found()
-        if first in ("healthz", "livez", "readyz"):
-            return health(first, segments[1:], query, ready=self.ready)
-        if first == "version":
-            return respond(orjson.dumps(discovery.version(), option=orjson.OPT_INDENT_2))
-        if first == "openapi":
-            from koord.apiserver.openapi import documents
+        found: Obj | None = None
+        match segments:
+            case []:
+                found = {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}
+            case ["healthz" | "livez" | "readyz", *rest]:
+                return health(segments[0], rest, query, ready=self.ready)
+            case ["version", *_]:
+                return respond(orjson.dumps(discovery.version(), option=orjson.OPT_INDENT_2))
+            case ["openapi", *rest]:
+                from koord.apiserver.openapi import documents
 
-            return documents.answer(self.core, segments[1:], request)
-        if first in ("api", "apis") and len(segments) == 1:
-            wanted = shape(request.headers.get("Accept", ""))
-            if wanted.as_ == "APIGroupDiscoveryList":
-                body = orjson.dumps(discovery.aggregated(table, core=first == "api"))
-                kind = f"application/json;g=apidiscovery.k8s.io;v={wanted.version or 'v2'};as=APIGroupDiscoveryList"
-                body = body.replace(b"apidiscovery.k8s.io/v2", b"apidiscovery.k8s.io/" + (wanted.version or "v2").encode(), 1)
-                return respond(body, headers={"Content-Type": kind})
-            found: Obj | None = discovery.api_versions(request.host) if first == "api" else discovery.group_list(table)
-        elif first == "apis" and len(segments) == 2:
-            found = discovery.api_group(table, segments[1])
-        elif first == "api" and len(segments) == 2:
-            found = discovery.resource_list(table, "", segments[1])
-        elif first == "apis" and len(segments) == 3:
-            found = discovery.resource_list(table, segments[1], segments[2])
-        elif not segments:
-            found = {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}
-        else:
-            found = None
+                return documents.answer(self.core, rest, request)
+            case ["api" | "apis" as root]:
+                wanted = shape(request.headers.get("Accept", ""))
+                if wanted.as_ == "APIGroupDiscoveryList":
+                    version = wanted.version or "v2"
+                    kind = f"application/json;g=apidiscovery.k8s.io;v={version};as=APIGroupDiscoveryList"
+                    body = orjson.dumps(discovery.aggregated(table, version, core=root == "api"))
+                    return respond(body, headers={"Content-Type": kind})
+                found = discovery.api_versions(request.host) if root == "api" else discovery.group_list(table)
+            case ["apis", group]:
+                found = discovery.api_group(table, group)
+            case ["api", version]:
+                found = discovery.resource_list(table, "", version)
+            case ["apis", group, version]:
+                found = discovery.resource_list(table, group, version)
         if found is None:
             return _page_not_found()
         return respond(orjson.dumps(found))

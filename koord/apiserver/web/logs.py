@@ -41,12 +41,6 @@ def _container(pod: dict[str, Any], asked: str | None) -> str:
     return str(names[0])
 
 
-def _tail(data: bytes, lines: int | None) -> bytes:
-    if lines is None:
-        return data
-    return b"".join(data.splitlines(keepends=True)[-lines:]) if lines else b""
-
-
 async def serve(
     core: Core, request: web.BaseRequest, resource: Resource, place: tuple[str, str], query: dict[str, str]
 ) -> web.StreamResponse:
@@ -75,7 +69,9 @@ async def serve(
         return gone or left or (now is not None and (now.obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"))
 
     with path.open("rb") as file:
-        first = _tail(file.read(), lines)
+        first = file.read()
+        if lines is not None:
+            first = b"".join(first.splitlines(keepends=True)[-lines:]) if lines else b""
         if query.get("follow", "").lower() not in _TRUE:
             return web.Response(body=first if limit is None else first[:limit], content_type="text/plain")
         return await _follow(request, file, first, limit, ended)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -18,19 +20,18 @@ from koord.apiserver.errors import (
     path_not_found,
     unsupported_media_type,
 )
+from koord.apiserver.resources import CREATE_ONLY
 from koord.apiserver.rest import delete as deletion
 from koord.apiserver.rest import patch as patching
 from koord.apiserver.rest import read, subresources, write
 from koord.apiserver.rest.context import DeleteOptions, Options, flag
 from koord.apiserver.store import Entry, Obj
 from koord.apiserver.watch import WatchStreams
-from koord.apiserver.web import logs, reviews
-from koord.apiserver.web.render import JSON, Renderer, shape, warn
-from koord.apiserver.wire import obj_of
+from koord.apiserver.web import logs, render
+from koord.apiserver.web.render import JSON, Shape, shape, warn
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
-    from koord.apiserver.resources import Resource
     from koord.apiserver.web.handler import Target
 
 
@@ -69,13 +70,7 @@ async def body_object(request: web.BaseRequest, options: Options) -> Obj:
     body = await request.read()
     kind = request.content_type if "Content-Type" in request.headers else JSON
     if kind in _YAML:
-        import yaml
-
-        try:
-            loaded = yaml.load(body, Loader=getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-            found = orjson.loads(orjson.dumps(loaded, default=str, option=orjson.OPT_NON_STR_KEYS))
-        except yaml.YAMLError as err:
-            raise bad_request(f"error parsing YAML: {err}") from err
+        found = patching.parse_yaml(body)
     elif kind in (JSON, "application/octet-stream"):
         try:
             found = orjson.loads(body)
@@ -117,173 +112,174 @@ def _refuse_duplicates(body: bytes) -> None:
         raise bad_request("strict decoding error: " + ", ".join(f'duplicate field "{k}"' for k in twice))
 
 
+@dataclass(slots=True)
+class Call:
+    """One request on a resource."""
+
+    request: web.BaseRequest
+    target: Target
+    query: dict[str, str]
+    options: Options
+
+    @property
+    def shape(self) -> Shape:
+        """What the answer is to look like."""
+        return shape(self.request.headers.get("Accept", ""))
+
+
+Answer = Awaitable[web.StreamResponse]
+_PARTS = ("status", "resize", "ephemeralcontainers")
+
+
 class ObjectHandlers:
     """The verbs on resources and subresources."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
-        self.render = Renderer(core)
-        self.watches = WatchStreams(core, self.render)
+        self.watches = WatchStreams(core)
 
-    async def dispatch(self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options) -> web.StreamResponse:
+    async def dispatch(self, call: Call) -> web.StreamResponse:
         """Answer a request on a resource."""
-        method = request.method
-        resource = target.resource
-        if target.subresource:
-            return await self._subresource(request, target, query, options)
-        if target.name:
-            if method in ("GET", "HEAD"):
-                return self._one(request, resource, self.core.entry(resource, target.place, target.name))
-            read_options(query, options, method)
-            if method == "PUT":
-                return await self._put(request, target, options)
-            if method == "PATCH":
-                return await self._patch(request, target, options)
-            if method == "DELETE":
-                return await self._delete(request, target, query, options)
+        target, method = call.target, call.request.method.replace("HEAD", "GET")
+        resource, place = target.resource, target.subresource
+        if place and place not in resource.subresources:
+            raise path_not_found()
+        if place in _PARTS:
+            place = "part"
+        elif not place:
+            place = "one" if target.name else "review" if resource.verbs == CREATE_ONLY else "all"
+        handler = _HANDLERS.get((place, method))
+        if handler is None:
             raise method_not_allowed()
-        if method == "POST":
-            return await self._create(request, target, query, options)
-        if resource.verbs == ("create",):
-            raise method_not_allowed()
-        if method in ("GET", "HEAD"):
-            return await self._list(request, target, query)
-        if method == "DELETE":
-            return await self._delete_collection(request, target, query, options)
-        raise method_not_allowed()
+        if method != "GET":
+            read_options(call.query, call.options, method)
+        return await handler(self, call)
 
-    # -- answers -----------------------------------------------------------------------------------------------------------------
-
-    def _one(
-        self, request: web.BaseRequest, resource: Resource, entry: Entry, status: int = 200, options: Options | None = None
-    ) -> web.Response:
-        wanted = shape(request.headers.get("Accept", ""))
-        response = self.render.one(resource, entry, wanted, status)
-        if options is not None and options.warnings:
-            warn(response, options.warnings)
+    def _one(self, call: Call, entry: Entry, status: int = 200) -> web.Response:
+        response = render.one(call.target.resource, entry, call.shape, status)
+        if call.options.warnings:
+            warn(response, call.options.warnings)
         return response
 
     # -- reads -------------------------------------------------------------------------------------------------------------------
 
-    async def _list(self, request: web.BaseRequest, target: Target, query: dict[str, str]) -> web.StreamResponse:
-        parsed = read.parse_query(target.resource, target.namespace, query)
-        wanted = shape(request.headers.get("Accept", ""))
-        if flag(query, "watch"):
-            return await self.watches.serve(request, target.resource, parsed, wanted)
-        page = read.list_page(self.core, target.resource, parsed)
-        return self.render.page(target.resource, page, wanted, query)
+    async def _get(self, call: Call) -> web.StreamResponse:
+        return self._one(call, self.core.entry(call.target.resource, call.target.place, call.target.name))
+
+    async def _list(self, call: Call) -> web.StreamResponse:
+        resource = call.target.resource
+        parsed = read.parse_query(resource, call.target.namespace, call.query)
+        if flag(call.query, "watch"):
+            return await self.watches.serve(call.request, resource, parsed, call.shape)
+        return render.page(resource, read.list_page(self.core, resource, parsed), call.shape, call.query)
 
     # -- writes ------------------------------------------------------------------------------------------------------------------
 
-    async def _create(self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options) -> web.StreamResponse:
-        resource = target.resource
-        read_options(query, options, request.method)
-        obj = await body_object(request, options)
-        if resource.verbs == ("create",):
-            return self.render.plain(await reviews.answer(self.core, target, obj, options), 201)
-        namespace = target.namespace
+    async def _review(self, call: Call) -> web.StreamResponse:
+        obj = await body_object(call.request, call.options)
+        return render.plain(await subresources.review(self.core, call.target.resource, call.target.place, obj, call.options), 201)
+
+    async def _create(self, call: Call) -> web.StreamResponse:
+        resource, namespace = call.target.resource, call.target.namespace
+        obj = await body_object(call.request, call.options)
         if resource.namespaced and namespace is None:
             meta = obj.get("metadata")
             namespace = meta.get("namespace") if isinstance(meta, dict) else None
             if not namespace:
                 raise method_not_allowed()
-        entry = await write.create(self.core, resource, namespace or "", obj, options)
-        return self._one(request, resource, entry, 201, options)
+        return self._one(call, await write.create(self.core, resource, namespace or "", obj, call.options), 201)
 
-    async def _put(self, request: web.BaseRequest, target: Target, options: Options) -> web.StreamResponse:
-        obj = await body_object(request, options)
-        entry, created = await write.replace(self.core, target.resource, target.place, target.name, obj, options, target.subresource)
-        return self._one(request, target.resource, entry, 201 if created else 200, options)
+    async def _put(self, call: Call) -> web.StreamResponse:
+        target, obj = call.target, await body_object(call.request, call.options)
+        entry, created = await write.replace(self.core, target.resource, target.place, target.name, obj, call.options, target.subresource)
+        return self._one(call, entry, 201 if created else 200)
 
-    async def _patch(self, request: web.BaseRequest, target: Target, options: Options) -> web.StreamResponse:
-        content_type = request.content_type
-        patch = patching.parse(target.resource, content_type, await request.read())
-        if options.force is not None and content_type != patching.APPLY_PATCH:
+    async def _patch(self, call: Call) -> web.StreamResponse:
+        target, kind = call.target, call.request.content_type
+        patch = patching.parse(target.resource, kind, await call.request.read())
+        if call.options.force is not None and kind != patching.APPLY_PATCH:
             raise invalid("PatchOptions", "meta.k8s.io", "", [field_forbidden("force", "may not be specified for non-apply patch")])
         entry, created = await patching.patch_object(
-            self.core, target.resource, target.place, target.name, content_type, patch, options, target.subresource
+            self.core, target.resource, target.place, target.name, kind, patch, call.options, target.subresource
         )
-        return self._one(request, target.resource, entry, 201 if created else 200, options)
+        return self._one(call, entry, 201 if created else 200)
 
-    async def _delete(self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options) -> web.StreamResponse:
-        wanted = await self._delete_options(request, query, options)
-        resource = target.resource
-        entry, gone = await deletion.delete(self.core, resource, target.place, target.name, options, wanted)
-        if gone and not resource.returns_deleted:
-            details: Obj = {"name": entry.name, "kind": resource.plural, "uid": entry.obj["metadata"]["uid"]}
-            if resource.group:
-                details["group"] = resource.group
-            return self.render.plain({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}, 200)
-        return self._one(request, resource, entry, 200, options)
+    async def _delete(self, call: Call) -> web.StreamResponse:
+        resource, wanted = call.target.resource, await self._delete_options(call)
+        entry, gone = await deletion.delete(self.core, resource, call.target.place, call.target.name, call.options, wanted)
+        if not gone or resource.returns_deleted:
+            return self._one(call, entry)
+        details: Obj = {"name": entry.name, "kind": resource.plural, "uid": entry.obj["metadata"]["uid"]}
+        if resource.group:
+            details["group"] = resource.group
+        return render.plain({"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "details": details}, 200)
 
-    async def _delete_options(self, request: web.BaseRequest, query: dict[str, str], options: Options) -> DeleteOptions:
-        wanted = deletion.parse_options(await body_object(request, options) if await request.read() else None, query)
-        options.dry_run = options.dry_run or wanted.dry_run
+    async def _delete_options(self, call: Call) -> DeleteOptions:
+        body = await body_object(call.request, call.options) if await call.request.read() else None
+        wanted = deletion.parse_options(body, call.query)
+        call.options.dry_run = call.options.dry_run or wanted.dry_run
         return wanted
 
-    async def _delete_collection(
-        self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options
-    ) -> web.StreamResponse:
-        resource = target.resource
-        if (resource.namespaced and target.namespace is None) or "deletecollection" not in resource.verbs:
+    async def _delete_collection(self, call: Call) -> web.StreamResponse:
+        resource, namespace = call.target.resource, call.target.namespace
+        if (resource.namespaced and namespace is None) or "deletecollection" not in resource.verbs:
             raise method_not_allowed()
-        read_options(query, options, request.method)
-        wanted = await self._delete_options(request, query, options)
-        parsed = read.parse_query(target.resource, target.namespace, query)
-        page = read.list_page(self.core, target.resource, parsed)
+        wanted = await self._delete_options(call)
+        page = read.list_page(self.core, resource, read.parse_query(resource, namespace, call.query))
         for entry in page.entries:  # the answer shows them as they were found
             try:
-                await deletion.delete(self.core, target.resource, entry.namespace, entry.name, options, wanted)
+                await deletion.delete(self.core, resource, entry.namespace, entry.name, call.options, wanted)
             except StatusError as err:
                 if err.code != 404:
                     raise
-        return self.render.page(target.resource, page, shape(request.headers.get("Accept", "")), query)
+        return render.page(resource, page, call.shape, call.query)
 
     # -- subresources ------------------------------------------------------------------------------------------------------------
 
-    async def _subresource(self, request: web.BaseRequest, target: Target, query: dict[str, str], options: Options) -> web.StreamResponse:
-        core, resource, sub, method = self.core, target.resource, target.subresource, request.method
-        if sub not in resource.subresources:
-            raise path_not_found()
-        read_options(query, options, method)
-        if sub in ("status", "resize", "ephemeralcontainers"):
-            if method in ("GET", "HEAD"):
-                return self._one(request, resource, core.entry(resource, target.place, target.name))
-            if method == "PUT":
-                return await self._put(request, target, options)
-            if method == "PATCH":
-                return await self._patch(request, target, options)
-            raise method_not_allowed()
-        if sub == "scale":
-            return await self._scale(request, target, options)
-        if sub == "log":
-            if method not in ("GET", "HEAD"):
-                raise method_not_allowed()
-            return await logs.serve(core, request, resource, (target.place, target.name), query)
-        if sub == "finalize":
-            if method != "PUT":
-                raise method_not_allowed()
-            entry = subresources.finalize(core, resource, target.name, await body_object(request, options), options)
-            return self._one(request, resource, entry)
-        if method != "POST":
-            raise method_not_allowed()
-        obj = await body_object(request, options)
-        if sub == "binding":
-            return self.render.plain(await subresources.bind(core, target.place, target.name, obj, options), 201)
-        if sub == "eviction":
-            return self.render.plain(await subresources.evict(core, target.place, target.name, obj, options), 201)
-        return self.render.plain(subresources.token(core, target.place, target.name, obj), 201)
+    async def _logs(self, call: Call) -> web.StreamResponse:
+        target = call.target
+        return await logs.serve(self.core, call.request, target.resource, (target.place, target.name), call.query)
 
-    async def _scale(self, request: web.BaseRequest, target: Target, options: Options) -> web.StreamResponse:
-        core, resource = self.core, target.resource
-        entry = core.entry(resource, target.place, target.name)
+    async def _finalize(self, call: Call) -> web.StreamResponse:
+        body = await body_object(call.request, call.options)
+        return self._one(call, subresources.finalize(self.core, call.target.resource, call.target.name, body, call.options))
+
+    async def _post(self, call: Call) -> web.StreamResponse:
+        """A binding, an eviction or a token."""
+        target, obj = call.target, await body_object(call.request, call.options)
+        if target.subresource == "token":
+            return render.plain(subresources.token(self.core, target.place, target.name, obj), 201)
+        act = subresources.bind if target.subresource == "binding" else subresources.evict
+        return render.plain(await act(self.core, target.place, target.name, obj, call.options), 201)
+
+    async def _scale(self, call: Call) -> web.StreamResponse:
+        resource, request = call.target.resource, call.request
+        entry = self.core.entry(resource, call.target.place, call.target.name)
         if request.method in ("GET", "HEAD"):
-            return self.render.plain(subresources.scale_of(resource, entry.obj), 200)
+            return render.plain(subresources.scale_of(resource, entry.obj), 200)
         if request.method == "PUT":
-            scale = await body_object(request, options)
-        elif request.method == "PATCH":
-            patch = patching.parse(resource, request.content_type, await request.read())
-            scale = patching.apply(resource, subresources.scale_of(resource, obj_of(entry, resource)), request.content_type, patch)
+            scale = await body_object(request, call.options)
         else:
-            raise method_not_allowed()
-        return self.render.plain(await subresources.write_scale(core, resource, target.place, target.name, scale, options), 200)
+            patch = patching.parse(resource, request.content_type, await request.read())
+            scale = patching.apply(resource, subresources.scale_of(resource, resource.obj(entry)), request.content_type, patch)
+        return render.plain(await subresources.write_scale(self.core, resource, entry, scale, call.options), 200)
+
+
+# (what the path names, method) -> who answers
+_HANDLERS: dict[tuple[str, str], Callable[[ObjectHandlers, Call], Answer]] = {
+    ("all", "GET"): ObjectHandlers._list,
+    ("all", "POST"): ObjectHandlers._create,
+    ("all", "DELETE"): ObjectHandlers._delete_collection,
+    ("review", "POST"): ObjectHandlers._review,
+    ("one", "GET"): ObjectHandlers._get,
+    ("one", "PUT"): ObjectHandlers._put,
+    ("one", "PATCH"): ObjectHandlers._patch,
+    ("one", "DELETE"): ObjectHandlers._delete,
+    ("part", "GET"): ObjectHandlers._get,
+    ("part", "PUT"): ObjectHandlers._put,
+    ("part", "PATCH"): ObjectHandlers._patch,
+    ("log", "GET"): ObjectHandlers._logs,
+    ("finalize", "PUT"): ObjectHandlers._finalize,
+    **{("scale", method): ObjectHandlers._scale for method in ("GET", "PUT", "PATCH")},
+    **{(part, "POST"): ObjectHandlers._post for part in ("binding", "eviction", "token")},
+}

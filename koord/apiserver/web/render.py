@@ -11,10 +11,8 @@ from aiohttp import web
 
 from koord.apiserver.errors import StatusError, bad_request, not_acceptable
 from koord.apiserver.store import Entry, Obj
-from koord.apiserver.wire import item_of, list_body, obj_of, raw_of
 
 if TYPE_CHECKING:
-    from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.read import Page
 
@@ -80,69 +78,66 @@ def respond(body: bytes, status: int = 200, headers: dict[str, str] | None = Non
     return web.Response(body=body, status=status, headers={**_HEADERS, **headers} if headers else _HEADERS)
 
 
-class Renderer:
-    """Turns entries into responses."""
+def plain(obj: Obj, status: int) -> web.Response:
+    """An object that does not come from the store."""
+    return respond(orjson.dumps(obj), status)
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
 
-    def plain(self, obj: Obj, status: int) -> web.Response:
-        """An object that does not come from the store."""
-        return respond(orjson.dumps(obj), status)
+def one(resource: Resource, entry: Entry, wanted: Shape, status: int) -> web.Response:
+    """One object."""
+    if wanted is PLAIN:
+        return respond(resource.raw(entry), status)
+    return _shaped(body(resource, entry, wanted), wanted, status)
 
-    def one(self, resource: Resource, entry: Entry, wanted: Shape, status: int) -> web.Response:
-        """One object."""
-        if wanted is PLAIN:
-            return respond(raw_of(entry, resource), status)
-        return self._shaped(self.body(resource, entry, wanted), wanted, status)
 
-    def _shaped(self, body: bytes, wanted: Shape, status: int) -> web.Response:
-        if wanted.yaml:
-            import yaml
+def _shaped(content: bytes, wanted: Shape, status: int) -> web.Response:
+    if wanted.yaml:
+        import yaml
 
-            text = yaml.dump(orjson.loads(body), Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=True)
-            return web.Response(body=text.encode(), status=status, headers={**_HEADERS, "Content-Type": "application/yaml"})
-        return respond(body, status)
+        text = yaml.dump(orjson.loads(content), Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=True)
+        return web.Response(body=text.encode(), status=status, headers={**_HEADERS, "Content-Type": "application/yaml"})
+    return respond(content, status)
 
-    def body(self, resource: Resource, entry: Entry, wanted: Shape) -> bytes:
-        """One object, serialised in the wanted shape."""
-        if wanted.as_ == "Table":
-            from koord.apiserver.tables.table import table
 
-            return orjson.dumps(table(resource, [obj_of(entry, resource)], wanted.version or "v1", {"resourceVersion": str(entry.rv)}))
-        if wanted.as_ == "PartialObjectMetadataList":
-            raise StatusError(406, "NotAcceptable", f"you requested {wanted.as_}, but the requested object is not a list ({resource.kind})")
-        if wanted.as_.startswith("PartialObjectMetadata"):
-            return partial(entry, resource, wanted.version or "v1")
-        return raw_of(entry, resource)
+def body(resource: Resource, entry: Entry, wanted: Shape) -> bytes:
+    """One object, serialised in the wanted shape."""
+    if wanted.as_ == "Table":
+        from koord.apiserver.tables.table import table
 
-    def page(self, resource: Resource, page: Page, wanted: Shape, query: dict[str, str]) -> web.Response:
-        """A list."""
-        if wanted.as_ == "Table":
-            from koord.apiserver.tables.table import table
+        return orjson.dumps(table(resource, [resource.obj(entry)], wanted.version or "v1", {"resourceVersion": str(entry.rv)}))
+    if wanted.as_ == "PartialObjectMetadataList":
+        raise _unlike(wanted, f"not a list ({resource.kind})")
+    if wanted.as_.startswith("PartialObjectMetadata"):
+        return partial(entry, resource, wanted.version or "v1")
+    return resource.raw(entry)
 
-            meta: Obj = {"resourceVersion": str(page.rv)}
-            if page.continue_:
-                meta["continue"] = page.continue_
-            if page.remaining is not None:
-                meta["remainingItemCount"] = page.remaining
-            include = query.get("includeObject", "")
-            if include not in _INCLUDED:
-                raise bad_request(f"unrecognized includeObject value: {include!r}; accepted: None, Metadata, Object")
-            objs = [obj_of(e, resource) for e in page.entries]
-            return respond(orjson.dumps(table(resource, objs, wanted.version or "v1", meta, include)))
-        if wanted.as_ == "PartialObjectMetadata":
-            raise StatusError(
-                406, "NotAcceptable", f"you requested {wanted.as_}, but the requested object is a list ({resource.list_kind})"
-            )
-        if wanted.as_.startswith("PartialObjectMetadata"):
-            version = wanted.version or "v1"
-            items = [partial(e, resource, version) for e in page.entries]
-            body = list_body(resource, items, page.rv, page.continue_, page.remaining)
-            head = f'{{"kind":"{resource.list_kind}","apiVersion":"{resource.api_version}"'.encode()
-            return respond(f'{{"kind":"PartialObjectMetadataList","apiVersion":"{_META}/{version}"'.encode() + body[len(head) :])
-        items = [item_of(e, resource) for e in page.entries]
-        return self._shaped(list_body(resource, items, page.rv, page.continue_, page.remaining), wanted, 200)
+
+def page(resource: Resource, page: Page, wanted: Shape, query: dict[str, str]) -> web.Response:
+    """A list."""
+    meta: Obj = {"resourceVersion": str(page.rv)}
+    if page.continue_:
+        meta["continue"] = page.continue_
+    if page.remaining is not None:
+        meta["remainingItemCount"] = page.remaining
+    version = wanted.version or "v1"
+    if wanted.as_ == "Table":
+        from koord.apiserver.tables.table import table
+
+        include = query.get("includeObject", "")
+        if include not in _INCLUDED:
+            raise bad_request(f"unrecognized includeObject value: {include!r}; accepted: None, Metadata, Object")
+        return respond(orjson.dumps(table(resource, [resource.obj(e) for e in page.entries], version, meta, include)))
+    if wanted.as_ == "PartialObjectMetadata":
+        raise _unlike(wanted, f"a list ({resource.list_kind})")
+    if wanted.as_ == "PartialObjectMetadataList":
+        items = b",".join(partial(e, resource, version) for e in page.entries)
+        head = orjson.dumps({"kind": "PartialObjectMetadataList", "apiVersion": f"{_META}/{version}", "metadata": meta})
+        return respond(head[:-1] + b',"items":[' + items + b"]}")
+    return _shaped(resource.listed([resource.raw(e) for e in page.entries], meta), wanted, 200)
+
+
+def _unlike(wanted: Shape, found: str) -> StatusError:
+    return StatusError(406, "NotAcceptable", f"you requested {wanted.as_}, but the requested object is {found}")
 
 
 def partial(entry: Entry, resource: Resource, version: str) -> bytes:

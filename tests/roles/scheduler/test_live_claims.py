@@ -197,7 +197,7 @@ def test_a_server_without_the_group_is_served_all_the_same(scheduler: Any, monke
 
     older = [resource for resource in builtin_resources() if resource.group != "resource.k8s.io"]
     monkeypatch.setattr("koord.apiserver.core.builtin_resources", lambda: iter(older))
-    rows = [row for row in CONTROLLERS if row.name != "resourceclaim"]
+    rows = {name: controller for name, controller in CONTROLLERS.items() if name != "resourceclaim"}
     monkeypatch.setattr("koord.apiserver.controllers.registry.CONTROLLERS", rows)
 
     async def run() -> None:
