@@ -86,7 +86,10 @@ class PromisesAreBacked(Invariant):
 
 
 class WhatIsLeftIsOffered(Invariant):
-    """When all is calm, a node that reports offers batch pods at least half of what its reports and the requests on it leave for sure."""
+    """When all is calm, a node that reports offers batch pods at least half of what its reports and the requests on it leave for sure.
+
+    Reports of a node whose clock is wrong look old, and so do those of all nodes to a manager with such a clock.
+    """
 
     reclaimed = PromisesAreBacked.reclaimed
     seconds = 55.0  # for which a node has left it, and reported
@@ -96,11 +99,14 @@ class WhatIsLeftIsOffered(Invariant):
         super().__init__(history)
         self._used: dict[str, list[tuple[float, int]]] = defaultdict(list)  # what the whole node used, by its reports
         self._asked: dict[str, float] = {}  # when what is requested of a node changed last
+        self._wrong: list[str] = []  # whose clock is
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket == NODE_METRIC and entry.new is not None and role_of(entry.author) in ("kubelet", "koordlet"):
             found = (((entry.new.get("status") or {}).get("nodeMetric") or {}).get("nodeUsage") or {}).get("resources") or {}
             self._used[entry.key].append((entry.time, parse_milli(found.get("cpu", "0"))))
+        elif entry.verb == "fault" and entry.key == "clock":
+            self._wrong.append(entry.text.partition(" of ")[2].partition(" ")[0])
         elif entry.bucket == "pod" and (node := node_of(entry.obj)):
             self._asked[node] = entry.time if bound_by(entry) or entry.new is None else self._asked.get(node, entry.time)
         return iter(())
@@ -108,10 +114,12 @@ class WhatIsLeftIsOffered(Invariant):
     def end(self) -> Iterator[str]:
         if not any(role_of(program) == "manager" for program in self.history.programs):
             return
+        if any(role_of(name) == "manager" for name in self._wrong):
+            return
         for name, node in sorted(self.history.of("node").items()):
             since = self.history.clock() - self.seconds * self.history.pace
             lately = [used for at, used in self._used[name] if at >= since]
-            if len(lately) < 2 or self._asked.get(name, since) > since:
+            if any(wrong.endswith(f"-{name}") for wrong in self._wrong) or len(lately) < 2 or self._asked.get(name, since) > since:
                 continue
             asked = sum(requests(pod).get("cpu", 0) for pod in self.pods_of(name))
             capacity = parse_milli(((node.get("status") or {}).get("capacity") or {}).get("cpu", "0"))
