@@ -45,9 +45,9 @@ class Given(NamedTuple):
 Allocation = tuple[Given, ...]
 
 
-def allocate(claims: Sequence[Wanted], pools: Sequence[Pool], used: Used) -> tuple[Allocation, ...] | None:
+def allocate(claims: Sequence[Wanted], stock: Stock, used: Used) -> tuple[Allocation, ...] | None:
     """One allocation for each claim, or None when there is none. Raises RequestError for what cannot be decided."""
-    search = _Search(claims, pools, used)
+    search = _Search(claims, stock, used)
     return tuple(tuple(given) for given in search.given) if search.claim(0) else None
 
 
@@ -59,23 +59,38 @@ class _Slot(NamedTuple):
     device: DeviceView
 
 
-class _Exhausted(Exception):
-    """Too many choices were tried."""
+class Stock:
+    """The devices of some pools in the order in which they are tried. Remembers which of them selectors take."""
+
+    __slots__ = ("_selected", "pools", "slots")
+
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        self.pools = tuple(pools)
+        devices = ((pool, device) for pool in self.pools for device in pool.devices if not device.conditions)
+        self.slots = tuple(_Slot(at, pool, device) for at, (pool, device) in enumerate(devices))
+        self._selected: dict[object, list[bool]] = {}
+
+    def selected(self, ask: Ask) -> Iterator[_Slot]:
+        """Those that class and request select; looked at one by one, as the first is often good enough. Raises RequestError."""
+        known = self._selected.setdefault(ask.selectors, [])
+        for at, slot in enumerate(self.slots):
+            if at == len(known):
+                known.append(ask.wants(slot.device.kind))
+            if known[at]:
+                yield slot
 
 
 class _Search:
-    def __init__(self, claims: Sequence[Wanted], pools: Sequence[Pool], used: Used) -> None:
+    def __init__(self, claims: Sequence[Wanted], stock: Stock, used: Used) -> None:
         self._claims = claims
-        self._pools = pools
+        self._pools = stock.pools
+        self._stock = stock
         self._used = used
         self.given: list[list[Given]] = [[] for _ in claims]
-        self._slots = [_Slot(0, pool, device) for pool in pools for device in pool.devices]
-        self._slots = [_Slot(at, pool, device) for at, (_, pool, device) in enumerate(self._slots)]
         self._choosing: dict[DeviceId, set[int]] = {}  # devices chosen in this search, with the claims that have them
         self._drawing: dict[DeviceId, dict[str, Amount]] = {}  # what this search takes of shared devices
         self._left: dict[PoolId, dict[tuple[str, str], Amount]] = {}  # of the counters of pools
         self._constraints = [[_Constraint(one) for one in claim.constraints] for claim in claims]
-        self._wanting: dict[tuple[int, str], list[_Slot]] = {}
         self._steps = 0
 
     # ---------------------------------------------------------------- the order of choices
@@ -103,7 +118,7 @@ class _Search:
         if not left:
             return self._request(claim, number + 1)
         failed: set[tuple[object, ...]] = set()
-        for slot in self._wanted(claim, ask):
+        for slot in self._stock.selected(ask):
             if slot.at < start:
                 continue
             alike = self._alike(slot)
@@ -122,7 +137,7 @@ class _Search:
                 raise RequestError(f"request {ask.label}: asks for all devices, but resource pool {pool.name} is currently being updated")
             if pool.problem:
                 raise RequestError(f"request {ask.label}: asks for all devices, but resource pool {pool.name} is invalid: {pool.problem}")
-        wanted = [slot for slot in self._wanted(claim, ask) if self._draws(ask, slot.device) is not None]
+        wanted = [slot for slot in self._stock.selected(ask) if self._draws(ask, slot.device) is not None]
         if not wanted or len(self.given[claim]) + len(wanted) > MOST_DEVICES:
             return False
         taken: list[_Slot] = []
@@ -136,15 +151,6 @@ class _Search:
         for slot in reversed(taken):
             self._give_back(claim, slot)
         return False
-
-    def _wanted(self, claim: int, ask: Ask) -> Iterator[_Slot]:
-        """Devices that class and request select, in order. Raises RequestError."""
-        known = self._wanting.get((claim, ask.label))
-        if known is not None:
-            return iter(known)
-        known = [slot for slot in self._slots if not slot.device.conditions and ask.wants(slot.device.kind)]
-        self._wanting[claim, ask.label] = known
-        return iter(known)
 
     def _alike(self, slot: _Slot) -> tuple[object, ...]:
         """Equal for devices of which one fails where the other did."""

@@ -41,6 +41,7 @@ class Claims(DeviceColumns):
         self.classes: dict[str, DeviceClass] = {}
         self.assumed: dict[str, Assumed] = {}
         self.class_version = 0
+        self.version = 0  # moves with every claim, template, class and assumption
         self._uses: dict[str, tuple[Use, ...]] = {}  # what counts now, by claim
         self._numbers: dict[bytes, int] = {}  # of specifications: equal ones have the same
         self._next = itertools.count(1)
@@ -76,6 +77,7 @@ class Claims(DeviceColumns):
         shown = new or old
         assert shown is not None
         key = f"{shown.metadata.namespace}/{shown.metadata.name}"
+        self.version += 1
         self.templates.pop(key, None)
         if new is not None:
             self.templates[key] = new
@@ -84,6 +86,7 @@ class Claims(DeviceColumns):
         """A DeviceClass."""
         shown = new or old
         assert shown is not None
+        self.version += 1
         self.classes.pop(shown.metadata.name, None)
         if new is not None:
             self.classes[shown.metadata.name] = new
@@ -107,6 +110,7 @@ class Claims(DeviceColumns):
 
     def _count(self, key: str) -> None:
         """Bring the devices in use up to date for one claim."""
+        self.version += 1
         mine, claim = self.assumed.get(key), self.claims.get(key)
         shown = claim.status.allocation if claim is not None else None
         now = mine.uses if mine is not None else uses(shown)

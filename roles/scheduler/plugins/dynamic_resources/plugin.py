@@ -62,6 +62,7 @@ class DynamicResources(
         self.reads = self.score_reads = NODE_CHANGED | self.book.kind
         self._verdicts: dict[Hashable, Verdict] = {}
         self._reasons: list[str] = []
+        self._last: tuple[PodInfo | None, int, Plan] = (None, 0, NOTHING)  # it is asked for in every step of a cycle
         self._carried: dict[str, Carried] = {}
         self._releases = Releases(handle, self.book)
         self._writer = Writer(handle, self.book)
@@ -117,10 +118,14 @@ class DynamicResources(
         """What the pod's claims want now."""
         if not pod.shape.template.spec.resource_claims or pod.reservation:
             return NOTHING  # claims are allocated for the pods that use a reservation
-        try:
-            return plan(pod, self.book, supposed=self._supposed)
-        except Waiting as waiting:
-            return NOTHING._replace(digest=("refused", str(waiting)), refusal=str(waiting))
+        known, version, found = self._last
+        if known is not pod or version != self.book.version:
+            try:
+                found = plan(pod, self.book, supposed=self._supposed)
+            except Waiting as waiting:
+                found = NOTHING._replace(digest=("refused", str(waiting)), refusal=str(waiting))
+            self._last = (pod, self.book.version, found)
+        return found
 
     def shape_key(self, pod: PodInfo) -> Hashable:
         return self._plan(pod).digest if pod.shape.template.spec.resource_claims else None
@@ -158,7 +163,7 @@ class DynamicResources(
 
     def _judged(self, found: Plan, slot: int) -> Verdict:
         try:
-            allocations = allocate(found.wanted, self.book.inventory(slot).pools, self.book)
+            allocations = allocate(found.wanted, self.book.inventory(slot).stock, self.book)
         except RequestError as failure:
             return self._code(str(failure)), 0.0
         return (_FULL, 0.0) if allocations is None else (0, _preference(found, allocations))
@@ -214,7 +219,7 @@ class DynamicResources(
         if not found.keys:
             return SUCCESS
         try:
-            allocations = allocate(found.wanted, self.book.inventory(slot).pools, self.book)
+            allocations = allocate(found.wanted, self.book.inventory(slot).stock, self.book)
         except RequestError as failure:
             return unschedulable(str(failure))
         if allocations is None:
