@@ -24,7 +24,6 @@ BIG = f'device.capacity["{DRIVER}"].memory.compareTo(quantity("40Gi")) >= 0'
 class ClaimServer(StubClient):
     """Takes patches of claims as well, and shows them a moment later."""
 
-
     async def patch(self, kind: Kind, name: str, body: Any, namespace: str | None = None, **_: Any) -> dict[str, Any]:
         if kind != RESOURCECLAIMS:
             return {}
