@@ -79,6 +79,11 @@ def wanted(rng: random.Random, name: str, driver: str) -> Obj:
     return request(name, *selectors(), cls=driver, **more())
 
 
+def single(asked: Obj) -> bool:
+    """Whether a request is for one device."""
+    return all(one.get("count", 1) == 1 and "allocationMode" not in one for one in asked.get("firstAvailable") or [asked["exactly"]])
+
+
 def world(seed: int) -> tuple[Obj, list[Obj], list[Obj]]:
     """A node's name, its slices, and the claims of one pod."""
     rng = random.Random(seed)
@@ -88,7 +93,8 @@ def world(seed: int) -> tuple[Obj, list[Obj], list[Obj]]:
     claims = []
     for number in range(rng.randint(1, 2)):
         requests = [wanted(rng, f"r{at}", driver) for at in range(rng.randint(1, 3))]
-        key = rng.choice(("matchAttribute", "distinctAttribute"))
+        # of several devices of one request kube-scheduler compares the last one only, other than the API says
+        key = rng.choice(("matchAttribute", "distinctAttribute") if all(map(single, requests)) else ("matchAttribute",))
         more: Obj = {"constraints": [{key: f"{driver}/numa"}]} if rng.random() < 0.3 else {}
         claims.append(claim(f"w{seed}-{number}", *requests, **more))
     return {"name": name, "driver": driver}, slices, claims
