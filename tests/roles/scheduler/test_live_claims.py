@@ -265,7 +265,12 @@ def test_the_claim_of_extended_resources_goes_when_its_pod_is_not_bound(schedule
             monkeypatch.setattr(live.app.queue, "_initial_backoff", 0.05)
             await live.pod("p", **gpus("1"))
             assert await live.bound("p") == "n"
-            left = [claim["metadata"]["name"] for claim in (await live.client.list(RESOURCECLAIMS)).items]
+            left: list[str] = []
+            for _ in range(400):
+                left = [claim["metadata"]["name"] for claim in (await live.client.list(RESOURCECLAIMS)).items]
+                if len(left) == 1:
+                    break
+                await asyncio.sleep(0.02)
             assert len(seen[0]) == len(left) == 1
             assert seen[0] != left
             told = (await live.get("p"))["status"]["extendedResourceClaimStatus"]

@@ -65,6 +65,7 @@ class DynamicResources(
         self._reasons: list[str] = []
         self._last: tuple[PodInfo | None, int, Plan] = (None, 0, NOTHING)  # it is asked for in every step of a cycle
         self._carried: dict[str, Carried] = {}
+        self._written: set[str] = set()  # pods of which claims were written, or are being written
         self._releases = Releases(handle, self.book)
         self._writer = Writer(handle, self.book)
         handle.shared["backed resources"] = self.book.backed  # NodeResourcesFit leaves them to the devices of nodes without them
@@ -265,9 +266,12 @@ class DynamicResources(
         carried = self._carried.pop(ctx.pod.uid, None)
         if carried is None:
             return
-        for key in (*carried.open, carried.own):
-            self.book.forget(key, carried.uid)
-        self._releases.release(carried)
+        if carried.uid not in self._written:
+            for key in carried.open:
+                self.book.forget(key, carried.uid)
+            return
+        self._written.discard(carried.uid)
+        self._releases.release(carried)  # what was written counts until it is given back
 
     def placed(self, ctx: CycleContext, slot: int) -> Sequence[Term]:
         carried = self._carried.get(ctx.pod.uid)
@@ -280,6 +284,7 @@ class DynamicResources(
         carried = self._carried.get(ctx.pod.uid)
         if carried is None:
             return SUCCESS
+        self._written.add(carried.uid)
         for key in carried.keys:
             failure = await self._writer.write(key, carried)
             if failure:
@@ -295,6 +300,7 @@ class DynamicResources(
     def post_bind(self, ctx: CycleContext, node: str) -> None:
         if not self._supposed:  # a what-if takes pods back after they were bound
             self._carried.pop(ctx.pod.uid, None)
+            self._written.discard(ctx.pod.uid)
 
     def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
         return (("releases", self._releases.run),)

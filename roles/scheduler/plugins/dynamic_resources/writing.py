@@ -156,12 +156,16 @@ class Releases:
 
     def release(self, carried: Carried) -> None:
         """A pod was not bound: its claims are not reserved for it, and those that were allocated for it are not allocated."""
-        for key in carried.keys if self._handle.client is not None else ():
+        for key in carried.keys:
             claim = self._book.claims.get(key)
             if claim is not None:
                 self._waiting[key, carried.uid] = (claim.metadata.uid, key in carried.open)
+            else:
+                self._book.forget(key, carried.uid)
         if carried.made:
             self.delete(carried.own, carried.made)
+        elif carried.own:
+            self._book.forget(carried.own, carried.uid)
         self._wake.set()
 
     def delete(self, key: str, uid: str) -> None:
@@ -193,6 +197,16 @@ class Releases:
                     self._wake.set()
                     continue
                 self._waiting.pop((key, pod), None)
+                self._given_back(key, pod)
+
+    def _given_back(self, key: str, pod: str) -> None:
+        """What was assumed of a claim is no more; nobody else tells of it where nothing had been written."""
+        mine = self._book.assumed.get(key)
+        if mine is not None and pod in (mine.pod, _DELETE):
+            self._book.forget(key, mine.pod)
+            self._handle.wake(
+                lambda pod: bool(pod.shape.template.spec.resource_claims or pod.shape.amounts.keys() & self._book.backed), True
+            )
 
     async def _one(self, key: str, pod: str, uid: str, free: bool) -> None:
         client, (namespace, _, name) = self._handle.client, key.partition("/")
