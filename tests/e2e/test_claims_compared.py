@@ -170,6 +170,10 @@ def test_the_same_devices_as_kube_scheduler(tmp_path: Path) -> None:
         finally:
             process.terminate()
             process.wait(20)
-    differing = {seed: (answer, ours(seed)) for seed, answer in found.items() if answer != ours(seed)}
+    answers = {seed: ours(seed) for seed in seeds}
+    differing = {seed: (answer, answers[seed]) for seed, answer in found.items() if answer is not None and answer != answers[seed]}
     assert not differing, differing
+    # kube-scheduler gives a pod up when a request for all devices meets a constraint; the next alternative may do
+    more = [seed for seed, answer in found.items() if answer is None and answers[seed] is not None]
+    assert len(more) <= len(seeds) / 50, more
     assert sum(answer is not None for answer in found.values()) > len(seeds) / 4

@@ -23,6 +23,7 @@ from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Feed, PostFilterResult, Rejection
 from roles.scheduler.framework.normalize import Proportional
 from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status, error, unresolvable, unschedulable
+from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.dynamic_resources.allocator import Allocation, allocate
 from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims, terms_of
 from roles.scheduler.plugins.dynamic_resources.extended import Extended, extended
@@ -158,6 +159,9 @@ class DynamicResources(
             for index in np.flatnonzero((codes == 0) & ctx.cluster.alive[slots]).tolist():
                 codes[index] = self._verdict(ctx.pod, found, slots.item(index))[0]
         return codes
+
+    def tally(self, ctx: CycleContext) -> Tally:
+        return FIXED  # devices are free when claims are given back, not when pods leave
 
     def _verdict(self, pod: PodInfo, found: Plan, slot: int) -> Verdict:
         """Whether the claims can be allocated on a node; asked once for nodes that are alike."""
