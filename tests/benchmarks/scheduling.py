@@ -130,7 +130,7 @@ class StubClient:
 def body_of(pod: Pod) -> str:
     """A pod as the watch shows it, with a place for its node."""
     spec = {**msgspec.to_builtins(pod.spec), "nodeName": ""}
-    return encode({"metadata": msgspec.to_builtins(pod.metadata), "spec": spec, "status": {}}).decode()
+    return encode({"metadata": msgspec.to_builtins(pod.metadata), "spec": spec, "status": msgspec.to_builtins(pod.status)}).decode()
 
 
 class Ran(NamedTuple):
@@ -193,12 +193,14 @@ def run_app(
     journal: bool = True,
     seed: int | None = None,
     bound: int | None = None,
+    stub: type[StubClient] = StubClient,
 ) -> Ran:
     """Bind all pods; `before` puts objects in that are there already, `beside` runs until all are bound. `log` is the folder of a decision
-    log, with what a replay needs unless `journal` says no. `seed` decides ties; `bound` pods are waited for, by default all."""
+    log, with what a replay needs unless `journal` says no. `seed` decides ties; `bound` pods are waited for, by default all; `stub` is the
+    API server."""
     informers = Informers()
     bodies = {f"{pod.metadata.namespace}/{pod.metadata.name}": body_of(pod) for pod in pods}
-    client = StubClient(informers, bodies)
+    client = stub(informers, bodies)
 
     async def run() -> Ran:
         async with running(nodes, client, profile, before, log=log, journal=journal, seed=seed) as app:

@@ -132,3 +132,28 @@ def test_a_claim_whose_pod_cannot_be_bound_is_free_again(server: real_apiserver.
             await client.delete(PODS, "own", "default", grace_period_seconds=0)
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-13")
+def test_claims_of_extended_resources_pass_the_servers_validation(server: real_apiserver.RealApiServer) -> None:
+    async def run() -> None:
+        async with Client(server.client_config()) as client, running_app(client, server.url) as live:
+            await live.node("n3")
+            await client.patch(NODES, "n3", {"spec": {"taints": None}})
+            expression = 'device.driver == "card.example.com"'
+            kind = device_class("card", expression, extendedResourceName="example.com/card")
+            for item in (kind, slice_of("n3", device("d-0"), device("d-1"), driver="card.example.com")):
+                assert await create(client, item)
+            resources = {"requests": {"example.com/card": "2"}, "limits": {"example.com/card": "2"}}
+            container = {"name": "main", "image": "i", "resources": resources}
+            pod = await live.pod("cards", containers=[container])
+            assert await live.bound("cards") == "n3"
+            told = (await live.get("cards"))["status"]["extendedResourceClaimStatus"]
+            assert told["requestMappings"] == [
+                {"containerName": "main", "resourceName": "example.com/card", "requestName": "container-0-request-0"},
+            ]  # fmt: skip
+            found = await client.get(RESOURCECLAIMS, told["resourceClaimName"], "default")
+            assert results(found) == ["container-0-request-0=n3/d-0", "container-0-request-0=n3/d-1"]
+            assert found["status"]["reservedFor"] == [{"resource": "pods", "name": "cards", "uid": pod["metadata"]["uid"]}]
+
+    asyncio.run(run())

@@ -48,7 +48,7 @@ UNREACHED = {
     "koord-scheduler-device-plugins: patch nodes": "gate DevicePluginAdaption; tests/roles/scheduler/device",
     "koord-scheduler: patch persistentvolumes,persistentvolumeclaims": "volumes; tests/roles/scheduler/plugins/test_volumes.py",
     "koord-scheduler: create,patch,delete resourceclaims": "claims; tests/roles/scheduler/test_live_claims.py",
-    "koord-scheduler: patch resourceclaims/status": "claims; tests/roles/scheduler/test_live_claims.py",
+    "koord-scheduler: patch resourceclaims/status,resourceclaims/binding": "claims; tests/roles/scheduler/test_live_claims.py",
     "koord-scheduler: create tokenreviews": "secure port; tests/roles/scheduler",
     "koord-scheduler: create subjectaccessreviews": "secure port; tests/roles/scheduler",
     "koord-descheduler: list,watch clonesets,statefulsets": "OpenKruise; tests/roles/descheduler",

@@ -18,6 +18,9 @@ from koord.apiserver.cel.environment import BOOL, DYN, CelError, Environment, Pr
 MAX_LENGTH = 10 * 1024  # characters of one selector
 _INDEXED = re.compile(r"""\[\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\]""")
 _ASKED = re.compile(r"""(?:"([^"\\]*)"|'([^'\\]*)')\s+in\s""")
+_PLACE = r"""\bdevice\.(attributes|capacity)\[\s*(?:"([^"\\]*)"|'([^'\\]*)')\s*\]"""
+_READ = re.compile(_PLACE + r"""\.\??([A-Za-z_]\w*)""")
+_HAD = re.compile(r"""(?:"([^"\\]*)"|'([^'\\]*)')\s+in\s+""" + _PLACE)
 _FIELDS = re.compile(r"\bdevice\s*\.\s*\??([A-Za-z_]\w*)")
 _KNOWN = frozenset({"driver", "attributes", "capacity", "allowMultipleAllocations"})
 
@@ -29,15 +32,30 @@ def _environment() -> Environment:
     return Environment({"device": DYN}, devices=True)
 
 
-class Selector:
-    """One compiled expression. `named` are the domains that it indexes."""
+Read = tuple[str, str, str]
+"""("attributes" or "capacity", domain, name)"""
 
-    __slots__ = ("_program", "expression", "named")
+
+def _reads(expression: str) -> tuple[Read, ...] | None:
+    """All that an expression can look at of attributes and capacities; None where the text does not tell."""
+    found = {(part, one or other, name) for part, one, other, name in _READ.findall(expression)}
+    found |= {(part, one or other, first or second) for first, second, part, one, other in _HAD.findall(expression)}
+    rest = _HAD.sub(" ", _READ.sub(" ", expression))
+    hidden = "attributes" in rest or "capacity" in rest or re.search(r"\bdevice\b(?!\s*\.)", rest)
+    return None if hidden else tuple(sorted(found))
+
+
+class Selector:
+    """One compiled expression. `named` are the domains that it indexes, `reads` is all that it looks at beside the driver and whether
+    several may use the device (None: anything)."""
+
+    __slots__ = ("_program", "expression", "named", "reads")
 
     def __init__(self, expression: str, program: Program) -> None:
         self.expression = expression
         self._program = program
         asked = {a or b for a, b in _ASKED.findall(expression)}
+        self.reads = _reads(expression)
         self.named = frozenset({a or b for a, b in _INDEXED.findall(expression)} - asked)
 
     def matches(self, device: Mapping[str, Any]) -> bool:

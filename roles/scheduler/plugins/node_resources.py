@@ -7,13 +7,14 @@ number, so flooring a float64 quotient equals integer division.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from koord.api import names
+from koord.api.kinds import DEVICECLASSES
 from koord.decisions.record import NOBODY_OFFERS, Term
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import HUNDRED, ONE, ZERO, Vector, constant
@@ -31,6 +32,9 @@ _TOO_MANY_PODS = 1
 _NEVER_FITS = 1 << 60
 _HALF = constant(0.5)
 _FIFTY = constant(50.0)
+RESOURCE_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
+"""What the resource of a device class by its own name begins with."""
+_NONE: Mapping[str, str] = {}
 # Over how many cards a request is spread: DeviceShare finds them in the node's Device. What a node offers of it is no amount that is
 # used up, and only nodes of managers with a gate that is off by default offer it at all.
 _COUNTED_BY_CARD = frozenset({names.RESOURCE_GPU_SHARED})
@@ -141,7 +145,10 @@ class NodeResourcesFit(PreFilter, Filter, Score):
         cluster = ctx.cluster
         lacks = np.less(cluster.pod_slots[rows], ONE)
         for resource, amount in self._wanted(ctx):
-            np.logical_or(lacks, np.less(cluster.free[resource][rows], amount), out=lacks)
+            short = np.less(cluster.free[resource][rows], amount)
+            if self._backed and cluster.vocabulary.resources[resource] in self._backed:
+                short &= cluster.allocatable[resource][rows] > 0
+            np.logical_or(lacks, short, out=lacks)
         return lacks
 
     def must_fit(self, pod: PodInfo) -> Sequence[int]:
@@ -150,17 +157,29 @@ class NodeResourcesFit(PreFilter, Filter, Score):
             names_of = self.handle.cluster.vocabulary.resources
             known = tuple(resource for resource, amount in pod.shape.requests if amount > 0 and not self._ignores(names_of[resource]))
             pod.shape.memo[self, "must fit"] = known
-        return known
+        if not self._backed:
+            return known
+        names_of = self.handle.cluster.vocabulary.resources
+        return tuple(resource for resource in known if names_of[resource] not in self._backed)
+
+    @property
+    def _backed(self) -> Mapping[str, str]:
+        """Extended resources for which nodes that have none of them may give devices (DynamicResources)."""
+        found: Mapping[str, str] = self.handle.shared.get("backed resources", _NONE)
+        return found
 
     def tally(self, ctx: CycleContext) -> Tally:
-        return _FitTally(ctx.cluster, self._wanted(ctx))
+        return _FitTally(ctx.cluster, self._wanted(ctx), self._backed)
 
     def room(self, ctx: CycleContext) -> Vector:
         cluster = ctx.cluster
         room = np.floor(np.maximum(cluster.pod_slots, 0.0))
         for resource, amount in self._wanted(ctx):
             if amount > 0:
-                np.minimum(room, np.floor(np.maximum(cluster.free[resource], 0.0) / amount), out=room)
+                fitting = np.floor(np.maximum(cluster.free[resource], 0.0) / amount)
+                if self._backed and cluster.vocabulary.resources[resource] in self._backed:
+                    fitting = np.where(cluster.allocatable[resource] > 0, fitting, np.inf)
+                np.minimum(room, fitting, out=room)
         return room
 
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
@@ -176,7 +195,9 @@ class NodeResourcesFit(PreFilter, Filter, Score):
     def explain(self, ctx: CycleContext) -> Sequence[Term]:
         """Requests that no pod's leaving helps: there is no node that offers any of it."""
         cluster = ctx.cluster
-        missing = (resource for resource, amount in self._wanted(ctx) if amount > 0 and not (cluster.allocatable[resource] > 0).any())
+        names_of, backed = cluster.vocabulary.resources, self._backed
+        asked = (resource for resource, amount in self._wanted(ctx) if amount > 0 and names_of[resource] not in backed)
+        missing = (resource for resource in asked if not (cluster.allocatable[resource] > 0).any())
         return [Term(f"{cluster.vocabulary.resources[resource]}: {NOBODY_OFFERS}", 0, unit="base units") for resource in missing]
 
     # ---------------------------------------------------------------- score
@@ -228,13 +249,19 @@ class NodeResourcesFit(PreFilter, Filter, Score):
             Subscription(ASSIGNED_POD, Action.DELETE | Action.SCALE_DOWN, _frees_something),
             Subscription(UNSCHEDULED_POD, Action.SCALE_DOWN),
             Subscription(NODE, Action.ADD | Action.UPDATE_ALLOCATABLE, self._might_fit),
+            Subscription(DEVICECLASSES.kind, Action.ADD | Action.UPDATE, _stands_for_something),
         )
 
     def _might_fit(self, pod: PodInfo, event: ClusterEvent) -> bool:
         view = event.new
         if view is None:
             return False
-        wanted = ((name, amount) for name, amount in pod.shape.amounts.items() if not self._ignores(name))
+        backed = self._backed
+        wanted = (
+            (name, amount)
+            for name, amount in pod.shape.amounts.items()
+            if not self._ignores(name) and (name not in backed or view.allocatable.get(name, 0))
+        )
         if any(amount > view.allocatable.get(name, 0) for name, amount in wanted):
             return False
         if event.old is None:
@@ -246,7 +273,9 @@ class NodeResourcesFit(PreFilter, Filter, Score):
 class _FitTally(Tally):
     """What pods request of the resources that count, after the pods themselves."""
 
-    def __init__(self, cluster: Cluster, wanted: Sequence[tuple[int, Vector]]) -> None:
+    def __init__(self, cluster: Cluster, wanted: Sequence[tuple[int, Vector]], backed: Mapping[str, str]) -> None:
+        names_of = cluster.vocabulary.resources
+        self._devices = frozenset(resource for resource, _ in wanted if backed and names_of[resource] in backed)
         self.size = 1 + len(wanted)
         self._cluster = cluster
         self._wanted = wanted
@@ -262,16 +291,29 @@ class _FitTally(Tally):
     def passes(self, slots: NDArray[np.intp], freed: Vector) -> NDArray[np.bool_]:
         result: NDArray[np.bool_] = np.greater_equal(np.add(self._cluster.pod_slots[slots], freed[0]), ONE)
         for index, (resource, amount) in enumerate(self._wanted, 1):
-            np.logical_and(result, np.greater_equal(np.add(self._cluster.free[resource][slots], freed[index]), amount), out=result)
+            enough = np.greater_equal(np.add(self._cluster.free[resource][slots], freed[index]), amount)
+            if resource in self._devices:
+                enough |= self._cluster.allocatable[resource][slots] <= 0
+            np.logical_and(result, enough, out=result)
         return result
 
     def codes(self, slots: NDArray[np.intp], freed: Vector) -> NDArray[np.int64]:
         cluster = self._cluster
         codes: NDArray[np.int64] = np.where(cluster.pod_slots[slots] + freed[0] < 1.0, _TOO_MANY_PODS, 0).astype(np.int64)
         for index, (resource, amount) in enumerate(self._wanted):
-            codes |= np.where(cluster.free[resource][slots] + freed[index + 1] < amount, 2 << index, 0)
-            codes |= np.where(cluster.allocatable[resource][slots] < amount, _NEVER_FITS, 0)
+            given = cluster.allocatable[resource][slots]
+            counts = given > 0 if resource in self._devices else True
+            codes |= np.where((cluster.free[resource][slots] + freed[index + 1] < amount) & counts, 2 << index, 0)
+            codes |= np.where((given < amount) & counts, _NEVER_FITS, 0)
         return codes
+
+
+def _stands_for_something(pod: PodInfo, event: ClusterEvent) -> bool:
+    """Whether a device class is for an extended resource that the pod wants."""
+    if event.new is None:
+        return True
+    names_of = (event.new.spec.extended_resource_name, f"{RESOURCE_DEVICE_CLASS}{event.new.metadata.name}")
+    return any(name in pod.shape.amounts for name in names_of)
 
 
 def _frees_something(pod: PodInfo, event: ClusterEvent) -> bool:

@@ -211,3 +211,69 @@ def test_a_server_without_the_group_is_served_all_the_same(scheduler: Any, monke
             assert not (await live.get("p"))["spec"].get("nodeName")
 
     asyncio.run(run())
+
+
+def gpus(count: str) -> Obj:
+    resources = {"cpu": "100m", "example.com/gpu": count}
+    return {"containers": [{"name": "main", "image": "i", "resources": {"requests": resources, "limits": {"example.com/gpu": count}}}]}
+
+
+@pytest.mark.feature("SCH-DRA-13")
+def test_an_extended_resource_is_given_as_devices_where_the_node_has_none_of_it(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("devices")
+            await live.pod("p", **gpus("2"))
+            assert "Insufficient example.com/gpu" in (await live.refused("p"))["message"]
+            await make(live, slice_of("devices", device("gpu-0"), device("gpu-1"), device("gpu-2")))
+            await make(live, device_class(extendedResourceName="example.com/gpu"))
+            assert await live.bound("p") == "devices"
+            shown = await live.get("p")
+            told = shown["status"]["extendedResourceClaimStatus"]
+            wanted = {"containerName": "main", "resourceName": "example.com/gpu", "requestName": "container-0-request-1"}
+            assert told["requestMappings"] == [wanted]
+            found = await live.client.get(RESOURCECLAIMS, told["resourceClaimName"], "default")
+            assert results(found) == ["container-0-request-1=devices/gpu-0", "container-0-request-1=devices/gpu-1"]
+            assert found["metadata"]["annotations"] == {"resource.kubernetes.io/extended-resource-claim": "true"}
+            assert found["status"]["reservedFor"] == [{"resource": "pods", "name": "p", "uid": shown["metadata"]["uid"]}]
+            await live.pod("more", **gpus("2"))
+            assert "cannot allocate all claims" in (await live.refused("more"))["message"]
+            await live.node("plugin", allocatable={"example.com/gpu": "2"})
+            assert await live.bound("more") == "plugin"
+            assert "extendedResourceClaimStatus" not in (await live.get("more"))["status"]
+            await live.client.delete(PODS, "p", "default", grace_period_seconds=0)
+            await live.pod("third", **gpus("3"))
+            assert await live.bound("third") == "devices"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-13")
+def test_the_claim_of_extended_resources_goes_when_its_pod_is_not_bound(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            await make(live, slice_of("n", device("gpu-0")), device_class(extendedResourceName="example.com/gpu"))
+            binder = live.app.engine.frameworks["koord-scheduler"].plugins["DefaultBinder"]
+            bind, seen = binder.bind, []
+
+            async def refusing(ctx: Any, node: str) -> Status:
+                seen.append([claim["metadata"]["name"] for claim in (await live.client.list(RESOURCECLAIMS)).items])
+                return error("refused for once") if len(seen) == 1 else await bind(ctx, node)
+
+            monkeypatch.setattr(binder, "bind", refusing)
+            monkeypatch.setattr(live.app.queue, "_initial_backoff", 0.05)
+            await live.pod("p", **gpus("1"))
+            assert await live.bound("p") == "n"
+            left: list[str] = []
+            for _ in range(400):
+                left = [claim["metadata"]["name"] for claim in (await live.client.list(RESOURCECLAIMS)).items]
+                if len(left) == 1:
+                    break
+                await asyncio.sleep(0.02)
+            assert len(seen[0]) == len(left) == 1
+            assert seen[0] != left
+            told = (await live.get("p"))["status"]["extendedResourceClaimStatus"]
+            assert told["resourceClaimName"] == left[0]
+
+    asyncio.run(run())

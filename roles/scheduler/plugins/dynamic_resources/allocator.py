@@ -45,9 +45,9 @@ class Given(NamedTuple):
 Allocation = tuple[Given, ...]
 
 
-def allocate(claims: Sequence[Wanted], pools: Sequence[Pool], used: Used) -> tuple[Allocation, ...] | None:
+def allocate(claims: Sequence[Wanted], stock: Stock, used: Used) -> tuple[Allocation, ...] | None:
     """One allocation for each claim, or None when there is none. Raises RequestError for what cannot be decided."""
-    search = _Search(claims, pools, used)
+    search = _Search(claims, stock, used)
     return tuple(tuple(given) for given in search.given) if search.claim(0) else None
 
 
@@ -59,23 +59,40 @@ class _Slot(NamedTuple):
     device: DeviceView
 
 
-class _Exhausted(Exception):
-    """Too many choices were tried."""
+class Stock:
+    """The devices of some pools in the order in which they are tried. Remembers which of them selectors take."""
+
+    __slots__ = ("_selected", "pools", "slots")
+
+    def __init__(self, pools: Sequence[Pool]) -> None:
+        self.pools = tuple(pools)
+        devices = ((pool, device) for pool in self.pools for device in pool.devices if not device.conditions)
+        self.slots = tuple(_Slot(at, pool, device) for at, (pool, device) in enumerate(devices))
+        self._selected: dict[object, list[bool]] = {}
+
+    def selected(self, ask: Ask) -> Iterator[_Slot]:
+        """Those that class and request select; looked at one by one, as the first is often good enough. Raises RequestError."""
+        known = self._selected.setdefault(ask.selectors, [])
+        for at, slot in enumerate(self.slots):
+            if at == len(known):
+                known.append(ask.wants(slot.device.kind))
+            if known[at]:
+                yield slot
 
 
 class _Search:
-    def __init__(self, claims: Sequence[Wanted], pools: Sequence[Pool], used: Used) -> None:
+    def __init__(self, claims: Sequence[Wanted], stock: Stock, used: Used) -> None:
         self._claims = claims
-        self._pools = pools
+        self._pools = stock.pools
+        self._stock = stock
         self._used = used
         self.given: list[list[Given]] = [[] for _ in claims]
-        self._slots = [_Slot(0, pool, device) for pool in pools for device in pool.devices]
-        self._slots = [_Slot(at, pool, device) for at, (_, pool, device) in enumerate(self._slots)]
         self._choosing: dict[DeviceId, set[int]] = {}  # devices chosen in this search, with the claims that have them
         self._drawing: dict[DeviceId, dict[str, Amount]] = {}  # what this search takes of shared devices
+        self._sharers: dict[DeviceId, int] = {}
         self._left: dict[PoolId, dict[tuple[str, str], Amount]] = {}  # of the counters of pools
         self._constraints = [[_Constraint(one) for one in claim.constraints] for claim in claims]
-        self._wanting: dict[tuple[int, str], list[_Slot]] = {}
+        self._failed: set[tuple[object, ...]] = set()  # what was found not to lead anywhere
         self._steps = 0
 
     # ---------------------------------------------------------------- the order of choices
@@ -88,7 +105,23 @@ class _Search:
         requests = self._claims[claim].requests
         if number >= len(requests):
             return self.claim(claim + 1)
-        return any(self._serve(claim, number, ask) for ask in requests[number])
+        state = (claim, number, self._state(claim))
+        if state in self._failed:
+            return False
+        if any(self._serve(claim, number, ask) for ask in requests[number]):
+            return True
+        self._failed.add(state)
+        return False
+
+    def _state(self, claim: int) -> tuple[object, ...]:
+        """All on which it depends whether the rest can be served: equal when the same sorts of devices are chosen, whoever has them."""
+        chosen = sorted(
+            repr((number, given.device.id) if given.ask.admin else given.device.id if given.device.kind.multiple else _sort(given.device))
+            for number, given_to in enumerate(self.given)
+            for given in given_to
+        )
+        drawn = sorted((device, *sorted(amounts.items())) for device, amounts in self._drawing.items())
+        return tuple(chosen), repr(drawn), tuple(one.state for one in self._constraints[claim]), len(self.given[claim])
 
     def _serve(self, claim: int, number: int, ask: Ask) -> bool:
         """Serve one request by one of its alternatives, and all that comes after it."""
@@ -99,17 +132,17 @@ class _Search:
         return self._every(claim, number, ask)
 
     def _some(self, claim: int, number: int, ask: Ask, left: int, start: int) -> bool:
-        """So many devices more; those of a request are chosen in order, as sets do not differ by it."""
+        """So many devices more, each another one; those of a request are chosen in order, as sets do not differ by it."""
         if not left:
             return self._request(claim, number + 1)
         failed: set[tuple[object, ...]] = set()
-        for slot in self._wanted(claim, ask):
+        for slot in self._stock.selected(ask):
             if slot.at < start:
                 continue
             alike = self._alike(slot)
             if alike in failed or not self._take(claim, ask, slot):
                 continue
-            if self._some(claim, number, ask, left - 1, slot.at + (not slot.device.kind.multiple)):
+            if self._some(claim, number, ask, left - 1, slot.at + 1):
                 return True
             self._give_back(claim, slot)
             failed.add(alike)
@@ -122,7 +155,7 @@ class _Search:
                 raise RequestError(f"request {ask.label}: asks for all devices, but resource pool {pool.name} is currently being updated")
             if pool.problem:
                 raise RequestError(f"request {ask.label}: asks for all devices, but resource pool {pool.name} is invalid: {pool.problem}")
-        wanted = [slot for slot in self._wanted(claim, ask) if self._draws(ask, slot.device) is not None]
+        wanted = [slot for slot in self._stock.selected(ask) if self._draws(ask, slot.device) is not None]
         if not wanted or len(self.given[claim]) + len(wanted) > MOST_DEVICES:
             return False
         taken: list[_Slot] = []
@@ -137,22 +170,9 @@ class _Search:
             self._give_back(claim, slot)
         return False
 
-    def _wanted(self, claim: int, ask: Ask) -> Iterator[_Slot]:
-        """Devices that class and request select, in order. Raises RequestError."""
-        known = self._wanting.get((claim, ask.label))
-        if known is not None:
-            return iter(known)
-        known = [slot for slot in self._slots if not slot.device.conditions and ask.wants(slot.device.kind)]
-        self._wanting[claim, ask.label] = known
-        return iter(known)
-
     def _alike(self, slot: _Slot) -> tuple[object, ...]:
         """Equal for devices of which one fails where the other did."""
-        device = slot.device
-        if device.kind.multiple:
-            return (device.id,)
-        pool = slot.pool.id if device.consumes else ""
-        return (device.like, pool)
+        return (slot.device.id,) if slot.device.kind.multiple else _sort(slot.device)
 
     # ---------------------------------------------------------------- one device
 
@@ -171,18 +191,20 @@ class _Search:
         if not ask.bears(device.taints):
             return False
         draws = self._draws(ask, device)
-        if draws is None or (device.consumes and not self._counters(slot)):
+        counts = bool(device.consumes) and not (device.kind.multiple and self._shared(device))
+        if draws is None or (counts and not self._counters(slot)):
             return False
         constraints = self._constraints[claim]
         for at, constraint in enumerate(constraints):
             if not constraint.add(ask, device):
                 for earlier in constraints[:at]:
                     earlier.remove()
-                if device.consumes:
+                if counts:
                     self._return(slot)
                 return False
         if device.kind.multiple:
             drawing = self._drawing.setdefault(device.id, {})
+            self._sharers[device.id] = self._sharers.get(device.id, 0) + 1
             for name, value in draws.items():
                 drawing[name] = drawing.get(name, 0) + value
         else:
@@ -198,10 +220,15 @@ class _Search:
             drawing = self._drawing[device.id]
             for name, value in given.consumed.items():
                 drawing[name] -= value
+            self._sharers[device.id] -= 1
         else:
             self._choosing[device.id].discard(claim)
-        if device.consumes:
+        if device.consumes and not (device.kind.multiple and self._shared(device)):
             self._return(slot)
+
+    def _shared(self, device: DeviceView) -> bool:
+        """Whether somebody uses a device for several already: what it takes of counters is taken once."""
+        return bool(self._sharers.get(device.id)) or device.id in self._used.shared
 
     def _draws(self, ask: Ask, device: DeviceView) -> Amounts | None:
         """What the request takes of a device's capacities; None when they are not enough."""
@@ -242,6 +269,11 @@ class _Search:
             left[counter_set, counter] += value
 
 
+def _sort(device: DeviceView) -> tuple[object, ...]:
+    """Equal for devices that can stand in for one another."""
+    return device.like, device.id[:2] if device.consumes else ""
+
+
 class _Constraint:
     """What the devices chosen so far have in common (match), or have already (distinct); one entry for each device that it was asked of."""
 
@@ -270,6 +302,11 @@ class _Constraint:
             return False
         self._states.append(after)
         return True
+
+    @property
+    def state(self) -> Values | None:
+        """What the devices chosen so far leave open."""
+        return self._states[-1] if self._states else None
 
     def remove(self) -> None:
         """Undo the last `add` that succeeded."""

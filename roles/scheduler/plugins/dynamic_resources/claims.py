@@ -13,6 +13,7 @@ from koord.api.objects_pod import NodeSelector
 from koord.api.objects_resource import DeviceClass, ResourceClaim, ResourceClaimSpec, ResourceClaimTemplate
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cluster.terms import NodeTerm, node_term
+from roles.scheduler.plugins.dynamic_resources.extended import ANNOTATION, classes_by_resource
 from roles.scheduler.plugins.dynamic_resources.inventory import DeviceColumns, Use, uses
 from roles.scheduler.plugins.dynamic_resources.requests import Wanted, compiled
 
@@ -40,7 +41,10 @@ class Claims(DeviceColumns):
         self.templates: dict[str, ResourceClaimTemplate] = {}
         self.classes: dict[str, DeviceClass] = {}
         self.assumed: dict[str, Assumed] = {}
+        self.backed: dict[str, str] = {}  # extended resources that classes stand for, with the class
+        self.leftover: dict[str, str] = {}  # claims that stand for extended resources, by the UID of their pod
         self.class_version = 0
+        self.version = 0  # moves with every claim, template, class and assumption
         self._uses: dict[str, tuple[Use, ...]] = {}  # what counts now, by claim
         self._numbers: dict[bytes, int] = {}  # of specifications: equal ones have the same
         self._next = itertools.count(1)
@@ -61,6 +65,10 @@ class Claims(DeviceColumns):
             self.claims.pop(key, None)
         else:
             self.claims[key] = new
+        if ANNOTATION in shown.metadata.annotations and (owner := shown.metadata.controller) is not None:
+            self.leftover.pop(owner.uid, None)
+            if new is not None and new.metadata.deletion_timestamp is None:
+                self.leftover[owner.uid] = key
         mine = self.assumed.get(key)
         if mine is not None and (new is None or new.metadata.uid != mine.claim_uid or new.status.allocation is not None):
             del self.assumed[key]
@@ -76,6 +84,7 @@ class Claims(DeviceColumns):
         shown = new or old
         assert shown is not None
         key = f"{shown.metadata.namespace}/{shown.metadata.name}"
+        self.version += 1
         self.templates.pop(key, None)
         if new is not None:
             self.templates[key] = new
@@ -84,12 +93,15 @@ class Claims(DeviceColumns):
         """A DeviceClass."""
         shown = new or old
         assert shown is not None
+        self.version += 1
         self.classes.pop(shown.metadata.name, None)
         if new is not None:
             self.classes[shown.metadata.name] = new
         if old is None or new is None or old.spec != new.spec:
             self.class_version += 1
             self._wanted.clear()
+            self.backed.clear()  # the same object: others look at it
+            self.backed.update(classes_by_resource(self.classes.values()))
 
     # ---------------------------------------------------------------- what is under way
 
@@ -97,6 +109,13 @@ class Claims(DeviceColumns):
         """Count an allocation before it is written."""
         self.assumed[key] = assumed
         self._count(key)
+
+    def named(self, before: str, key: str, uid: str) -> None:
+        """A claim that was assumed under another name is there."""
+        mine = self.assumed.pop(before, None)
+        self._count(before)
+        if mine is not None:
+            self.assume(key, mine._replace(claim_uid=uid))
 
     def forget(self, key: str, pod: str) -> None:
         """It will not be written: what the API server shows counts again."""
@@ -107,6 +126,7 @@ class Claims(DeviceColumns):
 
     def _count(self, key: str) -> None:
         """Bring the devices in use up to date for one claim."""
+        self.version += 1
         mine, claim = self.assumed.get(key), self.claims.get(key)
         shown = claim.status.allocation if claim is not None else None
         now = mine.uses if mine is not None else uses(shown)

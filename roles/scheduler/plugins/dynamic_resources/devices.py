@@ -3,7 +3,7 @@ of selectors (SCH-DRA-02)."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakValueDictionary
 
@@ -27,6 +27,11 @@ _SINGLE = {"bools": "bool", "ints": "int", "strings": "string", "versions": "ver
 _NO_VALUES: Values = frozenset()
 
 
+Answers = dict[Hashable, bool | str]
+"""Of selectors, for all that they look at."""
+_MOST_ANSWERS = 100_000
+
+
 class SelectorError(Exception):
     """A selector that cannot be compiled or evaluated for a device; says why."""
 
@@ -34,9 +39,10 @@ class SelectorError(Exception):
 class DeviceKind:
     """What selectors look at: driver, attributes, capacities. `capacity` are those that the device has, with their policies."""
 
-    __slots__ = ("__weakref__", "_answers", "_described", "attributes", "capacity", "driver", "multiple", "number", "totals")
+    __slots__ = ("__weakref__", "_answers", "_described", "_shared", "attributes", "capacity", "driver", "multiple", "number", "totals")
 
-    def __init__(self, number: int, driver: str, device: Device) -> None:
+    def __init__(self, number: int, driver: str, device: Device, shared: Answers) -> None:
+        self._shared = shared
         self.number = number
         self.driver = driver
         self.attributes = device.attributes
@@ -57,6 +63,33 @@ class DeviceKind:
 
     def _evaluated(self, expression: str) -> bool | str:
         from koord.apiserver.cel import devices as selectors  # 13 MiB that clusters without claims do without
+
+        try:
+            reads = selectors.compiled(expression).reads
+        except selectors.CelError as error:
+            return str(error)
+        if reads is None:
+            return self._asked(expression)
+        key = (expression, self.driver, self.multiple, tuple([self._shown(part, domain, name) for part, domain, name in reads]))
+        known = self._shared.get(key)
+        if known is None:
+            if len(self._shared) >= _MOST_ANSWERS:
+                self._shared.clear()
+            known = self._shared[key] = self._asked(expression)
+        return known
+
+    def _shown(self, part: str, domain: str, name: str) -> Hashable:
+        """An attribute or capacity as an expression sees it."""
+        values: Mapping[str, Any] = self.attributes if part == "attributes" else self.capacity
+        found = values.get(f"{domain}/{name}")
+        if found is None and domain == self.driver:
+            found = values.get(name)
+        if part == "capacity":
+            return found.value if found is not None else None
+        return repr(found) if found is not None else None
+
+    def _asked(self, expression: str) -> bool | str:
+        from koord.apiserver.cel import devices as selectors
 
         try:
             if self._described is None:
@@ -138,6 +171,7 @@ class Catalogue:
         self._kinds: WeakValueDictionary[bytes, DeviceKind] = WeakValueDictionary()
         self._likes: dict[tuple[Any, ...], int] = {}
         self._next = 0
+        self._answers: Answers = {}
         self._encode = msgspec.msgpack.Encoder(order="deterministic").encode
 
     def read(self, slice_: ResourceSlice) -> SliceView:
@@ -175,7 +209,7 @@ class Catalogue:
         kind = self._kinds.get(key)
         if kind is None:
             self._next += 1
-            kind = self._kinds[key] = DeviceKind(self._next, driver, device)
+            kind = self._kinds[key] = DeviceKind(self._next, driver, device, self._answers)
         return kind
 
 

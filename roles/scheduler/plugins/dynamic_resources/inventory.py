@@ -12,6 +12,7 @@ from koord.api.quantity import QuantityError
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns, Vector, grown
 from roles.scheduler.cluster.nodeview import NodeView
+from roles.scheduler.plugins.dynamic_resources.allocator import Stock
 from roles.scheduler.plugins.dynamic_resources.amounts import Amount, amount
 from roles.scheduler.plugins.dynamic_resources.devices import Catalogue, DeviceId, DeviceView, PoolId, SliceView
 from roles.scheduler.plugins.dynamic_resources.pools import Pool, pool_of
@@ -47,10 +48,12 @@ def _amount(value: str | int | float) -> Amount:
 class Inventory:
     """The pools of one node. `shape` is equal for nodes whose devices no claim can tell apart."""
 
-    __slots__ = ("devices", "pools", "shape")
+    __slots__ = ("devices", "every", "pools", "shape", "stock")
 
     def __init__(self, pools: tuple[Pool, ...]) -> None:
         self.pools = pools
+        self.stock = Stock(pools)
+        self.every: tuple[DeviceView, ...] = tuple(device for pool in pools for device in (*pool.devices, *pool.others))
         self.devices: tuple[DeviceView, ...] = tuple(device for pool in pools for device in pool.devices)
         self.shape = tuple(
             (
@@ -175,10 +178,8 @@ class DeviceColumns(Columns):
 
     def signature(self, inventory: Inventory) -> tuple[Any, ...]:
         """What a search on a node depends on: its devices and what is in use. Equal for nodes that are alike."""
-        every = [device for pool in inventory.pools for device in (*pool.devices, *pool.others)]
-        used = tuple(
-            tuple(sorted(self.shared[device.id].items())) if device.id in self.shared else device.id in self.taken for device in every
-        )
+        taken, shared = self.taken, self.shared
+        used = tuple([tuple(sorted(shared[one.id].items())) if one.id in shared else one.id in taken for one in inventory.every])
         return inventory.shape, used
 
     # ---------------------------------------------------------------- what is in use

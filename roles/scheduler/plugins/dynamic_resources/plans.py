@@ -33,6 +33,7 @@ class Plan(NamedTuple):
     terms: tuple[tuple[NodeTerm, ...], ...]
     refusal: str = ""
     pending: bool = False  # the refusal ends with something that is under way
+    backed: tuple[str, ...] = ()  # extended resources for which a node without them gives devices
 
     @property
     def least(self) -> int:
@@ -66,7 +67,26 @@ def claim_keys(pod: PodInfo, *, supposed: bool = False) -> Iterator[tuple[str, b
 
 
 def plan(pod: PodInfo, book: Claims, *, supposed: bool) -> Plan:
-    """What the claims of a pod want. Raises Waiting."""
+    """What the claims of a pod want, and its extended resources. Raises Waiting."""
+    found = _claims(pod, book, supposed=supposed)
+    backed = backed_resources(pod, book)
+    if not backed or found.refusal:
+        return found
+    if pod.uid in book.leftover:
+        text = f'resourceclaim "{book.leftover[pod.uid].partition("/")[2]}" of an earlier attempt is being removed'
+        return Plan(("refused", text), found.keys, (), (), (), text, pending=True)
+    return found._replace(digest=(found.digest, book.class_version, backed), backed=backed)
+
+
+def backed_resources(pod: PodInfo, book: Claims) -> tuple[str, ...]:
+    """Extended resources of a pod that device classes stand for."""
+    if not book.backed:
+        return ()
+    return tuple(sorted(name for name, value in pod.shape.amounts.items() if value and name in book.backed))
+
+
+def _claims(pod: PodInfo, book: Claims, *, supposed: bool) -> Plan:
+    """What `spec.resourceClaims` wants."""
     keys: list[str] = []
     open_: list[str] = []
     wanted: list[Wanted] = []

@@ -26,9 +26,10 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status, error,
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.dynamic_resources.allocator import Allocation, allocate
 from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims, terms_of
+from roles.scheduler.plugins.dynamic_resources.extended import Extended, extended
 from roles.scheduler.plugins.dynamic_resources.inventory import Use
-from roles.scheduler.plugins.dynamic_resources.plans import NOTHING, Plan, Waiting, plan
-from roles.scheduler.plugins.dynamic_resources.requests import RequestError
+from roles.scheduler.plugins.dynamic_resources.plans import NOTHING, Plan, Waiting, backed_resources, plan
+from roles.scheduler.plugins.dynamic_resources.requests import RequestError, Wanted
 from roles.scheduler.plugins.dynamic_resources.results import rendered, selector_of
 from roles.scheduler.plugins.dynamic_resources.writing import Carried, Releases, Writer
 from roles.scheduler.plugins.node_affinity import any_term
@@ -63,9 +64,12 @@ class DynamicResources(
         self.reads = self.score_reads = NODE_CHANGED | self.book.kind
         self._verdicts: dict[Hashable, Verdict] = {}
         self._reasons: list[str] = []
+        self._last: tuple[PodInfo | None, int, Plan] = (None, 0, NOTHING)  # it is asked for in every step of a cycle
         self._carried: dict[str, Carried] = {}
+        self._written: set[str] = set()  # pods of which claims were written, or are being written
         self._releases = Releases(handle, self.book)
         self._writer = Writer(handle, self.book)
+        handle.shared["backed resources"] = self.book.backed  # NodeResourcesFit leaves them to the devices of nodes without them
 
     @property
     def _supposed(self) -> bool:
@@ -116,54 +120,82 @@ class DynamicResources(
 
     def _plan(self, pod: PodInfo) -> Plan:
         """What the pod's claims want now."""
-        if not pod.shape.template.spec.resource_claims or pod.reservation:
+        if pod.reservation or not self._concerned(pod):
             return NOTHING  # claims are allocated for the pods that use a reservation
-        try:
-            return plan(pod, self.book, supposed=self._supposed)
-        except Waiting as waiting:
-            return NOTHING._replace(digest=("refused", str(waiting)), refusal=str(waiting))
+        known, version, found = self._last
+        if known is not pod or version != self.book.version:
+            try:
+                found = plan(pod, self.book, supposed=self._supposed)
+            except Waiting as waiting:
+                found = NOTHING._replace(digest=("refused", str(waiting)), refusal=str(waiting))
+            self._last = (pod, self.book.version, found)
+        return found
+
+    def _concerned(self, pod: PodInfo) -> bool:
+        return bool(pod.shape.template.spec.resource_claims or (self.book.backed and backed_resources(pod, self.book)))
 
     def shape_key(self, pod: PodInfo) -> Hashable:
-        return self._plan(pod).digest if pod.shape.template.spec.resource_claims else None
+        return self._plan(pod).digest if self._concerned(pod) else None
 
     def pre_filter(self, ctx: CycleContext) -> Status:
         found = self._plan(ctx.pod)
         if found.refusal:
+            left = self.book.leftover.get(ctx.pod.uid)
+            if left is not None and ctx.pod.uid not in self._carried:
+                ctx.effects.append(partial(self._releases.delete, left, self.book.claims[left].metadata.uid))
             return Status(Code.PENDING, (found.refusal,)) if found.pending else unresolvable(found.refusal)
-        return SUCCESS if found.keys else SKIP
+        return SUCCESS if found.keys or found.backed else SKIP
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         found = self._plan(ctx.pod)
-        if not found.wanted and not found.terms:
+        if not found.wanted and not found.terms and not found.backed:
             return None
         slots = ctx.cluster.slots[rows]
         codes = np.zeros(len(slots), dtype=np.int32)
         for terms in found.terms:
             codes[~any_term(ctx, terms, rows)] = _ELSEWHERE
-        if found.wanted:
+        if found.wanted or found.backed:
             codes[(codes == 0) & (self.book.free[slots] < found.least)] = _FULL
             for index in np.flatnonzero((codes == 0) & ctx.cluster.alive[slots]).tolist():
-                codes[index] = self._verdict(found, slots.item(index))[0]
+                codes[index] = self._verdict(ctx.pod, found, slots.item(index))[0]
         return codes
 
     def tally(self, ctx: CycleContext) -> Tally | None:
-        found = self._plan(ctx.pod)
-        return None if found.wanted or found.terms else FIXED
+        # Devices are free when claims are given back, not when pods leave; what a node has of an extended resource is free at once.
+        return None if self._plan(ctx.pod).backed else FIXED
 
-    def _verdict(self, found: Plan, slot: int) -> Verdict:
+    def _verdict(self, pod: PodInfo, found: Plan, slot: int) -> Verdict:
         """Whether the claims can be allocated on a node; asked once for nodes that are alike."""
         inventory = self.book.inventory(slot)
-        key = (found.digest, self.book.signature(inventory))
+        lacking = self._lacking(found, slot)
+        key = (found.digest, lacking, found.backed and pod.shape.digest, self.book.signature(inventory))
         known = self._verdicts.get(key)
         if known is None:
             if len(self._verdicts) >= _MOST_VERDICTS:
                 self._verdicts.clear()
-            known = self._verdicts[key] = self._judged(found, slot)
+            known = self._verdicts[key] = self._judged(pod, found, slot)
         return known
 
-    def _judged(self, found: Plan, slot: int) -> Verdict:
+    def _lacking(self, found: Plan, slot: int) -> tuple[str, ...]:
+        """Extended resources that a node has none of: devices stand for them."""
+        cluster = self.handle.cluster
+        return tuple(name for name in found.backed if not cluster.allocatable[cluster.vocabulary.resources.intern(name)][slot])
+
+    def _wanted(self, pod: PodInfo, found: Plan, lacking: tuple[str, ...]) -> tuple[tuple[Wanted, ...], Extended | None]:
+        """All that is to be allocated on a node. Raises RequestError."""
+        if not lacking:
+            return found.wanted, None
+        key = ("devices", lacking, self.book.class_version)
+        known: Extended | None = pod.shape.memo.get(key)
+        if known is None:
+            classes = {name: self.book.backed[name] for name in lacking}
+            known = pod.shape.memo[key] = extended(pod.shape.template.spec, classes)
+        return (*found.wanted, self.book.wanted(known.spec)[1]), known
+
+    def _judged(self, pod: PodInfo, found: Plan, slot: int) -> Verdict:
         try:
-            allocations = allocate(found.wanted, self.book.inventory(slot).pools, self.book)
+            wanted, _ = self._wanted(pod, found, self._lacking(found, slot))
+            allocations = allocate(wanted, self.book.inventory(slot).stock, self.book)
         except RequestError as failure:
             return self._code(str(failure)), 0.0
         return (_FULL, 0.0) if allocations is None else (0, _preference(found, allocations))
@@ -205,7 +237,7 @@ class DynamicResources(
         found, slots = self._plan(ctx.pod), ctx.cluster.slots[rows]
         scores = np.zeros(len(slots))
         for index in np.flatnonzero(ctx.feasible[slots]).tolist():
-            scores[index] = self._verdict(found, slots.item(index))[1]
+            scores[index] = self._verdict(ctx.pod, found, slots.item(index))[1]
         return scores
 
     # ---------------------------------------------------------------- carrying out
@@ -216,16 +248,19 @@ class DynamicResources(
         found = self._plan(pod)
         if found.refusal:
             return unschedulable(found.refusal)
-        if not found.keys:
+        if not found.keys and not found.backed:
             return SUCCESS
         try:
-            allocations = allocate(found.wanted, self.book.inventory(slot).pools, self.book)
+            every, extra = self._wanted(pod, found, self._lacking(found, slot))
+            allocations = allocate(every, self.book.inventory(slot).stock, self.book)
         except RequestError as failure:
             return unschedulable(str(failure))
         if allocations is None:
             return unschedulable("cannot allocate all claims")
-        self._carried[pod.uid] = Carried(pod.uid, pod.name, found.keys, found.open)
-        for key, wanted, allocation in zip(found.open, found.wanted, allocations, strict=True):
+        own = f"{pod.namespace}/<{pod.uid}>"  # until it is there
+        names = (*found.open, own) if extra is not None else found.open
+        self._carried[pod.uid] = Carried(pod.uid, pod.name, found.keys, names, own if extra is not None else "", extra)
+        for key, wanted, allocation in zip(names, every, allocations, strict=True):
             status = rendered(wanted, allocation, self.book.classes, ctx.cluster.name_of(slot), seams.uid)
             claim = self.book.claims.get(key)
             uid = claim.metadata.uid if claim is not None else ""
@@ -236,9 +271,12 @@ class DynamicResources(
         carried = self._carried.pop(ctx.pod.uid, None)
         if carried is None:
             return
-        for key in carried.open:
-            self.book.forget(key, carried.uid)
-        self._releases.release(carried)
+        if carried.uid not in self._written:
+            for key in carried.open:
+                self.book.forget(key, carried.uid)
+            return
+        self._written.discard(carried.uid)
+        self._releases.release(carried)  # what was written counts until it is given back
 
     def placed(self, ctx: CycleContext, slot: int) -> Sequence[Term]:
         carried = self._carried.get(ctx.pod.uid)
@@ -251,8 +289,15 @@ class DynamicResources(
         carried = self._carried.get(ctx.pod.uid)
         if carried is None:
             return SUCCESS
+        self._written.add(carried.uid)
         for key in carried.keys:
             failure = await self._writer.write(key, carried)
+            if failure:
+                return error(failure)
+        if carried.extended is not None and "<" in carried.own:
+            failure, made = await self._writer.make(ctx.pod, carried)
+            if ctx.pod.uid in self._carried:
+                self._carried[ctx.pod.uid] = made
             if failure:
                 return error(failure)
         return SUCCESS
@@ -260,6 +305,7 @@ class DynamicResources(
     def post_bind(self, ctx: CycleContext, node: str) -> None:
         if not self._supposed:  # a what-if takes pods back after they were bound
             self._carried.pop(ctx.pod.uid, None)
+            self._written.discard(ctx.pod.uid)
 
     def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
         return (("releases", self._releases.run),)
@@ -268,7 +314,7 @@ class DynamicResources(
 def _preference(found: Plan, allocations: tuple[Allocation, ...]) -> float:
     """More where the alternatives that were chosen stand further in front."""
     total = 0
-    for wanted, allocation in zip(found.wanted, allocations, strict=True):
+    for wanted, allocation in zip(found.wanted, allocations, strict=False):
         used = {given.ask.label for given in allocation}
         for asks in wanted.requests:
             if len(asks) > 1:
@@ -294,5 +340,5 @@ def _claim_helps(pod: PodInfo, event: ClusterEvent) -> bool:
 
 
 def _pod_helps(pod: PodInfo, event: ClusterEvent) -> bool:
-    """A pod that lost its place has given back what it was about to get."""
-    return event.old is None or bool(event.old.shape.template.spec.resource_claims)
+    """A pod that lost its place has given back what it was about to get. (Without claims of its own it may have had extended resources.)"""
+    return event.old is None or bool(event.old.shape.template.spec.resource_claims) or not pod.shape.template.spec.resource_claims

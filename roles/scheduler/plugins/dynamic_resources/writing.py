@@ -6,11 +6,15 @@ import asyncio
 import logging
 from typing import Any, NamedTuple
 
+import msgspec
+
 from koord import seams
-from koord.api.kinds import RESOURCECLAIMS
+from koord.api.kinds import PODS, RESOURCECLAIMS
 from koord.kube.errors import ApiError, Conflict, NotFound
+from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.dynamic_resources.claims import Claims
+from roles.scheduler.plugins.dynamic_resources.extended import Extended, claim_of
 
 log = logging.getLogger(__name__)
 
@@ -18,16 +22,22 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 _ATTEMPTS = 5  # of a write that meets another writer
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before a release is tried again
 _LEASE_LOST = "the lease is lost: nothing is written any more"
+_DELETE = "<delete>"
+_MAPPING = ("containerName", "resourceName", "requestName")
 Obj = dict[str, Any]
 
 
 class Carried(NamedTuple):
-    """A pod that has a place: its UID and name, its claims, and those that are allocated for it."""
+    """A pod that has a place: its UID and name, its claims, and those that are allocated for it. `own` is the claim that stands for its
+    extended resources, under a name that cannot be until it is made; `made` is its UID then."""
 
     uid: str
     name: str
     keys: tuple[str, ...]
     open: tuple[str, ...]
+    own: str = ""
+    extended: Extended | None = None
+    made: str = ""
 
 
 class Writer:
@@ -69,6 +79,29 @@ class Writer:
                 continue
             return ""
         return f"resourceclaim {name}: others write it all the time"
+
+    async def make(self, pod: PodInfo, carried: Carried) -> tuple[str, Carried]:
+        """Make the claim that stands for a pod's extended resources, allocated, and tell the pod. Returns why not ("" if it is done), and
+        what is carried now. Raises ApiError."""
+        client, assumed, wanted = self._handle.client, self._book.assumed.get(carried.own), carried.extended
+        if client is None or assumed is None or wanted is None or not self._handle.may_write():
+            return _LEASE_LOST, carried
+        body = claim_of(pod.name, pod.pod.metadata.uid, FINALIZER, msgspec.json.decode(msgspec.json.encode(wanted.spec)))
+        made = await client.create(RESOURCECLAIMS, body, pod.namespace)
+        key, uid = f"{pod.namespace}/{made['metadata']['name']}", made["metadata"]["uid"]
+        self._book.named(carried.own, key, uid)
+        carried = carried._replace(own=key, made=uid)
+        try:
+            await self._put(made, made["metadata"]["name"], pod.namespace, assumed.status, carried)
+            if not self._handle.may_write():
+                return _LEASE_LOST, carried
+            mappings = [dict(zip(_MAPPING, mapping, strict=True)) for mapping in wanted.mappings]
+            told = {"extendedResourceClaimStatus": {"resourceClaimName": made["metadata"]["name"], "requestMappings": mappings}}
+            patch = {"metadata": {"uid": pod.pod.metadata.uid}, "status": told}
+            await client.patch(PODS, pod.name, patch, pod.namespace, subresource="status")
+        except ApiError as failure:
+            return f"resourceclaim {made['metadata']['name']}: {failure}", carried
+        return "", carried
 
     async def _put(self, shown: Obj, name: str, namespace: str, allocation: Obj | None, carried: Carried) -> None:
         client, status = self._handle.client, shown.get("status") or {}
@@ -123,10 +156,21 @@ class Releases:
 
     def release(self, carried: Carried) -> None:
         """A pod was not bound: its claims are not reserved for it, and those that were allocated for it are not allocated."""
-        for key in carried.keys if self._handle.client is not None else ():
+        for key in carried.keys:
             claim = self._book.claims.get(key)
             if claim is not None:
                 self._waiting[key, carried.uid] = (claim.metadata.uid, key in carried.open)
+            else:
+                self._book.forget(key, carried.uid)
+        if carried.made:
+            self.delete(carried.own, carried.made)
+        elif carried.own:
+            self._book.forget(carried.own, carried.uid)
+        self._wake.set()
+
+    def delete(self, key: str, uid: str) -> None:
+        """A claim that stands for extended resources of a pod that was not bound goes."""
+        self._waiting[key, _DELETE] = (uid, True)
         self._wake.set()
 
     def deallocate(self, key: str, uid: str) -> None:
@@ -153,6 +197,16 @@ class Releases:
                     self._wake.set()
                     continue
                 self._waiting.pop((key, pod), None)
+                self._given_back(key, pod)
+
+    def _given_back(self, key: str, pod: str) -> None:
+        """What was assumed of a claim is no more; nobody else tells of it where nothing had been written."""
+        mine = self._book.assumed.get(key)
+        if mine is not None and pod in (mine.pod, _DELETE):
+            self._book.forget(key, mine.pod)
+            self._handle.wake(
+                lambda pod: bool(pod.shape.template.spec.resource_claims or pod.shape.amounts.keys() & self._book.backed), True
+            )
 
     async def _one(self, key: str, pod: str, uid: str, free: bool) -> None:
         client, (namespace, _, name) = self._handle.client, key.partition("/")
@@ -164,7 +218,12 @@ class Releases:
             status = shown.get("status") or {}
             reserved = status.get("reservedFor") or []
             left = [consumer for consumer in reserved if consumer.get("uid") != pod or not pod]
-            if shown["metadata"].get("uid") != uid or (pod and len(left) == len(reserved)):
+            if shown["metadata"].get("uid") != uid:
+                return
+            if pod == _DELETE:
+                await self._delete(shown, name, namespace)
+                return
+            if pod and len(left) == len(reserved):
                 return
             wanted: Obj = {"reservedFor": left or None}
             if free and (not left or not pod):
@@ -179,3 +238,20 @@ class Releases:
             except NotFound:
                 return
             return
+
+    async def _delete(self, shown: Obj, name: str, namespace: str) -> None:
+        """Free a claim, take the finalizer off and delete it. Raises ApiError: then all of it is tried again."""
+        client = self._handle.client
+        try:
+            status = {"reservedFor": None, "allocation": None}
+            body = {"metadata": {"uid": shown["metadata"]["uid"]}, "status": status}
+            await client.patch(RESOURCECLAIMS, name, body, namespace, subresource="status")
+            left = [finalizer for finalizer in shown["metadata"].get("finalizers") or () if finalizer != FINALIZER]
+            await client.patch(RESOURCECLAIMS, name, {"metadata": {**_uid(shown), "finalizers": left or None}}, namespace)
+            await client.delete(RESOURCECLAIMS, name, namespace, preconditions=_uid(shown))
+        except NotFound:
+            return
+
+
+def _uid(shown: Obj) -> Obj:
+    return {"uid": shown["metadata"]["uid"]}

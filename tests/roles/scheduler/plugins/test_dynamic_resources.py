@@ -8,6 +8,7 @@ import msgspec
 import pytest
 
 from koord.api.objects_resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from koord.apiserver.cel.devices import compiled
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.testing import SCHEDULER, World, node, pod
@@ -142,7 +143,8 @@ def test_a_device_for_several_is_shared_by_what_they_take() -> None:
     assert result["consumedCapacity"] == {"bandwidth": "5Gi"}  # min and two steps
     assert result["shareID"]
     assert place(made, takes("9Gi"))[0] == ""  # more than may be asked for
-    assert place(made, request("nic", count=2)) == ("n0", ["nic=n0/nic", "nic=n0/nic"])  # twice the default
+    assert place(made, request("nic", count=2))[0] == ""  # devices of one request differ
+    assert place(made, request("one"), request("two")) == ("n0", ["one=n0/nic", "two=n0/nic"])  # each the default
     assert place(made, takes("3Gi")) == ("n0", ["nic=n0/nic"])
     assert place(made)[0] == ""
 
@@ -198,3 +200,20 @@ def test_a_what_if_makes_claims_of_templates_and_leaves_no_trace() -> None:
     assert "cannot allocate all claims" in second.message
     assert simulation.remove(["p"]) == 1
     assert simulation.fits(pod("q", resourceClaims=of_claim("named"))).node == "n0"
+
+
+@pytest.mark.feature("SCH-DRA-02")
+@pytest.mark.parametrize(
+    ("expression", "reads"),
+    [
+        (f'{MODEL} == "x"', (("attributes", DRIVER, "model"),)),
+        (f'"model" in device.attributes["{DRIVER}"] && device.allowMultipleAllocations', (("attributes", DRIVER, "model"),)),
+        ('device.driver == "x"', ()),
+        ("device.attributes[device.driver].model == 'x'", None),
+        ("device.attributes.exists(key, key == 'x')", None),
+        (f'device.attributes["{DRIVER}"] == device.attributes["x"]', None),
+        (f'cel.bind(mine, device.capacity["{DRIVER}"], has(mine.memory))', None),
+    ],
+)
+def test_what_a_selector_looks_at_is_known_or_taken_for_everything(expression: str, reads: Any) -> None:
+    assert compiled(expression).reads == reads
