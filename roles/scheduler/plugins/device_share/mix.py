@@ -118,8 +118,8 @@ class Mix:
         return self._new > (_OFTEN if self._given else min(_OFTEN, len(self._last) // 16))
 
     def counts(self) -> list[tuple[PodClass, float]]:
-        """The classes that ask for most, with the number of pods of each; others count as the nearest of these with as many cards and the same
-        nodes, if there is one."""
+        """The classes that ask for most, with the number of pods of each; others count as the nearest of these with as many cards on the
+        same nodes, if there is one."""
         self._new = 0
         if self._given:
             return list(self._given)
