@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 OUT ?= demo-out
 
-.PHONY: help setup demo test test-hermetic test-machine lint lint-packaging format types contracts crds policies references proto features soak node-histories bench bench-colocation cases dist chart fuzz lock clean
+.PHONY: help setup demo test test-hermetic test-machine lint lint-packaging format types contracts crds policies references proto features soak node-histories bench bench-colocation bench-openb cases dist chart fuzz lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -90,6 +90,9 @@ bench: $(STAMP) ## the benchmark table
 
 bench-colocation: $(STAMP) ## a service alone, with unmanaged batch jobs, and with the same jobs under koord, in real cgroups (root); p50, p99 and CPU use, a chart; about six minutes
 	$(BIN)/python -m tests.benchmarks.bench_colocation $(BENCH_ARGS)
+
+bench-openb: $(STAMP) ## how much of the GPUs is allocated on the openb workloads in DATA, beside what is published; BENCH_ARGS=--json=FILE
+	$(BIN)/python -m tests.benchmarks.bench_openb --data "$(DATA)" $(BENCH_ARGS)
 
 cases: $(STAMP) ## black-box cases against the embedded API server: make cases CASES=DIR [AREA=name,...] [CASE=glob] [JOBS=n]
 	@test -n "$(CASES)" || { echo "usage: make cases CASES=DIR [AREA=name,...] [CASE=glob] [JOBS=n]"; exit 2; }

@@ -21,7 +21,14 @@ _ENABLED: dict[str, tuple[str, ...]] = {
     "postBind": ("Coscheduling",),
 }
 _INSTEAD = ("postFilter", "bind")
-_WEIGHTS = {"LoadAwareScheduling": 1, "NodeNUMAResource": 1, "DeviceShare": 1, "Reservation": 5000, "Coscheduling": 1}
+_WEIGHTS = {
+    "LoadAwareScheduling": 1, "NodeNUMAResource": 1, "DeviceShare": 20, "ScarceResourceAvoidance": 20, "Reservation": 5000,
+    "Coscheduling": 1,
+}  # fmt: skip
+_SCARCE = (
+    "nvidia.com/gpu", "amd.com/gpu", "dcu.com/gpu", "koordinator.sh/gpu-core", "koordinator.sh/gpu-memory",
+    "koordinator.sh/gpu-memory-ratio",
+)  # fmt: skip
 
 
 def plugins() -> Obj:
@@ -48,6 +55,8 @@ def plugin_config() -> Obj:
             "usageThresholds": {"cpu": 0, "memory": 0},
             "estimatedScalingFactors": {"cpu": 85, "memory": 70},
         },
+        "DeviceShare": {"scoringStrategy": {"type": "LeastStranded"}},
+        "ScarceResourceAvoidance": {"resources": list(_SCARCE)},
         "ElasticQuota": {"quotaGroupNamespace": "koordinator-system"},
         "Coscheduling": {"awareNetworkTopology": True, "enablePreemption": True},
     }

@@ -54,9 +54,21 @@ class Spread:
         return np.floor(MAX_SCORE * (raw - low) / (high - low))
 
 
+class Fine:
+    """As Spread, in steps of 1/1024: what differs little still differs, and any order still adds up alike."""
+
+    ignored: float | None = None
+
+    def apply(self, raw: Any, low: float, high: float) -> Any:
+        if high <= low:
+            return raw * 0.0
+        return np.floor(1024.0 * MAX_SCORE * (raw - low) / (high - low)) / 1024.0
+
+
 PROPORTIONAL = Proportional()
 REVERSE_PROPORTIONAL = ReverseProportional()
 SPREAD = Spread()
+FINE = Fine()
 
 
 def extremes(raw: Vector, feasible: Any, ignored: float | None = None) -> tuple[float, float]:

@@ -10,6 +10,7 @@ import numpy as np
 
 from koord.api.objects import NodeAffinity as NodeAffinityProjection
 from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
+from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.labels import BoolVector
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -68,11 +69,11 @@ class NodeAffinity(PreFilter, Filter, PreScore, Score):
         labels = ctx.cluster.labels
         fits = labels.match_all(shape.node_selector, rows)
         if shape.required_nodes is not None:
-            required = any_term(ctx, shape.required_nodes, rows)
+            required = any_term(ctx.cluster, shape.required_nodes, rows)
             fits = required if fits is None else np.logical_and(fits, required)
         codes: Codes | None = None if fits is None else np.logical_not(fits)
         if self._added is not None:
-            refused = np.logical_not(any_term(ctx, self._added, rows))
+            refused = np.logical_not(any_term(ctx.cluster, self._added, rows))
             own = np.zeros(len(refused), np.int32) if codes is None else codes.astype(np.int32)
             codes = np.where(refused, _ADDED_CODE, own)
         return codes
@@ -84,10 +85,10 @@ class NodeAffinity(PreFilter, Filter, PreScore, Score):
         return SUCCESS if ctx.pod.shape.preferred_nodes or self._added_preferred else SKIP
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
-        total = np.zeros(_length(ctx, rows))
+        total = np.zeros(_length(ctx.cluster, rows))
         for weight, term in (*ctx.pod.shape.preferred_nodes, *self._added_preferred):
             if weight and not term.empty:
-                total += weight * _term(ctx, term, rows)
+                total += weight * _term(ctx.cluster, term, rows)
         return total
 
     def subscriptions(self) -> Sequence[Subscription]:
@@ -125,32 +126,32 @@ def _pinned(term: NodeTerm) -> set[str] | None:
     return pinned
 
 
-def _length(ctx: CycleContext, rows: Rows) -> int:
-    return ctx.cluster.capacity if isinstance(rows, slice) else len(rows)
+def _length(cluster: Cluster, rows: Rows) -> int:
+    return cluster.capacity if isinstance(rows, slice) else len(rows)
 
 
-def any_term(ctx: CycleContext, terms: Sequence[NodeTerm], rows: Rows) -> BoolVector:
+def any_term(cluster: Cluster, terms: Sequence[NodeTerm], rows: Rows) -> BoolVector:
     """Which rows meet one of the terms."""
-    result = np.zeros(_length(ctx, rows), dtype=np.bool_)
+    result = np.zeros(_length(cluster, rows), dtype=np.bool_)
     for term in terms:
         if not term.empty:
-            np.logical_or(result, _term(ctx, term, rows), out=result)
+            np.logical_or(result, _term(cluster, term, rows), out=result)
     return result
 
 
-def _term(ctx: CycleContext, term: NodeTerm, rows: Rows) -> BoolVector:
+def _term(cluster: Cluster, term: NodeTerm, rows: Rows) -> BoolVector:
     """Which rows meet a term that is not empty."""
-    result = ctx.cluster.labels.match_all(term.expressions, rows)
+    result = cluster.labels.match_all(term.expressions, rows)
     if term.fields:
-        named = _fields(ctx, term, rows)
+        named = _fields(cluster, term, rows)
         result = named if result is None else np.logical_and(result, named)
     assert result is not None
     return result
 
 
-def _fields(ctx: CycleContext, term: NodeTerm, rows: Rows) -> BoolVector:
+def _fields(cluster: Cluster, term: NodeTerm, rows: Rows) -> BoolVector:
     """Which rows meet the requirements on metadata.name (the only field there is); another field matches nothing."""
-    names = [ctx.cluster.known_name(slot) for slot in ctx.cluster.slots[rows].tolist()]
+    names = [cluster.known_name(slot) for slot in cluster.slots[rows].tolist()]
     if not all(field.key == _NAME_FIELD for field in term.fields):
         return np.zeros(len(names), dtype=np.bool_)
     fits = (bool(name) and all(matches_value(field, name) for field in term.fields) for name in names)

@@ -138,7 +138,7 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
             if selected is not None:
                 np.logical_and(result, selected, out=result)
             if shape.required_nodes is not None:
-                np.logical_and(result, any_term(ctx, shape.required_nodes, ALL_ROWS), out=result)
+                np.logical_and(result, any_term(ctx.cluster, shape.required_nodes, ALL_ROWS), out=result)
         if constraint.honor_taints and cluster.tainted:
             sets = cluster.vocabulary.taint_sets
             tolerated = np.fromiter((first_untolerated(taints, shape.tolerations, HARD) is None for taints in sets), np.bool_, len(sets))

@@ -66,7 +66,7 @@ def test_the_profile_is_the_one_that_is_installed_but_for_the_revoking() -> None
     quota = arguments["ElasticQuota"]
     assert (quota.pop("monitorAllQuotas"), quota.pop("delayEvictTime")) == (True, "3s")
     installed = {entry["name"]: entry["args"] for entry in shipped["pluginConfig"]}
-    del installed["DeviceShare"]  # names the installation's own namespace
+    del installed["DeviceShare"]["gpuSharedResourceTemplatesConfig"]  # names the installation's own namespace
     assert arguments == installed
     (every_sandbox,) = profile.configuration(profile.plugin_config())["profiles"]
     assert every_sandbox["plugins"] == shipped["plugins"]

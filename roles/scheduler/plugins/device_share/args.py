@@ -17,13 +17,33 @@ def _scored() -> list[ResourceWeight]:
     return [ResourceWeight(name=name, weight=1) for name in _SCORED]
 
 
-class DeviceScoringStrategy(ConfigModel):
-    """How nodes, and devices on a node, are preferred: the emptiest or the fullest."""
+class TypicalPod(ConfigModel):
+    """A kind of pods that typically asks for GPUs."""
 
-    type: Literal["LeastAllocated", "MostAllocated"] = "LeastAllocated"
-    """`LeastAllocated` prefers empty devices, `MostAllocated` full ones."""
+    requests: dict[str, str]
+    """What each of them requests: GPUs, and CPU and memory with them."""
+    node_selector: dict[str, str] = Field(default_factory=dict)
+    """Labels of the nodes on which they run; any node by default."""
+    weight: int = Field(default=1, ge=1)
+    """How many of them come, compared with the others."""
+
+
+class DeviceScoringStrategy(ConfigModel):
+    """How nodes, and devices on a node, are preferred: the emptiest, the fullest, or those where least is stranded."""
+
+    type: Literal["LeastAllocated", "MostAllocated", "LeastStranded"] = "LeastAllocated"
+    """`LeastAllocated` prefers empty devices, `MostAllocated` full ones, `LeastStranded` the node and the card whose use leaves most of the
+    GPUs usable by what typically asks; the latter looks at GPUs only, and at pods without devices, too."""
+    typical_pods: list[TypicalPod] = Field(default_factory=list)
+    """For LeastStranded: what typically asks. By default it is learnt from the last 4,096 pods that asked for GPUs."""
     resources: list[ResourceWeight] = Field(default_factory=_scored)
     """Device resources that count, with weights 1 to 100."""
+
+    @model_validator(mode="after")
+    def _typical_counts(self) -> DeviceScoringStrategy:
+        if self.typical_pods and self.type != "LeastStranded":
+            raise ValueError(f"typicalPods is for type LeastStranded, not for {self.type}")
+        return self
 
     @model_validator(mode="after")
     def _some(self) -> DeviceScoringStrategy:

@@ -15,7 +15,7 @@ from koord.api.kinds import CONFIGMAPS, DEVICES, RESERVATIONS
 from koord.api.objects import ConfigMap, Device
 from koord.config.errors import ConfigError
 from koord.decisions.record import Term
-from roles.scheduler.cluster.changes import NODE
+from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.codes import StatusCodes
@@ -38,7 +38,7 @@ from roles.scheduler.framework.interfaces import (
     Reserve,
     Score,
 )
-from roles.scheduler.framework.normalize import PROPORTIONAL
+from roles.scheduler.framework.normalize import FINE, PROPORTIONAL, Normalizer
 from roles.scheduler.framework.restoring import RestoredReservation
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unresolvable
 from roles.scheduler.plugins.device_share.amounts import GPU, InvalidRequest
@@ -47,6 +47,7 @@ from roles.scheduler.plugins.device_share.binding import Writer
 from roles.scheduler.plugins.device_share.choice import NO_TEMPLATE, Rules
 from roles.scheduler.plugins.device_share.chooser import Chooser, designated
 from roles.scheduler.plugins.device_share.columns import DeviceColumns, holding_of
+from roles.scheduler.plugins.device_share.fragmentation import STEPS
 from roles.scheduler.plugins.device_share.holdings import Holding
 from roles.scheduler.plugins.device_share.metrics import PlanMetric
 from roles.scheduler.plugins.device_share.node import NodeDevices
@@ -54,11 +55,14 @@ from roles.scheduler.plugins.device_share.numa import DeviceHints
 from roles.scheduler.plugins.device_share.pages import given, node_summary, summaries
 from roles.scheduler.plugins.device_share.request import DeviceRequest, request_for
 from roles.scheduler.plugins.device_share.scoring import Scorer
+from roles.scheduler.plugins.device_share.stranding import Stranding
 from roles.scheduler.plugins.device_share.templates import DATA_KEY, Templates
 from roles.scheduler.plugins.device_share.vectors import REFUSED, coarse, nearest, node_scores
 from roles.scheduler.plugins.topology_manager.manager import TopologyManager
 
 log = logging.getLogger(__name__)
+
+_KEPT_REQUESTS, _KEPT_CODES = 256, 1 << 13
 
 
 class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter, PodObserver):
@@ -80,6 +84,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         unshared = frozenset((model.vendor, model.model) for model in args.gpu_share_unsupported_models)
         templates = Templates(frozenset(self._config.matched_resources))
         self.chooser = Chooser(self.columns, Rules(self._scorer, templates, unshared))
+        self._refusals: dict[Hashable, dict[int, int]] = {}  # by request, and by content of the node
         self._writer = Writer(handle, self.columns)
         self._planned: PlanMetric | None = None
         self._codes = StatusCodes(first=REFUSED + 1)
@@ -89,6 +94,10 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             self._topology.add_provider(self.name, DeviceHints(self.chooser))
         if self._keeper:
             self.columns.guess = self._guess
+        self._stranding: Stranding | None = None
+        if args.scoring_strategy.type == "LeastStranded":
+            self._stranding = Stranding(handle.cluster, self.columns, args.scoring_strategy.typical_pods)
+            self.score_reads |= PODS
 
     # ---------------------------------------------------------------- what it is told
 
@@ -121,12 +130,23 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             )
             return
         self.chooser.set_rules(replace(rules, templates=templates))
+        self._refusals.clear()
         self.handle.cluster.changes.resized()  # what was answered about any pod may be another now
 
     def pod_seen(self, pod: PodInfo) -> None:
-        """Columns are told of pods on nodes by themselves."""
+        """Columns are told of pods on nodes by themselves; what pods ask for is learnt."""
+        if self._stranding is not None and self._stranding.seen(pod):
+            self._worth_changed(self._stranding)
+
+    def _worth_changed(self, stranding: Stranding) -> None:
+        assert stranding.tables is not None
+        worth = tuple(int(value) for value in np.rint(stranding.tables.card * STEPS).tolist())
+        self._scorer = replace(self._scorer, worth=worth)
+        self.chooser.set_rules(replace(self.chooser.rules, scorer=self._scorer))
 
     def pod_gone(self, uid: str) -> None:
+        if self._stranding is not None:
+            self._stranding.mix.gone(uid)
         self.columns.pod_gone(uid)
         self._writer.forget(uid)
 
@@ -157,7 +177,10 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
     def placed(self, ctx: CycleContext, slot: int) -> Sequence[Term]:
         holding = self.columns.taken(ctx.pod.uid)
         inventory = self.columns.node(slot).inventory if holding is not None else None
-        return given(holding.allocation, inventory) if holding is not None and inventory is not None else ()
+        if holding is None or inventory is None:
+            return ()
+        stranded = self._stranding.terms(slot) if self._stranding is not None else ()
+        return (*given(holding.allocation, inventory), *stranded)
 
     # ---------------------------------------------------------------- filter
 
@@ -187,12 +210,24 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         for index in np.flatnonzero(restored).tolist():
             codes[index] = self._try(ctx, request, slots.item(index))
         undecided = np.flatnonzero((codes == ASK) & ~restored)
+        codes[undecided] = self._plain_codes(request, slots[undecided])
+        return codes
+
+    def _plain_codes(self, request: DeviceRequest, slots: NDArray[np.intp]) -> NDArray[Any]:
+        """0 or why nodes without reservations refuse; kept by what is on a node, which answers for all that are like it."""
+        known = self._refusals.setdefault(request.key, {})
 
         def ask(slot: int) -> int:
-            found = self.chooser.plain(self.columns.node(slot), request)
-            return self._codes.code(found) if isinstance(found, Status) else 0
+            content = self.columns.content.item(slot)
+            code = known.get(content)
+            if code is None:
+                found = self.chooser.plain(self.columns.node(slot), request)
+                code = known[content] = self._codes.code(found) if isinstance(found, Status) else 0
+            return code
 
-        codes[undecided] = self._each(slots[undecided], ask)
+        codes = self._each(slots, ask)
+        if len(self._refusals) > _KEPT_REQUESTS or len(known) > _KEPT_CODES:
+            self._refusals.clear()
         return codes
 
     def _each(self, slots: NDArray[np.intp], ask: Callable[[int], float]) -> NDArray[Any]:
@@ -219,11 +254,18 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
         request = request_for(ctx.pod.shape)
         assert isinstance(request, DeviceRequest)
-        refined = [
-            self._try(ctx, request, slot) or code if code == REFUSED else code
-            for slot, code in zip(slots.tolist(), codes.tolist(), strict=True)
-        ]
-        return np.array(refined, dtype=np.int32)
+        refined = np.array(codes, dtype=np.int32)
+        alone = ctx.may_use(slots) | (designated(ctx.pod) is not None)
+        aligned = self._topology.aligned_rows(ctx, slots) if self._aligned else None
+        if aligned is not None:
+            alone |= aligned
+        asked = codes == REFUSED
+        for index in np.flatnonzero(asked & alone).tolist():
+            refined[index] = self._try(ctx, request, slots.item(index)) or REFUSED
+        alike = np.flatnonzero(asked & ~alone)
+        plain = self._plain_codes(request, slots[alike])
+        refined[alike] = np.where(plain == 0, REFUSED, plain)
+        return refined
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return Rejection(("Insufficient devices",)) if code == REFUSED else self._codes.rejection(code)
@@ -244,8 +286,17 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
 
     # ---------------------------------------------------------------- score
 
+    def normalizer_of(self, ctx: CycleContext) -> Normalizer | None:
+        return FINE if self._stranding is not None else self.normalizer
+
+    def score_stamp(self, ctx: CycleContext) -> object:
+        return self._stranding.version if self._stranding is not None else None
+
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
         request = request_for(ctx.pod.shape)
+        if self._stranding is not None and not isinstance(request, InvalidRequest):
+            lost = self._stranding.losses(ctx, request, rows)
+            return 0.0 if lost is None else -lost
         if not isinstance(request, DeviceRequest):
             return 0.0
         slots = ctx.cluster.slots[rows]

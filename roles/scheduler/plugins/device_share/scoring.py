@@ -8,27 +8,40 @@ from typing import Any
 
 import numpy as np
 
+from koord.api import names
 from roles.scheduler.cluster.columns import Vector
-from roles.scheduler.plugins.device_share.amounts import Wanted
+from roles.scheduler.plugins.device_share.amounts import GPU, WHOLE, Wanted
 from roles.scheduler.plugins.device_share.args import DeviceScoringStrategy
 from roles.scheduler.plugins.device_share.view import Unit
+
+_PERCENTS = (names.RESOURCE_GPU_CORE, names.RESOURCE_GPU_MEMORY_RATIO)
 
 
 @dataclass(frozen=True, slots=True)
 class Scorer:
-    """A scoring strategy: (resource, weight) pairs, and whether full or empty is better."""
+    """A scoring strategy: (resource, weight) pairs, and whether full or empty is better. `worth` is what a card is worth by the percent
+    free on it, in any unit; where it is given, shares go to the card that loses least."""
 
     most: bool
     weights: tuple[tuple[str, int], ...]
+    worth: tuple[int, ...] = ()
 
     @classmethod
     def of(cls, strategy: DeviceScoringStrategy) -> Scorer:
         """The scorer of a strategy from the arguments."""
-        return cls(strategy.type == "MostAllocated", tuple((entry.name, entry.weight) for entry in strategy.resources))
+        return cls(strategy.type != "LeastAllocated", tuple((entry.name, entry.weight) for entry in strategy.resources))
 
     def device(self, unit: Unit, wanted: Wanted) -> int:
-        """How good one device is for one unit of what is wanted, 0..100."""
+        """How good one device is for one unit of what is wanted, 0..100; with `worth`, what is lost, below 0."""
+        if self.worth and wanted.type == GPU:
+            return self._kept(unit, wanted)
         return self._score((unit,), wanted, 1)
+
+    def _kept(self, unit: Unit, wanted: Wanted) -> int:
+        free = min((unit.free[name] for name in _PERCENTS if name in unit.free), default=0)
+        taken = dict(unit.takes(wanted))
+        rest = free - max((taken.get(name, 0) for name in _PERCENTS), default=0)
+        return self.worth[max(rest, 0)] - self.worth[min(free, WHOLE)]
 
     def node(self, units: Iterable[Unit], wanted: Wanted) -> int:
         """How good the devices of a type are together for all that is wanted, 0..100."""

@@ -153,7 +153,7 @@ class DynamicResources(
         slots = ctx.cluster.slots[rows]
         codes = np.zeros(len(slots), dtype=np.int32)
         for terms in found.terms:
-            codes[~any_term(ctx, terms, rows)] = _ELSEWHERE
+            codes[~any_term(ctx.cluster, terms, rows)] = _ELSEWHERE
         if found.wanted or found.backed:
             codes[(codes == 0) & (self.book.free[slots] < found.least)] = _FULL
             for index in np.flatnonzero((codes == 0) & ctx.cluster.alive[slots]).tolist():

@@ -193,7 +193,7 @@ class Reservation(
             if selected is not None:
                 np.logical_and(mask, selected, out=mask)
             if shape.required_nodes is not None:
-                np.logical_and(mask, any_term(ctx, shape.required_nodes, ALL_ROWS), out=mask)
+                np.logical_and(mask, any_term(ctx.cluster, shape.required_nodes, ALL_ROWS), out=mask)
             known = ctx.data[_MASK] = (ctx.restored, version, NodeMask(mask))
         found: NodeMask = known[2]
         return found

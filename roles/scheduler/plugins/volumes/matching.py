@@ -66,7 +66,7 @@ def reachable(ctx: CycleContext, volume: PersistentVolume) -> BoolVector:
     affinity = volume.spec.node_affinity
     if affinity is None or affinity.required is None:
         return np.ones(ctx.cluster.capacity, dtype=np.bool_)
-    return any_term(ctx, [node_term(term) for term in affinity.required.node_selector_terms], ALL_ROWS)
+    return any_term(ctx.cluster, [node_term(term) for term in affinity.required.node_selector_terms], ALL_ROWS)
 
 
 def _choose(
@@ -101,7 +101,7 @@ def _mark_unbound(ctx: CycleContext, store: VolumeColumns, key: str, chosen: NDA
         return
     if found.allowed_topologies:
         terms = [_topology(term) for term in found.allowed_topologies]
-        _mark(codes, np.logical_and(without, ~any_term(ctx, terms, ALL_ROWS)), NO_VOLUME)
+        _mark(codes, np.logical_and(without, ~any_term(ctx.cluster, terms, ALL_ROWS)), NO_VOLUME)
     driver = store.drivers.get(found.provisioner)
     if driver is not None and driver.spec.storage_capacity:
         _mark(codes, np.logical_and(without, ~_has_room(ctx, store, found.metadata.name, requested(claim))), NO_SPACE)

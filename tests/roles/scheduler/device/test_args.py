@@ -17,7 +17,7 @@ def test_defaults_and_wire_names() -> None:
     assert wire(DeviceShareArgs()) == {
         "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "", "allocator": "",
         "scoringStrategy": {
-            "type": "LeastAllocated",
+            "type": "LeastAllocated", "typicalPods": [],
             "resources": [{"name": f"koordinator.sh/{name}", "weight": 1} for name in ("gpu-memory-ratio", "gpu-memory", "rdma", "fpga")],
         },
         "disableDeviceNUMATopologyAlignment": False,

@@ -1,0 +1,191 @@
+"""Scoring by what a placement strands: against brute force, kept against fresh, and what it brings (SCH-DEV-18)."""
+
+from __future__ import annotations
+
+import random
+from typing import Any
+
+import pytest
+
+from koord.config.errors import InvalidConfig
+from roles.scheduler import testing
+from roles.scheduler.framework.registry import PluginError
+from roles.scheduler.plugins.device_share.fragmentation import STEPS, Tables
+from tests.benchmarks import openb
+from tests.support.devices import CORE, RATIO, add, device, gpus, minors, pod, world
+
+ARGS: Any = {"scoringStrategy": {"type": "LeastStranded"}}
+
+
+def plugin(found: testing.World) -> Any:
+    return found.framework.plugins["DeviceShare"]
+
+
+def see(found: testing.World, *pods: Any) -> list[Any]:
+    """Pods that the cluster has shown."""
+    infos = [found.parser.parse(item) for item in pods]
+    for info in infos:
+        plugin(found).pod_seen(info)
+    return infos
+
+
+def machine(found: testing.World, name: str, cards: int, cpu: int, memory: int, **labels: str) -> None:
+    amounts = {"nvidia.com/gpu": str(cards), CORE: str(100 * cards), RATIO: str(100 * cards)} if cards else {}
+    found.add_nodes(testing.node(name, labels=labels, cpu=str(cpu), memory=f"{memory}Gi", **amounts))
+    if cards:
+        found.feed("Device", device(name, gpus(cards)))
+
+
+def worth(tables: Tables, free: list[int], cpu: float, memory: float, labels: dict[str, str]) -> float:
+    """What a node is worth, card by card and class by class."""
+    total = 0.0
+    for weight, one, number in zip(tables.weights.tolist(), tables.classes, range(len(tables.classes)), strict=True):
+        if not all(labels.get(item.key) in item.values for item in one.selector):
+            continue
+        if one.cards > 1 and sum(card == 100 for card in free) < one.cards:
+            continue
+        usable = sum(float(tables.worth[card, number]) for card in free)
+        for left, asked in ((cpu, one.cpu), (memory, one.memory)):
+            if asked:
+                usable = min(usable, left * one.cards * one.percent / asked)
+        total += weight * usable
+    return total
+
+
+@pytest.mark.feature("SCH-DEV-18")
+@pytest.mark.parametrize("seed", range(6))
+def test_scores_equal_brute_force(seed: int) -> None:
+    rng = random.Random(seed)
+    found = world(ARGS)
+    nodes = {f"n{n}": (rng.choice((0, 1, 2, 4, 8)), rng.choice((8, 32, 96)), rng.choice((32, 256)), rng.choice("ab")) for n in range(9)}
+    for name, (cards, cpu, memory, pool) in nodes.items():
+        machine(found, name, cards, cpu, memory, pool=pool)
+
+    def draw() -> Any:
+        cards = rng.choice((0, 1, 1, 1, 2, 4))
+        percent = rng.choice((100, 100, 30, 50, 81)) if cards == 1 else 100
+        more = {"nodeSelector": {"pool": rng.choice("ab")}} if rng.random() < 0.3 else {}
+        requests = {CORE: percent * cards, RATIO: percent * cards} if cards else {}
+        return pod(requests, cpu=str(rng.randint(1, 12)), memory=f"{rng.randint(1, 40)}Gi", **more)
+
+    for _ in range(30):
+        found.schedule(see(found, draw())[0])
+    tables, cluster = plugin(found)._stranding.tables, found.cluster
+    for _ in range(8):
+        info = found.parser.parse(draw())
+        decision = found.decide(info)
+        if not decision.scheduled:
+            continue
+        vector = plugin(found).score(decision.ctx, slice(None))
+        asked = dict(info.shape.requests)
+        wanted = int(info.shape.amounts.get(CORE, 0))
+        for name, (cards, _, _, pool) in nodes.items():
+            slot = cluster.slot_of(name)
+            if not decision.ctx.feasible[slot]:
+                continue
+            used = plugin(found).columns.node(slot).use
+            free = [100 - used.of(("gpu", minor)).get(RATIO, 0) for minor in range(cards)]
+            cpu, memory = cluster.free[0].item(slot), cluster.free[1].item(slot)
+            before = worth(tables, free, cpu, memory, {"pool": pool})
+            left = list(free)
+            if 0 < wanted < 100:
+                card = [float(tables.card[value]) for value in range(101)]
+                costs = [(round((card[free[n]] - card[free[n] - wanted]) * STEPS), n) for n in range(cards) if free[n] >= wanted]
+                left[min(costs)[1]] -= wanted
+            else:
+                for index in [n for n in range(cards) if free[n] == 100][: wanted // 100]:
+                    left[index] = 0
+            after = worth(tables, left, cpu - asked.get(0, 0), memory - asked.get(1, 0), {"pool": pool})
+            assert -vector[slot] == pytest.approx((before - after) * STEPS, abs=1.0), (name, free, wanted)
+
+
+@pytest.mark.feature("SCH-DEV-18")
+def test_kept_scores_equal_fresh_ones() -> None:
+    machines, asks = openb.made(12, seed=3)
+    found = openb.cluster(machines, openb.profile("installed"))
+    found.cycle.verify = 1
+    for number, ask in enumerate(openb.arrivals(asks, 1000 * sum(one.gpu for one in machines), 1)[:70]):
+        found.schedule(see(found, openb.pod_of(ask, number))[0])
+    assert not found.framework.trust.unkept
+
+
+@pytest.mark.feature("SCH-DEV-18")
+def test_a_share_goes_to_the_card_whose_use_strands_least() -> None:
+    """70 % are free on one card and 30 % on another; who comes wants 30 % or 70 %: emptiest and lowest first would spoil the 70 %."""
+    found = world(ARGS)
+    add(found, "n", gpus(2))
+    half = [pod({CORE: share, RATIO: share}, cpu="1") for share in (30, 70, 30, 70)]
+    see(found, *half)
+    assert minors(found, pod({CORE: 30, RATIO: 30}, cpu="1")) == [0]
+    assert minors(found, pod({CORE: 70, RATIO: 70}, cpu="1")) == [0]
+    assert minors(found, pod({CORE: 70, RATIO: 70}, cpu="1")) == [1]
+    assert minors(found, pod({CORE: 30, RATIO: 30}, cpu="1")) == [1]
+
+
+@pytest.mark.feature("SCH-DEV-18")
+def test_single_cards_leave_room_for_eight_and_the_record_says_what_is_stranded() -> None:
+    found = world(ARGS)
+    for name in ("a", "b", "c"):
+        machine(found, name, 8, 96, 768)
+    see(found, *[pod({CORE: 100, RATIO: 100}, cpu="4") for _ in range(8)], pod({CORE: 800, RATIO: 800}, cpu="32"))
+    placed = [found.schedule(pod({CORE: 100, RATIO: 100}, cpu="4")) for _ in range(8)]
+    assert len({decision.node for decision in placed}) == 1
+    assert [found.schedule(pod({CORE: 800, RATIO: 800}, cpu="32")).scheduled for _ in range(2)] == [True, True]
+    told = [term.name for term in plugin(found).placed(placed[-1].ctx, placed[-1].slot)]
+    assert "gpu: stranded there for what typically asks" in told
+
+
+@pytest.mark.feature("SCH-DEV-18")
+def test_a_card_whose_model_few_may_use_is_left_to_them() -> None:
+    found = world(ARGS)
+    for number in range(4):
+        machine(found, f"n{number}", 2, 64, 256, model="rare" if number == 0 else "common")
+    bound = [pod({CORE: 100, RATIO: 100}, cpu="2", nodeSelector={"model": "rare"}) for _ in range(3)]
+    free = [pod({CORE: 100, RATIO: 100}, cpu="2") for _ in range(6)]
+    see(found, *bound, *free)
+    assert "n0" not in {found.schedule(item).node for item in free}
+
+
+@pytest.mark.feature("SCH-DEV-18")
+@pytest.mark.parametrize("seed", range(3))
+def test_pods_without_devices_keep_off_nodes_with_devices_while_others_have_room(seed: int) -> None:
+    """Packing never makes a pod unplaceable: whoever fits somewhere is placed, on a node without devices if one of these has room."""
+    rng = random.Random(seed)
+    found = openb.cluster([openb.Machine(f"n{n}", 16000, 64 << 10, 4 if n % 2 else 0, "G2") for n in range(6)], openb.profile("installed"))
+    cluster = found.cluster
+    for number in range(40):
+        cpu, cards = rng.randint(1, 8), rng.choice((0, 0, 1))
+        info = see(found, openb.pod_of(openb.Ask(cpu * 1000, cpu << 12, cards, 1000), number))[0]
+        room = {f"n{n}" for n in range(6) if cluster.free[0][cluster.slot_of(f"n{n}")] >= cpu * 1000}
+        without = {name for name in room if int(name[1:]) % 2 == 0}
+        decision = found.schedule(info)
+        if not cards:
+            assert decision.scheduled == bool(room)
+            assert not without or decision.node in without
+        elif decision.scheduled:
+            assert int(decision.node[1:]) % 2
+
+
+@pytest.mark.feature("SCH-DEV-18")
+def test_as_installed_more_is_allocated_than_by_spreading() -> None:
+    machines, asks = openb.made(12, seed=2)
+    spread = openb.profile("installed")
+    for entry in spread["pluginConfig"]:
+        if entry["name"] == "DeviceShare":
+            entry["args"]["scoringStrategy"] = {"type": "LeastAllocated"}
+    installed = openb.run(machines, asks, openb.profile("installed"), 1)
+    assert installed.at130 >= openb.run(machines, asks, spread, 1).at130 + 3
+
+
+@pytest.mark.feature("SCH-DEV-18")
+def test_what_typically_asks_may_be_given() -> None:
+    typical = [{"requests": {"nvidia.com/gpu": "4", "cpu": "16"}, "weight": 3}, {"requests": {"koordinator.sh/gpu-core": "50"}}]
+    with pytest.raises(PluginError, match="name no GPUs"):
+        world({"scoringStrategy": {"type": "LeastStranded", "typicalPods": [{"requests": {"cpu": "1"}}]}})
+    with pytest.raises(InvalidConfig, match="typicalPods"):
+        world({"scoringStrategy": {"type": "LeastAllocated", "typicalPods": typical[:1]}})
+    found = world({"scoringStrategy": {"type": "LeastStranded", "typicalPods": typical[:1]}})
+    for name in ("a", "b"):
+        machine(found, name, 4, 64, 256)
+    found.schedule(pod({CORE: 100, RATIO: 100}, cpu="1", nodeSelector={"kubernetes.io/hostname": "b"}))
+    assert found.decide(see(found, pod({CORE: 100, RATIO: 100}, cpu="1"))[0]).node == "b"
