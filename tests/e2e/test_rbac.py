@@ -43,6 +43,7 @@ UNREACHED = {
         ),
         "gate Recommender; tests/roles/manager/recommender",
     ),
+    "koord-scheduler: patch podgroups/status": "Kubernetes' own pod groups; tests/roles/scheduler/gang/test_native_groups.py",
     "koord-scheduler: delete pods": "preemption; tests/roles/scheduler/plugins/test_preemption.py",
     "koord-scheduler: create pods/eviction": "quotas that are over-used; tests/roles/scheduler/elastic_quota",
     "koord-scheduler-device-plugins: patch nodes": "gate DevicePluginAdaption; tests/roles/scheduler/device",
