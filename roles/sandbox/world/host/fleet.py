@@ -137,6 +137,8 @@ class Hosts:
             process = self.world.programs[name].process
             if process is None or process.dead or process.frozen or process.ended:
                 return True
+            if any(end.stalled for end in process.connections):
+                return True  # it has not noticed yet
         return any(fault.target in ("", *names) for fault in self.world.rules.active)
 
     def _agent(self, node: str, program: Program) -> Callable[[], Awaitable[None]]:
