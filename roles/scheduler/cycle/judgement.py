@@ -90,3 +90,8 @@ class Judgement:
     def terms(self, slot: int) -> tuple[tuple[str, float], ...]:
         """Weighted score by plugin of a row."""
         return tuple((vector.plugin.name, vector.value(slot)) for vector in self.scores)
+
+    def leading(self, slot: int) -> str:
+        """The plugin that gave a row most, of those that tell nodes apart; "" without one."""
+        given = [(vector.value(slot), vector.plugin.name) for vector in self.scores if not isinstance(vector.raw, float)]
+        return max(given)[1] if given else ""

@@ -41,7 +41,9 @@ def record_of(decision: Decision, *, now: float, attempt: int = 1) -> Record:
         terms = tuple(Term(name, value, decision.node, "points") for name, value in scores)
         terms += tuple(term for plugin in decision.framework.givers for term in plugin.placed(decision.ctx, decision.slot))
         message = f"placed on {decision.node}"
-        rule = max(scores, key=lambda item: item[1])[0] if scores else "only node"
+        rule = evaluation.leading(decision.slot) if evaluation is not None else ""
+        if not rule:
+            rule = max(scores, key=lambda item: item[1])[0] if scores else "only node"
     else:
         message = decision.message()
         counts = decision.failure.histogram() if decision.failure is not None else {}

@@ -51,4 +51,6 @@ class ScarceResourceAvoidance(PreScore, Score):
             spare += there
             if name in scarce:
                 avoided += there
+        if not np.any(avoided):
+            return _INDIFFERENT
         return np.asarray(np.where(avoided > 0, np.floor(100.0 * (spare - avoided) / np.maximum(spare, 1.0)), _INDIFFERENT))

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import logging
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import click
@@ -14,7 +16,7 @@ from koord.config.scheduler import load
 from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand, bool_option
 from roles.tools.replay import render
-from roles.tools.replay.running import Run, files_of
+from roles.tools.replay.running import Found, Run, files_of
 from roles.tools.replay.versions import executable_of, other_version
 
 DIFFERS = 2
@@ -53,20 +55,34 @@ def command(log: Path, other: str, diff: bool, output: str) -> None:
     LOG is the directory of `koord scheduler --decision-log`, or one of its scheduler.replay.jsonl files. Ends with 0 if all decisions are
     as they were, and with 2 if not.
     """
-    logging.getLogger("roles.scheduler").setLevel(logging.CRITICAL)
-    files = files_of(log)
-    program = executable_of(other) if other else None
-    if program is not None:
-        found = other_version(program, files)
-    else:
-        try:
-            config = load(other) if other else None
-        except ConfigError as error:
-            raise ConfigurationError(str(error)) from error
-        each = (lambda turn: click.echo(orjson.dumps(render.line(turn)))) if output == "decisions" else None
-        found = (Run(config, each) if each is not None else Run(config)).run(files)
+    with _quiet("roles.scheduler"):
+        found = _run(files_of(log), other, output)
     if output == "json":
         click.echo(orjson.dumps(render.as_json(found), option=orjson.OPT_INDENT_2).decode())
     elif output == "table":
         click.echo(render.table(found, every=diff))
     sys.exit(0 if found.same == found.decisions else DIFFERS)
+
+
+def _run(files: list[Path], other: str, output: str) -> Found:
+    program = executable_of(other) if other else None
+    if program is not None:
+        return other_version(program, files)
+    try:
+        config = load(other) if other else None
+    except ConfigError as error:
+        raise ConfigurationError(str(error)) from error
+    each = (lambda turn: click.echo(orjson.dumps(render.line(turn)))) if output == "decisions" else None
+    return (Run(config, each) if each is not None else Run(config)).run(files)
+
+
+@contextmanager
+def _quiet(name: str) -> Iterator[None]:
+    """What is decided again is not logged again."""
+    logger = logging.getLogger(name)
+    before = logger.level
+    logger.setLevel(logging.CRITICAL)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
