@@ -55,6 +55,8 @@ UNREACHED = {
     "koord-descheduler: list,watch clonesets,statefulsets": "OpenKruise; tests/roles/descheduler",
     "koord-descheduler: get */scale": "workloads that are not watched; tests/roles/descheduler",
     "koord-descheduler-cordon: patch nodes": "CustomPriority with autoCordon; tests/roles/descheduler/test_intree.py",
+    "koord-descheduler-metrics-server: list nodes,pods": "LowNodeUtilization by the metrics server; tests/roles/descheduler/test_usage.py",
+    "koord-descheduler-prometheus: get secrets": "a token for Prometheus; tests/roles/descheduler/test_usage.py",
     "koord-descheduler: delete,patch pods": "evictionPolicy Delete and SoftEviction; tests/roles/descheduler/migration",
     "koordlet: get nodes/pods,nodes/configz": "asked by the kubelet, not by the API server",
     "koordlet: patch nodemetrics/status": "after a whole report interval; tests/roles/koordlet/observe/test_reports.py",

@@ -165,7 +165,9 @@ def test_rights_for_what_is_off_are_not_bound() -> None:
     }
     assert patching == {"manager"}
     names = {d["metadata"]["name"] for d in manifests.rendered(crds=False) if d["kind"] == "ClusterRole"}
-    assert {"koord-scheduler-device-plugins", "koord-descheduler-cordon"} <= names
+    assert {"koord-scheduler-device-plugins", "koord-descheduler-cordon", "koord-descheduler-metrics-server"} <= names
+    everything = questions(manifests.rendered(crds=False), ACCOUNTS["descheduler"])
+    assert not any(covers(q, Question("get", "", "secrets")) or q.group == "metrics.k8s.io" for q in everything)
 
 
 def test_wildcards_stand_for_one_thing_only() -> None:

@@ -90,7 +90,7 @@ class Arbiter:
         def enter(each: Waiting) -> Migration:
             return self._ledger.migration(each.job)
 
-        queue = arbitration.ordered(waiting, self._ledger.migrating_of_jobs())
+        queue = arbitration.ordered(waiting, self._ledger.migrating_of_jobs(), self._clock())
         return arbitration.arbitrate(queue, book, forbidden=forbidden, reached=reached, enter=enter)
 
     async def _act(self, ruling: Ruling) -> None:

@@ -10,6 +10,7 @@ from enum import Enum
 from koord.api.objects import Pod, PodMigrationJob
 from koord.api.priority import pod_priority_class
 from koord.api.times import TimeError, parse_time
+from roles.descheduler.cost import restart_cost
 from roles.descheduler.migration import status
 from roles.descheduler.migration.limits import Book, Migration, Refusal
 from roles.descheduler.plugins.lownodeload.order import pod_rank
@@ -53,24 +54,25 @@ def _created(stamp: str | None) -> int:
         return 0
 
 
-def ordered(waiting: Iterable[Waiting], migrating: Counter[str]) -> list[Waiting]:
+def ordered(waiting: Iterable[Waiting], migrating: Counter[str], now: float = 0.0) -> list[Waiting]:
     """Whose turn it is: four stable passes, of which the last one dominates.
 
     Newest job first; the order in which pods leave a hot node, jobs without a pod first; jobs of one batch Job together, where the best of
-    them is; those of batch Jobs of which most migrate already (`migrating`, by uid) first.
+    them is; those of batch Jobs of which most migrate already (`migrating`, by uid) first. `now` (seconds since the epoch) tells how much
+    work a pod would lose.
     """
     queue = sorted(waiting, key=lambda each: each.job.metadata.name)  # equal ones must not depend on the order of arrival
     queue.sort(key=lambda each: -_created(each.job.metadata.creation_timestamp))
-    queue.sort(key=lambda each: _pod_order(each.pod))
+    queue.sort(key=lambda each: _pod_order(each.pod, now))
     queue = _together(queue)
     queue.sort(key=lambda each: -migrating[each.job_controller] if each.job_controller else 0)
     return queue
 
 
-def _pod_order(pod: Pod | None) -> tuple[int, tuple[int, ...], int]:
+def _pod_order(pod: Pod | None, now: float) -> tuple[int, tuple[int, ...], int, int]:
     if pod is None:
-        return (0, (), 0)
-    return (1, pod_rank(pod, pod_priority_class(pod)), -_created(pod.metadata.creation_timestamp))
+        return (0, (), 0, 0)
+    return (1, pod_rank(pod, pod_priority_class(pod)), restart_cost(pod, now), -_created(pod.metadata.creation_timestamp))
 
 
 def _together(queue: Sequence[Waiting]) -> list[Waiting]:

@@ -8,11 +8,14 @@ from hypothesis import strategies as st
 
 from koord.api import objects
 from roles.descheduler.cost import canonical_int32
+from roles.descheduler.framework.effects import Pause
+from roles.descheduler.framework.handle import Handle
 from roles.descheduler.picture import NodeView, node_view, pod_view
 from roles.descheduler.plugins.lownodeload.args import AnomalyCondition, LowNodeLoadArgs
 from roles.descheduler.plugins.lownodeload.classify import NodeClass, classify, quantity_at
 from roles.descheduler.plugins.lownodeload.detector import Detectors
 from roles.descheduler.plugins.lownodeload.order import leaving_order, node_score, usage_score
+from roles.descheduler.plugins.lownodeload.plugin import LowNodeLoad
 
 
 def pool_of(**args: object):
@@ -194,3 +197,18 @@ def test_a_pool_takes_from_the_top_level_what_it_leaves_out() -> None:
     assert (own.anomaly.timeout, own.anomaly.consecutive_abnormalities, own.anomaly.consecutive_normalities) == (90.0, 7, 9)
     assert (own.low["cpu"], own.high["cpu"], own.weights["cpu"]) == (30, 80, 3)
     assert (bare.low, bare.high, bare.anomaly) == (top.low, top.high, top.anomaly)
+
+
+@pytest.mark.feature("DS-LNL-04")
+@pytest.mark.parametrize("interval", [60.0, 300.0, 1200.0])
+def test_a_round_remembers_the_one_before_whatever_the_interval(interval: float) -> None:
+    """With an interval of detectorCacheTimeout (five minutes) or more, every round began to count anew, and no node was ever abnormal."""
+    args = LowNodeLoadArgs.model_validate({"lowThresholds": {"cpu": 30}, "highThresholds": {"cpu": 60}})
+    plugin = LowNodeLoad(args, interval)
+    told = []
+    for number in range(7):
+        handle = Handle("p", "LowNodeLoad", number * (interval + 0.5), [])
+        assert all(isinstance(effect, Pause) for effect in plugin.turn([view("hot", 9000), view("low", 1000)], handle))
+        told += [record.message for record in handle.records if record.verdict == "Relieved"]
+    assert "hot in 5 rounds in a row" in told[4]
+    assert "rounds in a row" not in told[5]

@@ -26,6 +26,8 @@ from roles.descheduler.selection import PodChoice
 
 log = logging.getLogger(__name__)
 
+OUTLIVES = 1.5  # intervals: a round may begin late, and with the interval itself every round would forget the one before
+
 ByClass = dict[NodeClass, list[Placed]]
 
 
@@ -45,9 +47,9 @@ class LowNodeLoad:
 
     def __init__(self, args: LowNodeLoadArgs, interval: float) -> None:
         self.args = args
-        lifetime = max(args.detector_cache_timeout, interval)
-        if interval > args.detector_cache_timeout:
-            log.info("detectorCacheTimeout is raised to the descheduling interval, %.0f s: it must outlive a round", interval)
+        lifetime = max(args.detector_cache_timeout, OUTLIVES * interval)
+        if lifetime > args.detector_cache_timeout:
+            log.info("detectorCacheTimeout is raised to %.0f s: it must outlive the descheduling interval, %.0f s", lifetime, interval)
         self._detectors = {False: Detectors(lifetime), True: Detectors(lifetime)}
         self._pools = args.pools()
         for pool in self._pools:

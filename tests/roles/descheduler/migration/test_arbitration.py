@@ -8,9 +8,11 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import msgspec
 import pytest
 
 from koord.api import kinds, names, objects
+from koord.api.times import parse_time
 from roles.descheduler.migration.arbitration import Waiting, ordered
 from tests.support.migration import NS, Cluster, cluster, condition
 
@@ -61,6 +63,18 @@ def test_the_order_of_turns() -> None:
         assert [each.job.metadata.name for each in ordered(queue, Counter())] == wanted
     names_ = [each.job.metadata.name for each in ordered(queue, Counter({"b": 2, "a": 1}))]
     assert names_ == ["batch-b1", "batch-a1", "batch-a2", "gone", "free", "cheap", "prod-new", "prod-old"]
+
+
+@pytest.mark.feature("DS-ARB-01")
+def test_a_pod_that_loses_less_work_has_its_turn_first() -> None:
+    now = parse_time("2026-01-02T00:00:00Z")
+    queue = []
+    for name, saved in (("long", "2026-01-01T00:00:00Z"), ("short", "2026-01-01T23:58:00Z")):
+        made = waiting(name, "2026-01-01T00:00:00Z", pod={"metadata": {"annotations": {names.ANNOTATION_LAST_CHECKPOINT: saved}}})
+        assert made.pod is not None
+        status = objects.convert({"startTime": "2025-12-31T00:00:00Z"}, type(made.pod.status))
+        queue.append(Waiting(made.job, msgspec.structs.replace(made.pod, status=status)))
+    assert [each.job.metadata.name for each in ordered(queue, Counter(), now)] == ["short", "long"]
 
 
 @pytest.mark.feature("DS-ARB-02")
