@@ -10,6 +10,7 @@ out=$(realpath -m "${SOAK_OUT:-soak-out}")
 clone=$(mktemp -d)
 mkdir -p "$out"
 busy=()
+# shellcheck disable=SC2329  # the trap calls it
 end() { [ ${#busy[@]} -eq 0 ] || kill "${busy[@]}" 2>/dev/null || true; rm -rf "$clone"; }
 trap end EXIT
 git clone -q "$root" "$clone/koord"
