@@ -9,7 +9,7 @@ from typing import Any
 
 from koord.api.kinds import PODS, RESERVATIONS
 from koord.api.times import format_time
-from koord.kube.errors import ApiError, NotFound
+from koord.kube.errors import ApiError, Conflict, NotFound
 from koord.kube.events import EventRecorder, ObjectRef
 from roles.scheduler.cluster.podinfo import PodInfo
 
@@ -17,6 +17,7 @@ log = logging.getLogger(__name__)
 
 NOTE_LIMIT = 1024  # bytes of an event's note
 _CUT = " ..."
+_TRIES = 5  # of a condition whose pod changes all the time
 REASON_UNSCHEDULABLE = "Unschedulable"
 REASON_ERROR = "SchedulerError"
 
@@ -193,12 +194,12 @@ class Reporter:
         self._pending.pop(uid, None)
 
     async def _write(self, uid: str, pod: PodInfo, status: dict[str, Any]) -> None:
-        body = {"metadata": {"uid": pod.pod.metadata.uid}, "status": status}
         try:
             if pod.reservation:
+                body = {"metadata": {"uid": pod.pod.metadata.uid}, "status": status}
                 await self._client.patch(RESERVATIONS, pod.reservation, body, subresource="status")
-            else:
-                await self._client.patch(PODS, pod.name, body, pod.namespace, type="strategic", subresource="status")
+            elif not await self._tell(pod, status):
+                self._lost(uid)
         except NotFound:
             self._lost(uid)
         except ApiError as failure:
@@ -207,6 +208,27 @@ class Reporter:
         except Exception:
             self._lost(uid)
             log.exception("%s: the condition of a failed attempt could not be written", pod.reservation or pod.key)
+
+    async def _tell(self, pod: PodInfo, status: dict[str, Any]) -> bool:
+        """Write a pod's status, unless it has a node: the picture on which the attempt was made may be older than the binding of another
+        replica. So the write holds for the version that was seen, and one that was overtaken is looked at. False: nothing is to be told."""
+        uid, version = pod.pod.metadata.uid, pod.pod.metadata.resource_version
+        for left in reversed(range(_TRIES)):
+            if not self._may_write():
+                break
+            body = {"metadata": {"uid": uid, "resourceVersion": version}, "status": status}
+            try:
+                await self._client.patch(PODS, pod.name, body, pod.namespace, type="strategic", subresource="status")
+            except Conflict:
+                if not left:
+                    raise
+                there = await self._client.get(PODS, pod.name, pod.namespace)
+                if there["metadata"]["uid"] != uid or there["spec"].get("nodeName"):
+                    return False
+                version = there["metadata"]["resourceVersion"]
+            else:
+                return True
+        return False
 
 
 def _condition_of(pod: PodInfo) -> tuple[str, str, str] | None:

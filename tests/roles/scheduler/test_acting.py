@@ -524,6 +524,57 @@ def test_a_condition_on_its_way_lands_before_the_pod_is_bound(scheduler: Any) ->
     asyncio.run(run())
 
 
+@pytest.mark.feature("SCH-FW-06")
+def test_a_pod_that_another_replica_has_bound_is_not_told_that_it_was_not_scheduled(scheduler: Any) -> None:
+    """A replica decides on its picture, and that may be older than the binding."""
+
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("small", cpu="500m")
+            client, began, go_on = live.app.client, asyncio.Event(), asyncio.Event()
+
+            class Slow:
+                get = staticmethod(client.get)
+
+                @staticmethod
+                async def patch(*args: Any, **options: Any) -> Any:
+                    began.set()
+                    await go_on.wait()
+                    return await client.patch(*args, **options)
+
+            live.app.reporter._client = Slow()
+            uid = (await live.pod("p", cpu="1"))["metadata"]["uid"]
+            await asyncio.wait_for(began.wait(), 5)
+            await live.client.bind("default", "p", "small")
+            go_on.set()
+            await live.app.reporter.quiet(uid)
+            conditions = {c["type"]: c["status"] for c in (await live.get("p"))["status"]["conditions"]}
+            assert conditions["PodScheduled"] == "True"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_a_condition_is_written_although_the_pod_has_changed(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("small", cpu="500m")
+            patch = live.app.client.patch
+
+            async def late(kind: Any, name: str, body: Any, *args: Any, **options: Any) -> Any:
+                if kind is PODS and "conditions" in body["status"] and not changed:
+                    changed.append(await patch(PODS, name, {"metadata": {"labels": {"new": "yes"}}}, "default"))
+                return await patch(kind, name, body, *args, **options)
+
+            changed: list[Any] = []
+            live.app.client.patch = late
+            await live.pod("p", cpu="1")
+            assert (await live.refused("p"))["reason"] == "Unschedulable"
+            assert changed
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-KS-12")
 def test_the_end_of_its_victims_brings_a_preemptor_back_without_a_rest(scheduler: Any) -> None:
     async def run() -> None:

@@ -128,9 +128,9 @@ class Hosts:
         return self.world.loop.time() - self._disturbed[node]
 
     def _in_the_way(self, node: str) -> bool:
-        """Whether an agent cannot do its work now: it, its kubelet, their machine or a connection is hurt."""
+        """Whether an agent cannot do its work now: it, its kubelet, their machine, the API server or a connection is hurt."""
         machine = self.machines[node]
-        if machine.disk_full or machine.write_errors or machine.failing:
+        if machine.disk_full or machine.write_errors or machine.failing or self.world.server.process.dead:
             return True
         names = (f"koordlet-{node}", f"kubelet-{node}")
         for name in names:
