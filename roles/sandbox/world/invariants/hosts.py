@@ -170,15 +170,21 @@ class NothingFromOldReadings(Invariant):
 
 
 class ExclusiveFromBestEffort(Invariant):
-    """A best-effort pod is not put on a CPU that a pod of class LSE has for itself."""
+    """A best-effort pod is not put on a CPU that a pod of class LSE has for itself.
+
+    What a set holds within one moment does not count: on the way from one set to another it is widened to both.
+    """
 
     notice = 10.0  # seconds until an agent has heard of a pod
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._since: dict[str, float] = {}
+        self._written: dict[str, tuple[float, str]] = {}  # file -> when it was written, and what is wrong with it
 
     def see(self, entry: Entry) -> Iterator[str]:
+        for key in [key for key, (at, _) in self._written.items() if at < entry.time]:
+            yield self._written.pop(key)[1]
         if entry.bucket == "pod":
             uid = entry.obj["metadata"]["uid"]
             if entry.new is None or finished(entry.new):
@@ -191,6 +197,7 @@ class ExclusiveFromBestEffort(Invariant):
         if role_of(entry.author) != "koordlet" or entry.request == "restore" or entry.new is None:
             return
         wanted = cpu_list(entry.new["value"])
+        self._written.pop(entry.key, None)
         for pod in self.pods_of(entry.key.partition("/")[0]):
             meta = pod["metadata"]
             if (meta.get("labels") or {}).get("koordinator.sh/qosClass") != "LSE" or meta.get("deletionTimestamp"):
@@ -199,7 +206,7 @@ class ExclusiveFromBestEffort(Invariant):
                 continue
             held = cpu_list(str(orjson.loads(annotations_of(pod).get(RESOURCE_STATUS, "{}")).get("cpuset", "")))
             if held & wanted:
-                yield f"{entry.key} has CPUs {sorted(held & wanted)} of {meta['name']}"
+                self._written[entry.key] = entry.time, f"{entry.key} has CPUs {sorted(held & wanted)} of {meta['name']}"
 
 
 class NoEmptyCpuSet(Invariant):
@@ -225,6 +232,8 @@ class EvictedForAReason(Invariant):
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.verb == "host" and not entry.bucket and entry.new is not None:
             self._nodes[entry.key].append((entry.time, entry.new))
+        if entry.bucket == FILE:
+            self._narrowed(entry)
         if entry.bucket != "pod" or role_of(entry.author) != "koordlet" or "/eviction" not in entry.request:
             return
         node = entry.author.partition("-")[2]
@@ -234,6 +243,14 @@ class EvictedForAReason(Invariant):
         limits = ((self.history.of(NODE_SLO).get(node) or {}).get("spec") or {}).get("resourceUsedThresholdWithBE") or {}
         if not any(self._lacks(now, limits) for at, now in self._nodes[node] if at > entry.time - self.recent):
             yield f"{entry.author} evicted {entry.key}; lately {node} was {self._nodes[node][-1][1] if self._nodes[node] else 'not seen'}"
+
+    def _narrowed(self, entry: Entry) -> None:
+        """A quota of the tier holds from the moment in which it is written, and a host is looked at every other second only."""
+        node, (above, _, name) = entry.key.partition("/")[0], entry.key.rpartition("/")
+        quota = str((entry.new or {}).get("value", "")).split(" ")[0]
+        if name in ("cpu.cfs_quota_us", "cpu.max") and above.endswith(f"{TIER}.slice") and quota.isdecimal() and self._nodes[node]:
+            last = self._nodes[node][-1][1]
+            self._nodes[node].append((entry.time, {**last, "room": min(last["room"], int(quota) // 100)}))
 
     @staticmethod
     def _lacks(now: Obj, limits: Obj) -> bool:
