@@ -104,8 +104,6 @@ class SchedulingQueue:
         entry.pod = pod
         if changed and (gated or any(self._helps(entry, event) for event in changed)):
             self._enter(entry, now, "PodUpdate", backoff=not gated)
-        elif gated and self._pre_enqueue(pod).ok:
-            self._enter(entry, now, "PodUpdate")
         else:
             self._park(entry, GATED if gated else UNSCHEDULABLE)
 

@@ -51,7 +51,7 @@ def test_a_batch_of_which_one_does_not_fit_is_rolled_back_without_preemption(gan
                 await g.member(f"p{number}", "job", cpu=cpu, priorityClassName="high")
             said = await g.said("p1", "batch of 2 pods is rolled back")
             assert "p1" in said
-            await g.said("p0", "cannot be placed while 1 member(s) wait for it")
+            await g.said("p0", "pod default/p1 cannot be placed")
             await g.quiet()
             assert (await g.nodes_of())["low"] == "b"
 

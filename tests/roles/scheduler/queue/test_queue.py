@@ -121,6 +121,19 @@ def test_gated_pods_enter_when_the_gate_falls_and_by_activation_only_then() -> N
     assert pop(found, 1.0) == "p"
 
 
+@pytest.mark.feature("SCH-GANG-07")
+def test_a_status_lets_nobody_through_a_gate_that_has_opened_meanwhile() -> None:
+    """The scheduler itself writes it: each member of a refused gang would begin the next try by being told of the last one."""
+    verdict = [unresolvable("another pod stands for it")]
+    found = SchedulingQueue(sort_key=lambda pod, entered: (), pre_enqueue=lambda pod: verdict[0], subscriptions={})
+    found.add(info("p", uid="u"), 0.0)
+    verdict[0] = SUCCESS
+    found.update(info("p", uid="u", status={"phase": "Pending"}), (), 1.0)
+    assert found.counts()["gated"] == 1
+    found.activate([info("p", uid="u")], 2.0)
+    assert pop(found, 2.0) == "p"
+
+
 @pytest.mark.feature("SCH-FW-05")
 def test_status_changes_do_not_requeue_deletion_leaves_everything() -> None:
     found = queue(Fit=(Subscription(NODE, Action.ADD),))
