@@ -213,7 +213,8 @@ class Journal:
     def remember(self, entries: Iterable[Entry], *, owner: str = "", time: float = 0.0) -> bool:
         """Put on record what files hold before they are written: one append and one sync for all. False: it is not there.
 
-        Of a file that is known, a value from outside (``Entry.now`` is neither what was before nor ours) becomes the one before.
+        Of a file that is known, a value from outside (``Entry.now`` is neither what was before nor ours) becomes the one before; so does
+        what a kubelet with the static policy now gives a container.
         """
         fresh: list[Entry] = []
         try:
@@ -252,6 +253,8 @@ class Journal:
         if known.ours is None:
             return replace(known, ours=assumed_ours(known.undo, entry.now))
         before = before_by_now(known.undo, known.resource, known.value, known.ours, entry.now)
+        if entry.kubelet and before == known.value:
+            before = entry.kubelet  # what the kubelet sets may be what the agent has set already: then nobody sees that it did
         if before == known.value:
             return None
         undo = Undo.REPLACE if known.undo is Undo.REMOVE else known.undo  # the agent's own file is somebody else's now

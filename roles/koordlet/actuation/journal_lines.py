@@ -46,6 +46,8 @@ class Entry:
     """The path as the process saw it that wrote a line without a place."""
     now: str | None = None
     """What the file holds at this moment; not on disk."""
+    kubelet: str = ""
+    """The CPUs that a kubelet with the static policy gives the container, whatever the file holds; not on disk."""
 
 
 @dataclass(frozen=True, slots=True)

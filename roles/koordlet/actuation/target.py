@@ -48,6 +48,8 @@ class Target:
     first_basis: str = ""
     native: str | None = None
     """``Write.native`` as a text of the file."""
+    kubelet: str = ""
+    """What a kubelet with the static policy gives the container."""
     first: bool = False
     """Whether this process has not brought the value about yet; then no limit is written in the words that were asked for."""
 
@@ -107,7 +109,7 @@ class Target:
             return Entry(self.path, self.write.origin, undo, resource, own, ours=(self.current,))  # inherited from what we wrote
         if self.given:
             return Entry(self.path, self.native or "", undo, resource, own, ours=(self.current,))
-        return Entry(self.path, self.current, undo, resource, own, ours=(), now=self.current)
+        return Entry(self.path, self.kubelet or self.current, undo, resource, own, ours=(), now=self.current, kubelet=self.kubelet)
 
     def put(self, text: str) -> None:
         """Write to the kernel. Raises WriteError."""
@@ -197,8 +199,11 @@ def _resolve_cgroup(write: Write, host: HostState, raw: str | None) -> Target:
         text = _whole_cpu_max(write.resource, text, current) if raw is None else raw
         if write.resource == "cpuset.cpus" and not current.strip():
             basis = _effective_cpus(write.target, host)
-    native = None if write.native is None else _native(write, host, current)
-    return Target(write, path, text, current, basis, native=native)
+    if write.native is None:
+        return Target(write, path, text, current, basis)
+    kubelet = _by_kubelet(write, host) if write.resource == "cpuset.cpus" and not write.native else None
+    native = _native(write, host, current) if kubelet is None else kubelet or None
+    return Target(write, path, text, current, basis, native=native, kubelet=kubelet or "")
 
 
 def _resolve_trigger(write: Write, host: HostState) -> Target:
@@ -216,8 +221,6 @@ def _native(write: Write, host: HostState, current: str) -> str | None:
     """The runtime's own value as a text of the file; None where it cannot be told."""
     wanted, resource = write.native or "", write.resource
     try:
-        if resource == "cpuset.cpus" and not wanted and (policy := _by_kubelet(write, host)) is not None:
-            return policy or None
         if resource == "cpuset.cpus" and not wanted:
             around = host.cgroups.file(resource, os.path.dirname(write.target))
             return "" if host.cgroups.v2 else host.files.read_fresh(around).decode("utf-8", "replace").strip()

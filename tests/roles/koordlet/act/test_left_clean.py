@@ -68,6 +68,23 @@ def test_the_cpus_of_a_static_kubelet_are_its_own(machine_v2, container: str, ku
     assert machine_v2.get("cpuset.cpus", CONTAINER) == kubelets
 
 
+def test_cpus_that_the_kubelet_has_pinned_since_are_not_given_back(machine_v2) -> None:
+    """It narrows its shared set, the hook follows at once, and what the kubelet sets then is there already."""
+    checkpoint = Path(machine_v2.root.kubelet_path("cpu_manager_state"))
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    about = About("pod", "default", "p", "main", "u")
+    machine_v2.put("cpuset.cpus", CONTAINER, "0-15")
+    for shared in ("0-15", "0-7"):
+        checkpoint.write_bytes(orjson.dumps({"policyName": "static", "defaultCpuSet": shared, "entries": {}}))
+        machine_v2.host.files.begin_tick()
+        wanted = shared.replace("0-15", "0-11")
+        machine_v2.executor.apply([sequence(Write("cpuset.cpus", CONTAINER, wanted, about=about, native=""))], rule="hook", now=1.0)
+    machine_v2.put("cpuset.cpus", CONTAINER, "0-7")
+    machine_v2.journal.close()
+    restore(machine_v2.root)
+    assert machine_v2.get("cpuset.cpus", CONTAINER) == "0-7"
+
+
 def test_a_value_that_is_neither_ours_nor_the_runtimes_is_the_one_before(machine) -> None:
     machine.put("cpu.shares", CONTAINER, "700")
     machine.executor.apply([sequence(Write("cpu.shares", CONTAINER, "512", native="2"))], rule="hook", now=1.0)
