@@ -116,6 +116,7 @@ class Running:
         if not all(taken):
             return False
         self._applied[uid] = _resources(pod)
+        self._waits.pop(uid, None)
         self.machine.history.tell("resized", self.machine.node, uid, {name: body.get("resources") for name, body in bodies.items()})
         return True
 
