@@ -126,12 +126,13 @@ class Preemptions(Invariant):
         super().__init__(history)
         self._of: dict[str, Preemption] = {}
         self._gone: dict[str, float] = {}
+        self._freed: dict[str, float] = {}  # node -> when a pod left it last
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket == "pod":
             uid = entry.obj["metadata"]["uid"]
             if entry.verb == "DELETED":
-                self._gone[uid] = entry.time
+                self._gone[uid] = self._freed[node_of(entry.old)] = entry.time
             elif uid in self._of and bound_by(entry):
                 yield from self.bound(entry, self._of.pop(uid))
         elif entry.verb == "ADDED" and entry.bucket in ("event", "event.events.k8s.io") and entry.obj.get("reason") == "Preempted":
@@ -222,6 +223,7 @@ class RoomIsUsed(Preemptions):
         if landed in plan.left or pinned or annotations_of(pod).get(GANG) or any("gpu" in name for name in requests(pod)):
             return
         gone, decided = [self._gone.get(uid) for uid in plan.victims], self._decided(pod)
+        gone.append(self._freed.get(plan.node))  # who is promised room there may wait for more than its own victims
         left = all(at is not None and decided - at >= self.settled for at in gone)
         if landed in plan.fitted:
             yield f"{entry.key} landed on {landed}, which had room for it when {len(plan.victims)} pods were asked to leave {plan.node}"

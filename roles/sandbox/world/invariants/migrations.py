@@ -97,6 +97,11 @@ class Loads(Invariant):
         reports = self.reports.get(node, [])
         return [*[load for load in reports if load.time < since][-1:], *[load for load in reports if load.time >= since]]
 
+    def known(self, node: str, seconds: float) -> bool:
+        """Whether a node has reported for so long."""
+        reports = self.reports.get(node)
+        return bool(reports) and self.history.clock() - reports[0].time >= seconds * self.history.pace
+
     def used(self, node: str, seconds: float) -> list[int]:
         """The CPU in use that was known then."""
         return [load.used for load in self.lately(node, seconds)]
@@ -232,7 +237,11 @@ class HotIsRelieved(Loads):
         for hot in sorted(self.history.of("node")) if relieved else ():
             known = self.used(hot, self.seconds)
             over = min(known, default=0) * 100 > (HIGH + 5) * self.capacity(hot)
-            if not over or len(known) < 3 or self.history.clock() - self._left.get(hot, float("-inf")) < self.seconds * self.history.pace:
+            if (
+                not over
+                or not self.known(hot, self.seconds)
+                or self.history.clock() - self._left.get(hot, float("-inf")) < self.seconds * self.history.pace
+            ):
                 continue
             for pod in self.pods_of(hot):
                 key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
@@ -242,6 +251,8 @@ class HotIsRelieved(Loads):
 
     def _may_leave(self, pod: Obj) -> bool:
         """A pod that is replaced and of a workload that can spare one: its like all serve, and no budget covers it."""
+        if owner_of(pod) not in {sets["metadata"]["uid"] for sets in self.history.of("replicaset.apps").values()}:
+            return False
         labels, annotations = pod["metadata"].get("labels") or {}, pod["metadata"].get("annotations") or {}
         like = [other for other in self.history.of("pod").values() if owner_of(other) == owner_of(pod)]
         plain = labels.get("koordinator.sh/qosClass") == "LS" and not any("gang" in name for name in annotations)
@@ -252,7 +263,7 @@ class HotIsRelieved(Loads):
         """A node that is cool, has room, and stays cool with the pod."""
         for name in sorted(self.history.of("node")):
             known = self.used(name, self.seconds)
-            if name == hot or len(known) < 3 or any(used * 100 > LOW * self.capacity(name) for used in known):
+            if name == hot or not self.known(name, self.seconds) or any(used * 100 > LOW * self.capacity(name) for used in known):
                 continue
             room = free(self, name)
             fits = all(room.get(resource, 0) >= amount for resource, amount in requests(pod).items())
