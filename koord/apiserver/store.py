@@ -12,9 +12,12 @@ from collections import deque
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
+from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 import orjson
+
+from koord.apiserver.backlog import Backlog
 
 if TYPE_CHECKING:
     from koord.apiserver.disk import Disk
@@ -22,8 +25,10 @@ if TYPE_CHECKING:
 Obj = dict[str, Any]
 
 ADDED, MODIFIED, DELETED = "ADDED", "MODIFIED", "DELETED"
+# What is remembered for watches: so many events of each resource, and so many bytes of all: their objects, before and after, and
+# the lines that were made of them.
 HISTORY_EVENTS = 16_384
-HISTORY_BYTES = 96 * 1024 * 1024
+HISTORY_BYTES = 192 * 1024 * 1024
 
 
 @dataclass(slots=True, eq=False)
@@ -59,8 +64,10 @@ class Event:
     entry: Entry
     prev: Entry | None
     rv: int
-    # (event type, API version prefix) -> the line on the wire, shared by all watchers
+    # (event type, API version prefix) -> the line on the wire, shared by all watchers (see `Bucket.remember`)
     cache: dict[tuple[str, bytes], bytes] = field(default_factory=dict)
+    # what it holds, in bytes
+    size: int = 0
 
 
 Listener = Callable[[Event], None]
@@ -144,26 +151,41 @@ class Bucket:
         return entry
 
     def _emit(self, event: Event) -> None:
-        history = self.history
-        history.append(event)
-        self.history_bytes += len(event.entry.raw)
+        self.history.append(event)
+        self._charge(event, len(event.entry.raw) + (len(event.prev.raw) if event.prev is not None else 0))
         self.store.tell(self, event)
         if event.prev is not None:
             event.prev.forget()
         if event.type == DELETED:
             event.entry.forget()
-        if len(history) > HISTORY_EVENTS or self.history_bytes > HISTORY_BYTES:
-            self._drop_oldest()
+        if len(self.history) > HISTORY_EVENTS:
+            self.drop_oldest()
+        self.store.shrink_history()
 
-    def _drop_oldest(self) -> None:
+    def remember(self, event: Event, key: tuple[str, bytes], line: bytes) -> None:
+        """Keep a line of an event for other watchers, as long as the event itself is kept."""
+        if event.rv > self.compacted:
+            event.cache[key] = line
+            self._charge(event, len(line))
+            self.store.shrink_history()
+
+    def _charge(self, event: Event, size: int) -> None:
+        event.size += size
+        self.history_bytes += size
+        self.store.history_bytes += size
+
+    def drop_oldest(self) -> None:
+        """Forget the oldest event, with all that was made of it."""
         event = self.history.popleft()
-        self.history_bytes -= len(event.entry.raw)
+        self.history_bytes -= event.size
+        self.store.history_bytes -= event.size
+        event.cache.clear()
         self.compacted = event.rv
 
     def compact(self, rv: int) -> None:
         """Forget the events up to and including `rv`: watches from before get 410."""
         while self.history and self.history[0].rv <= rv:
-            self._drop_oldest()
+            self.drop_oldest()
         self.compacted = max(self.compacted, rv)
 
     def since(self, rv: int) -> list[Event] | None:
@@ -198,6 +220,10 @@ class Store:
         # versions up to here were given out by an earlier process
         self.born = rv if rv > 1 else 0
         self.buckets: dict[str, Bucket] = {}
+        # what the histories of all buckets hold
+        self.history_bytes = 0
+        # what all watchers have not been sent yet
+        self.backlog = Backlog()
         # called with every event of every bucket, in order
         self.listeners: list[Listener] = []
         # what keeps each write before anybody hears of it, if anything does
@@ -219,6 +245,11 @@ class Store:
         finally:
             self._telling = False
             self._untold.clear()
+
+    def shrink_history(self) -> None:
+        """Keep to the bound: the resource that takes most gives, so that what changes seldom can be followed from far back."""
+        while self.history_bytes > HISTORY_BYTES:
+            max(self.buckets.values(), key=attrgetter("history_bytes")).drop_oldest()
 
     def bucket(self, name: str) -> Bucket:
         found = self.buckets.get(name)

@@ -25,8 +25,10 @@ Match = Callable[[dict[str, Any]], bool]
 # (entry, resource) -> the bytes of the "object" member
 Encode = Callable[[Entry], bytes]
 
-# A watcher that lets this much pile up is cut off, as kube-apiserver does with slow watchers; it can list again.
+# What all watchers together may let pile up. Beyond it those with most are cut off, as kube-apiserver does with slow watchers: the stream
+# ends, and the client goes on from the last version that it saw.
 MAX_BACKLOG_BYTES = 256 * 1024 * 1024
+PIECE = 128 * 1024  # bytes that are on their way to a client at a time
 INITIAL_EVENTS_END = "k8s.io/initial-events-end"
 
 
@@ -37,7 +39,11 @@ def frame(type_: str, shown: bytes) -> bytes:
 
 @dataclass(slots=True, eq=False)
 class Watcher:
-    """One open watch. `take()` gives the bytes to send; `wake` is set when there are some."""
+    """One open watch. `take()` gives the bytes to send; `wake` is set when there are some.
+
+    What was there before the watch began is not kept for it: the state is read from the bucket, and past events from the history, as fast
+    as the client takes them.
+    """
 
     bucket: Bucket
     resource: Resource
@@ -47,44 +53,88 @@ class Watcher:
     match: Match | None = None
     encode: Encode | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
+    # the stream ends behind what is on its way: others need the memory, or the history does not reach back any more
     overrun: bool = False
+    # closes the connection, whatever is on its way
+    hang_up: Callable[[], None] | None = None
     # events at or below this version are not for this watcher
     start: int = 0
+    # bytes that are kept for it: those that wait, and those on their way (the last that were taken)
+    waiting: int = 0
+    sending: int = 0
+    # when it last took something, as the backlog of the server counts
+    turn: int = 0
     _backlog: deque[bytes] = field(default_factory=deque)
-    _bytes: int = 0
+    # the last key of the state that it has been shown, while it is shown the state
+    _shown: str | None = None
+    _mark_end: bool = False
+    # the last version of the history that it has been told, while it is told the history
+    _told: int | None = None
 
     # -- life ------------------------------------------------------------------------------------------------------------------
 
     def open_at(self, rv: int) -> bool:
         """Follow from just after `rv`; False when the events since then are partly forgotten."""
-        events = self.bucket.since(rv)
-        if events is None:
+        if rv < self.bucket.compacted:
             return False
-        self.start = rv
-        for event in events:
-            self.offer(event)
-        self.bucket.listeners.append(self.offer)
+        self.start = self._told = rv
+        self._follow()
         return True
 
-    def open_with_state(self, entries: list[Entry], rv: int) -> None:
-        """Show the present state (`entries`, as of `rv`) as ADDED events, then follow."""
-        for entry in entries:
-            self._push(frame(ADDED, self._body(entry)))
-        self.start = rv
+    def open_with_state(self, *, mark_end: bool = False) -> None:
+        """Show the present state as ADDED events, with a bookmark behind it if its end is to be marked, then follow."""
+        self.start = self.bucket.store.rv
+        self._shown, self._mark_end = "", mark_end
+        self._follow()
+
+    def _follow(self) -> None:
+        self.bucket.store.backlog.holders.add(self)
         self.bucket.listeners.append(self.offer)
+
+    @property
+    def held(self) -> int:
+        """Bytes that are kept for it."""
+        return self.waiting + self.sending
 
     def close(self) -> None:
         """Stop following."""
+        self._leave()
+        self._hold(waiting=0, sending=0)
+        self.bucket.store.backlog.holders.discard(self)
+        self.wake.set()
+
+    def cut(self) -> None:
+        """Give up what waits; the stream ends behind what is on its way."""
+        self._leave()
+        self._hold(waiting=0, sending=self.sending)
+        self.overrun = True
+        self.wake.set()
+
+    def abort(self) -> None:
+        """Give up what is on its way, too."""
+        if self.hang_up is not None:
+            self.hang_up()
+        self.overrun = True
+        self.close()
+
+    def _leave(self) -> None:
+        self._backlog.clear()
         if self.offer in self.bucket.listeners:
             self.bucket.listeners.remove(self.offer)
-        self.wake.set()
+
+    def _hold(self, *, waiting: int, sending: int) -> None:
+        self.bucket.store.backlog.total += waiting + sending - self.waiting - self.sending
+        self.waiting, self.sending = waiting, sending
 
     # -- events ----------------------------------------------------------------------------------------------------------------
 
     def offer(self, event: Event) -> None:
         """Take one event of the bucket, if it is for this watcher."""
-        if event.rv <= self.start:
-            return
+        # what the history or the state will show is not kept besides
+        if event.rv > self.start and self._told is None and not (self._shown is not None and event.entry.key > self._shown):
+            self._consider(event)
+
+    def _consider(self, event: Event) -> None:
         entry = event.entry
         if self.namespace is not None and entry.namespace != self.namespace:
             return
@@ -112,14 +162,17 @@ class Watcher:
         key = (type_, self.resource.head)
         line = event.cache.get(key)
         if line is None:
-            line = event.cache[key] = frame(type_, self.resource.raw(entry))
+            line = frame(type_, self.resource.raw(entry))
+            self.bucket.remember(event, key, line)
         self._push(line)
 
     def _body(self, entry: Entry) -> bytes:
         return self.encode(entry) if self.encode is not None else self.resource.raw(entry)
 
     def bookmark(self, rv: int, *, initial_end: bool = False) -> None:
-        """Tell how far this watch has come."""
+        """Tell how far this watch has come; while it has not been told all, that would not be true, and nothing is said."""
+        if self._shown is not None or self._told is not None:
+            return
         meta: dict[str, Any] = {"resourceVersion": str(rv), "creationTimestamp": None}
         if initial_end:
             meta["annotations"] = {INITIAL_EVENTS_END: "true"}
@@ -127,23 +180,65 @@ class Watcher:
         self._push(frame("BOOKMARK", orjson.dumps(mark)))
 
     def _push(self, line: bytes) -> None:
+        if self.overrun:
+            return
+        backlog, size = self.bucket.store.backlog, len(line)
         self._backlog.append(line)
-        self._bytes += len(line)
-        if self._bytes > MAX_BACKLOG_BYTES:
-            self.overrun = True
+        self.waiting += size
+        backlog.total += size
         if not self.wake.is_set():
             self.wake.set()
+        if backlog.total > MAX_BACKLOG_BYTES:
+            backlog.shrink(MAX_BACKLOG_BYTES)
+
+    # -- sending ---------------------------------------------------------------------------------------------------------------
 
     def take(self) -> bytes:
-        """All bytes that wait, in order."""
+        """The next bytes to send, about PIECE of them, in order. Those of the last call count as sent."""
         self.wake.clear()
-        backlog = self._backlog
-        if not backlog:
-            return b""
-        out = backlog[0] if len(backlog) == 1 else b"".join(backlog)
-        backlog.clear()
-        self._bytes = 0
-        return out
+        backlog = self.bucket.store.backlog
+        backlog.turn += 1
+        self.turn = backlog.turn
+        self._hold(waiting=self.waiting, sending=0)
+        if not self._backlog and not self.overrun:
+            self._read_on()
+        pieces: list[bytes] = []
+        size = 0
+        while self._backlog and size < PIECE:
+            pieces.append(self._backlog.popleft())
+            size += len(pieces[-1])
+        self._hold(waiting=self.waiting - size, sending=size)
+        return pieces[0] if len(pieces) == 1 else b"".join(pieces)
+
+    def _read_on(self) -> None:
+        """More of what was there before this watch, if it has not been told all of it."""
+        if self._told is not None:
+            self._read_history(self._told)
+        elif self._shown is not None:
+            self._read_state(self._shown)
+
+    def _read_history(self, told: int) -> None:
+        events = self.bucket.since(told)
+        if events is None:  # it was slower than the history is long
+            self.overrun = True
+            return
+        for event in events:
+            self._consider(event)
+            self._told = event.rv
+            if self.overrun or self.waiting >= PIECE:
+                return
+        self.start, self._told = max(self.start, self.bucket.store.rv), None
+
+    def _read_state(self, shown: str) -> None:
+        for entry in self.bucket.select(self.namespace, shown):
+            self._shown = entry.key
+            if self.match is None or self.match(entry.obj):
+                self._push(frame(ADDED, self._body(entry)))
+                if self.overrun or self.waiting >= PIECE:
+                    return
+        self._shown = None
+        if self._mark_end:
+            self.bookmark(self.bucket.store.rv, initial_end=True)
 
 
 # seconds: kube-apiserver ends watches without a time-out of their own after 30 to 60 minutes
@@ -191,11 +286,7 @@ class WatchStreams:
         if query.send_initial_events is not None and wanted > store.rv:
             return too_large_resource_version(wanted, store.rv)
         if initial:
-            match = query.match
-            entries: list[Entry] = [e for e in bucket.select(query.namespace) if match is None or match(e.obj)]
-            watcher.open_with_state(entries, store.rv)
-            if query.send_initial_events and query.allow_bookmarks:
-                watcher.bookmark(store.rv, initial_end=True)
+            watcher.open_with_state(mark_end=bool(query.send_initial_events and query.allow_bookmarks))
             return None
         if not watcher.open_at(wanted or store.rv):
             return expired(f"too old resource version: {wanted} ({bucket.compacted + 1})")
@@ -214,21 +305,25 @@ class WatchStreams:
         error = self._start(watcher, query)
         response = web.StreamResponse(headers=_HEADERS)
         response.enable_chunked_encoding()
-        await response.prepare(request)
-        if error is not None:
-            await response.write(frame("ERROR", orjson.dumps(error.status())))
-            await response.write_eof()
-            return response
+        if request.transport is not None:
+            # drained means that the kernel has taken it: until then it counts
+            request.transport.set_write_buffer_limits(high=1, low=0)
+            watcher.hang_up = request.transport.abort
         self._open.add(watcher)
         try:
-            await self._pump(response, watcher, query)
+            await response.prepare(request)
+            if error is not None:
+                await response.write(frame("ERROR", orjson.dumps(error.status())))
+                await response.write_eof()
+                return response
+            await self._pump(request, response, watcher, query)
         finally:
             self._open.discard(watcher)
             watcher.close()
         await response.write_eof()
         return response
 
-    async def _pump(self, response: web.StreamResponse, watcher: Watcher, query: ListQuery) -> None:
+    async def _pump(self, request: web.BaseRequest, response: web.StreamResponse, watcher: Watcher, query: ListQuery) -> None:
         loop = asyncio.get_running_loop()
         end = loop.time() + (query.timeout_seconds or seams.rng().randint(_MIN_LIFE, 2 * _MIN_LIFE))
         every = self.core.config.bookmark_seconds
@@ -237,6 +332,7 @@ class WatchStreams:
             chunk = watcher.take()
             if chunk:
                 await response.write(chunk)
+                await request.writer.drain()
                 continue
             if watcher.overrun:
                 return

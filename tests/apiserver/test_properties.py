@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord.apiserver import watch
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.core import Core
 from koord.apiserver.errors import StatusError
@@ -94,6 +95,34 @@ def test_watch_replayed_over_a_list_is_the_later_list(before: list[Any], after: 
         assert replay(dict(state), late.take()) == now
 
     asyncio.run(main())
+
+
+@settings(max_examples=60, deadline=None)
+@given(before=WRITES, after=WRITES, labels=st.sampled_from(["", "l=x", "!l"]), state=st.booleans())
+def test_a_watch_read_in_small_pieces_between_writes_is_the_later_list(
+    before: list[Any], after: list[Any], labels: str, state: bool
+) -> None:
+    async def main() -> None:
+        core, resource = fresh()
+        shown: dict[str, Obj] = {}
+        rv = core.store.rv
+        for step in before:
+            await do(core, resource, *step)
+        watcher = Watcher(core.store.bucket("/configmaps"), resource, namespace="default", match=read.matcher(resource, labels, ""))
+        if state:
+            watcher.open_with_state()
+        else:
+            assert watcher.open_at(rv)
+        for step in after:
+            shown = replay(shown, watcher.take())
+            await do(core, resource, *step)
+        while data := watcher.take():
+            shown = replay(shown, data)
+        assert shown == listed(core, resource, labels)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(watch, "PIECE", 1)
+        asyncio.run(main())
 
 
 @settings(max_examples=60, deadline=None)

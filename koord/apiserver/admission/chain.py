@@ -64,7 +64,7 @@ _CLASSES = "scheduling.k8s.io/priorityclasses"
 def _default_class(core: Core) -> Obj | None:
     """The class with globalDefault; of several the lowest, so that what the API server let through does least harm."""
     bucket = core.store.bucket(_CLASSES)
-    version = bucket.history[-1].rv if bucket.history else 0
+    version = bucket.history[-1].rv if bucket.history else bucket.compacted
     cached = core.cache.get("default priority class")
     if cached is None or cached[0] != version:
         classes = [e.obj for e in bucket.entries.values() if e.obj.get("globalDefault")]
