@@ -99,7 +99,7 @@ class Loads(Invariant):
 
     def known(self, node: str, seconds: float) -> bool:
         """Whether a node has reported for so long."""
-        reports = self.reports.get(node)
+        reports = self.reports.get(node, [])
         return bool(reports) and self.history.clock() - reports[0].time >= seconds * self.history.pace
 
     def used(self, node: str, seconds: float) -> list[int]:
