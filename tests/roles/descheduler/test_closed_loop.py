@@ -19,6 +19,7 @@ from roles.descheduler.framework.effects import Evict, Tell
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.picture import NodeView, Pictures
 from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs
+from roles.descheduler.plugins.lownodeload.effect import TRIES, Effects
 from roles.descheduler.plugins.lownodeload.plugin import LowNodeLoad
 from roles.descheduler.relief import Relief
 
@@ -234,3 +235,20 @@ def test_a_relief_says_the_same_when_it_is_read_again() -> None:
     assert evict.relief.refuse(sim.view(1)) == 'node "n1" would use 6200 of cpu with the pod, above 6000 it is hot'
     sim.now += 500
     assert evict.relief.refuse(sim.view(1)) == 'node "n1" has not reported its load for 500 s'
+
+
+@pytest.mark.feature("DS-LNL-06")
+@pytest.mark.parametrize(("used", "left_alone"), [(9_700, False), (7_000, True)])
+def test_a_full_node_does_not_look_as_if_moves_were_in_vain(used: int, left_alone: bool) -> None:
+    """What a pod leaves there is taken by those who were short of it, so use says nothing; below that it does."""
+    sim, effects = Sim([used], {}), Effects()
+    for number in range(TRIES):
+        effects.moved("n0", [f"gone-{number}"], {"cpu": used}, {"cpu": used - 2_000})
+        sim.now += 1
+        sim.report(0)
+        effects.observe(sim.view(0), sim.now)
+        sim.now += 60
+        sim.report(0)
+        (measured,) = effects.observe(sim.view(0), sim.now)
+        assert not measured.helped
+    assert bool(effects.why_not("n0", sim.now)) is left_alone

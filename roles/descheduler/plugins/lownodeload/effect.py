@@ -1,6 +1,7 @@
 """Whether moves help: what a node used before pods left, what was expected of their leaving, and what it uses since (DS-LNL-06). Pure.
 
-A node that does not get cooler though pods leave it is left alone for a while: each of them was restarted for nothing.
+A node that does not get cooler though pods leave it is left alone for a while: each of them was restarted for nothing. Where a resource
+is used up before and after, nobody can tell: those who stay take what they were short of.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from roles.descheduler.arrivals import reported_at
 from roles.descheduler.picture import NodeView, Vector
 
 ENOUGH = 0.25  # of what was expected; less than that is no help
+FULL = 0.95  # of what a node has
 TRIES = 2  # in a row without help, after which the node is left alone
 FIRST, LONGEST = 600.0, 3600.0  # seconds
 
@@ -35,6 +37,8 @@ class Measured:
     before: Vector
     expected: Vector
     after: Vector
+    full: bool = False
+    """Whether a resource that was to come down is used up all the same."""
 
     @property
     def helped(self) -> bool:
@@ -48,7 +52,8 @@ class Measured:
             f"{name} {self.before[name]} before, {value} expected, {self.after.get(name, 0)} now"
             for name, value in sorted(self.expected.items())
         )
-        return f"node {node} after {len(self.pods)} pods have left: {'; '.join(parts)}"
+        said = f"node {node} after {len(self.pods)} pods have left: {'; '.join(parts)}"
+        return f"{said}; it is full, and those who stay take what is left to them" if self.full and not self.helped else said
 
 
 @dataclass(slots=True)
@@ -79,7 +84,13 @@ class Effects:
             if move.gone is None or reported <= move.gone:
                 left.append(move)
                 continue
-            measured = Measured(move.pods, move.before, move.expected, {name: view.usage.get(name, 0) for name in move.expected})
+            after = {name: view.usage.get(name, 0) for name in move.expected}
+            full = any(
+                0 < FULL * view.capacity.get(name, 0) <= min(move.before.get(name, 0), value)
+                for name, value in after.items()
+                if move.before.get(name, 0) > move.expected[name]
+            )
+            measured = Measured(move.pods, move.before, move.expected, after, full)
             found.append(measured)
             self._judge(node, measured, now)
         node.moves = left
@@ -87,6 +98,8 @@ class Effects:
 
     @staticmethod
     def _judge(node: _Node, measured: Measured, now: float) -> None:
+        if measured.full and not measured.helped:
+            return
         node.in_vain = 0 if measured.helped else node.in_vain + 1
         if node.in_vain >= TRIES:
             node.until = now + min(FIRST * 2.0 ** (node.in_vain - TRIES), LONGEST)
