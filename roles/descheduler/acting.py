@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from koord.api import kinds, names
@@ -18,16 +18,28 @@ NOT_LEADING = EvictResult(False, "this process does not lead any more")
 
 
 class ClusterActing:
-    """Acts on a cluster while `may_write` says that this process leads; `where` answers for dry runs."""
+    """Acts on a cluster while `may_write` says that this process leads; `where` answers for dry runs, `rehearse` before pods move for
+    others."""
 
-    def __init__(self, client: Client, may_write: Callable[[], bool], where: Callable[[Pod], Awaitable[str]]) -> None:
+    def __init__(
+        self,
+        client: Client,
+        may_write: Callable[[], bool],
+        where: Callable[[Pod], Awaitable[str]],
+        rehearse: Callable[[Pod, Sequence[Pod]], Awaitable[bool]],
+    ) -> None:
         self._client = client
         self.may_write = may_write
         self._where = where
+        self._rehearse = rehearse
 
     async def where(self, pod: Pod) -> str:
         """Where the scheduler would put the pod, in words."""
         return await self._where(pod)
+
+    async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
+        """Whether the scheduler would place a pod once others have left, and these too."""
+        return await self._rehearse(pod, leaving)
 
     async def evict(self, door: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
         """Ask the door; an error of the API server is a refusal."""

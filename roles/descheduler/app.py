@@ -75,8 +75,8 @@ class App:
         self._sources = build.sources(options.config, self._rounds.reads(), client)
         self._controllers = build.controllers(self._rounds.profiles)
         self._observer = Observer(self._world, self._rounds.profiles)
-        self._placements = Placements(informers, self._world, client, options.scheduler) if build.lists_only(options) else None
-        self._acting = ClusterActing(client, self.may_write, self._where)
+        self._placements = Placements(informers, self._world, client, options.scheduler) if build.asks_scheduler(options) else None
+        self._acting = ClusterActing(client, self.may_write, self._where, self._rehearse)
         if ops is not None:
             ops.health.register("caches", gate=True)
             watch_events(ops.registry, self._events.values)
@@ -186,7 +186,7 @@ class App:
             views = await self._observer.views(now)
             mute = any(view.usage is None or view.metric_age >= usage.EXPIRES for view in views)
             readings = await self._sources.readings(now, wanted=lambda key: mute or key != usage.KUBERNETES_METRICS)
-            outcome = await self._rounds.run(views, now, self._acting, readings)
+            outcome = await self._rounds.run(views, now, self._acting, readings, self._world.waiting())
         for number, record in enumerate(outcome.records, 1):
             self._recorder.record(record)
             if number % _AT_ONCE == 0:
@@ -204,3 +204,6 @@ class App:
 
     async def _where(self, pod: Any) -> str:
         return "" if self._placements is None else await self._placements.where(pod, self._clock())
+
+    async def _rehearse(self, pod: Any, leaving: Any) -> bool:
+        return self._placements is not None and await self._placements.makes_room(pod, leaving, self._clock())

@@ -105,6 +105,13 @@ def controllers(profiles: Sequence[Profile]) -> list[Controller]:
     return list(found.values())
 
 
+def asks_scheduler(options: Options) -> bool:
+    """Whether the scheduler is asked where pods would go: for what is only listed, and before pods move for others."""
+    enabled = {(profile.name, name) for profile in options.profiles for names in profile.plugins.values() for name in names}
+    args = (args for profile in options.profiles for name, args in profile.args.items() if (profile.name, name) in enabled)
+    return lists_only(options) or any(getattr(each, "gpus", None) is not None for each in args)
+
+
 def lists_only(options: Options) -> bool:
     """Whether anything is only listed: the whole configuration, or a plugin by its own arguments."""
     enabled = {name for profile in options.profiles for names in profile.plugins.values() for name in names}

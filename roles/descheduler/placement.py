@@ -1,6 +1,6 @@
 """Where a pod would go if it left: the scheduler's own cycle on what the caches hold (a second opinion would be a wrong one).
 
-Asked in dry runs only, where nothing else answers: a real eviction is followed by real scheduling.
+Asked in dry runs, where nothing else answers (a real eviction is followed by real scheduling), and before pods move to make room.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from koord import seams
-from koord.api import kinds
+from koord.api import kinds, names
 from koord.api.objects import Namespace, Pod, Reservation
 from koord.config.errors import InvalidConfig
 from koord.kube.informers import InformerFactory
@@ -58,17 +58,33 @@ class Placements:
         if self._broken:
             return ""
         try:
-            if self._simulation is None:
-                await self._namespaces.wait_synced()
-                await self._reservations.wait_synced()
-                scheduler = await seams.to_thread(self._scheduler)
-                objects = await self._objects(scheduler)
-                self._simulation = await seams.to_thread(self._make, scheduler, objects, now)
-            return self._ask(self._simulation, pod)
+            return self._ask(await self._made(now), pod)
         except Exception:  # an explanation is not worth a round
             log.exception("the scheduler could not be asked where pods would go")
             self._broken = True
             return ""
+
+    async def makes_room(self, pod: Pod, leaving: Sequence[Pod], now: float) -> bool:
+        """Whether a waiting pod would be placed if the others left, and they after it; if so it is kept for later questions. False where
+        the scheduler cannot be asked, which is logged once a round."""
+        if self._broken:
+            return False
+        try:
+            simulation = await self._made(now)
+            return await seams.to_thread(simulation.instead, pod, [_unplaced(each) for each in leaving])
+        except Exception:  # who cannot be asked has not agreed
+            log.exception("the scheduler could not be asked whether pods that move make room")
+            self._broken = True
+            return False
+
+    async def _made(self, now: float) -> Simulation:
+        if self._simulation is None:
+            await self._namespaces.wait_synced()
+            await self._reservations.wait_synced()
+            scheduler = await seams.to_thread(self._scheduler)
+            objects = await self._objects(scheduler)
+            self._simulation = await seams.to_thread(self._make, scheduler, objects, now)
+        return self._simulation
 
     def _scheduler(self) -> Scheduler:
         """The configuration to ask."""
@@ -111,9 +127,23 @@ class Placements:
     @staticmethod
     def _ask(simulation: Simulation, pod: Pod) -> str:
         simulation.remove([pod.metadata.uid])
-        fresh = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))
-        (found,) = simulation.place([fresh])
+        (found,) = simulation.place([_unplaced(pod)])
         if found.placed:
             again = ", where it is now" if found.node == pod.spec.node_name else ""
             return f"the scheduler would put it on {found.node}{again}"
         return f"the scheduler would find no place for it: {found.message}"
+
+
+_OF_ITS_NODE = frozenset(
+    (
+        names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GPU_MINORS, names.ANNOTATION_RESOURCE_STATUS,
+        names.ANNOTATION_RESERVATION_ALLOCATED,
+    )
+)  # fmt: skip
+
+
+def _unplaced(pod: Pod) -> Pod:
+    """The pod as its successor will be: without a node, and without what was given to it there."""
+    annotations = {key: value for key, value in pod.metadata.annotations.items() if key not in _OF_ITS_NODE}
+    meta = msgspec.structs.replace(pod.metadata, annotations=annotations)
+    return msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=""))

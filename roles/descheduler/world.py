@@ -6,6 +6,7 @@ from koord.api import kinds
 from koord.api.objects import Node, NodeMetric, Pod, PriorityClassObject
 from koord.kube.informers import InformerFactory
 from roles.descheduler.gangs import Gangs
+from roles.descheduler.picture import FINISHED
 
 
 class World:
@@ -20,11 +21,17 @@ class World:
         self.pods.index("node", lambda pod: pod.spec.node_name or None)
         self.pods.index("owner", lambda pod: [owner.uid for owner in pod.metadata.owner_references if owner.uid])
 
+        self.pods.index("waiting", lambda pod: "unschedulable" if _waits(pod) else None)
+
     async def wait_synced(self) -> None:
         """Wait for the first list of each cache."""
         for informer in (self.nodes, self.pods, self.node_metrics, self.priority_classes):
             await informer.wait_synced()
         await self.gangs.wait_synced()
+
+    def waiting(self) -> list[Pod]:
+        """Pods that the scheduler has found no node for."""
+        return self.pods.by_index("waiting", "unschedulable")
 
     def pods_on(self, node: str) -> list[Pod]:
         """Pods of all phases that are bound to a node."""
@@ -42,3 +49,9 @@ class World:
         """The value of a PriorityClass, None when there is no such class."""
         found = self.priority_classes.get(class_name)
         return None if found is None else found.value
+
+
+def _waits(pod: Pod) -> bool:
+    if pod.spec.node_name or pod.metadata.deletion_timestamp is not None or pod.status.phase in FINISHED:
+        return False
+    return any(each.type == "PodScheduled" and each.status == "False" and each.reason == "Unschedulable" for each in pod.status.conditions)

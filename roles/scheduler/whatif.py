@@ -192,6 +192,21 @@ class Simulation:
         state.next_start = start
         return placements
 
+    def instead(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
+        """Whether a pod would be placed if others left their nodes, and these after it; then all of that is kept, else nothing is. The
+        others are given as they are to be placed again."""
+        self._refresh()
+        step = partial(self._instead, pod, tuple(leaving))
+        if placed := step():
+            self._kept.append(step)
+        else:
+            self._spoiled = True
+        return placed
+
+    def _instead(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
+        self._remove([each.metadata.uid for each in leaving])
+        return all(self._place([self._engine.parser.parse(each)])[0].placed for each in (pod, *leaving))
+
     def _keep(self, step: Callable[[], T]) -> T:
         """Do what every later question is to see."""
         self._refresh()

@@ -7,6 +7,7 @@ import asyncio
 import gc
 import random
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -61,6 +62,9 @@ class Acting:
 
     async def where(self, pod: Pod) -> str:
         return ""
+
+    async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
+        return False
 
 
 def machine(number: int, now: float) -> tuple[Node, list[Pod], NodeMetric]:

@@ -61,10 +61,18 @@ class Tell(msgspec.Struct, frozen=True, gc=False):
     numbers: dict[str, Number] = {}
 
 
+class Rehearse(msgspec.Struct, frozen=True, gc=False):
+    """A question to the scheduler: whether a waiting pod would be placed once these pods have left their nodes, and they after it on
+    others. The answer is False where it cannot be asked. What was answered True counts for the later questions of the round."""
+
+    pod: Pod
+    leaving: tuple[Pod, ...]
+
+
 class Pause(msgspec.Struct, frozen=True, gc=False):
     """Nothing is to be done: the plugin has worked for a while, and others in the process may have their turn."""
 
 
 PAUSE = Pause()
-Effect = Evict | Cordon | Annotate | Tell | Pause
+Effect = Evict | Cordon | Annotate | Tell | Rehearse | Pause
 Turn = Generator[Effect, bool, None]

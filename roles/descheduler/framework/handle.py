@@ -29,6 +29,8 @@ class Handle:
     records: list[Record] = field(default_factory=list)
     readings: Mapping[str, Reading] = field(default_factory=dict)
     """What sources beside koordlet told of nodes, by the plugin's `reads`."""
+    waiting: Sequence[Pod] = ()
+    """Pods that the scheduler has found no node for."""
     refused: dict[str, str] = field(default_factory=dict)
     """Why the round did not let pods go that the plugin wanted to leave, by their uids."""
     clock: Callable[[], float] = seams.monotonic

@@ -18,7 +18,7 @@ from koord import seams
 from koord.api.objects import Node, Pod
 from koord.api.selectors import Selector
 from koord.decisions.record import Record
-from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Pause, PluginError, Tell
+from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Pause, PluginError, Rehearse, Tell
 from roles.descheduler.framework.evicting import Asks, Assumes, Evicting, EvictOptions, EvictResult, Remembers, Replaces, Sees
 from roles.descheduler.framework.handle import Handle, node_subject, pod_subject
 from roles.descheduler.framework.limits import Counts, Limits
@@ -48,6 +48,9 @@ class Acting(Protocol):
 
     async def where(self, pod: Pod) -> str:
         """Where the scheduler would put the pod if it left now, in words; "" when nobody asks. Asked in dry runs only."""
+
+    async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
+        """Whether the scheduler would place the pod once the others have left, and then these; False where it cannot be asked."""
 
 
 @dataclass(slots=True)
@@ -99,8 +102,16 @@ class Rounds:
         plugins = (each for profile in self.profiles for found in profile.plugins.values() for each in found)
         return {plugin.reads for plugin in plugins if isinstance(plugin, Reads) and plugin.reads}
 
-    async def run(self, nodes: Iterable[NodeView], now: float, acting: Acting, readings: Mapping[str, Reading] | None = None) -> Outcome:
-        """One round. `now` is in seconds since the epoch; `readings` are what sources of usage beside koordlet have told."""
+    async def run(
+        self,
+        nodes: Iterable[NodeView],
+        now: float,
+        acting: Acting,
+        readings: Mapping[str, Reading] | None = None,
+        waiting: Sequence[Pod] = (),
+    ) -> Outcome:
+        """One round. `now` is in seconds since the epoch; `readings` are what sources of usage beside koordlet have told, `waiting` pods
+        that the scheduler has found no node for."""
         everything = list(nodes)
         chosen = [node for node in everything if is_ready(node.node) and _matches(self._selector, node)]
         if len(chosen) <= 1:
@@ -114,7 +125,7 @@ class Rounds:
                 mine = [node for node in chosen if _matches(profile.selector, node)]
                 for plugin in profile.plugins[point]:
                     turn = _Turn(profile, plugin, chosen, now, self._limits, counts, self._dry_run, acting, self._grace_period)
-                    turn.handle.readings = readings or {}
+                    turn.handle.readings, turn.handle.waiting = readings or {}, waiting
                     began = asyncio.get_running_loop().time()
                     error = await turn.run(mine)
                     outcome.turns.append((plugin.name, asyncio.get_running_loop().time() - began))
@@ -201,9 +212,13 @@ class _Turn:
                 log.exception("profile %s: what moves have done could not be written", self._profile.name)
         return True
 
-    async def _perform(self, effect: Evict | Cordon | Annotate | Tell) -> bool:
+    async def _perform(self, effect: Evict | Cordon | Annotate | Tell | Rehearse) -> bool:
         if isinstance(effect, Tell):
             return await self._tell(effect)
+        if isinstance(effect, Rehearse):
+            door = self._profile.door
+            moved = [door.successor(pod, None) if isinstance(door, Replaces) else pod for pod in effect.leaving]
+            return await self._acting.rehearse(effect.pod, moved)
         if self._plugin.name in self._profile.observe:
             effect = msgspec.structs.replace(effect, dry_run=True)
         if isinstance(effect, Evict):

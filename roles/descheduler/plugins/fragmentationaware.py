@@ -1,4 +1,5 @@
-"""FragmentationAware: take the pod away whose leaving evens out how full a node's resources are (DS-FA-01)."""
+"""FragmentationAware: take the pod away whose leaving evens out how full a node's resources are, and make room for pods that wait for GPUs
+(DS-FA-01, DS-FA-02)."""
 
 from __future__ import annotations
 
@@ -17,6 +18,7 @@ from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.picture import NodeView, PodView
+from roles.descheduler.plugins.gpuroom import GPURoomArgs, Rooms
 from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
 
 
@@ -41,6 +43,10 @@ class FragmentationAwareArgs(ConfigModel):
     """Standard deviation of the shares (0 to 1) above which a node is looked at."""
     min_improvement_threshold: float | int = Field(0.02, ge=0)
     """By how much the deviation must fall for a pod to leave."""
+    even_nodes: bool = True
+    """Even out how full the resources of nodes are. Off: only what `gpus` says is done."""
+    gpus: GPURoomArgs | None = None
+    """Move small GPU pods to make room for pods that wait for whole cards; unset: none."""
 
     @model_validator(mode="after")
     def _accepted(self) -> FragmentationAwareArgs:
@@ -71,7 +77,7 @@ def imbalance(requested: Mapping[str, int], allocatable: Mapping[str, int], reso
 
 
 class FragmentationAware:
-    """A Balance plugin without memory; at most one pod leaves a node in a round."""
+    """A Balance plugin. To even nodes out, at most one pod leaves a node in a round. It remembers for which pods room is being made."""
 
     name: ClassVar[str] = "FragmentationAware"
     point: ClassVar[str] = BALANCE
@@ -80,15 +86,18 @@ class FragmentationAware:
         self.args = args
         self._nodes = node_selector(args.node_selector)
         self._choice = PodChoice(args.evictable_namespaces, args.pod_selectors)
+        self._rooms = Rooms(args.gpus) if args.gpus is not None else None
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
-        """The best pod of each node that is uneven enough."""
+        """Room for pods that wait for cards, then the best pod of each node that is uneven enough."""
         if self.args.paused:
             handle.note("the plugin is paused by its arguments")
             return
         selected = [node for node in nodes if self._nodes is None or self._nodes.matches(node.node.metadata.labels)]
         columns = yield from Columns.paced(selected)
-        for node in selected:
+        if self._rooms is not None:
+            yield from self._rooms.turn(selected, columns, handle, self._choice.filter_with(handle.filter), dry_run=self.args.dry_run)
+        for node in selected if self.args.even_nodes else ():
             if handle.pause(1 + len(node.everyone)):
                 yield PAUSE
             before = imbalance(node.requested, node.allocatable, self.args.resources)

@@ -41,8 +41,9 @@ def _scenario(data: Any, source: str) -> Iterable[ConfigError]:
     return [ConfigError(f"sloControllerConfig.{one.path}", one.message) for one in unread]
 
 
+SCHEDULER = "KubeSchedulerConfiguration"
 KINDS: dict[tuple[str, str], Check] = {
-    ("kubescheduler.config.k8s.io/v1", "KubeSchedulerConfiguration"): _scheduler,
+    ("kubescheduler.config.k8s.io/v1", SCHEDULER): _scheduler,
     ("descheduler/v1alpha2", "DeschedulerConfiguration"): _descheduler,
     ("sandbox.koordinator.sh/v1alpha1", "Scenario"): _scenario,
 }

@@ -7,7 +7,7 @@ from typing import Any
 
 from koord.api import names
 from koord.config.errors import unknown_field
-from roles.tools.lint import components
+from roles.tools.lint import components, packing
 from roles.tools.lint.finding import Finding, Level, Report, report
 from roles.tools.lint.objects import Objects
 from roles.tools.lint.schema import Schemas
@@ -59,6 +59,7 @@ class _Run:
         self.skipped: list[str] = []
         self._quotas: dict[str, Document] = {}
         self._seen: dict[tuple[str, ...], Document] = {}
+        self._schedulers: list[Document] = []  # configurations that a scheduler would start with
 
     async def prepare(self) -> None:
         """Definitions, and what objects see of one another."""
@@ -75,7 +76,7 @@ class _Run:
             return list(_hook_registration(document))
         if components.is_component(data):
             self.checked += 1
-            return list(components.check(document))
+            return self._component(document)
         if "cases" in data and "kind" not in data:
             self.checked += 1
             return [document.finding(each.message, each.path, key=each.concerns_key) for each in cases.mistakes(data)]
@@ -105,9 +106,15 @@ class _Run:
         found += await self.checks.check(document, resource)
         if document.data["kind"] == "ConfigMap":
             for part in components.embedded(document):
-                found += [part] if isinstance(part, Finding) else components.check(part)
+                found += [part] if isinstance(part, Finding) else self._component(part)
         elif document.data["kind"] == "ElasticQuota" and not any(one.level is Level.ERROR for one in found):
             self._quotas.setdefault(str(document.data["metadata"].get("name")), document)
+        return found
+
+    def _component(self, document: Document) -> list[Finding]:
+        found = list(components.check(document))
+        if not found and document.data["kind"] == components.SCHEDULER:
+            self._schedulers.append(document)
         return found
 
     def _twice(self, document: Document) -> Iterator[Finding]:
@@ -120,9 +127,9 @@ class _Run:
             yield document.finding(f"is defined already, at {where}", "metadata.name", level=Level.WARNING)
 
     async def together(self) -> list[Finding]:
-        """Quotas among one another, parents first."""
+        """Quotas among one another, parents first; schedulers on the nodes and pods of the files."""
         assert self.checks is not None
-        found: list[Finding] = []
+        found = list(packing.check(self._schedulers, self._objects))
         waiting = dict(self._quotas)
         done = set(names.RESERVED_QUOTAS)
         while waiting:

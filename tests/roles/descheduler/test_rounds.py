@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
 import pytest
@@ -91,6 +91,9 @@ class Nothing:
 
     async def where(self, pod: Pod) -> str:
         return ""
+
+    async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
+        return False
 
 
 Cluster = list[tuple[str, bool, list[tuple[int, str, str]]]]  # zone, tainted, pods as (tenths of a core, namespace, image)
@@ -269,9 +272,12 @@ def test_a_process_that_does_not_lead_any_more_writes_nothing() -> None:
     async def nowhere(pod: Pod) -> str:
         return ""
 
+    async def never(pod: Pod, leaving: Sequence[Pod]) -> bool:
+        return False
+
     cluster: Cluster = [("a", False, [(1, "n1", "x"), (2, "n1", "x"), (3, "n1", "x")]), ("b", False, [])]
     door = Once(Limits())
-    acting = ClusterActing(None, lambda: leads, nowhere)  # type: ignore[arg-type]
+    acting = ClusterActing(None, lambda: leads, nowhere, never)  # type: ignore[arg-type]
     profile = Profile("p", None, door, [door], {"deschedule": [made("PodLifeTime")], "balance": []})
     outcome = asyncio.run(Rounds([profile], selector=None, limits=Limits(), dry_run=False).run(views(cluster), 1000.0, acting))
     assert len(door.gone) == 1

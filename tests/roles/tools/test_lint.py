@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import re
 import textwrap
 from pathlib import Path
 from typing import Any
@@ -686,3 +687,53 @@ def test_who_may_write_what_on_pods(tmp_path: Path) -> None:
     bound = {**made, "spec": {**spec, "nodeName": "n1"}}
     bound["metadata"] = {"name": "w", "annotations": {"scheduling.koordinator.sh/resource-status": '{"cpuset":"0-3"}'}}
     assert lint(tmp_path, orjson.dumps(bound).decode()) == (0, []), "of a cluster, where the scheduler wrote it"
+
+
+# ---------------------------------------------------------------- GPUs
+
+
+def gpu_cluster(cards: str) -> str:
+    """Six nodes of eight cards, and what asks for them: so many cards each."""
+    eight = "{cpu: 96, memory: 768Gi, pods: 110, nvidia.com/gpu: 8, koordinator.sh/gpu-core: 800, koordinator.sh/gpu-memory-ratio: 800}"
+    nodes = [f"apiVersion: v1\nkind: Node\nmetadata: {{name: n{n}}}\nstatus: {{allocatable: {eight}}}\n" for n in range(6)]
+    pods = [
+        f"apiVersion: v1\nkind: Pod\nmetadata: {{name: p{n}}}\nspec:\n  schedulerName: koord-scheduler\n  containers:\n"
+        f"  - name: main\n    image: i\n    resources:\n      requests: {{cpu: {2 * int(each)}, nvidia.com/gpu: {each}}}\n"
+        f"      limits: {{nvidia.com/gpu: {each}}}\n"
+        for n, each in enumerate(cards)
+    ]
+    return "---\n".join([*nodes, *pods])
+
+
+def gpu_scheduler(strategy: str) -> str:
+    points = "".join(f"    {point}: {{enabled: [{{name: DeviceShare}}]}}\n" for point in ("preFilter", "filter", "reserve", "preBind"))
+    return (
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nprofiles:\n- schedulerName: koord-scheduler\n"
+        f"  plugins:\n{points}    score: {{enabled: [{{name: DeviceShare, weight: 20}}]}}\n"
+        f"  pluginConfig:\n  - {{name: DeviceShare, args: {{scoringStrategy: {{type: {strategy}}}}}}}\n"
+    )
+
+
+@pytest.mark.feature("BEY-LINT-02")
+def test_a_scheduler_that_spreads_single_cards_is_behind_chance_where_many_are_asked_for(tmp_path: Path) -> None:
+    status, found = lint(tmp_path, gpu_scheduler("LeastAllocated"), gpu_cluster("1118"))
+    assert status == 0
+    assert [(one["level"], one["path"]) for one in found] == [("warning", "profiles")]
+    ours, chance = map(float, re.findall(r"([\d.]+) %", found[0]["message"]))
+    assert ours < chance - 1
+    assert f"allocates {ours} % of the GPUs where random allocates {chance} %" in found[0]["message"]
+    assert lint(tmp_path, gpu_scheduler("LeastAllocated"), gpu_cluster("1118"))[1] == found
+
+
+@pytest.mark.feature("BEY-LINT-02")
+def test_nothing_is_said_of_a_scheduler_that_strands_no_cards_or_of_pods_that_cannot_be_stranded(tmp_path: Path) -> None:
+    assert lint(tmp_path, gpu_scheduler("LeastStranded"), gpu_cluster("1118")) == (0, [])
+    assert lint(tmp_path, gpu_scheduler("LeastAllocated"), gpu_cluster("1")) == (0, [])
+
+
+@pytest.mark.feature("BEY-LINT-02")
+def test_a_configmap_is_tried_too_and_only_where_there_are_nodes_and_pods(tmp_path: Path) -> None:
+    inner = textwrap.indent(gpu_scheduler("LeastAllocated"), "    ")
+    text = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata:\n  scheduler: |\n{inner}"
+    assert [one["path"] for one in lint(tmp_path, text, gpu_cluster("1118"))[1]] == ['data["scheduler"].profiles']
+    assert lint(tmp_path, text) == (0, [])
