@@ -69,6 +69,11 @@ def collect_often() -> None:
     gc.set_threshold(*GC_OFTEN)
 
 
+def collect() -> None:
+    """Look for garbage in cycles now; quick where `freeze` has set aside what stays."""
+    gc.collect()
+
+
 def freeze() -> None:
     """After the first sync: what is there now is there to stay, so the collector need not look at it again."""
     seams.settle()

@@ -26,8 +26,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 #: Decision records in memory for each kind of subject: those of a full node's files and pods. Memory of a node is its pods'.
 RECORDS = 1000
 
-#: How often freed memory is returned to the machine (seconds).
-_GIVE_BACK = 60.0
+#: When what is there is there to stay, and how often freed memory is returned to the machine (seconds).
+_SETTLED, _GIVE_BACK = 15.0, 60.0
 
 _TYPES: dict[str, Any] = {"str": str, "int": int, "float": float}
 
@@ -99,8 +99,11 @@ async def _give_back(life: Life) -> None:
     """What pods that are gone took, the machine gets back: once a minute, as their last traces are swept out."""
     from koord.process import tuning
 
+    await seams.sleep(_SETTLED)
+    tuning.freeze()  # modules and their tables: looking through them for cycles takes longer than a tick may
     while not life.stopping.is_set():
         await seams.sleep(_GIVE_BACK)
+        tuning.collect()
         tuning.give_back()
 
 

@@ -125,7 +125,7 @@ class Scene:
         self.work = [batch_work(self.rng) for _ in range(NEIGHBOURS)]
         self.strategy = InterferenceDetection(Options(psi_collector_interval=interval), lambda _: True)
         self.state: Any = self.strategy.initial()
-        self.average = 4.0
+        self.waited = 0.0
         self.host = HostState(GROUPS.root, GROUPS, HostFiles())
         self.slo = effective_slo({})[0]
 
@@ -135,12 +135,17 @@ class Scene:
         for second in range(int(seconds)):
             self._wait(0.0)
             if not (second + 1) % self.interval:
-                watched = watched.taken(round(self.average, 2), second + 1.0 - seconds, 5.0)
+                watched = watched.taken(self._sampled(), second + 1.0 - seconds, 5.0)
         self.state = InterferenceState(watched={("web", "cpu"): watched})
 
     def _wait(self, extra: float) -> None:
-        """avg10 as the kernel makes it, a second on."""
-        self.average += (min(next(self.noise) + extra, 100.0) - self.average) * (1 - math.exp(-0.1))
+        """The kernel's total, a second on."""
+        self.waited += min(next(self.noise) + extra, 100.0)
+
+    def _sampled(self) -> float:
+        """What a collector makes of it: percent of the time since its last round."""
+        waited, self.waited = self.waited, 0.0
+        return round(waited / self.interval, 2)
 
     def run(self, seconds: float, *, neighbours: bool = True) -> Found:
         found = Found()
@@ -156,7 +161,7 @@ class Scene:
                 self.memory.add(kinds.POD_CPU, f"batch{number}", now, own)
             if now % self.interval:
                 continue
-            self.memory.add(kinds.POD_PSI, "web", now, round(self.average, 2))
+            self.memory.add(kinds.POD_PSI, "web", now, self._sampled())
             outcome = self.strategy.decide(self._snapshot(now), self.slo, self.state, now)
             self.state = outcome.state
             for record in outcome.records:

@@ -38,6 +38,8 @@ log = logging.getLogger(__name__)
 #: Cache entries that nobody renewed are dropped after this long (seconds); swept once a minute.
 CACHE_TTL = 120.0
 SWEEP_EVERY = 60.0
+#: Hierarchies of cgroup v1, one of which a group that exists is in.
+_HIERARCHIES = ("cpu", "cpuset", "memory", "blkio")
 AUDIT_VERBOSITY = 3
 
 #: One write a thread: a record of each would push out everything else. Of the registration the log tells.
@@ -410,10 +412,18 @@ class Executor:
         for write, rule in list(self._owed.values()):
             self._apply(sequence(write), rule, at, Mode.ENFORCE, Applied())
         oldest = now - max(CACHE_TTL, 2 * self.force_after)
-        self._cache = {k: v for k, v in self._cache.items() if v[1] >= oldest}
         # containers and threads end without a word
-        self._would = {k: v for k, v in self._would.items() if v[1] >= oldest}
-        self._troubled = {k: v for k, v in self._troubled.items() if v[1] >= oldest}
+        gone = self._gone({key[0] for table in (self._cache, self._would, self._troubled) for key in table})
+        self._cache = {k: v for k, v in self._cache.items() if v[1] >= oldest and k[0] not in gone}
+        self._would = {k: v for k, v in self._would.items() if v[1] >= oldest and k[0] not in gone}
+        self._troubled = {k: v for k, v in self._troubled.items() if v[1] >= oldest and k[0] not in gone}
+
+    def _gone(self, targets: set[str]) -> set[str]:
+        """Those of cgroup directories that are in no hierarchy any more."""
+        cgroups = self.host.cgroups
+        tops = [cgroups.root.cgroup] if cgroups.v2 else [os.path.join(cgroups.root.cgroup, name) for name in _HIERARCHIES]
+        relative = [target for target in targets if not os.path.isabs(target)]
+        return {target for target in relative if not any(os.path.isdir(os.path.join(top, target)) for top in tops)}
 
 
 def _wish(write: Write) -> str:

@@ -37,6 +37,11 @@ class Inotify:
     def __contains__(self, path: str) -> bool:
         return path in self._watches
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """What is watched."""
+        return tuple(self._watches)
+
     def watch(self, path: str) -> bool:
         """Watch a directory; False when it does not exist."""
         if path in self._watches:

@@ -14,6 +14,8 @@ QUANTILE, SHARE = 0.995, 0.1
 IGNORED = 2.5
 #: While little is known the floor counts so many times; from so many values (an hour of them) on less, until it counts once.
 CAUTION, EXPERIENCE = 4.0, 360
+#: Values closer than this (seconds) say little that is new, and count less by as much; a gap counts for no more than one value.
+APART = 10.0
 #: After so long (seconds) a past value counts half: a burst an hour is remembered over a quiet day.
 HALF_LIFE = 12 * 3600.0
 #: Buckets of values: the first one reaches to LEAST, every next one to GROWTH times as much.
@@ -32,6 +34,8 @@ class Baseline:
     variance: float = 0.0
     count: int = 0
     at: float = 0.0
+    experience: float = 0.0
+    """Values as far as they say something new: all of them at ten seconds, a tenth of them at one."""
     weights: array[float] = field(default_factory=lambda: array("f", bytes(4 * BUCKETS)))
 
     def learned(self, value: float, now: float) -> Baseline:
@@ -42,7 +46,8 @@ class Baseline:
         variance = (1.0 - weight) * (self.variance + weight * away * away)
         weights = array("f", [w * kept for w in self.weights])
         weights[_bucket(value)] += 1.0
-        return Baseline(self.mean + weight * away, variance, self.count + 1, now, weights)
+        news = min(max(now - self.at, 0.0) / APART, 1.0) if self.count else 1.0
+        return Baseline(self.mean + weight * away, variance, self.count + 1, now, self.experience + news, weights)
 
     def quantile(self, share: float) -> float:
         """The value that this share of all values does not exceed, between the edges of its bucket."""
@@ -60,8 +65,10 @@ class Baseline:
 
     def limit(self, floor: float) -> float:
         """Above this a value is out of the ordinary."""
-        usual = max(self.quantile(QUANTILE), self.mean)
-        caution = min(max(CAUTION * EXPERIENCE / max(self.count, 1), 1.0), CAUTION)
+        # values that come ten times as often are too high ten times as often
+        rare = (1.0 - QUANTILE) * self.experience / max(self.count, 1)
+        usual = max(self.quantile(1.0 - rare), self.mean)
+        caution = min(max(CAUTION * EXPERIENCE / max(self.experience, 1.0), 1.0), CAUTION)
         return usual + max(SHARE * usual, caution * floor)
 
 

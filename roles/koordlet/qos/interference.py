@@ -15,7 +15,7 @@ from typing import Any, ClassVar
 from koord.api.qos import QoSClass
 from koord.api.times import format_time
 from koord.decisions.record import Record, Subject, Term
-from roles.koordlet.qos.baseline import Baseline, aligned, chance, covariance, smoothed
+from roles.koordlet.qos.baseline import APART, Baseline, aligned, chance, covariance, smoothed
 from roles.koordlet.qos.interference_files import Held, batches
 from roles.koordlet.qos.interference_measures import NAME, Measures, Ongoing
 from roles.koordlet.qos.outcome import Notice, Outcome, Sample, Strategy
@@ -24,7 +24,8 @@ from roles.koordlet.states.slo import SLO
 from roles.koordlet.store import kinds
 from roles.koordlet.store.view import Series
 
-#: Values before anything is called out; values in a row that call it out, or off; values after which the unusual is the new usual.
+#: Values before anything is called out; values in a row that call it out, or off; values after which the unusual is the new usual (as
+#: many as if they came every ten seconds).
 WARM_UP, IN_A_ROW, ADAPT_AFTER = 30, 4, 180
 #: How far back a culprit is looked for (seconds), how many common points that takes, and how closely it must move with the signal.
 LOOK_BACK, LEAST_POINTS, LEAST_CORRELATION = 300.0, 16, 0.6
@@ -50,10 +51,16 @@ class Signal:
     culprits: tuple[Selection, ...]
     series: Selection | None = None
     substitute: Selection | None = None
+    recent: Selection | None = None
+    """Where the signal is as of the last round alone; ``series`` stands in."""
 
 
-def _pressure(resource: str) -> Selection:
-    return kinds.POD_PSI, {"psi_resource": resource, "psi_precision": "10", "psi_degree": "some"}
+def _pressure(resource: str, precision: str = "10") -> Selection:
+    return kinds.POD_PSI, {"psi_resource": resource, "psi_precision": precision, "psi_degree": "some"}
+
+
+def _recent(resource: str) -> Selection:
+    return _pressure(resource, kinds.PSI_RECENT)
 
 
 def _network(counter: str) -> Selection:
@@ -64,9 +71,9 @@ _CPU: Selection = (kinds.POD_CPU, {})
 _MEMORY: Selection = (kinds.POD_MEMORY, {})
 _DISK: Selection = (kinds.POD_DISK, {})
 SIGNALS = (
-    Signal("cpu", "percent", 5.0, (_CPU,), _pressure("cpu")),
-    Signal("memory", "percent", 2.0, (_MEMORY,), _pressure("mem")),
-    Signal("io", "percent", 5.0, (_DISK,), _pressure("io"), _CPU),
+    Signal("cpu", "percent", 5.0, (_CPU,), _pressure("cpu"), recent=_recent("cpu")),
+    Signal("memory", "percent", 2.0, (_MEMORY,), _pressure("mem"), recent=_recent("mem")),
+    Signal("io", "percent", 5.0, (_DISK,), _pressure("io"), _CPU, _recent("io")),
     Signal("cpi", "cycles per instruction", 0.2, (_CPU,)),
     Signal("retransmits", "percent of segments", 1.0, (_network("bytes"),), _network("retransmits")),
     Signal("drops", "percent of packets", 1.0, (_network("bytes"), _CPU), _network("drops")),
@@ -83,6 +90,8 @@ class Watched:
     low: int = 0
     since: float = 0.0
     limit: float = 0.0
+    rose: float = 0.0
+    """When the run of high values began."""
     culprit: str = ""
     """uid of who is blamed, on trial or ``proven``: squeezed since ``began``, when the signal was at ``level``."""
     began: float = 0.0
@@ -114,13 +123,14 @@ class Watched:
         A run of high values is judged by the limit that it began above. All values are learned, but for what follows a call-out: a long
         trouble teaches as much as a short one, unless it lasts so long that it is the new usual.
         """
-        running = (self.high > 0 or self.since > 0) and self.high < ADAPT_AFTER
+        lasting = self.high >= ADAPT_AFTER and at - self.rose >= (ADAPT_AFTER - 1) * APART
+        running = (self.high > 0 or self.since > 0) and not lasting
         limit = self.limit if running else self.baseline.limit(floor)
         if self.baseline.count < WARM_UP or value <= limit:
             return replace(self, baseline=self.baseline.learned(value, at), high=0, low=self.low + 1, limit=limit)
         teaches = not self.since or not running
         baseline = self.baseline.learned(value, at) if teaches else replace(self.baseline, at=at)
-        return replace(self, baseline=baseline, high=self.high + 1, low=0, limit=limit)
+        return replace(self, baseline=baseline, high=self.high + 1, low=0, limit=limit, rose=self.rose if self.high else at)
 
 
 Key = tuple[str, str]
@@ -140,9 +150,12 @@ class InterferenceState:
 
 def points(metrics: MetricsReader, signal: Signal, pod: PodState, window: float) -> Series:
     """A pod's signal over a window. Cycles per instruction of a pod are those of its containers together."""
-    if signal.series is not None:
-        kind, properties = signal.series
-        return metrics.query(kind, window, pod_uid=pod.uid, **properties)
+    for selection in (signal.recent, signal.series):
+        if selection is not None:
+            kind, properties = selection
+            found = metrics.query(kind, window, pod_uid=pod.uid, **properties)
+            if found.values or selection is signal.series:
+                return found
     cycles = _summed(metrics.query(kinds.CONTAINER_CPI, window, pod_uid=pod.uid, cpi_resource="cycle"))
     instructions = _summed(metrics.query(kinds.CONTAINER_CPI, window, pod_uid=pod.uid, cpi_resource="instruction"))
     both = {time: cycles[time] / instructions[time] for time in cycles if instructions.get(time, 0.0) > 0}

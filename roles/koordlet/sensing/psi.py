@@ -6,7 +6,7 @@ from typing import ClassVar
 
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.psi import Psi, parse_psi
-from roles.koordlet.sensing.base import Collector, Round
+from roles.koordlet.sensing.base import Collector, Round, SensingContext
 from roles.koordlet.states.model import ContainerState, PodState
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample
@@ -15,10 +15,18 @@ _FILES = (("cpu", "cpu.pressure"), ("mem", "memory.pressure"), ("io", "io.pressu
 
 
 class PsiCollector(Collector):
-    """avg10 of cpu, memory and io go to the store, all averages to the gauges. Needs the files in the kubepods directory."""
+    """avg10 of cpu, memory and io go to the store, all averages to the gauges. Needs the files in the kubepods directory.
+
+    Where interference is looked for, the share of the time since the last round is kept too: an average over ten seconds, which the kernel
+    makes every two, tells of a rise too late.
+    """
 
     name: ClassVar[str] = "psi"
     gate: ClassVar[str] = "PSICollector"
+
+    def __init__(self, context: SensingContext, interval: float | None = None) -> None:
+        super().__init__(context, interval)
+        self._totals: dict[str, tuple[float, dict[str, int]]] = {}
 
     def collect(self, at: Round) -> None:
         metrics = self.context.metrics
@@ -27,6 +35,8 @@ class PsiCollector(Collector):
         if not all(self.context.host.cgroups.has_pressure(resource) for _, resource in _FILES):
             return
         samples: list[Sample] = []
+        before, self._totals = self._totals, {}
+        recent = self.context.gate("InterferenceDetection")
         for pod in self.context.sensed_pods():
             for container in pod.containers:
                 if container.cgroup_dir and container.running:
@@ -40,7 +50,24 @@ class PsiCollector(Collector):
                 for values, number in _gauge_rows(resource, psi):
                     metrics.pod_psi.set(number, *labels, *values)
             samples.append((kinds.POD_PSI_CPU_FULL_SUPPORTED, (pod.uid,), float(found["cpu"].full_supported)))
+            if recent:
+                samples += self._since(before.get(pod.uid), pod.uid, found, at.mono)
         self.context.store.append(at.now, samples)
+
+    def _since(self, before: tuple[float, dict[str, int]] | None, uid: str, found: dict[str, Psi], mono: float) -> list[Sample]:
+        """Percent of the time since the last round that some task of the pod waited."""
+        totals = {resource: psi.some.total for resource, psi in found.items()}
+        self._totals[uid] = mono, totals
+        if before is None or mono <= before[0]:
+            return []
+        took = (mono - before[0]) * 1e6
+        rows: list[Sample] = []
+        for resource, total in totals.items():
+            waited = total - before[1][resource]
+            # a total that stands still says no more than the average
+            share = min(100.0 * waited / took, 100.0) if waited > 0 else found[resource].some.avg10
+            rows.append((kinds.POD_PSI, (uid, resource, kinds.PSI_RECENT, "some"), share))
+        return rows
 
     def _container(self, pod: PodState, container: ContainerState, samples: list[Sample]) -> None:
         found = self._read_all(container.cgroup_dir, f"{pod.key}/{container.name}")

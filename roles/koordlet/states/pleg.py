@@ -46,6 +46,9 @@ class Pleg:
         if inotify is None:
             return
         inotify.watch(self._cgroups.subsystem_dir("cpu"))
+        for path in inotify.paths:
+            if not os.path.isdir(path):
+                inotify.unwatch(path)
         for level in self._levels():
             if not inotify.watch(level):
                 continue
@@ -64,8 +67,9 @@ class Pleg:
             for event in inotify.read():
                 if event.path in levels and self._cgroups.pod_uid_of(event.name):
                     wanted = True
-                    if event.created:
-                        inotify.watch(os.path.join(event.path, event.name))
+                    path = os.path.join(event.path, event.name)
+                    # a kernel tells the parent of the end of a group, and not always the watch of the group itself
+                    inotify.watch(path) if event.created else inotify.unwatch(path)
                 elif os.path.join(event.path, event.name) in levels:
                     self._watch()
                 elif event.created and self._cgroups.pod_uid_of(os.path.basename(event.path)):

@@ -55,6 +55,8 @@ _CONTAINER = ("container_id",)
 _APP = ("host_app_name",)
 _GPU = ("gpu_minor", "gpu_device_uuid")
 _PSI = ("psi_resource", "psi_precision", "psi_degree")
+#: Precision of the time waited since the last round, beside the kernel's own averages.
+PSI_RECENT = "interval"
 
 SCHEMAS: dict[str, tuple[str, ...]] = {
     NODE_CPU: _NONE,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
 
 import orjson
@@ -116,6 +117,34 @@ def test_pressure_of_pods_is_read_where_the_kernel_tells_it(tmp_path: Path, wher
     PsiCollector(sensing).run(Round(1000.0, 1.0))
     view = MetricsView(sensing.store, 1000.0)
     assert view.last(kinds.POD_PSI, pod_uid=pod.uid, psi_resource="cpu", psi_precision="10", psi_degree="some") == 7.0
+
+
+def test_what_a_pod_waited_since_the_last_round(tmp_path: Path) -> None:
+    """The kernel's average over ten seconds tells of a rise too late for whoever looks every second."""
+    root = machine(tmp_path, "kubepods.slice")
+    wire = {"metadata": {"name": "p", "namespace": "default", "uid": "u1"}, "spec": {"containers": []}, "status": {"phase": "Running"}}
+    pods = [pod_state(decoder(Pod)(orjson.dumps(wire)), Cgroups.detect(root))]
+
+    def waited(total: int) -> None:
+        for directory in ("kubepods.slice", pods[0].cgroup_dir):
+            for name in ("cpu", "memory", "io"):
+                path = tmp_path / "sys/fs/cgroup/cpuacct" / directory / f"{name}.pressure"
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(f"some avg10=7.00 avg60=0.00 avg300=0.00 total={total}\nfull avg10=1.00 avg60=0.00 avg300=0.00 total=1\n")
+
+    sensing = replace(context(root), pods=lambda: tuple(listed))
+    listed, collector, view = list(pods), PsiCollector(sensing), MetricsView(sensing.store, 1010.0)
+    for second, total in enumerate((5_000_000, 5_400_000, 9_400_000, 9_400_000)):
+        waited(total)
+        sensing.host.files.begin_tick()
+        collector.run(Round(1000.0 + second, 1.0 + second))
+    recent = {"pod_uid": "u1", "psi_resource": "cpu", "psi_precision": kinds.PSI_RECENT, "psi_degree": "some"}
+    assert list(view.query(kinds.POD_PSI, 60.0, **recent).values) == [40.0, 100.0, 7.0], (
+        "no more than all of it; the average where it stands"
+    )
+    listed.clear()
+    collector.run(Round(1004.0, 5.0))
+    assert not collector._totals
 
 
 # -- what is gone is forgotten -----------------------------------------------------------------------------------------------

@@ -48,3 +48,44 @@ def test_pods_containers_and_levels_that_come_later(host, version, driver) -> No
         assert not await after((burstable / os.path.basename(cgroups.pod_dir("Burstable", "late"))).mkdir)
 
     asyncio.run(main())
+
+
+@pytest.mark.root
+@pytest.mark.skipif(os.geteuid() != 0 or not os.access("/sys/fs/cgroup/cpu", os.W_OK), reason="needs root and cgroup v1")
+def test_groups_that_are_gone_are_watched_no_more(host) -> None:
+    """On the kernel's own groups, which do not always tell the watch of a group that it is gone."""
+
+    async def main() -> None:
+        tree = host(version=1, driver="systemd")
+        cgroups = Cgroups.detect(HostRoot.at(str(tree.root)))
+        level = Path(cgroups.subsystem_dir("cpu", cgroups.qos_dir("Burstable")))
+        shutil.rmtree(level)
+        real = Path(f"/sys/fs/cgroup/cpu/koord-test-pleg-{os.getpid()}")
+        real.mkdir()
+        pod = level / os.path.basename(cgroups.pod_dir("Burstable", "a"))
+        loop, calls = asyncio.get_running_loop(), asyncio.Event()
+        pleg = Pleg(cgroups, calls.set)
+        try:
+            level.symlink_to(real)
+            pleg.start(loop)
+            assert pleg._inotify is not None
+            before = len(pleg._inotify.paths)
+            for appears in (True, False) * 10:
+                calls.clear()
+                if appears:
+                    pod.mkdir()
+                    (pod / "cri-containerd-c.scope").mkdir()
+                else:
+                    (pod / "cri-containerd-c.scope").rmdir()
+                    pod.rmdir()
+                await asyncio.wait_for(calls.wait(), 10)
+            await asyncio.sleep(0)
+            assert len(pleg._inotify.paths) == before
+        finally:
+            pleg.stop(loop)
+            level.unlink()
+            for left in (real / pod.name / "cri-containerd-c.scope", real / pod.name, real):
+                if left.is_dir():
+                    left.rmdir()
+
+    asyncio.run(main())

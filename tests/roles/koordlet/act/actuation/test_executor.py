@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import os
+import shutil
 
 import pytest
 
@@ -233,3 +234,17 @@ def test_schemata_lines_count_only_the_domains_they_name(machine):
     assert not ex.apply([sequence(line("L3:0=fff;"), line("MB:1=100;"))], rule="r", now=1).written
     assert len(ex.apply([sequence(line("L3:0=1f;1=1f;"), line("MB:0=20;1=20;"))], rule="r", now=1).written) == 2
     assert path.read_text().splitlines()[-2:] == ["L3:0=1f;1=1f;", "MB:0=20;1=20;"]
+
+
+def test_what_was_written_to_groups_that_are_gone_is_forgotten_within_a_minute(machine):
+    """The cache must not grow with the pods of the last minutes: at fifty a second that is thousands of entries."""
+    ex = machine.executor
+    machine.put("cpu.cfs_quota_us", QOS, "-1")
+    for number in range(20):
+        directory = f"{QOS}/kubepods-besteffort-pod{number}.slice"
+        machine.put("cpu.cfs_quota_us", directory, "-1")
+        ex.apply([sequence(quota(directory, 5000))], rule="r", now=1)
+        shutil.rmtree(os.path.dirname(machine.host.cgroups.file("cpu.cfs_quota_us", directory)))
+    machine.now += 61
+    ex.apply([sequence(quota(QOS, 5000))], rule="r", now=62)
+    assert {target for target, _, _ in ex._cache} == {QOS}

@@ -374,3 +374,42 @@ def test_after_two_hours_a_service_is_known_well_enough_for_a_rise_of_twenty_poi
     for number in range(720, 720 + IN_A_ROW):
         watched = watched.taken(6 + 20.0 + rng.random(), 10.0 * number, 5.0)
     assert watched.high == IN_A_ROW
+
+
+def test_values_every_second_teach_no_more_than_their_time() -> None:
+    """Ten times as many values of the same noise are neither ten times the experience nor ten times the alarms."""
+    calls = {}
+    for step in (10.0, 1.0):
+        rng, watched, level, calls[step] = random.Random(3), Watched(), 0.0, 0
+        for number in range(int(6 * 3600 / step)):
+            level = 0.9 * level + math.sqrt(0.19) * rng.gauss(0, 1)
+            watched = watched.taken(6 * math.exp(0.6 * level), step * number, 1.0)
+            calls[step] += watched.high == IN_A_ROW
+            if number * step == 600.0:
+                assert watched.baseline.experience == pytest.approx(61, abs=1)
+    assert calls[1.0] <= calls[10.0] + 1, calls
+
+
+def test_a_rise_is_named_within_five_seconds_of_samples_every_second(world) -> None:
+    strategy = InterferenceDetection(Options(psi_collector_interval=1.0), lambda _: True)
+    state = strategy.initial()
+    world.pod("web", qos="LS")
+    for name in ("miner", "batch"):
+        world.pod(name, qos="BE", kube_qos="BestEffort")
+    rng, rose = random.Random(5), 400
+    for second in range(rose + 5):
+        world.now += 1.0
+        world.sample(kinds.POD_CPU, (4.0 if second >= rose else 0.1) * rng.uniform(0.9, 1.1), "uid-miner")
+        world.sample(kinds.POD_CPU, rng.choice((0.1, 2.0)), "uid-batch")
+        waits = (50.0 if second >= rose else 4.0) * rng.uniform(0.7, 1.3)
+        average = 4.0 + max(second - rose, 0)
+        world.sample(kinds.POD_PSI, waits, "uid-web", "cpu", kinds.PSI_RECENT, "some")
+        world.sample(kinds.POD_PSI, average, "uid-web", "cpu", "10", "some")
+        outcome = world.decide(strategy, state)
+        state = outcome.state
+        assert second >= rose or not outcome.records
+        if outcome.records:
+            break
+    (record,) = outcome.records
+    assert (record.verdict, record.numbers["antagonist"]) == ("Interfered", "default/miner")
+    assert second - rose < 5
