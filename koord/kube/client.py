@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import copy
 import re
 from collections.abc import AsyncGenerator, Mapping
@@ -79,6 +80,7 @@ class _Server:
 
     eviction: str = "policy/v1"
     streams_lists: bool | None = None
+    asking: asyncio.Future[None] | None = None  # whoever wants to know it, too, waits for this answer
 
 
 class Client:
@@ -214,10 +216,24 @@ class Client:
 
     async def streams_lists(self) -> bool:
         """Whether the server can send a list as the beginning of a watch; asked once. Raises Unreachable."""
-        if self._server.streams_lists is None:
-            status, body = await self.raw("GET", "/version")
-            self._server.streams_lists = status == 200 and _version(body) >= STREAMING_LISTS
-        return self._server.streams_lists
+        server = self._server
+        while server.streams_lists is None:
+            if server.asking is not None:
+                await asyncio.shield(server.asking)
+                continue
+            asking = server.asking = asyncio.get_running_loop().create_future()
+            try:
+                status, body = await self.raw("GET", "/version")
+                server.streams_lists = status == 200 and _version(body) >= STREAMING_LISTS
+            except errors.ApiError as error:
+                asking.set_exception(error)
+                asking.exception()  # nobody else need have asked
+                raise
+            finally:
+                server.asking = None
+                if not asking.done():
+                    asking.set_result(None)
+        return server.streams_lists
 
     async def watch(
         self,
