@@ -343,8 +343,8 @@ class WatchStreams:
                 watcher.bookmark(self.core.store.rv)
                 mark = end if mark >= end - _BOOKMARK_BEFORE_END else min(moment + every, end - _BOOKMARK_BEFORE_END)
                 continue
+            timer = loop.call_at(min(end, mark), watcher.wake.set)
             try:
-                async with asyncio.timeout_at(min(end, mark)):
-                    await watcher.wake.wait()
-            except TimeoutError:
-                continue
+                await watcher.wake.wait()
+            finally:
+                timer.cancel()

@@ -37,11 +37,16 @@ class MigrationMetrics:
         self.refused = Counter(
             "koord_descheduler_arbitration_refusals", "Jobs that had to wait or were forbidden, by limit.", ("gate",), registry=registry
         )
+        self._counted: Counting[str] = Counting()
 
     def count(self, jobs: Iterable[PodMigrationJob]) -> None:
         """How many jobs there are in each phase."""
+        counted = Counting(job.status.phase or "Pending" for job in jobs)
+        if counted == self._counted:  # twice a second
+            return
+        self._counted = counted
         self.jobs.clear()
-        for phase, number in Counting(job.status.phase or "Pending" for job in jobs).items():
+        for phase, number in counted.items():
             self.jobs.labels(phase).set(number)
 
 

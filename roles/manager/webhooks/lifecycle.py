@@ -7,8 +7,6 @@ import logging
 import ssl
 from functools import lru_cache
 
-from aiohttp import ClientError, ClientSession, ClientTimeout, TCPConnector
-
 from koord import seams
 from koord.kube.client import Client
 from koord.kube.errors import ApiError
@@ -25,6 +23,8 @@ PERIOD = 60.0
 FIRST_SYNC = 20.0
 RETRY = (0.5, 30.0)
 PROBE_PERIOD = 5.0
+PROBE_LIMIT = 3.0
+_HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
 QUIET = 0.75  # share of the time of the end without a review after which the endpoint counts as gone
 READY = "webhook-ready"
 SERVING = "webhook-serving"
@@ -93,19 +93,23 @@ class WebhookLifecycle:
             try:
                 await self._get_health()
                 self.health.set(READY, not self._trouble, self._trouble)
-            except (ClientError, OSError, TimeoutError, ssl.SSLError) as error:
+            except (OSError, ValueError) as error:
                 self.health.set(READY, False, f"{type(error).__name__}: {error}")
             await seams.sleep(PROBE_PERIOD)
 
     async def _get_health(self) -> None:
         # Read anew each time: the CA file is replaced when certificates are renewed.
         context = _trusting(self.folder.authorities())
-        async with (
-            ClientSession(connector=TCPConnector(ssl=context), timeout=ClientTimeout(total=3)) as session,
+        async with asyncio.timeout(PROBE_LIMIT):
             # By address: a bare container has no /etc/hosts that knows "localhost". The certificate is for the name.
-            session.get(f"https://127.0.0.1:{self.server.port}/healthz", server_hostname="localhost") as response,
-        ):
-            response.raise_for_status()
+            reader, writer = await asyncio.open_connection("127.0.0.1", self.server.port, ssl=context, server_hostname="localhost")
+            try:
+                writer.write(_HEALTH)
+                status = (await reader.readline()).decode("latin-1").strip()
+            finally:
+                writer.close()
+        if status.split(" ")[1:2] != ["200"]:
+            raise OSError(f"/healthz answered {status[:80]!r}")
 
     async def drain(self, seconds: float) -> None:
         """The end: answer until no load balancer names this replica any longer, then close.

@@ -19,6 +19,7 @@ from roles.scheduler.plugins.coscheduling.spec import FROM_POD_GROUP, minimum_te
 
 _QUIET = 1.0  # seconds without a change before a gang is spoken of
 _LOOK = 0.25
+_IDLE = 1.0  # seconds between two looks while nothing is to be told
 _LOOKED_AT = 20  # members whose own words are compared with the gang's
 
 
@@ -72,7 +73,8 @@ class Notices:
         for identity in self._book.gangs:
             self._due.setdefault(identity, loop.time() + _QUIET)
         while True:
-            await seams.sleep(_LOOK)
+            next_due = min(self._due.values(), default=float("inf"))
+            await seams.sleep(min(_IDLE, max(_LOOK, next_due - loop.time())))
             now = loop.time()
             self._book.metrics.waiting(sum(1 for gang in self._book.gangs.values() if gang.stages[WAITING]))
             for identity in [identity for identity, due in self._due.items() if due <= now]:

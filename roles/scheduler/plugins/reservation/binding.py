@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 _ATTEMPTS = 5
 _KEY = names.ANNOTATION_RESERVATION_ALLOCATED
 _REMEMBERED = 4096
-_POLL = 0.2  # seconds between looks at annotations that are to be taken off
+_POLL = 1.0  # seconds between looks at annotations that are to be taken off
 
 
 class Writer:

@@ -6,6 +6,7 @@ import asyncio
 import heapq
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 
 from koord import seams
@@ -23,7 +24,8 @@ from roles.scheduler.plugins.reservation.terms import Terms
 
 log = logging.getLogger(__name__)
 
-_ROUND = 0.1  # seconds between looks at what changed
+_ROUND = 0.1  # seconds in which changes are gathered
+_LOOK = 1.0  # seconds between two looks at the clock and at whether the nodes are still there
 _RETRY = 3.0
 _METRICS_EVERY = 5.0  # seconds after which a change is shown at the latest
 
@@ -78,7 +80,18 @@ class Controller:
                 touched = list(self._ledger.touched)
                 self._ledger.touched.clear()
                 await asyncio.gather(*(self._one(uid, now) for uid in touched))
-            await seams.sleep(_ROUND)
+            await self._rest()
+
+    async def _rest(self) -> None:
+        """Wait until something is touched or due; a little longer, as changes come in groups."""
+        stirred = self._ledger.stirred
+        if not self._ledger.touched:
+            stirred.clear()
+            pause = min(_LOOK, self._due[0][0] - self._clock()) if self._due else _LOOK
+            with suppress(TimeoutError):
+                async with asyncio.timeout(max(0.0, pause)):
+                    await stirred.wait()
+        await seams.sleep(_ROUND)
 
     async def _one(self, uid: str, now: float) -> None:
         await self._handle.gate.passed()

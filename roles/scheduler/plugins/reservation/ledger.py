@@ -7,6 +7,7 @@ least nothing, so that every amount counts once; what an owner takes beyond the 
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
@@ -106,6 +107,7 @@ class Ledger(Columns):
         self.owners = OwnerIndex()
         self.index = index
         self.touched: dict[str, None] = {}  # reservations that the controller should look at, by UID
+        self.stirred = asyncio.Event()  # set when there is one
         self.objects: dict[str, Reservation] = {}  # as the API server shows them, by UID
         self.shown = 0  # moves when any of them changes
         self.given: dict[str, PodInfo] = {}  # reserve pods in queue or cluster, by UID
@@ -119,6 +121,11 @@ class Ledger(Columns):
 
     def attach(self, cluster: Cluster) -> None:
         self.cluster = cluster
+
+    def touch(self, uid: str) -> None:
+        """The controller should look at this reservation."""
+        self.touched[uid] = None
+        self.stirred.set()
 
     # ---------------------------------------------------------------- what plugins ask
 
@@ -155,7 +162,7 @@ class Ledger(Columns):
             self.index.enter(terms.uid, terms.labels)
         self._recount(held)
         held.changed()
-        self.touched[terms.uid] = None
+        self.touch(terms.uid)
         if held.slot >= 0:
             self.cluster.changes.note(held.slot, self.kind)
         return held
@@ -167,7 +174,7 @@ class Ledger(Columns):
             self._leave_owners(held)
             self.index.leave(uid)
             self._unseat(held)
-        self.touched[uid] = None
+        self.touch(uid)
 
     def _enter_owners(self, held: Held) -> None:
         terms = held.terms
@@ -230,7 +237,7 @@ class Ledger(Columns):
         held = self.held.get(uid)
         if held is None:
             return
-        self.touched[uid] = None
+        self.touch(uid)
         if held.slot < 0:
             held.dirty = True
             return
@@ -333,7 +340,7 @@ class Ledger(Columns):
                 held.owners[pod.uid] = pod
                 held.consumed = held.consumed or (held.terms.available and bool(pod.node_name))
             if bound:
-                self.touched[uid] = None
+                self.touch(uid)
             return
         self._unclaim(pod.uid)
         if uid:

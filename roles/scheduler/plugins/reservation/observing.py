@@ -42,7 +42,7 @@ class Book:
         before, ledger.objects[uid] = ledger.objects.get(uid), reservation
         ledger.shown += 1
         if before is not None and uid in ledger.given and not is_another_offer(before, reservation):
-            ledger.touched[uid] = None
+            ledger.touch(uid)
             return  # mostly our own writes: who uses it, conditions
         terms, pod = reserve_pod.read(reservation, self._handle.parser)
         if terms.terminal:
