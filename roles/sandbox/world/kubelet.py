@@ -5,8 +5,10 @@ On a node with a modelled host it makes their cgroups and tells the agent of the
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from contextlib import suppress
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from koord import seams
 from koord.api.kinds import NODEMETRICS, NODES, PODS
@@ -23,7 +25,11 @@ if TYPE_CHECKING:
     from roles.sandbox.world.world import World
 
 Obj = dict[str, Any]
-HEARTBEAT = 10.0  # seconds between status writes of a node
+T = TypeVar("T")
+HEARTBEAT = 60.0  # seconds between status writes of a node on which nothing has changed
+LOOK = 1.0  # seconds between two looks at a modelled host, and until a step that failed is tried again
+IDLE = 5.0  # seconds between two looks where there is nothing to do
+GRAIN = 0.5  # seconds in which changes are gathered
 PERIOD = 600.0  # seconds of a simulated day
 BACK_OFF = 2.0  # seconds from the end of a container to its next start
 
@@ -48,36 +54,46 @@ class Kubelet:
     async def main(self) -> None:
         """Live for ever."""
         async with Client(connection(f"kubelet-{self.node}"), role="kubelet") as client:
-            informers = InformerFactory(client)
+            informers, changed = InformerFactory(client), asyncio.Event()
             pods = informers.informer(PODS, field_selector=f"spec.nodeName={self.node}")
             nodes = informers.informer(NODES, field_selector=f"metadata.name={self.node}")
             reported = informers.informer(NODEMETRICS, field_selector=f"metadata.name={self.node}", optional=True)
+            pods.add_handler(*[lambda *_: changed.set()] * 3)
+            for one in (nodes, reported):
+                one.add_handler(lambda _: changed.set())
             informers.start()
             await informers.wait_synced()
-            beat = -1e9
+            beat = float("-inf")
             if self.host is not None:
                 await podlist.serve(self.world.address_of(self.node), lambda path: self._document(path, pods.list()))
             while True:
+                changed.clear()
                 now = seams.monotonic()
+                due: list[float | None] = [now + (IDLE if self.host is None else LOOK)]
                 ordered = sorted(pods.list(), key=lambda pod: str(pod["metadata"]["uid"]))
                 for pod in ordered:
-                    await self._try(self.advance(client, pod, now))
+                    due.append(await self._try(self.advance(client, pod, now)))
                 self._tidy(ordered)
                 if self.host is not None:
                     self.host.reconcile(now)
-                if now - beat >= HEARTBEAT:
-                    beat = now
-                    await self._try(self.heartbeat(client))
+                if now >= beat:
+                    beat = await self._try(self._beat(client))
+                due.append(beat)
                 node, metric = nodes.get(self.node), reported.get(self.node)
                 if self.host is None and node is not None and metric is not None and f"kubelet-{self.node}" not in self.world.silent:
-                    await self._try(self.report(client, node, metric, pods.list()))
-                await seams.sleep(1.0)
+                    due.append(await self._try(self.report(client, node, metric, pods.list())))
+                with suppress(TimeoutError):
+                    async with asyncio.timeout(max(0.0, min(time for time in due if time is not None) - seams.monotonic() - GRAIN)):
+                        await changed.wait()
+                await seams.sleep(GRAIN)
 
-    async def _try(self, step: Awaitable[object]) -> None:
+    @staticmethod
+    async def _try(step: Awaitable[T]) -> T | float:
+        """What a step returns; when it is to be tried again if it fails."""
         try:
-            await step
+            return await step
         except ApiError:
-            return
+            return seams.monotonic() + LOOK
 
     async def advance(self, client: Client, pod: Obj, now: float) -> float | None:
         """Do what a pod is due for. Returns when something is due next if the pod does not change; None: nothing."""
@@ -168,6 +184,10 @@ class Kubelet:
             type="strategic",  # what others have to say about the pod stays
             subresource="status",
         )
+
+    async def _beat(self, client: Client) -> float:
+        await self.heartbeat(client)
+        return seams.monotonic() + HEARTBEAT
 
     async def heartbeat(self, client: Client) -> None:
         """Say that the node is well."""

@@ -267,6 +267,7 @@ class VirtualLoop(base_events.BaseEventLoop):
             host, port = self._addresses.pop(sock.fileno())
             sock.close()
         else:
+            host = self.network.names.get(host, (host,))[0]
             await self.network.reach(host, port)
         return self.network.connect(protocol_factory, host, port)
 

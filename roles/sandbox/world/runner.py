@@ -116,7 +116,7 @@ def _live(spec: Spec, mutate: Callable[[], None] | None, with_story: bool) -> di
             mutate()
         world = World(spec, scratch)
         checker = Checker(world.history)
-        world.accuse = checker.accuse
+        world.accuse, world.open = checker.accuse, checker.open
         try:
             world.run()
             checker.end()

@@ -168,6 +168,7 @@ class World:
         self.hosts = Hosts(self)
         self.injector = Injector(self)
         self.retry = random.Random(f"{self.seed}/retry").choice((2.0, 5.0, 5.0))  # seconds between looks at a lease
+        self.open: Callable[[], bool] = lambda: True  # whether the world has to go on before it can be judged
         self.accuse: Callable[[str, str], None] = _ignored  # what a program finds wrong with itself: a rule and what happened
 
     # -- names ---------------------------------------------------------------------------------------------------------------
@@ -299,7 +300,7 @@ class World:
     async def _main(self) -> None:
         spec = self.spec
         works, plan = self.drawn()
-        self.server = Server(self, _crds())
+        self.server = Server(self, _crds(), fails_over=any(fault.kind == "dead-address" for fault in plan))
         if any(fault.kind == "restart" for fault in plan):
             self.server.use_disk()
         await self.server.start()

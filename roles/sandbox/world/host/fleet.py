@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, TypeVar
 import orjson
 
 from roles.sandbox.nodes.fleet import node_name
-from roles.sandbox.world import programs
+from roles.sandbox.world import programs, settling
 from roles.sandbox.world.host.door import Door
 from roles.sandbox.world.host.layout import BURST, BVT, CPUS, IDLE, LEVELS, LIMIT, MEMSW, PSI, QUOTA, SHARES, Layout
 from roles.sandbox.world.host.machine import Machine
@@ -30,6 +30,8 @@ ADMINISTRATOR = "administrator"
 MEDDLED = {QUOTA: "45000", SHARES: "77", LIMIT: str(200 << 20), CPUS: "0-1", BVT: "1"}
 STEP = 1.0
 """Seconds between two looks of a kernel at its clock."""
+UNINSTALL = 20
+"""Steps that agents have to end before they are killed."""
 
 
 def _or(fixed: T | None, drawn: T) -> T:
@@ -237,7 +239,7 @@ class Hosts:
     async def calm(self, seconds: float) -> None:
         """The last part of a history: use stays as it is, then the agents are taken off their nodes and what they changed is put back."""
         self._still = self.world.loop.time()
-        await asyncio.sleep(seconds)
+        await settling.settled(self.world.history, self.world.open, seconds, agents=bool(self.names))
         if not self.names:
             return
         self.world.history.tell("phase", "uninstall")
@@ -246,7 +248,11 @@ class Hosts:
             program.wanted = False
             if program.process is not None and program.life is not None:
                 program.process.context.run(self.world.loop.call_soon, program.life.begin_end)
-        await asyncio.sleep(20.0)
+        agents = [self.world.programs[f"koordlet-{node}"] for node in self.names]
+        for _ in range(UNINSTALL):
+            await asyncio.sleep(STEP)
+            if all(agent.process is None or agent.process.ended for agent in agents):
+                break
         for node in self.names:
             self._restore(node)
 

@@ -129,6 +129,10 @@ class Invariant:
         """What is broken when everything should be well again."""
         return iter(())
 
+    def open(self) -> bool:
+        """Whether more time may still break or mend it in the end. A rule that gives time says so before that is over."""
+        return any(True for _ in self.end())
+
     def pods(self) -> Iterator[Obj]:
         """Pods that hold what they request on a node."""
         return (pod for pod in self.history.of("pod").values() if node_of(pod) and not finished(pod))

@@ -18,6 +18,7 @@ class Checker:
         self.history = history
         self.invariants = [kind(history) for kind in INVARIANTS]
         self._seeing = [one for one in self.invariants if type(one).see is not Invariant.see]
+        self._ending = [one for one in self.invariants if type(one).end is not Invariant.end]
         self.violations: list[Violation] = []
         history.watchers.append(self.see)
 
@@ -30,6 +31,10 @@ class Checker:
     def accuse(self, name: str, text: str) -> None:
         """A program found something wrong with itself."""
         self.violations.append(Violation(self.history.clock(), self.history.count, name, text))
+
+    def open(self) -> bool:
+        """Whether the world has to go on before all rules can be judged."""
+        return any(one.open() for one in self._ending)
 
     def end(self) -> None:
         """The world is calm: everything must be well."""

@@ -49,8 +49,13 @@ class WhatFitsIsBound(Invariant):
         return found
 
     def end(self) -> Iterator[str]:
+        return self._waiting(self._just_changed())
+
+    def open(self) -> bool:
+        return any(True for _ in self._waiting(set()))
+
+    def _waiting(self, fresh: set[str]) -> Iterator[str]:
         free: dict[str, dict[str, int]] = {}
-        fresh = self._just_changed()
         for name, node in self.history.of("node").items():
             room = (node.get("status") or {}).get("allocatable") or {}
             if name in fresh or (node.get("spec") or {}).get("unschedulable") or (node.get("spec") or {}).get("taints"):

@@ -233,20 +233,23 @@ class HotIsRelieved(Loads):
             self._left[node_of(entry.old)] = entry.time
 
     def end(self) -> Iterator[str]:
+        return self._hot(self.seconds)
+
+    def open(self) -> bool:
+        return any(True for _ in self._hot(0.0))
+
+    def _hot(self, seconds: float) -> Iterator[str]:
         relieved = any(role_of(program) == "descheduler" for program in self.history.programs)
         for hot in sorted(self.history.of("node")) if relieved else ():
-            known = self.used(hot, self.seconds)
+            known = self.used(hot, seconds)
             over = min(known, default=0) * 100 > (HIGH + 5) * self.capacity(hot)
-            if (
-                not over
-                or not self.known(hot, self.seconds)
-                or self.history.clock() - self._left.get(hot, float("-inf")) < self.seconds * self.history.pace
-            ):
+            at = self._left.get(hot, float("-inf"))
+            if not over or not self.known(hot, seconds) or self.history.clock() - at < seconds * self.history.pace:
                 continue
             for pod in self.pods_of(hot):
                 key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
-                if self._may_leave(pod) and (cool := self._takes(pod, self.usage(hot, key), hot)):
-                    yield f"{hot} used {min(known)} milli-CPU or more for {self.seconds:.0f} s; {key} could go to {cool}"
+                if self._may_leave(pod) and (cool := self._takes(pod, self.usage(hot, key), hot, seconds)):
+                    yield f"{hot} used {min(known)} milli-CPU or more for {seconds:.0f} s; {key} could go to {cool}"
                     break
 
     def _may_leave(self, pod: Obj) -> bool:
@@ -259,11 +262,11 @@ class HotIsRelieved(Loads):
         guarded = any(budget["metadata"]["name"] == labels.get("app") for budget in self.history.of("poddisruptionbudget.policy").values())
         return bool(owner_of(pod)) and plain and not guarded and len(like) >= 4 and all(is_ready(other) for other in like)
 
-    def _takes(self, pod: Obj, brings: int, hot: str) -> str:
+    def _takes(self, pod: Obj, brings: int, hot: str, seconds: float) -> str:
         """A node that is cool, has room, and stays cool with the pod."""
         for name in sorted(self.history.of("node")):
-            known = self.used(name, self.seconds)
-            if name == hot or not self.known(name, self.seconds) or any(used * 100 > LOW * self.capacity(name) for used in known):
+            known = self.used(name, seconds)
+            if name == hot or not self.known(name, seconds) or any(used * 100 > LOW * self.capacity(name) for used in known):
                 continue
             room = free(self, name)
             fits = all(room.get(resource, 0) >= amount for resource, amount in requests(pod).items())

@@ -17,6 +17,7 @@ class NoPromiseFromSilence(Invariant):
     """A node whose agent is silent for longer than the limit offers no batch resources."""
 
     limit = 85.0  # degradeTimeMinutes of the world's configuration, and the manager's time to see it
+    missed = 25.0  # after which a report is overdue
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
@@ -28,12 +29,18 @@ class NoPromiseFromSilence(Invariant):
         return iter(())
 
     def end(self) -> Iterator[str]:
+        return self._offering(self.limit)
+
+    def open(self) -> bool:
+        return any(True for _ in self._offering(self.missed))
+
+    def _offering(self, limit: float) -> Iterator[str]:
         for name, node in sorted(self.history.of("node").items()):
             offered = ((node.get("status") or {}).get("allocatable") or {}).get("kubernetes.io/batch-cpu")
             if offered is None or parse_value(offered) == 0:
                 continue
             last = self._last.get(name)
-            if last is None or self.history.clock() - last > self.limit * self.history.pace:
+            if last is None or self.history.clock() - last > limit * self.history.pace:
                 yield f"{name} offers batch-cpu {offered}; its agent reported last at {last}"
 
 
@@ -53,6 +60,7 @@ class PromisesAreBacked(Invariant):
 
     reclaimed = 0.60  # cpuReclaimThresholdPercent, as it is by default
     seconds = 90.0  # reports that the manager may have looked at
+    reports = 45.0  # two of them
     slack = 0.9  # a difference of a tenth is not written (resourceDiffThreshold), by default
 
     def __init__(self, history: History) -> None:
@@ -77,9 +85,13 @@ class PromisesAreBacked(Invariant):
         for name, node in sorted(self.history.of("node").items()):
             yield from self._judge(name, node, (batch_of(node) or 0) * self.slack)
 
-    def _judge(self, name: str, node: Obj, offered: float) -> Iterator[str]:
+    def open(self) -> bool:
+        nodes = sorted(self.history.of("node").items())
+        return any(True for name, node in nodes for _ in self._judge(name, node, (batch_of(node) or 0) * self.slack, self.reports))
+
+    def _judge(self, name: str, node: Obj, offered: float, seconds: float = seconds) -> Iterator[str]:
         capacity = parse_milli(((node.get("status") or {}).get("capacity") or {}).get("cpu", "0"))
-        since = self.history.clock() - self.seconds * self.history.pace
+        since = self.history.clock() - seconds * self.history.pace
         services = min((used for at, used in self._services[name] if at > since), default=0)
         if offered > max(self.reclaimed * capacity - services, 0) + 1:
             yield f"{name} offers {batch_of(node)} milli-CPU of {capacity} to batch pods while its services use {services}"
@@ -93,6 +105,7 @@ class WhatIsLeftIsOffered(Invariant):
 
     reclaimed = PromisesAreBacked.reclaimed
     seconds = 55.0  # for which a node has left it, and reported
+    report = 25.0  # for which it must have, for there to be more to see
     least = 500  # milli-CPU below which it is no matter
 
     def __init__(self, history: History) -> None:
@@ -112,14 +125,20 @@ class WhatIsLeftIsOffered(Invariant):
         return iter(())
 
     def end(self) -> Iterator[str]:
+        return self._kept_back(self.seconds, 2)
+
+    def open(self) -> bool:
+        return any(True for _ in self._kept_back(self.report, 1))
+
+    def _kept_back(self, seconds: float, reports: int) -> Iterator[str]:
         if not any(role_of(program) == "manager" for program in self.history.programs):
             return
         if any(role_of(name) == "manager" for name in self._wrong):
             return
         for name, node in sorted(self.history.of("node").items()):
-            since = self.history.clock() - self.seconds * self.history.pace
+            since = self.history.clock() - seconds * self.history.pace
             lately = [used for at, used in self._used[name] if at >= since]
-            if any(wrong.endswith(f"-{name}") for wrong in self._wrong) or len(lately) < 2 or self._asked.get(name, since) > since:
+            if any(wrong.endswith(f"-{name}") for wrong in self._wrong) or len(lately) < reports or self._asked.get(name, since) > since:
                 continue
             asked = sum(requests(pod).get("cpu", 0) for pod in self.pods_of(name))
             capacity = parse_milli(((node.get("status") or {}).get("capacity") or {}).get("cpu", "0"))

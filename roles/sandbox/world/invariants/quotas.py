@@ -53,6 +53,12 @@ class MinimumIsReturned(Invariant):
         return iter(())
 
     def end(self) -> Iterator[str]:
+        return self._waiting(self.seconds)
+
+    def open(self) -> bool:
+        return any(True for _ in self._waiting(0.0))
+
+    def _waiting(self, seconds: float) -> Iterator[str]:
         quotas = {quota["metadata"]["name"]: quota.get("spec") or {} for quota in self.history.of(QUOTA).values()}
         used: dict[str, int] = defaultdict(int)
         for pod in self.pods():
@@ -64,7 +70,7 @@ class MinimumIsReturned(Invariant):
             name, wants = label_of(pod), requests(pod).get("cpu", 0)
             least = least_of.get(name, 0)
             waits = not node_of(pod) and not finished(pod) and not pod["metadata"].get("deletionTimestamp")
-            if waits and wants > room and used[name] + wants <= least and self.history.clock() - self._since.get(key, 0.0) > self.seconds:
+            if waits and wants > room and used[name] + wants <= least and self.history.clock() - self._since.get(key, 0.0) > seconds:
                 others = [other for other in lent if other != name]
                 if others:
                     yield f"{key} waits: {name} uses {used[name]} of the {least} it is guaranteed, {', '.join(others)} use more than theirs"
