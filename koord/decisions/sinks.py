@@ -86,15 +86,15 @@ class LineFile:
     async def _later(self) -> None:
         while self._waiting:
             await seams.sleep(0.1)
-            items = list(self._waiting)
-            self._waiting.clear()
-            await seams.to_thread(self._put, items)
+            await seams.to_thread(self.flush)
 
     def flush(self) -> None:
         """Write what waits. A file that cannot be written is reported once; what waited is dropped and counted."""
-        items = list(self._waiting)
-        self._waiting.clear()
-        self._put(items)
+        with self._lock:  # whoever writes takes what waits: nobody overtakes, and a thread that never began has taken nothing
+            items = []
+            while self._waiting:
+                items.append(self._waiting.popleft())
+            self._put(items)
 
     def close(self) -> None:
         """Write what waits and stop."""
@@ -110,15 +110,14 @@ class LineFile:
     def _put(self, items: list[Any]) -> None:
         if not items:
             return
-        with self._lock:
-            try:
-                self._write(items)
-                self._failing = False
-            except OSError as error:
-                self.dropped += len(items)
-                if not self._failing:
-                    log.error("decisions cannot be written to %s: %s; they are dropped until it works again", self.path, error)
-                self._failing = True
+        try:
+            self._write(items)
+            self._failing = False
+        except OSError as error:
+            self.dropped += len(items)
+            if not self._failing:
+                log.error("decisions cannot be written to %s: %s; they are dropped until it works again", self.path, error)
+            self._failing = True
 
     def _write(self, items: list[Any]) -> None:
         data = self._lines(items)

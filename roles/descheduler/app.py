@@ -25,8 +25,10 @@ from roles.descheduler.acting import ClusterActing
 from roles.descheduler.build import Options
 from roles.descheduler.framework.evicting import Controller, Setup
 from roles.descheduler.framework.round import Outcome
+from roles.descheduler.journal import DeschedulerFile, Heard, HeardActing, Round, seen
 from roles.descheduler.metrics import Metrics
 from roles.descheduler.observing import Observer
+from roles.descheduler.picture import NodeView
 from roles.descheduler.placement import Placements
 from roles.descheduler.workloads import Workloads
 from roles.descheduler.world import World
@@ -51,8 +53,12 @@ class App:
         recorder: Recorder,
         ops: OpsServer | None = None,
         clock: Callable[[], float] = seams.now,
+        replay_log: DeschedulerFile | None = None,
     ) -> None:
         self._config = options.config
+        self._replay_log = replay_log
+        if replay_log is not None:
+            replay_log.options = options
         self._recorder = recorder
         election = options.config.leader_election
         self._leadership = Leadership(election.renew_deadline) if election.leader_elect else None
@@ -186,7 +192,7 @@ class App:
             views = await self._observer.views(now)
             mute = any(view.usage is None or view.metric_age >= usage.EXPIRES for view in views)
             readings = await self._sources.readings(now, wanted=lambda key: mute or key != usage.KUBERNETES_METRICS)
-            outcome = await self._rounds.run(views, now, self._acting, readings, self._world.waiting())
+            outcome = await self._run(views, now, readings)
         for number, record in enumerate(outcome.records, 1):
             self._recorder.record(record)
             if number % _AT_ONCE == 0:
@@ -200,6 +206,15 @@ class App:
             log.info(
                 "round over %d nodes: %d pods %s", outcome.nodes, outcome.evicted, "listed" if self._config.dry_run else "told to leave"
             )
+        return outcome
+
+    async def _run(self, views: list[NodeView], now: float, readings: dict[str, usage.Reading]) -> Outcome:
+        waiting = self._world.waiting()
+        if self._replay_log is None:
+            return await self._rounds.run(views, now, self._acting, readings, waiting)
+        heard, picture = Heard(), await seen(views)
+        outcome = await self._rounds.run(views, now, HeardActing(self._acting, heard), readings, waiting, heard)
+        self._replay_log.put(Round(now, picture, waiting, readings, heard.answers, outcome.records))
         return outcome
 
     async def _where(self, pod: Any) -> str:

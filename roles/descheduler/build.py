@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Callable, Iterable, Sequence
+from functools import cache
+from typing import Any
 
 from koord.api import kinds
 from koord.config.errors import ConfigError, InvalidConfig
@@ -43,23 +45,33 @@ class Options:
                     raise InvalidConfig(source, [ConfigError(where, "Prometheus needs an entry in metricsProviders that says where it is")])
 
 
+Door = Callable[[str, str, Any], Evicting]
+"""A profile's Evict or Filter plugin: profile, name and arguments."""
+
+
 def rounds(options: Options, setup_of: SetupOf) -> Rounds:
     """Everything that runs in rounds. `setup_of(profile)` gives the doors of a profile what they need."""
+    setup = cache(setup_of)  # one a profile
+    return rounds_with(options, lambda profile, name, args: registry.EVICTOR_TYPES[name].make(args, setup(profile)))
+
+
+def rounds_with(options: Options, door: Door) -> Rounds:
+    """The same with doors that somebody else makes."""
     config = options.config
     selector = compile_selector(config.node_selector) if config.node_selector is not None else None
     limits = Limits(
         config.max_no_of_pods_to_evict_per_node, config.max_no_of_pods_to_evict_per_namespace, config.max_no_of_pods_to_evict_total
     )
-    profiles = [_profile(profile, config.descheduling_interval, setup_of(profile.name)) for profile in options.profiles]
+    profiles = [_profile(profile, config.descheduling_interval, door) for profile in options.profiles]
     grace = config.grace_period_seconds
     return Rounds(profiles, selector=selector, limits=limits, dry_run=config.dry_run, grace_period=grace)
 
 
-def _profile(profile: ResolvedProfile, interval: float, setup: Setup) -> Profile:
+def _profile(profile: ResolvedProfile, interval: float, door: Door) -> Profile:
     doors: dict[str, Evicting] = {}
     for name in (*profile.plugins["evict"], *profile.plugins["filter"]):
         if name not in doors:
-            doors[name] = registry.EVICTOR_TYPES[name].make(profile.args[name], setup)
+            doors[name] = door(profile.name, name, profile.args[name])
     plugins: dict[str, list[Plugin]] = {
         point: [registry.PLUGIN_TYPES[name].make(profile.args[name], interval) for name in profile.plugins[point]]
         for point in ("deschedule", "balance")

@@ -241,8 +241,10 @@ async def _run(life: Life, options: Options, config: ClientConfig, serving: Serv
     from koord.process import metrics
     from koord.process.serving import gate_for
     from roles.descheduler.app import App
+    from roles.descheduler.journal import DeschedulerFile
 
-    recorder = Recorder("descheduler", [LogSink(verdicts=_Logged()), *decision_log.sinks("descheduler", life)])
+    recorder = Recorder("descheduler", [LogSink(verdicts=_Logged()), *decision_log.sinks("descheduler", life, share=0.5)])
+    replay_log = decision_log.file(DeschedulerFile, "descheduler.replay", life, share=0.5)
     connection = options.config.client_connection
     limits: dict[str, Any] = {"qps": connection.qps or 50.0, "burst": connection.burst or 100}
     async with AsyncExitStack() as stack:
@@ -254,7 +256,7 @@ async def _run(life: Life, options: Options, config: ClientConfig, serving: Serv
         informers = InformerFactory(client)
         metrics.watch_pictures(servers[0].registry, informers)
         servers[0].health.register("watches", probe=informers.fresh)
-        app = App(options, client=client, informers=informers, recorder=recorder, ops=servers[0], clock=seams.now)
+        app = App(options, client=client, informers=informers, recorder=recorder, ops=servers[0], clock=seams.now, replay_log=replay_log)
         for server in servers:
             if server is not servers[0]:
                 app.install(server)

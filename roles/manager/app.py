@@ -45,6 +45,7 @@ from koord.process.metrics import watch_events
 from roles.manager.controllers.registry import Parts, build
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
+from roles.manager.journal import ManagerFile
 from roles.manager.lanes import Lanes
 from roles.manager.metrics import Metrics
 from roles.manager.options import Options
@@ -73,10 +74,23 @@ _EVENT_REASONS = {
 }
 
 
+def _draw() -> int:
+    return seams.rng().randrange(100)
+
+
 class App:
     """One manager. Uses the clients and the informer factory that it is handed; `ops` is started by the caller."""
 
-    def __init__(self, options: Options, *, client: Client | Lanes, informers: InformerFactory, recorder: Recorder, ops: OpsServer) -> None:
+    def __init__(
+        self,
+        options: Options,
+        *,
+        client: Client | Lanes,
+        informers: InformerFactory,
+        recorder: Recorder,
+        ops: OpsServer,
+        replay_log: ManagerFile | None = None,
+    ) -> None:
         self.options, self.informers, self.recorder, self.ops = options, informers, recorder, ops
         self.lanes = client if isinstance(client, Lanes) else Lanes.one(client)
         self.metrics = Metrics(ops.registry)
@@ -98,9 +112,8 @@ class App:
         self.view.on_binding_decision = self.metrics.binding_decisions.inc
         self.view.on_shared_weight = self.metrics.shared_weight
         self._wire_view()
-        self.controllers = build(
-            Parts(options, self.world, informers, self.writer, self.metrics, recorder, self.events, draw=lambda: seams.rng().randrange(100))
-        )
+        parts = Parts(options, self.world, informers, self.writer, self.metrics, recorder, self.events, _draw, replay_log)
+        self.controllers = build(parts)
         self.world.on_parsed(self._on_parsed)
         self.webhooks: WebhookLifecycle | None = None
         ops.health.register(CACHES, gate=True)

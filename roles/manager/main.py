@@ -16,6 +16,7 @@ from koord.process.http import OpsServer
 from koord.process.life import Life
 from koord.process.serving import Serving, gate_for, tls_source
 from roles.manager.app import App
+from roles.manager.journal import ManagerFile
 from roles.manager.lanes import Lanes
 from roles.manager.noderesource.plan import PLUGIN_NAMES
 from roles.manager.options import CONTROLLERS, Options, check_list, webhook_options
@@ -88,7 +89,9 @@ def _check_sync_period(text: str) -> None:
 async def serve(life: Life, flags: dict[str, Any], gates: FeatureGates) -> None:
     """Run the manager until it is asked to end. Raises ConfigError or ConfigurationError."""
     options = options_of(flags, gates)
-    recorder = Recorder("manager", flags["decision_log"].sinks("manager", life))
+    decision_log = flags["decision_log"]
+    recorder = Recorder("manager", decision_log.sinks("manager", life, share=0.5))
+    replay_log = decision_log.file(ManagerFile, "manager.replay", life, share=0.5)
     registry = metrics.registry("manager")
     metrics.watch_recorder(registry, recorder)
     config = kubeconfig.load(flags["kubeconfig"], context=flags["context"], master=flags["master"])
@@ -109,7 +112,7 @@ async def serve(life: Life, flags: dict[str, Any], gates: FeatureGates) -> None:
     metrics.watch_pictures(registry, informers)
     ops.health.register("shutdown", probe=life.ready)
     ops.health.register("watches", probe=informers.fresh)
-    app = App(options, client=lanes, informers=informers, recorder=recorder, ops=ops)
+    app = App(options, client=lanes, informers=informers, recorder=recorder, ops=ops, replay_log=replay_log)
     for server in servers:
         life.on_stop(server.stop, "ops")
         await server.start()

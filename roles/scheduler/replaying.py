@@ -15,6 +15,7 @@ import msgspec
 
 from koord import seams
 from koord.config.scheduler import KubeSchedulerConfiguration, LeaderElection, parse
+from koord.decisions.deltas import Obj
 from koord.decisions.recorder import Recorder
 from koord.process.http import OpsServer
 from roles.scheduler.app import App, Options
@@ -24,7 +25,6 @@ from roles.scheduler.cycle.decision import SCHEDULED, Decision
 from roles.scheduler.cycle.record import record_of
 from roles.scheduler.framework.status import Code, Status
 from roles.scheduler.framework.steps import at_once
-from roles.scheduler.journal.deltas import Obj
 from roles.scheduler.journal.lines import FORMAT, Decided, Happening, Made, Operation, Told
 from roles.scheduler.journal.watches import Watches
 from roles.scheduler.planner import evictions, placements

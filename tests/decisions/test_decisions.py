@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord import seams
 from koord.decisions import query
 from koord.decisions.record import Record, Subject, Term, decode, decode_many, encode
 from koord.decisions.recorder import Recorder
@@ -146,6 +147,27 @@ def test_file_on_the_loop_writes_later_and_drops_when_it_cannot(tmp_path: Path, 
     broken.write(record())
     assert broken.dropped == 2
     assert len([line for line in caplog.messages if "cannot be written" in line]) == 1
+
+
+def test_a_file_that_is_closed_while_its_thread_waits_loses_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    began: list[str] = []
+
+    async def never(function: Any, *args: Any) -> None:
+        began.append(function.__name__)
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(seams, "to_thread", never)
+
+    async def run() -> None:
+        sink = FileSink(tmp_path / "d.jsonl")
+        sink.write(record("p1"))
+        while not began:
+            await asyncio.sleep(0.01)
+        sink.write(record("p2"))
+        sink.close()
+
+    asyncio.run(run())
+    assert list(read_records(tmp_path / "d.jsonl")) == [record("p1"), record("p2")]
 
 
 def test_rotated_files_are_compressed_and_all_together_are_bounded(tmp_path: Path) -> None:

@@ -17,7 +17,7 @@ PAGE = (ROOT / "docs" / "replay.md").read_text()
 def test_the_examples_say_what_the_page_shows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(ROOT)
     shown = re.findall(r"```console\n\$ koord (.*?)\n(.*?)```", PAGE, re.DOTALL)
-    assert len(shown) == 2
+    assert len(shown) == 4
     for line, text in shown:
         result = CliRunner().invoke(main, line.split())
         assert (result.exit_code, result.output) == (2 if "--with" in line else 0, text)

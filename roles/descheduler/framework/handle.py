@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Protocol, TypeVar
 
 from koord import seams
 from koord.api.objects import Pod
@@ -12,10 +13,18 @@ from roles.descheduler.framework.evicting import Evicting, Explains
 from roles.descheduler.picture import NodeView
 from roles.descheduler.usage import Reading
 
+T = TypeVar("T")
 ROLE = "descheduler"
 STEPS = 64  # pods or nodes that a plugin looks at before it lets others have their turn
 AT_LEAST = 32  # after which it looks at the clock
 SLICE = 0.005  # seconds of work after which it does not wait for the others
+
+
+class Answers(Protocol):
+    """Stands between a plugin and the filters: takes down what they say, or says what they said then."""
+
+    def ask(self, profile: str, what: str, about: str, find: Callable[[], T]) -> T:
+        """The answer about a pod (its uid); `find` asks."""
 
 
 @dataclass(slots=True)
@@ -34,6 +43,7 @@ class Handle:
     refused: dict[str, str] = field(default_factory=dict)
     """Why the round did not let pods go that the plugin wanted to leave, by their uids."""
     clock: Callable[[], float] = seams.monotonic
+    answers: Answers | None = None
     _steps: int = 0
     _due: float = 0.0
 
@@ -52,6 +62,13 @@ class Handle:
 
     def filter(self, pod: Pod) -> str:
         """Why the pod may not leave, "" when every filter lets it."""
+        return self._filter(pod) if self.answers is None else self._asked("filter", pod, self._filter)
+
+    def _asked(self, what: str, pod: Pod, find: Callable[[Pod], T]) -> T:
+        assert self.answers is not None
+        return self.answers.ask(self.profile, what, pod.metadata.uid, lambda: find(pod))
+
+    def _filter(self, pod: Pod) -> str:
         for door in self.filters:
             if reason := door.filter(pod):
                 return reason
@@ -59,6 +76,9 @@ class Handle:
 
     def pre_eviction_filter(self, pod: Pod) -> str:
         """Why the pod may not leave right now, "" when every filter lets it. Costlier than `filter`: ask of the chosen pod only."""
+        return self._pre_eviction_filter(pod) if self.answers is None else self._asked("pre", pod, self._pre_eviction_filter)
+
+    def _pre_eviction_filter(self, pod: Pod) -> str:
         for door in self.filters:
             if reason := door.pre_eviction_filter(pod):
                 return reason
@@ -66,6 +86,9 @@ class Handle:
 
     def reasons(self, pod: Pod) -> list[str]:
         """Everything that keeps the pod from leaving, each once; what `filter` tells comes first."""
+        return self._reasons(pod) if self.answers is None else self._asked("reasons", pod, self._reasons)
+
+    def _reasons(self, pod: Pod) -> list[str]:
         found: dict[str, None] = {}
         for door in self.filters:
             found |= dict.fromkeys(door.reasons(pod) if isinstance(door, Explains) else filter(None, [door.filter(pod)]))
@@ -73,6 +96,9 @@ class Handle:
 
     def waits_for(self, pod: Pod) -> str:
         """What the eviction of the pod, which is under way, waits for; "" when nobody knows."""
+        return self._waits_for(pod) if self.answers is None else self._asked("waits", pod, self._waits_for)
+
+    def _waits_for(self, pod: Pod) -> str:
         return next((why for door in self.filters if isinstance(door, Explains) and (why := door.waits_for(pod))), "")
 
     def record(

@@ -20,7 +20,7 @@ from koord.api.selectors import Selector
 from koord.decisions.record import Record
 from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Pause, PluginError, Rehearse, Tell
 from roles.descheduler.framework.evicting import Asks, Assumes, Evicting, EvictOptions, EvictResult, Remembers, Replaces, Sees
-from roles.descheduler.framework.handle import Handle, node_subject, pod_subject
+from roles.descheduler.framework.handle import Answers, Handle, node_subject, pod_subject
 from roles.descheduler.framework.limits import Counts, Limits
 from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin, Reads
 from roles.descheduler.picture import NodeView, is_ready
@@ -109,9 +109,10 @@ class Rounds:
         acting: Acting,
         readings: Mapping[str, Reading] | None = None,
         waiting: Sequence[Pod] = (),
+        answers: Answers | None = None,
     ) -> Outcome:
         """One round. `now` is in seconds since the epoch; `readings` are what sources of usage beside koordlet have told, `waiting` pods
-        that the scheduler has found no node for."""
+        that the scheduler has found no node for; `answers` stands between plugins and filters."""
         everything = list(nodes)
         chosen = [node for node in everything if is_ready(node.node) and _matches(self._selector, node)]
         if len(chosen) <= 1:
@@ -125,7 +126,7 @@ class Rounds:
                 mine = [node for node in chosen if _matches(profile.selector, node)]
                 for plugin in profile.plugins[point]:
                     turn = _Turn(profile, plugin, chosen, now, self._limits, counts, self._dry_run, acting, self._grace_period)
-                    turn.handle.readings, turn.handle.waiting = readings or {}, waiting
+                    turn.handle.readings, turn.handle.waiting, turn.handle.answers = readings or {}, waiting, answers
                     began = asyncio.get_running_loop().time()
                     error = await turn.run(mine)
                     outcome.turns.append((plugin.name, asyncio.get_running_loop().time() - began))

@@ -26,6 +26,7 @@ from roles.manager.controllers.editing import EditSpreader
 from roles.manager.controllers.ranked import RankedQueue
 from roles.manager.controllers.world import BY_NODE, World, node_of
 from roles.manager.controllers.writer import NotLeading, Writer
+from roles.manager.journal import Journal
 from roles.manager.metrics import Metrics, run
 from roles.manager.noderesource import amplification, batch, devices, mid, normalization, zones
 from roles.manager.noderesource.brake import Brake
@@ -77,9 +78,11 @@ class NodeResourceController(Controller):
         smoothing: float = 0.0,
         clock: Callable[[], float] | None = None,
         events: EventRecorder | None = None,
+        journal: Journal | None = None,
     ) -> None:
         super().__init__()
         clock = clock or SteadyClock()
+        self.journal = journal
         self.brake, self.events = Brake(), events
         self.world, self.writer, self.metrics, self.recorder = world, writer, metrics, recorder
         self.plugins, self.gates, self.smoothing, self.clock = plugins, gates, smoothing, clock
@@ -120,6 +123,8 @@ class NodeResourceController(Controller):
         self.world.spread.forget(node.metadata.name)
         self._without_device.discard(node.metadata.name)
         self.brake.forget(node.metadata.name)
+        if self.journal is not None:
+            self.journal.gone(node.metadata.name)
 
     def _on_metric(self, old: NodeMetric, new: NodeMetric) -> None:
         if old.status != new.status:
@@ -296,7 +301,8 @@ class NodeResourceController(Controller):
                 return None, None
             now, config = self.clock(), self.world.config_of(key)
             inputs = self.observe(node, now, config)
-            plan = decide(inputs, cluster_enabled=config.cluster_enabled, plugins=self.plugins, last_write=self._written.get(key))
+            last = self._written.get(key)
+            plan = decide(inputs, cluster_enabled=config.cluster_enabled, plugins=self.plugins, last_write=last)
             self._totals[key] = NodePods.of(inputs.pods).totals
         for plugin, message in plan.errors:
             log.warning("node %s: %s: %s; what stands on the node stays", key, plugin, message)
@@ -304,7 +310,8 @@ class NodeResourceController(Controller):
         if self._told.get(key) != plan.resources:
             self._told[key] = plan.resources
             self.metrics.extended_resources(key, plan.resources)
-        self._record(inputs, plan)
+        if self._record(inputs, plan) and self.journal is not None:
+            self.journal.decided(inputs, plan, config.cluster_enabled, last)
         return inputs, plan
 
     def _count(self, plan: Plan) -> None:
@@ -413,14 +420,15 @@ class NodeResourceController(Controller):
         left = updated + inputs.strategy.degrade_time_minutes * 60 - inputs.now
         return left + 1.0 if left > 0 else None
 
-    def _record(self, inputs: Inputs, plan: Plan) -> None:
+    def _record(self, inputs: Inputs, plan: Plan) -> bool:
+        """Whether there was something to record: not the same as a moment ago."""
         name = inputs.node.metadata.name
         parts = [f"{item.plugin}: {item.message}" for item in plan.contributions] + [f"{plugin}: {error}" for plugin, error in plan.errors]
         parts += [f"ignored {error}" for error in inputs.strategy.ignored]
         message = "; ".join(parts)
         before = self._recorded.get(name)
         if before is not None and before[1] == message and inputs.now - before[0] < RECORD_EVERY:
-            return
+            return False
         self._recorded[name] = (inputs.now, message)
         numbers: Mapping[str, float | int | str] = {**plan.resources, "pods": len(inputs.pods)}
         self.recorder.record(
@@ -436,3 +444,4 @@ class NodeResourceController(Controller):
                 features=FEATURES,
             )
         )
+        return True

@@ -18,6 +18,7 @@ from roles.manager.controllers.quotaprofile import QuotaProfileController
 from roles.manager.controllers.recommender import RecommenderController
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
+from roles.manager.journal import Journal, ManagerFile
 from roles.manager.metrics import Metrics
 from roles.manager.noderesource.plan import PLUGIN_NAMES
 from roles.manager.options import Options, selected
@@ -35,6 +36,7 @@ class Parts:
     recorder: Recorder
     events: EventRecorder
     draw: Callable[[], int]
+    replay_log: ManagerFile | None = None
 
 
 def _nodemetric(parts: Parts) -> Controller:
@@ -53,6 +55,7 @@ def _noderesource(parts: Parts) -> Controller:
         gates=options.gates,
         smoothing=options.overcommit_smoothing,
         events=parts.events,
+        journal=Journal(parts.replay_log, plugins) if parts.replay_log is not None else None,
     )
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from array import array
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any, cast
 
 import msgspec
@@ -46,6 +46,21 @@ class PodUsages:
         return isinstance(other, PodUsages) and all(getattr(self, name) == getattr(other, name) for name in self.__slots__)
 
     __hash__ = None  # type: ignore[assignment]
+
+    @property
+    def pods(self) -> tuple[tuple[str, ...], list[Sort]]:
+        """Key and sort of each pod, as the columns stand."""
+        return self._keys, [self._tables[kind] for kind in self._kinds]
+
+    @classmethod
+    def of_columns(cls, keys: Sequence[str], sorts: Sequence[Sort], cpu: Iterable[int], memory: Iterable[int]) -> PodUsages:
+        """From what `pods` and the columns said."""
+        made = cls((), lambda key: None, lambda sort: sort)
+        made._keys, made._tables = tuple(keys), tuple(dict.fromkeys(sorts))
+        place = {sort: number for number, sort in enumerate(made._tables)}
+        made._kinds = array("H", (place[sort] for sort in sorts))
+        made.cpu, made.memory = array("q", cpu), array("q", memory)
+        return made
 
     def amounts(self) -> Iterator[tuple[str, PriorityClass, int, int]]:
         """(key, class, milli-cores, bytes) of each pod."""

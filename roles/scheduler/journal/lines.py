@@ -27,9 +27,9 @@ from typing import IO, Any, NamedTuple, cast
 
 import msgspec
 
+from koord.decisions.deltas import Obj, applied, difference
 from koord.decisions.record import Record
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.journal.deltas import Obj, applied, difference
 
 FORMAT = 1
 _MODELS = 4096

@@ -2,26 +2,12 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 from roles.scheduler.cycle.decision import SCHEDULED, Decision, FitFailure
 from roles.scheduler.cycle.judgement import INFEASIBLE
 from roles.scheduler.replaying import NOT_ASKED, Turn
+from roles.tools.replay.found import Difference
 
 MOVED, LOST, GAINED, KEPT_OUT, OTHER = "another node", "no node any more", "a node now", "kept out of the queue", "preempts otherwise"
-
-
-@dataclass(frozen=True, slots=True)
-class Difference:
-    """A decision that is another one now. `what` is the kind of difference, `cause` a plugin, `numbers` a sentence."""
-
-    pod: str
-    time: float
-    what: str
-    cause: str
-    then: str
-    now: str
-    numbers: str
 
 
 def difference(turn: Turn, then: Turn | None) -> Difference:

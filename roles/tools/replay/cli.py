@@ -11,13 +11,13 @@ from pathlib import Path
 import click
 import orjson
 
-from koord.config.errors import ConfigError
-from koord.config.scheduler import load
 from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand, bool_option
-from roles.tools.replay import render
-from roles.tools.replay.running import Found, Run, files_of
-from roles.tools.replay.versions import executable_of, other_version
+from roles.tools.replay import deschedulers, managers, render
+from roles.tools.replay.asked import Asked
+from roles.tools.replay.found import Found
+from roles.tools.replay.running import ROLES, Run, files_of, roles_of
+from roles.tools.replay.versions import other_version
 
 DIFFERS = 2
 
@@ -27,6 +27,7 @@ Examples:
   koord replay /var/log/koord                     are all decisions the same again?
   koord replay /var/log/koord --with new.yaml     which would be others with this configuration, and by which plugin
   koord replay /var/log/koord --with new.yaml --diff    each of them
+  koord replay /var/log/koord --with slo.yaml     what nodes would have offered with this slo-controller-config
   koord replay /var/log/koord --with ./koord-1.2.0      with another version of koord
 """
 
@@ -38,8 +39,10 @@ Examples:
     "other",
     default="",
     metavar="FILE|VERSION",
-    help="KubeSchedulerConfiguration, or a koord of another version: its executable, or VERSION where koord-VERSION is on the PATH.",
+    help="KubeSchedulerConfiguration, DeschedulerConfiguration or the ConfigMap slo-controller-config, or a koord of another version: "
+    "its executable, or VERSION where koord-VERSION is on the PATH.",
 )
+@click.option("--role", type=click.Choice(ROLES), default=None, help="Whose decisions; default: of everybody who left a log there.")
 @bool_option("--diff", default=False, help="Show every decision that is another one.")
 @click.option(
     "-o",
@@ -49,31 +52,38 @@ Examples:
     show_default=True,
     help="Output format; decisions: one line of JSON for each.",
 )
-def command(log: Path, other: str, diff: bool, output: str) -> None:
-    """Make the scheduler's decisions of a decision log again, each on the picture that it was made on.
+def command(log: Path, other: str, role: str | None, diff: bool, output: str) -> None:
+    """Make the decisions of a decision log again, each on the picture that it was made on.
 
-    LOG is the directory of `koord scheduler --decision-log`, or one of its scheduler.replay.jsonl files. Ends with 0 if all decisions are
-    as they were, and with 2 if not.
+    LOG is the directory of --decision-log of the scheduler, the manager or the descheduler, or one of its replay.jsonl files. Ends with 0
+    if all decisions are as they were, and with 2 if not.
     """
-    with _quiet("roles.scheduler"):
-        found = _run(files_of(log), other, output)
+    asked = Asked.of(other)
+    roles = [role] if role is not None else roles_of(log)
+    if asked.role and role is None:
+        roles = [asked.role]
+    if asked.role and asked.role not in roles:
+        raise ConfigurationError(f"--with {other} is a configuration of the {asked.role}, not of the {role}")
+    with _quiet("roles"), _quiet("koord.manager"):
+        found = [_run(each, files_of(log, each), asked, output) for each in roles]
     if output == "json":
-        click.echo(orjson.dumps(render.as_json(found), option=orjson.OPT_INDENT_2).decode())
+        told = [render.as_json(each) for each in found]
+        click.echo(orjson.dumps(told[0] if len(told) == 1 else {"roles": told}, option=orjson.OPT_INDENT_2).decode())
     elif output == "table":
-        click.echo(render.table(found, every=diff))
-    sys.exit(0 if found.same == found.decisions else DIFFERS)
+        texts = [render.table(each, every=diff) for each in found]
+        click.echo(texts[0] if len(texts) == 1 else "\n\n".join(f"{each.role}: {text}" for each, text in zip(found, texts, strict=True)))
+    sys.exit(0 if all(each.same == each.decisions for each in found) else DIFFERS)
 
 
-def _run(files: list[Path], other: str, output: str) -> Found:
-    program = executable_of(other) if other else None
-    if program is not None:
-        return other_version(program, files)
-    try:
-        config = load(other) if other else None
-    except ConfigError as error:
-        raise ConfigurationError(str(error)) from error
-    each = (lambda turn: click.echo(orjson.dumps(render.line(turn)))) if output == "decisions" else None
-    return (Run(config, each) if each is not None else Run(config)).run(files)
+def _run(role: str, files: list[Path], asked: Asked, output: str) -> Found:
+    if asked.program is not None:
+        return other_version(asked.program, files, role)
+    each = (lambda line: click.echo(orjson.dumps(line))) if output == "decisions" else None
+    if role == "manager":
+        return managers.run(files, asked.slo, each)
+    if role == "descheduler":
+        return deschedulers.run(files, asked.descheduler, each)
+    return (Run(asked.scheduler, lambda turn: each(render.line(turn))) if each is not None else Run(asked.scheduler)).run(files)
 
 
 @contextmanager

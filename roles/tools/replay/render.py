@@ -7,7 +7,7 @@ from typing import Any
 
 from koord.api.times import format_time
 from roles.scheduler.replaying import Turn
-from roles.tools.replay.running import Found
+from roles.tools.replay.found import Found
 
 SHOWN = 3  # differences of a group; all with --diff, and in JSON
 
@@ -24,7 +24,7 @@ def table(found: Found, *, every: bool) -> str:
     if found.outside:
         out.append(f"{found.outside} decisions were made with extenders and cannot be made again.")
     for what, cause, them in found.groups():
-        out += ["", f"{len(them)} {'pod' if len(them) == 1 else 'pods'}: {what}, by {cause}"]
+        out += ["", f"{len(them)} {found.thing if len(them) == 1 else f'{found.thing}s'}: {what}, by {cause}"]
         for each in them if every else them[:SHOWN]:
             numbers = f" ({each.numbers})" if each.numbers else ""
             out.append(f"  {format_time(each.time)}  {each.pod}: {each.then} -> {each.now}{numbers}")
@@ -45,6 +45,7 @@ def headline(found: Found) -> str:
 def as_json(found: Found) -> dict[str, Any]:
     """The same with all differences."""
     return {
+        "role": found.role,
         "decisions": found.decisions,
         "same": found.same,
         "alike": found.alike,

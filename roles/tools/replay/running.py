@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections import Counter
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,42 +13,24 @@ from koord.process.errors import ConfigurationError
 from roles.scheduler.framework.registry import PluginError
 from roles.scheduler.journal.lines import Decided, Happening, Operation, Told, read
 from roles.scheduler.replaying import Moment, Replay, Turn, turns
-from roles.tools.replay.causes import Difference, difference
+from roles.tools.replay.causes import difference
+from roles.tools.replay.found import Found
 
-_NAME = re.compile(r"[^/]*\.replay\.jsonl(\.\d+(\.gz)?)?")
-
-
-@dataclass(slots=True)
-class Found:
-    """What came of a replay. `same` decisions are as in the log, `alike` explained alike, too; `repeated` are the same with the
-    configuration of then; `outside` were made with extenders.
-
-    `seconds` is the CPU time of deciding, `span` the time from the first to the last decision then; `config` whether another
-    configuration was asked.
-    """
-
-    config: bool = False
-    decisions: int = 0
-    same: int = 0
-    alike: int = 0
-    repeated: int = 0
-    outside: int = 0
-    versions: Counter[str] = field(default_factory=Counter)
-    differences: list[Difference] = field(default_factory=list)
-    seconds: float = 0.0
-    first: float = 0.0
-    last: float = 0.0
-
-    def groups(self) -> list[tuple[str, str, list[Difference]]]:
-        """Differences by kind and cause, the most first."""
-        found: dict[tuple[str, str], list[Difference]] = {}
-        for each in self.differences:
-            found.setdefault((each.what, each.cause), []).append(each)
-        return [(what, cause, them) for (what, cause), them in sorted(found.items(), key=lambda item: (-len(item[1]), item[0]))]
+_NAME = re.compile(r"([^/.]*)\.replay\.jsonl(\.\d+(\.gz)?)?")
+ROLES = ("scheduler", "manager", "descheduler")
 
 
-def files_of(log: Path) -> list[Path]:
-    """The files of a journal, the oldest first; a folder may hold files of other things, too. Raises ConfigurationError."""
+def roles_of(log: Path) -> list[str]:
+    """The roles that left a replay log in a folder, or the one whose file it is. Raises ConfigurationError."""
+    if log.is_file():
+        named = _NAME.fullmatch(log.name)
+        return [named[1] if named is not None and named[1] in ROLES else "scheduler"]
+    there = {named[1] for path in log.iterdir() if (named := _NAME.fullmatch(path.name))} if log.is_dir() else set()
+    return [role for role in ROLES if role in there] or ["scheduler"]
+
+
+def files_of(log: Path, role: str = "scheduler") -> list[Path]:
+    """The files of a role's replay log, the oldest first; a folder may hold files of other things, too. Raises ConfigurationError."""
 
     def age(path: Path) -> int:
         return -int(path.name.partition(".jsonl")[2].removesuffix(".gz").lstrip(".") or 0)
@@ -59,9 +39,9 @@ def files_of(log: Path) -> list[Path]:
         return [log]
     if not log.is_dir():
         raise ConfigurationError(f"{log}: no such file or folder")
-    found = [path for path in log.iterdir() if _NAME.fullmatch(path.name)]
+    found = [path for path in log.iterdir() if (named := _NAME.fullmatch(path.name)) and named[1] == role]
     if not found:
-        raise ConfigurationError(f"{log}: no scheduler.replay.jsonl in this folder: the scheduler writes it with --decision-log")
+        raise ConfigurationError(f"{log}: no {role}.replay.jsonl in this folder: the {role} writes it with --decision-log")
     return sorted(found, key=age)
 
 
@@ -143,11 +123,7 @@ class Run:
 
     def _decided(self, turn: Turn) -> None:
         found = self.found
-        found.decisions += 1
-        found.first = found.first or turn.now
-        found.last = turn.now
-        found.same += turn.same
-        found.alike += turn.alike
+        found.count(turn.now, repeated=False, same=turn.same, alike=turn.alike)
         self._each(turn)
         if not turn.same:
             found.differences.append(difference(turn, self._last if self._other is not None else None))

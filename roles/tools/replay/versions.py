@@ -12,8 +12,7 @@ import orjson
 
 from koord.process.errors import ConfigurationError
 from koord.version import VERSION
-from roles.tools.replay.causes import Difference
-from roles.tools.replay.running import Found
+from roles.tools.replay.found import Difference, Found
 
 _VERSION = re.compile(r"v?\d+(\.\d+)+\S*")
 
@@ -34,9 +33,9 @@ def executable_of(other: str) -> str | None:
     raise ConfigurationError(f"--with {other}: neither a file nor a version")
 
 
-def other_version(program: str, files: list[Path]) -> Found:
+def other_version(program: str, files: list[Path], role: str = "scheduler") -> Found:
     """What the koord at `program` decides, file by file. Raises ConfigurationError."""
-    found = Found(config=True)
+    found = Found(role, config=True)
     for file in files:
         try:
             done = subprocess.run([program, "replay", str(file), "-o", "decisions"], capture_output=True, check=False)
@@ -47,16 +46,11 @@ def other_version(program: str, files: list[Path]) -> Found:
             raise ConfigurationError(f"{program} replay ended with {done.returncode}: {said[-1] if said else 'it said nothing'}")
         for text in done.stdout.splitlines():
             _count(found, orjson.loads(text))
-    found.repeated = found.decisions
     return found
 
 
 def _count(found: Found, line: dict[str, object]) -> None:
-    found.decisions += 1
-    found.same += bool(line["same"])
-    found.alike += bool(line["same"])
-    found.first = found.first or float(str(line["time"]))
-    found.last = float(str(line["time"]))
+    found.count(float(str(line["time"])), repeated=True, same=bool(line["same"]))
     if not line["same"]:
         now = str(line["node"] or line["nominated"] or line["verdict"])
         difference = Difference(str(line["pod"]), found.last, "otherwise", str(line["rule"]), str(line.get("then") or "?"), now, "")

@@ -6,6 +6,7 @@ import gzip
 import os
 import random
 import shutil
+from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,10 @@ from hypothesis import strategies as st
 
 from koord.api.objects import Node, Pod, convert
 from koord.cli import main
+from koord.decisions.deltas import applied, difference
 from roles.sandbox.world import runner
 from roles.sandbox.world.world import Spec
 from roles.scheduler import testing
-from roles.scheduler.journal.deltas import applied, difference
 from roles.tools.replay.cli import command
 from tests.benchmarks.scheduling import run_app
 from tests.support.processes import KOORD
@@ -138,13 +139,29 @@ def test_property_every_decision_is_made_again(tmp_path_factory: pytest.TempPath
 
 
 def journals(folder: Path, **limits: Any) -> Callable[[], None]:
-    """Every scheduler of a world keeps a journal."""
+    """Every scheduler, manager and descheduler of a world keeps a replay log."""
 
     def mutate() -> None:
+        from roles.descheduler.app import App as Descheduler
+        from roles.descheduler.journal import DeschedulerFile
+        from roles.manager.app import App as Manager
+        from roles.manager.journal import ManagerFile
         from roles.scheduler.app import App
         from roles.scheduler.journal.journal import FileJournal, JournalFile
 
-        made, count = App.__init__, iter(range(100))
+        made, count = App.__init__, iter(range(1000))
+
+        def keep(role: Any, file: Any) -> None:
+            inner = role.__init__
+
+            def init(self: Any, *args: Any, **more: Any) -> None:
+                path = folder / f"{os.getpid()}-{next(count)}" / f"{file.role}.replay.jsonl"
+                inner(self, *args, replay_log=file(str(path), **limits), **more)
+
+            role.__init__ = init
+
+        keep(Manager, ManagerFile)
+        keep(Descheduler, DeschedulerFile)
 
         def init(self: App, *args: Any, **more: Any) -> None:
             path = folder / f"{os.getpid()}-{next(count)}" / "scheduler.replay.jsonl"
@@ -155,20 +172,23 @@ def journals(folder: Path, **limits: Any) -> Callable[[], None]:
     return mutate
 
 
-def replayed(folder: Path, seed: int, **spec: Any) -> int:
-    """Live a world with crashes, lost answers, gangs, quotas and preemption, and decide all of it again. How many decisions."""
+def replayed(folder: Path, seed: int, **spec: Any) -> Counter[str]:
+    """Live a world with crashes, lost answers, gangs, quotas and preemption, and decide all of it again. How many decisions, by role."""
     result = runner.run(Spec(seed=seed, **spec), mutate=journals(folder, max_bytes=random.Random(seed).choice((60_000, 2**26)), keep=99))
     assert not result.failure
-    decisions = 0
+    decisions: Counter[str] = Counter()
     for log in folder.iterdir():
         found = told(log)
         assert found["alike"] == found["same"] == found["decisions"], (seed, found["groups"])
-        decisions += found["decisions"]
+        decisions[found["role"]] += found["decisions"]
     return decisions
 
 
 def test_a_history_with_faults_is_decided_again_to_the_last_decision(tmp_path: Path) -> None:
-    assert replayed(tmp_path, 2, minutes=0.8, calm=15.0, hostile=0, koordlets=0, managers=1, deschedulers=1) > 10
+    decisions = replayed(tmp_path, 2, minutes=0.8, calm=15.0, hostile=0, koordlets=0, managers=1, deschedulers=1)
+    assert decisions["scheduler"] > 10
+    assert decisions["manager"] > 5
+    assert decisions["descheduler"] > 5
 
 
 @pytest.mark.skipif("HYPOTHESIS_PROFILE" not in os.environ, reason="the long run: make fuzz")
