@@ -5,8 +5,9 @@ from __future__ import annotations
 import asyncio
 import gzip
 import random
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 import orjson
@@ -232,6 +233,9 @@ class Acting:
     async def where(self, pod: Pod) -> str:
         return ""
 
+    async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
+        return False
+
 
 def moved(folder: Path, nodes: int, pods: int, moments: int, seed: int = 0, **limits: Any) -> list[Outcome]:
     """Rounds of a descheduler on nodes of which some get hot; pods that leave come back on another node."""
@@ -329,13 +333,13 @@ def test_room_that_was_made_for_a_waiting_pod_is_made_again(tmp_path: Path, woul
     taken = [known(holder(f"p{minor}", "n1", [minor])) for minor in range(4)]
 
     class Asked(Acting):
-        async def rehearse(self, pod: Pod, leaving: Any) -> bool:
+        async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
             return would
 
     async def play() -> Outcome:
         rounds = rounds_with(options, lambda profile, name, args: Door(name))
         views = [node_view(each, pods, None, now=START) for each, pods in zip(machines, (small, taken), strict=True)]
-        heard, picture, acting = Heard(), await seen(views), Asked()
+        heard, picture, acting = Heard(), await seen(views), cast(Any, Asked())
         outcome = await rounds.run(views, START, HeardActing(acting, heard), {}, (large,), heard)
         file.put(Round(START, picture, (large,), {}, heard.answers, outcome.records))
         file.close()
