@@ -26,9 +26,12 @@ from roles.descheduler.podindex import PodIndex, asked_for
 Rows = Any  # numpy array of bool, one a node
 READ_AT_ONCE = 500  # nodes that are read before others get their turn
 AT_ONCE = 50  # nodes whose pods are looked at before others get their turn
+LIKE_AT_ONCE = 1000  # templates of pods
 REMEMBERED = 1024  # rules about labels whose nodes are known
+TAKING = 128  # of shapes of pods whose nodes are known
 ALL = slice(None)
 FIRST = 512  # nodes that are asked before the others
+BLOCKS = (slice(0, FIRST), slice(FIRST, None))
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -56,6 +59,7 @@ class Columns:
         self._pods: PodIndex | None = None
         self._promised: dict[int, Vector] = {}
         self._fits: dict[bytes, _Fit] = {}
+        self._taking: dict[tuple[bytes, bool, int], Any] = {}
         self._left: list[int] = []  # rows that pods have left, in that order
         groups = _TaintGroups()
         slots: list[int] = []
@@ -96,29 +100,32 @@ class Columns:
         so that others may have their turn. What was not learned is learned at once by the first question that needs it."""
         if self._pods is not None:
             return
-        keys = set(keys)
-        for number, node in enumerate(self.nodes):
-            for view in node.pods:
-                if view.pod.spec.affinity is not None:
-                    for term in anti_affinity_terms(view.pod):
-                        keys.update(asked_for(term.label_selector))
-            if number % AT_ONCE == AT_ONCE - 1:
-                yield
-        pods = PodIndex(keys=keys)
+        pods, keys = PodIndex(), set(keys)
         for number, node in enumerate(self.nodes):
             for view in node.pods:
                 pods.add(view)
             if number % AT_ONCE == AT_ONCE - 1:
                 yield
+        for number, alike in enumerate(pods.templates.values()):
+            for term in anti_affinity_terms(alike.view.pod):
+                keys.update(asked_for(term.label_selector))
+            if number % LIKE_AT_ONCE == LIKE_AT_ONCE - 1:
+                yield
+        for number, _ in enumerate(pods.index(keys)):
+            if number % LIKE_AT_ONCE == LIKE_AT_ONCE - 1:
+                yield
         self._pods = pods
 
     def matching(self, namespace: str, selector: Selector) -> list[PodView]:
         """Pods of these nodes, in the order of the nodes, that a selector means; those that left in this round too."""
+        return self._indexed().matching(namespace, selector)
+
+    def _indexed(self) -> PodIndex:
         if self._pods is None:
             for _ in self.learn():
                 pass
         assert self._pods is not None
-        return self._pods.matching(namespace, selector)
+        return self._pods
 
     def free(self, handle: Handle) -> Turn:
         """Nobody asks any more about pods."""
@@ -159,20 +166,35 @@ class Columns:
         return self._first(view, community=True, among=None, own=True)
 
     def _first(self, view: PodView, *, community: bool, among: Rows | None, own: bool) -> str:
-        excluded = [row for term in anti_affinity_terms(view.pod) for row in self._excluded(term, view.pod)] if community else []
-        at = self._row.get(view.pod.spec.node_name)
-        for rows in (slice(0, FIRST), slice(FIRST, len(self.nodes))):  # most pods fit one of the first nodes
-            found = self._open[rows].copy() if among is None else self._open[rows] & among[rows]
-            for _, bad in self._problems(view, community=community, rows=rows):
-                found &= ~bad
-            for row in excluded:
-                if rows.start <= row < rows.stop:
-                    found[row - rows.start] = False
-            if at is not None and rows.start <= at < rows.stop:
-                found[at - rows.start] = own and self._stays(view, at) and (among is None or bool(among[at]))
-            if found.any():
-                return self.names[rows.start + int(found.argmax())]
+        apart = [(term.topology_key, self._meant(term, view.pod)) for term in anti_affinity_terms(view.pod)] if community else []
+        at = self._row.get(view.pod.spec.node_name, -1)
+        stays = own and at >= 0 and (among is None or bool(among[at])) and self._stays(view, at)
+        place = _place(view)
+        for block, rows in enumerate(BLOCKS):  # most pods fit one of the first nodes
+            found = self._takers(view, place, block, community=community)
+            if among is not None:
+                found = found[among[found]]
+            for row in found.tolist():
+                if stays and at < row:
+                    break
+                if row != at and not any(self._beside(row, key, meant) for key, meant in apart):
+                    return str(self.names[row])
+            if stays and rows.start <= at < (rows.stop or len(self.nodes)):
+                return self.names[at]
         return ""
+
+    def _takers(self, view: PodView, place: bytes, block: int, *, community: bool) -> Any:
+        """Rows that the pod fits apart from what it excludes; asked again for its like as long as no pod leaves or comes."""
+        found = self._taking.get((place, community, block))
+        if found is None:
+            rows = BLOCKS[block]
+            fits = self._open[rows].copy()
+            for _, bad in self._problems(view, community=community, rows=rows):
+                fits &= ~bad
+            if len(self._taking) >= TAKING:
+                self._taking.clear()
+            found = self._taking[place, community, block] = np.flatnonzero(fits) + rows.start
+        return found
 
     def _stays(self, view: PodView, row: int) -> bool:
         return not Placeable(view).community_unfit(self.nodes[row])
@@ -228,6 +250,20 @@ class Columns:
             taint = next((each for each in taints if not tolerates(pod.spec.tolerations, each)), None)
             if taint is not None:
                 yield taint, number
+
+    def _meant(self, term: PodAffinityTerm, pod: Pod) -> set[bytes]:
+        """Templates of the pods that the term excludes."""
+        try:
+            selector = from_label_selector(term.label_selector)
+        except SelectorError:
+            return set()
+        namespaces = term.namespaces or (pod.metadata.namespace,)
+        return {alike.view.template for namespace in namespaces for alike in self._indexed().alike(namespace, selector)}
+
+    def _beside(self, row: int, topology_key: str, meant: set[bytes]) -> bool:
+        """Whether a node has a pod of one of these templates, and the topology key."""
+        node = self.nodes[row]
+        return topology_key in node.node.metadata.labels and any(view.template in meant for view in node.pods)
 
     def _excluded(self, term: PodAffinityTerm, pod: Pod, *, itself: bool = False) -> list[int]:
         """Rows of nodes with pods that the term excludes. `itself`: the pod is one of them, as it is for other pods like it."""
@@ -285,6 +321,7 @@ class Columns:
 
     def _changed(self, node: NodeView) -> None:
         row = self._row[node.name]
+        self._taking.clear()
         taken = self._promised.get(row, {})
         slots = _slots(node) - taken.get("pods", 0)
         if slots < self._slots[row]:
@@ -314,10 +351,15 @@ class _Fit:
 
 def shape_of(view: PodView) -> bytes:
     """What decides where a pod fits, apart from its own node."""
+    terms = anti_affinity_terms(view.pod)
+    return _place(view) + _ENCODER.encode((terms, terms and view.pod.metadata.namespace))
+
+
+def _place(view: PodView) -> bytes:
+    """What decides where a pod fits, apart from its own node and from other pods."""
     spec, affinity = view.pod.spec, view.pod.spec.affinity
     required = affinity.node_affinity.required if affinity is not None and affinity.node_affinity is not None else None
-    terms = anti_affinity_terms(view.pod)
-    return _ENCODER.encode((view.requests, spec.node_selector, required, spec.tolerations, terms, terms and view.pod.metadata.namespace))
+    return _ENCODER.encode((view.requests, spec.node_selector, required, spec.tolerations))
 
 
 class _TaintGroups:

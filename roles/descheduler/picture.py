@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
+import msgspec
 import orjson
 
 from koord.accounting import resources
@@ -20,6 +21,17 @@ from koord.api.times import parse_time
 
 Vector = dict[str, int]
 FINISHED = frozenset({"Succeeded", "Failed"})
+_ENCODER = msgspec.msgpack.Encoder()
+
+
+@dataclass(slots=True)
+class Known:
+    """What was read from a pod, for as long as the caches hold that very object."""
+
+    pod: Pod
+    requests: Vector
+    priority_class: PriorityClass
+    template: bytes = b""  # once somebody has asked for it
 
 
 @dataclass(slots=True)
@@ -39,6 +51,25 @@ class PodView:
     """Whether it is still on its node: not taken off in this round."""
     migrate_out: Mapping[str, str] | None = None
     """Why the node's agent asks that the pod moves: `reason`, `victim`, `signal`, `since` of the NodeMetric; None when it does not."""
+    known: Known | None = None
+
+    @property
+    def template(self) -> bytes:
+        """The same for two pods that no rule about places tells apart: namespace, labels, requests, affinity, spread, node selector and
+        tolerations are the same. So are those of most pods of one workload, and what is found out about one holds for all."""
+        known = self.known
+        if known is not None and known.template:
+            return known.template
+        meta, spec = self.pod.metadata, self.pod.spec
+        found = _ENCODER.encode(
+            (
+                meta.namespace, meta.labels, self.requests, spec.affinity, spec.topology_spread_constraints,
+                spec.node_selector, spec.tolerations,
+            )
+        )  # fmt: skip
+        if known is not None:
+            known.template = found
+        return found
 
     @property
     def key(self) -> str:
@@ -164,8 +195,8 @@ class Pictures:
     def __init__(self, leaving: Callable[[Pod], bool] | None = None, accepted: Callable[[Pod], bool] | None = None) -> None:
         self._leaving = leaving or (lambda pod: False)
         self._accepted = accepted or (lambda pod: False)
-        self._pods: dict[str, tuple[Pod, Vector, PriorityClass]] = {}
-        self._seen: dict[str, tuple[Pod, Vector, PriorityClass]] = {}
+        self._pods: dict[str, Known] = {}
+        self._seen: dict[str, Known] = {}
 
     def begin(self) -> None:
         """A new round: forget the pods that the last one did not see."""
@@ -192,11 +223,12 @@ class Pictures:
 
     def _pod(self, pod: Pod, usage: Vector | None) -> PodView:
         known = self._pods.get(pod.metadata.uid)
-        if known is None or known[0] is not pod:
-            known = (pod, pod_requests(pod), pod_priority_class(pod))
+        if known is None or known.pod is not pod:
+            known = Known(pod, pod_requests(pod), pod_priority_class(pod))
         self._seen[pod.metadata.uid] = known
         accepted = pod.metadata.deletion_timestamp is not None or self._accepted(pod)
-        return PodView(pod, known[1], usage, known[2], accepted or self._leaving(pod), accepted)
+        leaving = accepted or self._leaving(pod)
+        return PodView(pod, known.requests, usage, known.priority_class, leaving, accepted, known=known)
 
 
 def node_view(node: Node, pods: Iterable[Pod], metric: NodeMetric | None, *, now: float) -> NodeView:

@@ -2,80 +2,97 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+from typing import Any
 
 from koord.api.objects import LabelSelector
 from koord.api.selectors import Requirement, Selector
 from roles.descheduler.picture import PodView
 
 
-class PodIndex:
-    """Pods by namespace and by their labels: by each of them, or by `keys` alone, which costs less where it is known what will be asked.
-    Answers come in the order in which pods were added."""
+@dataclass(slots=True, eq=False)
+class Alike:
+    """Pods of one template: the first of them, and their numbers in the order in which they were added."""
 
-    def __init__(self, views: Iterable[PodView] = (), keys: Collection[str] | None = None) -> None:
-        self._keys = keys
+    view: PodView
+    numbers: list[int] = field(default_factory=list)
+
+
+class PodIndex:
+    """Pods by namespace and by their labels. Of each template one pod is looked at. First all pods are added, then `index` learns the
+    labels that will be asked for; answers come in the order in which pods were added."""
+
+    def __init__(self) -> None:
+        self.pods: list[PodView] = []
+        self.templates: dict[bytes, Alike] = {}
         self._spaces: dict[str, _Namespace] = {}
-        for view in views:
-            self.add(view)
 
     def add(self, view: PodView) -> None:
         """One more pod."""
-        meta = view.pod.metadata
-        space = self._spaces.get(meta.namespace)
-        if space is None:
-            space = self._spaces[meta.namespace] = _Namespace()
-        labels, number = meta.labels, len(space.pods)
-        for key in labels if self._keys is None else self._keys:
-            value = labels.get(key)
-            if value is None:
-                continue
-            by_value = space.labelled.get(key)
-            if by_value is None:
-                by_value = space.labelled[key] = {}
-            found = by_value.get(value)
-            if found is None:
-                by_value[value] = [number]
-            else:
-                found.append(number)
-        space.pods.append(view)
+        template = view.template
+        alike = self.templates.get(template)
+        if alike is None:
+            alike = self.templates[template] = Alike(view)
+        alike.numbers.append(len(self.pods))
+        self.pods.append(view)
 
-    def matching(self, namespace: str, selector: Selector) -> list[PodView]:
+    def index(self, keys: Collection[str]) -> Iterator[None]:
+        """Learn which pods have which of these labels; stops after each template, so that others may have their turn."""
+        for alike in self.templates.values():
+            meta = alike.view.pod.metadata
+            space = self._spaces.get(meta.namespace)
+            if space is None:
+                space = self._spaces[meta.namespace] = _Namespace({key: {} for key in keys})
+            space.pods.append(alike)
+            for key in keys:
+                value = meta.labels.get(key)
+                if value is not None:
+                    space.labelled[key].setdefault(value, []).append(alike)
+            yield
+
+    def alike(self, namespace: str, selector: Selector) -> list[Alike]:
         """Pods of a namespace that the selector matches. Costs as much as the rarest label that the selector asks for is common."""
         space = self._spaces.get(namespace)
         if selector.nothing or space is None:
             return []
-        pods = space.pods
-        wanted = [each for each in selector.requirements if each.operator == "In" and (self._keys is None or each.key in self._keys)]
-        if not wanted:
-            return [view for view in pods if selector.matches(view.pod.metadata.labels)]
-        found = min((space.having(each) for each in wanted), key=_count)
-        numbers = found[0] if len(found) == 1 else sorted(number for numbers in found for number in numbers)
-        if len(selector.requirements) == 1:
-            return [pods[number] for number in numbers]
-        return [pods[number] for number in numbers if selector.matches(pods[number].pod.metadata.labels)]
+        wanted = [space.having(each) for each in selector.requirements if each.operator == "In" and each.key in space.labelled]
+        found = space.pods
+        if wanted:
+            rarest = min(wanted, key=lambda each: sum(len(few) for few in each))
+            found = [each for few in rarest for each in few]
+        if wanted and len(selector.requirements) == 1:
+            return found
+        return [each for each in found if selector.matches(each.view.pod.metadata.labels)]
 
-    def tables(self) -> Iterator[dict[str, list[int]]]:
+    def matching(self, namespace: str, selector: Selector) -> list[PodView]:
+        """The same, each of the pods."""
+        pods = self.pods
+        return [pods[number] for number in in_order(self.alike(namespace, selector))]
+
+    def tables(self) -> Iterator[dict[Any, Any] | list[Any]]:
         """The large ones among its tables, for whoever frees them bit by bit."""
-        return (by_value for space in self._spaces.values() for by_value in space.labelled.values())
+        yield self.templates
+        yield self.pods
+        for space in self._spaces.values():
+            yield space.pods
+            yield from space.labelled.values()
 
 
+def in_order(found: list[Alike]) -> Sequence[int]:
+    """The numbers of all these pods."""
+    return found[0].numbers if len(found) == 1 else sorted(chain.from_iterable(each.numbers for each in found))
+
+
+@dataclass(slots=True)
 class _Namespace:
-    """Pods in the order in which they came, and their numbers by the values of labels."""
+    labelled: dict[str, dict[str, list[Alike]]]
+    pods: list[Alike] = field(default_factory=list)
 
-    __slots__ = ("labelled", "pods")
-
-    def __init__(self) -> None:
-        self.pods: list[PodView] = []
-        self.labelled: dict[str, dict[str, list[int]]] = {}
-
-    def having(self, requirement: Requirement) -> list[list[int]]:
-        by_value = self.labelled.get(requirement.key, {})
+    def having(self, requirement: Requirement) -> list[list[Alike]]:
+        by_value = self.labelled[requirement.key]
         return [by_value.get(value, []) for value in requirement.values]
-
-
-def _count(found: list[list[int]]) -> int:
-    return sum(map(len, found))
 
 
 def asked_for(selector: LabelSelector | None) -> Iterable[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from importlib import import_module
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from roles.descheduler.framework.effects import Evict, Pause
 from roles.descheduler.framework.handle import SLICE, STEPS, Handle
 from roles.descheduler.framework.pace import Runs
 from roles.descheduler.nodefit import Placeable, anti_affinity_terms, term_matches
-from roles.descheduler.picture import NodeView, PodView, node_view
+from roles.descheduler.picture import NodeView, Pictures, PodView, node_view
 
 Obj = dict[str, Any]
 HOSTNAME = "kubernetes.io/hostname"
@@ -216,6 +217,34 @@ def test_the_labels_that_are_compared_grow_with_pods_and_not_with_their_square(n
     assert any(isinstance(effect, Pause) for effect in effects(name, views(60, workloads, replicas), Counted()))
     assert compared["labels"] <= 12 * workloads * replicas  # 1.4 million when every pod is compared with every other
     assert compared["compiled"] <= 4 * workloads  # a term is compiled once, not for each pair of pods
+
+
+@pytest.mark.feature("DS-K8S-06")
+@pytest.mark.feature("DS-K8S-08")
+@pytest.mark.parametrize("name", ["RemovePodsViolatingInterPodAntiAffinity", "RemovePodsViolatingTopologySpreadConstraint"])
+def test_one_pod_of_each_template_is_looked_at_and_remembered_between_rounds(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: Counter[str] = Counter()
+    workloads, replicas = 30, 40
+    nodes = views(60, workloads, replicas)
+
+    class Counting:
+        def __init__(self, what: str, real: Any) -> None:
+            self.what, self.real = what, real
+
+        def encode(self, thing: Any) -> bytes:
+            read[self.what] += 1
+            return bytes(self.real.encode(thing))
+
+    for module in ("roles.descheduler.picture", "roles.descheduler.plugins.community.antiaffinity", "roles.descheduler.columns"):
+        monkeypatch.setattr(f"{module}._ENCODER", Counting(module.rpartition(".")[2], import_module(module)._ENCODER))
+    pictures = Pictures()
+    for first in (True, False):
+        read.clear()
+        pictures.begin()
+        again = [pictures.node(node.node, node.everyone, None, now=0.0) for node in nodes]
+        assert any(isinstance(effect, Evict) for effect in effects(name, again, Counted()))
+        assert read["picture"] == (workloads * replicas if first else 0)
+        assert 0 < read["antiaffinity"] + read["columns"] <= 2 * workloads  # one for each rule of a template
 
 
 def excluded_one_by_one(nodes: list[NodeView]) -> list[str]:

@@ -18,7 +18,7 @@ from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.nodefit import anti_affinity_terms
 from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.plugins.community.common import CommunityArgs, least_important_first
-from roles.descheduler.podindex import PodIndex, asked_for
+from roles.descheduler.podindex import Alike, PodIndex, asked_for, in_order
 
 Place = tuple[str, str]  # a value of the topology key, or a node that does not have the key
 NODE = "node"
@@ -42,25 +42,25 @@ class RemovePodsViolatingInterPodAntiAffinity:
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Node by node, the least important pod first. Pods that nothing excludes at the start are not looked at again: what leaves
         meanwhile can only make fewer pods be excluded."""
+        present = Present(nodes)
+        for row, node in enumerate(nodes):
+            if handle.pause(1 + len(node.pods)):
+                yield PAUSE
+            for view in node.pods:
+                if not view.leaving and self._chosen(view.pod):
+                    present.add(view, row)
+        pods = present.pods
         rules: dict[bytes, Rule] = {}
         keys: set[str] = set()  # labels that rules ask for
-        for node in nodes:
-            for view in node.pods:
-                if handle.pause():
-                    yield PAUSE
-                if not view.leaving and view.pod.spec.affinity is not None and self._chosen(view.pod):
-                    _collect(view, rules, keys)
-        if not rules:
-            return
-        present = Present(nodes, PodIndex(keys=keys))
-        for node in nodes:
-            for view in node.pods:
-                if handle.pause():
-                    yield PAUSE
-                if not view.leaving and self._chosen(view.pod):
-                    present.pods.add(view)
+        for alike in pods.templates.values():
+            if handle.pause():
+                yield PAUSE
+            _collect(alike, rules, keys)
+        for _ in pods.index(keys) if rules else ():
+            if handle.pause():
+                yield PAUSE
         broken = yield from _broken(rules, present, handle)
-        yield from free(handle, rules, *present.pods.tables())
+        yield from free(handle, rules, present.row, *pods.tables())
         for node in nodes:
             if handle.pause():
                 yield PAUSE
@@ -83,20 +83,20 @@ class Rule:
 
     term: PodAffinityTerm
     namespace: str
-    owners: list[PodView] = field(default_factory=list)
+    owners: list[Alike] = field(default_factory=list)
     meant: dict[Place, dict[str, Pod]] | None = None
 
 
-def _collect(view: PodView, rules: dict[bytes, Rule], keys: set[str]) -> None:
+def _collect(alike: Alike, rules: dict[bytes, Rule], keys: set[str]) -> None:
     """Each distinct term once, with its pods."""
-    namespace = view.pod.metadata.namespace
-    for term in anti_affinity_terms(view.pod):
+    namespace = alike.view.pod.metadata.namespace
+    for term in anti_affinity_terms(alike.view.pod):
         key = _ENCODER.encode((term, "" if term.namespaces else namespace))
         rule = rules.get(key)
         if rule is None:
             rule = rules[key] = Rule(term, namespace)
             keys.update(asked_for(term.label_selector))
-        rule.owners.append(view)
+        rule.owners.append(alike)
 
 
 Broken = dict[str, dict[str, tuple[PodView, list[Rule]]]]  # by node and uid
@@ -107,11 +107,12 @@ def _broken(rules: dict[bytes, Rule], present: Present, handle: Handle) -> Gener
     found: Broken = {}
     for rule in rules.values():
         apart = not present.learn(rule)
-        if handle.pause(1 + len(rule.owners)):
+        if handle.pause(1 + sum(len(each.numbers) for each in rule.owners)):
             yield PAUSE
         if apart:
             continue
-        for view in rule.owners:
+        for number in in_order(rule.owners):
+            view = present.pods.pods[number]
             if present.excluded_by(rule, view.pod) is not None:
                 meta, node = view.pod.metadata, view.pod.spec.node_name
                 found.setdefault(node, {}).setdefault(meta.uid, (view, []))[1].append(rule)
@@ -119,36 +120,50 @@ def _broken(rules: dict[bytes, Rule], present: Present, handle: Handle) -> Gener
 
 
 class Present:
-    """The pods that are looked at, and those of them that have left in this round."""
+    """The pods that are looked at with the rows of their nodes, and those of them that have left in this round."""
 
-    def __init__(self, nodes: list[NodeView], pods: PodIndex) -> None:
-        self.pods = pods
+    def __init__(self, nodes: list[NodeView]) -> None:
+        self.pods = PodIndex()
+        self.row: list[int] = []
         self.gone: set[str] = set()  # by uid
-        self._labels = {node.name: node.node.metadata.labels for node in nodes}
-        self._places: dict[str, dict[str, Place]] = {}
+        self._nodes = nodes
+        self._rows = {node.name: row for row, node in enumerate(nodes)}
+        self._places: dict[str, list[Place]] = {}
+
+    def add(self, view: PodView, row: int) -> None:
+        """One more pod."""
+        self.pods.add(view)
+        self.row.append(row)
 
     def learn(self, rule: Rule) -> bool:
         """Where the pods are that the rule means. False where each of its pods is alone: they mean one another, and are all apart."""
-        views, key = self._matching(rule), rule.term.topology_key
-        places = [self._place(view.pod, key) for view in views]
-        if len(views) == len(rule.owners) and all(map(is_, views, rule.owners)) and len(set(places)) == len(places):
+        meant, places, row = self._matching(rule), self._places_of(rule.term.topology_key), self.row
+        numbers = in_order(meant)
+        if (
+            len(meant) == len(rule.owners)
+            and all(map(is_, meant, rule.owners))
+            and len({places[row[each]] for each in numbers}) == len(numbers)
+        ):
             return False
         rule.meant = {}
-        for view, place in zip(views, places, strict=True):
-            rule.meant.setdefault(place, {})[view.pod.metadata.uid] = view.pod
+        for number in numbers:
+            pod = self.pods.pods[number].pod
+            rule.meant.setdefault(places[row[number]], {})[pod.metadata.uid] = pod
         return True
 
-    def _matching(self, rule: Rule) -> list[PodView]:
+    def _matching(self, rule: Rule) -> list[Alike]:
         """Pods of the rule's namespaces (none: the owner's own) and labels. A selector that cannot be read means none."""
         try:
             selector = from_label_selector(rule.term.label_selector)
         except SelectorError:
             return []
-        return [view for namespace in rule.term.namespaces or (rule.namespace,) for view in self.pods.matching(namespace, selector)]
+        return [alike for namespace in rule.term.namespaces or (rule.namespace,) for alike in self.pods.alike(namespace, selector)]
 
     def excluded_by(self, rule: Rule, pod: Pod) -> Pod | None:
         """A pod on the same node, or in the same domain, that the rule excludes."""
-        here = (rule.meant or {}).get(self._place(pod, rule.term.topology_key))
+        if rule.meant is None:
+            return None
+        here = rule.meant.get(self._places_of(rule.term.topology_key)[self._rows[pod.spec.node_name]])
         if here is None:
             return None
         own, gone = pod.metadata.uid, self.gone
@@ -164,11 +179,10 @@ class Present:
             del here[uid]
         return other
 
-    def _place(self, pod: Pod, topology_key: str) -> Place:
-        known = self._places.setdefault(topology_key, {})
-        name = pod.spec.node_name
-        place = known.get(name)
-        if place is None:
-            value = self._labels[name].get(topology_key) if name in self._labels else None
-            place = known[name] = (NODE, name) if value is None else ("", value)
-        return place
+    def _places_of(self, topology_key: str) -> list[Place]:
+        """Of each node the domain that it is in."""
+        found = self._places.get(topology_key)
+        if found is None:
+            values = [(node.name, node.node.metadata.labels.get(topology_key)) for node in self._nodes]
+            found = self._places[topology_key] = [(NODE, name) if value is None else ("", value) for name, value in values]
+        return found

@@ -28,14 +28,6 @@ class Domain:
     pods: list[PodView] = field(default_factory=list)
 
 
-def spelling(constraint: TopologySpreadConstraint, pod: Pod) -> bytes:
-    """Two pods for which this is the same have the same `Spread`; much cheaper than making it."""
-    spec, labels = pod.spec, pod.metadata.labels
-    keyed = [labels.get(key) for key in constraint.match_label_keys]
-    node_affinity = spec.affinity.node_affinity if spec.affinity else None
-    return _ENCODER.encode((pod.metadata.namespace, constraint, keyed, spec.node_selector, node_affinity, spec.tolerations))
-
-
 class Spread:
     """A constraint as one pod has it: matchLabelKeys are merged into the selector, and the pod's own node rules decide which nodes
     count. Raises SelectorError."""
@@ -107,19 +99,24 @@ class DomainMaps:
         Of the empty domains only as many are made as pods could move into, for with a key that every node has another value of
         nearly all are empty."""
         known = self._map(spread)
-        filled: dict[str, Domain] = {}
+        value_of, filled = known.value_of, dict[str, Domain]()
         size = 0
         for view in views:
-            value = known.value_of.get(view.pod.spec.node_name)
-            if value is not None and not view.pod.metadata.deletion_timestamp:
-                filled.setdefault(value, Domain(value)).pods.append(view)
-                size += 1
+            value = value_of.get(view.pod.spec.node_name)
+            if value is None:
+                continue
+            domain = filled.get(value)
+            if domain is None:
+                domain = filled[value] = Domain(value)
+            domain.pods.append(view)
+            size += 1
         found = list(filled.values())
-        for value in known.rows:
-            if len(found) - len(filled) > size:
-                break
-            if value not in filled:
-                found.append(Domain(value))
+        if len(found) < len(known.rows):
+            for value in known.rows:
+                if len(found) - len(filled) > size:
+                    break
+                if value not in filled:
+                    found.append(Domain(value))
         return sorted(found, key=lambda domain: (len(domain.pods), domain.value)), len(known.rows), size
 
     def smaller(self, spread: Spread, filled: Sequence[Domain], average: float) -> Any:

@@ -10,14 +10,14 @@ from pydantic import model_validator
 
 from koord.api.objects import Pod
 from koord.api.selectors import SelectorError
-from roles.descheduler.columns import Columns, shape_of
+from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.plugins.community.common import CommunityArgs, importance, one_of
-from roles.descheduler.plugins.community.spreading import DomainMaps, Spread, moves, spelling
+from roles.descheduler.plugins.community.spreading import DomainMaps, Spread, moves
 
 POLICIES = ("DoNotSchedule", "ScheduleAnyway")
 
@@ -50,11 +50,11 @@ class RemovePodsViolatingTopologySpreadConstraint:
         """Namespace by namespace, constraint by constraint; then the pods that all of them together give up leave, each once."""
         spreads = Spreads(frozenset(self.args.constraints))
         for node in nodes:
+            if handle.pause(1 + len(node.pods)):
+                yield PAUSE
             for view in node.pods:
-                if handle.pause():
-                    yield PAUSE
-                if view.pod.spec.topology_spread_constraints and not view.leaving and self._chosen(view.pod):
-                    spreads.collect(view.pod)
+                if not view.leaving and self._chosen(view.pod):
+                    spreads.collect(view)
         if not spreads.found:
             return
         columns = yield from Columns.paced(nodes)
@@ -86,32 +86,30 @@ class RemovePodsViolatingTopologySpreadConstraint:
         average = size / count
         columns, below = maps.columns, maps.smaller(spread, domains, average)
         known: dict[bytes, bool] = {}
-        fit: set[str] = set()
-
-        def fits_below(view: PodView) -> bool:
-            shape = shape_of(view)
-            if shape not in known:
-                known[shape] = bool(columns.elsewhere(view, community=True, among=below))
-            return known[shape]
-
+        fit: set[int] = set()  # ids of the views of pods that would find a place
         for domain in domains:
             if len(domain.pods) <= average:
                 continue
             # the last ones leave first: pods that stay anyway stand in front, then those bound to nodes, then the important ones
-            order: dict[str, tuple[object, ...]] = {}
-            for view in domain.pods:
+            order = []
+            for number, view in enumerate(domain.pods):
                 if handle.pause():
                     yield PAUSE
-                evictable = not handle.filter(view.pod)
-                priority, stays, qos, cost = importance(view.pod)
-                fits = evictable and fits_below(view)
-                if fits:
-                    fit.add(view.pod.metadata.uid)
-                place = columns.row(view.pod.spec.node_name), view.pod.metadata.name
-                order[view.pod.metadata.uid] = (fits, evictable, not _bound_to_nodes(view.pod), -priority, not stays, -qos, -cost, *place)
-            domain.pods.sort(key=lambda view: order[view.pod.metadata.uid])
+                pod = view.pod
+                evictable = not handle.filter(pod)
+                if fits := evictable:
+                    template = view.template
+                    if template not in known:
+                        known[template] = bool(columns.elsewhere(view, community=True, among=below))
+                    if fits := known[template]:
+                        fit.add(id(view))
+                priority, stays, qos, cost = importance(pod)
+                place = columns.row(pod.spec.node_name), pod.metadata.name
+                order.append((fits, evictable, not _bound_to_nodes(pod), -priority, not stays, -qos, -cost, *place, number))
+            order.sort()
+            domain.pods = [domain.pods[each[-1]] for each in order]
         moved = moves(domains, average, spread.max_skew, spread.most(count))
-        return [view for view in moved if not self.args.topology_balance_node_fit or view.pod.metadata.uid in fit]
+        return [view for view in moved if not self.args.topology_balance_node_fit or id(view) in fit]
 
 
 class Spreads:
@@ -123,15 +121,16 @@ class Spreads:
         self.keys: set[str] = set()
         self.seen: dict[bytes, None] = {}
 
-    def collect(self, pod: Pod) -> None:
-        """A constraint whose selector cannot be read is passed over."""
+    def collect(self, view: PodView) -> None:
+        """One pod of each template is looked at. A constraint whose selector cannot be read is passed over."""
+        template = view.template
+        if template in self.seen:
+            return
+        self.seen[template] = None
+        pod = view.pod
         for constraint in pod.spec.topology_spread_constraints:
             if constraint.when_unsatisfiable not in self._wanted:
                 continue
-            key = spelling(constraint, pod)
-            if key in self.seen:
-                continue
-            self.seen[key] = None
             with contextlib.suppress(SelectorError):
                 spread = Spread(constraint, pod)
                 self.found.setdefault(pod.metadata.namespace, {}).setdefault(spread.identity, spread)
