@@ -2,7 +2,7 @@
 
 Ten thousand pods of two containers pass through a node, a hundred at a time, once with everything enforced and once in observe mode.
 Series are kept for a minute, so that those of the pods that stay are full when memory is taken first.
-usage: bench_koordlet_churn.py [--quick] [--pods=N] [--modes=enforce,observe] [--gates=A=true,…]
+usage: bench_koordlet_churn.py [--quick] [--pods=N] [--at-once=N] [--modes=enforce,observe] [--gates=A=true,…]
 """
 
 from __future__ import annotations
@@ -15,16 +15,17 @@ from tests.benchmarks.bench_koordlet import SLO, option
 from tests.benchmarks.koordlet_node import Agent, Machine, agent, machine, real_cgroups
 from tests.benchmarks.table import Row, current_rss_mib, script
 
-#: Pods that stay, pods at a time beside them, and how long these live (seconds): long enough to be listed, measured and limited.
-STAY, AT_ONCE, LIFE = 10, 100, 1.5
+#: Pods that stay, and how long the others live (seconds): long enough to be listed, measured and limited.
+STAY, LIFE = 10, 1.5
 #: Memory is taken with the staying pods alone, after so long (seconds): what is gone is swept out once a minute.
 REST, FIRST = 65.0, 1000
 GATES = "PSICollector=true,InterferenceDetection=true,ResourceTuning=true,CgroupReconcile=true,AuditEvents=true"
 
 
 def batches(begin: int, end: int) -> Iterator[range]:
-    for number in range(begin, end, AT_ONCE):
-        yield range(number, min(number + AT_ONCE, end))
+    at_once = int(option("at-once", "100"))
+    for number in range(begin, end, at_once):
+        yield range(number, min(number + at_once, end))
 
 
 async def passed(node: Machine, one: Agent, listed: list[int], begin: int, end: int) -> float:

@@ -132,6 +132,28 @@ def test_a_frozen_koordlet_loads_extensions(dist: Path, tmp_path: Path) -> None:
 # -- beside it ---------------------------------------------------------------------------------------------------------------
 
 
+#: Of each version, driver, top, runtime and sort of kubelet one at least; all of them with KOORD_BINARY (docs/testing.md).
+FROZEN = [
+    ("v1", "systemd", "", "containerd", "plain", "/host"),
+    ("v2", "systemd", "kubelet", "cri-o", "static", "/host"),
+    ("v2", "cgroupfs", "", "containerd", "10 ms", "/"),
+    ("hybrid", "cgroupfs", "kubelet", "cri-o", "no quota", "/host"),
+]
+
+
+@pytest.mark.root
+@pytest.mark.feature("BEY-JRN-01")
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root for a mount namespace")
+@pytest.mark.parametrize("layout", FROZEN, ids="-".join)
+def test_a_frozen_koordlet_puts_back_what_was_written(
+    dist: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, layout: tuple[str, str, str, str, str, str]
+) -> None:
+    from tests.roles.koordlet.test_matrix import test_any_machine as any_machine
+
+    monkeypatch.setenv("KOORD_BINARY", str(dist / "koord" / "koord"))
+    any_machine(tmp_path, *layout)
+
+
 def test_the_checksums_cover_everything(dist: Path) -> None:
     listed = dict(reversed(line.split("  ", 1)) for line in (dist / "SHA256SUMS").read_text().splitlines())
     there = {str(p.relative_to(dist)) for p in dist.rglob("*") if p.is_file() and not p.is_symlink()} - {"SHA256SUMS"}

@@ -24,7 +24,7 @@ mount -t tmpfs tmp /tmp
 mount -t cgroup2 cgroup /sys/fs/cgroup
 for module in /modules/*; do insmod $module || true; done
 cd /koord
-PYTHONHOME={home} PYTHONPATH=/koord:/site PYTHONDONTWRITEBYTECODE=1 {python} tests/vm/guest.py
+PYTHONHOME={home} PYTHONPATH=/koord:/site PYTHONDONTWRITEBYTECODE=1 {python} {program}
 poweroff -f
 """
 #: Prints the files of everything that the program imports.
@@ -93,7 +93,7 @@ def initramfs(program: Path, directory: Path) -> Path:
         (tree / "bin" / name).symlink_to("busybox")
     for module in CACHE.glob("modules/*.ko"):
         _copy(module, tree / "modules" / module.name)
-    (tree / "init").write_text(INIT.format(home=sys.base_prefix, python=python))
+    (tree / "init").write_text(INIT.format(home=sys.base_prefix, python=python, program=program.relative_to(ROOT)))
     (tree / "init").chmod(0o755)
     listing = subprocess.run(["find", "."], cwd=tree, capture_output=True, check=True).stdout
     archive = subprocess.run(["cpio", "-o", "-H", "newc", "--quiet"], cwd=tree, input=listing, capture_output=True, check=True).stdout

@@ -91,6 +91,11 @@ class HostFiles:
         """Number of descriptors kept open."""
         return len(self._fds)
 
+    def of_kernel(self, path: str) -> bool:
+        """Whether a path that was read is a file of the kernel (a plain file stands for one in a tree of files)."""
+        kept = self._fds.get(path)
+        return kept is not None and kept[1]
+
     def begin_tick(self) -> None:
         """Forget what was read: the next read of each path goes to the kernel."""
         self._memo.clear()

@@ -59,6 +59,8 @@ class Shared:
     node_numa_memory: dict[int, float] = field(default_factory=dict)
     pods: Stamped | None = None
     pods_numa: tuple[float, dict[int, float]] | None = None
+    idle: frozenset[tuple[str, ...]] = frozenset()
+    """Pods and containers, by key, that used no CPU between the last two rounds; taken by the collector that asks."""
     host_apps: Stamped | None = None
     cold_memory: bool = False
     """Whether cold memory is being collected, so that there are hot-page series (KLO-COL-09)."""

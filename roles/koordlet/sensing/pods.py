@@ -19,6 +19,8 @@ _OF_A_POD = tuple(kind for kind, schema in kinds.SCHEMAS.items() if "pod_uid" in
 _OF_A_CONTAINER = tuple(kind for kind, schema in kinds.SCHEMAS.items() if "container_id" in schema)
 #: Hierarchies of cgroup v1 whose files are kept open; the unified one of a hybrid machine has the pressure.
 _SUBSYSTEMS = ("cpu", "cpuset", "cpuacct", "memory", "blkio", "unified")
+#: Memory of a group that uses no CPU is read every so many rounds: it can only be reclaimed, and its memory.stat is the dearest file.
+_ASLEEP = 5
 _CONTAINER_KINDS = (kinds.CONTAINER_CPU, kinds.CONTAINER_MEMORY, kinds.CONTAINER_MEMORY_WITH_PAGE_CACHE)
 
 
@@ -26,7 +28,8 @@ class _Cgroup:
     """One pod or container: where its numbers stand and under which keys they go, found out once."""
 
     __slots__ = (
-        "cpu_label", "cpu_path", "cpu_unknown", "key", "kinds", "memory_label", "memory_path", "memory_unknown", "quiet", "rate", "seen",
+        "asleep", "counter", "cpu_label", "cpu_path", "cpu_unknown", "key", "kinds", "memory", "memory_label", "memory_path",
+        "memory_unknown", "quiet", "rate", "seen",
     )  # fmt: skip
 
     def __init__(
@@ -37,6 +40,9 @@ class _Cgroup:
         self.rate = rate
         self.quiet = quiet
         self.seen = False
+        self.counter: int | None = None
+        self.asleep = 0  # rounds without any use of CPU, in which memory was not read
+        self.memory: tuple[int, int] | None = None
         self.cpu_unknown = self.memory_unknown = False  # there is something to read, and it could not be read
         self.memory_path = cgroups.file("memory.stat", directory)
         self.cpu_path = cgroups.file("cpuacct.usage", directory)
@@ -68,6 +74,7 @@ class PodsCollector(Collector):
         self._rates: dict[str, Rate] = {}
         self._known: dict[str, PodState] = {}
         self._pods: dict[str, _Pod] = {}
+        self._idle: set[tuple[str, ...]] = set()
 
     def collect(self, at: Round) -> None:
         pods = self.context.sensed_pods()
@@ -102,6 +109,7 @@ class PodsCollector(Collector):
                 self._read(at, container, samples, page_cache)
         self.context.store.append(at.now, samples)
         shared = self.context.shared
+        shared.idle, self._idle = frozenset(self._idle), set()
         if not self.context.pods_known() or not cpu_known or (seeded and not measured):
             # what they use would be taken for the system's, and be counted twice by whoever adds the two
             shared.pods = shared.pods_numa = None
@@ -150,17 +158,26 @@ class PodsCollector(Collector):
         memory = with_cache = counter = None
         cgroup.cpu_unknown = cgroup.memory_unknown = False
         try:
-            memory, with_cache = parse.memory_usage(cgroup.memory_path, host.files.read(cgroup.memory_path), v2=v2)
-            troubles.ok(cgroup.memory_label)
-        except (HostFileError, ValueError) as error:
-            troubles.failed(cgroup.memory_label, error, quiet=cgroup.quiet or _just_ended(cgroup, error))
-            cgroup.memory_unknown = not cgroup.quiet and not isinstance(error, CgroupGoneError)
-        try:
             counter = parse.cpu_usage_ns(cgroup.cpu_path, host.files.read(cgroup.cpu_path), v2=v2)
             troubles.ok(cgroup.cpu_label)
         except (HostFileError, ValueError) as error:
             troubles.failed(cgroup.cpu_label, error, quiet=cgroup.quiet or _just_ended(cgroup, error))
             cgroup.cpu_unknown = not cgroup.quiet and not isinstance(error, CgroupGoneError)
+        idle = counter is not None and counter == cgroup.counter and host.files.of_kernel(cgroup.cpu_path)
+        cgroup.counter = counter
+        if idle:
+            self._idle.add(cgroup.key)
+        if idle and cgroup.memory is not None and cgroup.asleep < _ASLEEP - 1:
+            cgroup.asleep += 1
+            memory, with_cache = cgroup.memory
+        else:
+            cgroup.asleep, cgroup.memory = 0, None
+            try:
+                memory, with_cache = cgroup.memory = parse.memory_usage(cgroup.memory_path, host.files.read(cgroup.memory_path), v2=v2)
+                troubles.ok(cgroup.memory_label)
+            except (HostFileError, ValueError) as error:
+                troubles.failed(cgroup.memory_label, error, quiet=cgroup.quiet or _just_ended(cgroup, error))
+                cgroup.memory_unknown = not cgroup.quiet and not isinstance(error, CgroupGoneError)
         cgroup.seen = cgroup.seen or counter is not None
         per_second = cgroup.rate.update(at.mono, counter) if counter is not None else None
         first = counter is not None and per_second is None

@@ -14,17 +14,21 @@ from roles.koordlet.store.store import Sample
 class _Cgroup:
     """One pod or container: its file, and what was read of it last."""
 
-    __slots__ = ("data", "key", "kind", "label", "mono", "path", "periods", "throttled")
+    __slots__ = ("data", "key", "kind", "label", "mono", "path", "periods", "still", "throttled")
 
     def __init__(self, kind: str, key: str, path: str, label: str) -> None:
         self.kind, self.key, self.path, self.label = kind, (key,), path, label
         self.mono: float | None = None
         self.periods = self.throttled = 0
         self.data = b""
+        self.still = False  # no period passed between the last two readings
 
 
 class ThrottledCollector(Collector):
-    """Throttled share of CFS periods between two readings; a container does not depend on its pod being readable."""
+    """Throttled share of CFS periods between two readings; a container does not depend on its pod being readable.
+
+    A group that used no CPU since the last round, and had no periods in the round before, has none now: it is not read.
+    """
 
     name: ClassVar[str] = "throttled"
 
@@ -39,8 +43,10 @@ class ThrottledCollector(Collector):
             self._cgroups = self._list()
             self._listed = pods
         samples: list[Sample] = []
+        shared = self.context.shared
+        idle, shared.idle = shared.idle, frozenset()
         for cgroup in self._cgroups.values():
-            self._read(at, cgroup, samples)
+            self._read(at, cgroup, samples, idle=cgroup.key in idle)
         self.context.store.append(at.now, samples)
 
     def _list(self) -> dict[str, _Cgroup]:
@@ -62,8 +68,13 @@ class ThrottledCollector(Collector):
         known = self._cgroups.get(key)
         found[key] = known if known is not None and known.path == path else _Cgroup(kind, key, path, label)
 
-    def _read(self, at: Round, cgroup: _Cgroup, samples: list[Sample]) -> None:
+    def _read(self, at: Round, cgroup: _Cgroup, samples: list[Sample], *, idle: bool) -> None:
         host = self.context.host
+        recent = cgroup.mono is not None and at.mono - cgroup.mono <= FORGET_AFTER_INTERVALS * self.context.interval
+        if idle and cgroup.still and recent:
+            samples.append((cgroup.kind, cgroup.key, 0.0))
+            cgroup.mono = at.mono
+            return
         try:
             data = host.files.read(cgroup.path)
             if data == cgroup.data:
@@ -74,7 +85,9 @@ class ThrottledCollector(Collector):
             self.troubles.failed(cgroup.label, error, quiet=True)
             return
         self.troubles.ok(cgroup.label)
-        if cgroup.mono is not None and at.mono - cgroup.mono <= FORGET_AFTER_INTERVALS * self.context.interval:
+        cgroup.still = False
+        if recent:
             passed, lost = periods - cgroup.periods, throttled - cgroup.throttled
             samples.append((cgroup.kind, cgroup.key, lost / passed if passed > 0 and lost >= 0 else 0.0))
+            cgroup.still = passed == 0
         cgroup.mono, cgroup.data, cgroup.periods, cgroup.throttled = at.mono, data, periods, throttled

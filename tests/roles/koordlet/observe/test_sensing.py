@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import os
+from collections import Counter
+
 import pytest
 
+from roles.koordlet.host.files import HostFiles
 from roles.koordlet.states.slo import effective_slo
 from roles.koordlet.store import kinds
 
@@ -84,6 +88,38 @@ class TestNumaNodes:
         a.tick()
         assert a.view.last(kinds.NODE_CPU) is not None
         assert a.store.keys(kinds.NODE_NUMA_MEMORY) == []
+
+
+@pytest.mark.feature("KLO-COL-03")
+@pytest.mark.feature("KLO-COL-04")
+def test_of_a_pod_that_sleeps_only_the_cpu_time_is_read(agent, make_pod, monkeypatch) -> None:
+    """On the kernel's files; in a tree of plain files everything is read every time."""
+    a = agent()
+    directory = a.tree.pod_dir("Burstable", "u-1")
+    a.tree.cgroup(directory, anon=300 * MIB)
+    a.list(make_pod("web", "u-1"))
+    read: list[str] = []
+    fetch = HostFiles.read
+    monkeypatch.setattr(HostFiles, "of_kernel", lambda self, path: True)
+    monkeypatch.setattr(HostFiles, "read", lambda self, path: (read.append(path), fetch(self, path))[1])
+
+    def rounds(count: int) -> Counter[str]:
+        read.clear()
+        for _ in range(count):
+            a.tick()
+        return Counter(os.path.basename(path) for path in read if os.path.dirname(path).endswith(directory))
+
+    rounds(3)
+    asleep = rounds(10)
+    assert (asleep["cpuacct.usage"], asleep["memory.stat"], asleep["cpu.stat"]) == (10, 2, 0)
+    assert a.view.last(kinds.POD_MEMORY, pod_uid="u-1") == 300 * MIB
+    assert a.view.last(kinds.POD_CPU_THROTTLED, pod_uid="u-1") == 0.0
+    a.tree.cpu(directory, 10**9 + 750_000_000)
+    a.tree.cgroup(directory, anon=400 * MIB)
+    a.tree.cpu(directory, 10**9 + 750_000_000)
+    awake = rounds(1)
+    assert (awake["memory.stat"], awake["cpu.stat"]) == (1, 1), "whoever runs is read at once"
+    assert a.view.last(kinds.POD_MEMORY, pod_uid="u-1") == 400 * MIB
 
 
 @pytest.mark.feature("KLO-COL-03")
