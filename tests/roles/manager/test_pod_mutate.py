@@ -1,7 +1,6 @@
 """/mutate-pod through the HTTPS door (manager.md 5.1 to 5.4)."""
 
 import json
-import sys
 
 import pytest
 from hypothesis import given
@@ -11,6 +10,7 @@ from koord.api.priority import PriorityClass
 from koord.api.quantity import Quantity, parse_milli
 from roles.manager.webhooks.review import decode, encode
 from roles.manager.webhooks.translate import translate
+from tests.support.counting import counting
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 V1 = '{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1",'
@@ -137,29 +137,19 @@ def test_a_profile_gives_the_same_answer_every_time(bed):
 @pytest.mark.feature("MGR-WH-01")
 def test_a_review_is_little_work_however_many_profiles_there_are(bed):
     """Calls are counted, not seconds: thousands of reviews a second leave a few hundred for each."""
-    calls = 0
-
-    def count(frame, event, argument):
-        nonlocal calls
-        calls += event in ("call", "c_call")
 
     async def work(server, path, pod):
-        nonlocal calls
         webhook = next(webhook for webhook in server.active if webhook.path == path)
         resource = {"group": "", "version": "v1", "resource": "pods"}
         request = {"uid": "u", "operation": "CREATE", "namespace": "default", "name": "w", "resource": resource, "object": pod}
         body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
         for _ in range(2):  # the first one makes what is kept
-            calls = 0
-            sys.setprofile(count)
-            try:
+            with counting() as calls:
                 request = decode(body)
                 answer = await server.answer(webhook, request)
                 encode(answer, uid="u")
-            finally:
-                sys.setprofile(None)
         assert answer.allowed
-        return calls
+        return calls.number
 
     async def test(bed):
         await bed.create(profile("p", **BATCH))
