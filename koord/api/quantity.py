@@ -70,6 +70,7 @@ def _saturate(value: int) -> int:
     return INT64_MAX if value > 0 else -INT64_MAX
 
 
+@lru_cache(maxsize=16_384)
 def _parse_nanos(text: str) -> tuple[int, str]:
     """Nano-units and format of a quantity's text. Raises QuantityError."""
     stripped = text.strip()
@@ -203,6 +204,11 @@ def _write(nanos: int, style: str) -> str:
 
 
 @lru_cache(maxsize=16_384)
+def _text_canonical(text: str) -> str:
+    return str(Quantity(text))
+
+
+@lru_cache(maxsize=16_384)
 def _text_milli(text: str) -> int:
     return _saturate(_divide_away(_parse_nanos(text)[0], 1_000_000))
 
@@ -265,7 +271,7 @@ def format_binary(value: int) -> str:
 
 def canonical(quantity: str | int | float) -> str:
     """The canonical spelling of a quantity in its own format. Raises QuantityError."""
-    return str(Quantity(quantity))
+    return _text_canonical(quantity) if isinstance(quantity, str) else str(Quantity(quantity))
 
 
 def multiply_base(base: int, factor: float) -> int:

@@ -234,6 +234,8 @@ def is_writer(username: str, groups: Iterable[str], writers: Iterable[str]) -> b
 def changed(keys: Iterable[str], new: Annotations, old: Annotations) -> list[str]:
     """Keys that a write sets, changes or takes off; without ``old`` those that are there."""
     before, after = old or {}, new or {}
+    if not before and not after:
+        return []
     return [key for key in keys if before.get(key) != after.get(key)]
 
 

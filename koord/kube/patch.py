@@ -180,7 +180,12 @@ def _pointer(text: Any, field: str) -> list[str]:
 
 
 def _format(path: Sequence[str | int]) -> str:
-    return "".join("/" + str(part).replace("~", "~0").replace("/", "~1") for part in path)
+    return "".join(f"/{_token(part)}" for part in path)
+
+
+def _token(part: str | int) -> str:
+    text = str(part)
+    return text.replace("~", "~0").replace("/", "~1") if "/" in text or "~" in text else text
 
 
 def _index(token: str, length: int, path: Sequence[str]) -> int:
@@ -246,29 +251,29 @@ def diff_json_patch(old: Any, new: Any) -> list[dict[str, Any]]:
     place, then lengthened or shortened.
     """
     operations: list[dict[str, Any]] = []
-    _diff(old, new, [], operations)
+    _diff(old, new, "", operations)
     return operations
 
 
-def _diff(old: Any, new: Any, path: list[str | int], operations: list[dict[str, Any]]) -> None:
+def _diff(old: Any, new: Any, path: str, operations: list[dict[str, Any]]) -> None:
     if old is new:  # documents that share what did not change are compared in no time
         return
     if isinstance(old, dict) and isinstance(new, dict):
         for key in old:
             if key not in new:
-                operations.append({"op": "remove", "path": _format([*path, key])})
+                operations.append({"op": "remove", "path": f"{path}/{_token(key)}"})
         for key, value in new.items():
             if key not in old:
-                operations.append({"op": "add", "path": _format([*path, key]), "value": value})
-            else:
-                _diff(old[key], value, [*path, key], operations)
+                operations.append({"op": "add", "path": f"{path}/{_token(key)}", "value": value})
+            elif old[key] is not value:
+                _diff(old[key], value, f"{path}/{_token(key)}", operations)
     elif isinstance(old, list) and isinstance(new, list):
         _diff_lists(old, new, path, operations)
     elif not json_equal(old, new):
-        operations.append({"op": "replace", "path": _format(path), "value": new})
+        operations.append({"op": "replace", "path": path, "value": new})
 
 
-def _diff_lists(old: list[Any], new: list[Any], path: list[str | int], operations: list[dict[str, Any]]) -> None:
+def _diff_lists(old: list[Any], new: list[Any], path: str, operations: list[dict[str, Any]]) -> None:
     head, shorter = 0, min(len(old), len(new))
     while head < shorter and json_equal(old[head], new[head]):
         head += 1
@@ -278,8 +283,8 @@ def _diff_lists(old: list[Any], new: list[Any], path: list[str | int], operation
     old_end, new_end = len(old) - tail, len(new) - tail
     both = min(old_end, new_end)
     for index in range(head, both):
-        _diff(old[index], new[index], [*path, index], operations)
+        _diff(old[index], new[index], f"{path}/{index}", operations)
     for index in range(old_end - 1, both - 1, -1):
-        operations.append({"op": "remove", "path": _format([*path, index])})
+        operations.append({"op": "remove", "path": f"{path}/{index}"})
     for index in range(both, new_end):
-        operations.append({"op": "add", "path": _format([*path, index]), "value": new[index]})
+        operations.append({"op": "add", "path": f"{path}/{index}", "value": new[index]})

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Gauge
 
 from koord.api import names
-from koord.process.metrics import Tally
+from koord.process.metrics import Tally, Timings
 from koord.process.queues import QueueMetrics
 
 _BUCKETS = tuple(0.001 * 2**k for k in range(20))
@@ -76,7 +76,7 @@ class Metrics:
             "Nodes that an edit of slo-controller-config has not reached yet.",
             registry=registry,
         )
-        self.webhook_duration = Histogram(
+        self.webhook_duration = Timings(
             "koord_manager_webhook_webhook_duration_milliseconds",
             "Milliseconds in a plugin of a webhook.",
             ("webhook_type", "object_type", "operation", "plugin_name", "status"),

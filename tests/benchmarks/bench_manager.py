@@ -1,18 +1,15 @@
-"""The pod webhook: one review in process, and over TLS with many in flight, with 50 profiles of which three match."""
+"""The pod webhook: one review in process, with 50 profiles of which three match; `bench_admission` asks over TLS."""
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
 import json
-import ssl
 import statistics
 import tempfile
 import time
 from collections.abc import AsyncIterator
 from typing import Any
-
-import aiohttp
 
 from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, NAMESPACES, PRIORITYCLASSES
 from koord.api.priority import PRIORITY_CLASS_OBJECT_VALUES
@@ -93,43 +90,10 @@ async def measure(quick: bool) -> list[Row]:
                 answer = await server.answer(webhook, decode(body))
                 seconds.append(time.perf_counter() - started)
                 assert answer.allowed
-            found = [
+            return [
                 Row("pod webhook, in process, p50", statistics.median(seconds) * 1e3, "ms", note=f"{PROFILES} profiles, {MATCHING} match"),
                 Row("pod webhook, in process, p99", statistics.quantiles(seconds, n=100)[98] * 1e3, "ms", 1.0),
             ]
-            latencies, took = await over_tls(app, body, count)
-            found += [
-                Row(
-                    "pod webhook, over TLS, p99",
-                    statistics.quantiles(latencies, n=100)[98] * 1e3,
-                    "ms",
-                    10.0,
-                    note="16 in flight, closed loop",
-                ),
-                Row("pod webhook, over TLS", count / took, "/s", 500.0, "higher", "client and server share the process"),
-            ]
-            return found
-
-
-async def over_tls(app: App, body: bytes, count: int) -> tuple[list[float], float]:
-    """Latencies of `count` posts, sixteen at a time, and the seconds that all took."""
-    context = ssl.create_default_context(cafile=app.webhooks.folder.ca_file)
-    latencies: list[float] = []
-    url = f"https://127.0.0.1:{app.webhooks.server.port}/mutate-pod"
-    headers = {"Content-Type": "application/json"}
-    left = iter(range(count))
-
-    async def worker(session: aiohttp.ClientSession) -> None:
-        for _ in left:
-            started = time.perf_counter()
-            async with session.post(url, data=body, headers=headers, server_hostname="localhost") as response:
-                await response.read()
-            latencies.append(time.perf_counter() - started)
-
-    async with aiohttp.ClientSession(connector=aiohttp.TCPConnector(ssl=context, limit=16)) as session:
-        started = time.perf_counter()
-        await asyncio.gather(*(worker(session) for _ in range(16)))
-        return latencies, time.perf_counter() - started
 
 
 def rows(quick: bool) -> list[Row]:

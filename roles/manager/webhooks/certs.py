@@ -10,7 +10,7 @@ from datetime import datetime, timedelta
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import padding, rsa
+from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 FILES = ("ca-key.pem", "ca-cert.pem", "key.pem", "tls.key", "cert.pem", "tls.crt")
@@ -92,7 +92,8 @@ def renew(old: Certs | None, dns_name: str, now: datetime) -> Certs:
         bundle = _pem(ca_cert) + b"".join(_pem(cert) for cert in _still_valid(bundle, now))
     else:
         ca_key, ca_cert = ca
-    key = _new_key()
+    # With RSA a handshake costs the server a millisecond and a half, and API servers make hundreds when many pods come at once.
+    key = ec.generate_private_key(ec.SECP256R1())
     cert = _server_certificate(key, dns_name, ca_key, ca_cert, now)
     return Certs(ca_key_pem, bundle, _pem_key(key), _pem(cert))
 
@@ -144,7 +145,7 @@ def _pem(cert: x509.Certificate) -> bytes:
     return cert.public_bytes(serialization.Encoding.PEM)
 
 
-def _pem_key(key: rsa.RSAPrivateKey) -> bytes:
+def _pem_key(key: rsa.RSAPrivateKey | ec.EllipticCurvePrivateKey) -> bytes:
     return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.TraditionalOpenSSL, serialization.NoEncryption())
 
 
@@ -176,7 +177,7 @@ def _ca_certificate(key: rsa.RSAPrivateKey, now: datetime) -> x509.Certificate:
 
 
 def _server_certificate(
-    key: rsa.RSAPrivateKey, dns_name: str, ca_key: rsa.RSAPrivateKey, ca: x509.Certificate, now: datetime
+    key: ec.EllipticCurvePrivateKey, dns_name: str, ca_key: rsa.RSAPrivateKey, ca: x509.Certificate, now: datetime
 ) -> x509.Certificate:
     alternatives: list[x509.GeneralName] = [x509.DNSName("localhost")]
     try:

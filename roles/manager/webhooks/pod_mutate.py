@@ -29,10 +29,10 @@ async def colocation_profile(pod: dict[str, Any], request: Request, view: View) 
     """Apply every matching profile by name, then translate resources (5.1). No match: nothing happens at all."""
     metadata = pod.setdefault("metadata", {})
     labels = metadata.get("labels") or {}
-    known = list(view.profiles.values())
-    namespace = metadata.get("namespace") or request.namespace
-    needs = any(profile.needs_namespace for profile in known)
-    matches = profiles.matching(known, labels, await view.namespace_labels(namespace) if needs else {})
+    matches = profiles.selecting(view.profiles.values(), labels)
+    if any(profile.needs_namespace for profile in matches):
+        namespace = metadata.get("namespace") or request.namespace
+        matches = profiles.in_namespace(matches, await view.namespace_labels(namespace))
     if not matches:
         return pod
     translates = not any(profile.skips_resources for profile in matches)

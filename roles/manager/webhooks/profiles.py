@@ -23,6 +23,8 @@ class Profile:
 
     name: str
     resource_version: str
+    pin: tuple[str, str] | None
+    """A label that the selector asks for with exactly one value, if it asks for any: most objects are told apart by that."""
     selector: Selector | None
     namespace_selector: Selector | None
     selects: bool
@@ -43,6 +45,7 @@ def compile_profile(profile: ClusterColocationProfile) -> Profile:
     return Profile(
         name=profile.metadata.name,
         resource_version=profile.metadata.resource_version,
+        pin=_pin(selector),
         selector=selector,
         namespace_selector=namespace_selector,
         selects=profile.spec.selector is not None and good and good_namespace,
@@ -61,15 +64,30 @@ def _compile(selector: Any) -> tuple[Selector | None, bool]:
     return None if compiled.everything else compiled, True
 
 
-def matching(profiles: Iterable[Profile], labels: Mapping[str, str], namespace_labels: Mapping[str, str] | None) -> list[Profile]:
-    """Profiles that match, by name. `namespace_labels` None: the namespace cannot be read, every namespaceSelector counts as matching."""
+def _pin(selector: Selector | None) -> tuple[str, str] | None:
+    for requirement in selector.requirements if selector is not None else ():
+        if requirement.operator == "In" and len(requirement.values) == 1:
+            return requirement.key, next(iter(requirement.values))
+    return None
+
+
+def selecting(profiles: Iterable[Profile], labels: Mapping[str, str]) -> list[Profile]:
+    """Profiles whose selector matches, by name."""
     found = [
         profile
         for profile in profiles
-        if (profile.selector is None or profile.selector.matches(labels))
-        and (profile.namespace_selector is None or namespace_labels is None or profile.namespace_selector.matches(namespace_labels))
+        if ((pin := profile.pin) is None or labels.get(pin[0]) == pin[1]) and (profile.selector is None or profile.selector.matches(labels))
     ]
     return sorted(found, key=lambda profile: profile.name)
+
+
+def in_namespace(profiles: Iterable[Profile], labels: Mapping[str, str] | None) -> list[Profile]:
+    """Profiles that take a namespace. `labels` None: it cannot be read, and every namespaceSelector counts as matching."""
+    return [
+        profile
+        for profile in profiles
+        if profile.namespace_selector is None or labels is None or profile.namespace_selector.matches(labels)
+    ]
 
 
 def chosen(profile: Profile, draw: Callable[[], int]) -> bool:

@@ -98,8 +98,10 @@ def _validating(name: str, validate: Validator, shape: type[Object] = Object) ->
 def _check_shape(request: Request, shape: type[Object]) -> None:
     """Mutating webhooks see custom resources before their schema does, and some parts have none. Raises Refusal naming the place."""
     for obj in (request.object, request.old_object):
+        if obj is None:
+            continue
         try:
-            convert(obj or {}, shape)
+            convert(obj, shape)
         except msgspec.ValidationError as error:
             raise Refusal(f"the {shape.__name__} cannot be read: {error}", 400) from None
 

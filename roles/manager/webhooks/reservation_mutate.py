@@ -17,7 +17,7 @@ async def mutate(reservation: dict[str, Any], request: Request, view: View) -> d
         return reservation
     labels = reservation.setdefault("metadata", {}).get("labels") or {}
     # A Reservation has no namespace: namespaceSelectors do not filter it.
-    for profile in profiles.matching(view.profiles.values(), labels, None):
+    for profile in profiles.selecting(view.profiles.values(), labels):
         if not profiles.chosen(profile, view.draw):
             request.notes.append(f"profile {profile.name} matched, skipped by its probability {profile.spec.probability}")
             continue

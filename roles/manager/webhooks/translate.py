@@ -54,7 +54,8 @@ def extended_resource_spec(spec: Mapping[str, Any], present: str | None) -> str 
         }
         if entry:
             containers[container.get("name", "")] = entry
-    if _numeric(containers) == _numeric(_parse_present(present)):
+    said = _parse_present(present)
+    if containers == said or ((said or not containers) and _numeric(containers) == _numeric(said)):
         return None
     built = {"containers": containers} if containers else {}
     return orjson.dumps(built, option=orjson.OPT_SORT_KEYS).decode()

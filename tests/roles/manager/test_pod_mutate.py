@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from koord.api.priority import PriorityClass
 from koord.api.quantity import Quantity, parse_milli
+from roles.manager.webhooks.review import decode, encode
 from roles.manager.webhooks.translate import translate
+from tests.support.counting import counting
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 V1 = '{"kind":"AdmissionReview","apiVersion":"admission.k8s.io/v1",'
@@ -127,6 +129,41 @@ def test_a_profile_gives_the_same_answer_every_time(bed):
         assert json.dumps(given) == before
         added = next(c for c in first["object"]["spec"]["containers"] if c["name"] == "extra")
         assert added["resources"]["requests"] == {BATCH_CPU: "1k", BATCH_MEMORY: "1Gi"}
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-POD-M-01")
+@pytest.mark.feature("MGR-WH-01")
+def test_a_review_is_little_work_however_many_profiles_there_are(bed):
+    """Calls are counted, not seconds: thousands of reviews a second leave a few hundred for each."""
+
+    async def work(server, path, pod):
+        webhook = next(webhook for webhook in server.active if webhook.path == path)
+        resource = {"group": "", "version": "v1", "resource": "pods"}
+        request = {"uid": "u", "operation": "CREATE", "namespace": "default", "name": "w", "resource": resource, "object": pod}
+        body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}).encode()
+        for _ in range(2):  # the first one makes what is kept
+            with counting() as calls:
+                request = decode(body)
+                answer = await server.answer(webhook, request)
+                encode(answer, uid="u")
+        assert answer.allowed
+        return calls.number
+
+    async def test(bed):
+        await bed.create(profile("p", **BATCH))
+        await bed.create(*(profile(f"q{n}", selector={"matchLabels": {"app": f"other-{n}"}}, labels={"x": "y"}) for n in range(50)))
+        await bed.create(profile("z", selector={"matchLabels": {"app": "x"}}, namespaceSelector={"matchLabels": {"a": "b"}}))
+        manager = await bed.start()
+        asked, ask = [], manager.app.view.namespace_labels
+        manager.app.view.namespace_labels = lambda name: (asked.append(name), ask(name))[1]
+        pod = etl(resources=SAMPLE)
+        pod["spec"]["containers"] *= 3
+        assert await work(manager.app.server, "/mutate-pod", pod) < 900
+        assert not asked  # no profile that takes the pod looks at namespaces
+        changed = (await manager.review("/mutate-pod", pod, namespace="default"))["object"]
+        assert await work(manager.app.server, "/validate-pod", changed) < 450
 
     bed(test)
 
