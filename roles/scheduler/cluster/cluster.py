@@ -278,8 +278,8 @@ class Cluster:
         return self.allocatable[resource] - self.free[resource]
 
     def together(self, name: str, resources: tuple[int, ...], rows: slice | NDArray[np.intp]) -> Vector:
-        """Columns of some resources, one a line, about some rows. `name`: allocatable, free, divisor or non_zero_free, which is `free` of all
-        but CPU and memory. Not to be written to."""
+        """Columns of some resources, one a line, about some rows. `name` is allocatable, free, divisor, or non_zero_free, which stands for
+        `free` of all but CPU and memory. Not to be written to."""
         if resources == _CPU_AND_MEMORY:
             return picked(self._pairs[name], rows)
         if name == "non_zero_free":

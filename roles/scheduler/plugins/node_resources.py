@@ -368,12 +368,13 @@ class NodeResourcesBalancedAllocation(PreScore, Score):
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
         """How much better or worse balanced the node is with the pod: 75 for no change, 50 for the worst, 100 for the best."""
-        after, before = self._balance(ctx, rows)
-        better = np.subtract(after, before, out=after)
+        balance = self._balance(ctx, rows)
+        better: Vector = np.subtract(balance[0], balance[1])
         np.add(better, _FIFTY, out=better)
         np.multiply(better, _HALF, out=better)
         np.floor(better, out=better)
-        return np.add(better, _FIFTY, out=better)
+        np.add(better, _FIFTY, out=better)
+        return better
 
     def _balance(self, ctx: CycleContext, rows: Rows) -> Vector:
         """100 less the deviation between the used fractions, in whole percent: with the pod, and without it."""

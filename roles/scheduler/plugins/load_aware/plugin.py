@@ -20,7 +20,6 @@ from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Acti
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Endpoint, Feed, Filter, Rejection, Reserve, Score
-from roles.scheduler.framework.status import SUCCESS, Status
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.load_aware.columns import OTHER, PROD, LoadColumns, PodClass, Report
 from roles.scheduler.plugins.node_resources import added_up, left_percent
@@ -37,7 +36,9 @@ def _node_of(event: ClusterEvent) -> str:
 
 
 class LoadAwareScheduling(Filter, Score, Reserve):
-    """Refined codes: 1 expired, 2 + 2·i resource i over its threshold, 3 + 2·i over its aggregated one."""
+    """Refined codes: 1 expired, 2 + 2·i resource i over its threshold, 3 + 2·i over its aggregated one.
+
+    Reserve has nothing to do: the columns charge every pod that counts on a node, from when it is assumed until it is forgotten."""
 
     name = "LoadAwareScheduling"
     Args = LoadAwareSchedulingArgs
@@ -139,11 +140,12 @@ class LoadAwareScheduling(Filter, Score, Reserve):
 
     def _percent(self, group: PodClass, index: int, estimate: Vector | float, rows: Rows, freed: Vector | None) -> Vector:
         """Usage with the pod in percent of what the node has, not rounded."""
-        part = np.add(group.used[index][rows], estimate)
+        part: Vector = np.add(group.used[index][rows], estimate)
         if freed is not None:
             np.subtract(part, freed, out=part)
         np.multiply(part, HUNDRED, out=part)
-        return np.divide(part, self.columns.divisor[index][rows], out=part)
+        np.divide(part, self.columns.divisor[index][rows], out=part)
+        return part
 
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
         return self.refined(ctx, slots)
@@ -201,15 +203,6 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         if self.columns.distrusted:
             np.floor(np.multiply(total, self.columns.trust[rows], out=total), out=total)
         return np.asarray(total)
-
-    # ---------------------------------------------------------------- reserve
-
-    def reserve(self, ctx: CycleContext, slot: int) -> Status:
-        """The charge is made when the pod is assumed: the columns follow every pod that counts on a node."""
-        return SUCCESS
-
-    def unreserve(self, ctx: CycleContext, slot: int) -> None:
-        """And taken back when it is forgotten."""
 
 
 class _LoadTally(Tally):
