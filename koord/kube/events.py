@@ -7,11 +7,11 @@ import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import UTC, datetime
 from typing import Any
 
 from koord import seams
 from koord.api.kinds import EVENTS, Kind
+from koord.api.times import format_micro_time
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.ratelimit import Priority, TokenBucket
@@ -160,7 +160,8 @@ class EventRecorder:
 
     def start(self) -> None:
         """Write what waits. Calling it again does nothing."""
-        while len(self._writers) < min(WRITERS, len(self._line)):
+        waiting = len(self._line)
+        while waiting > len(self._writers) < WRITERS:
             self._idle.clear()
             task = asyncio.get_running_loop().create_task(self._write_all(), name=f"events of {self.component}")
             self._writers.add(task)
@@ -186,7 +187,7 @@ class EventRecorder:
         """Tell about an object: `type` is Normal or Warning, `reason` a CamelCase word. Never blocks, never raises."""
         try:
             ref = about if isinstance(about, ObjectRef) else reference(about)
-            note = message.encode()[:NOTE_LIMIT].decode("utf-8", "ignore")
+            note = message if len(message) <= NOTE_LIMIT // 4 else message.encode()[:NOTE_LIMIT].decode("utf-8", "ignore")
             event = _Event(ref, type, reason, note, action or reason, related, self._wall_clock())
             if not self._allowed(ref):
                 self._drop("too_many", "too many events about %s %s/%s", ref.kind, ref.namespace, ref.name)
@@ -280,7 +281,7 @@ class EventRecorder:
         if told is None or self._clock() - told.at > SERIES_WINDOW:
             return False
         told.count += 1
-        series = {"count": told.count, "lastObservedTime": _micro_time(event.time)}
+        series = {"count": told.count, "lastObservedTime": format_micro_time(event.time)}
         try:
             await self.client.patch(EVENTS, told.name, {"series": series}, told.namespace, type="merge", field_manager=self.component)
         except errors.NotFound:  # expired on the server
@@ -297,7 +298,7 @@ class EventRecorder:
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
             "metadata": {"name": name, "namespace": namespace},
-            "eventTime": _micro_time(event.time),
+            "eventTime": format_micro_time(event.time),
             "reportingController": self.component,
             "reportingInstance": f"{self.component}-{self.host}"[:128],
             "action": event.action[:128],
@@ -312,7 +313,3 @@ class EventRecorder:
         self._told[event.key] = _Told(name, namespace, 1, self._clock())
         if len(self._told) > REMEMBERED:
             self._told.popitem(last=False)
-
-
-def _micro_time(seconds: float) -> str:
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

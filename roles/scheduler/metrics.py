@@ -9,7 +9,7 @@ from prometheus_client.core import GaugeMetricFamily, Metric
 
 from koord.process.metrics import Timing, Timings
 from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.status import Status
+from roles.scheduler.framework.status import Code, Status
 
 _RESULTS = {"Scheduled": "scheduled", "Unschedulable": "unschedulable", "Error": "error"}
 _SECONDS = tuple(0.001 * 2**power for power in range(15))
@@ -174,8 +174,8 @@ class SchedulerMetrics:
             "scheduler_pod_scheduling_feasible_nodes", "Nodes that fitted a pod that got one.", buckets=nodes, registry=registry
         )
         self._by_result: dict[tuple[str, str], tuple[Counter, Timing]] = {}
-        self._by_point: dict[tuple[str, str, str], Timing] = {}
-        self._by_plugin: dict[tuple[str, str, str], Timing] = {}
+        self._by_point: dict[tuple[str, Code, str], Timing] = {}
+        self._by_plugin: dict[tuple[str, str, Code], Timing] = {}
         self._attempts_begun = 0
         self._by_queue: dict[tuple[str, str], Counter] = {}
 
@@ -223,7 +223,7 @@ class SchedulerMetrics:
 
     def point(self, name: str, status: Status, profile: str, seconds: float) -> None:
         """The plugins of an extension point were run for a pod."""
-        key = (name, status.code.name, profile)
+        key = (name, status.code, profile)
         found = self._by_point.get(key)
         if found is None:
             found = self._by_point[key] = self._points.labels(name, _word(status), profile)
@@ -236,7 +236,7 @@ class SchedulerMetrics:
 
     def plugin(self, name: str, point: str, status: Status, seconds: float) -> None:
         """A plugin's step took so long."""
-        key = (name, point, status.code.name)
+        key = (name, point, status.code)
         found = self._by_plugin.get(key)
         if found is None:
             found = self._by_plugin[key] = self._plugins.labels(name, point, _word(status))

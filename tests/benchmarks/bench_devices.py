@@ -54,18 +54,19 @@ def machines(nodes: int) -> testing.World:
 
 
 def decide(found: testing.World, pods: list[Pod]) -> tuple[list[float], str]:
-    """Seconds of each decision with its placement and reservation, and a note of the CPU time: what others take does not count there."""
+    """CPU seconds of each decision with its placement and reservation (what others take does not count there), with a note."""
     infos = [found.parser.parse(item) for item in pods]
     seconds = []
-    began = time.process_time()
+    began = time.perf_counter()
     for info in infos:
-        started = time.perf_counter()
+        started = time.process_time()
         decision = found.cycle.decide(info)
         if decision.scheduled:
             found.cluster.place(info, decision.slot)
             found.framework.run_reserve(decision.ctx, decision.slot)
-        seconds.append(time.perf_counter() - started)
-    return seconds, f"CPU {(time.process_time() - began) / len(infos) * 1e3:.2f} ms on the average"
+        seconds.append(time.process_time() - started)
+    clock = (time.perf_counter() - began) / len(infos)
+    return seconds, f"{statistics.fmean(seconds) * 1e3:.2f} ms on the average, {clock * 1e3:.2f} ms by the clock"
 
 
 def different(number: int) -> Pod:
@@ -93,9 +94,9 @@ def rows(quick: bool) -> list[Row]:
     mixed, mixed_cpu = decide(found, [different(1000 + number) for number in range(pods)])
     alike, alike_cpu = decide(found, [pod({CORE: 30, RATIO: 30}, cpu="1") for _ in range(2 * pods)])
     whole, whole_cpu = decide(found, [pod({CORE: 200, RATIO: 200}, cpu="1") for _ in range(pods)])
-    what = f"GPU pods, {nodes} nodes of 8 GPUs,"
+    what = f"GPU pods, {nodes} nodes of 8 GPUs, CPU,"
     return [
-        Row(f"{what} all different, p50", statistics.median(mixed) * 1e3, "ms", 1.0, note=mixed_cpu),
+        Row(f"{what} all different, p50", statistics.median(mixed) * 1e3, "ms", 0.8, note=mixed_cpu),
         Row(f"{what} all different, p99", float(np.percentile(mixed, 99)) * 1e3, "ms", 5.0),
         Row(f"{what} of one shape, p50", statistics.median(alike) * 1e6, "µs", 200.0, note=alike_cpu),
         Row(f"{what} pairs of one shape, p50", statistics.median(whole) * 1e6, "µs", 200.0, note=whole_cpu),

@@ -117,7 +117,7 @@ class Binder:
     def submit(self, task: Task) -> bool:
         """Bind a pod as soon as a worker is free, at once if something outside must be waited for; returns whether that is so."""
         decision = task.decision
-        if any(plugin.waits(decision.ctx) for plugin in decision.framework.pre_binds):
+        if any(plugin.waits(decision.ctx) for plugin in decision.framework.waiting):
             alone = asyncio.get_running_loop().create_task(self._gate.drive(self._run, task), name=f"binding of {decision.pod.key}")
             self._alone.add(alone)
             alone.add_done_callback(self._alone.discard)
@@ -213,14 +213,14 @@ class Binder:
             answer = await self._bind_by_extender(self._extenders, decision)
             if answer is not None:
                 return answer
+        began = perf_counter()
         for plugin in framework.binds:
             if not self._may_write():
                 return Outcome.RETRY, error(_LEASE_LOST)
-            began = perf_counter()
             status = await self._timed(framework, plugin, "Bind", plugin.bind(ctx, node))
-            self._measure("Bind", status, framework.name, perf_counter() - began)
             if status.code is Code.SKIP:
                 continue
+            self._measure("Bind", status, framework.name, perf_counter() - began)
             if not status.ok:
                 return Outcome.OPEN, status.by(plugin.name)
             return Outcome.BOUND, SUCCESS
@@ -280,8 +280,9 @@ class Binder:
     async def _pre_bind(self, task: Task, draft: BindDraft) -> Status:
         decision, framework = task.decision, task.decision.framework
         for plugin in () if task.prepared else framework.pre_binds:
-            status = await self._timed(framework, plugin, "PreBind", plugin.pre_bind(decision.ctx, decision.node, draft))
-            if not status.ok and status.code is not Code.SKIP:
+            step = plugin.pre_bind(decision.ctx, decision.node, draft)
+            status = await (step if framework.timer is None else self._timed(framework, plugin, "PreBind", step))
+            if status is not SUCCESS and not status.ok and status.code is not Code.SKIP:
                 return status.by(plugin.name)
         if framework.patchers and not task.prepared:
             _leave_nothing(decision.ctx.pod, draft)

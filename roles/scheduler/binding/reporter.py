@@ -31,6 +31,8 @@ def pod_ref(pod: PodInfo) -> ObjectRef:
 
 def cut(note: str) -> str:
     """A note of at most 1024 bytes; a longer one ends in " ..."."""
+    if len(note) <= NOTE_LIMIT // 4:  # no character takes more than four bytes
+        return note
     data = note.encode()
     if len(data) <= NOTE_LIMIT:
         return note

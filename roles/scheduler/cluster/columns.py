@@ -20,6 +20,11 @@ def constant(value: float) -> Vector:
     return np.array(value, dtype=np.float64)
 
 
+def picked(columns: Vector, rows: slice | NDArray[np.intp]) -> Vector:
+    """Some rows of several columns (one a line of the array). Not to be written to."""
+    return columns[:, rows] if isinstance(rows, slice) else columns.take(rows, 1)
+
+
 ZERO, ONE, HUNDRED = constant(0.0), constant(1.0), constant(100.0)
 
 
@@ -69,7 +74,7 @@ class Columns:
 
 
 def grown(array: NDArray[Any], capacity: int, fill: float = 0) -> NDArray[Any]:
-    """A longer copy of an array, the new part filled."""
-    longer = np.full(capacity, fill, dtype=array.dtype)
-    longer[: len(array)] = array
+    """A longer copy of an array (of each line, where it has several), the new part filled."""
+    longer = np.full((*array.shape[:-1], capacity), fill, dtype=array.dtype)
+    longer[..., : array.shape[-1]] = array
     return longer

@@ -22,7 +22,7 @@ from roles.scheduler.cycle.verifying import differences
 from roles.scheduler.framework.context import CycleContext, State
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.interfaces import FindOneNode, NodeMask, NodeSet, PostFilterResult, Rejection
-from roles.scheduler.framework.status import SUCCESS, Code, Status, error, unresolvable
+from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status, error, unresolvable
 from roles.scheduler.framework.steps import Steps, at_once, begun, in_steps
 
 _CACHE_BYTES = 48 << 20
@@ -159,7 +159,7 @@ class Cycle:
 
     def _transform(self, ctx: CycleContext, framework: Framework, without: str = "") -> Status | None:
         """The steps before preFilter; they may replace the pod."""
-        for transformer in framework.transformers:
+        for transformer in framework.before_pre_filters:
             if transformer.name == without:
                 continue
             status, replaced = framework.ask(transformer, "BeforePreFilter", transformer.before_pre_filter, ctx)
@@ -174,7 +174,7 @@ class Cycle:
         pod = ctx.pod
         key: Hashable = (framework.name, pod.shape.digest)
         if framework.keyed:
-            key = (key, *(plugin.shape_key(pod) for plugin in framework.keyed))
+            key = (key, *[plugin.shape_key(pod) for plugin in framework.keyed])
         found = self._evaluations.get(key)
         if found is None:
             found = self._evaluations[key] = Evaluation(framework, self.state.cluster)
@@ -215,6 +215,8 @@ class Cycle:
         if answers or framework.per_pod_pre_filters:
             for plugin in framework.pre_filters if answers else framework.per_pod_pre_filters:
                 answer = framework.ask(plugin, "PreFilter", plugin.pre_filter, ctx) if plugin.per_pod else answers.get(plugin.name)
+                if answer is None or answer is SUCCESS or answer is SKIP:
+                    continue
                 if isinstance(answer, (NodeSet, NodeMask)):
                     if isinstance(answer, NodeSet):
                         restriction.add(plugin.name, answer.names, self.state)
@@ -226,7 +228,7 @@ class Cycle:
                         ).by(plugin.name)
                 elif isinstance(answer, Status) and not answer.ok and answer.code is not Code.SKIP:
                     return answer.by(plugin.name)
-        for transformer in framework.transformers:
+        for transformer in framework.after_pre_filters:
             if transformer.name == without:
                 continue
             status = framework.ask(transformer, "AfterPreFilter", transformer.after_pre_filter, ctx)

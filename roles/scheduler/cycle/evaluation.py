@@ -181,7 +181,8 @@ class Evaluation(Judgement):
         """Which rows of `scope` pass all filters. Row-wise ones are asked about those that pass the others and were not asked yet."""
         now = np.array(self.cluster.alive[scope])
         for vector in self.filters:
-            vector.close(scope, now)
+            if vector.codes is not None:
+                vector.close(scope, now)
         for vector in self.row_filters:
             if vector.asked is None:
                 vector.asked = np.zeros(self.cluster.capacity, dtype=np.bool_)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -89,9 +89,9 @@ class Judgement:
 
     def terms(self, slot: int) -> tuple[tuple[str, float], ...]:
         """Weighted score by plugin of a row."""
-        return tuple((vector.plugin.name, vector.value(slot)) for vector in self.scores)
+        return tuple([(vector.plugin.name, vector.value(slot)) for vector in self.scores])
 
-    def leading(self, slot: int) -> str:
-        """The plugin that gave a row most, of those that tell nodes apart; "" without one."""
-        given = [(vector.value(slot), vector.plugin.name) for vector in self.scores if not isinstance(vector.raw, float)]
+    def leading(self, terms: Sequence[tuple[str, float]]) -> str:
+        """The plugin that gave a row most, of those that tell nodes apart, in `terms` of that row; "" without one."""
+        given = [(value, name) for vector, (name, value) in zip(self.scores, terms, strict=True) if not isinstance(vector.raw, float)]
         return max(given)[1] if given else ""

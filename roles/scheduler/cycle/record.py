@@ -35,13 +35,15 @@ def record_of(decision: Decision, *, now: float, attempt: int = 1) -> Record:
         numbers["score"] = decision.total
         numbers["ties"] = decision.ties
         numbers["node"] = decision.node
-        scores = evaluation.terms(decision.slot) if evaluation is not None else ()
+        node, scores = decision.node, evaluation.terms(decision.slot) if evaluation is not None else ()
+        rule = evaluation.leading(scores) if evaluation is not None else ""
         if decision.advised:
             scores += (("extenders", decision.advised),)
-        terms = tuple(Term(name, value, decision.node, "points") for name, value in scores)
-        terms += tuple(term for plugin in decision.framework.givers for term in plugin.placed(decision.ctx, decision.slot))
-        message = f"placed on {decision.node}"
-        rule = evaluation.leading(decision.slot) if evaluation is not None else ""
+        found = [Term(name, value, node, "points") for name, value in scores]
+        for plugin in decision.framework.givers:
+            found += plugin.placed(decision.ctx, decision.slot)
+        terms = tuple(found)
+        message = f"placed on {node}"
         if not rule:
             rule = max(scores, key=lambda item: item[1])[0] if scores else "only node"
     else:

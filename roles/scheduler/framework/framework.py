@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
 from koord.config.errors import InvalidConfig, did_you_mean
@@ -60,12 +60,16 @@ class Framework:
         weights = {entry.name: entry.weight for entry in self.layout[Point.SCORE]}
         self.scores = [(plugin, float(weights[plugin.name])) for plugin in self._at(Point.SCORE, api.Score)]
         self.reserves = self._at(Point.RESERVE, api.Reserve)
+        self._reserving = _with_own(self.reserves, api.Reserve, "reserve")
         self.permits = self._at(Point.PERMIT, api.Permit)
         self.pre_binds = [p for p in self._all_at(Point.PRE_BIND) if isinstance(p, api.PreBind)]
         self.patchers = [p for p in self._all_at(Point.PRE_BIND) if isinstance(p, api.PreBindPatch)]
+        self.waiting = _with_own(self.pre_binds, api.PreBind, "waits")
         self.binds = self._at(Point.BIND, api.Bind)
         self.post_binds = self._at(Point.POST_BIND, api.PostBind)
-        self.transformers = [p for p in self.plugins.values() if isinstance(p, api.Transformer)]
+        transformers = [p for p in self.plugins.values() if isinstance(p, api.Transformer)]
+        self.before_pre_filters = _with_own(transformers, api.Transformer, "before_pre_filter")
+        self.after_pre_filters = _with_own(transformers, api.Transformer, "after_pre_filter")
         self.find_one_node = next((p for p in self.plugins.values() if isinstance(p, api.FindOneNode)), None)
         self.prefer_nodes = next((p for p in self.plugins.values() if isinstance(p, api.PreferNodes)), None)
         self.next_pod = next((p for p in self.plugins.values() if isinstance(p, api.NextPod)), None)
@@ -123,7 +127,7 @@ class Framework:
         """The first preEnqueue plugin that does not let the pod in, or success."""
         for plugin in self.pre_enqueues:
             status = plugin.pre_enqueue(pod)
-            if not status.ok:
+            if status is not SUCCESS and not status.ok:
                 return status.by(plugin.name)
         return SUCCESS
 
@@ -143,9 +147,10 @@ class Framework:
     def run_reserve(self, ctx: CycleContext, slot: int) -> Status:
         """Reserve in order, up to the first that refuses; the caller unreserves."""
         ctx.node = self.handle.cluster.name_of(slot)
-        for plugin in self.reserves:
-            status = self.ask(plugin, "Reserve", plugin.reserve, ctx, slot)
-            if not status.ok:
+        timed = self.timer is not None
+        for plugin in self.reserves if timed else self._reserving:
+            status = self.ask(plugin, "Reserve", plugin.reserve, ctx, slot) if timed else plugin.reserve(ctx, slot)
+            if status is not SUCCESS and not status.ok:
                 return status.by(plugin.name)
         return SUCCESS
 
@@ -178,11 +183,18 @@ class Framework:
         waits: dict[str, float] = {}
         for plugin in self.permits:
             status = self.ask(plugin, "Permit", plugin.permit, ctx, slot)
+            if status is SUCCESS:
+                continue
             if status.code is Code.WAIT:
                 waits[plugin.name] = status.timeout
             elif not status.ok:
                 return status.by(plugin.name), {}
         return (Status(Code.WAIT), waits) if waits else (SUCCESS, {})
+
+
+def _with_own(plugins: Iterable[T], kind: type[Any], step: str) -> list[T]:
+    """Those that have a step of their own; the one of the interface does nothing."""
+    return [plugin for plugin in plugins if getattr(type(plugin), step) is not getattr(kind, step)]
 
 
 def told(failure: BaseException) -> str:

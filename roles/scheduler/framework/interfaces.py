@@ -424,11 +424,11 @@ class Reserve(Plugin):
     pod or the node has gone."""
 
     def reserve(self, ctx: CycleContext, slot: int) -> Status:
-        raise NotImplementedError
+        """By default nothing: columns follow every pod that counts on a node, and it counts there already."""
+        return SUCCESS
 
     def unreserve(self, ctx: CycleContext, slot: int) -> None:
-        """`slot` is that of the node `ctx.node` now, -1 when the node is gone."""
-        raise NotImplementedError
+        """`slot` is that of the node `ctx.node` now, -1 when the node is gone. By default nothing."""
 
 
 class Forget(Plugin):

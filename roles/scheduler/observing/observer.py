@@ -88,8 +88,9 @@ class Observer:
         self._pods: Any = None
         self._nodes: Any = None
         self._reserve_pods: dict[str, PodInfo] = {}  # by the Reservation's name
-        self._watching = [plugin for fw in frameworks.values() for plugin in fw.plugins.values() if isinstance(plugin, PodObserver)]
-        self._watching.extend(watching)
+        observers = [plugin for fw in frameworks.values() for plugin in fw.plugins.values() if isinstance(plugin, PodObserver)]
+        self._told_seen: list[Callable[[Any], None]] = [watcher.pod_seen for watcher in (*observers, *watching)]
+        self._told_gone: list[Callable[[Any], None]] = [watcher.pod_gone for watcher in (*observers, *watching)]
         self.attached = False
 
     def attach(self, informers: Any) -> None:
@@ -289,7 +290,7 @@ class Observer:
         if pod.reservation:
             self._reserve_pods.pop(pod.reservation, None)
         self._state.now = self._clock()
-        self._tell("pod_gone", uid)
+        self._tell(self._told_gone, uid)
         self._state.nominations.remove(uid)
         self._queue.delete(uid)
         self.acting.pod_gone(uid)
@@ -310,15 +311,16 @@ class Observer:
     def _seen(self, info: PodInfo) -> None:
         if info.reservation:
             self._reserve_pods[info.reservation] = info
-        self._tell("pod_seen", info)
+        self._tell(self._told_seen, info)
 
-    def _tell(self, step: str, about: PodInfo | str) -> None:
+    def _tell(self, steps: Iterable[Callable[[Any], None]], about: PodInfo | str) -> None:
         """Tell everybody who watches pods. One who raises is logged: the pod is there, or gone, all the same."""
-        for plugin in self._watching:
+        for step in steps:
             try:
-                getattr(plugin, step)(about)
+                step(about)
             except Exception:
-                log.exception("plugin %s: %s of pod %s failed", type(plugin).__name__, step, about)
+                whose, what = type(getattr(step, "__self__", step)).__name__, getattr(step, "__name__", "a step")
+                log.exception("plugin %s: %s of pod %s failed", whose, what, about)
 
     def _assigned(self, info: PodInfo) -> None:
         before = self._cache.cluster.pod(info.uid)

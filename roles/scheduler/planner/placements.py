@@ -20,7 +20,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from enum import Enum
+from enum import Enum, StrEnum
 from typing import Any, NamedTuple
 
 _PAUSES = (1.0, 2.0)  # seconds before the same binding is sent again after an answer was lost
@@ -39,7 +39,7 @@ class Stage(Enum):
     UNKNOWN = "answer unknown"  # it may be bound; is being read, or is waiting to be read or bound again
 
 
-class Do(Enum):
+class Do(StrEnum):
     """Effects."""
 
     ASSUME = "assume"  # count the pod on the node

@@ -7,7 +7,7 @@ number, so flooring a float64 quotient equals integer division.
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,7 +19,7 @@ from koord.decisions.record import NOBODY_OFFERS, Term
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import HUNDRED, ONE, ZERO, Vector, constant
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
-from roles.scheduler.cluster.vocabulary import CPU, MEMORY, Vocabulary
+from roles.scheduler.cluster.vocabulary import CPU, MEMORY
 from roles.scheduler.config.args import NodeResourcesBalancedAllocationArgs, NodeResourcesFitArgs, ResourceWeight
 from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
@@ -50,25 +50,45 @@ def is_scalar(resource: str) -> bool:
 
 
 class Scored(NamedTuple):
-    """A resource that counts in a score: its id, what the pod adds (base units) and its weight."""
+    """The resources that count in a score: their ids, and by line what the pod adds (base units) and the weights (None: all are 1).
+    `weight` is what the weights add up to, at least 1."""
 
-    resource: int
-    amount: Vector
-    weight: float
+    resources: tuple[int, ...]
+    amounts: Vector
+    weights: Vector | None
+    weight: Vector
 
 
-def scored(resources: Sequence[ResourceWeight], shape: PodShape, vocabulary: Vocabulary, *, non_zero: bool) -> tuple[Scored, ...]:
+def scored(resources: Sequence[ResourceWeight], shape: PodShape, cluster: Cluster, *, non_zero: bool) -> Scored:
     """The resources that count for a pod. `non_zero`: CPU and memory with scheduler defaults for containers without requests."""
-    found = []
+    found: list[tuple[int, float, float]] = []
     for entry in resources:
         amount = float(shape.amounts.get(entry.name, 0))
         if amount == 0 and is_scalar(entry.name):
             continue
-        resource = vocabulary.resources.intern(entry.name)
+        resource = cluster.vocabulary.resources.intern(entry.name)
+        cluster.ensure(resource)
         if non_zero and resource in (CPU, MEMORY):
             amount = shape.non_zero[resource]
-        found.append(Scored(resource, constant(amount), float(entry.weight)))
-    return tuple(found)
+        found.append((resource, amount, float(entry.weight)))
+    return scored_of(found)
+
+
+def scored_of(found: Iterable[tuple[int, float, float]]) -> Scored:
+    """What counts, of resources by id with what the pod adds and the weight."""
+    listed = sorted(found)  # what is added up are whole numbers: the order does not matter
+    weights = np.array([weight for _, _, weight in listed])
+    amounts = np.array([amount for _, amount, _ in listed], dtype=np.float64)[:, None]
+    total = constant(max(float(weights.sum()), 1.0))
+    return Scored(tuple(resource for resource, _, _ in listed), amounts, None if (weights == 1.0).all() else weights[:, None], total)
+
+
+def added_up(lines: Vector) -> Vector:
+    """The sum by row, over all lines; may be in the place of the first. Of few lines, which numpy's own sum takes long for."""
+    total: Vector = lines[0]
+    for line in lines[1:]:
+        np.add(total, line, out=total)
+    return total
 
 
 def left_percent(free: Vector, amount: Any, divisor: Vector) -> Vector:
@@ -129,14 +149,11 @@ class NodeResourcesFit(PreFilter, Filter, Score):
         wanted: tuple[tuple[int, Vector], ...] = ctx.data[self.name]
         return wanted
 
-    def _scored(self, ctx: CycleContext) -> tuple[Scored, ...]:
-        entries: tuple[Scored, ...] | None = ctx.data.get(self._memo_key)
-        if entries is None:
-            entries = scored(self.args.scoring_strategy.resources, ctx.pod.shape, ctx.cluster.vocabulary, non_zero=True)
-            for entry in entries:
-                ctx.cluster.ensure(entry.resource)
-            ctx.data[self._memo_key] = entries
-        return entries
+    def _scored(self, ctx: CycleContext) -> Scored:
+        known: Scored | None = ctx.data.get(self._memo_key)
+        if known is None:
+            known = ctx.data[self._memo_key] = scored(self.args.scoring_strategy.resources, ctx.pod.shape, ctx.cluster, non_zero=True)
+        return known
 
     def _ignores(self, resource: str) -> bool:
         return resource in self._ignored or (bool(self._ignored_prefixes) and resource.startswith(self._ignored_prefixes))
@@ -203,46 +220,38 @@ class NodeResourcesFit(PreFilter, Filter, Score):
     # ---------------------------------------------------------------- score
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
-        entries = self._scored(ctx)
-        total: Vector | None = None
-        weights: Any = 0.0
-        for entry in entries:
-            free, divisor, everywhere = _columns(ctx.cluster, entry.resource, rows)
-            part = self._part(free, divisor, entry.amount)
-            weight: Any = entry.weight
-            if not everywhere:
-                weight = entry.weight * np.isfinite(divisor)
-                part *= np.isfinite(divisor)
-            if self._strategy == "RequestedToCapacityRatio":
-                weight = weight * (part > 0)
-            weights = weights + weight
-            if entry.weight != 1.0:
-                part *= entry.weight
-            total = part if total is None else np.add(total, part, out=total)
-        if total is None:
+        cluster = ctx.cluster
+        resources, amounts, weights, weight = self._scored(ctx)
+        if not resources:
             return 0.0
-        return self._mean(total, weights)
+        divisor = cluster.together("divisor", resources, rows)
+        part = self._part(cluster.together("non_zero_free", resources, rows), divisor, amounts)
+        counts: Any = None  # by resource and row, where not all of them do
+        if not cluster.everywhere(resources):
+            counts = np.isfinite(divisor)
+            part *= counts
+        if self._strategy == "RequestedToCapacityRatio":
+            counts = part > 0 if counts is None else counts & (part > 0)
+        if counts is not None:
+            weight = np.maximum(np.sum(counts if weights is None else weights * counts, axis=0), ONE)
+        if weights is not None:
+            part *= weights
+        mean = added_up(part)
+        np.divide(mean, weight, out=mean)
+        if self._strategy == "RequestedToCapacityRatio":
+            np.add(mean, _HALF, out=mean)
+        return np.floor(mean, out=mean)
 
-    def _part(self, free: Vector, divisor: Vector, amount: Vector) -> Vector:
-        """Score 0..100 of one resource by row."""
+    def _part(self, free: Vector, divisor: Vector, amounts: Vector) -> Vector:
+        """Score 0..100 by resource and row."""
         if self._strategy == "LeastAllocated":
-            return left_percent(free, amount, divisor)
+            return left_percent(free, amounts, divisor)
         # Infinity stands for no capacity.
         capacity = np.where(np.isfinite(divisor), divisor, 1.0)
-        percent = used_percent(free, amount, capacity, capacity)
+        percent = used_percent(free, amounts, capacity, capacity)
         if self._strategy == "MostAllocated":
             return np.asarray(percent)
         return np.asarray(self._ratio[percent.astype(np.intp)])
-
-    def _mean(self, total: Vector, weights: Any) -> Vector:
-        if isinstance(weights, float):
-            if weights > 1.0:
-                np.divide(total, constant(weights), out=total)
-        else:
-            np.divide(total, np.maximum(weights, 1.0), out=total)
-        if self._strategy == "RequestedToCapacityRatio":
-            return np.floor(total + 0.5)
-        return np.floor(total, out=total)
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
@@ -340,12 +349,6 @@ def ratio_table(points: Sequence[tuple[int, int]]) -> Vector:
     return table
 
 
-def _columns(cluster: Cluster, resource: int, rows: Rows) -> tuple[Vector, Vector, bool]:
-    """(free, divisor, whether every node has some): for CPU and memory with defaults for containers without requests."""
-    free = cluster.non_zero_free[resource] if resource <= MEMORY else cluster.free[resource]
-    return free[rows], cluster.divisor[resource][rows], cluster.providers[resource] == cluster.live
-
-
 class NodeResourcesBalancedAllocation(PreScore, Score):
     """Prefers nodes whose resources the pod brings closer to being used to the same degree, as kube-scheduler does since 1.36."""
 
@@ -353,49 +356,43 @@ class NodeResourcesBalancedAllocation(PreScore, Score):
     Args = NodeResourcesBalancedAllocationArgs
 
     def pre_score(self, ctx: CycleContext) -> Status:
-        return SUCCESS if any(amount for _, amount in self._entries(ctx)) else SKIP
+        return SUCCESS if self._case(ctx)[1].any() else SKIP
 
-    def _entries(self, ctx: CycleContext) -> tuple[tuple[int, Vector], ...]:
-        """(resource, amount) that count for the pod."""
-        known: tuple[tuple[int, Vector], ...] | None = ctx.data.get(self.name)
+    def _case(self, ctx: CycleContext) -> tuple[tuple[int, ...], Vector]:
+        """The resources that count for the pod, and what is used more of each (line) with it and without it."""
+        known: tuple[tuple[int, ...], Vector] | None = ctx.data.get(self.name)
         if known is None:
-            entries = scored(self.args.resources, ctx.pod.shape, ctx.cluster.vocabulary, non_zero=False)
-            for entry in entries:
-                ctx.cluster.ensure(entry.resource)
-            known = ctx.data[self.name] = tuple((entry.resource, entry.amount) for entry in entries)
+            counted = scored(self.args.resources, ctx.pod.shape, ctx.cluster, non_zero=False)
+            known = ctx.data[self.name] = (counted.resources, np.array((counted.amounts, np.zeros_like(counted.amounts))))
         return known
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
         """How much better or worse balanced the node is with the pod: 75 for no change, 50 for the worst, 100 for the best."""
-        better = np.subtract(self._balance(ctx, rows, with_pod=True), self._balance(ctx, rows, with_pod=False))
+        balance = self._balance(ctx, rows)
+        better: Vector = np.subtract(balance[0], balance[1])
         np.add(better, _FIFTY, out=better)
         np.multiply(better, _HALF, out=better)
         np.floor(better, out=better)
-        return np.add(better, _FIFTY, out=better)
+        np.add(better, _FIFTY, out=better)
+        return better
 
-    def _balance(self, ctx: CycleContext, rows: Rows, *, with_pod: bool) -> Vector:
-        """100 less the deviation between the used fractions, in whole percent."""
+    def _balance(self, ctx: CycleContext, rows: Rows) -> Vector:
+        """100 less the deviation between the used fractions, in whole percent: with the pod, and without it."""
         cluster = ctx.cluster
-        entries = self._entries(ctx)
-        used = [self._fraction(cluster, resource, amount if with_pod else ZERO, rows) for resource, amount in entries]
-        if len(entries) != 2 or any(cluster.providers[resource] != cluster.live for resource, _ in entries):
+        resources, more = self._case(ctx)
+        allocatable = cluster.together("allocatable", resources, rows)
+        used = np.add(np.subtract(allocatable, cluster.together("free", resources, rows)), more)
+        np.divide(used, cluster.together("divisor", resources, rows), out=used)
+        np.minimum(used, ONE, out=used)
+        if len(resources) != 2 or not cluster.everywhere(resources):
             # Any number of resources, of which nodes may lack some: those that a node lacks do not count there.
-            there = np.array([cluster.allocatable[resource][rows] > 0 for resource, _ in entries])
-            return np.floor((1.0 - deviations(np.array(used), there)) * 100.0)
-        first, second = used
-        np.subtract(first, second, out=first)
-        np.abs(first, out=first)
-        np.multiply(first, _HALF, out=first)
-        np.subtract(ONE, first, out=first)
-        np.multiply(first, HUNDRED, out=first)
-        return np.floor(first, out=first)
-
-    @staticmethod
-    def _fraction(cluster: Cluster, resource: int, amount: Vector, rows: Rows) -> Vector:
-        used = np.subtract(cluster.allocatable[resource][rows], cluster.free[resource][rows])
-        np.add(used, amount, out=used)
-        np.divide(used, cluster.divisor[resource][rows], out=used)
-        return np.minimum(used, ONE, out=used)
+            return np.floor((1.0 - np.array([deviations(each, allocatable > 0) for each in used])) * 100.0)
+        apart = np.subtract(used[:, 0], used[:, 1])
+        np.abs(apart, out=apart)
+        np.multiply(apart, _HALF, out=apart)
+        np.subtract(ONE, apart, out=apart)
+        np.multiply(apart, HUNDRED, out=apart)
+        return np.floor(apart, out=apart)
 
 
 def deviations(fractions: Vector, there: NDArray[np.bool_]) -> Vector:

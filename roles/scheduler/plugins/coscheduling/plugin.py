@@ -272,10 +272,6 @@ class Coscheduling(
 
     # ---------------------------------------------------------------- with a node
 
-    def reserve(self, ctx: CycleContext, slot: int) -> Status:
-        """Nothing to take: the pod counts on its node already."""
-        return SUCCESS
-
     def unreserve(self, ctx: CycleContext, slot: int) -> None:
         """The pod lost its place: in a strict gang that did not come about nobody keeps his."""
         pod = ctx.pod

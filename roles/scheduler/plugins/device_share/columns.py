@@ -302,6 +302,22 @@ class DeviceColumns(Columns):
                 self._write(slot)
             self._dirty = set(self._quiet_dirty)  # to be written again when the what-if is over
 
+    def alike(self, slots: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Indexes of one of each kind of nodes in `slots`, and for each of `slots` which of these it is like. What the arrays tell of nodes
+        that are alike is the same."""
+        self.refresh()
+        content = self.content[slots]
+        low = int(content.min(initial=np.iinfo(np.int64).max))
+        span = int(content.max(initial=low)) - low + 1
+        if span > 4 * len(content):  # contents of long ago: sorting them is less work than a table of all numbers between
+            _, first, alike = np.unique(content, return_index=True, return_inverse=True)
+            return first, alike
+        content -= low
+        where = np.full(span, -1, dtype=np.intp)
+        where[content] = np.arange(len(content))
+        there = where >= 0
+        return where[there], (np.cumsum(there) - 1)[content]
+
     def cards(self, kind: str) -> CardColumns:
         """The columns of a type."""
         found = self.by_type.get(kind)

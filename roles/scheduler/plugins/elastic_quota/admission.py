@@ -28,7 +28,7 @@ def limit_of(quota: Quota, *, runtime: bool) -> ResourceVector:
 def refusal(quota: Quota, request: ResourceVector, *, preemptible: bool, runtime: bool) -> str:
     """Why a pod that requests so much (of the resources in the quota's max) is not let in, "" when it is."""
     limit = limit_of(quota, runtime=runtime)
-    over = exceeded(add(quota.used, request), limit)
+    over = exceeded(add(quota.used, request), limit) if limit else []
     if over:
         return _text("Insufficient quotas", f"quotaName: {quota.name}", "runtime", limit, quota.used, request, over)
     if not preemptible:

@@ -23,6 +23,8 @@ from roles.scheduler.plugins.elastic_quota.tree import Quota, QuotaTree
 
 log = logging.getLogger(__name__)
 
+_AMOUNT = "ElasticQuota/amount"
+
 
 @dataclass(frozen=True, slots=True)
 class Rules:
@@ -140,11 +142,14 @@ class QuotaBook(Columns):
         return name if name in self._tree_of and name != ROOT else DEFAULT
 
     def amount(self, pod: PodInfo, quota: Quota) -> ResourceVector:
-        """What a pod counts with in a quota."""
-        amounts: ResourceVector = pod.shape.amounts
-        if self.rules.ignore_overhead and pod.pod.spec.overhead:
-            amounts = sub(amounts, parse(pod.pod.spec.overhead))
-        return only(amounts, quota.spec.max)
+        """What a pod counts with in a quota. Not to be changed: pods of one shape share it."""
+        known: tuple[QuotaSpec, ResourceVector] | None = pod.shape.memo.get(_AMOUNT)
+        if known is None or known[0] is not quota.spec:
+            amounts: ResourceVector = pod.shape.amounts
+            if self.rules.ignore_overhead and pod.pod.spec.overhead:
+                amounts = sub(amounts, parse(pod.pod.spec.overhead))
+            known = pod.shape.memo[_AMOUNT] = (quota.spec, only(amounts, quota.spec.max))
+        return known[1]
 
     # ---------------------------------------------------------------- quotas
 
@@ -293,7 +298,7 @@ class QuotaBook(Columns):
         else:
             member.pod = pod
         member = self._members.get(pod.uid)
-        if member is not None and member.assigned:
+        if member is not None and member.assigned and self.hooks:
             quota = member.quota.name
             self.hooks.tell(self.tree_name(quota), "OnPodUpdated", lambda hook: hook.pod_updated(quota, pod))
 

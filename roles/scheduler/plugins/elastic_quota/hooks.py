@@ -70,6 +70,10 @@ class Hooks:
         self._by_tree: dict[str, list[tuple[str, QuotaHook]]] = {}
         self.took: Callable[[str, str, float], None] = lambda key, operation, seconds: None
 
+    def __bool__(self) -> bool:
+        """Whether any is configured."""
+        return bool(self._makers)
+
     def of(self, tree: str) -> list[tuple[str, QuotaHook]]:
         """The hooks of a tree with their keys."""
         found = self._by_tree.get(tree)

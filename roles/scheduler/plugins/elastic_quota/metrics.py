@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from prometheus_client import CollectorRegistry, Gauge, Histogram
 
 from koord.accounting.resources import ResourceVector
+from koord.process.metrics import Timings
 from roles.scheduler.plugins.elastic_quota.tree import Quota
 
 _LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
@@ -54,7 +55,7 @@ class QuotaMetrics:
             registry=registry,
         )
         self._shown: list[tuple[Gauge, Series]] = [(self._status, {}), (self._spec, {})]
-        self._latency = Histogram(
+        self._latency = Timings(
             "scheduler_elastic_quota_process_latency",
             "Seconds of an operation on the books of quotas.",
             ["operation"],

@@ -65,7 +65,9 @@ def rules_of(args: ElasticQuotaArgs, gates: dict[str, bool]) -> Rules:
 
 
 class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
-    """Lets a pod in while its quota has room. The plugins of all profiles share one set of books, kept by the first one's arguments."""
+    """Lets a pod in while its quota has room. The plugins of all profiles share one set of books, kept by the first one's arguments.
+
+    Reserve has nothing to do: the books follow every pod that counts on a node, from when it is assumed until it is forgotten."""
 
     name = "ElasticQuota"
     Args = ElasticQuotaArgs
@@ -163,7 +165,8 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         pod, runtime = ctx.pod, self.args.enable_runtime_quota
         request = self.book.amount(pod, quota)
         reason = refusal(quota, request, preemptible=is_preemptible(pod), runtime=runtime)
-        reason = reason or self.book.hooks.check(self.book.tree_name(quota.name), quota, pod)
+        if not reason and self.book.hooks:
+            reason = self.book.hooks.check(self.book.tree_name(quota.name), quota, pod)
         if not reason and self.args.enable_check_parent_quota:
             reason = parent_refusal(quota, request, runtime=runtime)
         return reason
@@ -178,13 +181,6 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         if not ctx.state.bonds.party(ctx.pod) and not self.preemption.slots(ctx, failure):
             return PostFilterResult(unschedulable())
         return self.preemption.post_filter(ctx, failure)
-
-    def reserve(self, ctx: CycleContext, slot: int) -> Status:
-        """The pod was counted as used when it was assumed: the books follow every pod that counts on a node."""
-        return SUCCESS
-
-    def unreserve(self, ctx: CycleContext, slot: int) -> None:
-        """And is taken off when it is forgotten."""
 
     # ---------------------------------------------------------------- requeueing
 

@@ -12,7 +12,7 @@ from koord.api.kinds import NODEMETRICS
 from koord.api.objects import NodeMetric
 from koord.api.priority import PriorityClass
 from roles.scheduler.cluster.changes import NODE, PODS
-from roles.scheduler.cluster.columns import HUNDRED, Vector, constant
+from roles.scheduler.cluster.columns import HUNDRED, Vector, constant, picked
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.config.args import LoadAwareSchedulingArgs
 from roles.scheduler.framework.context import CycleContext, Rows
@@ -20,10 +20,9 @@ from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Acti
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Endpoint, Feed, Filter, Rejection, Reserve, Score
-from roles.scheduler.framework.status import SUCCESS, Status
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.load_aware.columns import OTHER, PROD, LoadColumns, PodClass, Report
-from roles.scheduler.plugins.node_resources import left_percent
+from roles.scheduler.plugins.node_resources import added_up, left_percent
 
 _EXPIRED = 1
 # never resolvable: nobody is evicted because a node is busy now, usage may fall by itself and is not known of a victim alone
@@ -37,7 +36,9 @@ def _node_of(event: ClusterEvent) -> str:
 
 
 class LoadAwareScheduling(Filter, Score, Reserve):
-    """Refined codes: 1 expired, 2 + 2·i resource i over its threshold, 3 + 2·i over its aggregated one."""
+    """Refined codes: 1 expired, 2 + 2·i resource i over its threshold, 3 + 2·i over its aggregated one.
+
+    Reserve has nothing to do: the columns charge every pod that counts on a node, from when it is assumed until it is forgotten."""
 
     name = "LoadAwareScheduling"
     Args = LoadAwareSchedulingArgs
@@ -48,9 +49,11 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         self.columns = handle.cluster.register(key, LoadColumns(args, handle.state, key))
         self.reads = self.score_reads = NODE | PODS | self.columns.kind
         self._resources = self.columns.resources
-        self._weights = tuple(float(args.resource_weights.get(name, 0)) for name in self._resources)
+        weights = tuple(float(args.resource_weights.get(name, 0)) for name in self._resources)
+        self._lines = [index for index, weight in enumerate(weights) if weight or args.dominant_resource_weight]  # resources that score
+        self._weights = None if set(weights) == {1.0} else np.array(weights)[self._lines, None]
         self._dominant = float(args.dominant_resource_weight)
-        self._weight_sum = constant(sum(self._weights) + self._dominant)
+        self._weight_sum = constant(sum(weights) + self._dominant)
 
     def feeds(self) -> Sequence[Feed]:
         return (Feed(NODEMETRICS, NodeMetric, self.columns.metric_set),)
@@ -137,11 +140,12 @@ class LoadAwareScheduling(Filter, Score, Reserve):
 
     def _percent(self, group: PodClass, index: int, estimate: Vector | float, rows: Rows, freed: Vector | None) -> Vector:
         """Usage with the pod in percent of what the node has, not rounded."""
-        part = np.add(group.used[index][rows], estimate)
+        part: Vector = np.add(group.used[index][rows], estimate)
         if freed is not None:
             np.subtract(part, freed, out=part)
         np.multiply(part, HUNDRED, out=part)
-        return np.divide(part, self.columns.divisor[index][rows], out=part)
+        np.divide(part, self.columns.divisor[index][rows], out=part)
+        return part
 
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
         return self.refined(ctx, slots)
@@ -177,25 +181,21 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         return known
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
-        group = self._group(ctx)
-        estimate = self._estimate(ctx)
-        total: Any = None
-        least: Any = None
-        for index, weight in enumerate(self._weights):
-            if not weight and not self._dominant:
-                continue
-            part = left_percent(group.room[index][rows], estimate[index], self.columns.divisor[index][rows])
-            if self._dominant:
-                least = part.copy() if least is None else np.minimum(least, part, out=least)
-            if weight:
-                if weight != 1.0:
-                    np.multiply(part, weight, out=part)
-                total = part if total is None else np.add(total, part, out=total)
-        if least is not None:
-            least = np.multiply(np.minimum(least, 100.0), self._dominant)
-            total = least if total is None else np.add(total, least, out=total)
-        if total is None:
+        if not self._lines:
             return 0.0
+        group, estimate = self._group(ctx), self._estimate(ctx)
+        room, divisor = group.room, self.columns.divisor
+        if len(self._lines) == len(room):
+            part = left_percent(picked(room, rows), estimate, picked(divisor, rows))
+        else:
+            lines = [left_percent(room[line][rows], estimate[line], divisor[line][rows]) for line in self._lines]
+            part = np.array(lines)
+        least = np.minimum(part.min(axis=0), HUNDRED) * self._dominant if self._dominant else None
+        if self._weights is not None:
+            np.multiply(part, self._weights, out=part)
+        total = added_up(part)
+        if least is not None:
+            np.add(total, least, out=total)
         np.divide(total, self._weight_sum, out=total)
         np.floor(total, out=total)
         if self.columns.stale(ctx.now):
@@ -203,15 +203,6 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         if self.columns.distrusted:
             np.floor(np.multiply(total, self.columns.trust[rows], out=total), out=total)
         return np.asarray(total)
-
-    # ---------------------------------------------------------------- reserve
-
-    def reserve(self, ctx: CycleContext, slot: int) -> Status:
-        """The charge is made when the pod is assumed: the columns follow every pod that counts on a node."""
-        return SUCCESS
-
-    def unreserve(self, ctx: CycleContext, slot: int) -> None:
-        """And taken back when it is forgotten."""
 
 
 class _LoadTally(Tally):

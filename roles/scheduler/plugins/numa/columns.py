@@ -221,6 +221,8 @@ class NumaColumns(Columns):
 
     def current(self) -> None:
         """Bring the arrays up to date, also inside a what-if: its rows are written again when it is over."""
+        if not self._dirty:
+            return
         for slot in self._dirty:
             self._write(slot)
         self._supposed.update(self._dirty.intersection(self._before or ()))

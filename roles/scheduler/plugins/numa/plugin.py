@@ -41,6 +41,7 @@ from roles.scheduler.framework.interfaces import (
 from roles.scheduler.framework.restoring import RestoredReservation
 from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status
 from roles.scheduler.framework.tally import FIXED, Tally
+from roles.scheduler.plugins.node_resources import Scored
 from roles.scheduler.plugins.numa import checks
 from roles.scheduler.plugins.numa.allocator import Binding, hints_of, masks_to_try, wide_masks
 from roles.scheduler.plugins.numa.args import NodeNUMAResourceArgs
@@ -57,6 +58,7 @@ _SCOPE = "reservation NUMA scope is incompatible with the best topology hint"
 _DEFAULT = "Default"
 _OPEN = ("", _DEFAULT)
 _REQUIRED_POLICY, _PREFERRED_POLICY = "requiredCPUBindPolicy", "preferredCPUBindPolicy"
+_SCORED = "NodeNUMAResource/scored"
 _HOME_SCORE = 101  # NUMA nodes of a reservation that the pod may use come before emptier ones, which score up to 100
 
 
@@ -281,7 +283,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         columns.current()
         wanted = POLICY_CODES[request.numa_policy]
         if not columns.amplified and not columns.special and not wanted:
-            return self._scorer.nodes(ctx.cluster, request.amounts, rows, None)
+            return self._scorer.nodes(ctx.cluster, self._scored(ctx, request), rows, None)
         bound = checks.bound_rows(request, columns, rows)
         own: Any = 0.0  # what amplification adds to the pod's CPUs
         more: Any = 0.0  # and to those that are held
@@ -289,10 +291,17 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             ratio = np.maximum(np.nan_to_num(columns.ratio[rows], nan=1.0), 1.0)
             own = np.where(bound, np.ceil(request.milli * ratio) - request.milli, 0.0)
             more = columns.extra[rows]
-        scores = self._scorer.nodes(ctx.cluster, request.amounts, rows, more + own)
+        scores = self._scorer.nodes(ctx.cluster, self._scored(ctx, request), rows, more + own)
         if columns.special or wanted:
             self._score_strict(ctx, rows, np.maximum(columns.policy[rows], wanted), bound, own, scores)
         return scores
+
+    def _scored(self, ctx: CycleContext, request: Request) -> Scored:
+        """The resources that count on whole nodes."""
+        known: Scored | None = ctx.data.get(_SCORED)
+        if known is None:
+            known = ctx.data[_SCORED] = self._scorer.scored(ctx.cluster, request.amounts)
+        return known
 
     def _score_strict(self, ctx: CycleContext, rows: Rows, policy: Any, bound: Any, own: Any, scores: Vector) -> None:
         """Rows under strict policies: the score of the NUMA nodes that the pod would get. Where that is one, columns tell."""

@@ -10,10 +10,10 @@ import numpy as np
 from koord.accounting.resources import ResourceVector, add_into, amplify_value
 from koord.api.names import RESOURCE_CPU
 from roles.scheduler.cluster.cluster import Cluster
-from roles.scheduler.cluster.columns import Vector, constant
+from roles.scheduler.cluster.columns import ONE, Vector
 from roles.scheduler.cluster.vocabulary import CPU
 from roles.scheduler.framework.context import Rows
-from roles.scheduler.plugins.node_resources import is_scalar, left_percent, used_percent
+from roles.scheduler.plugins.node_resources import Scored, added_up, is_scalar, left_percent, scored_of, used_percent
 from roles.scheduler.plugins.numa.args import NumaScoringStrategy
 from roles.scheduler.plugins.numa.facts import Facts
 
@@ -46,31 +46,33 @@ class Scorer:
                 weights += weight
         return total // weights if weights else 0
 
-    def nodes(self, cluster: Cluster, wanted: Mapping[str, int], rows: Rows, more_cpu: Any) -> Vector:
-        """Scores of whole nodes with the pod on them. `more_cpu` is milli-CPU that amplification adds, by row; None for
-        none."""
-        total: Any = None
-        weights: Any = 0.0
-        for name, weight in self.resources(wanted):
-            resource = cluster.vocabulary.resources.intern(name)
+    def scored(self, cluster: Cluster, wanted: Mapping[str, int]) -> Scored:
+        """What counts on whole nodes for a pod with these requests."""
+        found = [(cluster.vocabulary.resources.intern(name), float(wanted.get(name, 0)), float(w)) for name, w in self.resources(wanted)]
+        for resource, _, _ in found:
             cluster.ensure(resource)
-            free, divisor = cluster.free[resource][rows], cluster.divisor[resource][rows]
-            amount: Any = constant(wanted.get(name, 0))
-            if resource == CPU and more_cpu is not None:
-                amount = amount + more_cpu
-            if self.most:
-                part = used_percent(free, amount, cluster.allocatable[resource][rows], divisor)
-            else:
-                part = left_percent(free, amount, divisor)
-            everywhere = cluster.providers[resource] == cluster.live
-            weights = weights + (weight if everywhere else weight * np.isfinite(divisor))
-            if weight != 1:
-                part *= weight
-            total = part if total is None else np.add(total, part, out=total)
-        if total is None:
+        return scored_of(found)
+
+    def nodes(self, cluster: Cluster, scored: Scored, rows: Rows, more_cpu: Any) -> Vector:
+        """Scores of whole nodes with the pod on them. `more_cpu` is milli-CPU that amplification adds, by row; None for none."""
+        resources, amounts, weights, weight = scored
+        if not resources:
             return np.zeros(len(cluster.slots[rows]))
-        np.divide(total, constant(max(weights, 1.0)) if isinstance(weights, (int, float)) else np.maximum(weights, 1.0), out=total)
-        return np.asarray(np.floor(total, out=total))
+        if more_cpu is not None:
+            amounts = amounts + (np.array(resources) == CPU)[:, None] * more_cpu
+        free, divisor = cluster.together("free", resources, rows), cluster.together("divisor", resources, rows)
+        if self.most:
+            part = used_percent(free, amounts, cluster.together("allocatable", resources, rows), divisor)
+        else:
+            part = left_percent(free, amounts, divisor)
+        if not cluster.everywhere(resources):
+            counts = np.isfinite(divisor)
+            weight = np.maximum(np.sum(counts if weights is None else weights * counts, axis=0), ONE)
+        if weights is not None:
+            part *= weights
+        mean = added_up(part)
+        np.divide(mean, weight, out=mean)
+        return np.floor(mean, out=mean)
 
     def numa(
         self, facts: Facts, wanted: Mapping[str, int], shares: Mapping[int, ResourceVector], allocated: Mapping[int, ResourceVector], *,
