@@ -32,7 +32,8 @@ class Action(IntFlag):
     UPDATE_TOLERATIONS = 512
     UPDATE_GATES = 1024
     UPDATE_DECLARED_FEATURES = 2048
-    ALL = 4095
+    UPDATE_GENERATED_CLAIMS = 4096  # of a pod, in its status
+    ALL = 8191
 
 
 class ClusterEvent(NamedTuple):

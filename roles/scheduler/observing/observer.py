@@ -399,11 +399,13 @@ def node_action(old: NodeView, new: NodeView) -> Action:
 
 
 def pod_action(old: PodInfo, new: PodInfo) -> Action:
-    """What changed between two versions of a pod; Action(0) for its status only."""
-    if old.shape is new.shape and old.labels == new.labels:
-        return Action(0)
-    a, b = old.shape, new.shape
+    """What changed between two versions of a pod; Action(0) for its status only, but for the claims that were made for it."""
     action = Action(0)
+    if old.pod.status.resource_claim_statuses != new.pod.status.resource_claim_statuses:
+        action |= Action.UPDATE_GENERATED_CLAIMS
+    if old.shape is new.shape and old.labels == new.labels:
+        return action
+    a, b = old.shape, new.shape
     if old.labels != new.labels:
         action |= Action.UPDATE_LABELS
     if a.tolerations != b.tolerations:

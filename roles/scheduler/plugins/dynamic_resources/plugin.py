@@ -18,7 +18,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.config.args import DynamicResourcesArgs
 from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Feed, PostFilterResult, Rejection
 from roles.scheduler.framework.normalize import Proportional
@@ -91,6 +91,7 @@ class DynamicResources(
             Subscription(DEVICECLASSES.kind, Action.ADD | Action.UPDATE),
             Subscription(NODE, Action.ADD | Action.UPDATE_LABELS),
             Subscription(ASSIGNED_POD, Action.DELETE, _pod_helps),
+            Subscription(UNSCHEDULED_POD, Action.UPDATE_GENERATED_CLAIMS),
         )
 
     # ---------------------------------------------------------------- before the queue
