@@ -30,6 +30,7 @@ from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.observing import Parts, make_kubelet, make_sensing, spawn_reports
 from roles.koordlet.options import Options, host_root, settled
 from roles.koordlet.permissions import unreadable
+from roles.koordlet.qos import carryover
 from roles.koordlet.qos.urgency import RISEN
 from roles.koordlet.report.contention import CONDITIONS, FINDINGS
 from roles.koordlet.sensing.base import Round
@@ -186,6 +187,8 @@ class App:
             fetch=pods.fetch,
         )
         self.acting.start()
+        if options.tsdb_path:
+            carryover.load(self.acting.manager, options.tsdb_path)
         life.spawn(self._flush_audit(stopping), "audit log")
         life.spawn(lambda: self.acting.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
         life.on_stop(self.acting.stop, "acting half")
@@ -206,6 +209,7 @@ class App:
             await kubelet.close()
             if options.tsdb_path:
                 persist.save(self.store, options.tsdb_path, seams.now())
+                carryover.save(self.acting.manager, options.tsdb_path)
 
     def _self_test(self) -> None:
         """Say which of the gates cannot work on this machine: in the log, in a metric, and of what was asked for in the NodeMetric."""

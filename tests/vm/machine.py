@@ -124,7 +124,8 @@ def run(program: Path, directory: Path, seconds: float = 240.0) -> dict[str, Any
     command = ["qemu-system-x86_64", *machine, *boot]
     done = subprocess.run(command, capture_output=True, text=True, timeout=seconds, stdin=subprocess.DEVNULL, check=False)
     for line in done.stdout.splitlines():
-        if line.startswith("RESULT "):
-            result: dict[str, Any] = json.loads(line.removeprefix("RESULT "))
+        _, found, text = line.partition("RESULT ")  # the firmware may have left the cursor in the first line
+        if found:
+            result: dict[str, Any] = json.loads(text)
             return result
     raise AssertionError(f"the guest said nothing: {done.stdout[-1500:]} {done.stderr[-500:]}")

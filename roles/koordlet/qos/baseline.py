@@ -7,6 +7,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 #: A value is out of the ordinary above this share of all values, and then by this much of it or by the signal's floor.
 QUANTILE, SHARE = 0.995, 0.1
@@ -37,6 +38,21 @@ class Baseline:
     experience: float = 0.0
     """Values as far as they say something new: all of them at ten seconds, a tenth of them at one."""
     weights: array[float] = field(default_factory=lambda: array("f", bytes(4 * BUCKETS)))
+
+    def row(self) -> list[Any]:
+        """As plain values, for a file."""
+        return [self.mean, self.variance, self.count, self.at, self.experience, self.weights.tobytes()]
+
+    @classmethod
+    def of(cls, row: Sequence[Any]) -> Baseline:
+        """What :meth:`row` gave. Raises ValueError."""
+        mean, variance, count, at, experience, data = row
+        weights = array("f")
+        weights.frombytes(data)
+        numbers = [float(number) for number in (mean, variance, at, experience)]
+        if len(weights) != BUCKETS or not all(math.isfinite(number) for number in (*numbers, *weights)) or int(count) < 0:
+            raise ValueError("not a baseline")
+        return cls(numbers[0], numbers[1], int(count), numbers[2], numbers[3], weights)
 
     def learned(self, value: float, now: float) -> Baseline:
         """With one more value. The first ones weigh alike, later ones by their age."""

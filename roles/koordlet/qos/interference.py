@@ -12,6 +12,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
+import msgspec
+
 from koord.api.qos import QoSClass
 from koord.api.times import format_time
 from koord.decisions.record import Record, Subject, Term
@@ -32,6 +34,8 @@ LOOK_BACK, LEAST_POINTS, LEAST_CORRELATION = 300.0, 16, 0.6
 #: How long a pod is squeezed before it is asked whether that helped, and the pause when nobody's squeeze did (seconds); to which part of
 #: its value a signal has to fall.
 TRIAL, REST, HELPED = 20.0, 300.0, 0.75
+#: How long what is usual for a workload is known without a pod of it here (seconds), and of how many at most.
+KEPT, MOST_KEPT = 86_400.0, 512
 #: Chance of blaming an innocent pod, of all that are compared.
 FALSE_BLAME = 0.05
 #: Kind of a series and what selects it beside the pod.
@@ -101,6 +105,8 @@ class Watched:
     """uids of those whose squeeze did not help."""
     rest: float = 0.0
     """Until when nobody is tried, after all were (0: not all were)."""
+    young: int = 0
+    """Values left in which a pod that took over its siblings' baseline is not called out, nor teaches what is high: it starts."""
 
     def over(self) -> Watched:
         """Nothing is out of the ordinary any more."""
@@ -126,6 +132,9 @@ class Watched:
         lasting = self.high >= ADAPT_AFTER and at - self.rose >= (ADAPT_AFTER - 1) * APART
         running = (self.high > 0 or self.since > 0) and not lasting
         limit = self.limit if running else self.baseline.limit(floor)
+        if self.young:
+            baseline = self.baseline.learned(value, at) if value <= limit else replace(self.baseline, at=at)
+            return replace(self, baseline=baseline, low=self.low + 1, limit=limit, young=self.young - 1)
         if self.baseline.count < WARM_UP or value <= limit:
             return replace(self, baseline=self.baseline.learned(value, at), high=0, low=self.low + 1, limit=limit)
         teaches = not self.since or not running
@@ -146,6 +155,33 @@ class InterferenceState:
     """Culprits that are squeezed or throttled, by uid."""
     asked: frozenset[str] = frozenset()
     """Culprits that are asked to migrate."""
+    workloads: dict[Key, Baseline] = field(default_factory=dict)
+    """What is usual by workload and signal: a pod begins with its siblings' norm, also after a restart."""
+
+
+def workload_of(pod: PodState) -> str:
+    """Who made the pod, over its revisions; a pod that nobody made stands for itself."""
+    meta = pod.pod.metadata
+    owner = next((o for o in meta.owner_references if o.controller), None)
+    if owner is None:
+        return f"{pod.namespace}/Pod/{pod.name}"
+    revision = pod.labels.get("pod-template-hash", "")
+    return f"{pod.namespace}/{owner.kind}/{owner.name.removesuffix(f'-{revision}') if revision else owner.name}"
+
+
+def _remembered(before: dict[Key, Baseline], pods: Sequence[PodState], watched: dict[Key, Watched]) -> dict[Key, Baseline]:
+    """Of each workload the baseline of its most experienced pod here; those of workloads that are gone for a while, up to a bound."""
+    owners = {pod.uid: workload_of(pod) for pod in pods}
+    now: dict[Key, Baseline] = {}
+    for (uid, signal), one in watched.items():
+        key = (owners.get(uid, ""), signal)
+        known = now.get(key)
+        if key[0] and not one.young and one.baseline.count >= WARM_UP and (known is None or one.baseline.experience > known.experience):
+            now[key] = one.baseline
+    both = {**before, **now}
+    newest = max((baseline.at for baseline in both.values()), default=0.0)
+    left = sorted((key for key in both if both[key].at > newest - KEPT), key=lambda key: both[key].at)[-MOST_KEPT:]
+    return both if len(left) == len(both) else {key: both[key] for key in left}
 
 
 def points(metrics: MetricsReader, signal: Signal, pod: PodState, window: float) -> Series:
@@ -231,6 +267,14 @@ class InterferenceDetection(Strategy[InterferenceState]):
     def evicted(self, state: InterferenceState, now: float) -> InterferenceState:
         return replace(state, cooling_since=now)
 
+    def kept(self, state: InterferenceState) -> bytes:
+        rows = [(*key, *baseline.row()) for key, baseline in state.workloads.items()]
+        return msgspec.msgpack.encode(rows) if rows else b""
+
+    def resumed(self, kept: bytes) -> InterferenceState:
+        rows = msgspec.msgpack.decode(kept, type=list[tuple[str, str, float, float, int, float, float, bytes]])
+        return InterferenceState(workloads={(workload, signal): Baseline.of(row) for workload, signal, *row in rows[:MOST_KEPT]})
+
     def decide(self, snapshot: Snapshot, slo: SLO, state: InterferenceState, now: float) -> Outcome[InterferenceState]:
         found = _Findings(self, snapshot, state, now)
         for pod in snapshot.pods:
@@ -239,7 +283,13 @@ class InterferenceDetection(Strategy[InterferenceState]):
                     found.look(pod, signal)
         done = Measures(snapshot, slo, state.held, state.asked, found.ongoing, now)
         return Outcome(
-            replace(state, watched=found.watched, held=done.held, asked=frozenset(done.asked)),
+            replace(
+                state,
+                watched=found.watched,
+                held=done.held,
+                asked=frozenset(done.asked),
+                workloads=_remembered(state.workloads, snapshot.pods, found.watched),
+            ),
             batches=tuple(b for b in batches(state.held.values(), done.held.values()) if b),
             tasks=tuple(done.tasks(state.cooling_since)),
             records=(*found.records, *done.records),
@@ -265,7 +315,10 @@ class _Findings:
 
     def look(self, pod: PodState, signal: Signal) -> None:
         key = (pod.uid, signal.name)
-        before = self.state.watched.get(key, Watched())
+        before = self.state.watched.get(key)
+        if before is None:
+            siblings = self.state.workloads.get((workload_of(pod), signal.name))
+            before = Watched() if siblings is None else Watched(siblings, young=WARM_UP)
         series = points(self.snapshot.metrics, signal, pod, 3 * max(self.strategy.interval, 20.0))
         if not series.values:
             if before.baseline.count:

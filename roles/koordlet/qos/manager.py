@@ -93,6 +93,27 @@ class QOSManager:
         """Strategies that fell back to observing because old values cannot be put on record."""
         return tuple(name for name, r in self._running.items() if r.held_back)
 
+    def kept(self) -> dict[str, bytes]:
+        """What strategies want to know again after a restart, by name. One that fails keeps nothing."""
+        out: dict[str, bytes] = {}
+        for running in self._running.values():
+            try:
+                if kept := running.strategy.kept(running.state):
+                    out[running.name] = bytes(kept)
+            except (Exception, SystemExit):
+                log.exception("strategy %s failed when it was asked what to keep", running.name)
+        return out
+
+    def resume(self, kept: Mapping[str, bytes]) -> None:
+        """Hand strategies what they kept, before the first tick. What one cannot use is ignored."""
+        for name, data in kept.items():
+            running = self._running.get(name)
+            try:
+                if running is not None:
+                    running.state = running.strategy.resumed(data)
+            except (Exception, SystemExit) as error:
+                log.warning("strategy %s cannot use what it kept: %s", name, error)
+
     def tick(self, snapshot: Snapshot, mono: float) -> None:
         """Run what is due at this moment. Without a NodeSLO, a Node or a pod list nothing is decided."""
         if snapshot.slo is None or not snapshot.pods_synced:

@@ -99,3 +99,11 @@ class Strategy(ABC, Generic[S]):
     def evicted(self, state: S, now: float) -> S:
         """The state after a run of this strategy's tasks that evicted something new (a cool-down starts)."""
         return state
+
+    def kept(self, state: S) -> bytes:
+        """What is to be known again after a restart; empty: nothing."""
+        return b""
+
+    def resumed(self, kept: bytes) -> S:
+        """The state before the first decision of a process that was handed what another one kept. Raises ValueError."""
+        return self.initial()

@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import math
 import random
+from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kinds import EVENTS
+from koord.api.objects_meta import OwnerReference
 from roles.koordlet.acting import modes
 from roles.koordlet.actuation.executor import Mode
 from roles.koordlet.options import Options
-from roles.koordlet.qos import interference
+from roles.koordlet.qos import carryover, interference
 from roles.koordlet.qos.baseline import Baseline, aligned, covariance
 from roles.koordlet.qos.interference import IN_A_ROW, InterferenceDetection, Watched
 from roles.koordlet.store import kinds
@@ -354,12 +358,14 @@ def test_from_network_counters_to_a_word_in_the_nodemetric(tmp_path, monkeypatch
                 await asyncio.sleep(8)
                 assert "koordlet_interference{" not in app.metrics.internal_text()
                 level[:] = [900, 200_000_000]
-                await until(lambda: 'signal="retransmits"' in app.metrics.internal_text(), "the gauge", 20)
+                # on a busy machine the first samples may not be enough to name anybody
+                named = ('signal="retransmits"', 'antagonist="default/copier"')
+                await until(lambda: all(label in app.metrics.internal_text() for label in named), "the gauge", 20)
             finally:
                 ended.set()
                 await living
             (record, *_) = [r for r in app.recorder.ring.find("Pod", "default", "web") if r.rule == "InterferenceDetection"]
-            assert (record.verdict, record.numbers["antagonist"]) == ("Interfered", "default/copier")
+            assert (record.verdict, record.numbers["signal"]) == ("Interfered", "retransmits")
             assert not await c.evicted("copier")
 
     run(tmp_path, story)
@@ -413,3 +419,53 @@ def test_a_rise_is_named_within_five_seconds_of_samples_every_second(world) -> N
     (record,) = outcome.records
     assert (record.verdict, record.numbers["antagonist"]) == ("Interfered", "default/miner")
     assert second - rose < 5
+
+
+def test_a_pod_begins_with_the_norm_of_its_siblings_also_after_a_restart(world, gates) -> None:
+    """A service that waits 40 % by nature is usual in its next pod, too; what is not usual is called out after five minutes."""
+
+    def strategy() -> InterferenceDetection:
+        return InterferenceDetection(Options(), gates("InterferenceDetection"))
+
+    def lived(pod: Any, state: Any, values: list[float]) -> tuple[Any, list[str]]:
+        verdicts = []
+        for value in values:
+            world.now += STEP
+            world.sample(kinds.POD_PSI, value, pod.uid, "cpu", "10", "some")
+            outcome = world.decide(one, state)
+            state = outcome.state
+            verdicts += [r.verdict for r in outcome.records]
+        return state, verdicts
+
+    owner = OwnerReference(kind="ReplicaSet", name="web-7d9", controller=True)
+    one, rng = strategy(), random.Random(2)
+    first = world.pod("web-1", qos="LS")
+    meta = msgspec.structs.replace(first.pod.metadata, owner_references=(owner,))
+    first = dataclasses.replace(first, pod=msgspec.structs.replace(first.pod, metadata=meta), labels={"pod-template-hash": "7d9"})
+    world.pods[:] = [first]
+    state, verdicts = lived(first, one.initial(), [40 * rng.uniform(0.8, 1.2) for _ in range(1500)])
+    assert verdicts == []
+    kept, one = one.kept(state), strategy()
+    state = one.resumed(kept)
+    meta = msgspec.structs.replace(meta, owner_references=(msgspec.structs.replace(owner, name="web-55f"),))
+    second = dataclasses.replace(
+        first, uid="uid-web-2", name="web-2", pod=msgspec.structs.replace(first.pod, metadata=meta), labels={"pod-template-hash": "55f"}
+    )
+    world.pods[:] = [second]
+    starting = [90.0] * 10
+    state, verdicts = lived(second, state, [*starting, *(40 * rng.uniform(0.8, 1.2) for _ in range(30)), *[70.0] * IN_A_ROW])
+    assert verdicts == ["Interfered"]
+    with pytest.raises(ValueError, match="not a baseline"):
+        one.resumed(msgspec.msgpack.encode([("d/Pod/x", "cpu", 1.0, 1.0, 3, 0.0, 1.0, b"\0\0\0\0")]))
+
+
+def test_what_strategies_learned_survives_the_agent_and_a_damaged_file(world, strategy, tmp_path, caplog) -> None:
+    manager = SimpleNamespace(kept=lambda: {"InterferenceDetection": b"x"}, resumed=[])
+    manager.resume = manager.resumed.append
+    carryover.load(manager, str(tmp_path))
+    carryover.save(manager, str(tmp_path))
+    carryover.load(manager, str(tmp_path))
+    (tmp_path / carryover.FILE).write_bytes(b"\xc1")
+    carryover.load(manager, str(tmp_path))
+    assert manager.resumed == [{"InterferenceDetection": b"x"}]
+    assert "cannot be used and is ignored" in caplog.text
