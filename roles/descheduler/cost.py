@@ -5,7 +5,7 @@ from __future__ import annotations
 from math import log2
 
 from koord.api import names
-from koord.api.gangs import gang_name
+from koord.api.gangs import gang_id
 from koord.api.objects import Pod
 from koord.api.times import TimeError, parse_time
 
@@ -33,7 +33,7 @@ def runs_to_its_end(pod: Pod) -> bool:
     """Whether the pod is a part of work that begins anew when it leaves: of a Job, of a gang, or one that says when it was last saved."""
     owner, annotations = pod.metadata.controller, pod.metadata.annotations
     of_a_job = owner is not None and owner.kind == "Job"
-    return of_a_job or names.ANNOTATION_LAST_CHECKPOINT in annotations or bool(gang_name(pod.metadata.labels, annotations))
+    return of_a_job or names.ANNOTATION_LAST_CHECKPOINT in annotations or bool(gang_id(pod))
 
 
 def lost(pod: Pod, now: float) -> float:

@@ -1,17 +1,19 @@
 """Gangs as units: a gang that runs with its minimum loses nobody (SCH-GANG-01, DS-ARB-02).
 
-Members beyond the minimum may leave one by one. Who was asked to leave counts as gone at once, whatever the caches still show.
+Members beyond the minimum may leave one by one, unless the group is only disrupted as one.
+Who was asked to leave counts as gone at once, whatever the caches still show.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from koord.api import kinds, names
-from koord.api.gangs import gang_minimum, gang_name
-from koord.api.objects import Pod, PodGroup
+from koord.api.gangs import gang_id, gang_minimum, gang_name
+from koord.api.objects import Pod, PodGroup, SchedulingPodGroup, SchedulingWorkload
+from koord.api.objects_scheduling import GroupPolicy
 from koord.kube.informers import Informer, InformerFactory
 from roles.descheduler.picture import FINISHED
 
@@ -20,19 +22,17 @@ log = logging.getLogger(__name__)
 PATIENCE = 5.0  # seconds
 
 
-def gang_key(pod: Pod) -> str:
-    """`namespace/name` of the pod's gang, "" for a pod without one."""
-    name = gang_name(pod.metadata.labels, pod.metadata.annotations)
-    return f"{pod.metadata.namespace}/{name}" if name else ""
-
-
 class Gangs:
-    """Gangs by their members in the cache of pods, and their PodGroups."""
+    """Gangs by their members in the cache of pods, and what says how many they need: PodGroups of koord, PodGroups of Kubernetes in
+    either version, Workloads of 1.35."""
 
     def __init__(self, informers: InformerFactory, pods: Informer[Pod]) -> None:
         self._pods = pods
-        self._pods.index("gang", lambda pod: gang_key(pod) or None)
+        self._pods.index("gang", lambda pod: gang_id(pod) or None)
         self._groups = informers.informer(kinds.PODGROUPS, PodGroup, optional=True)
+        versions = (kinds.SCHEDULING_PODGROUPS, kinds.SCHEDULING_PODGROUPS_V1ALPHA2)
+        self._native = [informers.informer(kind, SchedulingPodGroup, optional=True) for kind in versions]
+        self._workloads = informers.informer(kinds.SCHEDULING_WORKLOADS_V1ALPHA1, SchedulingWorkload, optional=True)
         self._gone: set[str] = set()  # uids of members whose eviction was accepted, for as long as the cache shows them alive
         self._assumed: dict[str, Pod] = {}  # members that would have left, in a dry run
         self._waited = False
@@ -42,10 +42,12 @@ class Gangs:
         """Why the pod's gang cannot do without it, "" when it can, or there is none. `leaves` says of a member that it is on its way out.
 
         A gang whose minimum is not known loses nobody; a pod that has ended, or never ran, is no loss."""
-        key = gang_key(pod)
+        key = gang_id(pod)
         if not key or not _runs(pod):
             return ""
-        minimum = self._minimum(pod, key)
+        minimum, as_one = self._minimum(pod, key)
+        if as_one:
+            return f"its gang {key} is disrupted as one, and nobody leaves it alone"
         if minimum is None:
             return f"the minimum of its gang {key} is not known"
         there = sum(
@@ -56,16 +58,16 @@ class Gangs:
         return f"its gang {key} would have {there} of the {minimum} members that it needs" if there < minimum else ""
 
     async def wait_synced(self) -> None:
-        """Wait for the first list of PodGroups, but only a moment: where they may not be read, their members stay, and nobody else."""
+        """Wait for the first lists of what describes gangs, but only a moment: where it may not be read, members stay, and nobody else."""
         if self._waited:
             return
         self._waited = True
-        try:
-            await asyncio.wait_for(self._groups.wait_synced(), PATIENCE)
-        except TimeoutError:
-            log.warning(
-                "PodGroups cannot be listed (is list and watch of podgroups.scheduling.sigs.k8s.io allowed?): members are not moved"
-            )
+        native = [*(each.wait_synced() for each in self._native), self._workloads.wait_synced()]
+        done = await asyncio.gather(*(_in_time(each) for each in (self._groups.wait_synced(), *native)))
+        groups = ["scheduling.sigs.k8s.io", *("scheduling.k8s.io" for _ in native)]
+        for group in sorted({group for group, synced in zip(groups, done, strict=True) if not synced}):
+            what = "podgroups" if group.startswith("scheduling.sigs") else "podgroups and workloads"
+            log.warning("gangs of %s cannot be listed (is list and watch of %s allowed?): their members are not moved", group, what)
 
     def assume(self, pod: Pod) -> Callable[[], None]:
         """Count the pod as gone until the next round, or until what is returned is called."""
@@ -82,19 +84,51 @@ class Gangs:
 
     def left(self, pod: Pod) -> None:
         """The pod was told to leave."""
-        if gang_key(pod):
+        if gang_id(pod):
             self._gone.add(pod.metadata.uid)
 
     def _going(self, pod: Pod) -> bool:
         return pod.metadata.uid in self._gone or pod.metadata.uid in self._assumed
 
-    def _minimum(self, pod: Pod, key: str) -> int | None:
+    def _minimum(self, pod: Pod, key: str) -> tuple[int | None, bool]:
+        """How many members the gang needs, None when nothing tells; and whether its members are only disrupted together."""
+        labels, annotations = pod.metadata.labels, pod.metadata.annotations
+        if not gang_name(labels, annotations):
+            return self._native_minimum(pod)
         group = self._groups.get(key)
         if group is not None:
-            return max(group.spec.min_member, 0)
-        if names.LABEL_POD_GROUP in pod.metadata.labels:
-            return None  # only its PodGroup could tell, which is gone or may not be read
-        return gang_minimum(pod.metadata.labels, pod.metadata.annotations)
+            return max(group.spec.min_member, 0), False
+        if names.LABEL_POD_GROUP in labels:
+            return None, False  # only its PodGroup could tell, which is gone or may not be read
+        return gang_minimum(labels, annotations), False
+
+    def _native_minimum(self, pod: Pod) -> tuple[int | None, bool]:
+        namespace, spec = pod.metadata.namespace, pod.spec
+        if spec.scheduling_group is not None and spec.scheduling_group.pod_group_name:
+            name = f"{namespace}/{spec.scheduling_group.pod_group_name}"
+            group = next((found for each in self._native if (found := each.get(name)) is not None), None)
+            return (None, False) if group is None else (_needed(group.spec.scheduling_policy), group.spec.disrupted_as_one)
+        reference = spec.workload_ref
+        workload = self._workloads.get(f"{namespace}/{reference.name}") if reference is not None else None
+        if reference is None or workload is None:
+            return None, False
+        policy = next((each.policy for each in workload.spec.pod_groups if each.name == reference.pod_group), None)
+        return (None if policy is None else _needed(policy)), False
+
+
+def _needed(policy: GroupPolicy) -> int | None:
+    """How many pods of a group have to run together; None for a policy that is not known."""
+    if policy.gang is not None:
+        return max(policy.gang.min_count, 0)
+    return 0 if policy.basic is not None else None
+
+
+async def _in_time(synced: Awaitable[object]) -> bool:
+    try:
+        await asyncio.wait_for(synced, PATIENCE)
+    except TimeoutError:
+        return False
+    return True
 
 
 def _runs(pod: Pod) -> bool:

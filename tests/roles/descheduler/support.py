@@ -105,7 +105,8 @@ async def put(client: Any, *objects: Obj) -> None:
         obj = copy.deepcopy(given)
         if OWNER in (obj["metadata"].get("ownerReferences") or ()):
             obj["metadata"]["ownerReferences"] = [{**OWNER, "uid": await _replicaset(client, obj["metadata"].get("namespace", "default"))}]
-        kind = kinds.BY_KIND[obj["kind"]]
+        native = kinds.SCHEDULING_PODGROUPS
+        kind = native if obj.get("apiVersion") == native.api_version else kinds.BY_KIND[obj["kind"]]
         status = obj.pop("status", None)
         namespace = obj["metadata"].get("namespace")
         await client.create(kind, {"apiVersion": kind.api_version, **obj}, namespace)
@@ -200,12 +201,20 @@ async def descheduling(objects: Iterable[Obj], text: str, gates: dict[str, bool]
                 await informers.stop()
 
 
-def after_rounds(objects: Iterable[Obj], text: str, rounds: float = 1) -> Outcome:
-    """Run so many rounds; what is left and what was recorded."""
+def after_rounds(objects: Iterable[Obj], text: str, rounds: float = 1, at_most: int | None = None) -> Outcome:
+    """Run so many rounds, as many as it takes until no more than `at_most` pods are left, and as many again; what is left and what was
+    recorded."""
 
     async def scenario() -> Outcome:
         async with descheduling(objects, text) as running:
             await running.wait_rounds(rounds)
+            if at_most is not None:
+
+                async def few() -> bool:
+                    return len(await running.pods()) <= at_most
+
+                await eventually(few)
+                await running.wait_rounds(running.rounds() + rounds)
             return Outcome(await running.pods(), running)
 
     return asyncio.run(scenario())

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from koord.api import names
+from koord.api import kinds, names
 from koord.api.objects import Pod, convert
 from koord.api.times import format_time
 from roles.descheduler.cost import lost, restart_cost
@@ -38,13 +38,16 @@ def members(count: int, **meta: Any) -> list[Obj]:
     return [pod(f"m{number}", "n1" if number % 2 else "n2", meta=meta) for number in range(count)]
 
 
-def left(objects: list[Obj], door: str, *, rounds: float = 3, **top: Any) -> set[str]:
+def left(objects: list[Obj], door: str, *, rounds: float = 3, at_most: int | None = None, **top: Any) -> set[str]:
     """The pods that are left after rounds in which every pod is asked to leave."""
     text = configuration(
         {"deschedule": ["RemovePodsViolatingNodeTaints"]}, {"MigrationController": FREE}, deschedulingInterval="100ms", **top
     )
     done = after_rounds(
-        [node("n1", taints=TAINTS), node("n2", taints=TAINTS), *objects], text.replace("name: DefaultEvictor", f"name: {door}"), rounds
+        [node("n1", taints=TAINTS), node("n2", taints=TAINTS), *objects],
+        text.replace("name: DefaultEvictor", f"name: {door}"),
+        rounds,
+        at_most,
     )
     if top.get("dryRun"):
         return {each["metadata"]["name"] for each in objects if each["kind"] == "Pod"} - set(done.subjects("WouldEvict"))
@@ -57,7 +60,13 @@ def left(objects: list[Obj], door: str, *, rounds: float = 3, **top: Any) -> set
 @pytest.mark.parametrize("door", DOORS)
 def test_a_gang_keeps_its_minimum_also_within_one_round(door: str, dry_run: bool) -> None:
     group = {"kind": "PodGroup", "metadata": {"name": "g", "namespace": "default"}, "spec": {"minMember": 3}}
-    found = left([group, *members(5, labels={names.LABEL_POD_GROUP: "g"})], door, rounds=1 if dry_run else 3, dryRun=dry_run)
+    found = left(
+        [group, *members(5, labels={names.LABEL_POD_GROUP: "g"})],
+        door,
+        rounds=1 if dry_run else 3,
+        at_most=None if dry_run else 3,
+        dryRun=dry_run,
+    )
     assert len(found) == 3
 
 
@@ -74,6 +83,34 @@ def test_a_gang_keeps_its_minimum_also_within_one_round(door: str, dry_run: bool
 )
 def test_gangs_that_pods_describe_keep_their_minimum_and_unknown_ones_everybody(meta: Obj, count: int) -> None:
     assert len(left(members(4, **meta), "DefaultEvictor")) == count
+
+
+GANG = {"gang": {"minCount": 3}}
+
+
+@pytest.mark.feature("DS-ARB-02")
+@pytest.mark.feature("DS-K8S-11")
+@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize(
+    ("spec", "counts"),
+    [
+        ({"schedulingPolicy": GANG}, [3]),
+        ({"schedulingPolicy": GANG, "disruptionMode": {"all": {}}}, [5]),  # together or not at all
+        ({"schedulingPolicy": {"basic": {}}}, [0, 1, 2, 3, 4]),  # limits of migrations keep some
+        (None, [5]),  # nothing tells how many it needs
+    ],
+)
+def test_a_pod_group_of_kubernetes_keeps_its_minimum(door: str, spec: Obj | None, counts: list[int]) -> None:
+    group = {
+        "apiVersion": kinds.SCHEDULING_PODGROUPS.api_version,
+        "kind": "PodGroup",
+        "metadata": {"name": "g", "namespace": "default"},
+        "spec": spec,
+    }
+    objects = members(5)
+    for each in objects:
+        each["spec"]["schedulingGroup"] = {"podGroupName": "g"}
+    assert len(left(([group] if spec is not None else []) + objects, door, at_most=counts[-1])) in counts
 
 
 @pytest.mark.feature("DS-FLT-01")

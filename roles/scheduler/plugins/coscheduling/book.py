@@ -10,6 +10,7 @@ from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
 
 from koord.api import names
+from koord.api.gangs import GROUP
 from koord.api.objects import PodGroup, SchedulingPodGroup
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -17,7 +18,6 @@ from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 from roles.scheduler.plugins.coscheduling.round import Round
 from roles.scheduler.plugins.coscheduling.spec import (
     FROM_POD,
-    GROUP,
     Defaults,
     GangSpec,
     Whole,

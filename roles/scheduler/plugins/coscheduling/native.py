@@ -10,11 +10,12 @@ from collections.abc import Iterator
 from msgspec.structs import replace
 
 from koord.api import names
+from koord.api.gangs import WORKLOAD, group_id
 from koord.api.kinds import SCHEDULING_PODGROUPS, SCHEDULING_PODGROUPS_V1ALPHA2
 from koord.api.objects import SchedulingPodGroup, SchedulingWorkload
 from koord.api.objects_scheduling import GroupPolicy
 from roles.scheduler.plugins.coscheduling.book import Gang, GangBook
-from roles.scheduler.plugins.coscheduling.spec import WORKLOAD, GangSpec, Whole, group_id
+from roles.scheduler.plugins.coscheduling.spec import GangSpec, Whole
 
 FROM_GROUP = "PodGroup"
 FROM_WORKLOAD = "Workload"

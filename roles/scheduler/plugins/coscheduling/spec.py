@@ -14,6 +14,7 @@ from koord.api.annotations import (
     parse_gang_groups,
     parse_gang_network_topology_spec,
 )
+from koord.api.gangs import gang_id as gang_id_of
 from koord.api.gangs import gang_name as gang_name_of
 from koord.api.objects import PodGroup
 from koord.api.times import parse_duration
@@ -85,29 +86,9 @@ def gang_name(pod: PodInfo) -> str:
     return gang_name_of(pod.labels, pod.pod.metadata.annotations or {})
 
 
-# No name of an object has a colon: gangs of these are never those of others.
-GROUP = "podgroup:"
-WORKLOAD = "workload:"
-
-
-def group_id(namespace: str, name: str) -> str:
-    """The id of the gang of a PodGroup of scheduling.k8s.io."""
-    return f"{namespace}/{GROUP}{name}"
-
-
 def gang_id(pod: PodInfo) -> str:
-    """The id of a pod's gang, "" for a pod without one: `namespace/name` of koord's own, else that of the pod's schedulingGroup or
-    workloadRef."""
-    name = gang_name(pod)
-    if name:
-        return f"{pod.namespace}/{name}"
-    spec = pod.pod.spec
-    if spec.scheduling_group is not None and spec.scheduling_group.pod_group_name:
-        return group_id(pod.namespace, spec.scheduling_group.pod_group_name)
-    workload = spec.workload_ref
-    if workload is not None and workload.name:
-        return f"{pod.namespace}/{WORKLOAD}{workload.name}:{workload.pod_group}:{workload.pod_group_replica_key}"
-    return ""
+    """The id of a pod's gang, "" for a pod without one."""
+    return gang_id_of(pod.pod)
 
 
 def needs_pod_group(pod: PodInfo) -> bool:
