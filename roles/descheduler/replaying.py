@@ -92,9 +92,9 @@ class Decoder:
                 self._gone(ref)
             case ["o", ref, order]:
                 self._orders[ref] = order
-            case ["r", now, extra, answers, readings, checks, waiting]:
+            case ["r", now, extra, answers, readings, checks, *more]:
                 made = self._round(now, extra, answers, readings, checks)
-                made.waiting = [self._made[ref] for ref in waiting]
+                made.waiting = [self._made[ref] for ref in (more[0] if more else ())]
                 return made
             case _:
                 raise ValueError(f"{line[0] if line else line!r} is not known")
