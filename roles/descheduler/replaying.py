@@ -1,7 +1,7 @@
 """The descheduler's rounds made again from its replay log, by the configuration of then or another (BEY-REPLAY-01).
 
-Filters and the API server answer as they did then. Of pods about which nobody asked then, DefaultEvictor is asked on the picture; others
-let them go.
+Filters and the API server answer as they did then. Pods about which nobody asked then are judged by the arguments of DefaultEvictor and
+MigrationController, without limits and budgets.
 """
 
 from __future__ import annotations
@@ -17,12 +17,13 @@ from koord.decisions.deltas import applied, leaf_applied
 from koord.decisions.replayfile import FORMAT
 from roles.descheduler.build import Options, rounds_with
 from roles.descheduler.config import parse_data
+from roles.descheduler.evictability import evictability
 from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictResult, NoController
 from roles.descheduler.framework.round import Outcome, Rounds
 from roles.descheduler.journal import METRIC, NODE, POD, check_of
+from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.picture import NodeView, Pictures, Vector
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
-from roles.descheduler.plugins.defaultevictor.plugin import DefaultEvictor
 from roles.descheduler.plugins.defaultevictor.protections import Protections, Surroundings
 from roles.descheduler.usage import Reading
 
@@ -91,9 +92,9 @@ class Decoder:
                 self._gone(ref)
             case ["o", ref, order]:
                 self._orders[ref] = order
-            case ["r", now, extra, answers, readings, checks, waiting]:
+            case ["r", now, extra, answers, readings, checks, *more]:
                 made = self._round(now, extra, answers, readings, checks)
-                made.waiting = [self._made[ref] for ref in waiting]
+                made.waiting = [self._made[ref] for ref in (more[0] if more else ())]
                 return made
             case _:
                 raise ValueError(f"{line[0] if line else line!r} is not known")
@@ -158,18 +159,18 @@ class Rerun:
         self._pictures = Pictures(lambda pod: pod.metadata.uid in self._leaving, lambda pod: pod.metadata.uid in self._accepted)
 
     def _door(self, profile: str, name: str, args: Any) -> Evicting:
-        made = _Door(name, args if name == DefaultEvictor.name else None)
+        made = _Door(name, args)
         self._doors.append(made)
         return made
 
-    async def make(self, made: Round) -> Outcome:
-        """A round again."""
+    async def make(self, made: Round, acting: Then | None = None) -> Outcome:
+        """A round again; `acting` answers in place of the log."""
         self._pictures.begin()
         views = [view for one in made.seen if (view := self._view(one, made.now)) is not None]
         around = _Around(made)
         for door in self._doors:
             door.around = around.surroundings
-        then = Then(made.answers)
+        then = acting or Then(made.answers)
         return await self._rounds.run(views, made.now, then, made.readings, made.waiting, then)
 
     def _view(self, one: Seen, now: float) -> NodeView | None:
@@ -192,7 +193,7 @@ class Then:
     """Answers and acts as it was then."""
 
     def __init__(self, answers: Mapping[Key, list[Any]]) -> None:
-        self._answers = answers
+        self._answers: Mapping[Key, list[Any]] = answers
         self._asked: dict[Key, int] = {}
 
     def ask(self, profile: str, what: str, about: str, find: Callable[[], T]) -> T:
@@ -252,19 +253,24 @@ class _Around:
 class _Door(NoController):
     """A filter about whose answers nothing is told: those of the log stand before it."""
 
-    def __init__(self, name: str, args: DefaultEvictorArgs | None) -> None:
+    def __init__(self, name: str, args: Any) -> None:
         self.name = name
-        self._protections = Protections(args) if args is not None else None
+        self._protections = Protections(args) if isinstance(args, DefaultEvictorArgs) else None
+        known = isinstance(args, MigrationControllerArgs)
+        self._evictable = evictability(args.effective(), self._priority) if known else None
         self.around: Surroundings | None = None
+
+    def _priority(self, name: str) -> int | None:
+        return self.around.priority_of_class(name) if self.around is not None else None
 
     async def prepare(self, pods: Iterable[Pod]) -> None:
         """Nothing to fetch."""
 
     def filter(self, pod: Pod) -> str:
-        """DefaultEvictor's word; others let the pod go."""
-        if self._protections is None or self.around is None:
-            return ""
-        return self._protections.refuse(pod, self.around)
+        """What the plugin's arguments say of the pod as it is; limits and budgets are not asked."""
+        if self._protections is not None and self.around is not None:
+            return self._protections.refuse(pod, self.around)
+        return self._evictable(pod) if self._evictable is not None else ""
 
     async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
         """Never asked: `Then` answers."""

@@ -16,6 +16,8 @@ from koord.config.model import ConfigModel
 from koord.config.positions import Positions
 from koord.process.errors import ConfigurationError
 
+LEVELS = ("Guaranteed", "Burstable", "BestEffort")
+
 
 class Given(ConfigModel):
     """The cluster. `objects` are whole objects, `files` paths beside the file of the case."""
@@ -25,6 +27,18 @@ class Given(ConfigModel):
     scheduler_config: str = ""
     """KubeSchedulerConfiguration: a path; the installed one if it is empty."""
     feature_gates: str = ""
+    """The scheduler's."""
+    agent_feature_gates: str = ""
+    """koordlet's: `BEMemoryEvict=true`, say."""
+
+
+class Faults(ConfigModel):
+    """What fails. Names of nodes."""
+
+    down: list[str] = Field(default_factory=list)
+    """Nodes that are not heard of any more."""
+    silent: list[str] = Field(default_factory=list)
+    """Nodes whose koordlet does not report any more."""
 
 
 class When(ConfigModel):
@@ -36,6 +50,11 @@ class When(ConfigModel):
     more: list[str] = Field(default_factory=list)
     fewer: list[str] = Field(default_factory=list)
     usage: float = Field(1.0, ge=0, le=100)
+    after: str = "0s"
+    """How long nobody has reported since (`20m`)."""
+    pressure: dict[str, dict[str, str | int]] = Field(default_factory=dict)
+    """What nodes use, by name and resource: an amount, or a share of what they have (`95%`)."""
+    faults: Faults = Field(default_factory=Faults)
 
 
 class Placed(ConfigModel):
@@ -73,6 +92,25 @@ class SuppressedTo(ConfigModel):
     to: str | int
 
 
+class Files(ConfigModel):
+    """Cgroup files that koordlet writes, as cgroup v1 spells them (`cpu.shares: 2048`): of a pod, of one of its containers, or of a
+    node's level of Kubernetes QoS (Guaranteed, Burstable or BestEffort)."""
+
+    pod: str = ""
+    container: str = ""
+    node: str = ""
+    level: str = ""
+    values: dict[str, str | int]
+
+    @model_validator(mode="after")
+    def _whose(self) -> Files:
+        if bool(self.pod) == bool(self.node) or bool(self.node) != bool(self.level) or (self.container and not self.pod):
+            raise ValueError("must name a pod (and a container), or a node and a level")
+        if self.level and self.level not in LEVELS:
+            raise ValueError(f"level must be one of {', '.join(LEVELS)}")
+        return self
+
+
 class Expectation(ConfigModel):
     """One of them."""
 
@@ -90,6 +128,9 @@ class Expectation(ConfigModel):
     suppressed: SuppressedTo | None = None
     unsuppressed: list[str] | None = None
     """Nodes on which best-effort pods get what they want."""
+    evicted: list[str] | None = None
+    """Pods that koordlet evicts."""
+    files: Files | None = None
 
     @model_validator(mode="after")
     def _one(self) -> Expectation:
@@ -158,6 +199,11 @@ def load(path: Path) -> Loaded:
     if wrong := mistakes(data):
         raise ConfigurationError("\n".join(f"{path}:{places.of(each.path).line}: {each}" for each in wrong))
     return Loaded(path, CaseFile.model_validate(data), places)
+
+
+def schema() -> dict[str, Any]:
+    """The JSON schema of a file (draft 2020-12)."""
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **CaseFile.model_json_schema(by_alias=True)}
 
 
 def mistakes(data: Any) -> list[ConfigError]:

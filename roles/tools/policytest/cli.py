@@ -7,6 +7,7 @@ import sys
 from pathlib import Path
 
 import click
+import orjson
 
 from koord import seams
 from koord.process.errors import ConfigurationError
@@ -19,14 +20,20 @@ _LOOK = 0.5  # seconds between two looks at the files that are watched
 
 
 @click.command("test", cls=GoCommand)
-@click.argument("files", nargs=-1, required=True)
+@click.argument("files", nargs=-1)
+@bool_option("--schema", default=False, help="Print the JSON schema of such files, for editors, and end.")
 @click.option("--junit", type=click.Path(path_type=Path), help="Write the results to this file as JUnit XML, too.")
 @bool_option("--watch", default=False, help="Run again whenever one of the files changes.")
-def command(files: tuple[str, ...], junit: Path | None, watch: bool) -> None:
+def command(files: tuple[str, ...], schema: bool, junit: Path | None, watch: bool) -> None:
     """Run cases: given a cluster, when this happens, then that must come of it.
 
     FILES are YAML; of folders the files that end with _test.yaml. Ends with 1 if an expectation was not met.
     """
+    if schema:
+        click.echo(orjson.dumps(cases.schema(), option=orjson.OPT_INDENT_2).decode())
+        return
+    if not files:
+        raise FlagError("give files or folders with cases", click.get_current_context())
     if not watch:
         results = _run(files)
         if junit is not None:

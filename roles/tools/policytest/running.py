@@ -11,6 +11,7 @@ from koord import seams
 from koord.accounting.resources import format_value, parse_quantity
 from koord.api.quantity import QuantityError
 from koord.api.times import format_time
+from koord.config.durations import parse_duration
 from koord.process.errors import ConfigurationError
 from roles.scheduler.whatif import Scheduler
 from roles.tools.policytest.cases import Case, Expectation, Given, Loaded
@@ -74,12 +75,19 @@ class Runner:
             changes.counts(when.more, f"{where}: more"),
             changes.counts(when.fewer, f"{where}: fewer"),
             when.usage,
+            tuple(when.faults.down),
+            tuple(when.faults.silent),
+            tuple((node, {name: str(amount) for name, amount in wanted.items()}) for node, wanted in when.pressure.items()),
         )
-        now = taken_at(picture, 0.0)
+        try:
+            now = taken_at(picture, 0.0) + parse_duration(when.after)
+        except ValueError as error:
+            raise ConfigurationError(f"{where}: after: {error}") from error
+        agent_gates = case.given.agent_feature_gates or shared.agent_feature_gates
         config = case.given.scheduler_config or shared.scheduler_config
         gates = case.given.feature_gates or shared.feature_gates
         try:
-            simulator = Simulator(self._scheduler(path, config, gates), now=now)
+            simulator = Simulator(self._scheduler(path, config, gates), now=now, agent_gates=agent_gates)
             return simulator.ask(picture, changes.apply(picture, wanted, format_time(now)), helping=False)
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: {error}") from error
@@ -164,7 +172,7 @@ def _offers(wanted: Any, answer: Answer) -> tuple[str, str] | None:
 
 
 def _fits(wanted: bool, answer: Answer) -> tuple[str, str] | None:
-    stuck = [*(fate.pod for fate in answer.pending if not fate.waited), *answer.refused, *answer.lost]
+    stuck = [*(fate.pod for fate in answer.pending if not fate.waited), *answer.refused, *answer.lost, *answer.worse]
     found = f"these do not: {', '.join(stuck)}" if stuck else "everybody has a node"
     return None if wanted == answer.fits else ("that everything fits" if wanted else "that not everything fits", found)
 
@@ -190,6 +198,20 @@ def _unsuppressed(wanted: list[str], answer: Answer) -> tuple[str, str] | None:
     return (f"best-effort pods not suppressed on {', '.join(wanted)}", f"they are on {', '.join(found)}") if found else None
 
 
+def _files(wanted: Any, answer: Answer) -> tuple[str, str] | None:
+    whose = " ".join(filter(None, (wanted.pod, wanted.container, wanted.node, wanted.level)))
+    node = wanted.node or answer.node_of(wanted.pod)
+    agent = answer.agents(node) if node else None
+    if agent is None:
+        return f"files of {whose}", answer.told(wanted.pod) if wanted.pod else "there is no such node"
+    found = agent.files(wanted.pod, wanted.container, wanted.level)
+    for name, value in wanted.values.items():
+        if found.get(name) != str(value):
+            others = ", ".join(f"{each} {found[each]}" for each in sorted(found)) or "nothing"
+            return f"{whose} with {name} {value}", f"it is {found[name]}" if name in found else f"it is left alone; written: {others}"
+    return None
+
+
 _CHECKS: dict[str, Any] = {
     "placed": _placed,
     "pending": _pending,
@@ -202,5 +224,7 @@ _CHECKS: dict[str, Any] = {
     "hot": lambda wanted, answer: _names("hot nodes", wanted, [name for name, _, _ in answer.hot]),
     "suppressed": _suppressed,
     "unsuppressed": _unsuppressed,
+    "evicted": lambda wanted, answer: _names("evicted", wanted, [each.pod for each in answer.evicted]),
+    "files": _files,
     "free": lambda wanted, answer: _names("free nodes", wanted, answer.free),
 }

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
+
+import msgspec
 
 from koord.accounting.pods import pod_requests
 from koord.accounting.resources import ResourceVector, add_into, parse
 from koord.api import kinds, names
 from koord.api.objects import Namespace, Node, NodeMetric, Pod, convert
+from roles.descheduler.build import Options
+from roles.koordlet.qos.cpuevict import CPUEvict
+from roles.koordlet.qos.memevict import MemoryEvict
 from roles.scheduler.whatif import Placement, Scheduler, Simulation, Snapshot
+from roles.tools.simulate.agent import Agent, Evicted, gates_of
 from roles.tools.simulate.changes import Changed, clones, shape_of
+from roles.tools.simulate.moving import Moved, moves
 from roles.tools.simulate.overcommit import Overcommit, admitted, config_of
 from roles.tools.simulate.picture import Obj, Picture, Structs, key_of
 from roles.tools.simulate.suppression import Suppressed, cpu_of, estimate, suppressed
@@ -83,6 +90,14 @@ class Answer:
     free: list[str] = field(default_factory=list)
     hot: list[tuple[str, int, int]] = field(default_factory=list)
     suppressed: list[Suppressed] = field(default_factory=list)
+    evicted: list[Evicted] = field(default_factory=list)
+    """Pods that koordlet evicts, where its feature gates let it."""
+    moved: list[Moved] = field(default_factory=list)
+    """Pods that the descheduler moves, where its rounds are asked for."""
+    hot_then: list[str] = field(default_factory=list)
+    """Nodes that are hot after that."""
+    worse: list[str] = field(default_factory=list)
+    """Those of them that it would not evict without the changes."""
     hours: list[Hour] = field(default_factory=list)
     uses: list[Use] = field(default_factory=list)
     quotas: list[Quota] = field(default_factory=list)
@@ -90,6 +105,10 @@ class Answer:
     """New pods by key, as admission let them in."""
     offers: dict[str, ResourceVector] = field(default_factory=dict)
     """What nodes offer with the changes."""
+    where: dict[str, str] = field(default_factory=dict)
+    """Nodes of the pods that stay."""
+    agents: Callable[[str], Agent | None] = lambda node: None
+    """koordlet of a node, with the changes."""
 
     @property
     def placed(self) -> list[Fate]:
@@ -102,16 +121,21 @@ class Answer:
     @property
     def fits(self) -> bool:
         """Whether everybody who is to run runs, and nobody has to go for it or is lost."""
-        return not (self.lost or self.refused or any(not fate.node and not fate.waited for fate in self.fates))
+        return not (self.lost or self.refused or self.worse or any(not fate.node and not fate.waited for fate in self.fates))
 
     def as_json(self) -> dict[str, Any]:
         """What the command prints. Pods and nodes that the change does not concern are left out."""
-        found = asdict(replace(self, admitted={}, offers={}))
-        return {"fits": self.fits} | {key: value for key, value in found.items() if key not in ("admitted", "offers")}
+        found = asdict(replace(self, admitted={}, offers={}, where={}, agents=lambda node: None))
+        return {"fits": self.fits} | {key: value for key, value in found.items() if key not in ("admitted", "offers", "where", "agents")}
 
     def fate(self, pod: str) -> Fate | None:
         """What becomes of a pod; None for one that stays where it is, or is not there."""
         return next((fate for fate in self.fates if fate.pod == pod), None)
+
+    def node_of(self, pod: str) -> str:
+        """Where a pod is or goes; "" for nowhere."""
+        fate = self.fate(pod)
+        return fate.node if fate is not None else self.where.get(pod, "")
 
     def told(self, pod: str) -> str:
         """The same in words."""
@@ -128,9 +152,12 @@ class Answer:
 class Simulator:
     """Answers for one cluster. `now` in Unix time; the same `seed` gives the same answer. Raises as `Scheduler.simulate`."""
 
-    def __init__(self, scheduler: Scheduler, *, now: float, seed: int = 0, hot: int = 65) -> None:
+    def __init__(self, scheduler: Scheduler, *, now: float, seed: int = 0, hot: int = 65, agent_gates: str = "") -> None:
+        self._gate = gates_of(agent_gates)
         self._scheduler, self._now, self._seed, self._hot = scheduler, now, seed, hot
         self._feeds = scheduler.kinds()
+        self.rounds: tuple[Options, int] | None = None
+        """How many rounds of which descheduler follow each question."""
         self._structs = Structs()
         self._overcommit = Overcommit(self._structs, now)
         self._known: tuple[Picture, Simulation] | None = None  # the last one, for questions about the same picture
@@ -153,9 +180,25 @@ class Simulator:
         nodes = {fate.pod: fate.node for fate in answer.fates if fate.node}
         asked = {pod.key: pod for pod in pods}
         self._books(answer, before, after, [(asked[key], node) for key, node in nodes.items()])
+        if self.rounds is not None:
+            self._cooler(answer, self._moves(answer, after))
         if answer.pending and helping:
             answer.helps = self._helps(after, pods, answer)
         return answer
+
+    def _moves(self, answer: Answer, after: Picture) -> Picture:
+        """The picture after the descheduler's rounds, with new pods where they were placed."""
+        assert self.rounds is not None
+        options, rounds = self.rounds
+        picture = after.copy()
+        for fate in answer.placed:
+            pod = after.all(kinds.PODS).get(fate.pod) or answer.admitted.get(fate.pod)
+            if pod is not None:
+                picture.put({**pod, "spec": {**pod["spec"], "nodeName": fate.node}, "status": {"phase": "Running"}})
+        picture, answer.moved = moves(
+            picture, options, lambda there, pods: self._simulated(there).ask(pods), self._structs, self._now, rounds
+        )
+        return picture
 
     def help_for(self, before: Picture, changed: Changed, pod: str) -> list[str]:
         """What would give one pending pod ("namespace/name") a node, as the others stand."""
@@ -249,6 +292,45 @@ class Simulator:
         metrics = {name: of(metric, NodeMetric) for name, metric in after.all(kinds.NODEMETRICS).items()}
         answer.suppressed = [*suppressed(config_of(after), nodes, metrics, then_stays, placed)]
         answer.hot = [*self._hot_nodes(before, after, placed, then_stays.keys())]
+        self._evictions(answer, before, after, placed)
+
+    def _evictions(self, answer: Answer, before: Picture, after: Picture, placed: list[tuple[Pod, str]]) -> None:
+        """Whom node agents evict, and who is so because of the changes."""
+        coming: dict[str, list[Obj]] = defaultdict(list)
+        new = {**after.all(kinds.PODS), **answer.admitted}
+        for pod, node in placed:
+            coming[node].append(new.get(pod.key) or msgspec.to_builtins(pod))
+        then, was = _by_node(after), _by_node(before)
+        answer.where = {key_of(pod): node for node, pods in then.items() for pod in pods if node}
+
+        def agent(picture: Picture, name: str, there: list[Obj]) -> Agent | None:
+            node, metric = (picture.all(kind).get(name) for kind in (kinds.NODES, kinds.NODEMETRICS))
+            if node is None:
+                return None
+            read = self._structs.of(metric, NodeMetric) if metric is not None else None
+            return Agent(config_of(picture), self._structs.of(node, Node), read, there, self._now, self._gate)
+
+        answer.agents = lambda name: agent(after, name, [*then[name], *coming[name]])
+        if not any(self._gate(gate) for gate in (*MemoryEvict.gates, *CPUEvict.gates)):
+            return
+        for name in sorted(after.all(kinds.NODEMETRICS)):
+            made = answer.agents(name)
+            if made is None or not (found := made.evicted()):
+                continue
+            answer.evicted += found
+            earlier = agent(before, name, was[name])
+            known = {each.pod for each in earlier.evicted()} if earlier is not None else set()
+            answer.worse += [each.pod for each in found if each.pod not in known]
+
+    def _cooler(self, answer: Answer, then: Picture) -> None:
+        """Which nodes are hot when the descheduler has moved what it moves."""
+        bound = {pod.key for pod in self._bound(then)}
+        coming = [(pod, fate.node) for fate in answer.placed if (pod := self._of(then, fate.pod)) is not None]
+        answer.hot_then = [name for name, _, _ in self._hot_nodes(then, then, coming, bound)]
+
+    def _of(self, picture: Picture, key: str) -> Pod | None:
+        pod = picture.all(kinds.PODS).get(key)
+        return self._structs.of(pod, Pod) if pod is not None else None
 
     def _counts(self, pod: Pod) -> tuple[str, ResourceVector]:
         """The quota that a pod belongs to, and what it requests; worked out once."""
@@ -281,6 +363,14 @@ class Simulator:
             usage = _measured(metric) - sum(cpu_of(each.pod_usage) for each in gone) + coming[name]
             if 100 * usage >= self._hot * room:
                 yield name, 100 * earlier // room, 100 * usage // room
+
+
+def _by_node(picture: Picture) -> dict[str, list[Obj]]:
+    found: dict[str, list[Obj]] = defaultdict(list)
+    for pod in picture.all(kinds.PODS).values():
+        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            found[(pod.get("spec") or {}).get("nodeName", "")].append(pod)
+    return found
 
 
 def _waits(pod: Obj) -> bool:

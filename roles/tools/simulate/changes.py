@@ -13,6 +13,7 @@ from roles.tools.simulate.picture import Obj, Picture, key_of
 
 _WORKLOADS = frozenset({"Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "Job"})
 _STATUS = frozenset({"capacity", "allocatable"})
+_NEVER = "1970-01-01T00:00:00Z"
 _READY = [{"type": "Ready", "status": "True"}]
 _STAY = frozenset({"DaemonSet", "Node"})
 """Owners of pods that end with their node and come again nowhere else."""
@@ -27,6 +28,12 @@ class Changes:
     more: tuple[tuple[int, str], ...] = ()
     fewer: tuple[tuple[int, str], ...] = ()
     usage: float = 1.0
+    down: tuple[str, ...] = ()
+    """Nodes whose kubelet is not heard of any more."""
+    silent: tuple[str, ...] = ()
+    """Nodes whose koordlet does not report any more."""
+    pressure: tuple[tuple[str, Mapping[str, str]], ...] = ()
+    """Node, and what it uses by resource: an amount, or a share of what it has ("95%"). What pods do not use is the system's."""
 
     @property
     def any(self) -> bool:
@@ -76,7 +83,48 @@ def apply(picture: Picture, changes: Changes, now: str) -> Changed:
     if changes.usage != 1.0:
         for metric in list(result.picture.all(kinds.NODEMETRICS).values()):
             result.picture.put({**metric, "status": _scaled(metric.get("status") or {}, changes.usage)})
+    _fail(result.picture, changes)
+    for name, wanted in changes.pressure:
+        _press(result.picture, name, wanted, now)
     return result
+
+
+def _fail(picture: Picture, changes: Changes) -> None:
+    """Nodes that are not heard of, as the node controller marks them, and reports that are too old for everybody."""
+    for name in changes.down:
+        node = _node(picture, name)
+        spec, status = node.get("spec") or {}, node.get("status") or {}
+        taints = [{"key": "node.kubernetes.io/unreachable", "effect": effect} for effect in ("NoSchedule", "NoExecute")]
+        spec = {**spec, "taints": [*(spec.get("taints") or ()), *taints]}
+        others = [each for each in status.get("conditions") or () if each.get("type") != "Ready"]
+        status = {**status, "conditions": [*others, {"type": "Ready", "status": "Unknown"}]}
+        picture.put({**node, "spec": spec, "status": status})
+    for name in (*changes.down, *changes.silent):
+        _node(picture, name)
+        metric = picture.all(kinds.NODEMETRICS).get(name)
+        if metric is not None:
+            picture.put({**metric, "status": {**(metric.get("status") or {}), "updateTime": _NEVER}})
+
+
+def _press(picture: Picture, name: str, wanted: Mapping[str, str], now: str) -> None:
+    node = _node(picture, name)
+    there = (node.get("status") or {}).get("capacity") or {}
+    known = picture.all(kinds.NODEMETRICS).get(name) or _idle(name, now)
+    status = known.get("status") or {}
+    info = status.get("nodeMetric") or {}
+    pods = [(each.get("podUsage") or {}).get("resources") or {} for each in status.get("podsMetric") or ()]
+    use = {**((info.get("nodeUsage") or {}).get("resources") or {})}
+    system = {**((info.get("systemUsage") or {}).get("resources") or {})}
+    for resource, text in wanted.items():
+        try:
+            share = text.endswith("%")
+            amount = parse_quantity(resource, there.get(resource, 0)) * float(text[:-1]) / 100 if share else parse_quantity(resource, text)
+            rest = amount - sum(parse_quantity(resource, each.get(resource, 0)) for each in pods)
+        except ValueError as error:
+            raise ConfigurationError(f"pressure on {name}: {resource}: {text!r}: an amount, or a share of the node like 95%") from error
+        use[resource], system[resource] = (format_value(resource, round(each)) for each in (amount, max(rest, 0)))
+    info = {**info, "nodeUsage": {"resources": use}, "systemUsage": {"resources": system}}
+    picture.put({**known, "status": {**status, "nodeMetric": info}})
 
 
 # ---------------------------------------------------------------- pods

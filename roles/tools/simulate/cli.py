@@ -22,7 +22,7 @@ from roles.tools.simulate import changes, render
 from roles.tools.simulate.answer import Hour, Simulator
 from roles.tools.simulate.changes import Changes
 from roles.tools.simulate.picture import Picture, live, read, taken_at
-from roles.tools.simulate.setup import scheduler_of
+from roles.tools.simulate.setup import descheduler_of, scheduler_of
 
 DOES_NOT_FIT = 2
 
@@ -41,9 +41,14 @@ DOES_NOT_FIT = 2
 )
 @click.option("--config", default="", metavar="FILE", help="KubeSchedulerConfiguration; default: the installed one.")
 @click.option("--feature-gates", default="", metavar="NAME=BOOL,...", help="The scheduler's feature gates.")
+@click.option("--agent-feature-gates", default="", metavar="NAME=BOOL,...", help="koordlet's feature gates; its evictions are off without.")
 @click.option("--plugin-path", multiple=True, metavar="PATH", help="The scheduler's --plugin-path.")
 @click.option("--config-namespace", default="koordinator-system", show_default=True, help="Namespace of slo-controller-config.")
 @click.option("--hot", type=click.IntRange(1, 100), default=65, show_default=True, help="Percent of its CPU at which a node is hot.")
+@click.option("--rounds", type=click.IntRange(0, 1000), default=0, show_default=True, help="Rounds of the descheduler that follow.")
+@click.option(
+    "--descheduler-config", default="", metavar="FILE", help="DeschedulerConfiguration of these rounds; default: the installed one."
+)
 @click.option("--seed", type=int, default=0, show_default=True, help="Ties between nodes are drawn with it.")
 @click.option("-o", "--output", type=click.Choice(["text", "json", "html"]), default="text", show_default=True, help="Output format.")
 def command(
@@ -58,9 +63,12 @@ def command(
     curve: str,
     config: str,
     feature_gates: str,
+    agent_feature_gates: str,
     plugin_path: tuple[str, ...],
     config_namespace: str,
     hot: int,
+    rounds: int,
+    descheduler_config: str,
     seed: int,
     output: str,
 ) -> None:
@@ -75,6 +83,7 @@ def command(
         tuple(read(add)), drain, changes.counts(more, "--more"), changes.counts(fewer, "--fewer"), usage
     )  # before anything is asked: a mistake here costs no list
     factors = changes.factors(curve)
+    descheduler = descheduler_of(descheduler_config) if rounds else None
     scheduler = scheduler_of(config, feature_gates, plugin_path)
     picture = Picture()
     with tuning.collecting_seldom():
@@ -84,8 +93,10 @@ def command(
             picture = asyncio.run(_live(kubeconfig, context, [feed.kind for feed in scheduler.kinds().values()], config_namespace))
         now = taken_at(picture, seams.now()) if paths else seams.now()
         changed = changes.apply(picture, wanted, format_time(now))
-        simulator = Simulator(scheduler, now=now, seed=seed, hot=hot)
+        simulator = Simulator(scheduler, now=now, seed=seed, hot=hot, agent_gates=agent_feature_gates)
+        simulator.rounds = (descheduler, rounds) if descheduler is not None else None
         answer = simulator.ask(picture, changed)
+        simulator.rounds = None  # hours of a day are other days' work
         for factor in factors:
             hour = changes.apply(picture, replace(wanted, usage=usage * factor), format_time(now))
             answer.hours.append(Hour.of(factor, simulator.ask(picture, hour, helping=False)))

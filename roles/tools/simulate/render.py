@@ -8,6 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from koord.accounting.resources import format_value, is_bytes
 from roles.tools.simulate.answer import Answer, Fate, Hour, Quota
+from roles.tools.simulate.moving import Moved
 
 SHOWN = 20  # rows of a table; the rest is counted, JSON has all
 
@@ -21,6 +22,8 @@ def headline(answer: Answer) -> str:
         parts.append(f"{stuck} {'does' if stuck == 1 else 'do'} not")
     if lost:
         parts.append(f"{lost} {'is' if lost == 1 else 'are'} lost")
+    if answer.worse:
+        parts.append(f"{len(answer.worse)} {'is' if len(answer.worse) == 1 else 'are'} evicted")
     waits = sum(1 for fate in answer.pending if fate.waited)
     if waits:
         parts.append(f"{waits} pending before {'stays' if waits == 1 else 'stay'} so")
@@ -66,6 +69,11 @@ def sections(answer: Answer, most: int = SHOWN) -> Iterable[tuple[str, list[Sequ
     if answer.suppressed:
         squeezed = [(each.node, f"{each.wanted / 1000:g} cores wanted, {each.allowed / 1000:g} allowed") for each in answer.suppressed]
         yield "Best-effort pods are suppressed", _cut(squeezed, most)
+    if answer.evicted:
+        yield "koordlet evicts", _cut([(each.pod, each.node, f"{each.gate}: {each.message}") for each in answer.evicted], most)
+    if answer.moved:
+        yield "The descheduler moves", _cut([_move(each) for each in answer.moved], most)
+        yield "Hot nodes after that", [(" ".join(answer.hot_then) or "none",)]
     if answer.hours:
         yield "With other usage", [_hour(hour) for hour in answer.hours]
     if answer.uses:
@@ -80,6 +88,10 @@ def sections(answer: Answer, most: int = SHOWN) -> Iterable[tuple[str, list[Sequ
 def _hour(hour: Hour) -> Sequence[str]:
     fits = "fits" if hour.fits else f"{hour.pending} without a node"
     return f"x {hour.usage:g}", fits, f"{len(hour.hot)} hot", f"{len(hour.suppressed)} suppressed", f"{hour.batch / 1000:g} batch cores"
+
+
+def _move(moved: Moved) -> Sequence[str]:
+    return moved.pod, f"{moved.node} -> {moved.to}" if moved.to else f"stays on {moved.node}: it fits nowhere else", moved.reason
 
 
 def _bound(quota: Quota) -> str:

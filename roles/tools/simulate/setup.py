@@ -6,9 +6,13 @@ from typing import Any
 
 import yaml
 
+from koord.config.errors import ConfigError
 from koord.config.gates import SCHEDULER, FeatureGates
 from koord.config.scheduler import load, parse
 from koord.process.errors import ConfigurationError
+from roles.descheduler.build import Options
+from roles.descheduler.cli import read
+from roles.descheduler.config import parse_data
 from roles.scheduler.engine import registry
 from roles.scheduler.framework.registry import PluginError
 from roles.scheduler.whatif import Scheduler
@@ -28,10 +32,21 @@ def scheduler_of(path: str, feature_gates: str, plugin_paths: tuple[str, ...]) -
         raise ConfigurationError(str(error)) from error
 
 
-def _installed() -> Any:
+def descheduler_of(path: str) -> Options:
+    """The descheduler of this file; without one the one that koord is installed with. Raises ConfigurationError."""
+    try:
+        if path:
+            return read(path, {})
+        source = "the installed configuration of the descheduler"
+        return Options(parse_data(_installed("DeschedulerConfiguration"), source), source)
+    except ConfigError as error:
+        raise ConfigurationError(str(error)) from error
+
+
+def _installed(kind: str = _KIND) -> Any:
     for document in manifests.documents("install"):
         if document["kind"] == "ConfigMap":
             for text in (document.get("data") or {}).values():
-                if _KIND in text:
+                if f"kind: {kind}" in text:
                     return yaml.load(text, getattr(yaml, "CSafeLoader", yaml.SafeLoader))
-    raise ConfigurationError("the manifests hold no configuration of the scheduler")
+    raise ConfigurationError(f"the manifests hold no {kind}")

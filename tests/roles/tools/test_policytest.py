@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import json
+import os
 import xml.etree.ElementTree as ET
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
+from koord import seams
 from koord.cli import main
 from roles.tools.policytest.cases import find, load
 from roles.tools.policytest.running import Runner
@@ -110,6 +113,75 @@ def test_what_is_left_to_best_effort_pods_can_fail_too(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("BEY-POL-01")
+def test_what_a_nodes_agent_does_can_fail_too(tmp_path: Path) -> None:
+    text = (POLICIES / "nodeagent_test.yaml").read_text()
+    (tmp_path / "nodes.yaml").write_text((POLICIES / "nodes.yaml").read_text())
+    for right, wrong in (
+        ("cpu.shares: 2048", "cpu.shares: 2049"),
+        ("container: main, values: {cpu.cfs_quota_us: 200000}", "container: other, values: {cpu.cfs_quota_us: 1}"),
+        ("cpu.cfs_quota_us: 420000", "cpu.idle: 1"),
+        ("files: {pod: default/report", "files: {pod: default/nobody"),
+        ("evicted: []", "evicted: [default/etl-0]"),
+        ("evicted: [default/etl-0]\n  - fits: false", "evicted: [default/etl-1]\n  - fits: true"),
+        ("when: {after: 16m}", "when: {after: 1m}"),
+        ("faults: {down: [idle]}", "faults: {down: []}"),
+        ("faults: {silent: [idle]}", "faults: {silent: []}"),
+    ):
+        assert right in text
+        text = text.replace(right, wrong, 1)
+    (tmp_path / "wrong_test.yaml").write_text(text)
+    code, told = koord_test(str(tmp_path))
+    assert code == 1
+    for expected, found in (
+        ("default/etl-0 with cpu.shares 2049", "it is 2048"),
+        ("default/etl-0 other with cpu.cfs_quota_us 1", "it is left alone; written: nothing"),
+        ("idle BestEffort with cpu.idle 1", "it is left alone; written: cpu.cfs_quota_us 420000"),
+        ("files of default/nobody", "there is no such pod, or it stays where it is"),
+        ("evicted: default/etl-0", "none"),
+        ("evicted: default/etl-1", "default/etl-0"),
+        ("that everything fits", "these do not: default/etl-0"),
+        ("default/api without a node, because 'untolerated taint'", "it goes to idle"),
+        ("idle with kubernetes.io/batch-cpu 0", "it has 3800"),
+    ):
+        assert f"       expected  {expected}\n       found     {found}" in told, told
+    assert told.count("it has 3800") == 2
+    assert told.endswith("9 cases, 8 failed\n")
+
+
+@pytest.mark.feature("BEY-POL-01")
+def test_the_schema_knows_what_files_hold() -> None:
+    code, told = koord_test("--schema")
+    assert code == 0
+    schema = json.loads(told)
+    assert set(schema["properties"]) == {"given", "cases"}
+    assert "evicted" in schema["$defs"]["Expectation"]["properties"]
+    assert "agentFeatureGates" in schema["$defs"]["Given"]["properties"]
+    assert koord_test()[0] == 2
+
+
+@pytest.mark.feature("BEY-POL-01")
+def test_cases_run_again_when_a_file_beside_them_changes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "nodes.yaml").write_text((POLICIES / "nodes.yaml").read_text())
+    cases = tmp_path / "a_test.yaml"
+    cases.write_text("given: {files: [nodes.yaml]}\ncases:\n- name: fits\n  then: [{fits: true}]\n")
+    looks = iter(["look again", "fits: false", "cases: 1"])
+
+    async def meanwhile(seconds: float) -> None:
+        change = next(looks, None)
+        if change is None:
+            raise KeyboardInterrupt
+        if change != "look again":
+            cases.write_text(cases.read_text().replace("fits: true", change) if change.startswith("fits") else change)
+            os.utime(cases, ns=(1, len(change)))
+
+    monkeypatch.setattr(seams, "sleep", meanwhile)
+    told = koord_test(str(tmp_path), "--watch")[1]
+    assert told.count("1 case, all as expected") == 1, "looked at again, and nothing had changed"
+    assert told.count("1 case, 1 failed") == 1
+    assert "a_test.yaml:1: cases" in told, "a mistake in the file is told, and watching goes on"
+
+
+@pytest.mark.feature("BEY-POL-01")
 @pytest.mark.parametrize(
     ("text", "told"),
     [
@@ -122,6 +194,10 @@ def test_what_is_left_to_best_effort_pods_can_fail_too(tmp_path: Path) -> None:
         ("cases: [{name: a, when: {drain: [n]}, then: [{fits: true}]}]", "case 'a': node 'n' is not in the snapshot"),
         ("cases: [{name: a, given: {objects: [{a: 1}]}, then: [{fits: true}]}]", "case 'a', object 1: must be an object"),
         ("cases: [{name: a, given: {featureGates: No=true}, then: [{fits: true}]}]", "No"),
+        ("cases: [{name: a, when: {after: soon}, then: [{fits: true}]}]", "case 'a': after: "),
+        ("cases: [{name: a, when: {pressure: {n: {cpu: 1}}}, then: [{fits: true}]}]", "case 'a': node 'n' is not in the snapshot"),
+        ("cases: [{name: a, then: [{files: {pod: a, node: b, values: {}}}]}]", "must name a pod (and a container), or a node and a level"),
+        ("cases: [{name: a, given: {agentFeatureGates: No=true}, then: [{fits: true}]}]", "No"),
         ("cases: {", "x_test.yaml: while parsing"),
     ],
 )

@@ -283,3 +283,56 @@ def test_property_what_is_simulated_is_what_the_live_scheduler_does(
     live = scheduling.run_app(nodes, pods, seed=seed, bound=sum(1 for node in found.values() if node)).app.engine.cluster
     slots = {pod.metadata.name: live.slot_of_pod(pod.metadata.uid) for pod in pods}
     assert found == {f"default/{name}": live.name_of(slot) if slot >= 0 else "" for name, slot in slots.items()}
+
+
+def used(name: str, pods: dict[str, tuple[str, str]], system: str = "1") -> Obj:
+    """A report of a node with what its pods use: cpu in cores and memory in GiB."""
+    made = metric(name, system)
+    entries = [{"namespace": "default", "name": each, "podUsage": {"resources": {"cpu": cpu, "memory": f"{memory}Gi"}}}
+               for each, (cpu, memory) in pods.items()]  # fmt: skip
+    total = float(system) + sum(float(cpu) for cpu, _ in pods.values()), 4 + sum(int(memory) for _, memory in pods.values())
+    made["status"]["podsMetric"] = entries
+    made["status"]["nodeMetric"]["nodeUsage"] = {"resources": {"cpu": str(total[0]), "memory": f"{total[1]}Gi"}}
+    return made
+
+
+@pytest.mark.feature("BEY-SIM-01")
+def test_the_descheduler_moves_what_it_would_move(tmp_path: Path) -> None:
+    pods = [pod(f"web-{number}", on="n0", cpu="1", priority=9000) for number in range(5)]
+    report = used("n0", {f"web-{number}": ("1", "1") for number in range(5)})
+    cluster = written(tmp_path / "c.yaml", node("n0"), node("n1"), *pods, report, used("n1", {}))
+    code, answer = simulate("-s", cluster, "--usage", "1.1", "--rounds", "8")
+    assert code == 0
+    assert answer["hot"] == [["n0", 75, 82]]
+    assert [(each["node"], each["to"]) for each in answer["moved"]] == [("n0", "n1")] * 2, "so many that it is cool, and no more"
+    assert all(each["reason"].startswith("node is overutilized, node cpu usage(") for each in answer["moved"])
+    assert answer["hot_then"] == []
+    crowded = written(tmp_path / "full.yaml", node("n0"), node("n1", cpu="2"), *pods, report, metric("n1", "100m"), pod("x", on="n1"))
+    _, answer = simulate("-s", crowded, "--usage", "1.1", "--rounds", "8")
+    assert (answer["moved"], answer["hot_then"]) == ([], ["n0"]), "nobody leaves for a node that is full"
+    assert simulate("-s", cluster, "--usage", "1.1")[1]["moved"] == []
+    off = tmp_path / "off.yaml"
+    off.write_text("apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\nprofiles: []\n")
+    assert simulate("-s", cluster, "--rounds", "8", "--descheduler-config", str(off))[0] in (0, 1)
+
+
+@pytest.mark.feature("BEY-SIM-01")
+def test_who_is_evicted_because_of_the_change_makes_it_one_that_does_not_fit(tmp_path: Path) -> None:
+    data = {"resource-threshold-config": json.dumps({"clusterStrategy": {"enable": True, "memoryEvictThresholdPercent": 70}})}
+    slo = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "slo-controller-config", "namespace": "x"}, "data": data}
+    jobs = [pod(f"job-{number}", on="n0", metadata={"labels": {"koordinator.sh/qosClass": "BE"}}, priority=5000) for number in range(2)]
+    report = used("n0", {"job-0": ("1", "6"), "job-1": ("1", "8")})
+    cluster = written(tmp_path / "c.yaml", node("n0"), *jobs, report, slo)
+    gates = ("--agent-feature-gates", "BEMemoryEvict=true")
+    code, answer = simulate("-s", cluster, *gates)
+    assert (code, answer["evicted"], answer["worse"]) == (0, [], [])
+    code, answer = simulate("-s", cluster, *gates, "--usage", "1.3")
+    assert (code, answer["worse"]) == (2, ["default/job-1"])
+    assert answer["evicted"][0]["message"].startswith("the node uses 73 % of its memory (threshold 70 %)")
+    assert simulate("-s", cluster, "--usage", "1.3")[0] == 0, "the gate is off as it is shipped"
+    full = written(tmp_path / "full.yaml", node("n0"), *jobs, used("n0", {"job-0": ("1", "12"), "job-1": ("1", "12")}), slo)
+    code, answer = simulate("-s", full, *gates)
+    assert (code, [each["pod"] for each in answer["evicted"]], answer["worse"]) == (0, ["default/job-0"], []), "not because of a change"
+    text = CliRunner().invoke(main, ["simulate", "-s", cluster, *gates, "--usage", "1.3"]).output
+    assert "koordlet evicts\n  default/job-1  n0  BEMemoryEvict: the node uses 73 %" in text
+    assert text.startswith("It does not fit: 0 pods get a node, 1 is evicted.")

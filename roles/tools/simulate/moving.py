@@ -1,0 +1,141 @@
+"""What the descheduler would move: its own rounds on a picture, and the scheduler asked where pods would go (BEY-SIM-01).
+
+A round is as long after the one before as the configuration says. Pods that leave come again where the scheduler puts them, with what they
+used; everything else is measured as it is now.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from koord.accounting.resources import format_value, parse_quantity
+from koord.api import kinds
+from koord.api.objects import Node, NodeMetric, Pod
+from koord.api.times import format_time
+from roles.descheduler.build import Options
+from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictResult
+from roles.descheduler.migration.template import elsewhere
+from roles.descheduler.replaying import Rerun, Round, Seen, Then
+from roles.scheduler.whatif import Placement
+from roles.tools.simulate.picture import Obj, Picture, Structs, key_of
+
+Ask = Callable[[Picture, Sequence[Pod]], list[Placement]]
+
+
+@dataclass(slots=True)
+class Moved:
+    """A pod that the descheduler takes from `node`; `to` is where it comes again, "" for nowhere: then it stays. `round` counts from 1."""
+
+    pod: str
+    node: str
+    to: str
+    reason: str
+    round: int
+
+
+class _Leaving(Then):
+    """Lets everybody go, and remembers who and why."""
+
+    def __init__(self) -> None:
+        super().__init__({})
+        self.left: list[tuple[Pod, EvictOptions]] = []
+
+    async def evict(self, door: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
+        """Granted."""
+        self.left.append((pod, options))
+        return EvictResult(True)
+
+
+def moves(picture: Picture, options: Options, ask: Ask, structs: Structs, now: float, rounds: int) -> tuple[Picture, list[Moved]]:
+    """So many rounds of the descheduler: the picture then, and who was moved."""
+    return asyncio.run(_moves(picture.copy(), options, ask, structs, now, rounds))
+
+
+async def _moves(
+    picture: Picture, options: Options, ask: Ask, structs: Structs, now: float, rounds: int
+) -> tuple[Picture, list[Moved]]:  # fmt: skip
+    rerun, found = Rerun(options), list[Moved]()
+    stuck: set[str] = set()
+    for number in range(rounds):
+        at = now + number * options.config.descheduling_interval
+        _report(picture, at)
+        acting = _Leaving()
+        await rerun.make(Round(at, _seen(picture, structs), {}, {}, [], _waiting(picture, structs)), acting)
+        leaving = [(pod, why) for pod, why in acting.left if pod.key not in stuck]
+        if not leaving:
+            continue
+        without = picture.copy()
+        for pod, _ in leaving:
+            without.all(kinds.PODS).pop(pod.key, None)
+        wanted = [_again(pod, why) for pod, why in leaving]
+        places = {placement.pod: placement.node for placement in ask(without, wanted)}
+        for pod, why in leaving:
+            source, target = pod.spec.node_name, places.get(pod.key, "")
+            found.append(Moved(pod.key, source, target, why.reason, number + 1))
+            if target:
+                _move(picture, pod.key, source, target)
+            else:
+                stuck.add(pod.key)
+    return picture, found
+
+
+def _again(pod: Pod, why: EvictOptions) -> Pod:
+    """The pod as its reservation asks for it."""
+    made = elsewhere(pod, tuple(why.relief.nodes) if why.relief is not None else None)
+    spec = msgspec.structs.replace(made.spec, node_name="")
+    return msgspec.structs.replace(made, spec=spec, status=msgspec.structs.replace(made.status, phase="Pending"))
+
+
+def _seen(picture: Picture, structs: Structs) -> list[Seen]:
+    there: dict[str, list[Pod]] = defaultdict(list)
+    for pod in picture.all(kinds.PODS).values():
+        if node := (pod.get("spec") or {}).get("nodeName"):
+            there[node].append(structs.of(pod, Pod))
+    metrics = picture.all(kinds.NODEMETRICS)
+    return [
+        Seen(structs.of(node, Node), there[name], structs.of(metrics[name], NodeMetric) if name in metrics else None)
+        for name, node in sorted(picture.all(kinds.NODES).items())
+    ]
+
+
+def _waiting(picture: Picture, structs: Structs) -> list[Pod]:
+    """Pods without a node."""
+    pods = (structs.of(pod, Pod) for pod in picture.all(kinds.PODS).values() if not (pod.get("spec") or {}).get("nodeName"))
+    return [pod for pod in pods if pod.status.phase not in ("Succeeded", "Failed")]
+
+
+def _report(picture: Picture, at: float) -> None:
+    """Every node reports again, what it uses now."""
+    for metric in list(picture.all(kinds.NODEMETRICS).values()):
+        picture.put({**metric, "status": {**(metric.get("status") or {}), "updateTime": format_time(at)}})
+
+
+def _move(picture: Picture, key: str, source: str, target: str) -> None:
+    """The pod runs on the other node now, with what it used."""
+    pod = picture.all(kinds.PODS)[key]
+    picture.put({**pod, "spec": {**pod["spec"], "nodeName": target}})
+    metrics = picture.all(kinds.NODEMETRICS)
+    entry = None
+    if source in metrics:
+        status = metrics[source].get("status") or {}
+        entry = next((each for each in status.get("podsMetric") or () if key_of({"metadata": each}) == key), None)
+        if entry is not None:
+            picture.put({**metrics[source], "status": _with(status, entry, -1)})
+    if entry is not None and target in metrics:
+        picture.put({**metrics[target], "status": _with(metrics[target].get("status") or {}, entry, 1)})
+
+
+def _with(status: Obj, entry: Obj, sign: int) -> Obj:
+    """A report with a pod more, or less."""
+    info: dict[str, Any] = status.get("nodeMetric") or {}
+    use = {**((info.get("nodeUsage") or {}).get("resources") or {})}
+    for name, text in ((entry.get("podUsage") or {}).get("resources") or {}).items():
+        use[name] = format_value(name, max(0, parse_quantity(name, use.get(name, 0)) + sign * parse_quantity(name, text)))
+    pods = [each for each in status.get("podsMetric") or () if each is not entry] + ([entry] if sign > 0 else [])
+    return {**status, "nodeMetric": {**info, "nodeUsage": {"resources": use}}, "podsMetric": pods}
