@@ -46,8 +46,9 @@ def main(data: Path, seeds: int, only: tuple[str, ...], profiles: tuple[str, ...
     for workload in only or lists:
         for kind in profiles or PROFILES:
             outcomes = [openb.run(machines, lists[workload], openb.profile(kind), openb.FIRST_SEED + n) for n in range(seeds)]
-            row = {"workload": workload, "profile": kind, "seeds": seeds, **figures(outcomes)}
-            result.append(row)
+            row = figures(outcomes)
+            shares = {"at100": row["at100"], "at130": row["at130"]}
+            result.append({"workload": workload, "profile": kind, "seeds": seeds, **shares})
             fgd = [f"{value:.2f}" for value in known[workload]] if workload in known else ["", ""]
             click.echo(
                 f"| {workload} | {kind} | {row['at100']:.2f} | {row['at130']:.2f} | {' | '.join(fgd)} | "

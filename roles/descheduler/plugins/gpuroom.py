@@ -212,7 +212,8 @@ class Rooms:
                 if cost is not None:
                     ranked.append((cost, cards))
         ranked.sort(key=lambda each: (each[0], each[1].node.name))
-        may_leave = _remembered(refuse)
+        stays: dict[str, str] = {}
+        may_leave = _remembered(refuse, stays)
         rehearsed = 0
         for cost, cards in ranked[:TRIED]:
             if handle.pause(1 + len(cards.pods)):
@@ -225,14 +226,14 @@ class Rooms:
             rehearsed += 1
             if (yield Rehearse(waiting.pod, tuple(view.pod for view, _ in plan.moves))):
                 return (yield from self._carry_out(plan, waiting, asked, room, handle, dry_run))
-        self._tell(handle, waiting, *self._why_not(ranked, most, asked, rehearsed))
+        self._tell(handle, waiting, *self._why_not(ranked, most, asked, rehearsed, stays))
         return 0
 
     def _carry_out(
         self, plan: Plan, waiting: PodView, asked: Wanted, room: Room, handle: Handle, dry_run: bool
     ) -> Generator[Effect, bool, int]:
         number = len(plan.moves)
-        reason = f"makes room for pod {waiting.key}, which waits for {asked.cards} cards, on node {plan.node}: {number} pods move"
+        reason = f"makes room for pod {waiting.key}, which waits for {asked.cards} cards, on node {plan.node} by moving {_pods(number)}"
         numbers: dict[str, float | int | str] = {"moves": number, "cards": asked.cards, "waiting": waiting.key}
         room.count(plan, waiting, asked)
         self._made[waiting.pod.metadata.uid] = handle.now + PATIENCE
@@ -245,36 +246,44 @@ class Rooms:
                     self._made.pop(waiting.pod.metadata.uid, None)
                 return moved
             moved += 1
-        self._tell(handle, waiting, f"{number} pods leave node {plan.node}, so that {asked.cards} cards are free there", number)
+        self._tell(handle, waiting, f"moving {_pods(number)} from node {plan.node} frees {asked.cards} cards there", number)
         return moved
 
-    def _why_not(self, ranked: list[tuple[tuple[int, int], Cards]], most: int, asked: Wanted, rehearsed: int) -> tuple[str, int]:
+    def _why_not(
+        self, ranked: list[tuple[tuple[int, int], Cards]], most: int, asked: Wanted, rehearsed: int, stays: dict[str, str]
+    ) -> tuple[str, int]:
         if not ranked:
             return f"no node gets {asked.cards} cards free by moving small pods", 0
         (moves, _), cards = ranked[0]
         name = cards.node.name
         if moves > most:
             limit = "maxMovesPerPod" if most == self.args.max_moves_per_pod else "what maxMovesPerRound leaves"
-            return f"{moves} pods would have to move from node {name} at least, more than {limit} ({most}) allows", moves
+            return f"{_pods(moves)} would have to move from node {name} at least, more than {limit} ({most}) allows", moves
         if rehearsed:
-            return f"the scheduler would not place it and the {moves} pods or more that would have to move", moves
-        return f"{moves} pods would have to move from node {name} at least, and they may not leave or fit nowhere else", moves
+            return f"the scheduler would not place it and the {_pods(moves)} or more that would have to move", moves
+        if here := {view.key: why for view, _ in cards.pods.values() if (why := stays.get(view.key))}:
+            key, why = min(here.items())
+            return f"{_pods(moves)} would have to move from node {name} at least, and some may not leave, such as {key}: {why}", moves
+        return f"{_pods(moves)} would have to move from node {name} at least, and fit nowhere else", moves
 
     @staticmethod
     def _tell(handle: Handle, waiting: PodView, message: str, moves: int) -> None:
         handle.record(pod_subject(waiting.pod), "Fragmented", message, {"moves": moves})
 
 
-def _remembered(refuse: Callable[[Pod], str]) -> Callable[[PodView], bool]:
-    known: dict[str, bool] = {}
+def _remembered(refuse: Callable[[Pod], str], known: dict[str, str]) -> Callable[[PodView], bool]:
+    """Whether pods may leave; why not stands in `known`, by their keys."""
 
     def may_leave(view: PodView) -> bool:
-        uid = view.pod.metadata.uid
-        if uid not in known:
-            known[uid] = not refuse(view.pod)
-        return known[uid]
+        if view.key not in known:
+            known[view.key] = refuse(view.pod)
+        return not known[view.key]
 
     return may_leave
+
+
+def _pods(number: int) -> str:
+    return f"{number} pod" if number == 1 else f"{number} pods"
 
 
 def _created(pod: Pod) -> float | None:

@@ -2,7 +2,8 @@
 
 For a class of pods, a card with `f` percent free is worth what one more pod takes of it and what others are expected to take of the rest.
 A node is worth the sum over its cards, but no more than its CPU and memory suffice for if nothing but this class came; nothing to a class
-that may not run there, or that wants more whole cards than are free. The node's value is the mean over the classes, each weighed by how
+that may not run there, or that wants more whole cards than are free. Where the node insists on partitions, or on NUMA nodes, whole cards
+count that such a group has. The node's value is the mean over the classes, each weighed by how
 many pods come and by how scarce what they can use is. A placement strands what the value falls by beyond what the pod takes.
 
 The idea is that of fragmentation gradient descent (Weng et al., USENIX ATC 2023); the worth of what is left, the limit by CPU and
@@ -11,7 +12,7 @@ memory, and scarcity are not in it.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -19,12 +20,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.api import names
-from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Vector
-from roles.scheduler.cluster.vocabulary import CPU, MEMORY
-from roles.scheduler.framework.context import ALL_ROWS, Rows
+from roles.scheduler.framework.context import Rows
 from roles.scheduler.plugins.device_share.amounts import GPU, WHOLE, Wanted
 from roles.scheduler.plugins.device_share.columns import DeviceColumns
+from roles.scheduler.plugins.device_share.groups import Groups
 from roles.scheduler.plugins.device_share.mix import PodClass
 
 Matrix = NDArray[np.float64]
@@ -114,23 +114,26 @@ def _per(gpu: Vector, amounts: Sequence[float]) -> Vector:
 
 @dataclass(slots=True)
 class NodeState:
-    """Rows as they stand: percent free of each card (0 where there is none), CPU and memory left, and which classes may use them."""
+    """Rows as they stand: percent free of each card (0 where there is none), CPU and memory left, and which classes may use them.
+
+    `idle`: percent of whole cards that no group of cards has for a class, infinite where it has none at all; None where nodes insist on
+    no groups. `worth`, `whole` and `value` follow from these."""
 
     free: Cards  # [row, card]
     cpu: Vector
     memory: Vector
     allowed: NDArray[np.bool_] | None  # [row, class]; None for all
+    idle: Matrix | None  # [row, class]
+    worth: Matrix  # [row, class]: of the cards alone
+    whole: Vector  # cards that are free
+    value: Vector  # over all classes, with all limits
 
 
-def states(cluster: Cluster, columns: DeviceColumns, found: Tables, places: Sequence[NDArray[np.bool_]], rows: Rows) -> NodeState:
-    """The rows as columns have them. `places` are the rows that each of the tables' places means."""
-    columns.refresh()
-    return NodeState(
-        np.maximum(percents(columns, rows), 0),
-        np.maximum(cluster.free[CPU][rows], 0.0),
-        np.maximum(cluster.free[MEMORY][rows], 0.0),
-        np.stack([place[rows] for place in places], axis=1)[:, found.groups] if found.selective else None,
-    )
+def state_of(found: Tables, free: Cards, cpu: Vector, memory: Vector, allowed: NDArray[np.bool_] | None, idle: Matrix | None) -> NodeState:
+    """Rows with so much left."""
+    state = NodeState(free, cpu, memory, allowed, idle, found.worth[free].sum(axis=1), (free == WHOLE).sum(axis=1), cpu)
+    state.value = usable(found, state) @ found.weights
+    return state
 
 
 def percents(columns: DeviceColumns, rows: Rows) -> Cards:
@@ -140,9 +143,13 @@ def percents(columns: DeviceColumns, rows: Rows) -> Cards:
     return np.asarray(np.where(core < 0, ratio, np.where(ratio < 0, core, np.minimum(core, ratio)))).astype(np.int64)
 
 
+def width(columns: DeviceColumns) -> int:
+    """The most cards that a node has had."""
+    return max((len(found) for found in columns.cards(GPU).free.values()), default=0)
+
+
 def _stacked(columns: DeviceColumns, name: str, rows: Rows) -> Matrix:
-    cards = columns.cards(GPU)
-    positions = max((len(found) for found in cards.free.values()), default=0)
+    cards, positions = columns.cards(GPU), width(columns)
     if not positions:
         return np.full((len(cards.cards[rows]), 1), -1.0)
     return np.stack([cards.at(name, position)[rows] for position in range(positions)], axis=1)
@@ -150,13 +157,15 @@ def _stacked(columns: DeviceColumns, name: str, rows: Rows) -> Matrix:
 
 def usable(found: Tables, state: NodeState) -> Matrix:
     """[row, class]: percent of GPU on each node that each class can use, with what others make of the rests."""
-    return _limited(found, state, found.worth[state.free].sum(axis=1), (state.free == WHOLE).sum(axis=1), state.cpu, state.memory)
+    return _limited(found, state, state.worth, state.whole, state.idle, state.cpu, state.memory)
 
 
-def _limited(found: Tables, state: NodeState, worth: Matrix, whole: NDArray[Any], cpu: Vector, memory: Vector) -> Matrix:
+def _limited(
+    found: Tables, state: NodeState, worth: Matrix, whole: NDArray[Any], idle: Matrix | None, cpu: Vector, memory: Vector
+) -> Matrix:
     limit = np.maximum(cpu, _LEAST)[:, None] * found.per_cpu
     np.minimum(limit, np.maximum(memory, _LEAST)[:, None] * found.per_memory, out=limit)
-    np.minimum(limit, worth, out=limit)
+    np.minimum(limit, worth if idle is None else np.maximum(worth - idle, 0.0), out=limit)
     limit *= whole[:, None] >= found.cards
     if state.allowed is not None:
         limit *= state.allowed
@@ -164,28 +173,58 @@ def _limited(found: Tables, state: NodeState, worth: Matrix, whole: NDArray[Any]
 
 
 def stranding(
-    found: Tables, columns: DeviceColumns, state: NodeState, wanted: Wanted | None, cpu: float, memory: float, rows: Rows
-) -> Vector:
+    found: Tables, columns: DeviceColumns, state: NodeState, wanted: Wanted | None, cpu: float, memory: float, rows: Rows,
+    grouped: Grouped | None = None,
+) -> Vector:  # fmt: skip
     """By row, by how much the value of the node falls if a pod is placed there, in 1/STEPS percent of a card. Rows that the pod does not
-    fit on may hold anything. `wanted` None is a pod without GPUs."""
-    worth = found.worth[state.free].sum(axis=1)
-    full = (state.free == WHOLE).sum(axis=1)
-    before = _limited(found, state, worth, full, state.cpu, state.memory)
+    fit on may hold anything. `wanted` None is a pod without GPUs. On `grouped` rows the cards are known that it gets."""
+    worth, whole, idle = state.worth, state.whole, state.idle
     if wanted is not None and percent_of_whole(wanted):
         worth = worth - wanted.count * found.worth[WHOLE]
-        full = full - wanted.count
+        whole = whole - wanted.count
     elif wanted is not None:
         rest = left(columns, state.free, wanted, rows)
         cost = np.where(rest >= 0, found.card[state.free] - found.card[np.maximum(rest, 0)], np.inf)
         line = np.arange(len(rest))
         order = np.argsort(np.rint(np.minimum(cost, 1e6) * STEPS), axis=1, kind="stable")
-        worth, full = worth.copy(), full.copy()
+        worth, whole = worth.copy(), whole.copy()
         for chosen in order.T[: wanted.count]:
             was, now = state.free[line, chosen], np.maximum(rest[line, chosen], 0)
             worth += found.worth[now] - found.worth[was]
-            full -= was == WHOLE
-    after = _limited(found, state, worth, full, np.maximum(state.cpu - cpu, 0.0), np.maximum(state.memory - memory, 0.0))
-    return np.asarray(np.rint(((before - after) * found.weights).sum(axis=1) * STEPS))
+            whole -= was == WHOLE
+    if wanted is not None and grouped is not None and len(grouped.at):
+        rest = left(columns, state.free, wanted, rows)[grouped.at]
+        free = np.where(grouped.taken, np.maximum(rest, 0), state.free[grouped.at])
+        idle = np.array(state.idle)
+        worth[grouped.at], whole[grouped.at], idle[grouped.at] = (
+            found.worth[free].sum(axis=1),
+            (free == WHOLE).sum(axis=1),
+            grouped.idle(free),
+        )
+    after = _limited(found, state, worth, whole, idle, np.maximum(state.cpu - cpu, 0.0), np.maximum(state.memory - memory, 0.0))
+    return np.asarray(np.rint((state.value - after @ found.weights) * STEPS))
+
+
+@dataclass(slots=True)
+class Grouped:
+    """Rows of nodes that insist on groups of cards: which of the rows (`at`), the cards that the pod gets there, and what is idle for whom
+    once so much is free."""
+
+    at: NDArray[np.intp]
+    taken: NDArray[np.bool_]  # [row of `at`, card]
+    idle: Callable[[Cards], Matrix]
+
+
+def idle_of(found: Tables, groups: Groups, free: Sequence[int]) -> Vector:
+    """By class the percent of whole cards, of those of a node, that no group has for it; infinite where it gets none."""
+    mask = sum(1 << position for position, percent in enumerate(free) if percent == WHOLE)
+    count = mask.bit_count()
+    result = np.zeros(len(found.classes))
+    for index, one in enumerate(found.classes):
+        if one.percent >= WHOLE:
+            pods = groups.most(mask, one.cards)
+            result[index] = np.inf if one.cards > 1 and not pods else WHOLE * (count - one.cards * pods)
+    return result
 
 
 def percent_of_whole(wanted: Wanted) -> bool:
@@ -205,10 +244,3 @@ def left(columns: DeviceColumns, free: Cards, wanted: Wanted, rows: Rows) -> Car
         share = np.divide(float(WHOLE * memory), each, out=np.zeros_like(each), where=each > 0)
         taken = np.maximum(taken, np.floor(share).astype(np.int64))
     return np.asarray(free - taken)
-
-
-def everywhere(cluster: Cluster, columns: DeviceColumns, found: Tables, places: Sequence[NDArray[np.bool_]]) -> tuple[Vector, float]:
-    """What each class can use of the whole cluster now, and all that is free, in percent of a card."""
-    state = states(cluster, columns, found, places, ALL_ROWS)
-    alive = cluster.alive
-    return usable(found, state)[alive].sum(axis=0), float(state.free[alive].sum())

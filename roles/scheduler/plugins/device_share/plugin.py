@@ -97,7 +97,9 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             self.columns.guess = self._guess
         self._stranding: Stranding | None = None
         if args.scoring_strategy.type == "LeastStranded":
-            self._stranding = Stranding(handle.cluster, self.columns, args.scoring_strategy.typical_pods)
+            self._stranding = Stranding(
+                handle.cluster, self.columns, args.scoring_strategy.typical_pods, self._topology if self._aligned else None
+            )
             self.score_reads |= PODS
 
     # ---------------------------------------------------------------- what it is told
@@ -306,7 +308,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
         request = request_for(ctx.pod.shape)
         if self._stranding is not None and not isinstance(request, InvalidRequest):
-            lost = self._stranding.losses(ctx, request, rows)
+            lost = self._stranding.losses(ctx, request, rows, lambda slot: self._cards(ctx, slot, request))
             return 0.0 if lost is None else -lost
         if not isinstance(request, DeviceRequest):
             return 0.0
@@ -328,6 +330,14 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             slot = slots.item(index)
             scores[index] = self.chooser.score(ctx, slot, request, self._topology.at_filter(ctx, slot).affinity)
         return scores
+
+    def _cards(self, ctx: CycleContext, slot: int, request: DeviceRequest | None) -> frozenset[int] | None:
+        """Minors of the GPUs that the pod would get on a node that it fits; None for one that it does not."""
+        if request is None or not ctx.feasible[slot]:
+            return None
+        affinity = self._topology.at_filter(ctx, slot).affinity if self._aligned else None
+        found = self.chooser.outcome(ctx, slot, request, affinity)
+        return None if isinstance(found, Status) else frozenset(share.minor for share in found if share.type == GPU)
 
     # ---------------------------------------------------------------- reserve and bind
 

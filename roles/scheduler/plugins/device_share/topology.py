@@ -61,8 +61,8 @@ def choose_scope(
     view: View, wanted: Wanted, suitable: Sequence[Unit], required: int, scorer: Scorer, near: frozenset[str] = frozenset()
 ) -> Scope | None:
     """The deepest scope with enough suitable devices, no wider than required; among equals the one on paths that are in use already, then
-    (shared requests) the one with the best device, then the first. Devices that are preferred or on the PCIe switches `near` come before
-    all that. None when there is none."""
+    (shared requests) the one with the best device, then the first; where cards have a worth the device comes before the paths. Devices that
+    are preferred or on the PCIe switches `near` come before all that. None when there is none."""
     if required == SCOPE_DEVICE and wanted.count > 1:
         return None
     used = used_scopes(view, wanted.type)
@@ -72,7 +72,8 @@ def choose_scope(
     def rank(scope: Scope) -> tuple[int, int, int]:
         liked = sum((wanted.type, unit.minor) in view.preferred or unit.card.pcie in near for unit in scope.units)
         on_path = sum(scope.path[:length] in used for length in range(1, len(scope.path) + 1))
-        return liked, on_path, max(scorer.device(unit, wanted) for unit in scope.units) if wanted.shared else 0
+        best = max(scorer.device(unit, wanted) for unit in scope.units) if wanted.shared else 0
+        return (liked, best, on_path) if scorer.worth else (liked, on_path, best)
 
     for depth in range(SCOPE_PCIE, max(SCOPE_NODE, min(required, SCOPE_PCIE)) - 1, -1):
         enough = [scope for scope in scopes(suitable, depth) if len(scope.units) >= wanted.count and forced <= minors_of(scope)]

@@ -241,6 +241,14 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             return None
         return np.asarray(np.maximum(self.columns.policy[rows], own) >= checks.STRICT)
 
+    def strict_rows(self, rows: Rows) -> NDArray[np.int8] | None:
+        self.columns.current()
+        if not self.columns.special:
+            return None
+        policy = self.columns.policy[rows]
+        single = policy == POLICY_CODES[Policy.SINGLE_NUMA_NODE]
+        return np.where(single, 2, policy >= checks.STRICT).astype(np.int8)
+
     def hints(self, ctx: CycleContext, slot: int) -> Hints | Status:
         request, facts = self._request(ctx), self.columns.at(slot).facts
         policy = checks.effective_policy(request, facts) or Policy.NONE

@@ -73,6 +73,10 @@ class PolicySource(ABC):
         """Rows on which `at_filter` may restrict the pod to some NUMA nodes; None where it does on no row."""
         return None
 
+    def strict_rows(self, rows: Rows) -> NDArray[np.int8] | None:
+        """How a node's own policy binds whoever comes: 2 to one NUMA node, 1 to as few as can be, 0 not; None where none does."""
+        return None
+
 
 class TopologyManager:
     """Agreements by pod shape and node. Get the profile's with `TopologyManager.of(handle)`."""
@@ -123,6 +127,10 @@ class TopologyManager:
     def aligned_rows(self, ctx: CycleContext, rows: Rows) -> NDArray[np.bool_] | None:
         """See PolicySource; None where nobody knows of policies."""
         return None if self.source is None else self.source.aligned_rows(ctx, rows)
+
+    def strict_rows(self, rows: Rows) -> NDArray[np.int8] | None:
+        """See PolicySource."""
+        return None if self.source is None else self.source.strict_rows(rows)
 
     # ---------------------------------------------------------------- inside
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from typing import Any
 
@@ -11,7 +12,11 @@ from koord.config.errors import InvalidConfig
 from roles.scheduler import testing
 from roles.scheduler.framework.registry import PluginError
 from roles.scheduler.plugins.device_share.fragmentation import STEPS, Tables
+from roles.scheduler.plugins.device_share.groups import Groups
+from roles.scheduler.plugins.device_share.request import request_for
 from tests.benchmarks import openb
+from tests.roles.scheduler.device.test_numa import RESTRICTED, SINGLE, both
+from tests.roles.scheduler.device.test_numa import machine as numa_machine
 from tests.support.devices import CORE, RATIO, add, device, gpus, minors, pod, world
 
 ARGS: Any = {"scoringStrategy": {"type": "LeastStranded"}}
@@ -97,6 +102,149 @@ def test_scores_equal_brute_force(seed: int) -> None:
                     left[index] = 0
             after = worth(tables, left, cpu - asked.get(0, 0), memory - asked.get(1, 0), {"pool": pool})
             assert -vector[slot] == pytest.approx((before - after) * STEPS, abs=1.0), (name, free, wanted)
+
+
+# ---------------------------------------------------------------- nodes that hand out cards in groups
+
+HONOR = {"node.koordinator.sh/gpu-partition-policy": "Honor"}
+TABLES: Any = {  # minors by size; a pair across the middle of the second is there to be chosen wrongly
+    "blocks": {1: [[n] for n in range(8)], 2: [[0, 1], [2, 3], [4, 5], [6, 7]], 4: [[0, 1, 2, 3], [4, 5, 6, 7]], 8: [[*range(8)]]},
+    "ring": {1: [[n] for n in range(4)], 2: [[0, 1], [1, 2], [2, 3], [0, 3]], 4: [[0, 1, 2, 3]]},
+    "pairs": {2: [[0, 1], [2, 3]]},
+}
+
+
+def partitioned(found: testing.World, name: str, table: str, **labels: str) -> None:
+    cards = 8 if table == "blocks" else 4
+    amounts = {"nvidia.com/gpu": str(cards), CORE: str(100 * cards), RATIO: str(100 * cards)}
+    found.add_nodes(testing.node(name, labels={**HONOR, **labels}, cpu="64", memory="256Gi", **amounts))
+    rows = {str(size): [{"minors": minors, "allocationScore": 1} for minors in sets] for size, sets in TABLES[table].items()}
+    found.feed("Device", device(name, gpus(cards), labels=HONOR, partitions=rows))
+
+
+def at_once(sets: list[list[int]], free: set[int]) -> int:
+    """How many of the sets can be had together, by trying all."""
+    best, fitting = 0, [set(each) for each in sets if set(each) <= free]
+    for size in range(1, len(fitting) + 1):
+        for some in itertools.combinations(fitting, size):
+            if sum(map(len, some)) == len(set().union(*some)):
+                best = size
+    return best
+
+
+def grouped_worth(tables: Tables, free: list[int], cpu: float, memory: float, sets: dict[int, list[list[int]]]) -> float:
+    """As `worth`, of a node that hands out cards in these sets."""
+    total, whole = 0.0, {minor for minor, left in enumerate(free) if left == 100}
+    for weight, one, number in zip(tables.weights.tolist(), tables.classes, range(len(tables.classes)), strict=True):
+        usable = sum(float(tables.worth[card, number]) for card in free)
+        if one.percent == 100:
+            pods = at_once(sets.get(one.cards, []), whole)
+            if one.cards > 1 and not pods:
+                continue
+            usable = max(0.0, usable - 100 * (len(whole) - one.cards * pods))
+        for left, asked in ((cpu, one.cpu), (memory, one.memory)):
+            if asked:
+                usable = min(usable, left * one.cards * one.percent / asked)
+        total += weight * usable
+    return total
+
+
+def check_grouped(found: testing.World, draw: Any, sets: Any, rounds: int = 6) -> int:
+    """Compare the scores of some pods with brute force; returns how many figures were compared."""
+    tables, cluster, compared = plugin(found)._stranding.tables, found.cluster, 0
+    for _ in range(rounds):
+        info = found.parser.parse(draw())
+        decision = found.decide(info)
+        if not decision.scheduled:
+            continue
+        vector, asked = plugin(found).score(decision.ctx, slice(None)), dict(info.shape.requests)
+        for name, groups in sets.items():
+            slot = cluster.slot_of(name)
+            if not decision.ctx.feasible[slot]:
+                continue
+            node = plugin(found).columns.node(slot)
+            cards = node.inventory.cards["gpu"]
+            free = [100 - node.use.of(("gpu", minor)).get(RATIO, 0) for minor in range(len(cards))]
+            left = list(free)
+            request = request_for(info.shape)
+            if request is not None:
+                affinity = plugin(found)._topology.at_filter(decision.ctx, slot).affinity
+                for share in plugin(found).chooser.outcome(decision.ctx, slot, request, affinity):
+                    left[share.minor] -= dict(share.amounts)[RATIO]
+            cpu, memory = cluster.free[0].item(slot), cluster.free[1].item(slot)
+            before = grouped_worth(tables, free, cpu, memory, groups)
+            after = grouped_worth(tables, left, cpu - asked.get(0, 0), memory - asked.get(1, 0), groups)
+            assert -vector[slot] == pytest.approx((before - after) * STEPS, abs=1.0), (name, free, left)
+            compared += 1
+    return compared
+
+
+def drawn(rng: random.Random) -> Any:
+    cards = rng.choice((0, 1, 1, 1, 2, 2, 4))
+    percent = rng.choice((100, 100, 30, 50)) if cards == 1 else 100
+    return pod(
+        {CORE: percent * cards, RATIO: percent * cards} if cards else {}, cpu=str(rng.randint(1, 6)), memory=f"{rng.randint(1, 8)}Gi"
+    )
+
+
+@pytest.mark.feature("SCH-DEV-18")
+@pytest.mark.parametrize("seed", range(5))
+def test_scores_of_nodes_with_partitions_equal_brute_force(seed: int) -> None:
+    rng = random.Random(seed)
+    found = world(ARGS)
+    nodes = {f"n{number}": rng.choice(sorted(TABLES)) for number in range(5)}
+    for name, table in nodes.items():
+        partitioned(found, name, table)
+    found.cycle.verify = 1
+    for _ in range(12):
+        found.schedule(see(found, drawn(rng))[0])
+    assert check_grouped(found, lambda: drawn(rng), {name: TABLES[table] for name, table in nodes.items()})
+    assert not found.framework.trust.unkept
+
+
+@pytest.mark.feature("SCH-DEV-18")
+@pytest.mark.parametrize("policy", [SINGLE, RESTRICTED])
+def test_scores_of_nodes_with_numa_policies_equal_brute_force(policy: str) -> None:
+    found = both(ARGS)
+    rng = random.Random(policy)
+    halves = [list(range(4)), list(range(4, 8))]
+    sets = {size: [list(some) for half in halves for some in itertools.combinations(half, size)] for size in (1, 2, 4)}
+    for name in ("a", "b"):
+        numa_machine(found, name, policy, gpus(8))
+
+    def draw() -> Any:
+        cards = rng.choice((1, 1, 2, 4))
+        return pod({CORE: 100 * cards, RATIO: 100 * cards}, cpu="1")
+
+    for _ in range(4):
+        found.schedule(see(found, draw())[0])
+    assert check_grouped(found, draw, {"a": sets, "b": sets}, 12)
+
+
+@pytest.mark.feature("SCH-DEV-18")
+@pytest.mark.parametrize("seed", range(30))
+def test_how_many_groups_there_are_equals_brute_force(seed: int) -> None:
+    rng = random.Random(seed)
+    sets = [sorted(rng.sample(range(8), 2)) for _ in range(rng.randint(0, 9))]
+    groups = Groups(((2, tuple(sum(1 << minor for minor in each) for each in sets)),))
+    free = {minor for minor in range(8) if rng.random() < 0.8}
+    assert groups.most(sum(1 << minor for minor in free), 2) == at_once(sets, free)
+
+
+@pytest.mark.feature("SCH-DEV-18")
+def test_a_card_goes_where_no_pair_is_broken_and_the_record_says_what_is_left() -> None:
+    found = world(ARGS)
+    for name in ("a", "b"):
+        partitioned(found, name, "blocks")
+    pair, one = pod({CORE: 200, RATIO: 200}, cpu="4"), pod({CORE: 100, RATIO: 100}, cpu="2")
+    see(found, *[pod({CORE: 200, RATIO: 200}, cpu="4") for _ in range(6)], one)
+    found.schedule(pod({CORE: 100, RATIO: 100}, cpu="2", nodeSelector={"kubernetes.io/hostname": "b"}))
+    decision = found.schedule(one)
+    assert decision.node == "b"  # where a pair is broken already
+    told = {term.name: term for term in plugin(found).placed(decision.ctx, decision.slot)}
+    left = told["gpu: cards that one pod can still get"]
+    assert (left.value, left.note) == (4, "by its partitions")
+    assert found.schedule(pair).scheduled
 
 
 @pytest.mark.feature("SCH-DEV-18")
