@@ -215,7 +215,7 @@ def rows(quick: bool) -> list[Row]:
         Row("interference: injection to alarm, p50", statistics.median(until or [math.nan]), "s", note=f"a sample every {interval:g} s"),
         Row("interference: alarm to name, p99", sorted(naming or [math.nan])[int(len(naming) * 0.99)], "s", 5.0),
     ]
-    for noise in NOISES:
+    for noise in NOISES if days else ():
         scene = Scene(noise, seed + 10_000, interval, lambda now: 0.0)
         scene.known(KNOWN)
         alarms = scene.run(days * 86400, neighbours=False).alarms

@@ -28,6 +28,7 @@ FOREIGN_FLAGS = {
     "--docker-endpoint",
     "--server-side",
     "--quick",
+    "--load",
     "--policies",
     "--flag",
     "--bool",
