@@ -26,7 +26,7 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status, error,
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.dynamic_resources.allocator import Allocation, allocate
 from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims, terms_of
-from roles.scheduler.plugins.dynamic_resources.extended import Extended, extended
+from roles.scheduler.plugins.dynamic_resources.extended import ANNOTATION, Extended, extended
 from roles.scheduler.plugins.dynamic_resources.inventory import Use
 from roles.scheduler.plugins.dynamic_resources.plans import NOTHING, Plan, Waiting, backed_resources, plan
 from roles.scheduler.plugins.dynamic_resources.requests import RequestError, Wanted
@@ -328,13 +328,16 @@ def _uses(allocation: Allocation) -> tuple[Use, ...]:
 
 
 def _claim_helps(pod: PodInfo, event: ClusterEvent) -> bool:
-    """Devices that were given back help everybody; other changes only pods that name the claim."""
+    """Devices that were given back help everybody, and so does the end of a claim for extended resources, for which its pod waits
+    also where the devices were given back before; other changes only pods that name the claim."""
     old, new = event.old, event.new
     shown = new or old
     if shown is None:
         return True
     named = {reference.resource_claim_name for reference in pod.shape.template.spec.resource_claims}
     if shown.metadata.namespace == pod.shape.namespace and shown.metadata.name in named:
+        return True
+    if new is None and ANNOTATION in shown.metadata.annotations:
         return True
     had = old is not None and old.status.allocation is not None
     return had and (new is None or new.status.allocation is None)

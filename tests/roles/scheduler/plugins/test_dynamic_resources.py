@@ -11,6 +11,7 @@ from koord.api.objects_resource import DeviceClass, ResourceClaim, ResourceClaim
 from koord.apiserver.cel.devices import compiled
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler.cycle.decision import Decision
+from roles.scheduler.framework.events import Action, ClusterEvent
 from roles.scheduler.testing import SCHEDULER, World, node, pod
 from roles.scheduler.whatif import Simulation, Snapshot
 from tests.support.claims import DRIVER, alternative, claim, device, device_class, of_claim, of_template, request, slice_of, template
@@ -47,6 +48,17 @@ def reason(decision: Decision) -> str:
     from roles.scheduler.cycle.record import record_of
 
     return record_of(decision, now=0.0).message
+
+
+def test_the_end_of_a_claim_for_extended_resources_helps_when_its_devices_were_given_back_before() -> None:
+    found = world()
+    helps = next(each.hint for each in found.framework.subscriptions["DynamicResources"] if each.resource == "ResourceClaim")
+    waiting = found.parser.parse(pod())
+    told = []
+    for noted in ({"resource.kubernetes.io/extended-resource-claim": "true"}, {}):
+        meta = {"name": "left", "namespace": "default", "annotations": noted}
+        told.append(helps(waiting, ClusterEvent("ResourceClaim", Action.DELETE, msgspec.convert({"metadata": meta}, ResourceClaim), None)))
+    assert told == [True, False]
 
 
 @pytest.mark.feature("SCH-DRA-03")
