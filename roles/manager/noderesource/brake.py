@@ -22,18 +22,24 @@ class Brake:
         self._share, self._window = share, window
         self._promised: dict[str, int] = {}
         self._taken: deque[tuple[float, str, int]] = deque()
+        self._without: set[str] = set()  # nodes that were seen to promise nothing
         self.held: set[str] = set()
 
     def promise(self, node: str, amount: int) -> None:
-        """What stands on a node."""
-        if amount:
-            self._promised[node] = amount
-        else:
+        """What stands on a node. One that promises something again has its reports back, and counts as taken no more."""
+        if not amount:
             self._promised.pop(node, None)
+            self._without.add(node)
+            return
+        self._promised[node] = amount
+        if node in self._without:
+            self._without.discard(node)
+            self._taken = deque(entry for entry in self._taken if entry[1] != node)
 
     def forget(self, node: str) -> None:
         """A node is gone."""
         self._promised.pop(node, None)
+        self._without.discard(node)
         self.held.discard(node)
 
     def holds(self, node: str, amount: int, now: float, *, take: bool) -> bool:

@@ -103,3 +103,17 @@ def test_a_clock_that_is_set_is_followed_slowly():
         Clocks.wall, Clocks.mono = Clocks.wall + 60, Clocks.mono + 60
         clock()
     assert clock() == pytest.approx(Clocks.wall)
+
+
+@pytest.mark.feature("MGR-NR-BATCH-01")
+def test_nodes_that_report_again_let_the_next_silent_one_be_taken() -> None:
+    """After the API server has lost its data no node has a report for a moment; the one that stays silent offers nothing in the end."""
+    brake = Brake()
+    nodes = [f"n{number}" for number in range(ALWAYS + 1)]
+    for node in nodes:
+        brake.promise(node, 4000)
+    assert [brake.holds(node, 4000, 0.0, take=True) for node in nodes] == [False] * ALWAYS + [True]
+    for amount, held in ((4000, True), (0, True), (4000, False)):  # as the picture shows it: still there, taken away, measured again
+        for node in nodes[:ALWAYS]:
+            brake.promise(node, amount)
+        assert brake.holds(nodes[-1], 4000, 30.0, take=False) is held
