@@ -18,6 +18,7 @@ from koord.process import tuning
 from koord.process.errors import FatalError
 from koord.process.life import Phase
 from koord.process.metrics import watch_events
+from koord.process.steady import SteadyClock
 from roles.scheduler import diagnosis
 from roles.scheduler.auditor import Audit, AuditWatch, Event, Thresholds
 from roles.scheduler.binding.binder import Binder, Outcome, Task
@@ -93,7 +94,7 @@ class App:
         self.client = client
         gate = self.gate = Gate()
         self._last_sizes: dict[str, int] = {}
-        self._clock: Callable[[], float] = seams.now
+        self._clock: Callable[[], float] = SteadyClock()  # a pod that rests must not rest longer because the machine's clock was set
         self.waiting = WaitingPods()
         self.engine = Engine(
             config,

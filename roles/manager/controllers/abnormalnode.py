@@ -16,13 +16,13 @@ from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.errors import NotFound
 from koord.kube.events import EventRecorder, ObjectRef
+from koord.process.steady import SteadyClock
 from roles.manager.abnormal.level import Level, moved
 from roles.manager.abnormal.signs import WINDOW, Families, Signs, judge
 from roles.manager.controllers.base import Controller
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
 from roles.manager.noderesource.brake import ALWAYS, SHARE
-from roles.manager.steady import SteadyClock
 
 INTERVAL = 15.0
 _ALL = "all nodes"

@@ -21,6 +21,7 @@ from koord.decisions.recorder import Recorder
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.events import EventRecorder, ObjectRef
 from koord.kube.workqueue import WorkQueue
+from koord.process.steady import SteadyClock
 from roles.manager.controllers.base import EVERYTHING, Controller, log
 from roles.manager.controllers.editing import EditSpreader
 from roles.manager.controllers.ranked import RankedQueue
@@ -33,7 +34,6 @@ from roles.manager.noderesource.brake import Brake
 from roles.manager.noderesource.inputs import NodePods, Totals, pod_input, unix_time
 from roles.manager.noderesource.model import Inputs, PodInput
 from roles.manager.noderesource.plan import Plan, decide, rank
-from roles.manager.steady import SteadyClock
 
 KEYS = frozenset({slo_schema.COLOCATION, slo_schema.NORMALIZATION, slo_schema.AMPLIFICATION})
 SPREAD = "*spread"

@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kinds import EVENTS, NODEMETRICS
+from koord.process.steady import SteadyClock
 from roles.manager.noderesource.brake import ALWAYS, SHARE, WINDOW, Brake
-from roles.manager.steady import SteadyClock
 
 BATCH = "kubernetes.io/batch-cpu"
 

@@ -605,3 +605,21 @@ def test_the_end_of_its_victims_brings_a_preemptor_back_without_a_rest(scheduler
             assert not len(live.app.engine.state.evictions)
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_a_pod_rests_no_longer_because_the_machines_clock_was_set_back(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            uid = (await live.pod("p", cpu="4"))["metadata"]["uid"]
+            for number in range(2):
+                await live.node(f"small-{number}", cpu="500m")
+                await live.refused("p")
+                while live.app.queue.get(uid).failures <= number:
+                    await asyncio.sleep(0.005)
+            wall = live.app._clock._wall
+            live.app._clock._wall = lambda: wall() - 3600.0
+            await live.node("big", cpu="8")
+            assert await live.bound("p") == "big"
+
+    asyncio.run(run())

@@ -9,11 +9,11 @@ import asyncio
 import logging
 from collections.abc import Callable, Iterator
 
-from koord import seams
 from koord.api.gangs import gang_name as gang_name_of
 from koord.api.kinds import PODGROUPS, SCHEDULING_PODGROUPS, SCHEDULING_PODGROUPS_V1ALPHA2
 from koord.api.objects import Pod, SchedulingPodGroup
 from koord.kube.errors import ApiError, NotFound
+from koord.process.steady import SteadyClock
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.coscheduling.book import Gang, GangBook
@@ -52,11 +52,11 @@ def ended_member(pod: Pod) -> Ended | None:
 class PodGroups:
     """The controller: gangs that changed are looked at by `workers` tasks, one step a time."""
 
-    def __init__(self, handle: Handle, book: GangBook, workers: int, clock: Callable[[], float] = seams.now) -> None:
+    def __init__(self, handle: Handle, book: GangBook, workers: int, clock: Callable[[], float] | None = None) -> None:
         self._handle = handle
         self._book = book
         self._workers = workers
-        self._clock = clock
+        self._clock = clock or SteadyClock()
         self._ended: dict[str, dict[str, Member]] = {}
         self._dirty: dict[str, None] = {}
         self._busy: set[str] = set()

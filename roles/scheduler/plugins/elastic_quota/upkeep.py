@@ -15,6 +15,7 @@ from koord.api.kinds import ELASTICQUOTAS
 from koord.api.objects import ElasticQuota
 from koord.decisions.record import Record, Subject, Term
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
+from koord.process.steady import SteadyClock
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.bonds import what_goes
 from roles.scheduler.framework.handle import Handle
@@ -43,6 +44,7 @@ class Upkeep:
         self._handle = handle
         self._book = book
         self._metrics = metrics
+        self._clock = SteadyClock()
         self._evaluated: dict[str, tuple[int, ElasticQuota]] = {}
         self._next = 0
 
@@ -101,7 +103,7 @@ class Upkeep:
     def refresh(self) -> None:
         """Bring all runtimes up to date."""
         started = seams.perf_counter()
-        self._book.sweep(seams.now())
+        self._book.sweep(self._clock())
         self._book.settle()
         for tree in self._book.trees.values():
             tree.refresh_all()
@@ -166,7 +168,7 @@ class Upkeep:
             self.refresh()
             if self._handle.may_write():
                 bonds = self._handle.state.bonds
-                due = revoker.due(self._book, seams.now(), bonds)
+                due = revoker.due(self._book, self._clock(), bonds)
                 what = what_goes([pod for _, pod in due], bonds)
                 for quota, pod in due:
                     await self._evict(quota, pod, what[pod.uid])

@@ -13,6 +13,7 @@ from koord import seams
 from koord.api.kinds import RESERVATIONS
 from koord.api.objects import Reservation
 from koord.kube.errors import ApiError, Conflict, NotFound
+from koord.process.steady import SteadyClock
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.reservation import reserve_pod
 from roles.scheduler.plugins.reservation.args import ReservationArgs
@@ -50,13 +51,13 @@ class Controller:
     """`clock` gives seconds since the epoch."""
 
     def __init__(
-        self, args: ReservationArgs, handle: Handle, book: Book, metrics: ReservationMetrics, clock: Callable[[], float] = seams.now
+        self, args: ReservationArgs, handle: Handle, book: Book, metrics: ReservationMetrics, clock: Callable[[], float] | None = None
     ) -> None:
         self._args = args
         self._handle = handle
         self._ledger = book.ledger
         self._metrics = metrics
-        self._clock = clock
+        self._clock = clock or SteadyClock()
         self._due: list[tuple[float, str]] = []
         self._planned: dict[str, float] = {}  # the time of each one's entry there
         self._workers = asyncio.Semaphore(args.controller_workers)
