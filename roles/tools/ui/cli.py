@@ -30,10 +30,18 @@ if TYPE_CHECKING:
     "--decision-log",
     "log",
     type=click.Path(path_type=Path),
-    help="The scheduler's log: the page can make its decisions again (docs/replay.md).",
+    help="The roles' logs: the page can make their decisions again (docs/replay.md).",
 )
+@click.option("--policies", type=click.Path(path_type=Path), help="Cases that the page can run (docs/policy-tests.md).")
 def command(
-    port: int, browser: bool, kubeconfig: str | None, context: str | None, endpoints: tuple[str, ...], prices: str | None, log: Path | None
+    port: int,
+    browser: bool,
+    kubeconfig: str | None,
+    context: str | None,
+    endpoints: tuple[str, ...],
+    prices: str | None,
+    log: Path | None,
+    policies: Path | None,
 ) -> None:
     """Serve a page for a browser: nodes by tier and pressure, pending pods, decisions with their why, quotas, an hour's history.
 
@@ -51,13 +59,13 @@ def command(
 
     given = load_prices(prices) if prices else None
     try:
-        asyncio.run(_serve(server, found, port, given, log, browser=browser))
+        asyncio.run(_serve(server, found, port, (given, log, policies), browser=browser))
     except KeyboardInterrupt:
         sys.exit(130)
 
 
 async def _serve(
-    server: ClientConfig, endpoints: list[Endpoint], port: int, prices: Prices | None, log: Path | None, *, browser: bool
+    server: ClientConfig, endpoints: list[Endpoint], port: int, studied: tuple[Prices | None, Path | None, Path | None], *, browser: bool
 ) -> None:  # fmt: skip
     from koord.kube.client import Client
     from roles.tools.ui.server import UiServer
@@ -66,7 +74,7 @@ async def _serve(
 
     async with Client(server, role="ui") as client:
         watching = Watching(client, endpoints)
-        page = UiServer(watching, port, studies=Studies(watching, prices, log))
+        page = UiServer(watching, port, studies=Studies(watching, *studied))
         await page.start()
         click.echo(f"koord ui of {client.config.server}: {page.url}  (Ctrl-C ends it)")
         if browser:

@@ -54,6 +54,7 @@ class UiServer:
         app.router.add_get("/api/why", self._why)
         app.router.add_get("/api/cost", self._cost)
         app.router.add_get("/api/replay", self._replay)
+        app.router.add_get("/api/test", self._test)
         app.router.add_get("/api/help", self._help)
         app.router.add_get("/favicon.ico", self._nothing)
         for path in STATIC:
@@ -137,6 +138,9 @@ class UiServer:
 
     async def _replay(self, request: web.Request) -> web.Response:
         return await self._studied(self.studies.replay())
+
+    async def _test(self, request: web.Request) -> web.Response:
+        return await self._studied(self.studies.test())
 
     async def _help(self, request: web.Request) -> web.Response:
         return await self._studied(self.studies.helps(request.query.get("namespace", ""), request.query.get("name", "")))

@@ -1,4 +1,4 @@
-"""What the page is asked for now and then: costs of an hour, decisions made again, what would help a pod. Work beside the loop."""
+"""What the page is asked for now and then: costs of an hour, decisions made again, policies, what would help. Work beside the loop."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ HELP_FOR = 20_000
 
 
 class Studies:
-    """`prices` and `log` as `koord cost` and `koord replay` take them; without them the page has no such part."""
+    """`prices`, `log` and `policies` as `koord cost`, `koord replay` and `koord test` take them; without them the page has no such part."""
 
-    def __init__(self, watching: Watching, prices: Prices | None = None, log: Path | None = None) -> None:
-        self._watching, self._prices, self._log = watching, prices, log
+    def __init__(self, watching: Watching, prices: Prices | None = None, log: Path | None = None, policies: Path | None = None) -> None:
+        self._watching, self._prices, self._log, self._policies = watching, prices, log, policies
         self._replayed: dict[str, Any] | None = None
 
     def offered(self) -> dict[str, bool]:
         """What the page may ask for."""
-        return {"cost": self._prices is not None, "replay": self._log is not None}
+        return {"cost": self._prices is not None, "replay": self._log is not None, "test": self._policies is not None}
 
     def cost(self) -> dict[str, Any]:
         """What the nodes cost in an hour, as the cluster is now, by owner. Raises ConfigurationError without prices."""
@@ -61,6 +61,12 @@ class Studies:
             self._replayed = await seams.to_thread(_replay, self._log)
         return self._replayed
 
+    async def test(self) -> dict[str, Any]:
+        """Whether the cases hold, as their files are now. Raises ConfigurationError."""
+        if self._policies is None:
+            raise ConfigurationError("give --policies to have cases run")
+        return await seams.to_thread(_test, self._policies)
+
     async def helps(self, namespace: str, name: str) -> list[str]:
         """What would give a pending pod a node, as `koord simulate` tells it. Raises ApiError, ConfigurationError."""
         from roles.tools.simulate.changes import Changes, apply
@@ -77,11 +83,26 @@ class Studies:
 
 
 def _replay(log: Path) -> dict[str, Any]:
-    from roles.tools.replay import render
-    from roles.tools.replay.running import Run, files_of
+    """Of every role that left a log there."""
+    from roles.tools.replay import deschedulers, managers, render
+    from roles.tools.replay.running import Run, files_of, roles_of
 
-    found = Run().run(files_of(log))
-    return {"headline": render.headline(found), "text": render.table(found, every=False)}
+    make = {"scheduler": lambda files: Run().run(files), "manager": managers.run, "descheduler": deschedulers.run}
+    found = [make[role](files_of(log, role)) for role in roles_of(log)]
+    texts = [render.table(each, every=False) for each in found]
+    if len(found) > 1:
+        texts = [f"{each.role}: {text}" for each, text in zip(found, texts, strict=True)]
+    return {"headline": render.headline(found[0]), "text": "\n\n".join(texts)}
+
+
+def _test(policies: Path) -> dict[str, Any]:
+    from roles.tools.policytest import cases, report
+    from roles.tools.policytest.running import Runner
+
+    runner = Runner()
+    results = [result for path in cases.find((str(policies),)) for result in runner.run(cases.load(path))]
+    lines = [line for result in results if result.failures for line in report.lines(result)]
+    return {"headline": report.summary(results), "text": "\n".join([report.summary(results), *lines])}
 
 
 def _help(scheduler: Any, picture: Any, changed: Any, pod: str) -> list[str]:

@@ -229,7 +229,7 @@ def test_costs_decisions_made_again_and_what_would_help(tmp_path: Path) -> None:
                     help_ = await (await session.get(f"{base}/api/help?namespace=default&name=waits")).json()
                     assert help_ == ["1 more node like n1 (--more 1=n1)"]
                     state = await (await session.get(f"{base}/api/state")).json()
-                    assert state["offered"] == {"cost": True, "replay": True}
+                    assert state["offered"] == {"cost": True, "replay": True, "test": False}
             finally:
                 await server.stop()
                 await watching.informers.stop()
@@ -344,6 +344,51 @@ def test_five_thousand_nodes_are_drawn_at_once(chromium: str) -> None:
             assert 0x0072B2 in painted, "prod"
             assert 0xA83200 in painted, "hot nodes"
             assert shown.console == []
+
+    asyncio.run(story())
+
+
+@pytest.mark.feature("BEY-COST-01", "BEY-REPLAY-01", "BEY-SIM-01", "BEY-POL-01")
+def test_foresight_is_where_one_looks_for_it(tmp_path: Path, chromium: str) -> None:
+    """Costs, decisions made again, policies and what would help a pending pod, by clicks on the page."""
+    prices = tmp_path / "prices.yaml"
+    prices.write_text("{currency: EUR, cpu: 0.1, memory: 0, batch: {cpu: 0.01, memory: 0}}")
+
+    async def story() -> None:
+        async with running_server(crds=True) as api, api.client() as client:
+            one = node("n1", 4)
+            one["status"]["allocatable"]["pods"] = one["status"]["capacity"]["pods"] = "10"
+            await client.create(NODES, one)
+            await client.create(PODS, pod("runs", nodeName="n1", schedulerName="koord-scheduler", containers=[CONTAINER]), "default")
+            await client.create(PODS, pod("waits", "no room", schedulerName="koord-scheduler", containers=[CONTAINER]), "default")
+            watching = Watching(client)
+            running = asyncio.ensure_future(watching.run())
+            docs = ROOT / "docs"
+            server = UiServer(watching, studies=Studies(watching, load_prices(str(prices)), docs / "replay" / "nodes", docs / "policies"))
+            await server.start()
+            try:
+                async with browser(chromium) as shown:
+                    await shown.size(1200, 1000)
+                    await shown.open(server.url)
+                    await shown.until("document.body.dataset.ready === 'true'")
+                    await shown.until("document.getElementById('costsum').textContent.includes('0.4000 EUR')")
+                    assert not await shown.value("document.getElementById('cost').hidden")
+                    await shown.value("document.getElementById('replay').click()")
+                    await shown.until("document.getElementById('replayed').textContent.includes('descheduler: 92 of 92 decisions')")
+                    assert "manager: 6 of 6" in await shown.value("document.getElementById('replayed').textContent")
+                    await shown.value("document.getElementById('test').click()")
+                    await shown.until("document.getElementById('replayed').textContent.endsWith('39 cases, all as expected')")
+                    await shown.until("document.querySelector('#pending button') !== null")
+                    await shown.value("document.querySelector('#pending button').click()")
+                    help_ = "[...document.querySelectorAll('#why button')].find(b => b.textContent === 'What would help?')"
+                    await shown.until(f"{help_} !== undefined")
+                    await shown.value(f"{help_}.click()")
+                    await shown.until("document.getElementById('why').textContent.includes('1 more node like n1 (--more 1=n1)')")
+            finally:
+                running.cancel()
+                await asyncio.wait([running])
+                await server.stop()
+                await watching.informers.stop()
 
     asyncio.run(story())
 

@@ -258,12 +258,14 @@ function listCosts() {
 }
 $("costby").addEventListener("change", listCosts);
 
-$("replay").addEventListener("click", async () => {
+async function study(path, meanwhile) {
   $("replayed").hidden = false;
-  $("replayed").textContent = "making them again …";
-  const answer = await fetch("/api/replay");
+  $("replayed").textContent = meanwhile;
+  const answer = await fetch(path);
   $("replayed").textContent = answer.ok ? (await answer.json()).text : await answer.text();
-});
+}
+$("replay").addEventListener("click", () => study("/api/replay", "making them again …"));
+$("test").addEventListener("click", () => study("/api/test", "running cases …"));
 
 function helpFor(namespace, name) {
   const made = element("p"), button = element("button", { type: "button", className: "link", textContent: "What would help?" });
@@ -311,6 +313,7 @@ async function ask() {
   drawHistory($("history"), state.history);
   $("cost").hidden = !state.offered.cost;
   $("replay").hidden = !state.offered.replay;
+  $("test").hidden = !state.offered.test;
   if (state.offered.cost && state.ready) showCosts();
   document.body.dataset.ready = state.ready ? "true" : "false";
 }
