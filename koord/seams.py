@@ -270,8 +270,10 @@ class Apart(Generic[T]):
             self._home.call_soon_threadsafe(lambda: function(*args, **kwargs))
 
     def cancel(self) -> None:
-        """Cancel the coroutine; `done` says when it has ended."""
+        """Cancel the coroutine; `done` says when it has ended. A second call changes nothing: what it does at its end goes on."""
         with self._lock:
+            if self._cancelled:
+                return
             self._cancelled = True
             if self._task is not None:
                 with suppress(RuntimeError):  # it ended, and its loop with it

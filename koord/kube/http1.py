@@ -1,11 +1,12 @@
-"""HTTP/1.1 answers from bytes, however they are cut; pure."""
+"""HTTP/1.1 from bytes, however they are cut; pure. Answers are read here, requests in `koord.process.requests`, bodies in one way."""
 
 from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from typing import Any, ClassVar
 
 _DECIMAL = re.compile(r"[0-9]{1,15}")
 _HEXADECIMAL = re.compile(rb"[0-9A-Fa-f]{1,12}")
@@ -13,7 +14,7 @@ MAX_HEAD = 65536  # bytes of status line and headers
 
 
 class ProtocolError(Exception):
-    """What came is no HTTP/1.1 answer."""
+    """What came is no HTTP/1.1."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,20 +26,13 @@ class Response:
     body: bytes
 
 
-class AnswerParser:
-    """Reads one answer. Feed it until `done`; `keep_alive` then says whether the connection can be used again.
+class MessageParser:
+    """Reads one message: its head as a subclass says, then its body. Feed it until `done`."""
 
-    `tunnel`: the answer to a CONNECT, which ends with its headers, and whose connection then is somebody else's.
-    """
+    __slots__ = ("_buffer", "_chunks", "_left", "_mode")
+    _steps: ClassVar[dict[str, Callable[[Any, bytes, int], int]]]
 
-    __slots__ = ("_buffer", "_chunks", "_left", "_mode", "_tunnel", "headers", "keep_alive", "started", "status")
-
-    def __init__(self, *, tunnel: bool = False) -> None:
-        self.status = 0
-        self._tunnel = tunnel
-        self.headers: dict[str, str] = {}
-        self.keep_alive = True
-        self.started = False
+    def __init__(self) -> None:
         self._buffer = b""
         self._chunks: list[bytes] = []
         self._left = 0
@@ -46,18 +40,103 @@ class AnswerParser:
 
     @property
     def done(self) -> bool:
-        """Whether the answer is complete."""
+        """Whether the message is complete."""
         return self._mode == "done"
 
     @property
     def begun(self) -> bool:
-        """Whether status and headers are complete."""
+        """Whether the head is complete."""
         return self._mode != "head"
 
     def drain(self) -> list[bytes]:
-        """What has come of the body since the last call; it is not part of `response` any more."""
+        """What has come of the body since the last call."""
         chunks, self._chunks = self._chunks, []
         return chunks
+
+    def _read(self, data: bytes) -> bytes:
+        """More bytes. Returns those behind the end of the message. Raises ProtocolError."""
+        if self._buffer:
+            data, self._buffer = self._buffer + data, b""
+        at = 0
+        while self._mode != "done":
+            at = self._steps[self._mode](self, data, at)
+            if at < 0:
+                return b""
+        return data[at:]
+
+    # -- states: each reads data from a position and returns the position of the next state, or -1 if it needs more --
+
+    def _head(self, data: bytes, at: int) -> int:
+        raise NotImplementedError
+
+    def _wait(self, data: bytes, at: int, limit: int, what: str) -> int:
+        """Keep what is there until more comes."""
+        if len(data) - at > limit:
+            raise ProtocolError(f"{what} too long")
+        self._buffer = data[at:]
+        return -1
+
+    def _take(self, data: bytes, at: int) -> int:
+        """Take what is left of a body or chunk, as far as it is there."""
+        taken = data[at : at + self._left]
+        if taken:
+            self._chunks.append(taken)
+            self._left -= len(taken)
+        return at + len(taken)
+
+    def _length(self, data: bytes, at: int) -> int:
+        at = self._take(data, at)
+        if self._left:
+            return -1
+        self._mode = "done"
+        return at
+
+    def _size(self, data: bytes, at: int) -> int:
+        end = data.find(b"\r\n", at)
+        if end < 0:
+            return self._wait(data, at, 1024, "a chunk's size is")
+        text = data[at:end].split(b";", 1)[0].strip()
+        if not _HEXADECIMAL.fullmatch(text):
+            raise ProtocolError(f"a chunk's size is {text[:20]!r}")
+        self._left = int(text, 16)
+        self._mode = "chunk" if self._left else "trailer"
+        return end + 2
+
+    def _chunk(self, data: bytes, at: int) -> int:
+        at = self._take(data, at)
+        if self._left:
+            return -1
+        if len(data) - at < 2:
+            return self._wait(data, at, 1, "a chunk's end is")
+        if data[at : at + 2] != b"\r\n":
+            raise ProtocolError("a chunk does not end where it should")
+        self._mode = "size"
+        return at + 2
+
+    def _trailer(self, data: bytes, at: int) -> int:
+        end = data.find(b"\r\n", at)
+        if end < 0:
+            return self._wait(data, at, MAX_HEAD, "the trailers are")
+        if end == at:
+            self._mode = "done"
+        return end + 2
+
+
+class AnswerParser(MessageParser):
+    """Reads one answer. Feed it until `done`; `keep_alive` then says whether the connection can be used again.
+
+    `tunnel`: the answer to a CONNECT, which ends with its headers, and whose connection then is somebody else's.
+    """
+
+    __slots__ = ("_tunnel", "headers", "keep_alive", "started", "status")
+
+    def __init__(self, *, tunnel: bool = False) -> None:
+        super().__init__()
+        self.status = 0
+        self._tunnel = tunnel
+        self.headers: dict[str, str] = {}
+        self.keep_alive = True
+        self.started = False
 
     def response(self) -> Response:
         """The complete answer, decompressed. Raises ProtocolError."""
@@ -72,14 +151,7 @@ class AnswerParser:
     def feed(self, data: bytes) -> None:
         """More bytes. Bytes behind the end of the answer make the connection unusable. Raises ProtocolError."""
         self.started = True
-        if self._buffer:
-            data, self._buffer = self._buffer + data, b""
-        at = 0
-        while self._mode != "done":
-            at = _STEPS[self._mode](self, data, at)
-            if at < 0:
-                return
-        if at < len(data):
+        if self._read(data):
             self.keep_alive = False
 
     def end(self) -> bool:
@@ -88,15 +160,6 @@ class AnswerParser:
             self._mode = "done"
             self.keep_alive = False
         return self._mode == "done"
-
-    # -- states: each reads data from a position and returns the position of the next state, or -1 if it needs more --
-
-    def _wait(self, data: bytes, at: int, limit: int, what: str) -> int:
-        """Keep what is there until more comes."""
-        if len(data) - at > limit:
-            raise ProtocolError(f"{what} too long")
-        self._buffer = data[at:]
-        return -1
 
     def _head(self, data: bytes, at: int) -> int:
         end = data.find(b"\r\n\r\n", at)
@@ -135,61 +198,15 @@ class AnswerParser:
         else:
             self._mode = "close"
 
-    def _take(self, data: bytes, at: int) -> int:
-        """Take what is left of a body or chunk, as far as it is there."""
-        taken = data[at : at + self._left]
-        if taken:
-            self._chunks.append(taken)
-            self._left -= len(taken)
-        return at + len(taken)
-
-    def _length(self, data: bytes, at: int) -> int:
-        at = self._take(data, at)
-        if self._left:
-            return -1
-        self._mode = "done"
-        return at
-
     def _close(self, data: bytes, at: int) -> int:
         self._chunks.append(data[at:])
         return -1
 
-    def _size(self, data: bytes, at: int) -> int:
-        end = data.find(b"\r\n", at)
-        if end < 0:
-            return self._wait(data, at, 1024, "a chunk's size is")
-        text = data[at:end].split(b";", 1)[0].strip()
-        if not _HEXADECIMAL.fullmatch(text):
-            raise ProtocolError(f"a chunk's size is {text[:20]!r}")
-        self._left = int(text, 16)
-        self._mode = "chunk" if self._left else "trailer"
-        return end + 2
 
-    def _chunk(self, data: bytes, at: int) -> int:
-        at = self._take(data, at)
-        if self._left:
-            return -1
-        if len(data) - at < 2:
-            return self._wait(data, at, 1, "a chunk's end is")
-        if data[at : at + 2] != b"\r\n":
-            raise ProtocolError("a chunk does not end where it should")
-        self._mode = "size"
-        return at + 2
-
-    def _trailer(self, data: bytes, at: int) -> int:
-        end = data.find(b"\r\n", at)
-        if end < 0:
-            return self._wait(data, at, MAX_HEAD, "the trailers are")
-        if end == at:
-            self._mode = "done"
-        return end + 2
-
-
-_STEPS = {
-    "head": AnswerParser._head,
-    "length": AnswerParser._length,
-    "close": AnswerParser._close,
-    "size": AnswerParser._size,
-    "chunk": AnswerParser._chunk,
-    "trailer": AnswerParser._trailer,
+BODY_STEPS = {
+    "length": MessageParser._length,
+    "size": MessageParser._size,
+    "chunk": MessageParser._chunk,
+    "trailer": MessageParser._trailer,
 }
+AnswerParser._steps = BODY_STEPS | {"head": AnswerParser._head, "close": AnswerParser._close}

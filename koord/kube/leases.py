@@ -169,9 +169,11 @@ class LeaderElector:
                 await lease.release()
             raise
         finally:
-            if events is not None:
-                await events.stop()
-            await client.close()
+            try:
+                if events is not None:
+                    await events.stop()
+            finally:  # the end of the process comes while the loss of the lease is being told
+                await client.close()
 
     def _tell(self, events: EventRecorder | None, what: str) -> None:
         if events is not None:

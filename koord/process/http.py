@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 import ssl
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import orjson
-from aiohttp import web
 from prometheus_client import CollectorRegistry
 
 from koord.decisions import query
@@ -18,16 +18,15 @@ from koord.process import logs, metrics
 from koord.process.errors import ConfigurationError
 from koord.process.flags import HostPort
 from koord.process.health import Health
-from koord.process.listener import Limits, Listener, TlsSource, body_in_time, is_spare
+from koord.process.listener import Limits, Listener, TlsSource, whole_body
+from koord.process.requests import Handler, Middleware, Refused, Request, Response
+from koord.process.routes import Routes
 from koord.process.serving import HEALTH_PATHS, Gate, Serving
 from koord.process.slis import Slis
 from koord.version import VERSION
 
 log = logging.getLogger("koord.process")
 
-_MAX_BODY = 2**20
-
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 FlagSetter = Callable[[str], None]
 
 
@@ -39,7 +38,7 @@ class OpsServer:
 
     On the loopback everything is open. On any other address only health is, without details, unless `gate` lets the caller pass; there
     `tls` serves HTTPS on the same port, and credentials are not read from plain HTTP. With `ssl_context` HTTPS alone is spoken;
-    `middlewares` (aiohttp's), where there are any, say who may ask instead, on the loopback too.
+    `middlewares`, where there are any, say who may ask instead, on the loopback too.
     """
 
     def __init__(
@@ -52,7 +51,7 @@ class OpsServer:
         recorder: Recorder | None = None,
         role: str = "koord",
         ssl_context: ssl.SSLContext | TlsSource | None = None,
-        middlewares: Sequence[Any] = (),
+        middlewares: Sequence[Middleware] = (),
         tls: TlsSource | None = None,
         gate: Gate | None = None,
         limits: Limits | None = None,
@@ -71,12 +70,11 @@ class OpsServer:
         self._public = self._gated = False
         self._limits = limits or Limits()
         self._listener: Listener | None = None
-        guards = [self._guard(), *middlewares, body_in_time(self._limits)]
-        self._app = web.Application(client_max_size=_MAX_BODY, middlewares=guards)
+        self._routes = Routes([self._guard, *middlewares, whole_body])
         self._flags: dict[str, FlagSetter] = {"v": _set_verbosity}
         for path in ("healthz", "livez", "readyz"):
-            self._app.router.add_get(f"/{path}", self._health)
-            self._app.router.add_get(f"/{path}/{{check}}", self._health)
+            self.route("GET", f"/{path}", self._health)
+            self.route("GET", f"/{path}/{{check}}", self._health)
         self.route("GET", "/metrics", self._metrics)
         self.route("GET", "/metrics/slis", self._metrics)
         self.route("GET", "/version", self._version)
@@ -95,14 +93,14 @@ class OpsServer:
         return f"{'https' if self._ssl else 'http'}://{host}:{self.port}"
 
     def route(self, method: str, path: str, handler: Handler) -> None:
-        """Serve `path` (aiohttp's syntax, `/nodes/{name}`); `method` may be `*`. Only before `start`."""
-        self._app.router.add_route(method, path, _guarded(handler))
+        """Serve `path`, in which `{name}` stands for a segment; `method` may be `*`. Raises ValueError where somebody serves it already."""
+        self._routes.add(method, path, _guarded(handler))
 
     def json(self, path: str, produce: Callable[[], Any]) -> None:
         """Serve what `produce()` returns as JSON, for `/configz` and the like."""
 
-        async def answer(request: web.Request) -> web.Response:
-            return web.Response(body=orjson.dumps(produce(), default=str, option=orjson.OPT_NON_STR_KEYS), content_type="application/json")
+        async def answer(request: Request) -> Response:
+            return Response(body=orjson.dumps(produce(), default=str, option=orjson.OPT_NON_STR_KEYS), content_type="application/json")
 
         self.route("GET", path, answer)
 
@@ -117,7 +115,7 @@ class OpsServer:
 
     async def start(self) -> None:
         """Listen. Raises ConfigurationError if the address cannot be had."""
-        listener = Listener(self._app, tls=self._ssl, plain=self._ssl is None, limits=self._limits)
+        listener = Listener(self._routes, tls=self._ssl, plain=self._ssl is None, limits=self._limits)
         try:
             local = await listener.listen(self.address, self.port)
         except (OSError, OverflowError) as error:
@@ -137,73 +135,65 @@ class OpsServer:
         if listener is not None:
             await listener.stop()
 
-    def _guard(self) -> Any:
+    async def _guard(self, request: Request, handler: Handler) -> Response:
         """Middleware: on an address that others reach, who may ask what."""
-
-        @web.middleware
-        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-            if request.path not in HEALTH_PATHS and is_spare(request):
-                return web.Response(status=503, text="too many connections: only health is answered\n", headers={"Retry-After": "1"})
-            if self._gated and not self.gate.is_open(request.path):
-                if not request.secure:
-                    return web.Response(status=403, text="Forbidden: this is answered by HTTPS only, with credentials\n")
-                refusal = await self.gate.refusal(request)
-                if refusal is not None:
-                    return refusal
-            return await handler(request)
-
-        return guard
+        if request.path not in HEALTH_PATHS and request.spare:
+            return Response(status=503, text="too many connections: only health is answered\n", headers={"Retry-After": "1"})
+        if self._gated and not self.gate.is_open(request.path):
+            if not request.secure:
+                return Response(status=403, text="Forbidden: this is answered by HTTPS only, with credentials\n")
+            refusal = await self.gate.refusal(request)
+            if refusal is not None:
+                return refusal
+        return await handler(request)
 
     # -- handlers --
 
-    async def _health(self, request: web.Request) -> web.Response:
+    async def _health(self, request: Request) -> Response:
         path = request.path.split("/")[1]
         only = request.match_info.get("check")
-        ok, rows = self.health.report(path, excluded=frozenset(request.query.getall("exclude", [])))
+        ok, rows = self.health.report(path, excluded=frozenset(request.query_all("exclude")))
         self.slis.looked(path, rows)
         if only is not None:
             rows = [row for row in rows if row[0] == only]
             if not rows:
-                return web.Response(status=404, text=f"{path}: no check {only!r}\n")
+                return Response(status=404, text=f"{path}: no check {only!r}\n")
             ok = rows[0][1]
         if ok and "verbose" not in request.query:
-            return web.Response(text="ok")
+            return Response(text="ok")
         if self._public and only is None:  # everybody may ask this; the reasons are for those who may ask for a check by its name
             rows = [(name, well, "" if well else "reason withheld") for name, well, _ in rows]
         lines = [
             f"[{'+' if well else '-'}]{name} {'ok' if well else 'failed'}{f': {detail}' if detail else ''}" for name, well, detail in rows
         ]
         lines.append(f"{path} check {'passed' if ok else 'failed'}")
-        return web.Response(status=200 if ok else 503, text="\n".join(lines) + "\n")
+        return Response(status=200 if ok else 503, text="\n".join(lines) + "\n")
 
-    async def _metrics(self, request: web.Request) -> web.Response:
+    async def _metrics(self, request: Request) -> Response:
         registry = self.slis.registry if request.path.endswith("/slis") else self.registry
         body, kind = metrics.expose(registry, request.headers.get("Accept", ""))
-        return web.Response(body=body, headers={"Content-Type": kind})
+        return Response(body=body, headers={"Content-Type": kind})
 
-    async def _version(self, request: web.Request) -> web.Response:
-        return web.json_response({"role": self.role, "gitVersion": f"v{VERSION}", "version": VERSION})
+    async def _version(self, request: Request) -> Response:
+        text = json.dumps({"role": self.role, "gitVersion": f"v{VERSION}", "version": VERSION})
+        return Response(text=text, content_type="application/json")
 
-    async def _decisions(self, request: web.Request) -> web.Response:
+    async def _decisions(self, request: Request) -> Response:
         if self.recorder is None:
-            return web.Response(status=404, text=f"{self.role} records no decisions\n")
-        status, body = query.answer(self.recorder.ring, _single(request.query))
-        return web.Response(status=status, body=body, content_type="application/json" if status == 200 else "text/plain")
+            return Response(status=404, text=f"{self.role} records no decisions\n")
+        status, body = query.answer(self.recorder.ring, request.query)
+        return Response(status=status, body=body, content_type="application/json" if status == 200 else "text/plain")
 
-    async def _put_flag(self, request: web.Request) -> web.Response:
+    async def _put_flag(self, request: Request) -> Response:
         name, value = request.match_info["name"], (await request.text()).strip()
         setter = self._flags.get(name)
         if setter is None:
-            return web.Response(status=404, text=f"no flag {name!r}; accepted: {', '.join(sorted(self._flags))}\n")
+            return Response(status=404, text=f"no flag {name!r}; accepted: {', '.join(sorted(self._flags))}\n")
         try:
             setter(value)
         except ValueError as error:
-            return web.Response(status=400, text=f"{name}: {error}\n")
-        return web.Response(text=f"successfully set {name} to {value}\n")
-
-
-def _single(query_: Mapping[str, str]) -> dict[str, str]:
-    return {key: query_[key] for key in query_}
+            return Response(status=400, text=f"{name}: {error}\n")
+        return Response(text=f"successfully set {name} to {value}\n")
 
 
 def _set_verbosity(text: str) -> None:
@@ -215,21 +205,21 @@ def _set_verbosity(text: str) -> None:
 def _guarded(handler: Handler) -> Handler:
     """A handler whose mistake is logged and answered 500 with a line, not a dropped connection."""
 
-    async def guarded(request: web.Request) -> web.StreamResponse:
+    async def guarded(request: Request) -> Response:
         try:
             return await handler(request)
-        except web.HTTPException:
+        except Refused:
             raise
         except Exception as error:
-            log.exception("%s %s failed", request.method, request.path)
-            return web.Response(status=500, text=f"{type(error).__name__}: {error}\n")
+            log.exception("%s %s failed", request.method, request.raw_path)
+            return Response(status=500, text=f"{type(error).__name__}: {error}\n")
 
     return guarded
 
 
-async def _tasks(request: web.Request) -> web.Response:
+async def _tasks(request: Request) -> Response:
     blocks = []
     for task in sorted(asyncio.all_tasks(), key=lambda task: task.get_name()):
         frames = [f"  {frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_qualname}" for frame in task.get_stack()]
         blocks.append("\n".join([task.get_name(), *frames]))
-    return web.Response(text="\n\n".join(blocks) + "\n")
+    return Response(text="\n\n".join(blocks) + "\n")

@@ -11,23 +11,23 @@ import errno
 import logging
 import socket
 import ssl
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from aiohttp import web
-
 from koord import seams
+from koord.process.connection import Connection
+from koord.process.requests import Handler, Request, Response
 
 log = logging.getLogger("koord.process")
 
 _BACKLOG = 128
 _AT_ONCE = 16  # connections taken in one turn of the loop
 _TLS_HANDSHAKE = b"\x16"  # the first byte of a TLS connection; no HTTP request begins with it
+MAX_BODY = 64 * 1024  # bytes; nothing that is asked of an operations port is larger
 _REST = 0.2  # seconds without accepting when the process is out of file descriptors
 
 TlsSource = Callable[[], ssl.SSLContext]
-Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,8 +56,7 @@ class _Held:
         self.task: asyncio.Task[None] | None = None
         self.spare = spare
         self._listener = listener
-        self._asked = False
-        self._timer = asyncio.get_running_loop().call_later(listener.limits.head, self._late)
+        self._timer = asyncio.get_running_loop().call_later(listener.limits.head, self.drop)
 
     @property
     def busy(self) -> bool:
@@ -66,13 +65,15 @@ class _Held:
 
     def requested(self) -> None:
         """The head of a request is there: from now on the answer is waited for."""
-        self._asked = True
-        self._timer.cancel()
-        self._timer = asyncio.get_running_loop().call_later(self._listener.limits.answer, self._late)
+        self._wait(self._listener.limits.answer)
 
-    def _late(self) -> None:
-        if self.busy or not self._asked:
-            self.drop()
+    def rested(self, seconds: float | None = None) -> None:
+        """The answer is gone: the next head must be there in the idle time, or within `seconds`."""
+        self._wait(self._listener.limits.idle if seconds is None else seconds)
+
+    def _wait(self, seconds: float) -> None:
+        self._timer.cancel()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self.drop)
 
     def attended(self, task: asyncio.Task[None]) -> None:
         """It speaks HTTP now, or its socket is closed."""
@@ -95,47 +96,32 @@ class _Held:
         self._listener.open.pop(self, None)
 
 
-class Connection(web.RequestHandler):
-    """One connection as aiohttp serves it, in its place of the listener."""
-
-    def __init__(self, held: _Held, *args: Any, **options: Any) -> None:
-        super().__init__(*args, **options)
-        self.held = held
-
-    @property
-    def answering(self) -> bool:
-        """Whether a handler runs or its answer is being written."""
-        return self._request_in_progress
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """HTTP can begin."""
-        self.held.connection = self
-        super().connection_made(transport)
-
-    def connection_lost(self, exc: BaseException | None) -> None:
-        """The place is free again."""
-        super().connection_lost(exc)
-        self.held.release()
-
-
 class Listener:
-    """Serves an aiohttp application on one address. Belongs to one event loop.
+    """Has `handler` answer what is asked on one address. Belongs to one event loop.
 
     Without `tls` HTTP is spoken, with it HTTPS; `plain` together with `tls` serves both on the one port, told apart by the first byte.
-    Requests in flight have `closing` seconds when it stops.
+    Requests in flight have `closing` seconds when it stops. A body of more than `max_body` bytes is refused.
     """
 
     def __init__(
-        self, app: web.Application, *, tls: TlsSource | None = None, plain: bool = True, limits: Limits | None = None, closing: float = 1.0
+        self,
+        handler: Handler,
+        *,
+        tls: TlsSource | None = None,
+        plain: bool = True,
+        limits: Limits | None = None,
+        closing: float = 1.0,
+        max_body: int = MAX_BODY,
     ) -> None:
         self.limits = limits or Limits()
+        self._handler = handler
+        self._max_body = max_body
+        self._serving = False
         self._closing = closing
         self.open: dict[_Held, None] = {}
         self.port = 0
-        self._app = app
         self._tls = tls
         self._plain = plain or tls is None
-        self._runner: web.AppRunner | None = None
         self._where = ("", 0)
         self._server: asyncio.Server | None = None
         self._sockets: list[socket.socket] = []
@@ -152,17 +138,7 @@ class Listener:
 
     async def serve(self) -> None:
         """Accept connections from now on."""
-        self._runner = web.AppRunner(self._app, access_log=None, shutdown_timeout=self._closing, handle_signals=False)
-        await self._runner.setup()
-        server = self._runner.server
-        assert server is not None
-        make: Any = server.request_factory
-
-        def requested(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> Any:
-            protocol.held.requested()
-            return make(message, payload, protocol, writer, task)
-
-        server.request_factory = requested
+        self._serving = True
         if not _has_sockets():
             loop, context = asyncio.get_running_loop(), self._tls() if self._tls is not None else None
             self._server = await loop.create_server(lambda: self._connection(self._place()), *self._where, ssl=context)
@@ -184,14 +160,24 @@ class Listener:
             asyncio.get_running_loop().remove_reader(sock.fileno())
             sock.close()
         self._resting, self._sockets = [], []
-        idle = [held for held in self.open if not held.busy]
-        arriving = [held.task for held in idle if held.task is not None]
-        for held in idle:
+        self._serving = False
+        arriving, answering = [], []
+        for held in list(self.open):
+            task = held.connection.finish() if held.connection is not None else None
+            if task is not None:
+                answering.append(task)
+                continue
+            if held.task is not None:
+                arriving.append(held.task)
             held.drop()
         await asyncio.gather(*arriving, return_exceptions=True)  # their sockets are closed then
-        runner, self._runner = self._runner, None
-        if runner is not None:
-            await runner.cleanup()
+        if answering:
+            await asyncio.wait(answering, timeout=self._closing)
+        for held in list(self.open):
+            held.drop()
+        for task in answering:
+            task.cancel()
+        await asyncio.gather(*answering, return_exceptions=True)
 
     def _watch(self, sock: socket.socket) -> None:
         asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock)
@@ -224,8 +210,8 @@ class Listener:
         return held
 
     def _connection(self, held: _Held) -> Connection:
-        assert self._runner is not None
-        return Connection(held, self._runner.server, loop=asyncio.get_running_loop(), access_log=None, keepalive_timeout=self.limits.idle)
+        held.connection = Connection(held, self._handler, body=self.limits.body, max_body=self._max_body)
+        return held.connection
 
     def _admit(self, near: socket.socket) -> None:
         held = self._place(near)
@@ -246,7 +232,7 @@ class Listener:
             more: dict[str, Any] = {}
             if tls is not None:
                 more = {"ssl": await seams.to_thread(tls), "ssl_handshake_timeout": self.limits.head}
-            if self._runner is None:  # it has stopped meanwhile
+            if not self._serving:  # it has stopped meanwhile
                 held.release()
                 return
             held.sock = None  # the transport's from now on
@@ -268,26 +254,10 @@ def _has_sockets() -> bool:
     return type(asyncio.get_running_loop()).sock_accept is not asyncio.AbstractEventLoop.sock_accept
 
 
-def body_in_time(limits: Limits) -> Any:
-    """Middleware: the body of a request is read whole before its handler runs, or the answer is 408."""
-
-    @web.middleware
-    async def middleware(request: web.Request, handler: Next) -> web.StreamResponse:
-        if request.can_read_body:
-            try:
-                async with asyncio.timeout(limits.body):
-                    await request.read()
-            except TimeoutError:
-                return web.Response(status=408, text="the body of the request did not come in time\n", headers={"Connection": "close"})
-        return await handler(request)
-
-    return middleware
-
-
-def is_spare(request: web.Request) -> bool:
-    """Whether the request came by a connection beyond the limit."""
-    held = getattr(request.protocol, "held", None)
-    return bool(held is not None and held.spare)
+async def whole_body(request: Request, handler: Handler) -> Response:
+    """Middleware: the body of a request is there before its handler runs, or the answer is 408."""
+    await request.read()
+    return await handler(request)
 
 
 async def _listening(address: str, port: int) -> list[socket.socket]:

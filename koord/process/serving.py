@@ -8,18 +8,17 @@ import hashlib
 import logging
 import os
 import ssl
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
-
-from aiohttp import web
 
 from koord import seams
 from koord.kube.errors import ApiError
 from koord.process.certificates import CHECK, RENEW_DAYS, SERVER_DAYS
 from koord.process.errors import ConfigurationError
 from koord.process.listener import TlsSource
+from koord.process.requests import Handler, Middleware, Request, Response
 from koord.process.tls import load_certificate, tls_context
 
 if TYPE_CHECKING:
@@ -43,7 +42,6 @@ _LOOKUP = ("kube-system", "extension-apiserver-authentication")
 _VERBS = {"GET": "get", "HEAD": "head", "POST": "post", "PUT": "put", "PATCH": "patch", "DELETE": "delete"}
 
 User = dict[str, Any]
-Next = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,48 +115,47 @@ class Gate:
         self._verdicts = Kept(clock)
         self._reviewing = 0
 
-    def middleware(self) -> Any:
-        """For an aiohttp application."""
+    def middleware(self) -> Middleware:
+        """Asks the gate before the handler."""
 
-        @web.middleware
-        async def guard(request: web.Request, handler: Next) -> web.StreamResponse:
+        async def guard(request: Request, handler: Handler) -> Response:
             refusal = await self.refusal(request)
             return refusal if refusal is not None else await handler(request)
 
         return guard
 
-    async def refusal(self, request: web.Request) -> web.Response | None:
+    async def refusal(self, request: Request) -> Response | None:
         """None when the request may pass."""
         if self.is_open(request.path):
             return None
         if self._tokens is None or self._access is None:
-            return web.Response(status=403, text="Forbidden: there is no API server to ask who may see this\n")
+            return Response(status=403, text="Forbidden: there is no API server to ask who may see this\n")
         if self._reviewing >= _REVIEWS:
-            return web.Response(status=503, text="too many requests are being judged\n", headers={"Retry-After": "1"})
+            return Response(status=503, text="too many requests are being judged\n", headers={"Retry-After": "1"})
         self._reviewing += 1
         try:
             async with asyncio.timeout(_REVIEW_SECONDS):
                 return await self._judged(request)
         except (ApiError, OSError, TimeoutError) as error:
             log.warning("%s %s: the request cannot be judged: %s", request.method, request.path, error or type(error).__name__)
-            return web.Response(status=503, text="the API server cannot be asked whether this is allowed\n")
+            return Response(status=503, text="the API server cannot be asked whether this is allowed\n")
         finally:
             self._reviewing -= 1
 
-    async def _judged(self, request: web.Request) -> web.Response | None:
+    async def _judged(self, request: Request) -> Response | None:
         user = await self._user(request)
         if user is None:
-            return web.Response(status=401, text="Unauthorized\n", headers=_UNAUTHORIZED)
+            return Response(status=401, text="Unauthorized\n", headers=_UNAUTHORIZED)
         verb = _VERBS.get(request.method, request.method.lower())
         if user is not _ANONYMOUS and await self._may(user, verb, request.path):
             return None
-        return web.Response(status=403, text=f'Forbidden: user "{user["username"]}" cannot {verb} path "{request.path}"\n')
+        return Response(status=403, text=f'Forbidden: user "{user["username"]}" cannot {verb} path "{request.path}"\n')
 
     def is_open(self, path: str) -> bool:
         """Whether everybody may ask for a path."""
         return any(path.startswith(allowed[:-1]) if allowed.endswith("*") else path == allowed for allowed in self._options.allowed_paths)
 
-    async def _user(self, request: web.Request) -> User | None:
+    async def _user(self, request: Request) -> User | None:
         """The token's user, else the certificate's, else nobody in particular; None for a token that is not good."""
         given = request.headers.get("Authorization") or request.headers.get(TOKEN_HEADER) or ""
         scheme, _, token = given.partition(" ")

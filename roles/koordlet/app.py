@@ -14,6 +14,7 @@ from koord.config.gates import KOORDLET, FeatureGates
 from koord.process.errors import ConfigurationError
 from koord.process.flags import HostPort, parse_host_port
 from koord.process.notify import notify, stay_watched
+from koord.process.requests import Request, Response
 from roles.koordlet import owned, restoring
 from roles.koordlet.acting import Acting
 from roles.koordlet.audit.http import EventsHandler
@@ -52,8 +53,6 @@ from roles.koordlet.store.view import MetricsView
 from roles.koordlet.unavailable import blocked, condition, unavailable
 
 if TYPE_CHECKING:
-    from aiohttp import web
-
     from koord.decisions.recorder import Recorder
     from koord.kube.client import Client
     from koord.kube.informers import InformerFactory
@@ -353,10 +352,10 @@ class App:
         attach(self.metrics, self.ops.registry)
         watch_recorder(self.ops.registry, self.recorder)
 
-        async def internal(_: web.Request) -> web.Response:
+        async def internal(_: Request) -> Response:
             return _text(self.metrics.internal_text())
 
-        async def external(_: web.Request) -> web.Response:
+        async def external(_: Request) -> Response:
             if self.options.tsdb_enable_prometheus_metric:
                 self.metrics.store_bytes.set(self.store.size_bytes)
                 self.metrics.store_series.set(self.store.series_count)
@@ -390,10 +389,8 @@ class App:
         return age < max(_STALE_TICK, 5 * self.options.collect_res_used_interval), f"last tick {age:.1f} s ago"
 
 
-def _text(body: str) -> web.Response:
-    from aiohttp import web
-
-    return web.Response(text=body, content_type="text/plain", charset="utf-8", headers={"X-Content-Type-Options": "nosniff"})
+def _text(body: str) -> Response:
+    return Response(text=body, content_type="text/plain", charset="utf-8", headers={"X-Content-Type-Options": "nosniff"})
 
 
 def restore(options: Options) -> int:

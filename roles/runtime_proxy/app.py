@@ -24,7 +24,7 @@ from roles.runtime_proxy.store import Store
 if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
-    from koord.process.http import OpsServer  # 25 MiB, and most proxies run without a port
+    from koord.process.http import OpsServer  # 5 MiB, and most proxies run without a port
 
 log = logging.getLogger(__name__)
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
-from aiohttp import web
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from koord.api import names
 from koord.process.metrics import expose
+from koord.process.requests import Request, Response
 from roles.scheduler.cluster.podinfo import PodInfo
 
 _LABELS = ("namespace", "pod", "node", "scheduler", "priority", "resource", "unit")
@@ -53,10 +53,10 @@ def resource_page(pods: Callable[[], Iterable[PodInfo]]) -> Any:
     registry = CollectorRegistry(auto_describe=False)
     registry.register(PodResources(pods))  # type: ignore[arg-type]
 
-    async def answer(request: web.Request) -> web.Response:
+    async def answer(request: Request) -> Response:
         if not any(True for _ in pods()):
-            return web.Response(body=b"")
+            return Response(body=b"")
         body, kind = expose(registry, request.headers.get("Accept", ""))
-        return web.Response(body=body, headers={"Content-Type": kind})
+        return Response(body=body, headers={"Content-Type": kind})
 
     return answer

@@ -7,9 +7,9 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import orjson
-from aiohttp import web
 
 from koord.api import names
+from koord.process.requests import Request, Response
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.vocabulary import CPU, MEMORY
 from roles.scheduler.framework.framework import Framework
@@ -38,7 +38,7 @@ def install(ops: Any, cluster: Cluster, frameworks: Mapping[str, Framework], lea
 
 
 def _handler(answer: Answer, leading: Callable[[], bool], gate: Gate) -> Any:
-    async def handle(request: web.Request) -> web.Response:
+    async def handle(request: Request) -> Response:
         if not leading():
             return _json({"message": _NOT_LEADING}, 503)
         await gate.passed()
@@ -56,15 +56,15 @@ def _handler(answer: Answer, leading: Callable[[], bool], gate: Gate) -> Any:
 def settled(answer: Callable[[], Any], gate: Gate) -> Any:
     """A page about the scheduler's state, which is shown when no decision is half made."""
 
-    async def handle(request: web.Request) -> web.Response:
+    async def handle(request: Request) -> Response:
         await gate.passed()
         return _json(answer(), 200)
 
     return handle
 
 
-def _json(content: Any, status: int) -> web.Response:
-    return web.Response(body=orjson.dumps(content, default=str), status=status, content_type="application/json")
+def _json(content: Any, status: int) -> Response:
+    return Response(body=orjson.dumps(content, default=str), status=status, content_type="application/json")
 
 
 def node_view(cluster: Cluster, name: str) -> dict[str, Any] | None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from koord import seams
 from koord.api.kinds import LEASES
 from koord.kube import leases
 from koord.kube.client import Client
@@ -156,5 +157,29 @@ def test_the_lease_does_not_wait_behind_the_work(server_url: ClientConfig) -> No
                     read.cancel()
 
             assert await elector(client, "a").run(work) is True
+
+    asyncio.run(main())
+
+
+def test_who_is_cancelled_twice_ends_in_order() -> None:
+    """The election and the end of the process both release the lease; the second must not cut off what the first began."""
+
+    async def main() -> None:
+        begun, ended = asyncio.Event(), []
+
+        async def work(apart: seams.Apart[None]) -> None:
+            apart.post(begun.set)
+            try:
+                await asyncio.Event().wait()
+            finally:
+                apart.post(apart.cancel)
+                await asyncio.sleep(0.05)
+                ended.append(True)
+
+        apart = seams.Apart(work, "work")
+        await begun.wait()
+        apart.cancel()
+        await asyncio.wait({apart.done})
+        assert ended == [True]
 
     asyncio.run(main())

@@ -7,7 +7,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from koord.decisions.record import Record, Subject, decode_many
 from koord.decisions.recorder import Recorder
@@ -15,6 +14,7 @@ from koord.process import logs, metrics
 from koord.process.errors import ConfigurationError
 from koord.process.health import Health
 from koord.process.http import OpsServer
+from koord.process.requests import Request, Response
 
 
 async def get(url: str, method: str = "GET", **options: Any) -> tuple[int, str]:
@@ -100,11 +100,11 @@ def test_own_routes_and_profiling(caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         server = OpsServer()
 
-        async def fail(request: web.Request) -> web.Response:
+        async def fail(request: Request) -> Response:
             raise RuntimeError("boom")
 
-        async def node(request: web.Request) -> web.Response:
-            return web.Response(text=request.match_info["name"])
+        async def node(request: Request) -> Response:
+            return Response(text=request.match_info["name"])
 
         server.route("GET", "/fail", fail)
         server.route("GET", "/nodes/{name}", node)

@@ -14,11 +14,11 @@ from pathlib import Path
 
 import aiohttp
 import pytest
-from aiohttp import web
 
 from koord.process import certificates
 from koord.process.http import OpsServer
 from koord.process.listener import Limits
+from koord.process.requests import Request, Response
 
 pytestmark = pytest.mark.feature("BEY-SEC-01")
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -30,12 +30,12 @@ async def served(limits: Limits, **options: object) -> AsyncIterator[OpsServer]:
     server = OpsServer("127.0.0.1", 0, role="koordlet", limits=limits, **options)  # type: ignore[arg-type]
     release = asyncio.Event()
 
-    async def slow(request: web.Request) -> web.Response:
+    async def slow(request: Request) -> Response:
         await release.wait()
-        return web.Response(text="done")
+        return Response(text="done")
 
-    async def echo(request: web.Request) -> web.Response:
-        return web.Response(text=str(len(await request.read())))
+    async def echo(request: Request) -> Response:
+        return Response(text=str(len(await request.read())))
 
     server.route("GET", "/slow", slow)
     server.route("PUT", "/echo", echo)
@@ -107,8 +107,8 @@ def test_an_answer_that_nobody_takes_is_given_up() -> None:
     async def main() -> None:
         server = OpsServer("127.0.0.1", 0, limits=Limits(answer=0.3))
 
-        async def large(request: web.Request) -> web.Response:
-            return web.Response(body=bytes(64 << 20))
+        async def large(request: Request) -> Response:
+            return Response(body=bytes(64 << 20))
 
         server.route("GET", "/large", large)
         await server.start()

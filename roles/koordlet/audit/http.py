@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import orjson
 
 from koord import seams
+from koord.process.requests import Request, Response
 from roles.koordlet.audit.reader import BadRequestError, Readers, TokenGoneError
-
-if TYPE_CHECKING:
-    from aiohttp import web
 
 
 def _wants_json(accept: str) -> bool:
@@ -24,22 +20,20 @@ class EventsHandler:
     def __init__(self, readers: Readers | None) -> None:
         self._readers = readers
 
-    async def __call__(self, request: web.Request) -> web.Response:
-        from aiohttp import web
-
+    async def __call__(self, request: Request) -> Response:
         if self._readers is None:
-            return web.Response(text="")
+            return Response(text="")
         query = request.query
         try:
             size = self._readers.size_of(query.get("size"))
             events, token = self._readers.page(query.get("pageToken"), size, seams.monotonic())
         except BadRequestError as error:
-            return web.Response(status=400, text=f"{error}\n")
+            return Response(status=400, text=f"{error}\n")
         except TokenGoneError as error:
-            return web.Response(status=409, text=f"{error}\n")
+            return Response(status=409, text=f"{error}\n")
         if _wants_json(request.headers.get("Accept", "")):
             body = orjson.dumps({"NextPageToken": token, "Events": events})
-            return web.Response(body=body, content_type="application/json")
+            return Response(body=body, content_type="application/json")
         headers = {"Next-Page-Token": token} if token else {}
         text = b"".join(orjson.dumps(e) + b"\n" for e in events)
-        return web.Response(body=text, content_type="text/plain", charset="utf-8", headers=headers)
+        return Response(body=text, content_type="text/plain", charset="utf-8", headers=headers)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import orjson
 
 from koord import seams
+from koord.kube.credentials import CredentialError, KubeConfigError
+from koord.kube.pool import Lost, NotSent, Pool
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.states.kubelet_trust import Machine, Verifier
 
 if TYPE_CHECKING:
-    import aiohttp
-
     from koord.api.objects import Node
     from koord.kube.config import ClientConfig
 
@@ -65,7 +68,8 @@ class KubeletClient:
         self._metrics = metrics
         self._config = config
         self._machine = machine or Machine()
-        self._session: aiohttp.ClientSession | None = None
+        self._pool: Pool | None = None
+        self._server: tuple[str, str] = ("", "")
         self._verifier: Verifier | None = None
 
     async def pods(self, node: Node) -> bytes:
@@ -85,36 +89,31 @@ class KubeletClient:
         return config
 
     async def _get(self, node: Node, path: str) -> bytes:
-        import aiohttp
-
-        url = kubelet_url(node, self._options) + path
+        server = kubelet_url(node, self._options)
+        url = server + path
         begun = seams.monotonic()
         code = "error"
         try:
-            code, body = await (self._plain(url) if self._options.insecure else self._verified(url))
+            async with asyncio.timeout(self._options.timeout):
+                code, body = await (self._plain(server, path) if self._options.insecure else self._verified(server, path))
             if code != "200":
                 raise KubeletError(f"{url}: HTTP {code}: {body[:200].decode('utf-8', 'replace').strip()}")
-        except (aiohttp.ClientError, TimeoutError, OSError) as error:
+        except TimeoutError:
+            raise KubeletError(f"{url}: no answer within {self._options.timeout:g} s") from None
+        except (NotSent, Lost, OSError) as error:
             raise KubeletError(f"{url}: {error or type(error).__name__}") from None
         finally:
             self._metrics.kubelet_request.observe(seams.monotonic() - begun, "get", path, code)
-        if len(body) > MAX_ANSWER_BYTES:
-            raise KubeletError(f"{url}: the answer is larger than {MAX_ANSWER_BYTES} bytes")
         return body
 
-    async def _plain(self, url: str) -> tuple[str, bytes]:
+    async def _plain(self, server: str, path: str) -> tuple[str, bytes]:
         """By HTTP, where no credentials go."""
-        return await self._read(url, {}, ssl=False)
+        return await self._read(await self._connections(server), path, "", None)
 
-    async def _verified(self, url: str) -> tuple[str, bytes]:
+    async def _verified(self, server: str, path: str) -> tuple[str, bytes]:
         """By HTTPS. The token is sent behind the handshake, which a stranger does not get through."""
-        import aiohttp
-        from yarl import URL
-
-        from koord.kube.credentials import KubeConfigError
-
-        named = URL(url)
-        host = named.host or ""
+        url, named = server + path, urlsplit(server)
+        host = named.hostname or ""
         address = await self._machine.resolved(host)
         if not address:
             known = ", ".join(sorted(self._machine.addresses())) or "none that can be read"
@@ -127,41 +126,51 @@ class KubeletClient:
             contexts = self._verifier.contexts()
         except KubeConfigError as error:
             raise KubeletError(f"{url}: {error}") from None
-        headers = await self._authorization()
+        authorization = await self._authorization()
+        where = f"[{address}]" if ":" in address else address
+        pool = await self._connections(f"https://{where}:{named.port}", host)
         refused = ""
         for context in contexts:
             try:
-                return await self._read(str(named.with_host(address)), headers, ssl=context, server_hostname=host)
-            except aiohttp.ClientConnectorCertificateError as error:
-                refused = f" ({error.certificate_error})"
+                return await self._read(pool, path, authorization, context)
+            except NotSent as error:
+                if not isinstance(error.__cause__, ssl.SSLCertVerificationError):
+                    raise
+                refused = f" ({error.__cause__})"
         raise KubeletError(f"{url}: the certificate there is not known{refused}: {self._verifier.advice}")
 
-    async def _read(self, url: str, headers: dict[str, str], **options: Any) -> tuple[str, bytes]:
-        session = await self._open()
-        async with session.get(url, headers=headers, allow_redirects=False, **options) as response:
-            body = await response.content.read(MAX_ANSWER_BYTES + 1)
-            while not response.content.at_eof() and len(body) <= MAX_ANSWER_BYTES:
-                body += await response.content.read(MAX_ANSWER_BYTES + 1)
-            return str(response.status), body
+    async def _read(self, pool: Pool, path: str, authorization: str, context: ssl.SSLContext | None) -> tuple[str, bytes]:
+        head = f"GET {path} HTTP/1.1\r\nHost: {pool.host}\r\nUser-Agent: koordlet\r\nAccept: */*\r\nAccept-Encoding: identity\r\n"
+        body = bytearray()
+        async with pool.stream(f"{head}{authorization}\r\n".encode("latin-1"), context, self._options.timeout) as answer:
+            async for data in answer.iter_any():
+                body += data
+                if len(body) > MAX_ANSWER_BYTES:
+                    raise KubeletError(f"{path}: the answer is larger than {MAX_ANSWER_BYTES} bytes")
+            return str(answer.status), bytes(body)
 
-    async def _open(self) -> aiohttp.ClientSession:
-        import aiohttp
+    async def _connections(self, server: str, name: str = "") -> Pool:
+        """Connections to this server, whose certificate is for `name`. No redirect and no proxy of the environment has a place there."""
+        if self._pool is None or self._server != (server, name):
+            await self.close()
+            self._pool = Pool(server, limit=2, connect_timeout=self._options.timeout, server_name=name or None)
+            self._server = (server, name)
+        return self._pool
 
-        if self._session is None:
-            # a redirect or a proxy of the environment has no place between the agent and its own kubelet
-            self._session = aiohttp.ClientSession(
-                timeout=aiohttp.ClientTimeout(total=self._options.timeout), headers={"User-Agent": "koordlet"}, trust_env=False
-            )
-        return self._session
-
-    async def _authorization(self) -> dict[str, str]:
-        if self._config is None:
-            return {}
-        header = await self._config.credentials.authorization()
-        return {"Authorization": header} if header else {}
+    async def _authorization(self) -> str:
+        """The header line that tells who asks, "" for nobody. Raises KubeletError."""
+        try:
+            header = await self._config.credentials.authorization() if self._config is not None else None
+        except CredentialError as error:
+            raise KubeletError(str(error)) from None
+        if not header:
+            return ""
+        if not (header.isprintable() and header.isascii()):
+            raise KubeletError("the credentials contain characters that no header can carry")
+        return f"Authorization: {header}\r\n"
 
     async def close(self) -> None:
-        if self._session is not None:
-            session, self._session = self._session, None
-            await session.close()
-            await seams.sleep(0)
+        """Close all connections."""
+        pool, self._pool = self._pool, None
+        if pool is not None:
+            await pool.close()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import ssl
@@ -10,10 +9,13 @@ from collections.abc import Awaitable, Callable
 from typing import Any
 
 import orjson
-from aiohttp import web
 
 from koord import seams
 from koord.process.listener import Limits, Listener
+from koord.process.requests import Handler, Refused
+from koord.process.requests import Request as HttpRequest
+from koord.process.requests import Response as HttpResponse
+from koord.process.routes import Routes
 from koord.process.serving import Gate, Serving
 from roles.manager.webhooks.registry import WEBHOOKS, Webhook
 from roles.manager.webhooks.review import Answer, BadReview, Refusal, Request, decode, encode, malformed, null_members
@@ -64,15 +66,14 @@ class WebhookServer:
         self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.reload(cert_file, key_file)
-        app = web.Application(client_max_size=MAX_BODY)
+        routes = Routes([self._say_goodbye])
         for webhook in self.active:
-            app.router.add_post(webhook.path, self._route(webhook))
-        app.router.add_get("/healthz", _healthz)
-        app.router.add_get("/elasticQuota", self._quotas)
-        app.router.add_post("/convert", _convert)
-        app.on_response_prepare.append(self._say_goodbye)
+            routes.add("POST", webhook.path, self._route(webhook))
+        routes.add("GET", "/healthz", _healthz)
+        routes.add("GET", "/elasticQuota", self._quotas)
+        routes.add("POST", "/convert", _convert)
         context = self._context
-        listener = Listener(app, tls=lambda: context, plain=False, limits=LIMITS, closing=CLOSING)
+        listener = Listener(routes, tls=lambda: context, plain=False, limits=LIMITS, closing=CLOSING, max_body=MAX_BODY)
         self._local = await listener.listen(address, port)
         await listener.serve()
         self._listener, self.port = listener, listener.port
@@ -86,9 +87,11 @@ class WebhookServer:
         """Close each connection with its next answer: whoever asks again connects anew, by then to another replica."""
         self._parting = True
 
-    async def _say_goodbye(self, request: web.Request, response: web.StreamResponse) -> None:
+    async def _say_goodbye(self, request: HttpRequest, handler: Handler) -> HttpResponse:
+        response = await handler(request)
         if self._parting:
-            response.force_close()
+            response.headers["Connection"] = "close"
+        return response
 
     async def stop(self) -> None:
         """Finish requests in flight and close."""
@@ -96,17 +99,13 @@ class WebhookServer:
         if listener is not None:
             await listener.stop()
 
-    def _route(self, webhook: Webhook) -> Callable[[web.Request], Awaitable[web.Response]]:
-        async def serve(http: web.Request) -> web.Response:
+    def _route(self, webhook: Webhook) -> Handler:
+        async def serve(http: HttpRequest) -> HttpResponse:
             self.asked = seams.monotonic()
             try:
-                async with asyncio.timeout(LIMITS.body):
-                    body = await http.read()
-                request = decode(body)
-            except TimeoutError:
-                return _reply(408, encode(Answer(False, 408, f"the body did not come within {LIMITS.body:g} s"), uid=""))
-            except web.HTTPRequestEntityTooLarge:
-                return _reply(413, encode(Answer(False, 413, f"the body is larger than {MAX_BODY} bytes"), uid=""))
+                request = decode(await http.read())
+            except Refused as error:
+                return _reply(error.status, encode(Answer(False, error.status, str(error)), uid=""))
             except BadReview as error:
                 return _reply(400, encode(Answer(False, 400, str(error)), uid=""))
             answer = await self.answer(webhook, request)
@@ -143,7 +142,7 @@ class WebhookServer:
                 self._on_answer(webhook, request, answer)
         return answer
 
-    async def _quotas(self, http: web.Request) -> web.StreamResponse:
+    async def _quotas(self, http: HttpRequest) -> HttpResponse:
         refusal = None if self._local else await self._gate.refusal(http)
         return refusal or _reply(200, orjson.dumps(self.view.quotas.dump()))
 
@@ -154,19 +153,18 @@ def _defect(webhook: Webhook, request: Request, error: Exception) -> Answer:
     return Answer(False, 500, f"internal error: {type(error).__name__}: {error}")
 
 
-def _reply(status: int, body: bytes) -> web.Response:
-    return web.Response(status=status, body=body, content_type=_JSON)
+def _reply(status: int, body: bytes) -> HttpResponse:
+    return HttpResponse(status=status, body=body, content_type=_JSON)
 
 
-async def _healthz(http: web.Request) -> web.Response:
-    return web.Response(text="ok")
+async def _healthz(http: HttpRequest) -> HttpResponse:
+    return HttpResponse(text="ok")
 
 
-async def _convert(http: web.Request) -> web.Response:
+async def _convert(http: HttpRequest) -> HttpResponse:
     """CRD conversion: our CRDs have one stored version with the same bytes in every served one, so objects pass unchanged."""
     try:
-        async with asyncio.timeout(LIMITS.body):
-            review = orjson.loads(await http.read())
+        review = orjson.loads(await http.read())
         request = review["request"]
         wanted = request["desiredAPIVersion"]
         converted = [{**obj, "apiVersion": wanted} for obj in request["objects"]]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import hmac
 import secrets
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from importlib.resources import files
 from typing import TYPE_CHECKING, Any
 
 import orjson
-from aiohttp import web
 
 from koord import seams
 from koord.kube.errors import ApiError
 from koord.process.errors import ConfigurationError
 from koord.process.listener import Limits, Listener
+from koord.process.requests import Handler, Request, Response
+from koord.process.routes import Routes
 from roles.tools.ui.studies import Studies
 
 if TYPE_CHECKING:
@@ -37,7 +38,6 @@ HEADERS = {
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
 }
-Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
 
 
 class UiServer:
@@ -49,17 +49,17 @@ class UiServer:
         watching.offered = self.studies.offered()
         self.key = key or secrets.token_urlsafe(24)
         self.port = port
-        app = web.Application(middlewares=[self._guard()])
-        app.router.add_get("/api/state", self._state)
-        app.router.add_get("/api/why", self._why)
-        app.router.add_get("/api/cost", self._cost)
-        app.router.add_get("/api/replay", self._replay)
-        app.router.add_get("/api/test", self._test)
-        app.router.add_get("/api/help", self._help)
-        app.router.add_get("/favicon.ico", self._nothing)
+        routes = Routes([self._guard])
+        routes.add("GET", "/api/state", self._state)
+        routes.add("GET", "/api/why", self._why)
+        routes.add("GET", "/api/cost", self._cost)
+        routes.add("GET", "/api/replay", self._replay)
+        routes.add("GET", "/api/test", self._test)
+        routes.add("GET", "/api/help", self._help)
+        routes.add("GET", "/favicon.ico", self._nothing)
         for path in STATIC:
-            app.router.add_get(f"/{path}", self._static)
-        self._listener = Listener(app, tls=None, plain=True, limits=Limits())
+            routes.add("GET", f"/{path}", self._static)
+        self._listener = Listener(routes, tls=None, plain=True, limits=Limits())
 
     @property
     def url(self) -> str:
@@ -79,74 +79,64 @@ class UiServer:
         """Stop listening."""
         await self._listener.stop()
 
-    def _guard(self) -> Any:
-        @web.middleware
-        async def guard(request: web.Request, handler: Handler) -> web.StreamResponse:
-            response = self._refusal(request)
-            if response is None:
-                try:
-                    response = await handler(request)
-                except web.HTTPException as error:
-                    response = web.Response(status=error.status, text=f"{error.reason}\n")
-            response.headers.update(HEADERS)
-            return response
+    async def _guard(self, request: Request, handler: Handler) -> Response:
+        response = self._refusal(request) or await handler(request)
+        response.headers.update(HEADERS)
+        return response
 
-        return guard
-
-    def _refusal(self, request: web.Request) -> web.StreamResponse | None:
+    def _refusal(self, request: Request) -> Response | None:
         """Other users of this machine have no key, and pages of other sites no name of ours: none of them sees anything."""
         if request.host not in (f"{ADDRESS}:{self.port}", f"localhost:{self.port}"):
-            return web.Response(status=421, text="this page is served for the loopback only\n")
+            return Response(status=421, text="this page is served for the loopback only\n")
         given = request.query.get("key", "")
         if given and self._is_key(given) and request.path == "/":
-            moved = web.Response(status=303, headers={"Location": "/"})
-            moved.set_cookie(COOKIE, self.key, httponly=True, samesite="Strict", path="/")
-            return moved
+            cookie = f"{COOKIE}={self.key}; HttpOnly; Path=/; SameSite=Strict"
+            return Response(status=303, headers={"Location": "/", "Set-Cookie": cookie})
         if request.path != "/favicon.ico" and not self._is_key(request.cookies.get(COOKIE, "")):
-            return web.Response(status=403, text="open the address that `koord ui` printed: it has the key\n")
+            return Response(status=403, text="open the address that `koord ui` printed: it has the key\n")
         return None
 
     def _is_key(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self.key.encode())
 
-    async def _static(self, request: web.Request) -> web.Response:
+    async def _static(self, request: Request) -> Response:
         name, kind = STATIC[request.path.strip("/")]
         body = files("roles.tools.ui").joinpath("static", name).read_bytes()
-        return web.Response(body=body, content_type=kind, charset="utf-8")
+        return Response(body=body, content_type=kind, charset="utf-8")
 
-    async def _nothing(self, request: web.Request) -> web.Response:
-        return web.Response(status=204)
+    async def _nothing(self, request: Request) -> Response:
+        return Response(status=204)
 
-    async def _state(self, request: web.Request) -> web.Response:
+    async def _state(self, request: Request) -> Response:
         text = request.query.get("since", "0")
         if not (text.isascii() and text.isdigit()):
-            return web.Response(status=400, text=f"since: {text!r} must be a whole number\n")
-        return web.Response(body=self.watching.state(int(text)), content_type="application/json")
+            return Response(status=400, text=f"since: {text!r} must be a whole number\n")
+        return Response(body=self.watching.state(int(text)), content_type="application/json")
 
-    async def _why(self, request: web.Request) -> web.Response:
+    async def _why(self, request: Request) -> Response:
         kind, name = request.query.get("kind", ""), request.query.get("name", "")
         if kind not in KINDS or not name:
-            return web.Response(status=400, text=f"kind must be one of {', '.join(KINDS)}, and name not empty\n")
+            return Response(status=400, text=f"kind must be one of {', '.join(KINDS)}, and name not empty\n")
         try:
             told = await self.watching.why(kind, request.query.get("namespace", ""), name)
         except (ApiError, OSError, TimeoutError) as error:
-            return web.Response(status=502, text=f"the API server cannot be asked: {error}\n")
-        return web.Response(body=orjson.dumps(told), content_type="application/json")
+            return Response(status=502, text=f"the API server cannot be asked: {error}\n")
+        return Response(body=orjson.dumps(told), content_type="application/json")
 
-    async def _cost(self, request: web.Request) -> web.Response:
+    async def _cost(self, request: Request) -> Response:
         return await self._studied(seams.to_thread(self.studies.cost))
 
-    async def _replay(self, request: web.Request) -> web.Response:
+    async def _replay(self, request: Request) -> Response:
         return await self._studied(self.studies.replay())
 
-    async def _test(self, request: web.Request) -> web.Response:
+    async def _test(self, request: Request) -> Response:
         return await self._studied(self.studies.test())
 
-    async def _help(self, request: web.Request) -> web.Response:
+    async def _help(self, request: Request) -> Response:
         return await self._studied(self.studies.helps(request.query.get("namespace", ""), request.query.get("name", "")))
 
-    async def _studied(self, work: Awaitable[Any]) -> web.Response:
+    async def _studied(self, work: Awaitable[Any]) -> Response:
         try:
-            return web.Response(body=orjson.dumps(await work), content_type="application/json")
+            return Response(body=orjson.dumps(await work), content_type="application/json")
         except (ApiError, ConfigurationError, OSError, TimeoutError) as error:
-            return web.Response(status=502, text=f"{error}\n")
+            return Response(status=502, text=f"{error}\n")

@@ -23,6 +23,7 @@ from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.process import certificates
 from koord.process.http import OpsServer
+from koord.process.requests import Handler, Request, Response
 from koord.process.serving import TOKEN_HEADER
 from roles.tools.reach import SYSTEM_NAMESPACE
 
@@ -55,11 +56,10 @@ class Roles:
         for record in records:
             recorder.record(record)
 
-        @web.middleware
-        async def note(request: web.Request, handler: Any) -> web.StreamResponse:
+        async def note(request: Request, handler: Handler) -> Response:
             self.shown.append(request.headers.get(TOKEN_HEADER, ""))
             if request.headers.get(TOKEN_HEADER) != f"Bearer {TOKEN}":
-                return web.Response(status=401, text="Unauthorized")
+                return Response(status=401, text="Unauthorized")
             assert "Authorization" not in request.headers  # as kube-apiserver does
             return await handler(request)
 

@@ -186,6 +186,12 @@ async def cluster(client: Any, node: dict[str, Any]) -> None:
         await client.create(kind, body)
 
 
+def loaded(pid: int) -> set[str]:
+    """Packages of which a process has loaded compiled parts."""
+    maps = Path(f"/proc/{pid}/maps").read_text()
+    return {line.partition("/site-packages/")[2].partition("/")[0] for line in maps.splitlines()}
+
+
 @pytest.mark.feature("KLO-LIFE-01")
 @pytest.mark.feature("KLO-MET-01")
 def test_a_node_from_start_to_end(host, kubelet, make_node, make_pod) -> None:
@@ -208,6 +214,9 @@ def test_a_node_from_start_to_end(host, kubelet, make_node, make_pod) -> None:
                 assert code == 1
                 assert f"another koordlet (pid {koordlet.process.pid}) runs on this node" in said
                 await check_metrics(koordlet)
+                packages = loaded(koordlet.process.pid)
+                assert {"orjson", "msgspec"} <= packages
+                assert not {"aiohttp", "yarl", "multidict", "frozenlist"} & packages, "it serves and asks by koord's own HTTP"
                 for _ in range(100):
                     zones = [o for o in (await client.list(NODERESOURCETOPOLOGIES)).items if o["zones"]]
                     if zones:
