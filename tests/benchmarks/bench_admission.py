@@ -142,7 +142,7 @@ async def mutated(port: int, authority: Path, body: str, obj: dict[str, Any]) ->
 
 async def measure(quick: bool) -> list[Row]:
     found: list[Row] = []
-    seconds = 3 if quick else 15
+    seconds = 4 if quick else 15
     with tempfile.TemporaryDirectory() as name:
         directory = Path(name)
         async with running_server(crds=True) as server, server.client() as client:
@@ -162,7 +162,7 @@ async def measure(quick: bool) -> list[Row]:
                     body = review(number, obj)
                     changed = await mutated(port, authority, body, obj)
                     reviews += [("/mutate-pod", body), ("/validate-pod", review(number, changed))]
-                for rate, limit in RATES[:1] if quick else RATES:
+                for rate, limit in RATES:
                     before = cpu_seconds(child.pid)
                     result = await asked(port, authority, rate, seconds, reviews)
                     cpu = (cpu_seconds(child.pid) - before) / (rate * (seconds + 1))
@@ -174,6 +174,7 @@ async def measure(quick: bool) -> list[Row]:
                         f"{len(result['failures'])} failed; load {os.getloadavg()[0]:.1f}"
                     )
                     found.append(Row(f"admission: {rate} reviews/s, open loop over TLS, p99", answers[98], "ms", limit, note=note))
+                    found.append(Row(f"admission: CPU of a review in the manager's process, {rate} reviews/s", 1e3 * cpu, "ms", 0.4))
                     if result["failures"]:
                         raise RuntimeError(f"{len(result['failures'])} reviews failed, the first: {result['failures'][0]}")
                 found.append(Row("admission: memory of the manager after that", current_rss_mib(child.pid), "MiB"))
