@@ -20,7 +20,7 @@ __all__ = ["Fence", "Identity", "LeaderElector", "Leadership", "Timing"]
 log = logging.getLogger("koord.kube.leases")
 
 STALLED = 4.0  # lease durations for which the lease is renewed although the loop of the role shows no sign of life
-LOOK = 1.0  # seconds at most between two looks of a standby, so that it leads within two seconds of a release
+LOOK = 1.5  # seconds at most between two looks of a standby, so that it leads within two seconds of a release
 RELEASE_TIMEOUT = 1.5  # seconds
 END_OF_WORK = 2.0  # seconds that the leader's work has to end when it is cancelled
 

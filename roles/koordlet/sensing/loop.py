@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 
 from koord import seams
 from roles.koordlet.host.files import HostFiles
@@ -109,22 +110,24 @@ class SensingLoop:
     async def run(self, stopping: asyncio.Event) -> None:
         """Tick until ``stopping`` is set."""
         loop = asyncio.get_running_loop()
-        while not stopping.is_set():
-            begun = loop.time()
-            self.tick(seams.now(), seams.monotonic(), seams.perf_counter)
-            await self._pause(max(self._interval - (loop.time() - begun), 0.05), stopping)
+        ended = asyncio.ensure_future(stopping.wait())
+        ended.add_done_callback(lambda _: self._woken.set())
+        try:
+            while not stopping.is_set():
+                begun = loop.time()
+                self.tick(seams.now(), seams.monotonic(), seams.perf_counter)
+                await self._pause(max(self._interval - (loop.time() - begun), 0.05), stopping)
+        finally:
+            ended.cancel()
 
     async def _pause(self, seconds: float, stopping: asyncio.Event) -> None:
         """Until the next tick: the interval, or earlier when woken, but never sooner than the least distance."""
         loop = asyncio.get_running_loop()
         until = loop.time() + seconds
         earliest = loop.time() + self._least_distance
-        waiters = {asyncio.ensure_future(stopping.wait()), asyncio.ensure_future(self._woken.wait())}
-        try:
-            await asyncio.wait(waiters, timeout=seconds, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for waiter in waiters:
-                waiter.cancel()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
         self._woken.clear()
         left = min(earliest, until) - loop.time()
         if left > 0 and not stopping.is_set():

@@ -69,7 +69,7 @@ class Server:
     async def _serve(self) -> None:
         service = f"{objects.SYSTEM_NAMESPACE}/koordinator-webhook-service"
         # kube-apiserver's minute, or often: a client asks of a watch that says nothing for long
-        bookmarks = random.Random(f"{self.world.seed}/bookmarks").choice((15.0, 15.0, 15.0, 60.0))
+        bookmarks = random.Random(f"{self.world.seed}/bookmarks").choice((15.0,) * 7 + (60.0,))
         bookmarks = 15.0 if self.world.spec.herd else bookmarks  # sooner than a watch is asked: that costs more
         webhooks = {service: f"{WEBHOOKS[0]}:{WEBHOOKS[1]}"}
         mode = "RBAC" if self.world.spec.policies else "AlwaysAllow"
