@@ -226,11 +226,14 @@ class HotIsRelieved(Loads):
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._left: dict[str, float] = {}
+        self._wrong: set[str] = set()  # whose clock is: reports of such a node look old, and those of all nodes to such a descheduler
 
     def see(self, entry: Entry) -> Iterator[str]:
         yield from super().see(entry)
         if entry.bucket == "pod" and (leaves(entry) or entry.verb == "DELETED"):
             self._left[node_of(entry.old)] = entry.time
+        elif entry.verb == "fault" and entry.key == "clock":
+            self._wrong.add(entry.text.partition(" of ")[2].partition(" ")[0])
 
     def end(self) -> Iterator[str]:
         return self._hot(self.seconds)
@@ -240,6 +243,7 @@ class HotIsRelieved(Loads):
 
     def _hot(self, seconds: float) -> Iterator[str]:
         relieved = any(role_of(program) == "descheduler" for program in self.history.programs)
+        relieved = relieved and not any(role_of(program) == "descheduler" for program in self._wrong)
         for hot in sorted(self.history.of("node")) if relieved else ():
             known = self.used(hot, seconds)
             over = min(known, default=0) * 100 > (HIGH + 5) * self.capacity(hot)
@@ -266,7 +270,9 @@ class HotIsRelieved(Loads):
         """A node that is cool, has room, and stays cool with the pod."""
         for name in sorted(self.history.of("node")):
             known = self.used(name, seconds)
-            if name == hot or not self.known(name, seconds) or any(used * 100 > LOW * self.capacity(name) for used in known):
+            if name == hot or f"koordlet-{name}" in self._wrong or f"kubelet-{name}" in self._wrong:
+                continue
+            if not self.known(name, seconds) or any(used * 100 > LOW * self.capacity(name) for used in known):
                 continue
             room = free(self, name)
             fits = all(room.get(resource, 0) >= amount for resource, amount in requests(pod).items())
