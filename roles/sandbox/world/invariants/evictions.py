@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from roles.sandbox.world.invariants.base import (
     BUDGET,
     GANG,
+    LEASE,
     RESERVATION,
     Invariant,
     Obj,
@@ -49,14 +50,21 @@ class EvictedOnce(Invariant):
 
 
 class OneNodeMakesRoom(Invariant):
-    """For one pod that needs room, pods of one node are asked to leave, and the gangs of these; for a gang, of a node a member at most."""
+    """For one pod that needs room, pods of one node are asked to leave, and the gangs of these; for a gang, of a node a member at most.
+
+    By one leader: a successor that finds half of a plan carried out makes its own, as kube-scheduler's does.
+    """
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        self._victims: dict[str, list[tuple[str, str]]] = defaultdict(list)  # (node, gang) by preemptor
+        self._term = 0  # how many times a scheduler has taken the lease
+        self._victims: dict[tuple[str, int], list[tuple[str, str]]] = defaultdict(list)  # (node, gang) by preemptor and term
         self._members: dict[str, int] = {}
 
     def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket == LEASE and role_of(entry.author) == "scheduler":
+            old, new = ((obj or {}).get("spec") or {} for obj in (entry.old, entry.new))
+            self._term += old.get("acquireTime") != new.get("acquireTime")
         if entry.bucket not in ("event", "event.events.k8s.io") or entry.verb != "ADDED" or entry.obj.get("reason") != "Preempted":
             return
         note = str(entry.obj.get("note") or entry.obj.get("message") or "")
@@ -66,11 +74,11 @@ class OneNodeMakesRoom(Invariant):
         victim = self.history.of("pod").get(f"{regarding.get('namespace')}/{regarding.get('name')}")
         if preemptor.startswith("pod ") and node:
             self._members.setdefault(preemptor, self._together(preemptor.removeprefix("pod ")))
-            self._victims[preemptor].append((node, annotations_of(victim).get(GANG, "")))
+            self._victims[preemptor, self._term].append((node, annotations_of(victim).get(GANG, "")))
         yield from ()
 
     def end(self) -> Iterator[str]:
-        for preemptor, victims in self._victims.items():
+        for (preemptor, _), victims in self._victims.items():
             nodes = sorted({node for node, _ in victims})
             # the nodes that must have been meant: others may have lost members of a gang that had one there
             fewest = min(
