@@ -57,6 +57,7 @@ class FilesArePutBack(Invariant):
         super().__init__(history)
         self._files: dict[str, _Known] = {}
         self._room: dict[str, float] = {}  # node -> since when there is room on its disk again
+        self._frozen: dict[str, tuple[float, float]] = {}  # node -> since when its agent is frozen, and until when
 
     def see(self, entry: Entry) -> Iterator[str]:
         if not entry.bucket:
@@ -68,6 +69,9 @@ class FilesArePutBack(Invariant):
                 self._died(entry.key.partition("-")[2], entry.time)
             elif entry.verb == "fault" and entry.key in ("kill", "remount") and " of koordlet-" in entry.text:
                 self._died(entry.text.partition(" of koordlet-")[2].partition(" ")[0], entry.time)
+            elif entry.verb == "fault" and entry.key == "freeze" and " of koordlet-" in entry.text:
+                node, _, seconds = entry.text.partition(" of koordlet-")[2].partition(" for ")
+                self._frozen[node] = entry.time, entry.time + float(seconds.partition("s")[0])
             return
         if entry.bucket != FILE or entry.verb == "REFUSED":
             return
@@ -101,6 +105,9 @@ class FilesArePutBack(Invariant):
         return above.first if above.wider is None else above.wider
 
     def _died(self, node: str, time: float) -> None:
+        frozen, until = self._frozen.get(node, (time, time))
+        if until >= time:
+            time = min(frozen, time)  # it has noticed nothing since
         for key, known in self._files.items():
             if key.startswith(f"{node}/") and known.unsaved is not None:
                 room = self._room.get(node, 0.0)
@@ -337,12 +344,15 @@ class HostsSettle(Invariant):
         return count
 
 
-class RestoreSucceeds(Invariant):
-    """Putting back works on a machine that nobody disturbs any more."""
+class RestoreSucceeds(FilesArePutBack):
+    """Putting back works on a machine that nobody disturbs any more, where what an agent wrote could be said: what is taken for others'
+    may not be possible beside them."""
 
-    def see(self, entry: Entry) -> Iterator[str]:
-        if entry.verb == "restored" and not entry.bucket and not entry.text.startswith("status 0"):
-            yield f"{entry.key}: {entry.text}"
+    def _judge(self, node: str) -> Iterator[str]:
+        text = self.history.entries[-1].text
+        lost = any(known.lost for key, known in self._files.items() if key.startswith(f"{node}/"))
+        if not text.startswith("status 0") and not lost:
+            yield f"{node}: {text}"
 
 
 HOST_INVARIANTS: tuple[type[Invariant], ...] = (
