@@ -48,6 +48,10 @@ class MoveHasAPlace(Invariant):
                 yield f"{entry.key} was evicted and its reservation {name} is {(held or {}).get('status', {}).get('phase', 'not there')}"
 
 
+SILENT = 45.0
+"""Seconds without a report after which a node's load is not known."""
+
+
 @dataclass(frozen=True, slots=True)
 class Load:
     """What a node reported: CPU in use in all and by pod ("namespace/name"), in milli-CPU.
@@ -83,10 +87,13 @@ class Loads(Invariant):
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self.reports: dict[str, list[Load]] = {}
+        self.heard: dict[str, float] = {}  # when a node reported last, if only the same again
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket == NODE_METRIC and entry.new is not None and (load := load_of(entry.new, entry.time)) is not None:
             reports = self.reports.setdefault(entry.key, [])
+            if role_of(entry.author) in ("kubelet", "koordlet"):
+                self.heard[entry.key] = entry.time
             if not reports or reports[-1] != replace(load, time=reports[-1].time):
                 reports.append(load)
         return iter(())
@@ -98,9 +105,10 @@ class Loads(Invariant):
         return [*[load for load in reports if load.time < since][-1:], *[load for load in reports if load.time >= since]]
 
     def known(self, node: str, seconds: float) -> bool:
-        """Whether a node has reported for so long."""
-        reports = self.reports.get(node, [])
-        return bool(reports) and self.history.clock() - reports[0].time >= seconds * self.history.pace
+        """Whether a node has reported for so long, and still does."""
+        reports, now = self.reports.get(node, []), self.history.clock()
+        silent = now - self.heard.get(node, float("-inf")) > SILENT * self.history.pace
+        return bool(reports) and not silent and now - reports[0].time >= seconds * self.history.pace
 
     def used(self, node: str, seconds: float) -> list[int]:
         """The CPU in use that was known then."""
