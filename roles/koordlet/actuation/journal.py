@@ -214,7 +214,7 @@ class Journal:
         """Put on record what files hold before they are written: one append and one sync for all. False: it is not there.
 
         Of a file that is known, a value from outside (``Entry.now`` is neither what was before nor ours) becomes the one before; so does
-        what a kubelet with the static policy now gives a container.
+        what a kubelet with the static policy gives a container from now on.
         """
         fresh: list[Entry] = []
         try:
@@ -253,12 +253,14 @@ class Journal:
         if known.ours is None:
             return replace(known, ours=assumed_ours(known.undo, entry.now))
         before = before_by_now(known.undo, known.resource, known.value, known.ours, entry.now)
-        if entry.kubelet and before == known.value:
-            before = entry.kubelet  # what the kubelet sets may be what the agent has set already: then nobody sees that it did
+        if entry.kubelet != known.kubelet and known.place is not None:
+            self._entries[known.place] = replace(known, kubelet=entry.kubelet)
+            if known.kubelet and entry.kubelet and before == known.value:
+                before = entry.kubelet  # what the kubelet sets now may be what the agent has set already: nobody sees then that it did
         if before == known.value:
             return None
         undo = Undo.REPLACE if known.undo is Undo.REMOVE else known.undo  # the agent's own file is somebody else's now
-        return replace(known, value=before, undo=undo, owner=owner, time=time)
+        return replace(known, value=before, undo=undo, owner=owner, time=time, kubelet=entry.kubelet)
 
     def writing(self, path: str, text: str) -> tuple[str, ...] | None:
         """Say what is about to be written to a known file; what was noted of it, for :meth:`refused`."""

@@ -109,7 +109,7 @@ class Target:
             return Entry(self.path, self.write.origin, undo, resource, own, ours=(self.current,))  # inherited from what we wrote
         if self.given:
             return Entry(self.path, self.native or "", undo, resource, own, ours=(self.current,))
-        return Entry(self.path, self.kubelet or self.current, undo, resource, own, ours=(), now=self.current, kubelet=self.kubelet)
+        return Entry(self.path, self.current, undo, resource, own, ours=(), now=self.current, kubelet=self.kubelet)
 
     def put(self, text: str) -> None:
         """Write to the kernel. Raises WriteError."""
