@@ -29,6 +29,10 @@ IDLE = "cpu.idle"
 #: Percent of the node: with the level at ``cpu.idle`` nothing is held back from best-effort pods.
 WHOLE_NODE = 100
 CFS_QUOTA, CPUSET = "cfsQuota", "cpuset"
+#: Percent of the node below which a difference is noise of the readings.
+NOISE = 1
+#: Seconds after a CPU was taken in which noise does not give it back.
+REST = 10.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,6 +42,8 @@ class SuppressState:
     quota_free: bool = False
     grew_at: float = 0.0
     """When the tier was last given more: growth is so much an interval, however often pressure asks."""
+    shrank_at: float = -REST
+    """When a CPU was last taken from the tier."""
     lifted: tuple[str, ...] = ()
     """Directories of pods that start and have more weight meanwhile."""
     told: str = ""
@@ -126,8 +132,8 @@ class BECPUSuppress(Strategy[SuppressState]):
         new = starting(snapshot)
         least = starting_quota(allow.capacity, len(new)) if new else MIN_QUOTA_US
         quota = max(allow.milli * 100, least)
-        # differences below 1 % of the node are noise, unless it is the least there is
-        if current != -1 and abs(quota - current) < cores * 1000 and quota != least:
+        # unless it is the least there is
+        if current != -1 and abs(quota - current) < cores * 1000 * NOISE and quota != least:
             return Outcome(state, samples=(Sample("be_suppress_cpu", current / 100_000, (CFS_QUOTA,)),))
         if current != -1 and quota > current:
             if not self._may_grow(state, now):
@@ -188,10 +194,16 @@ class BECPUSuppress(Strategy[SuppressState]):
             return Outcome(state)
         held = pools(snapshot.pods, nrt, snapshot.cpus)
         new = divide(topology, held, allow.milli, len(old))
+        if len(new) > len(old) and now - state.shrank_at < REST:
+            # an allowance beside a whole number of CPUs would take one and give it back with each reading
+            certain = divide(topology, held, allow.milli - allow.capacity * NOISE // 100, len(old))
+            new = certain if len(certain) > len(old) else divide(topology, held, len(old) * 1000, len(old))
         if len(new) > len(old):
             if not self._may_grow(state, now):
                 return Outcome(state)
             state = replace(state, grew_at=now)
+        elif len(new) < len(old):
+            state = replace(state, shrank_at=now)
         notices: tuple[Notice, ...] = ()
         if not new:
             new = held.minimal(topology)

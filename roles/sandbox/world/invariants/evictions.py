@@ -59,9 +59,11 @@ class OneNodeMakesRoom(Invariant):
         super().__init__(history)
         self._term = 0  # how many times a scheduler has taken the lease
         self._victims: dict[tuple[str, int], list[tuple[str, str]]] = defaultdict(list)  # (node, gang) by preemptor and term
-        self._members: dict[str, int] = {}
+        self._gangs: dict[str, str] = {}  # by the uid of a pod, also of one that is gone: a leader may not have heard of that yet
 
     def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket == "pod" and entry.verb == "ADDED" and (gang := annotations_of(entry.obj).get(GANG, "")):
+            self._gangs[entry.obj["metadata"]["uid"]] = gang
         if entry.bucket == LEASE and role_of(entry.author) == "scheduler":
             old, new = ((obj or {}).get("spec") or {} for obj in (entry.old, entry.new))
             self._term += old.get("acquireTime") != new.get("acquireTime")
@@ -73,7 +75,6 @@ class OneNodeMakesRoom(Invariant):
         node = note.partition(" on node ")[2].split(" ")[0].rstrip(".")
         victim = self.history.of("pod").get(f"{regarding.get('namespace')}/{regarding.get('name')}")
         if preemptor.startswith("pod ") and node:
-            self._members.setdefault(preemptor, self._together(preemptor.removeprefix("pod ")))
             self._victims[preemptor, self._term].append((node, annotations_of(victim).get(GANG, "")))
         yield from ()
 
@@ -84,14 +85,13 @@ class OneNodeMakesRoom(Invariant):
             fewest = min(
                 len({node for node, gang in victims if node != meant and (not gang or (meant, gang) not in victims)}) + 1 for meant in nodes
             )
-            if fewest > self._members[preemptor]:
+            if fewest > self._together(preemptor.removeprefix("pod ")):
                 yield f"for {preemptor} pods of {', '.join(nodes)} were removed"
 
     def _together(self, uid: str) -> int:
         """How many pods make room for themselves together with this one."""
-        pods = self.history.of("pod").values()
-        gang = next((annotations_of(pod).get(GANG, "") for pod in pods if pod["metadata"]["uid"] == uid), "")
-        return sum(annotations_of(pod).get(GANG) == gang for pod in pods) if gang else 1
+        gang = self._gangs.get(uid)
+        return sum(other == gang for other in self._gangs.values()) if gang else 1
 
 
 class BudgetsAreKept(Invariant):

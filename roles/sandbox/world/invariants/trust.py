@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from koord.api import trust
+from koord.kube.informers import PICTURE_LIMIT
 from roles.sandbox.world.invariants.base import Invariant, annotations_of, bound_by, node_of, role_of
 
 if TYPE_CHECKING:
@@ -37,18 +38,28 @@ class TrustedByAdmission(Invariant):
 
 
 class AllocatedByScheduler(Invariant):
-    """A pod that a scheduler binds carries no allocation but the scheduler's own, whatever its author had written there."""
+    """A pod that a scheduler binds carries no allocation but the scheduler's own, whatever its author had written there.
+
+    What somebody adds so late that no scheduler can have heard of it does not count: it might as well come a moment after the binding.
+    """
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._written: dict[str, dict[str, str]] = defaultdict(dict)
+        self._added: dict[str, dict[str, float]] = defaultdict(dict)
 
     def see(self, entry: Entry) -> Iterator[str]:
-        if entry.bucket != "pod" or entry.new is None or role_of(entry.author) != "scheduler":
+        if entry.bucket != "pod" or entry.new is None:
             return
-        own, after = self._written[entry.new["metadata"]["uid"]], annotations_of(entry.new)
-        own |= {key: after.get(key, "") for key in trust.changed(trust.RESERVED, after, annotations_of(entry.old))}
+        uid, after = entry.new["metadata"]["uid"], annotations_of(entry.new)
+        changed = trust.changed(trust.RESERVED, after, annotations_of(entry.old))
+        if role_of(entry.author) != "scheduler":
+            if entry.old is not None:
+                self._added[uid] |= dict.fromkeys(changed, entry.time)
+            return
+        own, added = self._written[uid], self._added[uid]
+        own |= {key: after.get(key, "") for key in changed}
         if bound_by(entry):
             for key in trust.RESERVED:
-                if key in after and own.get(key) != after[key]:
+                if key in after and own.get(key) != after[key] and entry.time - added.get(key, float("-inf")) > PICTURE_LIMIT:
                     yield f"{entry.key} is on {node_of(entry.new)} with {key}: {after[key][:80]}, which no scheduler wrote"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from itertools import pairwise
 
 import msgspec
 import pytest
@@ -194,6 +195,22 @@ def test_cpuset_grows_by_a_tenth_of_the_node(world, suppress):
     world.load(0.4)
     world.run(suppress, state)
     assert world.machine.get("cpuset.cpus", QOS) == "0-7"
+
+
+def test_an_allowance_beside_a_whole_number_of_cpus_does_not_swing(world, suppress):
+    be_tree(world, "0-3")
+    threshold(world)
+    state, sizes = None, []
+    for turn in range(12):  # 16 × 65 % − 6.4 = 4, and 5 milli more or less
+        world.now += 1
+        world.load(6.4 + (0.005 if turn % 2 else -0.005))
+        state = world.run(suppress, state)
+        sizes.append(len(CPUSet.parse(world.machine.get("cpuset.cpus", QOS))))
+    assert sum(one != other for one, other in pairwise(sizes)) <= 2, sizes
+    world.now += 1
+    world.load(6.0)
+    world.run(suppress, state)
+    assert world.machine.get("cpuset.cpus", QOS) == "0-4", "more than noise is given at once"
 
 
 def bound(world, qos, cpus, number):
