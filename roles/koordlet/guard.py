@@ -18,7 +18,7 @@ from koord.process.errors import ConfigurationError
 from koord.process.notify import notify, stay_watched
 from roles.koordlet.actuation.executor import Executor
 from roles.koordlet.actuation.journal import Journal, JournalError
-from roles.koordlet.actuation.restore import Restored, journal_path, put_back
+from roles.koordlet.actuation.restore import Restored, following_kubelet, journal_path, put_back
 from roles.koordlet.actuation.writes import Write, sequence
 from roles.koordlet.host.cgroup import BESTEFFORT, Cgroups
 from roles.koordlet.host.cgroup_files import CFS_PERIOD_US
@@ -98,7 +98,7 @@ class Guard:
 
     def _release(self, journal: Journal) -> str:
         """Entries stay on record: a koordlet that comes back, or a restore, finds them as they are."""
-        following = [entry for entry in journal if entry.owner in FOLLOWING]
+        following = following_kubelet((entry for entry in journal if entry.owner in FOLLOWING), self._root)
         result: Restored = put_back(following, allowed=self._root.machine_directories, journal=journal)
         for line in result.lines:
             log.warning("%s", line)

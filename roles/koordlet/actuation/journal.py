@@ -254,13 +254,13 @@ class Journal:
             return replace(known, ours=assumed_ours(known.undo, entry.now))
         before = before_by_now(known.undo, known.resource, known.value, known.ours, entry.now)
         if entry.kubelet != known.kubelet and known.place is not None:
-            self._entries[known.place] = replace(known, kubelet=entry.kubelet)
+            self._entries[known.place] = replace(known, kubelet=entry.kubelet, container=entry.container)
             if known.kubelet and entry.kubelet and before == known.value:
                 before = entry.kubelet  # what the kubelet sets now may be what the agent has set already: nobody sees then that it did
         if before == known.value:
             return None
         undo = Undo.REPLACE if known.undo is Undo.REMOVE else known.undo  # the agent's own file is somebody else's now
-        return replace(known, value=before, undo=undo, owner=owner, time=time, kubelet=entry.kubelet)
+        return replace(known, value=before, undo=undo, owner=owner, time=time, kubelet=entry.kubelet, container=entry.container)
 
     def writing(self, path: str, text: str) -> tuple[str, ...] | None:
         """Say what is about to be written to a known file; what was noted of it, for :meth:`refused`."""

@@ -47,7 +47,9 @@ class Entry:
     now: str | None = None
     """What the file holds at this moment; not on disk."""
     kubelet: str = ""
-    """The CPUs that a kubelet with the static policy gives the container, whatever the file holds; not on disk."""
+    """The CPUs that a kubelet with the static policy gave the container, whatever the file held."""
+    container: tuple[str, str] | None = None
+    """The pod's uid and the container's name, where ``kubelet`` is known."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +64,12 @@ def encode(entry: Entry) -> bytes:
     place = entry.place or Place(Base.ABSOLUTE, entry.path)
     if entry.foreign and entry.tree == NOTHING:
         place = Place(Base.ABSOLUTE, entry.foreign)  # not found yet: whoever reads it under other mounts looks again
+    static = {"kubelet": [entry.kubelet, *entry.container]} if entry.kubelet and entry.container else {}
     return _line(
         {
             "v": VERSION,
             "at": [place.base, place.path],
+            **static,
             "before": entry.value,
             "ours": entry.ours,
             "undo": entry.undo,
@@ -117,7 +121,8 @@ def _second_version(found: dict[str, Any]) -> Entry | Ours | None:
     if "before" not in found:
         return None if ours is None else Ours(place, tuple(ours))
     (device, inode), tree = found["file"], found["tree"]
-    strings = (found["before"], found["resource"], found["boot"], found["owner"])
+    kubelet, uid, container = found.get("kubelet") or ("", "", "")
+    strings = (found["before"], found["resource"], found["boot"], found["owner"], kubelet, uid, container)
     if not _is(strings, str) or not _is((device, inode, *tree), int) or len(tree) != 2 or not _is((found["time"],), (int, float)):
         return None
     return Entry(
@@ -134,6 +139,8 @@ def _second_version(found: dict[str, Any]) -> Entry | Ours | None:
         time=float(found["time"]),
         place=place,
         foreign=path if place.base is Base.ABSOLUTE else "",
+        kubelet=kubelet,
+        container=(uid, container) if kubelet else None,
     )
 
 

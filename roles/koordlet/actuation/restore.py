@@ -15,11 +15,13 @@ from dataclasses import dataclass, field
 
 from koord import seams
 from roles.koordlet.actuation import kernel
+from roles.koordlet.actuation.checkpoint import CHECKPOINT, followed
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import NAME, Entry, Journal, JournalError, Undo
 from roles.koordlet.actuation.memsw import LIMIT, MEMSW, beside
 from roles.koordlet.actuation.threeway import put_back as compared
 from roles.koordlet.actuation.values import MERGE_OF, merged
+from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.root import HostRoot
 
 log = logging.getLogger(__name__)
@@ -88,7 +90,7 @@ def restore(root: HostRoot, network: UndoNetwork | None = None, cookies: UndoCoo
     if not os.path.exists(journal.path):
         return Restored()
     journal.load()
-    entries = list(journal)
+    entries = following_kubelet(journal, root)
     result = put_back(entries, allowed=root.machine_directories, journal=journal, network=network, cookies=cookies)
     left = {error.path for error in (*result.failed, *result.lost)}
     journal.keep_only(e for e in entries if e.path in left)
@@ -98,6 +100,19 @@ def restore(root: HostRoot, network: UndoNetwork | None = None, cookies: UndoCoo
         with contextlib.suppress(FileNotFoundError):
             seams.files().unlink(holds_path(root))
     return result
+
+
+def following_kubelet(entries: Iterable[Entry], root: HostRoot) -> list[Entry]:
+    """Entries with what the kubelet's CPU manager gives containers now in the place of what it gave them when they were written."""
+    entries = list(entries)
+    if not any(entry.kubelet for entry in entries):
+        return entries
+    try:
+        text = kernel.read(root.kubelet_path(CHECKPOINT))
+    except (WriteError, HostError) as error:
+        log.debug("containers get the CPUs back that the kubelet gave them once: %s", error)
+        return entries
+    return list(followed(entries, text.encode()))
 
 
 def put_back(
@@ -266,4 +281,4 @@ def _other(entry: Entry, result: Restored, journal: Journal) -> None:
     result.restored.append(entry.path)
 
 
-__all__ = ["JournalError", "Restored", "journal_path", "put_back", "restore"]
+__all__ = ["JournalError", "Restored", "following_kubelet", "journal_path", "put_back", "restore"]

@@ -9,9 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
-import orjson
-
-from roles.koordlet.actuation import disklines, kernel
+from roles.koordlet.actuation import checkpoint, disklines, kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import PROCESS_FILE, Entry, Undo, identity
 from roles.koordlet.actuation.memsw import MEMSW, beside
@@ -28,8 +26,6 @@ _UNDO_BY_RESOURCE = {"schemata": Undo.LINES, "sched_features": Undo.WORDS}
 _NEVER_JOURNALLED = frozenset({"tasks", "cgroup.procs"})
 #: The file by which the runtime proxy knows this agent; one that is there already was made by a koordlet too.
 REGISTRATION_FILE = "hook registration"
-#: Where the kubelet's CPU manager says which CPUs it has given to whom.
-CHECKPOINT = "cpu_manager_state"
 _REMOVALS = (Kind.ABSENT, Kind.NO_DIRECTORY)
 #: The kernel gives an idle group the least weight and, when it is idle no more, the default one instead of the one it had.
 RESETS = {"cpu.idle": "cpu.shares"}
@@ -105,11 +101,12 @@ class Target:
         if resource == PROCESS_FILE and not own:
             return None  # its number may be another process's by the time things are put back
         undo = Undo.DEVICES if resource.startswith(disklines.PREFIXES) else _UNDO_BY_RESOURCE.get(resource, Undo.WRITE)
+        container = (self.write.about.uid, self.write.about.container) if self.kubelet else None
         if self.write.origin:
             return Entry(self.path, self.write.origin, undo, resource, own, ours=(self.current,))  # inherited from what we wrote
         if self.given:
-            return Entry(self.path, self.native or "", undo, resource, own, ours=(self.current,))
-        return Entry(self.path, self.current, undo, resource, own, ours=(), now=self.current, kubelet=self.kubelet)
+            return Entry(self.path, self.native or "", undo, resource, own, ours=(self.current,), kubelet=self.kubelet, container=container)
+        return Entry(self.path, self.current, undo, resource, own, ours=(), now=self.current, kubelet=self.kubelet, container=container)
 
     def put(self, text: str) -> None:
         """Write to the kernel. Raises WriteError."""
@@ -233,14 +230,12 @@ def _native(write: Write, host: HostState, current: str) -> str | None:
 def _by_kubelet(write: Write, host: HostState) -> str | None:
     """The CPUs that a kubelet with the static policy gives a container; None without it, "" where its checkpoint cannot be read."""
     try:
-        state = orjson.loads(host.files.read(host.root.kubelet_path(CHECKPOINT)))
-        if state.get("policyName") != "static":
-            return None
-        return str(((state.get("entries") or {}).get(write.about.uid) or {}).get(write.about.container) or state.get("defaultCpuSet") or "")
+        state = host.files.read(host.root.kubelet_path(checkpoint.CHECKPOINT))
     except (CgroupGoneError, FileMissingError):
         return None
-    except (HostError, ValueError, AttributeError):
+    except (HostError, ValueError):
         return ""
+    return checkpoint.given(state, write.about.uid, write.about.container)
 
 
 def _whole_cpu_max(resource: str, text: str, current: str) -> str:

@@ -64,7 +64,7 @@ class SchedulingQueue:
         self._readers: dict[tuple[str, Action], list[Subscription]] = {}  # subscriptions with hints, by kind of event
         self._judged: dict[Hashable, bool] = {}
         self._judged_at = -1
-        self._interested: dict[tuple[str, Action], frozenset[str]] = {}
+        self._interested: dict[tuple[str, Action], tuple[str, ...]] = {}
         self.incoming: Callable[[str, str], None] = lambda event, queue: None
         self.broken: Callable[[PodInfo, str, float], None] = lambda pod, message, now: None  # told of a preEnqueue plugin's defect
         self.admission: Callable[[PodInfo, bool], None] | None = None  # told whether preEnqueue let a pod in
@@ -224,17 +224,18 @@ class SchedulingQueue:
                         moved += self._return(entry, now, event.label)
         return moved
 
-    def _plugins_for(self, event: ClusterEvent) -> frozenset[str]:
-        """Plugins, of whatever profile, that subscribed to such an event."""
+    def _plugins_for(self, event: ClusterEvent) -> tuple[str, ...]:
+        """Plugins, of whatever profile, that subscribed to such an event. In the profiles' order: pods come back in it."""
         key = (event.resource, event.action)
         found = self._interested.get(key)
         if found is None:
-            found = self._interested[key] = frozenset(
+            covering = (
                 name
                 for plugins in self._subscriptions.values()
                 for name, subscriptions in plugins.items()
                 if any(subscription.covers(event) for subscription in subscriptions)
             )
+            found = self._interested[key] = tuple(dict.fromkeys(covering))
         return found
 
     def _cut(self, event: ClusterEvent) -> ClusterEvent:

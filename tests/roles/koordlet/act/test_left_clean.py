@@ -12,8 +12,10 @@ from roles.koordlet.actuation.journal import Entry, Undo, identity
 from roles.koordlet.actuation.restore import journal_path, restore
 from roles.koordlet.actuation.writes import About, Write, sequence
 from roles.koordlet.app import restore as restore_command
+from roles.koordlet.guard import RELEASE, Guard
 from roles.koordlet.options import OptionError, Options, check
 from roles.koordlet.prediction.models import Models, PredictionOptions
+from roles.koordlet.qos.suppress import BECPUSuppress
 
 pytestmark = pytest.mark.feature("BEY-JRN-01")
 
@@ -82,6 +84,24 @@ def test_cpus_that_the_kubelet_has_pinned_since_are_not_given_back(machine_v2) -
     machine_v2.put("cpuset.cpus", CONTAINER, "0-7")
     machine_v2.journal.close()
     restore(machine_v2.root)
+    assert machine_v2.get("cpuset.cpus", CONTAINER) == "0-7"
+
+
+@pytest.mark.parametrize("action", ["restore", "guard"])
+def test_cpus_that_the_kubelet_has_let_go_since_are_given_back(machine_v2, action: str) -> None:
+    """Nobody writes the file when they come back: it holds them already, as what koordlet has set."""
+    checkpoint = Path(machine_v2.root.kubelet_path("cpu_manager_state"))
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    about = About("pod", "default", "p", "main", "u")
+    machine_v2.put("cpuset.cpus", CONTAINER, "0-1,4-5")
+    checkpoint.write_bytes(orjson.dumps({"policyName": "static", "defaultCpuSet": "0-3", "entries": {}}))
+    machine_v2.executor.apply([sequence(Write("cpuset.cpus", CONTAINER, "0-5", about=about, native=""))], rule=BECPUSuppress.name, now=1.0)
+    checkpoint.write_bytes(orjson.dumps({"policyName": "static", "defaultCpuSet": "0-7", "entries": {}}))
+    machine_v2.journal.close()
+    if action == "restore":
+        restore(machine_v2.root)
+    else:
+        assert Guard(machine_v2.root, str(machine_v2.base / "lock"), action=RELEASE, percent=25, cpus=4).act()
     assert machine_v2.get("cpuset.cpus", CONTAINER) == "0-7"
 
 

@@ -219,6 +219,19 @@ def test_a_change_back_and_forth_while_pods_are_in_flight_loses_nobody() -> None
 
 
 @pytest.mark.feature("SCH-FW-05")
+def test_pods_that_one_event_brings_back_come_in_the_order_of_the_plugins_that_refused_them() -> None:
+    names = [f"Plugin{number}" for number in range(12)]
+    found = queue(**{name: (Subscription(NODE, Action.ADD),) for name in names})
+    for name in reversed(names):
+        pod = info(name)
+        found.add(pod, 0.0)
+        assert pop(found, 0.0) == name
+        found.requeue(pod.uid, 0.0, rejected_by=frozenset({name}), pending=True)
+    found.on_event(ClusterEvent(NODE, Action.ADD), 1.0)
+    assert [pop(found, 1.0) for _ in names] == names
+
+
+@pytest.mark.feature("SCH-FW-05")
 def test_hints_are_asked_once_for_pods_that_are_alike() -> None:
     asked: list[str] = []
 
