@@ -12,9 +12,9 @@ import msgspec
 from koord import seams
 from koord.api.kinds import Kind
 from koord.kube import errors
-from koord.kube.client import PAGE, Client, Lines
+from koord.kube.client import PAGE, WATCH_TIMEOUT, Client, Lines
 from koord.kube.ratelimit import Backoff
-from koord.kube.store import Informer
+from koord.kube.store import Informer, uid_of
 from koord.kube.wire import BrokenStream, Event, Meta, decode_head, decode_list, ends_initial, must_list, read_event, too_large
 
 log = logging.getLogger("koord.kube.informers")
@@ -27,6 +27,7 @@ STEADY = 5.0  # seconds that a watch lasts to count as working, if nothing came 
 SLICE = 16  # objects between two looks at the clock
 TURN = 0.005  # seconds of handling objects before others get the event loop
 QUIET = (16.0, 22.0)  # seconds of silence, at random between, after which a watch is asked whether it is alive
+WITNESSES = 20  # objects by which a server that comes back is known to be the same
 CATCH_UP = 1  # seconds that the second watch lasts, by which it is asked
 CATCH_UP_LIMIT = 5.0  # seconds that its answer may take
 
@@ -186,7 +187,7 @@ class Reflector:
             return
         key = meta.key
         seen.add(key)
-        unchanged = self._versions.get(key) == meta.resource_version != ""
+        unchanged = self._same(meta)
         self._versions[key] = meta.resource_version
         for store in self.stores:
             if not unchanged or not store.synced:
@@ -200,26 +201,50 @@ class Reflector:
             return None
 
     async def _went_back(self) -> bool:
-        """Whether the server, back again, knows less than we have seen: its data were restored or lost.
+        """Whether the server, back again, is not the one that we know: its data were restored or lost.
 
-        A watch from a version that is still to come would wait in silence, with our picture of a world that is no more.
+        A watch from a version that is still to come would wait in silence, with our picture of a world that is no more. And where the
+        server has come further than we had in the meantime, it would tell nothing of what was made before.
         """
-        async with aclosing(self.client.pages(self.kind, self.namespace, limit=1)) as pages:
+        pages = self.client.pages(
+            self.kind, self.namespace, label_selector=self.label_selector, field_selector=self.field_selector, limit=WITNESSES
+        )
+        async with aclosing(pages):
             async for page in pages:
-                now = decode_head(page).metadata.resource_version
-                if now.isdigit() and self._version.isdigit() and int(now) < int(self._version):
-                    log.warning("%s: the server went back from version %s to %s; listing again", self.label, self._version, now)
+                try:
+                    content = decode_list(page)
+                except msgspec.DecodeError as error:
+                    raise BrokenStream(f"the list cannot be read: {error}") from error
+                now = content.metadata.resource_version
+                less = now.isdigit() and self._version.isdigit() and int(now) < int(self._version)
+                if less or any(self._contradicts(raw) for raw in content.items or ()):
+                    log.warning(
+                        "%s: the server does not know version %s as we do, it is at %s; listing again", self.label, self._version, now
+                    )
                     self._version = ""
                     return True
                 break
         return False
+
+    def _contradicts(self, raw: msgspec.Raw) -> bool:
+        """Whether an object was written before the version that we have seen, and is not the one in our picture."""
+        meta = self._meta(raw)
+        if meta is None or not (meta.resource_version.isdigit() and self._version.isdigit()):
+            return False
+        return int(meta.resource_version) <= int(self._version) and not self._same(meta)
+
+    def _same(self, meta: Meta) -> bool:
+        """Whether an object is the one in our picture: another server may give the same number to another object of that name."""
+        if self._versions.get(meta.key) != meta.resource_version or not meta.resource_version:
+            return False
+        return all(uid_of(store.get(meta.key)) in ("", meta.uid) for store in self.stores)
 
     # -- watch --
 
     async def _watch(self, *, stream: bool) -> None:
         """Follow the server until it ends the watch; with `stream`, the list comes first, in the same stream."""
         self.watches += 1
-        self._told_at = seams.monotonic()
+        began = self._told_at = seams.monotonic()
         following = asyncio.get_running_loop().create_task(self._follow(stream=stream), name=f"follow {self.label}")
         try:
             while True:
@@ -227,6 +252,7 @@ class Reflector:
                 await asyncio.wait({following}, timeout=max(0.01, self._told_at + quiet - seams.monotonic()))
                 if following.done():
                     following.result()
+                    self._was_away = seams.monotonic() - began < WATCH_TIMEOUT[0]  # sooner than asked for: it may be another one soon
                     return
                 if seams.monotonic() - self._told_at < QUIET[0]:
                     continue

@@ -12,6 +12,11 @@ import pytest
 from koord.api.kinds import NODEMETRICS, NODES, PODS
 from koord.api.objects import Node, NodeMetric, Pod
 from koord.apiserver import manifests
+from koord.apiserver.config import ServerConfig
+from koord.apiserver.core import seed
+from koord.apiserver.rest.context import Options
+from koord.apiserver.rest.write import create
+from koord.apiserver.server import ApiServer
 from koord.apiserver.testing import running_server
 from koord.kube import reflector
 from koord.kube.client import Client
@@ -108,5 +113,42 @@ def test_a_server_that_comes_back_empty(eventually: Any) -> None:
                 await eventually(lambda: [item.metadata.name for item in nodes.list()] == ["new"], 20)
             assert sorted(told) == sorted([*(f"+old{n}" for n in range(5)), *(f"-old{n}" for n in range(5)), "+new"])
             await factory.stop()
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("history", [True, False], ids=["with its history", "restarted since"])
+@pytest.mark.parametrize("same", [False, True], ids=["other names", "the same names"])
+def test_a_server_that_comes_back_as_another_one_and_ahead(eventually: Any, tmp_path: Path, same: bool, history: bool) -> None:
+    """It is past the version that we had seen before we ask: numbers alone do not betray it."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+
+    async def main() -> None:
+        config = ServerConfig(data_dir=tmp_path)
+        another = ApiServer(None if history else config)
+        seed(another.core)
+        resource = another.core.resources.builtin("", "nodes")
+        for name in (*(f"old{number}" if same else f"new{number}" for number in range(3)), *(f"later{number}" for number in range(9))):
+            await create(another.core, resource, "", node(name), Options())
+        if not history:
+            await another.stop()
+            another = ApiServer(config)
+        async with Client(ClientConfig(f"http://127.0.0.1:{port}")) as client:
+            factory = InformerFactory(client)
+            nodes = factory.informer(NODES, Node)
+            factory.start()
+            async with running_server(port=port):
+                for number in range(3):
+                    await client.create(NODES, node(f"old{number}"))
+                await eventually(lambda: len(nodes) == 3)
+            await another.start(port=port)
+            try:
+                uids = {item["metadata"]["uid"] for item in (await client.list(NODES)).items}
+                await eventually(lambda: {item.metadata.uid for item in nodes.list()} == uids, 10)
+            finally:
+                await factory.stop()
+                await another.stop()
 
     asyncio.run(main())
