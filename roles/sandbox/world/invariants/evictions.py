@@ -52,16 +52,22 @@ class EvictedOnce(Invariant):
 class OneNodeMakesRoom(Invariant):
     """For one pod that needs room, pods of one node are asked to leave, and the gangs of these; for a gang, of a node a member at most.
 
-    By one leader: a successor that finds half of a plan carried out makes its own, as kube-scheduler's does.
+    By one leader: a successor that finds half of a plan carried out makes its own, as kube-scheduler's does. And at a time: when all
+    who were asked are gone and the room is not enough (others were first, or exclusive CPUs lie apart), another node may be asked.
     """
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._term = 0  # how many times a scheduler has taken the lease
-        self._victims: dict[tuple[str, int], list[tuple[str, str]]] = defaultdict(list)  # (node, gang) by preemptor and term
+        # (node, gang) of each victim's uid, by preemptor, term and how often all victims before were gone
+        self._victims: dict[tuple[str, int, int], dict[str, tuple[str, str]]] = defaultdict(dict)
+        self._times: dict[tuple[str, int], int] = defaultdict(int)
+        self._gone: set[str] = set()
         self._gangs: dict[str, str] = {}  # by the uid of a pod, also of one that is gone: a leader may not have heard of that yet
 
     def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket == "pod" and entry.verb == "DELETED":
+            self._gone.add(entry.obj["metadata"]["uid"])
         if entry.bucket == "pod" and entry.verb == "ADDED" and (gang := annotations_of(entry.obj).get(GANG, "")):
             self._gangs[entry.obj["metadata"]["uid"]] = gang
         if entry.bucket == LEASE and role_of(entry.author) == "scheduler":
@@ -73,13 +79,18 @@ class OneNodeMakesRoom(Invariant):
         regarding = entry.obj.get("regarding") or entry.obj.get("involvedObject") or {}
         preemptor = note.partition("Preempted by ")[2].partition(" on node ")[0]
         node = note.partition(" on node ")[2].split(" ")[0].rstrip(".")
-        victim = self.history.of("pod").get(f"{regarding.get('namespace')}/{regarding.get('name')}")
         if preemptor.startswith("pod ") and node:
-            self._victims[preemptor, self._term].append((node, annotations_of(victim).get(GANG, "")))
+            victim, who = str(regarding.get("uid")), (preemptor, self._term)
+            asked = self._victims[*who, self._times[who]]
+            if asked and victim not in self._gone and asked.keys() <= self._gone:
+                self._times[who] += 1
+                asked = self._victims[*who, self._times[who]]
+            asked[victim] = node, self._gangs.get(victim, "")
         yield from ()
 
     def end(self) -> Iterator[str]:
-        for (preemptor, _), victims in self._victims.items():
+        for (preemptor, _, _), asked in self._victims.items():
+            victims = list(asked.values())
             nodes = sorted({node for node, _ in victims})
             # the nodes that must have been meant: others may have lost members of a gang that had one there
             fewest = min(
