@@ -259,17 +259,20 @@ class ResourceTable:
     def __init__(self) -> None:
         self._by_path: dict[tuple[str, str, str], Resource] = {}
         self._by_kind: dict[tuple[str, str, str], Resource] = {}
+        self._groups: dict[str, list[Resource]] = {}  # as far as they were asked for
         # changes with every custom resource that comes or goes: caches of discovery documents compare it
         self.revision = 0
 
     def add(self, resource: Resource) -> None:
         self._by_path[(resource.group, resource.version, resource.plural)] = resource
         self._by_kind[(resource.group, resource.version, resource.kind)] = resource
+        self._groups.clear()
         self.revision += 1
 
     def remove(self, resource: Resource) -> None:
         self._by_path.pop((resource.group, resource.version, resource.plural), None)
         self._by_kind.pop((resource.group, resource.version, resource.kind), None)
+        self._groups.clear()
         self.revision += 1
 
     def by_path(self, group: str, version: str, plural: str) -> Resource | None:
@@ -284,7 +287,10 @@ class ResourceTable:
         return self._by_kind.get((group, version, kind))
 
     def of_group(self, group: str) -> list[Resource]:
-        return [r for r in self._by_path.values() if r.group == group]
+        found = self._groups.get(group)
+        if found is None:
+            found = self._groups[group] = [r for r in self._by_path.values() if r.group == group]
+        return found
 
     def serving_bucket(self, bucket: str) -> Resource | None:
         """One resource whose objects live in this bucket; the preferred version of them."""

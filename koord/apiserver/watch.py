@@ -328,23 +328,26 @@ class WatchStreams:
         end = loop.time() + (query.timeout_seconds or seams.rng().randint(_MIN_LIFE, 2 * _MIN_LIFE))
         every = self.core.config.bookmark_seconds
         mark = min(loop.time() + every, max(loop.time(), end - _BOOKMARK_BEFORE_END)) if query.allow_bookmarks else end
-        while not self._stopping:
-            chunk = watcher.take()
-            if chunk:
-                await response.write(chunk)
-                await request.writer.drain()
-                continue
-            if watcher.overrun:
-                return
-            moment = loop.time()
-            if moment >= end:
-                return
-            if moment >= mark:
-                watcher.bookmark(self.core.store.rv)
-                mark = end if mark >= end - _BOOKMARK_BEFORE_END else min(moment + every, end - _BOOKMARK_BEFORE_END)
-                continue
-            timer = loop.call_at(min(end, mark), watcher.wake.set)
-            try:
+        timer: asyncio.TimerHandle | None = None
+        try:
+            while not self._stopping:
+                chunk = watcher.take()
+                if chunk:
+                    await response.write(chunk)
+                    await request.writer.drain()
+                    continue
+                if watcher.overrun:
+                    return
+                moment = loop.time()
+                if moment >= end:
+                    return
+                if moment >= mark:
+                    watcher.bookmark(self.core.store.rv)
+                    mark = end if mark >= end - _BOOKMARK_BEFORE_END else min(moment + every, end - _BOOKMARK_BEFORE_END)
+                    continue
+                if timer is None or timer.when() < min(end, mark):  # most events come between two bookmarks
+                    timer = loop.call_at(min(end, mark), watcher.wake.set)
                 await watcher.wake.wait()
-            finally:
+        finally:
+            if timer is not None:
                 timer.cancel()

@@ -49,28 +49,52 @@ class Body:
         self._chunks: list[bytes] = []
         self._size = 0
         self._error: Lost | None = None
-        self._news = asyncio.Event()
+        self._loop = loop
+        self._news: asyncio.Future[None] | None = None  # somebody waits for more
+        self._since = 0.0  # when that began
+        self._timer: asyncio.TimerHandle | None = None
 
     async def iter_any(self, silence: float | None = None) -> AsyncGenerator[bytes, None]:
         """What has come, again and again, until the answer ends. Raises Lost, also after so many seconds of `silence`."""
-        while True:
-            if self._chunks:
-                data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
-                self._chunks.clear()
-                self._size = 0
-                self._connection.resume()
-                yield data
-            elif self._error is not None:
-                raise self._error
-            elif self.ended:
-                return
-            else:
-                self._news.clear()
-                try:
-                    async with asyncio.timeout(silence):
-                        await self._news.wait()
-                except TimeoutError:
-                    raise Lost(f"silence for {silence:g} s") from None
+        if silence is not None:
+            self._timer = self._loop.call_later(silence, self._listen, silence)
+        try:
+            while True:
+                if self._chunks:
+                    data = self._chunks[0] if len(self._chunks) == 1 else b"".join(self._chunks)
+                    self._chunks.clear()
+                    self._size = 0
+                    self._connection.resume()
+                    yield data
+                elif self._error is not None:
+                    raise self._error
+                elif self.ended:
+                    return
+                else:
+                    self._news, self._since = self._loop.create_future(), self._loop.time()
+                    try:
+                        await self._news
+                    finally:
+                        self._news = None
+        finally:
+            self.close()
+
+    def close(self) -> None:
+        """Nobody reads on."""
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _listen(self, silence: float) -> None:
+        """One timer a stream, not one a chunk: when it is due, it looks since when somebody waits."""
+        left = silence if self._news is None else self._since + silence - self._loop.time()
+        if left > 0.0:
+            self._timer = self._loop.call_later(left, self._listen, silence)
+        else:
+            self.end(Lost(f"silence for {silence:g} s"))
+
+    def _tell(self) -> None:
+        if self._news is not None and not self._news.done():
+            self._news.set_result(None)
 
     async def read(self, seconds: float) -> bytes:
         """All of it. Raises Lost."""
@@ -91,7 +115,7 @@ class Body:
         """More of it; True if that is enough for now."""
         self._chunks += chunks
         self._size += sum(map(len, chunks))
-        self._news.set()
+        self._tell()
         return self._size > AHEAD
 
     def end(self, error: Lost | None = None) -> None:
@@ -101,7 +125,7 @@ class Body:
             self.begun.set_exception(error)
         else:
             self._error = error
-        self._news.set()
+        self._tell()
 
 
 class Connection(asyncio.Protocol):
@@ -174,6 +198,8 @@ class Connection(asyncio.Protocol):
     def release(self) -> None:
         """The answer that came as a stream is not read any more; if it has not ended, nobody could use the connection again."""
         body, self._body = self._body, None
+        if body is not None:
+            body.close()
         if body is not None and not body.ended:
             self.open = False
             if self._transport is not None:

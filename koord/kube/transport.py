@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
@@ -24,6 +25,7 @@ CONNECT_TIMEOUT = 5.0  # seconds
 REQUEST_TIMEOUT = 60.0  # seconds for one try
 MAX_RETRY_AFTER = 30.0  # seconds; a longer request to wait is cut to this
 READS = frozenset({"GET", "HEAD"})
+_PLAIN = re.compile(r"[A-Za-z0-9_.~-]*")
 POOL = 100  # connections for requests; watches have their own
 
 Observer = Callable[[str, int, float], None]
@@ -62,7 +64,12 @@ class Transport:
         """The request target of an (already quoted) path. Raises ValueError for a path that could smuggle in something else."""
         if not path.startswith("/") or not path.isascii() or not path.isprintable() or " " in path:
             raise ValueError(f"{path!r} is no request path")
-        return f"{path}?{urlencode(params)}" if params else path
+        if not params:
+            return path
+        plain = _PLAIN.fullmatch  # hardly a parameter needs quoting, and every watch has five
+        if all(map(plain, params.values())) and all(map(plain, params)):
+            return f"{path}?{'&'.join(map('='.join, params.items()))}"
+        return f"{path}?{urlencode(params)}"
 
     async def _identity(self, *, renew: bool) -> tuple[str | None, ssl.SSLContext | None]:
         """The Authorization header and the TLS context of the next request."""
@@ -217,10 +224,9 @@ class Stream:
     def __init__(self, body: Body, silence: float) -> None:
         self._body, self._silence = body, silence
 
-    async def iter_any(self) -> AsyncGenerator[bytes, None]:
+    def iter_any(self) -> AsyncGenerator[bytes, None]:
         """What has come, again and again, until the answer ends."""
-        async for data in self._body.iter_any(self._silence):
-            yield data
+        return self._body.iter_any(self._silence)
 
 
 def _too_late(fence: Fence | None, pause: float) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from koord.api.selectors import EVERYTHING, Selector, from_label_selector
 from koord.apiserver.rbac import covers
@@ -45,6 +45,7 @@ _NEVER = frozenset(
         "validatingadmissionpolicybindings",
     }
 )  # fmt: skip
+_KNOWN = 500  # kinds of requests for which it is remembered whether a webhook or policy is about them
 _OPTION_KINDS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
 _BODIES = {"binding": ("", "v1", "Binding"), "eviction": ("policy", "v1", "Eviction")}
 
@@ -58,6 +59,8 @@ class Match:
     namespaces: Selector = EVERYTHING
     objects: Selector = EVERYTHING
     exact: bool = False
+    known: dict[tuple[Any, ...], Resource | None] = field(default_factory=dict, compare=False, repr=False)
+    """What the rules said of kinds of requests: every write asks every webhook, and most have nothing to do with it."""
 
 
 def compile_match(raw: Obj, rules: str, excluded: str = "excludeResourceRules") -> Match:
@@ -107,6 +110,22 @@ def matching_resource(core: Core, match: Match, attributes: Attributes) -> Resou
 
 
 def _ruled(core: Core, rules: tuple[Obj, ...], match: Match, attributes: Attributes) -> Resource | None:
+    """The resource (version) that one of the rules is about, as was found before for the same kind of request."""
+    resource = attributes.resource
+    names = any(rule.get("resourceNames") for rule in rules)
+    key = (
+        rules is match.rules, core.resources.revision, resource.group, resource.version, resource.plural, attributes.operation,
+        attributes.subresource, bool(attributes.namespace), attributes.name if names else "",
+    )  # fmt: skip
+    known = match.known
+    if key not in known:
+        if len(known) >= _KNOWN:
+            known.clear()
+        known[key] = _first_ruled(core, rules, match, attributes)
+    return known[key]
+
+
+def _first_ruled(core: Core, rules: tuple[Obj, ...], match: Match, attributes: Attributes) -> Resource | None:
     resource = attributes.resource
     if any(_rule_matches(rule, resource, attributes) for rule in rules):
         return resource

@@ -23,6 +23,14 @@ _TYPES: dict[str, tuple[type, ...]] = {
 }
 # metadata, kind and apiVersion of the object itself belong to the server, not to the schema
 _ROOT_KEYS = ("apiVersion", "kind", "metadata")
+# keywords that are about the value itself, by its type, and those that are about other schemas that it has to fit as well
+_BOUNDS = frozenset(
+    {
+        "exclusiveMaximum", "exclusiveMinimum", "format", "maxItems", "maxLength", "maxProperties", "maximum", "minItems", "minLength",
+        "minProperties", "minimum", "multipleOf", "pattern", "uniqueItems", "x-kubernetes-list-type",
+    }
+)  # fmt: skip
+_JUNCTORS = frozenset({"allOf", "anyOf", "not", "oneOf"})
 
 
 @lru_cache(maxsize=1024)
@@ -50,8 +58,8 @@ class Structural:
     """One node of a structural schema, ready to walk."""
 
     __slots__ = (
-        "additional", "below", "default", "embedded", "has_default", "has_defaults", "has_rules", "int_or_string", "items", "nullable",
-        "preserve", "props", "raw", "required", "type",
+        "additional", "below", "bounded", "default", "embedded", "has_default", "has_defaults", "has_rules", "int_or_string", "items",
+        "junctors", "nullable", "preserve", "props", "raw", "required", "type",
     )  # fmt: skip
 
     def __init__(self, raw: Obj) -> None:
@@ -74,6 +82,8 @@ class Structural:
             self.below.append(self.additional)
         self.has_defaults: bool = self.has_default or any(b.has_defaults for b in self.below)
         self.has_rules: bool = bool(raw.get("x-kubernetes-validations")) or any(b.has_rules for b in self.below)
+        self.bounded = not _BOUNDS.isdisjoint(raw)  # most nodes say no more than their type
+        self.junctors = not _JUNCTORS.isdisjoint(raw)
 
     def inside(self, value: Any) -> Iterator[tuple[str | int, Any, Structural]]:
         """(key or index, value, its node) of what a value holds and the schema specifies."""
@@ -99,7 +109,7 @@ class Structural:
                 unknown.append(path_text((path, key)))
                 del value[key]
         for at, inner, node in self.inside(value):
-            if at not in own:
+            if at not in own and isinstance(inner, (dict, list)):
                 node.prune(inner, (path, at), unknown)
 
     def fill(self, value: Any) -> None:
@@ -118,7 +128,8 @@ class Structural:
             if key in value and value[key] is None and not prop.nullable and not prop.preserve:
                 del value[key]
         for _, inner, node in self.inside(value):
-            node.drop_nulls(inner)
+            if isinstance(inner, (dict, list)):
+                node.drop_nulls(inner)
 
     # -- validation --------------------------------------------------------------------------------------------------------------
 
@@ -138,17 +149,20 @@ class Structural:
         raw = self.raw
         if "enum" in raw and value not in raw["enum"]:
             causes.append(not_supported(path_text(path), value, [str(x) for x in raw["enum"]]))
-        if isinstance(value, str):
-            self._string(value, path, causes)
-        elif isinstance(value, (int, float)) and not isinstance(value, bool):
-            self._number(value, path, causes)
-        elif isinstance(value, list):
-            self._array(value, path, causes)
-        elif isinstance(value, dict):
+        if isinstance(value, dict):
             self._object(value, path, causes)
-        for key, inner, node in self.inside(value):
-            node.validate(inner, (path, key), causes)
-        self._junctors(value, path, causes)
+        elif self.bounded:
+            if isinstance(value, str):
+                self._string(value, path, causes)
+            elif isinstance(value, (int, float)) and not isinstance(value, bool):
+                self._number(value, path, causes)
+            elif isinstance(value, list):
+                self._array(value, path, causes)
+        if isinstance(value, (dict, list)):
+            for key, inner, node in self.inside(value):
+                node.validate(inner, (path, key), causes)
+        if self.junctors:
+            self._junctors(value, path, causes)
 
     def _is(self, value: Any) -> bool:
         kind = type(value)
@@ -203,7 +217,8 @@ class Structural:
             if not value.get(key):
                 causes.append(required(path_text((path, key)), "must not be empty"))
         causes += [required(path_text((path, key))) for key in self.required if key not in value]
-        self._sized(value, "Properties", path_text(path), causes)
+        if self.bounded:
+            self._sized(value, "Properties", path_text(path), causes)
 
     def _sized(self, value: list[Any] | Obj, what: str, where: str, causes: list[Cause]) -> None:
         most, least = self.raw.get(f"max{what}", math.inf), self.raw.get(f"min{what}", 0)

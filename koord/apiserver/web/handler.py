@@ -61,7 +61,12 @@ class Target:
 def split(path_qs: str) -> tuple[str, dict[str, str]]:
     """Path and query of a request target. Of a repeated parameter the first counts."""
     path, _, query = path_qs.partition("?")
-    return path, dict(reversed(parse_qsl(query, keep_blank_values=True))) if query else {}
+    if not query:
+        return path, {}
+    if "%" in query or "+" in query:
+        return path, dict(reversed(parse_qsl(query, keep_blank_values=True)))
+    pairs = (pair.partition("=") for pair in reversed(query.split("&")) if pair)
+    return path, {name: value for name, _, value in pairs}
 
 
 def resolve(table: ResourceTable, segments: list[str]) -> Target | None:
