@@ -265,19 +265,24 @@ class HotIsRelieved(Loads):
                     break
 
     def _may_leave(self, pod: Obj) -> bool:
-        """A pod that is replaced and of a workload that can spare one: its like all serve, and no budget covers it."""
-        if owner_of(pod) not in {sets["metadata"]["uid"] for sets in self.history.of("replicaset.apps").values()}:
+        """A pod that is replaced and of a workload that can spare one: its like all serve, no budget covers it, and no move has failed,
+        after which the next one waits."""
+        wanted = {sets["metadata"]["uid"]: sets["spec"].get("replicas", 1) for sets in self.history.of("replicaset.apps").values()}
+        if owner_of(pod) not in wanted:
             return False
         labels, annotations = pod["metadata"].get("labels") or {}, pod["metadata"].get("annotations") or {}
         like = [other for other in self.history.of("pod").values() if owner_of(other) == owner_of(pod)]
         plain = labels.get("koordinator.sh/qosClass") == "LS" and not any("gang" in name for name in annotations)
         guarded = any(budget["metadata"]["name"] == labels.get("app") for budget in self.history.of("poddisruptionbudget.policy").values())
-        return bool(owner_of(pod)) and plain and not guarded and len(like) >= 4 and all(is_ready(other) for other in like)
+        jobs = [job for job in self.history.of(MIGRATION_JOB).values() if (job.get("status") or {}).get("phase") == "Failed"]
+        failed = {(job["spec"].get("podRef") or {}).get("uid") for job in jobs}
+        serve = all(is_ready(other) and other["metadata"]["uid"] not in failed for other in like)
+        return plain and not guarded and serve and len(like) == wanted[owner_of(pod)] >= 4
 
     def _takes(self, pod: Obj, brings: int, hot: str, seconds: float) -> str:
         """A node that is cool, has room, and stays cool with the pod."""
         for name in sorted(self.history.of("node")):
-            known = self.used(name, seconds)
+            known = [max(load.used, load.now) for load in self.lately(name, seconds)]
             if name == hot or f"koordlet-{name}" in self._wrong or f"kubelet-{name}" in self._wrong:
                 continue
             if not self.known(name, seconds) or any(used * 100 > LOW * self.capacity(name) for used in known):
