@@ -16,6 +16,7 @@ __all__ = ["DecodeFailure", "Informer", "InformerFactory"]
 
 log = logging.getLogger("koord.kube.informers")
 
+VERIFY_LIMIT = 15.0  # seconds that a new leader waits at most to know that its pictures are right
 PICTURE_LIMIT = 60.0  # seconds; a picture that is older is not acted on
 
 T = TypeVar("T")
@@ -164,6 +165,23 @@ class InformerFactory:
         """A readiness probe: whether every picture is young enough to act on."""
         old = sorted(f"{label}: {age:.0f} s" for label, age in self.ages().items() if age > PICTURE_LIMIT)
         return (False, "nothing was heard of " + ", ".join(old)) if old else (True, "")
+
+    async def verify(self, limit: float = VERIFY_LIMIT) -> bool:
+        """Ask the server whether the pictures are right as of now, and wait until they are, `limit` seconds at most; whether all are.
+
+        For who begins to lead: the one before may have written a moment ago, and a watch that has stalled since is not known by its age.
+        """
+        asking = [asyncio.ensure_future(reflector.verify()) for reflector in self._reflectors.values() if reflector in self._tasks]
+        if not asking:
+            return True
+        try:
+            _, late = await asyncio.wait(asking, timeout=limit)
+        finally:
+            for task in asking:
+                task.cancel()
+        if late:
+            log.warning("%d of %d pictures could not be verified within %g s", len(late), len(asking), limit)
+        return not late
 
     async def stop(self) -> None:
         """End all watches. The informers keep what they have."""

@@ -28,6 +28,7 @@ SLICE = 16  # objects between two looks at the clock
 TURN = 0.005  # seconds of handling objects before others get the event loop
 QUIET = (16.0, 22.0)  # seconds of silence, at random between, after which a watch is asked whether it is alive
 WITNESSES = 20  # objects by which a server that comes back is known to be the same
+LOOK = 0.1  # seconds between two looks at whether a doubt was answered
 CATCH_UP = 1  # seconds that the second watch lasts, by which it is asked
 CATCH_UP_LIMIT = 5.0  # seconds that its answer may take
 
@@ -64,6 +65,7 @@ class Reflector:
         self._batches = 0
         self._told_at = self._true_at = seams.monotonic()
         self._backoff = Backoff(BACKOFF_FIRST, BACKOFF_LIMIT)
+        self._doubt: asyncio.Future[None] | None = None  # somebody wants to know whether a watch that follows is alive
 
     @property
     def age(self) -> float:
@@ -245,24 +247,37 @@ class Reflector:
         """Follow the server until it ends the watch; with `stream`, the list comes first, in the same stream."""
         self.watches += 1
         began = self._told_at = seams.monotonic()
-        following = asyncio.get_running_loop().create_task(self._follow(stream=stream), name=f"follow {self.label}")
+        loop = asyncio.get_running_loop()
+        following = loop.create_task(self._follow(stream=stream), name=f"follow {self.label}")
         try:
             while True:
                 quiet = seams.rng().uniform(*QUIET)
-                await asyncio.wait({following}, timeout=max(0.01, self._told_at + quiet - seams.monotonic()))
+                doubt = self._doubt = loop.create_future()
+                pause = max(0.01, self._told_at + quiet - seams.monotonic())
+                await asyncio.wait({following, doubt}, timeout=pause, return_when=asyncio.FIRST_COMPLETED)
                 if following.done():
                     following.result()
                     self._was_away = seams.monotonic() - began < WATCH_TIMEOUT[0]  # sooner than asked for: it may be another one soon
                     return
-                if seams.monotonic() - self._told_at < QUIET[0]:
+                asked = doubt.done() and self._initial is None
+                if not asked and seams.monotonic() - self._told_at < QUIET[0]:
                     continue
                 if self._initial is not None:
                     raise BrokenStream("the stream of the list has stopped")
                 if await self._missed(following):
                     return
         finally:
+            self._doubt = None
             following.cancel()
             await asyncio.wait({following})
+
+    async def verify(self) -> None:
+        """Wait until the picture is known to be right as of now. A kind that is not served is."""
+        since = seams.monotonic()
+        while self._true_at < since and (self._version or not self.optional):
+            if self._doubt is not None and not self._doubt.done():
+                self._doubt.set_result(None)
+            await seams.sleep(LOOK)
 
     async def _follow(self, *, stream: bool) -> None:
         self._initial = set() if stream else None

@@ -152,6 +152,8 @@ class App:
 
     async def _lead(self, life: Life, leadership: Leadership | None) -> None:
         """Rounds and controllers, until the process stops; a controller that fails ends all."""
+        if leadership is not None:
+            await self._informers.verify()
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._control(controller, leadership), name=controller.name) for controller in self._controllers]

@@ -171,6 +171,7 @@ class App:
 
         async def lead(leadership: Leadership) -> None:
             self.metrics.is_leader.set(1)
+            await self.informers.verify()
             self._tell_mistakes()  # what was read before leading
             log.info("this replica leads; controllers start: %s", ", ".join(c.name for c in self.controllers))
             controllers = self._start_controllers(life)

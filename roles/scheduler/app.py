@@ -278,6 +278,7 @@ class App:
 
     async def _led(self, life: Any) -> None:
         await self._sync()
+        await self.informers.verify()
         await self._lead(life)
 
     async def _lead(self, life: Any) -> None:

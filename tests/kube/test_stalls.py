@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from koord.api.kinds import CONFIGMAPS, PODS
+from koord.api.kinds import CONFIGMAPS, NODEMETRICS, PODS
 from koord.api.objects import Pod
 from koord.apiserver.testing import running_server
 from koord.kube import errors, reflector
@@ -66,6 +66,37 @@ def test_a_stalled_watch_is_caught_up_without_a_list(pipe: Any, eventually: Any,
 
     asyncio.run(main())
     assert "the watch has stalled" in caplog.text
+
+
+async def refused(*given: Any, **named: Any) -> Any:
+    raise errors.Unreachable("nobody answers")
+    yield  # what a watch is
+
+
+def test_who_begins_to_lead_learns_at_once_what_a_stalled_watch_has_not_told(pipe: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "QUIET", (600.0, 601.0))
+
+    async def main() -> None:
+        async with running_server() as server, server.client() as direct, pipe(server.url) as between:
+            config = direct.config
+            async with Client(ClientConfig(between.url, credentials=config.credentials)) as client:
+                factory = InformerFactory(client)
+                informer = factory.informer(CONFIGMAPS)
+                absent = factory.informer(NODEMETRICS, optional=True)
+                assert await factory.verify(), "nothing is watched yet"
+                factory.start()
+                await factory.wait_synced()
+                between.stall_open()
+                await direct.create(CONFIGMAPS, config_map("news"), "default")
+                assert await factory.verify(60.0)
+                assert "default/news" in informer
+                assert len(absent) == 0
+                between.stall_open()
+                monkeypatch.setattr(module.Client, "watch_batches", refused)
+                assert not await factory.verify(0.2)
+                await factory.stop()
+
+    asyncio.run(main())
 
 
 def test_a_quiet_watch_that_lives_is_left_alone_and_its_picture_stays_young(eventually: Any) -> None:
