@@ -31,6 +31,8 @@ log = logging.getLogger(__name__)
 UndoNetwork = Callable[[str, str], str]
 UndoCookies = Callable[[str], str]
 
+#: The two files of a group's CPU quota on cgroup v1.
+QUOTA, PERIOD = "cpu.cfs_quota_us", "cpu.cfs_period_us"
 _PASSES = 5
 _NO_FILES = (Undo.NETWORK, Undo.COOKIES)
 _OWN = (Undo.REMOVE, Undo.REMOVE_DIRECTORY, Undo.UNMOUNT)
@@ -181,11 +183,41 @@ def _values(entries: list[Entry], result: Restored, journal: Journal) -> None:
             result.restored.append(entry.path)
         if not open_entries or len(open_entries) == before:
             break
-    for path in open_entries:
+    for path, entry in open_entries.items():
         if errors[path].trouble is Trouble.GONE:
             result.gone.append(path)
+        elif (nearest := _nearest_quota(entry, journal)) is not None:
+            said = f"holds {nearest}, which comes nearest beside what others set above or below it; before koordlet it held {entry.value[:80]!r}"
+            result.theirs.append(WriteError(Trouble.OTHER, path, said))
         else:
             result.failed.append(errors[path])
+
+
+def _nearest_quota(entry: Entry, journal: Journal) -> int | None:
+    """Write the quota (µs) that comes nearest to the one before where the kernel refuses that one: a group of cgroup v1 may not have more
+    than the one above it, and somebody has changed one of them meanwhile. None where that is not the reason, or fails too."""
+    if entry.resource != QUOTA:
+        return None
+    directory = os.path.dirname(entry.path)
+    try:
+        wanted, period = int(entry.value), _number(directory, PERIOD)
+        inner = [os.path.join(directory, name) for name in os.listdir(directory) if os.path.isdir(os.path.join(directory, name))]
+        least = max((_number(group, QUOTA) * period // _number(group, PERIOD) for group in inner), default=-1)
+        above = os.path.dirname(directory)
+        most = _number(above, QUOTA) * period // _number(above, PERIOD)
+        nearest = max(wanted, least) if wanted > 0 else least
+        nearest = min(nearest, most) if most > 0 else nearest
+        if nearest <= 0 or nearest == wanted:
+            return None
+        _write(entry, str(nearest), journal)
+    except (WriteError, OSError, ValueError, ZeroDivisionError) as error:
+        log.debug("%s: no quota comes near: %s", entry.path, error)
+        return None
+    return nearest
+
+
+def _number(directory: str, name: str) -> int:
+    return int(kernel.read(os.path.join(directory, name)))
 
 
 def _is_ours(entry: Entry, result: Restored) -> bool:

@@ -96,6 +96,14 @@ class FilesArePutBack(Invariant):
         if known is not None:
             known.now = value
 
+    def _meets(self, key: str, known: _Known) -> bool:
+        """Whether a quota of cgroup v1 comes as near as it can to one above or below it: others have set one of the two so that the kernel
+        would refuse what was before beside it."""
+        above, name = key.rpartition("/")[0], key.rpartition("/")[2]
+        near = [other for at, other in self._files.items() if at.endswith(f"/{name}") and at.split("/")[:-2] == above.split("/")]
+        near += [other] if (other := self._files.get(f"{above.rpartition('/')[0]}/{name}")) is not None else []
+        return name == "cpu.cfs_quota_us" and any(known.now == other.now and (known.theirs or other.theirs) for other in near)
+
     def _without_agents(self, key: str, value: str) -> str | None:
         """What a group that was made under one that an agent had narrowed would hold without it."""
         directory, _, name = key.rpartition("/")
@@ -119,7 +127,7 @@ class FilesArePutBack(Invariant):
             if not key.startswith(f"{node}/") or known.lost:
                 continue
             wanted = known.first if known.theirs is None else known.theirs
-            if known.now not in (wanted, known.wider, *known.doubted):
+            if known.now not in (wanted, known.wider, *known.doubted) and not self._meets(key, known):
                 whose = "it held before" if known.theirs is None else "others had set"
                 yield f"{key} holds {known.now!r}; {whose} {wanted!r}"
 
