@@ -13,9 +13,9 @@ for kube-scheduler's plugins, upstream's koord-scheduler (`--upstream`, or KOORD
 the same file. `--profile` is a KubeSchedulerConfiguration, or a ConfigMap that holds one, whose first profile is taken in place of the
 shipped one, which upstream's does not understand: upstream's own is config/manager/scheduler-config.yaml of its module.
 
-A rate is pods bound between the last look at which none was and the first at which all were, by the scheduler's own metrics. CPU a pod is
-that of the process from its start to the last binding, less that of a start on the same nodes without pods. The API server shares the
-machine, so compare within one run. References: kube-scheduler 1.36 on a real API server on two cores, 1,000 nodes.
+A rate is pods by the seconds between the first and the last binding, as the API server shows them. CPU a pod is that of the process
+from its start to the last binding, less that of a start on the same nodes without pods. The API server shares the machine, so compare
+within one run. References: kube-scheduler 1.36 on a real API server on two cores, 1,000 nodes.
 """
 
 from __future__ import annotations
