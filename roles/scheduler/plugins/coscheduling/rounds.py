@@ -176,9 +176,10 @@ class Rounds:
         self._todo.append(work)
 
     def _allow(self, pods: Sequence[PodInfo]) -> Steps[None]:
-        for pod in pods if self._handle.waiting is not None else ():
-            self._handle.waiting.allow(pod.uid, PLUGIN)
-            yield
+        if self._handle.waiting is not None:
+            for pod in pods:
+                self._handle.waiting.allow(pod.uid, PLUGIN)
+                yield
 
     def bound(self, gang: Gang) -> None:
         """A member was bound: when nobody of those let go together is left, they are forgotten."""
@@ -225,9 +226,10 @@ class Rounds:
         self._soon(self._send_back(self._book.withdraw(gang), marker, message))
 
     def _send_back(self, pods: Iterable[PodInfo], marker: str, message: str) -> Steps[None]:
-        for pod in pods if self._handle.waiting is not None else ():
-            self._handle.waiting.reject(pod.uid, marker, message)
-            yield
+        if self._handle.waiting is not None:
+            for pod in pods:
+                self._handle.waiting.reject(pod.uid, marker, message)
+                yield
 
     def _tell_others(self, gang: Gang, failed: PodInfo, current: Round) -> Steps[None]:
         """Members that were not tried show why (SCH-GANG-10)."""
