@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Hashable, Iterable
-from typing import Any
+from typing import TYPE_CHECKING
 
 from koord import seams
 from koord.config.extenders import ignored_resources
@@ -20,6 +20,10 @@ from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.registry import Registry, load_entry_points, load_path
 from roles.scheduler.framework.status import SUCCESS, Status, error, unresolvable
 from roles.scheduler.plugins.registry import built_in
+
+if TYPE_CHECKING:
+    from koord.kube.client import Client
+    from roles.scheduler.binding.waiting import WaitingPods
 
 log = logging.getLogger(__name__)
 
@@ -45,8 +49,8 @@ class Engine:
         config: KubeSchedulerConfiguration,
         plugins: Registry,
         *,
-        client: Any = None,
-        waiting: Any = None,
+        client: Client | None = None,
+        waiting: WaitingPods | None = None,
         gates: dict[str, bool] | None = None,
         seed: int | None = None,
         source: str = "config",

@@ -137,7 +137,7 @@ class Scheduler:
             if entry is not None and not isinstance(entry, Entry):
                 self.journal.happened(Operation.WORK, self._clock())
                 self._metrics.held(perf_counter() - began)
-                await self.turns.take(entry)
+                await self._work(entry)
                 turn_ends, began = loop.time() + SLICE, perf_counter()
                 continue
             if entry is None:
@@ -161,6 +161,13 @@ class Scheduler:
                 self._metrics.held(perf_counter() - began)
                 await seams.sleep(0)
                 turn_ends, began = loop.time() + SLICE, perf_counter()
+
+    async def _work(self, steps: Steps[None]) -> None:
+        """Long work that comes before the next pod. What it leaves undone, its pods make up for when they are tried."""
+        try:
+            await self.turns.take(steps)
+        except Exception as failure:
+            log.error("work on many pods failed: %s", told(failure), exc_info=failure)
 
     def _look_at_age(self) -> None:
         before, self._outdated = self._outdated, self.outdated()
@@ -394,8 +401,9 @@ class Scheduler:
         self.outcomes.forget(uid)
         try:
             self._reporter.failed(entry.pod, error(told(failure)).message, error=True, nominate=None, now=now)
-        finally:
-            self.outcomes.requeue(uid, now, error=True)
+        except Exception:
+            log.exception("the failure of %s could not be told", entry.pod.key)
+        self.outcomes.requeue(uid, now, error=True)
 
     # ---------------------------------------------------------------- what the informer shows
 

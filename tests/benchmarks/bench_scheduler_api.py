@@ -1,26 +1,36 @@
 """The scheduler as it runs: its own process on an API server of its own process, pods waiting when it starts.
 
-usage: bench_scheduler_api.py [--quick] [--all] [--only WORD] [--kubeconfig FILE | --kube-apiserver PROGRAM [--kube-scheduler PROGRAM]]
+usage: bench_scheduler_api.py [--quick] [--all] [--only WORD] [--rounds N] [--profile FILE]
+                              [--kubeconfig FILE | --kube-apiserver PROGRAM] [--kube-scheduler PROGRAM] [--upstream PROGRAM]
 
 By default like pods, spreading and required anti-affinity; `--all` adds the other kinds of pods, and the shipped profile (configs/install)
-with 1, 20 and 256 shapes of pods, which a kube-scheduler has not. `--only` takes the kinds whose names hold a word. `--kubeconfig` measures
-on a cluster that is there (it must be empty; nodes and pods are made in it and removed again) instead of the embedded API server; with
-`--kube-apiserver` that is a real one with an etcd of its own, and with `--kube-scheduler` the same is done by that one for comparison.
+with 1, 20 and 256 shapes of pods. `--only` takes the kinds whose names hold a word. `--kubeconfig` measures on a cluster that is there (it
+must be empty; nodes and pods are made in it and removed again) instead of the embedded API server; with `--kube-apiserver` that is a real
+one with an etcd of its own.
 
-A rate is pods bound between the first look at the scheduler and the last binding, by the scheduler's own metrics. The API server
-shares the machine, so compare within one run. References: kube-scheduler 1.36 on a real API server on two cores, 1,000 nodes.
+Others do the same pods on the same nodes of the same API server in turns with koord, `--rounds` times each: a kube-scheduler the kinds
+for kube-scheduler's plugins, upstream's koord-scheduler (`--upstream`, or KOORD_UPSTREAM_SCHEDULER) those for the shipped profile. All get
+the same file. `--profile` is a KubeSchedulerConfiguration, or a ConfigMap that holds one, whose first profile is taken in place of the
+shipped one, which upstream's does not understand: upstream's own is config/manager/scheduler-config.yaml of its module.
+
+A rate is pods by the seconds between the first and the last binding, as the API server shows them. CPU a pod is that of the process
+from its start to the last binding, less that of a start on the same nodes without pods. The API server shares the machine, so compare
+within one run. References: kube-scheduler 1.36 on a real API server on two cores, 1,000 nodes.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import os
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from statistics import fmean
 from typing import Any, NamedTuple
 
 import orjson
@@ -31,13 +41,16 @@ from koord.kube.client import Client
 from koord.kube.config import load
 from koord.kube.errors import AlreadyExists
 from tests.benchmarks.install_crds import main as install_crds
-from tests.benchmarks.table import Row, cpu_seconds, current_rss_mib, script
-from tests.support.processes import KOORD, free_port, process
-from tests.support.real_apiserver import get, real_api_server
+from tests.benchmarks.schedulers import Contender, Run, idle, run
+from tests.benchmarks.table import Row, script
+from tests.support.processes import KOORD, process
+from tests.support.real_apiserver import real_api_server
 
 ROOT = Path(__file__).resolve().parents[2]
 IN_FLIGHT = 32
-LIMIT = 120.0  # seconds after which a kind of pods that is not bound is given up
+KOORDS, THEIRS, UPSTREAM = "koord", "kube-scheduler", "upstream's koord-scheduler"
+TIMES = {THEIRS: 3.0, UPSTREAM: 5.0}  # how many times the rate of another one to build for
+SHARE = 70.0  # per cent of the rate of one shape that 256 are to have
 ZONE, HOST = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
 
 
@@ -109,7 +122,7 @@ async def _all(calls: Iterator[Any]) -> None:
     await asyncio.gather(*(worker() for _ in range(IN_FLIGHT)))
 
 
-async def fill(kubeconfig: Path, load_: Load, nodes: int, pods: int) -> None:
+async def fill(kubeconfig: Path, nodes: int) -> None:
     async with Client(load(str(kubeconfig))) as client:
         with contextlib.suppress(AlreadyExists):
             await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
@@ -121,12 +134,18 @@ async def fill(kubeconfig: Path, load_: Load, nodes: int, pods: int) -> None:
                 await client.patch(NODES, body["metadata"]["name"], {"status": body["status"]}, subresource="status")
 
         await _all(make(number) for number in range(nodes))
+
+
+async def make_pods(kubeconfig: Path, load_: Load, pods: int) -> None:
+    async with Client(load(str(kubeconfig))) as client:
         await _all(client.create(PODS, pod(number, load_.spec, load_.shapes), "default") for number in range(pods))
 
 
-async def clear(kubeconfig: Path, nodes: int, pods: int) -> None:
+async def clear(kubeconfig: Path, nodes: int) -> None:
+    """Removes all pods that were made, and so many nodes."""
+    names = [pod["metadata"]["name"] for pod in await all_pods(kubeconfig)]
     async with Client(load(str(kubeconfig))) as client:
-        await _all(client.delete(PODS, f"bench-{number}", "default", grace_period_seconds=0) for number in range(pods))
+        await _all(client.delete(PODS, name, "default", grace_period_seconds=0) for name in names if name.startswith("bench-"))
         await _all(client.delete(NODES, f"bench-{number}") for number in range(nodes))
 
 
@@ -135,69 +154,103 @@ async def all_pods(kubeconfig: Path) -> list[dict[str, Any]]:
         return (await client.list(PODS, "default")).items
 
 
-def bound(url: str) -> float:
-    """How many pods the scheduler says that it has bound."""
-    lines = (line for line in get(url)[1].decode().splitlines() if line.startswith("scheduler_pod_scheduling_attempts_count"))
-    return sum(float(line.rsplit(" ", 1)[1]) for line in lines)
-
-
-def shipped() -> dict[str, Any]:
-    """The profile that is installed, for pods that name no scheduler."""
-    documents = yaml.safe_load_all((ROOT / "configs/install/30-config.yaml").read_text())
+def profile() -> dict[str, Any]:
+    """The profile that is installed, or the one of `--profile`, for pods that name no scheduler."""
+    path = Path(_option("--profile") or ROOT / "configs/install/30-config.yaml")
+    documents = [found for found in yaml.safe_load_all(path.read_text(encoding="utf-8")) if found]
     texts = (text for found in documents for text in (found.get("data") or {}).values())
-    profile = next(yaml.safe_load(text) for text in texts if "KubeSchedulerConfiguration" in text)["profiles"][0]
-    return {"profiles": [{**profile, "schedulerName": "default-scheduler"}]}
+    configurations = itertools.chain(documents, (yaml.safe_load(text) for text in texts if "KubeSchedulerConfiguration" in text))
+    first = next(found for found in configurations if found.get("kind") == "KubeSchedulerConfiguration")["profiles"][0]
+    return {**first, "schedulerName": "default-scheduler"}
 
 
-def koord_scheduler(config: Path, kubeconfig: Path, port: int) -> tuple[list[str], str]:
-    """Command and base URL."""
-    flags = [f"--config={config}", f"--kubeconfig={kubeconfig}", "--address=127.0.0.1", f"--port={port}", "--secure-port=0"]
-    return [KOORD, "scheduler", *flags], f"http://127.0.0.1:{port}"
+def contenders() -> list[Contender]:
+    """Who is measured: koord, and those that the command line names."""
+    found = [Contender(KOORDS, KOORD)]
+    if program := _option("--kube-scheduler"):
+        found.append(Contender(THEIRS, program, koordinator=False))
+    if program := _option("--upstream") or os.environ.get("KOORD_UPSTREAM_SCHEDULER"):
+        found.append(Contender(UPSTREAM, program))
+    return found
 
 
-def kube_scheduler(program: str, config: Path, port: int) -> tuple[list[str], str]:
-    """Command and base URL of the other one, which has its kubeconfig in the file."""
-    flags = [f"--config={config}", f"--secure-port={port}", "--bind-address=127.0.0.1", f"--cert-dir={config.parent}"]
-    return [program, *flags, "--authorization-always-allow-paths=/healthz,/metrics"], f"https://127.0.0.1:{port}"
+def runs_with(contender: Contender, load_: Load) -> bool:
+    """kube-scheduler's plugins are kube-scheduler's task, the shipped profile is upstream's, and both are koord's."""
+    return contender.name == KOORDS or contender.koordinator == load_.shipped
 
 
-def measure(kubeconfig: Path, load_: Load, nodes: int, pods: int, server: int | None, directory: Path, other: str | None) -> list[Row]:
-    """Both schedulers get the same file. `other` is a kube-scheduler to measure instead of koord's."""
-    if load_.shipped and not _option("--kubeconfig"):
+Runs = defaultdict[tuple[str, str], list[Run]]  #: by kind of pods and name of the scheduler
+
+
+def measure(
+    kubeconfig: Path, loads: Iterable[Load], nodes: int, pods: int | None, server: int | None, directory: Path, rounds: int = 1
+) -> list[Row]:
+    """All kinds of pods by all schedulers on one API server, in turns. `pods` replaces the number of each kind."""
+    loads = list(loads)
+    if any(load_.shipped for load_ in loads) and not _option("--kubeconfig"):
         asyncio.run(install_crds(str(kubeconfig)))
-    asyncio.run(fill(kubeconfig, load_, nodes, pods))
-    config = directory / "scheduler.yaml"
-    content = {
-        "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", "leaderElection": {"leaderElect": False},
-        "clientConnection": {"kubeconfig": str(kubeconfig), "qps": 10000, "burst": 10000}, **(shipped() if load_.shipped else {}),
-    }  # fmt: skip
-    config.write_text(yaml.safe_dump(content))
-    port = free_port()
-    command, base = kube_scheduler(other, config, port) if other else koord_scheduler(config, kubeconfig, port)
-    url = f"{base}/metrics"
-    with process(*command[1:], program=command[0]) as scheduler:
-        while get(f"{base}/healthz")[0] != 200:
-            if scheduler.poll() is not None:
-                raise RuntimeError(f"{command} ended with {scheduler.returncode}")
-            time.sleep(0.01)
-        began, already = time.monotonic(), bound(url)
-        cpu, server_cpu = cpu_seconds(scheduler.pid), cpu_seconds(server) if server else 0.0
-        done = already
-        ended = began
-        while done < pods and time.monotonic() - began < LIMIT:
-            time.sleep(0.5)  # each look costs the scheduler a few milliseconds, which count as its own
-            done, ended = bound(url), time.monotonic()
-        each = (cpu_seconds(scheduler.pid) - cpu) / max(1.0, done - already) * 1e3
-        there = (cpu_seconds(server) - server_cpu) / max(1.0, done - already) * 1e3 if server else 0.0
-        memory = current_rss_mib(scheduler.pid)
-    if done < pods:
-        print(f"{load_.what}: only {done:g} of {pods} pods were bound", file=sys.stderr)
-    load_of_all = os.getloadavg()[0]
-    note = f"RSS {memory:.0f} MiB; machine at load {load_of_all:.0f}" + (f"; API server {there:.2f} ms a pod" if server else "")
-    what = f"{'kube-scheduler on the ' if other else ''}API server, {nodes} nodes x {pods} pods, {load_.what}"
+    asyncio.run(fill(kubeconfig, nodes))
+    starts: dict[tuple[str, bool], float] = {}
+    runs: Runs = defaultdict(list)
+    pairs = [(load_, contender) for load_ in loads for contender in contenders() if runs_with(contender, load_)]
+    for load_, contender in pairs * rounds:
+        asyncio.run(clear(kubeconfig, nodes=0))
+        chosen = profile() if load_.shipped else None
+        kind = (contender.name, load_.shipped)
+        if kind not in starts:
+            starts[kind] = idle(contender, kubeconfig, chosen, directory)
+        count = pods or load_.pods
+        asyncio.run(make_pods(kubeconfig, load_, count))
+        done = run(contender, kubeconfig, chosen, directory, count, server, starts[kind])
+        runs[load_.what, contender.name].append(done)
+        told = f"{done.bound} of {count} pods were bound, {done.rate:.0f} pods/s, {done.cpu:.2f} ms of CPU a pod"
+        print(f"{contender.name}, {load_.what}: {told}", file=sys.stderr, flush=True)
+    each = [row for load_, contender in pairs for row in _rows(load_, contender.name, nodes, pods or load_.pods, runs)]
+    return each + _shapes(loads, runs)
+
+
+def _rate(runs: list[Run]) -> float:
+    return fmean(run.rate for run in runs)
+
+
+def _cpu(runs: list[Run]) -> float:
+    return fmean(run.cpu for run in runs)
+
+
+def _rows(load_: Load, name: str, nodes: int, pods: int, all_runs: Runs) -> list[Row]:
+    """The means of a scheduler's runs of one kind of pods; of another one than koord also how koord compares."""
+    runs = all_runs[load_.what, name]
+    what = f"API server, {nodes} nodes x {pods} pods, {load_.what}"
+    note = f"RSS {fmean(run.memory for run in runs):.0f} MiB; machine at load {fmean(run.load for run in runs):.0f}"
+    there = [run.server for run in runs if run.server is not None]
+    if there:
+        note += f"; API server {fmean(there):.2f} ms a pod"
+    each = ""
+    if len(runs) > 1:
+        note += "; runs " + ", ".join(f"{run.rate:.0f}" for run in runs)
+        each = "runs " + ", ".join(f"{run.cpu:.2f}" for run in runs)
+    if name == KOORDS:
+        return [
+            Row(what, _rate(runs), "pods/s", load_.goal, better="higher", note=note),
+            Row(f"{what}: CPU a pod", _cpu(runs), "ms", 1.0, note=each),
+        ]
+    ours = all_runs[load_.what, KOORDS]
     return [
-        Row(what, (done - already) / max(ended - began, 1e-9), "pods/s", None if other else load_.goal, better="higher", note=note),
-        Row(f"{what}: CPU a pod", each, "ms", None if other else 1.0),
+        Row(f"{name} on the {what}", _rate(runs), "pods/s", note=note),
+        Row(f"{name} on the {what}: CPU a pod", _cpu(runs), "ms", note=each),
+        Row(f"{what}: koord's rate over that of {name}", _rate(ours) / _rate(runs), "times", TIMES[name], better="higher"),
+        Row(f"{what}: CPU a pod of {name} over koord's", _cpu(runs) / _cpu(ours), "times", better="higher"),
+    ]
+
+
+def _shapes(loads: list[Load], runs: Runs) -> list[Row]:
+    """What many shapes leave of the rate of one, where both were measured."""
+    one, many = ([load_.what for load_ in loads if load_.shipped and load_.shapes == shapes] for shapes in (1, 256))
+    what = "API server, shipped profile: rate of 256 shapes"
+    return [
+        Row(f"{what}, {name}", _rate(runs[many[0], name]) / _rate(done) * 100, "% of that of one", SHARE, better="higher")
+        for (kind, name), done in runs.items()
+        if many and kind in one
     ]
 
 
@@ -223,17 +276,14 @@ def _option(name: str) -> str | None:
 
 
 def rows(quick: bool) -> list[Row]:
+    only = _option("--only")
+    wanted = [load_ for load_ in LOADS + (MORE if "--all" in sys.argv or only else ()) if not only or only in load_.what]
     found: list[Row] = []
-    only, other = _option("--only"), _option("--kube-scheduler")
-    for load_ in LOADS + (MORE if "--all" in sys.argv or only else ()):
-        if only and only not in load_.what:
-            continue
-        nodes, pods = (300, 300) if quick else (load_.nodes, load_.pods)
-        for scheduler in (None, other) if other and not load_.shipped else (None,):
-            with tempfile.TemporaryDirectory() as name, cluster(Path(name)) as (kubeconfig, server):
-                found += measure(kubeconfig, load_, nodes, pods, server, Path(name), scheduler)
-                if _option("--kubeconfig"):
-                    asyncio.run(clear(kubeconfig, nodes, pods))
+    for nodes, loads in itertools.groupby(sorted(wanted, key=lambda load_: load_.nodes), key=lambda load_: 300 if quick else load_.nodes):
+        with tempfile.TemporaryDirectory() as name, cluster(Path(name)) as (kubeconfig, server):
+            found += measure(kubeconfig, list(loads), nodes, 300 if quick else None, server, Path(name), int(_option("--rounds") or 1))
+            if _option("--kubeconfig"):
+                asyncio.run(clear(kubeconfig, nodes))
     return found
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 from koord.api.kinds import PODS
 from koord.api.times import format_time
+from koord.kube.client import Client
 from koord.kube.errors import ApiError, Conflict, NotFound, ServerError, Unreachable
 from roles.scheduler.binding.readback import ReadBack
 from roles.scheduler.binding.reporter import Reporter
@@ -40,7 +41,7 @@ class Evictor:
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         evictions: Evictions,
         reporter: Reporter,
         waiting: WaitingPods,

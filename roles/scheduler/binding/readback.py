@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from koord.api.kinds import PODS, RESERVATIONS
+from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.planner.placements import Found
@@ -16,7 +17,7 @@ _ENDED = frozenset(("Succeeded", "Failed"))
 class ReadBack:
     """Reads pods and Reservations: what the informer has if that decides, else the API server."""
 
-    def __init__(self, client: Any, cached: Callable[[PodInfo], PodInfo | None]) -> None:
+    def __init__(self, client: Client, cached: Callable[[PodInfo], PodInfo | None]) -> None:
         self._client = client
         self._cached = cached
 

@@ -9,6 +9,7 @@ from typing import Any
 
 from koord.api.kinds import PODS, RESERVATIONS
 from koord.api.times import format_time
+from koord.kube.client import Client
 from koord.kube.errors import ApiError, Conflict, NotFound
 from koord.kube.events import EventRecorder, ObjectRef
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -52,7 +53,7 @@ class Reporter:
 
     def __init__(
         self,
-        client: Any,
+        client: Client,
         events: Mapping[str, EventRecorder],
         *,
         may_write: Callable[[], bool],

@@ -61,11 +61,14 @@ class Cache:
     # ---------------------------------------------------------------- assumed pods
 
     def assume(self, pod: PodInfo, slot: int) -> None:
-        """Count a pod on the slot that was decided. Raises ValueError when it counts somewhere already."""
+        """Count a pod on the slot that was decided. Raises ValueError when it counts somewhere already, and what a plugin's columns raise;
+        it counts then all the same, until `forget`."""
         if self.cluster.slot_of_pod(pod.uid) >= 0:
             raise ValueError(f"pod {pod.key} counts on node {self.cluster.name_of(self.cluster.slot_of_pod(pod.uid))} already")
-        self._assumed[pod.uid] = Assumed(pod, self.cluster.name_of(slot))  # first, so that `forget` undoes a half-done `place` too
-        self.cluster.place(pod, slot)
+        self._assumed[pod.uid] = Assumed(pod, self.cluster.name_of(slot))
+        failure = self.cluster.place(pod, slot)
+        if failure is not None:
+            raise failure
 
     def forget(self, uid: str) -> bool:
         """Take an assumption back; False when the pod is not assumed (any more)."""

@@ -5,8 +5,9 @@ Nothing here does I/O or reads a clock. Amounts are float64, exact for integers 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeVar
+import logging
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,6 +18,8 @@ from roles.scheduler.cluster.labels import LabelColumns
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cluster.vocabulary import CPU, MAX_EXACT, MEMORY, TaintKey, Vocabulary
+
+log = logging.getLogger(__name__)
 
 C = TypeVar("C", bound=Columns)
 
@@ -75,7 +78,8 @@ class Cluster:
         self._columns: dict[str, Columns] = {}
         self._next_kind = FIRST_FREE_KIND
         self._quiet = 0
-        self._hooks: dict[str, list[Columns]] = {name: [] for name in _HOOKS}
+        self._told: set[str] = set()  # hooks of columns that have raised
+        self._hooks: dict[str, list[Callable[..., Any]]] = {name: [] for name in _HOOKS}
         self._ensure_resources()
 
     # ---------------------------------------------------------------- rows
@@ -125,8 +129,7 @@ class Cluster:
         self._set_allocatable(slot, row, view)
         self._count(slot, 1)
         self.changes.note(slot, NODE)
-        for columns in self._hooks["node_set"]:
-            columns.node_set(slot, old, view)
+        self._tell("node_set", slot, old, view)
         return slot
 
     def remove_node(self, name: str) -> None:
@@ -146,8 +149,7 @@ class Cluster:
         self.labels.clear(slot)
         self._clear_allocatable(slot)
         self.changes.note(slot, NODE)
-        for columns in self._hooks["node_removed"]:
-            columns.node_removed(slot, old)
+        self._tell("node_removed", slot, old)
         self._release_if_empty(row)
 
     # ---------------------------------------------------------------- pods
@@ -171,15 +173,13 @@ class Cluster:
         slot = self._slots.get(node)
         if slot is None:
             slot = self._take_slot(node)
-        for columns in self._hooks["sized"]:
-            pod = columns.sized(slot, pod)
+        pod, _ = self._sized(slot, pod)
         before = self._where.get(pod.uid)
         if before is not None:
             old = self.row(before).pods[pod.uid]
             if before == slot and old.shape is pod.shape:
                 self.row(slot).pods[pod.uid] = pod
-                for columns in self._hooks["pod_replaced"]:
-                    columns.pod_replaced(slot, old, pod)
+                self._tell("pod_replaced", slot, old, pod)
                 return
             if before == slot:
                 self.swap_pod(pod)  # the row may be there for this pod only
@@ -187,17 +187,15 @@ class Cluster:
             self.remove_pod(pod.uid)
         self.place(pod, slot)
 
-    def place(self, pod: PodInfo, slot: int) -> None:
-        """Count a pod that counts nowhere yet on a slot."""
+    def place(self, pod: PodInfo, slot: int) -> Exception | None:
+        """Count a pod that counts nowhere yet on a slot. It counts there also when a plugin's columns raise, which is returned."""
         row = self.row(slot)
-        for columns in self._hooks["sized"]:
-            pod = columns.sized(slot, pod)
+        pod, failure = self._sized(slot, pod)
         row.pods[pod.uid] = pod
         self._where[pod.uid] = slot
         self._charge(slot, pod, -1.0)
         self.changes.note(slot, PODS)
-        for columns in self._hooks["pod_added"]:
-            columns.pod_added(slot, pod)
+        return self._tell("pod_added", slot, pod) or failure
 
     def remove_pod(self, uid: str) -> PodInfo | None:
         """Stop counting a pod; returns it, or None when it did not count."""
@@ -208,8 +206,7 @@ class Cluster:
         pod = row.pods.pop(uid)
         self._charge(slot, pod, 1.0)
         self.changes.note(slot, PODS)
-        for columns in self._hooks["pod_removed"]:
-            columns.pod_removed(slot, pod)
+        self._tell("pod_removed", slot, pod)
         if not row.pods and row.view is None:
             self._release_if_empty(row)
         return pod
@@ -220,20 +217,17 @@ class Cluster:
         row = self.row(slot)
         old = row.pods.pop(pod.uid)
         self._charge(slot, old, 1.0)
-        for columns in self._hooks["pod_removed"]:
-            columns.pod_removed(slot, old)
+        self._tell("pod_removed", slot, old)
         row.pods[pod.uid] = pod
         self._charge(slot, pod, -1.0)
         self.changes.note(slot, PODS)
-        for columns in self._hooks["pod_added"]:
-            columns.pod_added(slot, pod)
+        self._tell("pod_added", slot, pod)
 
     def begin_quiet(self) -> int:
         """A what-if begins that will leave no trace; returns what `end_quiet` wants. They may be nested."""
         self._quiet += 1
         if self._quiet == 1:
-            for columns in self._hooks["quiet_begins"]:
-                columns.quiet_begins()
+            self._tell("quiet_begins")
         return self.changes.position
 
     def end_quiet(self, position: int) -> None:
@@ -241,8 +235,7 @@ class Cluster:
         self.changes.rewind(position)
         self._quiet -= 1
         if not self._quiet:
-            for columns in self._hooks["quiet_ends"]:
-                columns.quiet_ends()
+            self._tell("quiet_ends")
 
     # ---------------------------------------------------------------- columns of plugins
 
@@ -259,7 +252,7 @@ class Cluster:
         columns.attach(self)
         for hook, users in self._hooks.items():
             if getattr(type(columns), hook) is not getattr(Columns, hook):
-                users.append(columns)
+                users.append(getattr(columns, hook))
         for row in self.rows():
             if row.view is not None:
                 columns.node_set(row.slot, None, row.view)
@@ -269,8 +262,7 @@ class Cluster:
 
     def namespace_changed(self, name: str) -> None:
         """The labels of a namespace are others now: what was worked out from them is worked out again."""
-        for columns in self._hooks["namespace_changed"]:
-            columns.namespace_changed(name)
+        self._tell("namespace_changed", name)
         self.changes.resized()
 
     def requested(self, resource: int) -> Vector:
@@ -297,6 +289,33 @@ class Cluster:
             self._ensure_resources()
 
     # ---------------------------------------------------------------- inside
+
+    def _tell(self, hook: str, *args: Any) -> Exception | None:
+        """Tell all columns that follow. One that raises keeps neither the others nor us from going on; returns what was raised first."""
+        first = None
+        for step in self._hooks[hook]:
+            try:
+                step(*args)
+            except Exception as failure:
+                self._failed(step, failure)
+                first = first or failure
+        return first
+
+    def _sized(self, slot: int, pod: PodInfo) -> tuple[PodInfo, Exception | None]:
+        first = None
+        for step in self._hooks["sized"]:
+            try:
+                pod = step(slot, pod)
+            except Exception as failure:
+                self._failed(step, failure)
+                first = first or failure
+        return pod, first
+
+    def _failed(self, step: Callable[..., Any], failure: Exception) -> None:
+        """What-ifs ask again and again: the whole story is told once a hook."""
+        told = step.__qualname__
+        log.log(logging.DEBUG if told in self._told else logging.ERROR, "columns: %s failed", told, exc_info=failure)
+        self._told.add(told)
 
     def _take_slot(self, name: str) -> int:
         if not self._unused:

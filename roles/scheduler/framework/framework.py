@@ -10,6 +10,7 @@ from koord.config.errors import InvalidConfig, did_you_mean
 from koord.config.loader import validate_model
 from koord.config.scheduler import Profile as ProfileConfig
 from koord.seams import perf_counter
+from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.context import CycleContext
@@ -198,13 +199,14 @@ def _with_own(plugins: Iterable[T], kind: type[Any], step: str) -> list[T]:
 
 
 def told(failure: BaseException) -> str:
-    """An exception as users read it: the innermost plugin that was running, its step, and what was raised."""
+    """An exception as users read it: the innermost plugin that was running, or its columns, the step, and what was raised."""
     where, last = "", None
     trace = failure.__traceback__
     while trace is not None:
         plugin = trace.tb_frame.f_locals.get("self")
-        if isinstance(plugin, Plugin) and plugin is not last:
-            where, last = f"plugin {plugin.name} ({trace.tb_frame.f_code.co_name}): ", plugin
+        if isinstance(plugin, (Plugin, Columns)) and plugin is not last:
+            whose = f"plugin {plugin.name}" if isinstance(plugin, Plugin) else f"columns {type(plugin).__name__}"
+            where, last = f"{whose} ({trace.tb_frame.f_code.co_name}): ", plugin
         trace = trace.tb_next
     return f"{where}{type(failure).__name__}: {failure}"
 

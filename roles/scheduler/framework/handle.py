@@ -13,6 +13,10 @@ from roles.scheduler.framework.context import State
 from roles.scheduler.gate import Gate
 
 if TYPE_CHECKING:
+    from prometheus_client import CollectorRegistry
+
+    from koord.kube.client import Client
+    from roles.scheduler.binding.waiting import WaitingPods
     from roles.scheduler.framework.framework import Framework
 
 
@@ -65,15 +69,15 @@ class Handle:
     state: State
     parser: PodParser
     profile: str
-    client: Any = None
+    client: Client | None = None
     activate: Callable[[Iterable[PodInfo]], None] = _nothing
-    waiting: Any = None
+    waiting: WaitingPods | None = None
     lookup: Callable[[str, str], Any] | None = None
     gates: dict[str, bool] = field(default_factory=dict)
     network_topology: bool = False
     extended: frozenset[str] = frozenset()  # resources that only HTTP extenders look at
     all_candidates: bool = False  # an extender chooses among the nodes where preemption may take place
-    metrics: Any = None  # the process's collector registry
+    metrics: CollectorRegistry | None = None  # the process's
     may_write: Callable[[], bool] = bool  # False in a what-if and on a standby
     report: Callable[[PodInfo, str], None] = _nothing  # shows on a pod that is not being tried why it waits (condition PodScheduled)
     record: Callable[[Record], None] = _nothing  # keeps a decision record
@@ -87,6 +91,13 @@ class Handle:
 
     def __post_init__(self) -> None:
         self.pods = ClusterDoor(self.state.cluster)
+
+    @property
+    def api(self) -> Client:
+        """The client, for those who act. Raises RuntimeError where there is no API server."""
+        if self.client is None:
+            raise RuntimeError("a what-if writes nothing")
+        return self.client
 
     @property
     def cluster(self) -> Cluster:

@@ -55,6 +55,9 @@ MULTI_POINT = (
     DefaultPlugin("NodeDeclaredFeatures"),
 )
 
+# Up to Koordinator 1.6 Coscheduling sorted the queue so that the pods of a gang followed one another; its rounds see to that now.
+_MOVED = {(Point.QUEUE_SORT, "Coscheduling"): "PrioritySort"}
+
 Layout = dict[Point, list[Enabled]]
 
 
@@ -69,7 +72,11 @@ def expand(profile: ProfileConfig, registry: Mapping[str, type[Plugin]]) -> Layo
     layout: Layout = {}
     for point in Point:
         configured: PluginSet = getattr(plugins, point.name.lower())
-        enabled = [entry for entry in configured.enabled if entry.name in registry]
+        enabled = [
+            entry.model_copy(update={"name": _MOVED.get((point, entry.name), entry.name)})
+            for entry in configured.enabled
+            if entry.name in registry
+        ]
         layout[point] = _expand_point(point, enabled, {entry.name for entry in configured.disabled}, multi, registry)
     _append_patch(profile, plugins, layout, registry)
     _check_layout(profile, layout)
@@ -85,6 +92,8 @@ def _check_names(profile: ProfileConfig, plugins: Plugins, registry: Mapping[str
             path = f"{profile_path(profile.scheduler_name)}.plugins.{wire}.enabled[name={entry.name}]"
             if entry.name not in registry:
                 raise PluginError(f"{where}: plugin {entry.name!r} does not exist; known: {', '.join(sorted(registry))}", path)
+            if point is not None and (point, entry.name) in _MOVED:
+                continue
             if field != "multi_point" and (point is None or not point.implemented_by(registry[entry.name])):
                 raise PluginError(f"{where}: plugin {entry.name!r} does not implement {wire}", path)
 

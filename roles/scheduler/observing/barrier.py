@@ -9,6 +9,7 @@ from typing import Any
 
 from koord import seams
 from koord.api.kinds import PODS
+from koord.kube.client import Client
 from koord.kube.errors import NotFound
 
 log = logging.getLogger(__name__)
@@ -31,7 +32,7 @@ def version_key(resource_version: str) -> tuple[int, str]:
     return (len(resource_version), resource_version)
 
 
-async def wait(barrier: Barrier, client: Any, pods: Any, lease: str) -> bool:
+async def wait(barrier: Barrier, client: Client, pods: Any, lease: str) -> bool:
     """Patch the barrier pod and wait until the pod informer shows it; True when it did.
 
     Informer handlers run before the store is seen, so whatever was assigned before the patch is in the caches then. A missing pod

@@ -161,7 +161,10 @@ class Observer:
     def _feed(self, informers: Any, feed: Any) -> None:
         def tell(old: Any, new: Any) -> None:
             self._state.now = self._clock()
-            feed.observe(old, new)
+            try:
+                feed.observe(old, new)
+            except Exception:  # others wait for the event, too
+                log.exception("%s: a plugin failed to take a change over", feed.kind.kind)
             action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
             self._event(ClusterEvent(feed.kind.kind, action, old, new))
 

@@ -86,6 +86,15 @@ def test_plugins_merge_in_kube_schedulers_order() -> None:
     assert names(engine, Point.QUEUE_SORT) == ["PrioritySort"]
 
 
+@pytest.mark.feature("SCH-FW-01")
+def test_a_file_in_which_coscheduling_sorts_the_queue_is_still_understood() -> None:
+    """As Koordinator's own manifests had it up to 1.6. It is the one plugin at that point."""
+    coscheduling = {"name": "Coscheduling"}
+    for disabled in ([{"name": "*"}], [{"name": "PrioritySort"}], []):
+        engine = Engine(config(plugins={"queueSort": {"disabled": disabled, "enabled": [coscheduling]}}), registry())
+        assert names(engine, Point.QUEUE_SORT) == ["PrioritySort"]
+
+
 @pytest.mark.feature("SCH-CFG-01")
 @pytest.mark.parametrize(
     ("profile", "complaint"),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from enum import StrEnum
+from typing import TYPE_CHECKING
 
 from koord.api import names
 from koord.api.gangs import GROUP
@@ -15,7 +16,6 @@ from koord.api.objects import PodGroup, SchedulingPodGroup
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
-from roles.scheduler.plugins.coscheduling.round import Round
 from roles.scheduler.plugins.coscheduling.spec import (
     FROM_POD,
     Defaults,
@@ -26,6 +26,9 @@ from roles.scheduler.plugins.coscheduling.spec import (
     gang_id,
     needs_pod_group,
 )
+
+if TYPE_CHECKING:
+    from roles.scheduler.plugins.coscheduling.rounds import Round
 
 
 class Stage(StrEnum):

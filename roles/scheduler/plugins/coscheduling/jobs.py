@@ -20,7 +20,7 @@ from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.book import WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.placement import PLUGIN, Placement, rank_of
 from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule
-from roles.scheduler.plugins.coscheduling.round import Round, drafted
+from roles.scheduler.plugins.coscheduling.rounds import Round, drafted
 from roles.scheduler.plugins.default_preemption import was_preempted
 
 _SAID = "preemption: "

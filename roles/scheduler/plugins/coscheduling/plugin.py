@@ -57,8 +57,7 @@ from roles.scheduler.plugins.coscheduling.native import NativeGroups, as_v1alpha
 from roles.scheduler.plugins.coscheduling.notices import Notices
 from roles.scheduler.plugins.coscheduling.placement import Placement
 from roles.scheduler.plugins.coscheduling.podgroups import ENDED, PodGroups, ended_member
-from roles.scheduler.plugins.coscheduling.round import drafted
-from roles.scheduler.plugins.coscheduling.rounds import Rounds
+from roles.scheduler.plugins.coscheduling.rounds import Rounds, drafted
 from roles.scheduler.plugins.coscheduling.spec import Defaults
 from roles.scheduler.plugins.coscheduling.views import gang_list, one_gang
 from roles.scheduler.plugins.network_topology.manager import NetworkManager

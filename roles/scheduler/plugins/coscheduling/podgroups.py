@@ -143,7 +143,7 @@ class PodGroups:
         body["metadata"] = {"uid": group.metadata.uid}
         try:
             # The answer comes through the watch, and with it the next step.
-            await self._handle.client.patch(PODGROUPS, group.metadata.name, body, group.metadata.namespace)
+            await self._handle.api.patch(PODGROUPS, group.metadata.name, body, group.metadata.namespace)
         except NotFound:
             return
         except ApiError as error:
@@ -158,7 +158,7 @@ class PodGroups:
         meta = group.metadata
         body = {"metadata": {"uid": meta.uid}, "status": {"conditions": conditions}}
         try:
-            await self._handle.client.patch(kind, meta.name, body, meta.namespace, type="strategic", subresource="status")
+            await self._handle.api.patch(kind, meta.name, body, meta.namespace, type="strategic", subresource="status")
         except NotFound:
             return
         except ApiError as error:

@@ -6,6 +6,7 @@ One group is tried at a time, its pods back to back. Nobody of a strict group ke
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from koord.decisions.record import Record, Subject, Term
@@ -18,7 +19,6 @@ from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
-from roles.scheduler.plugins.coscheduling.round import DRAFT, Round, drafted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -30,6 +30,63 @@ _FEW = 32  # members that are told something at once
 _CROWD_REST = 30.0  # seconds before so many members that were not tried are told again
 _PLACES = 10  # places in the network whose offer a record tells
 _EXPLAINED = 200  # members that get a decision record of their own when their group fails
+
+
+DRAFT = "Coscheduling"
+"""Key in `CycleContext.drafts`."""
+
+
+def drafted(ctx: CycleContext) -> Round | None:
+    """The round as a decision would leave it, None for a pod that is in none."""
+    found: Round | None = ctx.drafts.get(DRAFT)
+    return found
+
+
+@dataclass(slots=True)
+class Round:
+    """One try of a gang group. `gang` is the gang of the pod that began, `group` its group's id, `started` in seconds since the epoch.
+
+    `failure` is why the first pod that found no node found none; `plan` maps pod UIDs to nodes where the whole group was planned.
+    """
+
+    gang: str
+    group: str
+    first: str
+    started: float
+    attempted: set[str] = field(default_factory=set)
+    todo: deque[str] = field(default_factory=deque)
+    failure: str = ""
+    preempted: bool = False  # victims are going: members keep the nodes that they were planned on as nominations
+    room_for: dict[str, str] = field(default_factory=dict)  # by plugin, the pod for which it looked for room
+    doomed: PodInfo | None = None  # the member that found no node and for whose sake everybody gives his place back
+    plan: dict[str, str] | None = None
+    batch: bool = False  # the plan is carried out as one batch: whole, or not at all and without preemption
+    offered: dict[str, int] = field(default_factory=dict)  # pods of the job that each node takes, as planned
+    places: tuple[tuple[str, int], ...] = ()  # where the plan failed, how many pods each place in the network takes together
+    unplanned: bool | None = None  # whether the plan failed, None before one is made
+
+    def draft(self) -> Round:
+        """The round as one decision leaves it. It shares what decisions do not change: pods are tried, and taken from the list, when
+        decisions are carried out."""
+        return replace(self)
+
+    def follow(self, plan: dict[str, str]) -> None:
+        """From now on only pods of a plan are tried, each on its node."""
+        self.plan = plan
+        self.todo = deque(uid for uid in plan if uid not in self.attempted)
+
+    def next(self, ready: Callable[[], Iterable[PodInfo]]) -> str:
+        """UID of a pod that was not tried yet, "" when all were. `ready` lists the pending pods; it is asked when the list is used up, so
+        that pods that came meanwhile are tried too."""
+        for fresh in (False, True):
+            if fresh and self.plan is None:
+                self.todo.extend(pod.uid for pod in ready() if pod.uid not in self.attempted)
+            while self.todo:
+                uid = self.todo.popleft()
+                if uid not in self.attempted:
+                    self.attempted.add(uid)
+                    return uid
+        return ""
 
 
 class Rounds:
@@ -176,9 +233,10 @@ class Rounds:
         self._todo.append(work)
 
     def _allow(self, pods: Sequence[PodInfo]) -> Steps[None]:
-        for pod in pods if self._handle.waiting is not None else ():
-            self._handle.waiting.allow(pod.uid, PLUGIN)
-            yield
+        if self._handle.waiting is not None:
+            for pod in pods:
+                self._handle.waiting.allow(pod.uid, PLUGIN)
+                yield
 
     def bound(self, gang: Gang) -> None:
         """A member was bound: when nobody of those let go together is left, they are forgotten."""
@@ -225,9 +283,10 @@ class Rounds:
         self._soon(self._send_back(self._book.withdraw(gang), marker, message))
 
     def _send_back(self, pods: Iterable[PodInfo], marker: str, message: str) -> Steps[None]:
-        for pod in pods if self._handle.waiting is not None else ():
-            self._handle.waiting.reject(pod.uid, marker, message)
-            yield
+        if self._handle.waiting is not None:
+            for pod in pods:
+                self._handle.waiting.reject(pod.uid, marker, message)
+                yield
 
     def _tell_others(self, gang: Gang, failed: PodInfo, current: Round) -> Steps[None]:
         """Members that were not tried show why (SCH-GANG-10)."""

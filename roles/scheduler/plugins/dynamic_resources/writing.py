@@ -104,7 +104,7 @@ class Writer:
         return "", carried
 
     async def _put(self, shown: Obj, name: str, namespace: str, allocation: Obj | None, carried: Carried) -> None:
-        client, status = self._handle.client, shown.get("status") or {}
+        client, status = self._handle.api, shown.get("status") or {}
         finalizers = shown["metadata"].get("finalizers") or []
         if allocation is not None and FINALIZER not in finalizers:
             body = {"metadata": {**_identity(shown), "finalizers": [*finalizers, FINALIZER]}}
@@ -209,7 +209,7 @@ class Releases:
             )
 
     async def _one(self, key: str, pod: str, uid: str, free: bool) -> None:
-        client, (namespace, _, name) = self._handle.client, key.partition("/")
+        client, (namespace, _, name) = self._handle.api, key.partition("/")
         for _ in range(_ATTEMPTS):
             try:
                 shown = await client.get(RESOURCECLAIMS, name, namespace)
@@ -241,7 +241,7 @@ class Releases:
 
     async def _delete(self, shown: Obj, name: str, namespace: str) -> None:
         """Free a claim, take the finalizer off and delete it. Raises ApiError: then all of it is tried again."""
-        client = self._handle.client
+        client = self._handle.api
         try:
             status = {"reservedFor": None, "allocation": None}
             body = {"metadata": {"uid": shown["metadata"]["uid"]}, "status": status}

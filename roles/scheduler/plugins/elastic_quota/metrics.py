@@ -41,7 +41,8 @@ def _series(tree: str, quota: Quota, fields: dict[str, ResourceVector]) -> Serie
 class QuotaMetrics:
     """Gauges of all quotas, whose series go with the quota, and how long the plugin's work takes (seconds)."""
 
-    def __init__(self, registry: CollectorRegistry) -> None:
+    def __init__(self, registry: CollectorRegistry | None) -> None:
+        registry = registry if registry is not None else CollectorRegistry()
         self._status = Gauge(
             "scheduler_elastic_quota_status",
             "What a quota has and uses, by field; cpu in milli, the rest in units.",

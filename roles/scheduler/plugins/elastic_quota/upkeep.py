@@ -76,7 +76,7 @@ class Upkeep:
             "spec": {} if name == ROOT else {"max": {key: str(value) for key, value in maximum.items()}},
         }  # fmt: skip
         try:
-            await self._handle.client.create(ELASTICQUOTAS, body, namespace)
+            await self._handle.api.create(ELASTICQUOTAS, body, namespace)
         except AlreadyExists:
             return
         except ApiError as error:
@@ -151,7 +151,7 @@ class Upkeep:
             return
         name, namespace = shown.metadata.name, shown.metadata.namespace
         try:
-            written = await self._handle.client.patch(ELASTICQUOTAS, name, patch, namespace)
+            written = await self._handle.api.patch(ELASTICQUOTAS, name, patch, namespace)
             self._book.show(msgspec.convert(written, ElasticQuota))
         except NotFound:
             return
@@ -191,7 +191,7 @@ class Upkeep:
 
     async def _evict(self, quota: str, pod: PodInfo, what: str) -> None:
         try:
-            await self._handle.client.evict(pod.namespace, pod.name, uid=pod.pod.metadata.uid or None)
+            await self._handle.api.evict(pod.namespace, pod.name, uid=pod.pod.metadata.uid or None)
             self._record(quota, pod, what)
             log.info("pod %s is evicted (%s): its quota %s has been over its runtime for too long", pod.key, what, quota)
         except NotFound:

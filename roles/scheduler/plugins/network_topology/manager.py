@@ -57,7 +57,7 @@ class NetworkManager:
             return
         try:
             body: dict[str, Any] = {"status": {"detailStatus": details}}
-            await self._handle.client.patch(CLUSTERNETWORKTOPOLOGIES, OBJECT, body, subresource="status")
+            await self._handle.api.patch(CLUSTERNETWORKTOPOLOGIES, OBJECT, body, subresource="status")
         except NotFound:
             return
         except ApiError as error:

@@ -100,7 +100,7 @@ class Writer:
         for pod in pods:
             body = {"metadata": {"uid": pod.pod.metadata.uid, "annotations": {_KEY: value}}}
             self._written.add(pod.uid)
-            await self._handle.client.patch(PODS, pod.name, body, pod.namespace, type="strategic")
+            await self._handle.api.patch(PODS, pod.name, body, pod.namespace, type="strategic")
         return SUCCESS
 
     # ---------------------------------------------------------------- annotations that are to go
@@ -124,7 +124,7 @@ class Writer:
     async def _remove(self, orphan: Orphan) -> None:
         """Only the pod itself, only an annotation that names this reservation, and not one that is in use after all."""
         pod, uid, running = orphan
-        current = await self._handle.client.get(PODS, pod.name, pod.namespace)
+        current = await self._handle.api.get(PODS, pod.name, pod.namespace)
         meta = current["metadata"]
         if meta["uid"] != pod.pod.metadata.uid:
             return
@@ -137,7 +137,7 @@ class Writer:
         if allocated is None or allocated.uid != uid:
             return
         body = {"metadata": {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"], "annotations": {_KEY: None}}}
-        await self._handle.client.patch(PODS, pod.name, body, pod.namespace)
+        await self._handle.api.patch(PODS, pod.name, body, pod.namespace)
 
 
 def allocated_by(name: str, uid: str) -> str:

@@ -117,7 +117,7 @@ class Controller:
         meta = reservation.metadata
         body = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version}, "status": status}
         try:
-            await self._handle.client.patch(RESERVATIONS, meta.name, body, subresource="status")
+            await self._handle.api.patch(RESERVATIONS, meta.name, body, subresource="status")
         except (NotFound, Conflict):
             # It changed meanwhile; what changed it is on its way here and brings it back. In case it was seen already, look again.
             self._look_at(meta.uid, self._clock() + _RETRY)
@@ -158,7 +158,7 @@ class Controller:
     async def _delete(self, reservation: Reservation) -> None:
         meta = reservation.metadata
         try:
-            await self._handle.client.delete(RESERVATIONS, meta.name, preconditions={"uid": meta.uid})
+            await self._handle.api.delete(RESERVATIONS, meta.name, preconditions={"uid": meta.uid})
             log.info("Reservation %s is deleted: it was over", meta.name)
         except NotFound:
             return

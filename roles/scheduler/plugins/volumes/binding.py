@@ -205,7 +205,7 @@ class VolumeBinding(PreFilter, Filter, Reserve, PreBind):
             "spec": {"claimRef": claim},
         }
         self._may_write()
-        await self.handle.client.patch(PERSISTENTVOLUMES, volume, body)
+        await self.handle.api.patch(PERSISTENTVOLUMES, volume, body)
 
     def _claim(self, key: str) -> ObjectMeta:
         claim = self.store.claims.get(key)
@@ -222,7 +222,7 @@ class VolumeBinding(PreFilter, Filter, Reserve, PreBind):
         meta = self._claim(key)
         body = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": {SELECTED_NODE: node}}}
         self._may_write()
-        await self.handle.client.patch(PERSISTENTVOLUMECLAIMS, meta.name, body, meta.namespace)
+        await self.handle.api.patch(PERSISTENTVOLUMECLAIMS, meta.name, body, meta.namespace)
 
     async def _bound(self, assumed: Assumed) -> Status:
         keys = (*assumed.volumes, *assumed.provisioned)
