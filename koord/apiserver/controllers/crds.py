@@ -9,7 +9,7 @@ from koord.apiserver.resources import Resource
 from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.delete import CRD_CLEANUP, delete_now
 from koord.apiserver.rest.subresources import set_condition
-from koord.apiserver.schema.structural import Structural
+from koord.apiserver.schema.structural import structural
 from koord.apiserver.store import DELETED, Entry, Event
 from koord.apiserver.validation.crds import rules_of
 
@@ -107,7 +107,7 @@ class CustomResources(Controller[str]):
             if not version.get("served"):
                 continue
             subs = version.get("subresources") or {}
-            structural = Structural((version.get("schema") or {}).get("openAPIV3Schema") or {"x-kubernetes-preserve-unknown-fields": True})
+            schema = structural((version.get("schema") or {}).get("openAPIV3Schema") or {"x-kubernetes-preserve-unknown-fields": True})
             resource = Resource(
                 spec["group"],
                 version["name"],
@@ -121,8 +121,8 @@ class CustomResources(Controller[str]):
                 list_kind=names.get("listKind") or "",
                 categories=tuple(names.get("categories") or ()),
                 rank=rank,
-                structural=structural,
-                rules=rules_of(structural, "", []),
+                structural=schema,
+                rules=rules_of(schema, "", []),
                 crd=crd,
                 crd_version=version,
             )

@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from functools import lru_cache
 from typing import Any
 
+import orjson
+
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required, type_invalid
 from koord.apiserver.schema.builtin import FORMATS, Path_, path_text
 from koord.apiserver.store import Obj
@@ -243,6 +245,16 @@ class Structural:
             causes.append(invalid_value(where, "", f"{where} in body must validate one and only one schema (oneOf)"))
         if isinstance(raw.get("not"), dict) and holds(raw["not"]):
             causes.append(invalid_value(where, "", f"{where} in body must not validate the schema (not)"))
+
+
+def structural(raw: Obj) -> Structural:
+    """The schema, compiled once for the same text: a definition is checked, stored, and stored again with its status."""
+    return _compiled(orjson.dumps(raw))
+
+
+@lru_cache(maxsize=256)
+def _compiled(text: bytes) -> Structural:
+    return Structural(orjson.loads(text))
 
 
 def _num(value: int | float) -> str:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import orjson
+
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_
 from koord.apiserver.schema.rules import checking
-from koord.apiserver.schema.structural import Structural, compiled_pattern
+from koord.apiserver.schema.structural import Structural, compiled_pattern, structural
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, dns_1035_label
 
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
 
 _TYPES = ("array", "boolean", "integer", "number", "object", "string")
 _LIST_TYPES = ("atomic", "map", "set")
+_RIGHT: set[tuple[bytes, str]] = set()  # schemas in which nothing was wrong, and where they stood
+_REMEMBERED = 256
 
 
 def check_schema(schema: Obj, path: str, causes: list[Cause]) -> None:
@@ -61,6 +65,21 @@ def rules_of(root: Structural, path: str, causes: list[Cause]) -> RuleNode | Non
     from koord.apiserver.cel.rules import compile_rules
 
     return compile_rules(root, path, causes)
+
+
+def _check_root(schema: Obj, where: str, causes: list[Cause]) -> None:
+    """A whole schema; one that was found right is not walked again, at each write of its definition's status or of a label."""
+    known = orjson.dumps(schema), where
+    if known in _RIGHT:
+        return
+    before = len(causes)
+    check_schema(schema, where, causes)
+    if len(causes) == before:
+        rules_of(structural(schema), where, causes)
+    if not causes:
+        if len(_RIGHT) >= _REMEMBERED:
+            _RIGHT.clear()
+        _RIGHT.add(known)
 
 
 def _list_type(schema: Obj, path: str, causes: list[Cause]) -> None:
@@ -154,10 +173,7 @@ def _versions(versions: list[Obj], causes: list[Cause]) -> None:
             if not inner.keys() <= {"name", "generateName"}:
                 text = "must not specify anything other than name and generateName, but metadata is implicitly specified"
                 causes.append(field_forbidden(f"{where}.properties[metadata]", text))
-            before = len(causes)
-            check_schema(schema, where, causes)
-            if len(causes) == before:
-                rules_of(Structural(schema), where, causes)
+            _check_root(schema, where, causes)
         _presentation(version, "spec" if len(versions) == 1 else path, causes)
     if versions and stored != 1:
         causes.append(

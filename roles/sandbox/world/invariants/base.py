@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from functools import lru_cache
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from koord.api.quantity import parse_milli, parse_value
 
@@ -14,6 +15,10 @@ if TYPE_CHECKING:
 
 Obj = dict[str, Any]
 
+# buckets of entries
+WORLD = ""  # what the world did
+POD = "pod"
+EVENTS = ("event", "event.events.k8s.io")
 NODE_METRIC = "nodemetric.slo.koordinator.sh"
 LEASE = "lease.coordination.k8s.io"
 RESERVATION = "reservation.scheduling.koordinator.sh"
@@ -32,8 +37,7 @@ LEASES = {"scheduler": "koord-scheduler", "manager": "koordinator-manager", "des
 ANYBODYS = frozenset(
     {
         LEASE,
-        "event",
-        "event.events.k8s.io",
+        *EVENTS,
         "secret",
         "mutatingwebhookconfiguration.admissionregistration.k8s.io",
         "validatingwebhookconfiguration.admissionregistration.k8s.io",
@@ -54,6 +58,7 @@ class Violation:
         return f"{self.time:.3f}s {self.invariant}: {self.text}"
 
 
+@lru_cache(maxsize=4096)
 def role_of(author: str) -> str:
     """scheduler, manager, descheduler, kubelet …: what a process runs."""
     return author.rpartition("-")[0] if author.rpartition("-")[2] in ("a", "b") else author.split("-", 1)[0]
@@ -111,7 +116,10 @@ def is_ready(pod: Obj) -> bool:
 
 
 class Invariant:
-    """One rule. `see` is told each entry after the objects of the history follow it; `end` is asked in the end."""
+    """One rule. `see` is told each entry after the objects of the history follow it, of the buckets in `hears` if there are any; `end` is
+    asked in the end."""
+
+    hears: ClassVar[frozenset[str] | None] = None
 
     def __init__(self, history: History) -> None:
         self.history = history

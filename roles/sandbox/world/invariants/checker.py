@@ -18,13 +18,18 @@ class Checker:
         self.history = history
         self.invariants = [kind(history) for kind in INVARIANTS]
         self._seeing = [one for one in self.invariants if type(one).see is not Invariant.see]
+        self._by_bucket: dict[str, list[Invariant]] = {}
         self._ending = [one for one in self.invariants if type(one).end is not Invariant.end]
         self.violations: list[Violation] = []
         history.watchers.append(self.see)
 
     def see(self, entry: Entry) -> None:
         """One entry."""
-        for invariant in self._seeing:
+        seeing = self._by_bucket.get(entry.bucket)
+        if seeing is None:
+            seeing = [one for one in self._seeing if one.hears is None or entry.bucket in one.hears]
+            self._by_bucket[entry.bucket] = seeing
+        for invariant in seeing:
             for text in invariant.see(entry):
                 self.violations.append(Violation(entry.time, entry.number, invariant.name, text))
 

@@ -9,8 +9,10 @@ from typing import TYPE_CHECKING
 
 from roles.sandbox.world.invariants.base import (
     BUDGET,
+    EVENTS,
     GANG,
     LEASE,
+    POD,
     RESERVATION,
     Invariant,
     Obj,
@@ -30,6 +32,8 @@ if TYPE_CHECKING:
 
 class EvictedOnce(Invariant):
     """No pod is asked to leave twice, nor one that has ended, nor by anybody who gives no reason."""
+
+    hears = frozenset({POD})
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
@@ -55,6 +59,8 @@ class OneNodeMakesRoom(Invariant):
     By one leader: a successor that finds half of a plan carried out makes its own, as kube-scheduler's does. And at a time: when all
     who were asked are gone and the room is not enough (others were first, or exclusive CPUs lie apart), another node may be asked.
     """
+
+    hears = frozenset({LEASE, *EVENTS})
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
@@ -108,6 +114,8 @@ class OneNodeMakesRoom(Invariant):
 class BudgetsAreKept(Invariant):
     """Who evicts a pod leaves as many of its like serving as their disruption budget asks for. (Preemption may go below it.)"""
 
+    hears = frozenset({POD})
+
     def see(self, entry: Entry) -> Iterator[str]:
         if not leaves(entry) or role_of(entry.author) not in ("descheduler", "manager"):
             return
@@ -140,6 +148,8 @@ class Preemption:
 
 class Preemptions(Invariant):
     """Follows preemptions by what is told of them. `preempted` is asked at each victim, `bound` when the preemptor gets a node."""
+
+    hears = frozenset({POD, *EVENTS})
 
     def __init__(self, history: History) -> None:
         super().__init__(history)

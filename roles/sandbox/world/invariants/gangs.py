@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from roles.sandbox.world.invariants.base import GANG, GANG_MIN, Invariant, Obj, annotations_of, bound_by, node_of
+from roles.sandbox.world.invariants.base import GANG, GANG_MIN, POD, Invariant, Obj, annotations_of, bound_by, node_of
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -14,6 +14,8 @@ if TYPE_CHECKING:
 
 class GangWhole(Invariant):
     """When all is calm a gang has at least its minimum of members on nodes, or none that it never had whole."""
+
+    hears = frozenset({POD})
 
     def __init__(self, history: History) -> None:
         super().__init__(history)

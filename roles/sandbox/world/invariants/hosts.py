@@ -12,7 +12,10 @@ import orjson
 from roles.sandbox.world.history import FILE
 from roles.sandbox.world.host.layout import cpu_list
 from roles.sandbox.world.invariants.base import (
+    EVENTS,
+    POD,
     RESOURCE_STATUS,
+    WORLD,
     Invariant,
     Obj,
     annotations_of,
@@ -51,6 +54,7 @@ class FilesArePutBack(Invariant):
     Of a value that an agent wrote while its disk was full, and ended before there was room again, nobody knows that it was the agent's.
     """
 
+    hears = frozenset({WORLD, FILE})
     soon = 3.0  # seconds after which there being room was noticed
 
     def __init__(self, history: History) -> None:
@@ -138,6 +142,7 @@ class SuppressedInTime(Invariant):
     It counts while nothing is in the agent's way. A CPU more is no fault: sets consist of whole ones, and the least set has two.
     """
 
+    hears = frozenset({WORLD})
     threshold = 0.65
     patience = 12.0  # seconds: a reading, a decision; growth goes by a tenth of the node a second
     slack = 1200  # milli-CPU
@@ -174,6 +179,7 @@ class SuppressedInTime(Invariant):
 class NothingFromOldReadings(Invariant):
     """Nobody takes CPU from best-effort pods, or gives it back, by readings of the node that are older than 10 s."""
 
+    hears = frozenset({FILE})
     oldest = 10.0
 
     def see(self, entry: Entry) -> Iterator[str]:
@@ -227,6 +233,8 @@ class ExclusiveFromBestEffort(Invariant):
 class NoEmptyCpuSet(Invariant):
     """Nobody takes all CPUs from a group: the kernel refuses it, or takes it for all CPUs of the group above."""
 
+    hears = frozenset({FILE})
+
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket != FILE or not entry.key.endswith("/cpuset.cpus") or role_of(entry.author) != "koordlet":
             return
@@ -238,6 +246,7 @@ class NoEmptyCpuSet(Invariant):
 class EvictedForAReason(Invariant):
     """An agent evicts best-effort pods only, and while the node lacks memory or the tier lacks CPU, by the thresholds of its NodeSLO."""
 
+    hears = frozenset({WORLD, FILE, POD})
     recent = 9.0  # seconds: a reading, a decision, a request that had to be sent again
 
     def __init__(self, history: History) -> None:
@@ -278,6 +287,8 @@ class EvictedForAReason(Invariant):
 class StoppedOnlyWhenAgreed(Invariant):
     """Containers are stopped when the API server has agreed to evict their pod, or is silent; never when it refused."""
 
+    hears = frozenset({*EVENTS})
+
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket not in ("event", "event.events.k8s.io") or entry.verb != "ADDED" or role_of(entry.author) != "koordlet":
             return
@@ -299,6 +310,7 @@ class HostsSettle(Invariant):
     second have a part of it only. What is written in the seconds after that does not count.
     """
 
+    hears = frozenset({WORLD})
     seconds = 30.0
     restless = 3.0  # seconds after a pod came, ran or went
     most = 8

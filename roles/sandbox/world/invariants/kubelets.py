@@ -9,7 +9,18 @@ from roles.sandbox.process_kubelet import podspec
 from roles.sandbox.process_kubelet.limits import shares_of, weight_of
 from roles.sandbox.world.history import FILE
 from roles.sandbox.world.host.layout import container_group, cpu_list, pod_group
-from roles.sandbox.world.invariants.base import RESOURCE_STATUS, Invariant, Obj, annotations_of, finished, node_of, requests, role_of
+from roles.sandbox.world.invariants.base import (
+    POD,
+    RESOURCE_STATUS,
+    WORLD,
+    Invariant,
+    Obj,
+    annotations_of,
+    finished,
+    node_of,
+    requests,
+    role_of,
+)
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -49,6 +60,7 @@ class PinnedIsLeftAlone(_Hosts):
     Pods of class LS or BE, and those to which the scheduler gave CPUs, are koordinator's, whatever the kubelet thinks.
     """
 
+    hears = frozenset({WORLD, FILE})
     notice = 10.0  # seconds until an agent has seen the kubelet's checkpoint
 
     def __init__(self, history: History) -> None:
@@ -89,6 +101,7 @@ class ResizesTakeEffect(_Hosts):
     An agent may give a service more than its limit for a while, but not less.
     """
 
+    hears = frozenset({WORLD, FILE, POD})
     patience = 20.0  # seconds: the kubelet's list, a round of the agent, the kubelet's next try
     slack = 5.0
 
@@ -158,6 +171,7 @@ class StartsEnd(_Hosts):
     It counts for pods that come one at a time; more share what the tier keeps for starts.
     """
 
+    hears = frozenset({WORLD, POD})
     most = 10.0
 
     def __init__(self, history: History) -> None:
@@ -192,6 +206,8 @@ class StartsEnd(_Hosts):
 class NobodyIsKilledByLimits(Invariant):
     """No container is ended by the kernel because an agent left it less memory than it uses."""
 
+    hears = frozenset({WORLD})
+
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.verb == "oom" and not entry.bucket and entry.text.startswith("koordlet-"):
             yield f"{entry.key}: {entry.text}"
@@ -200,6 +216,7 @@ class NobodyIsKilledByLimits(Invariant):
 class BatchIsHeld(_Hosts):
     """Each running container of a batch pod has the weight and the memory limit of what it requests, also after it was started again."""
 
+    hears = frozenset({WORLD, FILE, POD})
     patience = 25.0  # seconds: the kubelet's list, a round of the agent's hooks
 
     def __init__(self, history: History) -> None:
@@ -246,6 +263,7 @@ class ServicesAreNotHeldUp(_Hosts):
     """Where there is room for services and the least that best-effort pods get, these do not hold services up: within seconds their work
     takes hardly longer than alone."""
 
+    hears = frozenset({WORLD})
     patience = 12.0
     most = 25  # percent
     least = 2000 + 1200  # milli-CPU that best-effort pods may have in any case, with a CPU more for whole ones

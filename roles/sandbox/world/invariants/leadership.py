@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from roles.sandbox.world.invariants.base import ANYBODYS, LEASE, LEASES, Invariant, role_of
+from roles.sandbox.world.invariants.base import ANYBODYS, LEASE, LEASES, WORLD, Invariant, role_of
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -54,6 +54,8 @@ class LeadersLead(Invariant):
 
 class LeadersHandOver(Invariant):
     """A leader that is told to end gives its lease back before it is gone, if nothing else is wrong meanwhile."""
+
+    hears = frozenset({WORLD, LEASE})
 
     def __init__(self, history: History) -> None:
         super().__init__(history)

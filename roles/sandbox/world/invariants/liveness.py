@@ -13,6 +13,7 @@ from roles.sandbox.world.invariants.base import (
     LEASES,
     QUOTA_LABEL,
     RESERVATION,
+    WORLD,
     Invariant,
     annotations_of,
     finished,
@@ -90,6 +91,8 @@ def _room(node: Obj | None) -> object:
 
 class NobodyCrashes(Invariant):
     """A role ends because it is asked to or has lost its lease, and of nothing else."""
+
+    hears = frozenset({WORLD})
 
     def see(self, entry: Entry) -> Iterator[str]:
         role = role_of(entry.key)

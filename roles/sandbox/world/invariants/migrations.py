@@ -12,7 +12,9 @@ from roles.sandbox.world.configuration import HIGH, LOW
 from roles.sandbox.world.invariants.base import (
     MIGRATION_JOB,
     NODE_METRIC,
+    POD,
     RESERVATION,
+    WORLD,
     Invariant,
     Obj,
     finished,
@@ -32,6 +34,8 @@ if TYPE_CHECKING:
 
 class MoveHasAPlace(Invariant):
     """A pod is moved only when a place for it is held (reservation first), or the job says that it needs none."""
+
+    hears = frozenset({POD})
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket != "pod" or role_of(entry.author) != "descheduler" or "/eviction" not in entry.request:
@@ -83,6 +87,8 @@ def load_of(metric: Obj, now: float) -> Load | None:
 
 class Loads(Invariant):
     """Follows what nodes report."""
+
+    hears = frozenset({NODE_METRIC, POD})
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
@@ -201,6 +207,8 @@ class MovesLoseNothing(Invariant):
     an old picture makes some twice.
     """
 
+    hears = frozenset({WORLD, POD})
+
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._moved: dict[str, Moved] = {}
@@ -229,6 +237,7 @@ class MovesLoseNothing(Invariant):
 class HotIsRelieved(Loads):
     """When all is calm no node stays hot from which a pod could go to a node that is cool and stays so."""
 
+    hears = frozenset({WORLD, NODE_METRIC, POD})
     seconds = 50.0  # in which it was hot, the other one cool, and no pod left it
 
     def __init__(self, history: History) -> None:

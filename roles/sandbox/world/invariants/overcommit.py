@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from koord.api.quantity import parse_milli, parse_value
-from roles.sandbox.world.invariants.base import NODE_METRIC, Invariant, Obj, bound_by, node_of, requests, role_of
+from roles.sandbox.world.invariants.base import NODE_METRIC, POD, WORLD, Invariant, Obj, bound_by, node_of, requests, role_of
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 class NoPromiseFromSilence(Invariant):
     """A node whose agent is silent for longer than the limit offers no batch resources."""
 
+    hears = frozenset({NODE_METRIC})
     limit = 85.0  # degradeTimeMinutes of the world's configuration, and the manager's time to see it
     missed = 25.0  # after which a report is overdue
 
@@ -58,6 +59,7 @@ class PromisesAreBacked(Invariant):
     """What the manager offers to batch pods is at most the reclaimed share of a node without what its services use; when all is calm,
     what it has offered once, too."""
 
+    hears = frozenset({NODE_METRIC, "node"})
     reclaimed = 0.60  # cpuReclaimThresholdPercent, as it is by default
     seconds = 90.0  # reports that the manager may have looked at
     reports = 45.0  # two of them
@@ -103,6 +105,7 @@ class WhatIsLeftIsOffered(Invariant):
     Reports of a node whose clock is wrong look old, and so do those of all nodes to a manager with such a clock.
     """
 
+    hears = frozenset({WORLD, NODE_METRIC, POD})
     reclaimed = PromisesAreBacked.reclaimed
     seconds = 55.0  # for which a node has left it, and reported
     report = 25.0  # for which it must have, for there to be more to see
@@ -150,6 +153,7 @@ class WhatIsLeftIsOffered(Invariant):
 class BatchWithinPromise(Invariant):
     """Batch pods are assigned only within what the node offered lately."""
 
+    hears = frozenset({"node", POD})
     seconds = 75.0  # in which a scheduler may act on an older picture
 
     def __init__(self, history: History) -> None:

@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from koord.kube.informers import PICTURE_LIMIT
-from roles.sandbox.world.invariants.base import RESERVATION, Invariant, bound_by, leaves, role_of
+from roles.sandbox.world.invariants.base import POD, RESERVATION, WORLD, Invariant, bound_by, leaves, role_of
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -19,6 +19,7 @@ JOB = "podmigrationjob.scheduling.koordinator.sh"
 class OldPicturesAreNotActedOn(Invariant):
     """A scheduler binds and evicts, a descheduler evicts only while it hears of pods: not when nothing came for longer than the limit."""
 
+    hears = frozenset({POD})
     slack = 15.0  # seconds for what was decided in time and written late
 
     def see(self, entry: Entry) -> Iterator[str]:
@@ -66,6 +67,7 @@ def about(entry: Entry) -> set[str]:
 class BookmarksSpareLists(Invariant):
     """Who was told by a bookmark how far a watch has come goes on from there when it is cut, though all before was forgotten."""
 
+    hears = frozenset({WORLD})
     seconds = 3.0
 
     def __init__(self, history: History) -> None:

@@ -11,6 +11,7 @@ import orjson
 from koord.api.quantity import parse_milli, parse_value
 from roles.sandbox.world.invariants.base import (
     DEVICE_ALLOCATED,
+    POD,
     RESOURCE_STATUS,
     Invariant,
     Obj,
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
 
 class NodeNotOvercommitted(Invariant):
     """Pods are assigned to a node only while their requests fit into its CPU, memory and pod places."""
+
+    hears = frozenset({POD})
 
     def see(self, entry: Entry) -> Iterator[str]:
         if not bound_by(entry):
@@ -65,6 +68,8 @@ def cards_used(pods: Iterable[Obj]) -> dict[tuple[str, str, int], int]:
 class DeviceOnce(Invariant):
     """No card is given away beyond its 100 %."""
 
+    hears = frozenset({POD})
+
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket != "pod" or DEVICE_ALLOCATED not in annotations_of(entry.new):
             return
@@ -75,6 +80,8 @@ class DeviceOnce(Invariant):
 
 class ExclusiveCpuOnce(Invariant):
     """No CPU is exclusive to two pods."""
+
+    hears = frozenset({POD})
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket != "pod" or RESOURCE_STATUS not in annotations_of(entry.new):
@@ -99,6 +106,8 @@ def _cpus(text: str) -> Iterator[int]:
 class BoundOnce(Invariant):
     """A pod is assigned once and stays where it is."""
 
+    hears = frozenset({POD})
+
     def see(self, entry: Entry) -> Iterator[str]:
         old, new = entry.old, entry.new
         if entry.bucket != "pod" or old is None or new is None or not node_of(old) or node_of(new) == node_of(old):
@@ -109,6 +118,8 @@ class BoundOnce(Invariant):
 
 class BoundIsScheduled(Invariant):
     """A pod that has a node is never told that it was not scheduled."""
+
+    hears = frozenset({POD})
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket == "pod" and role_of(entry.author) == "scheduler" and node_of(entry.new):

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from koord.api.quantity import parse_milli, parse_value
-from roles.sandbox.world.invariants.base import QUOTA, QUOTA_LABEL, Invariant, Obj, bound_by, finished, free, node_of, requests
+from roles.sandbox.world.invariants.base import POD, QUOTA, QUOTA_LABEL, Invariant, Obj, bound_by, finished, free, node_of, requests
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -15,6 +15,8 @@ if TYPE_CHECKING:
 
 class QuotaWithinMax(Invariant):
     """Pods of a quota are assigned only within its max."""
+
+    hears = frozenset({POD})
 
     def see(self, entry: Entry) -> Iterator[str]:
         if not bound_by(entry):
@@ -41,6 +43,7 @@ class MinimumIsReturned(Invariant):
     Where the nodes have so much room together, and no node has it, nothing that is lent is missing: others may keep what they have.
     """
 
+    hears = frozenset({POD})
     seconds = 40.0  # for which a pod has waited: revoking takes its delay and the victims' grace
 
     def __init__(self, history: History) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from koord.api import trust
 from koord.kube.informers import PICTURE_LIMIT
-from roles.sandbox.world.invariants.base import Invariant, annotations_of, bound_by, node_of, role_of
+from roles.sandbox.world.invariants.base import POD, WORLD, Invariant, annotations_of, bound_by, node_of, role_of
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -19,6 +19,8 @@ class TrustedByAdmission(Invariant):
 
     Pods' webhooks fail open: from the first fault that may hit a manager on this cannot be asked any more.
     """
+
+    hears = frozenset({WORLD, POD})
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
@@ -42,6 +44,8 @@ class AllocatedByScheduler(Invariant):
 
     What somebody adds so late that no scheduler can have heard of it does not count: it might as well come a moment after the binding.
     """
+
+    hears = frozenset({POD})
 
     def __init__(self, history: History) -> None:
         super().__init__(history)

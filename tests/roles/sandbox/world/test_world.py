@@ -154,3 +154,34 @@ def test_bad_flags_are_said() -> None:
     assert "flood: accepted are lose-request" in done.output
     done = CliRunner().invoke(command, ["world", "--mutant=none"])
     assert done.exit_code == 2
+
+
+_DEAF = """
+import sys
+from roles.sandbox.world import runner
+from roles.sandbox.world.invariants.checker import Checker
+from roles.sandbox.world.world import Spec
+
+
+def state(rule):
+    return repr({name: value for name, value in vars(rule).items() if name != "history"})
+
+def see(self, entry):
+    for rule in self._seeing:
+        if rule.hears is not None and entry.bucket not in rule.hears:
+            before = state(rule)
+            said = [*rule.see(entry)]
+            assert not said and state(rule) == before, f"{rule.name}: {entry}"
+    told(self, entry)
+
+told, Checker.see = Checker.see, see
+runner.prepare()
+for seed in map(int, sys.argv[1:]):
+    spec = Spec(seed, nodes=2, pods=12, minutes=0.5, calm=5.0, kinds=("kill", "storm", "crash", "clock", "terminate", "restart"))
+    print(seed, runner.run(spec).failure)
+"""
+
+
+def test_what_a_rule_does_not_hear_means_nothing_to_it() -> None:
+    done = python("-c", _DEAF, "3")
+    assert (done.returncode, done.stdout) == (0, "3 \n"), done.stdout + done.stderr[-2000:]
