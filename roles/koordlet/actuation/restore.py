@@ -187,7 +187,7 @@ def _values(entries: list[Entry], result: Restored, journal: Journal) -> None:
         if errors[path].trouble is Trouble.GONE:
             result.gone.append(path)
         elif (nearest := _nearest_quota(entry, journal)) is not None:
-            said = f"holds {nearest}, which comes nearest beside what others set above or below it; before koordlet it held {entry.value[:80]!r}"
+            said = f"holds {nearest}, the nearest to be had beside what others set around it; before koordlet it held {entry.value[:80]!r}"
             result.theirs.append(WriteError(Trouble.OTHER, path, said))
         else:
             result.failed.append(errors[path])

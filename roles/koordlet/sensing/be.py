@@ -51,7 +51,8 @@ class BECollector(Collector):
         path, data = self.read("cpuacct.usage", directory)
         counter = parse.cpu_usage_ns(path, data, v2=cgroups.v2)
         usage = self._usage(at, counter)
-        request = sum(batch_cpu_request(p) for p in self.context.pods() if p.qos_label is QoSClass.BE)
+        # a pod that has ended stays in the kubelet's list for long, and asks for nothing any more
+        request = sum(batch_cpu_request(p) for p in self.context.pods() if p.qos_label is QoSClass.BE and not p.terminated)
         if usage is None:
             return
         self.context.store.append(

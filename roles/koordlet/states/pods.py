@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import dataclasses
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
@@ -127,7 +128,7 @@ def pod_state(pod: Pod, cgroups: Cgroups) -> PodState:
 
 @dataclass(slots=True)
 class PodBook:
-    """The pods of the last good list. A list that is empty or no list leaves them untouched."""
+    """The pods of the last good list. One that is empty leaves them untouched as long as one of them has its cgroup, and no list does."""
 
     cgroups: Cgroups
     adapt: Callable[[PodState], PodState] = lambda pod: pod
@@ -163,18 +164,26 @@ class PodBook:
         self._body = digest
         before, self.pods = self.pods, tuple(state for _, state in fresh.values())
         self.synced = self.confirmed = True
+        self._empty_answers = 0
         return len(before) != len(self.pods) or any(a is not b for a, b in zip(before, self.pods, strict=True))
 
     def _take_empty(self) -> bool:
-        """An empty list leaves known pods untouched; told again and again at the start, it means a node without pods."""
-        if self.confirmed:
-            return False
+        """A kubelet that starts knows no pods yet. Told again and again, at the start or when no known pod has a cgroup any more, an empty
+        list means a node without pods."""
         self._empty_answers += 1
+        if self.confirmed:
+            if not self.pods or self._empty_answers < EMPTY_ANSWERS or any(self._there(pod) for pod in self.pods):
+                return False
+            self.pods, self._raw, self._body = (), {}, None
+            return True
         self.confirmed = self._empty_answers >= EMPTY_ANSWERS_REPORTED
         if self.synced:
             return False
         self.synced = self._empty_answers >= EMPTY_ANSWERS
         return self.synced
+
+    def _there(self, pod: PodState) -> bool:
+        return os.path.isdir(self.cgroups.subsystem_dir("cpu", pod.cgroup_dir))
 
     def _add(self, raw: bytes, fresh: dict[str, tuple[int, PodState]]) -> None:
         digest = hash(raw)

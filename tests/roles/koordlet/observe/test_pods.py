@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import datetime
+import shutil
 import ssl
 from typing import Any
 
@@ -87,6 +88,19 @@ class TestBook:
         book.take(listed(make_pod("a", "u-1")))
         assert not book.take(b'{"items":null}')
         assert len(book.pods) == 1
+
+    def test_the_last_pod_is_gone_with_its_cgroup(self, agent, make_pod) -> None:
+        a = agent()
+        directory = a.tree.pod_dir("Burstable", "u-1")
+        a.tree.cgroup(directory)
+        a.book.take(listed(make_pod("a", "u-1")))
+        empty = b'{"items":[]}'
+        assert [a.book.take(empty) for _ in range(9)] == [False] * 9, "a kubelet that starts again, while its pod runs on"
+        shutil.rmtree(a.tree.root / a.tree.file("cpu", directory, ""))
+        assert a.book.take(empty)
+        assert a.book.pods == ()
+        assert a.book.take(listed(make_pod("a", "u-1")))
+        assert [a.book.take(empty) for _ in range(3)] == [False, False, True]
 
     def test_one_bad_pod_does_not_spoil_the_others(self, agent, make_pod, caplog) -> None:
         book = agent().book

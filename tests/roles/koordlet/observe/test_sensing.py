@@ -309,7 +309,9 @@ class TestBETier:
         a = agent(version=version)
         tier = a.tree.qos_dir("BestEffort")
         a.tree.cgroup(tier, cpu_ns=10**9, quota=250_000)
-        a.list(be_pod(make_pod), make_pod("plain", "u-2", qos="BestEffort"))
+        ended = {**be_pod(make_pod), "status": {"phase": "Succeeded"}}
+        ended["metadata"] = {**ended["metadata"], "name": "ended", "uid": "u-3"}
+        a.list(be_pod(make_pod), make_pod("plain", "u-2", qos="BestEffort"), ended)
         a.tick()
         assert self.last(a, "usage") == 0
         a.tree.cpu(tier, 10**9 + 400_000_000)
