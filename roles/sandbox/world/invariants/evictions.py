@@ -216,7 +216,9 @@ class RoomIsUsed(Preemptions):
     def preempted(self, preemptor: str, victim: str) -> Iterator[str]:
         plan, pod = self._of[preemptor], self.pod(preemptor)
         if len(plan.victims) == 1 and pod is not None:
-            plan.fitted = {name for name in self.history.of("node") if self._fits(pod, name)}
+            since = self.history.clock() - self.settled  # room that has only just come was not there when it was decided
+            nodes = [name for name in self.history.of("node") if self._freed.get(name, since) <= since]
+            plan.fitted = {name for name in nodes if self._fits(pod, name)}
         return iter(())
 
     def _fits(self, pod: Obj, name: str) -> bool:
