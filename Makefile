@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 OUT ?= demo-out
 
-.PHONY: help setup demo test test-hermetic test-machine lint lint-packaging format types contracts crds policies references proto features soak node-histories bench bench-colocation bench-openb cases dist chart fuzz lock clean
+.PHONY: help setup demo test test-hermetic test-machine lint lint-packaging format types contracts crds policies references proto features soak node-histories bench bench-colocation bench-openb cases dist chart fuzz nightly lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -110,6 +110,11 @@ chart: ## the Helm chart as a package in dist/; needs helm
 
 fuzz: $(STAMP) ## the long fuzz and property runs
 	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -m "not root and not cri" -k "property or fuzz or hypothesis" --timeout 0 $(PYTEST_ARGS)
+
+nightly: $(STAMP) ## the long runs: fuzz, node-histories, 1,000 worlds from today's seed on: make nightly [COUNT=n] [SEEDS=n]
+	$(MAKE) fuzz
+	$(MAKE) node-histories
+	$(MAKE) world SEED=$$(date +%y%m%d)000 SEEDS=$(or $(SEEDS),1000)
 
 lock: $(STAMP) ## resolve the dependencies anew
 	packaging/lock.sh $(VENV)

@@ -25,7 +25,8 @@ from roles.koordlet.host.cgroup import CgroupDriver, Cgroups, CgroupVersion
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.options import Options
-from roles.koordlet.qos.interference import InterferenceDetection, InterferenceState, Watched
+from roles.koordlet.qos.baseline import APART
+from roles.koordlet.qos.interference import SLOWER, InterferenceDetection, InterferenceState, Watched
 from roles.koordlet.states.model import HostState, PodState, Snapshot
 from roles.koordlet.states.pods import pod_state
 from roles.koordlet.states.slo import effective_slo
@@ -131,12 +132,18 @@ class Scene:
 
     def known(self, seconds: float) -> None:
         """Let the strategy's own baseline learn the service alone."""
-        watched = Watched()
+        watched = slower = Watched()
+        last: list[float] = []
         for second in range(int(seconds)):
             self._wait(0.0)
             if not (second + 1) % self.interval:
-                watched = watched.taken(self._sampled(), second + 1.0 - seconds, 5.0)
-        self.state = InterferenceState(watched={("web", "cpu"): watched})
+                at = second + 1.0 - seconds
+                last.append(self._sampled())
+                watched = watched.taken(last[-1], at, 5.0)
+                if not (second + 1) % APART:
+                    slower = slower.taken(sum(last) / len(last), at, 5.0)
+                    last.clear()
+        self.state = InterferenceState(watched={("web", "cpu"): watched, ("web", "cpu" + SLOWER): slower})
 
     def _wait(self, extra: float) -> None:
         """The kernel's total, a second on."""
@@ -170,11 +177,12 @@ class Scene:
                     who = str(record.numbers.get("antagonist", ""))
                     found.alarms.append((now, who, now if who else 0.0))
                     named = now if who else None
-            watched = self.state.watched.get(("web", "cpu"))
-            if watched is not None and watched.since and watched.culprit and named is None and found.alarms:
-                at, _, _ = found.alarms[-1]
-                found.alarms[-1] = (at, f"d/{watched.culprit}", now)
-                named = now
+            for look in ("cpu", "cpu" + SLOWER):
+                watched = self.state.watched.get(("web", look))
+                if watched is not None and watched.since and watched.culprit and named is None and found.alarms:
+                    at, _, _ = found.alarms[-1]
+                    found.alarms[-1] = (at, f"d/{watched.culprit}", now)
+                    named = now
         return found
 
     def _snapshot(self, now: float) -> Snapshot:

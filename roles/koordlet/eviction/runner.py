@@ -108,7 +108,11 @@ class EvictionRunner:
     async def _evict(self, task: EvictionTask, victim: Victim) -> bool:
         pod = victim.pod
         how = {"critical": task.critical} if self._takes_critical else {}
-        refusal = await self._evictor.evict(pod, task.gate, task.message, **how)
+        try:
+            refusal = await self._evictor.evict(pod, task.gate, task.message, **how)
+        except (Exception, SystemExit) as error:  # an evictor of somebody else's: this victim is passed over, and those before it count
+            log.exception("the evictor failed at pod %s", pod.key)
+            refusal = f"the evictor failed: {type(error).__name__}: {error}"
         if refusal is None:
             self._record(task, victim, "Evicted", task.message)
             log.info("%s evicted pod %s: %s", task.gate, pod.key, task.message)

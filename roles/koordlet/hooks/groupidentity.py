@@ -87,6 +87,9 @@ class GroupIdentity(Hook[IdentityRule]):
         off = lsr is None and ls is None and be is None
         return IdentityRule(lsr, ls, be, system, silent=not offered or (off and switch == "0"))
 
+    def only_resets(self, rule: IdentityRule | None) -> bool:
+        return rule is not None and not rule.on and rule.system is None
+
     def switches(self, snapshot: Snapshot, rule: IdentityRule) -> tuple[Write, ...]:
         """Core scheduling and group identity exclude each other."""
         if rule.silent or not rule.on:

@@ -79,6 +79,10 @@ class Hook(ABC, Generic[R]):
         """Kernel switches that must be set before anything else of this hook; one failing keeps the hook from writing."""
         return ()
 
+    def only_resets(self, rule: R | None) -> bool:
+        """Whether what it wants now is no more than to take back what it gave: files that koordlet never changed are left alone then."""
+        return False
+
     def pod(self, pod: PodContext, rule: R | None) -> Answer | None:
         """For a pod as a whole."""
         return None

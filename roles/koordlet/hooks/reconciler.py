@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from koord import seams
 from koord.api.qos import QoSClass
 from roles.koordlet.actuation.executor import Executor, Mode
-from roles.koordlet.actuation.writes import About, Write, in_steps, sequence
+from roles.koordlet.actuation.writes import About, Batch, Write, in_steps, sequence
 from roles.koordlet.hooks.asking import Answers, Asking
 from roles.koordlet.hooks.context import ContainerContext, HostAppContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook
@@ -228,14 +228,27 @@ class Reconciler:
 
     # -- acting --------------------------------------------------------------------------------------------------------------
 
+    def _only_resetting(self) -> frozenset[str]:
+        return frozenset(hook.name for hook in self._asking.hooks if hook.only_resets(self._asking.rule(hook)))
+
+    def _resets(self, batch: Batch) -> Batch:
+        """Of a batch that takes back, what concerns files that koordlet changed, or that were made in a group of which it did."""
+
+        def ours(write: Write) -> bool:
+            above = write.target.split("/")
+            return any(self._executor.changed(write.resource, "/".join(above[:depth])) for depth in range(len(above), 0, -1))
+
+        return Batch(tuple(tuple(filter(ours, level)) for level in batch.levels), batch.stop_on_error)
+
     def _carry_out(self, job: Job, level: str, snapshot: Snapshot, done: Pass) -> None:
         begun = seams.perf_counter()
-        applied = self._executor.apply((job.batch,), rule=job.hook, now=snapshot.time, mode=self._modes(job.hook))
+        batch = self._resets(job.batch) if job.hook in self._only_resetting() else job.batch
+        applied = self._executor.apply((batch,), rule=job.hook, now=snapshot.time, mode=self._modes(job.hook))
         handled = len(applied.written) + len(applied.would) + len(applied.failed) + applied.skipped
         done.written += len(applied.written)
         done.would += len(applied.would)
         done.failed += len(applied.failed)
-        done.absent += sum(1 for _ in job.batch) - handled
+        done.absent += sum(1 for _ in batch) - handled
         if applied.unjournalled:
             done.held_back.add(job.hook)
         for write in applied.written:

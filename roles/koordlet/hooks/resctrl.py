@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
+from koord import seams
 from koord.api.annotations import AnnotationError, parse_resctrl
 from koord.api.annotations_agent import ResctrlConfig, ResctrlResource
 from koord.api.names import ANNOTATION_RESCTRL
@@ -118,6 +119,8 @@ class Resctrl(Hook[CacheRule]):
         super().__init__(options, gate)
         self._told: dict[str, str] = {}
         self._about: dict[str, About] = {}
+        self._unlisted: dict[str, float] = {}
+        """Groups whose pod is not listed, and since when (monotonic)."""
 
     def container(self, container: ContainerContext, rule: CacheRule | None) -> Answer | None:
         """The group's name, for runtimes that put containers into groups themselves."""
@@ -207,11 +210,13 @@ class Resctrl(Hook[CacheRule]):
         base = snapshot.host.root.resctrl_path()
         try:
             with os.scandir(base) as entries:
-                found = [(e.name, e.stat().st_mtime) for e in entries if e.name.startswith(PREFIX) and e.is_dir(follow_symlinks=False)]
+                found = sorted(e.name for e in entries if e.name.startswith(PREFIX) and e.is_dir(follow_symlinks=False))
         except OSError:
             return
-        for name, made in sorted(found):
-            if name not in wanted and snapshot.time - made > GRACE:
+        now = seams.monotonic()  # the age of a directory is by a clock that may be set
+        self._unlisted = {name: self._unlisted.get(name, now) for name in found if name not in wanted}
+        for name, since in self._unlisted.items():
+            if now - since > GRACE:
                 yield self._removal(os.path.join(base, name), name.removeprefix(PREFIX))
 
     def _removal(self, path: str, uid: str) -> Write:

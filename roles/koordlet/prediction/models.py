@@ -32,7 +32,8 @@ def class_key(priority_class: PriorityClass) -> str:
     return f"__node-{priority_class}__"
 
 
-#: A checkpoint without its pod is kept for so long (seconds): the pod list of a node that boots is short.
+#: A checkpoint without its pod goes when the newest one is so much younger (seconds): the pod list of a node that boots is short, and its
+#: clock may be wrong.
 ORPHANED = 86_400.0
 _LARGEST = 1 << 20
 
@@ -168,15 +169,16 @@ class Models:
         return written
 
     def restore(self, pod_uids: set[str], now: float) -> int:
-        """Load checkpoints of current pods and of the fixed keys; the models loaded. A checkpoint whose pod is not there goes when it is a
-        day old; files that are none of ours stay."""
+        """Load checkpoints of current pods and of the fixed keys; the models loaded. A checkpoint whose pod is not there goes when others
+        were written for a day since; files that are none of ours stay."""
         if not self.options.directory:
             return 0
         try:
             names = os.listdir(self.options.directory)
         except OSError:
             return 0
-        loaded = 0
+        loaded, newest = 0, float("-inf")
+        orphans: list[tuple[str, float]] = []
         for name in names:
             path = self._path(name)
             try:
@@ -188,10 +190,17 @@ class Models:
                     log.warning("prediction checkpoint %s is dropped: %s", path, error)
                     _remove(path)
                 continue
-            if own and (name in FIXED_KEYS or name in pod_uids):
+            if not own:
+                continue
+            written = model.updated if model.sampled is None else model.sampled
+            newest = max(newest, written)
+            if name in FIXED_KEYS or name in pod_uids:
                 self.models[name] = model
                 loaded += 1
-            elif own and now - model.updated > ORPHANED:
+            else:
+                orphans.append((path, written))
+        for path, written in orphans:
+            if newest - written > ORPHANED:
                 _remove(path)
         return loaded
 

@@ -19,6 +19,8 @@ CAUTION, EXPERIENCE = 4.0, 360
 APART = 10.0
 #: After so long (seconds) a past value counts half: a burst an hour is remembered over a quiet day.
 HALF_LIFE = 12 * 3600.0
+#: Time in which nobody looked ages them by no more than this (seconds): the agent was away, or the clock was set meanwhile.
+LONGEST_GAP = 3600.0
 #: Buckets of values: the first one reaches to LEAST, every next one to GROWTH times as much.
 LEAST, GROWTH, BUCKETS = 0.01, 1.1, 128
 _LOG_GROWTH = math.log(GROWTH)
@@ -56,7 +58,7 @@ class Baseline:
 
     def learned(self, value: float, now: float) -> Baseline:
         """With one more value. The first ones weigh alike, later ones by their age."""
-        kept = 0.5 ** (max(now - self.at, 0.0) / HALF_LIFE) if self.count else 0.0
+        kept = 0.5 ** (min(max(now - self.at, 0.0), LONGEST_GAP) / HALF_LIFE) if self.count else 0.0
         weight = max(1.0 - kept, 1.0 / (self.count + 1)) if self.count else 1.0
         away = value - self.mean
         variance = (1.0 - weight) * (self.variance + weight * away * away)

@@ -36,6 +36,11 @@ LOOK_BACK, LEAST_POINTS, LEAST_CORRELATION = 300.0, 16, 0.6
 TRIAL, REST, HELPED = 20.0, 300.0, 0.75
 #: How long what is usual for a workload is known without a pod of it here (seconds), and of how many at most.
 KEPT, MOST_KEPT = 86_400.0, 512
+#: Where samples come more often than every ten seconds, each signal has a second, slower look at the means of ten seconds: single seconds
+#: scatter so much that only large rises stand out. What its baseline is called beside the signal's.
+SLOWER = " (10 s)"
+#: Times closer than this (seconds) are of the same sample.
+SAME = 0.1
 #: Chance of blaming an innocent pod, of all that are compared.
 FALSE_BLAME = 0.05
 #: Kind of a series and what selects it beside the pod.
@@ -314,19 +319,45 @@ class _Findings:
         self._findings: dict[str, list[dict[str, Any]]] = {}
 
     def look(self, pod: PodState, signal: Signal) -> None:
-        key = (pod.uid, signal.name)
-        before = self.state.watched.get(key)
-        if before is None:
-            siblings = self.state.workloads.get((workload_of(pod), signal.name))
-            before = Watched() if siblings is None else Watched(siblings, young=WARM_UP)
+        names = (signal.name, signal.name + SLOWER) if self.strategy.interval < APART else (signal.name,)
+        befores = [self._before(pod, name) for name in names]
         series = points(self.snapshot.metrics, signal, pod, 3 * max(self.strategy.interval, 20.0))
-        if not series.values:
-            if before.baseline.count:
-                self.watched[key] = before
-            return
-        newest = max(range(len(series.times)), key=lambda i: series.times[i])
-        at, value = series.times[newest] / 1000, series.values[newest]
-        after = before.taken(value, at, signal.floor) if at > before.baseline.at else before
+        newest = max(range(len(series.times)), key=lambda i: series.times[i], default=-1)
+        called = [before.since > 0 for before in befores]
+        for name, before in zip(names, befores, strict=True):
+            key = (pod.uid, name)
+            # who has called it out looks on alone until it is over
+            if newest < 0 or (any(called) and not before.since):
+                if before.baseline.count:
+                    self.watched[key] = before
+                continue
+            # by the strategies' clock, which nobody sets
+            at, value = self.now - (self.snapshot.time - series.times[newest] / 1000), series.values[newest]
+            if name != signal.name:
+                if at < before.baseline.at + APART - SAME:
+                    self._kept(key, pod, signal, before)
+                    continue
+                last = [v for t, v in zip(series.times, series.values, strict=True) if t > series.times[newest] - APART * 1000]
+                value = sum(last) / len(last)
+            self._seen(key, pod, signal, value, at, before)
+            called.append(self.watched[key].since > 0)
+
+    def _before(self, pod: PodState, name: str) -> Watched:
+        before = self.state.watched.get((pod.uid, name))
+        if before is not None:
+            return before
+        siblings = self.state.workloads.get((workload_of(pod), name))
+        # what is older than this process may be of a clock that was ahead
+        return Watched() if siblings is None else Watched(replace(siblings, at=min(siblings.at, self.now)), young=WARM_UP)
+
+    def _kept(self, key: Key, pod: PodState, signal: Signal, watched: Watched) -> None:
+        """Nothing new: what was found stays."""
+        self.watched[key] = watched
+        if watched.since:
+            self._show(pod, signal, max(watched.level, watched.limit), watched)
+
+    def _seen(self, key: Key, pod: PodState, signal: Signal, value: float, at: float, before: Watched) -> None:
+        after = before.taken(value, at, signal.floor) if at > before.baseline.at + SAME else before
         if not after.since and after.high >= IN_A_ROW:
             after = self._called_out(pod, signal, value, after)
         elif after.since and after.low >= IN_A_ROW:

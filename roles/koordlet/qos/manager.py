@@ -14,6 +14,7 @@ from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.executor import Applied, Executor, Mode
 from roles.koordlet.qos.outcome import Notice, Outcome, Strategy
 from roles.koordlet.qos.outcome_check import check_outcome
+from roles.koordlet.states.steady import SteadyClock
 
 if TYPE_CHECKING:
     from koord.decisions.recorder import Recorder
@@ -28,10 +29,6 @@ Findings = Mapping[str, Mapping[str, Any]]
 
 #: Running a strategy this much early saves a wake-up of its own (seconds).
 _EARLY = 0.05
-
-
-#: A wall clock that is so far (seconds) from where it should be was set.
-_LEAP = 1.0
 
 
 class Evicting(Protocol):
@@ -77,8 +74,7 @@ class QOSManager:
         self._metrics = metrics
         self._notify = notify
         self._publish = publish
-        self._offset: float | None = None
-        self._now = float("-inf")
+        self._steady = SteadyClock()
         self._running = {
             s.name: _Running(s.name, bool(s.urgent), s, s.initial(), modes(s.name)) for s in strategies if s.enabled and s.interval > 0
         }
@@ -118,7 +114,7 @@ class QOSManager:
         """Run what is due at this moment. Without a NodeSLO, a Node or a pod list nothing is decided."""
         if snapshot.slo is None or not snapshot.pods_synced:
             return
-        now = self._steady(snapshot.time, mono)
+        now = self._steady.time(snapshot.time, mono)
         for running in self._running.values():
             if running.due <= mono + _EARLY:
                 self._run(running, snapshot, now, mono)
@@ -129,15 +125,7 @@ class QOSManager:
         if running is None or snapshot.slo is None or not snapshot.pods_synced:
             return
         if running.urgent or running.due <= mono + _EARLY:
-            self._run(running, snapshot, self._steady(snapshot.time, mono), mono)
-
-    def _steady(self, wall: float, mono: float) -> float:
-        """Time for strategies (seconds): the wall clock as long as it keeps step with the monotonic one, and no leap of it."""
-        offset = wall - mono
-        if self._offset is None or abs(offset - self._offset) < _LEAP:
-            self._offset = offset
-        self._now = max(self._now, mono + self._offset)
-        return self._now
+            self._run(running, snapshot, self._steady.time(snapshot.time, mono), mono)
 
     # -- a strategy ----------------------------------------------------------------------------------------------------------
 

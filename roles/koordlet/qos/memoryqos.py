@@ -11,6 +11,7 @@ from koord.api.objects import Node
 from koord.api.quantity import QuantityError, parse_value
 from roles.koordlet.actuation.writes import NODE, About, Batch, Merge, Write
 from roles.koordlet.host.cgroup import BESTEFFORT, BURSTABLE, KUBE_QOS
+from roles.koordlet.host.cgroup_files import MAX_INT64
 from roles.koordlet.qos import memoryqos_config as config
 from roles.koordlet.qos.outcome import Outcome, Strategy
 from roles.koordlet.states.model import PodState, Snapshot
@@ -19,6 +20,11 @@ from roles.koordlet.states.slo import SLO, MemoryQOS
 #: Decided anew at least this often (seconds), and at once when a pod, the node or the NodeSLO changes.
 REFRESH = 10.0
 _MERGED = frozenset({"memory.min", "memory.low", "memory.high"})
+#: What files hold of which nothing is asked.
+_NEUTRAL = {
+    "memory.min": 0, "memory.low": 0, "memory.high": MAX_INT64, "memory.wmark_ratio": 0, "memory.wmark_scale_factor": 50,
+    "memory.wmark_min_adj": 0, "memory.priority": 0, "memory.use_priority_oom": 0, "memory.oom.group": 0,
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -47,6 +53,8 @@ class _Sums:
 
     least: int = 0
     low: int = 0
+    asked: bool = False
+    """Whether anything was asked for any of them."""
 
 
 @dataclass(slots=True)
@@ -67,8 +75,15 @@ def _write(resource: str, directory: str, value: int, about: About) -> Write:
     return Write(resource, directory, str(value), merge=merge, about=about)
 
 
-def _writes(directory: str, values: Iterable[tuple[str, int | None]], about: About = NODE) -> list[Write]:
-    return [_write(resource, directory, value, about) for resource, value in values if value is not None]
+def _writes(
+    snapshot: Snapshot, directory: str, values: Iterable[tuple[str, int | None]], about: About = NODE, *, asked: bool = False
+) -> list[Write]:
+    """Unless ``asked`` for, a neutral value only takes back what was written: others protect memory as well, the kubelet for one."""
+    return [
+        _write(resource, directory, value, about)
+        for resource, value in values
+        if value is not None and (asked or value != _NEUTRAL.get(resource) or snapshot.changed(resource, directory))
+    ]
 
 
 def _oom(body: MemoryQOS) -> list[tuple[str, int | None]]:
@@ -127,7 +142,8 @@ class MemoryQoS(Strategy[MemoryState]):
         return Outcome(MemoryState(snapshot.pods, snapshot.node, slo, now), batches=(levels.batch(),))
 
     def _pod(self, snapshot: Snapshot, slo: SLO, pod: PodState, allocatable: int, tier: _Sums, levels: _Levels) -> None:
-        body = config.effective(slo.qos, pod)
+        body, asked = config.effective(slo.qos, pod), config.asked(slo.qos, pod)
+        tier.asked = tier.asked or asked
         request = config.pod_request(pod)
         least, low = config.protection(request, body)
         tier.least += least or 0
@@ -138,7 +154,7 @@ class MemoryQoS(Strategy[MemoryState]):
         if snapshot.host.cgroups.v2:
             cache = config.page_cache(config.pod_limit(pod), body)
             values += [(f"memory.pagecache_limit.{name}", value) for name, value in cache.items()]
-        levels.pods += _writes(pod.cgroup_dir, values, about)
+        levels.pods += _writes(snapshot, pod.cgroup_dir, values, about, asked=asked)
         for container in pod.containers:
             if not container.cgroup_dir:
                 continue
@@ -146,18 +162,21 @@ class MemoryQoS(Strategy[MemoryState]):
             least, low = config.protection(request, body)
             throttle = config.high(request, config.container_limit(pod, container, allocatable), body, least)
             levels.containers += _writes(
+                snapshot,
                 container.cgroup_dir,
                 [("memory.min", least), ("memory.low", low), ("memory.high", throttle), *_watermarks(body), *_oom(body)],
                 About("pod", pod.namespace, pod.name, container.name, pod.uid),
+                asked=asked,
             )
 
     def _tiers(self, snapshot: Snapshot, slo: SLO, sums: dict[str, _Sums], levels: _Levels) -> None:
         cgroups, qos = snapshot.host.cgroups, slo.qos
-        total = _Sums(sum(s.least for s in sums.values()), sum(s.low for s in sums.values()))
+        total = _Sums(sum(s.least for s in sums.values()), sum(s.low for s in sums.values()), any(s.asked for s in sums.values()))
         rows = (
             (levels.root, cgroups.kubepods, total, qos.lsr.memory),
             (levels.tiers, cgroups.qos_dir(BURSTABLE), sums[BURSTABLE], qos.ls.memory),
             (levels.tiers, cgroups.qos_dir(BESTEFFORT), sums[BESTEFFORT], qos.be.memory),
         )
         for level, directory, tier, body in rows:
-            level += _writes(directory, [("memory.min", tier.least), ("memory.low", tier.low), *_oom(body)])
+            values = [("memory.min", tier.least), ("memory.low", tier.low), *_oom(body)]
+            level += _writes(snapshot, directory, values, asked=tier.asked or body.enable)

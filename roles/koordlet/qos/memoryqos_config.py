@@ -37,6 +37,15 @@ def node_body(strategy: ResourceQOSStrategy, qos: QoSClass) -> MemoryQOS:
     return NONE if key is None else getattr(strategy, _BODY[key]).memory
 
 
+def asked(strategy: ResourceQOSStrategy, pod: PodState) -> bool:
+    """Whether the node's configuration or the pod's annotation has anything to say of its memory."""
+    try:
+        own = parse_memory_qos(pod.annotations)
+    except AnnotationError:
+        own = None
+    return node_body(strategy, pod.qos).enable or (own is not None and own.get("policy", "") in POLICIES)
+
+
 def effective(strategy: ResourceQOSStrategy, pod: PodState) -> MemoryQOS:
     """The body for a pod: its class's, or what its annotation starts from, with the annotation's own fields on top.
 

@@ -5,16 +5,15 @@ At the least quota a sandbox alone would take minutes, and a plain BestEffort po
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
-from koord.api.times import TimeError, parse_time
 from roles.koordlet.actuation.writes import About, Batch, Hold, Write, sequence
 from roles.koordlet.host.cgroup import BESTEFFORT
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.states.model import HostState, PodState, Snapshot
 
 MIN_QUOTA_US = 2000
-#: While a best-effort pod starts, and for how long after its creation that is believed (seconds): an image may never come.
+#: While a best-effort pod starts, and for how long after it came that is believed (seconds): an image may never come.
 STARTING_QUOTA_US, STARTING_FOR = 50_000, 120.0
 #: The weight of such a pod (shares): that of a pod that requests a core.
 STARTING_SHARES = 1024
@@ -26,17 +25,15 @@ def starting_quota(capacity_milli: int, pods: int = 1) -> int:
     return max(min(STARTING_QUOTA_US * pods, capacity_milli * 100 // 20), MIN_QUOTA_US)
 
 
-def starting(snapshot: Snapshot) -> list[PodState]:
-    """Pods of the tier that have just come and run nothing yet."""
-    return [p for p in snapshot.pods if p.kube_qos == BESTEFFORT and p.phase == "Pending" and _age(p, snapshot.time) < STARTING_FOR]
+def pending(snapshot: Snapshot, before: Mapping[str, float], now: float) -> dict[str, float]:
+    """Pods of the tier that run nothing yet, by uid, with the time at which each was first seen: whoever set their creation has another
+    clock than this machine."""
+    return {p.uid: before.get(p.uid, now) for p in snapshot.pods if p.kube_qos == BESTEFFORT and p.phase == "Pending"}
 
 
-def _age(pod: PodState, now: float) -> float:
-    """Seconds since a pod's creation; 0 where that is not known."""
-    try:
-        return max(now - parse_time(pod.pod.metadata.creation_timestamp or ""), 0.0)
-    except (TimeError, TypeError):
-        return 0.0
+def starting(snapshot: Snapshot, came: Mapping[str, float], now: float) -> list[PodState]:
+    """Pods of the tier that have just come and run nothing yet; ``came`` is what :func:`pending` says."""
+    return [p for p in snapshot.pods if p.uid in came and now - came[p.uid] < STARTING_FOR]
 
 
 def lifts(host: HostState, pods: Sequence[PodState], before: Iterable[str]) -> tuple[tuple[Batch, ...], tuple[str, ...]]:

@@ -7,10 +7,10 @@ force, what was taken is given back.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
-from koord.accounting.cpuset import CPUSet
+from koord.accounting.cpuset import EMPTY, CPUSet
 from koord.api.annotations import AnnotationError, parse_kubelet_cpu_manager_policy, parse_resource_status
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import Batch, Merge, Write, sequence
@@ -20,7 +20,7 @@ from roles.koordlet.qos import view
 from roles.koordlet.qos.allowance import Allowance, allowance
 from roles.koordlet.qos.outcome import Notice, Outcome, Sample, Strategy
 from roles.koordlet.qos.picker import divide, pools
-from roles.koordlet.qos.starting import MIN_QUOTA_US, lifts, starting, starting_quota
+from roles.koordlet.qos.starting import MIN_QUOTA_US, lifts, pending, starting, starting_quota
 from roles.koordlet.states.model import Snapshot, TopologyState
 from roles.koordlet.states.slo import SLO
 
@@ -46,6 +46,8 @@ class SuppressState:
     """When a CPU was last taken from the tier."""
     lifted: tuple[str, ...] = ()
     """Directories of pods that start and have more weight meanwhile."""
+    came: dict[str, float] = field(default_factory=dict)
+    """Pods that run nothing yet, by uid, and when they were first seen."""
     told: str = ""
     """Verdict and target of the last record, so that only changes are recorded."""
 
@@ -91,16 +93,17 @@ class BECPUSuppress(Strategy[SuppressState]):
         return SuppressState()
 
     def decide(self, snapshot: Snapshot, slo: SLO, state: SuppressState, now: float) -> Outcome[SuppressState]:
+        state = replace(state, came=pending(snapshot, state.came, now))
         outcome = self._decide(snapshot, slo, state, now)
         squeezed = slo.threshold.enable and slo.threshold.cpu_suppress_policy == CFS_QUOTA and not self.gate("BECPUManager")
-        batches, lifted = lifts(snapshot.host, starting(snapshot) if squeezed else (), state.lifted)
+        batches, lifted = lifts(snapshot.host, starting(snapshot, state.came, now) if squeezed else (), state.lifted)
         return replace(outcome, batches=outcome.batches + batches, state=replace(outcome.state, lifted=lifted))
 
     def _decide(self, snapshot: Snapshot, slo: SLO, state: SuppressState, now: float) -> Outcome[SuppressState]:
         if self.gate("BECPUManager"):
             return self._released(snapshot, state, now, "the BE CPU manager places BE pods", manager=True)
         if not slo.threshold.enable:
-            return self._released(snapshot, state, now, "resourceUsedThresholdWithBE.enable is false")
+            return self._released(snapshot, state, now, "resourceUsedThresholdWithBE.enable is false", used=False)
         if not snapshot.pods:
             return Outcome(state)
         if slo.threshold.cpu_suppress_threshold_percent >= WHOLE_NODE and _yields(snapshot):
@@ -113,7 +116,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         samples = (Sample("be_suppress_ls_used", (allow.non_be_pods + allow.non_be_host_apps) / 1000),)
         if slo.threshold.cpu_suppress_policy == CFS_QUOTA:
             outcome = self._by_quota(snapshot, allow, replace(state, quota_free=False), now)
-            recovered = self._free_cpuset(snapshot)
+            recovered = self._free_cpuset(snapshot, used=True)
             return replace(outcome, batches=outcome.batches + recovered, samples=samples + outcome.samples)
         outcome = self._by_cpuset(snapshot, allow, state, now)
         quota, free = self._free_quota(snapshot, state)
@@ -129,7 +132,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         if current is None:
             return Outcome(state)
         cores = -(-allow.capacity // 1000)
-        new = starting(snapshot)
+        new = starting(snapshot, state.came, now)
         least = starting_quota(allow.capacity, len(new)) if new else MIN_QUOTA_US
         quota = max(allow.milli * 100, least)
         # unless it is the least there is
@@ -175,11 +178,14 @@ class BECPUSuppress(Strategy[SuppressState]):
             if (own := view.cpu_quota(host, child)) is not None and own > quota
         ]
 
-    def _free_quota(self, snapshot: Snapshot, state: SuppressState) -> tuple[tuple[Batch, ...], bool]:
-        """No limit, until it is seen to have taken effect; after that the quota is somebody else's again."""
+    def _free_quota(self, snapshot: Snapshot, state: SuppressState, *, used: bool = True) -> tuple[tuple[Batch, ...], bool]:
+        """No limit, until it is seen to have taken effect; after that the quota is somebody else's again. While nothing is ``used`` a quota
+        that koordlet never set is so from the start."""
         if state.quota_free:
             return (), True
         directory = snapshot.host.cgroups.qos_dir(BESTEFFORT)
+        if not used and not snapshot.changed("cpu.cfs_quota_us", directory):
+            return (), False
         if view.cpu_quota(snapshot.host, directory) in (-1, None):
             return (), view.cpu_quota(snapshot.host, directory) is not None
         return (sequence(Write("cpu.cfs_quota_us", directory, "-1", cached=False, reason=REASON)),), False
@@ -227,12 +233,23 @@ class BECPUSuppress(Strategy[SuppressState]):
             notices=notices if told != state.told else (),
         )
 
-    def _free_cpuset(self, snapshot: Snapshot) -> tuple[Batch, ...]:
-        """The whole set of the tier for the level, its pods and their containers."""
+    def _free_cpuset(self, snapshot: Snapshot, *, used: bool) -> tuple[Batch, ...]:
+        """The whole set of the tier for the level, its pods and their containers. While nothing is ``used``, only where that takes
+        something back: CPUs that were taken from them, or those that others have for themselves by now. What else narrows a group is
+        not koordlet's."""
         if snapshot.topology is None or snapshot.nrt is None:
             return ()
-        full = pools(snapshot.pods, snapshot.nrt, snapshot.cpus).full(snapshot.topology)
+        held = pools(snapshot.pods, snapshot.nrt, snapshot.cpus)
+        full = held.full(snapshot.topology)
         levels = view.tree(snapshot.host, "cpuset", snapshot.host.cgroups.qos_dir(BESTEFFORT), 2)
+        # the kubelet itself keeps containers off the CPUs that it gave away, and their parents as they are
+        barred = (held.lse | held.reserved | held.system) - snapshot.cpus.pinned_to_others("")
+
+        def concerns(directory: str) -> bool:
+            return snapshot.changed("cpuset.cpus", directory) or bool((view.cpuset(snapshot.host, directory) or EMPTY) & barred)
+
+        if not used and not any(concerns(directory) for level in levels for directory in level):
+            return ()
         return (cpuset_batch(levels, [full, full, full], cached=True),) if full else ()
 
     def _free_cpuset_unplaced(self, snapshot: Snapshot) -> tuple[Batch, ...]:
@@ -249,9 +266,11 @@ class BECPUSuppress(Strategy[SuppressState]):
 
     # -- off -----------------------------------------------------------------------------------------------------------------
 
-    def _released(self, snapshot: Snapshot, state: SuppressState, now: float, why: str, *, manager: bool = False) -> Outcome[SuppressState]:
-        quota, free = self._free_quota(snapshot, state)
-        cpusets = self._free_cpuset_unplaced(snapshot) if manager else self._free_cpuset(snapshot)
+    def _released(
+        self, snapshot: Snapshot, state: SuppressState, now: float, why: str, *, used: bool = True, manager: bool = False
+    ) -> Outcome[SuppressState]:
+        quota, free = self._free_quota(snapshot, state, used=used)
+        cpusets = self._free_cpuset_unplaced(snapshot) if manager else self._free_cpuset(snapshot, used=used)
         told, records = self._record(snapshot, state, now, "Unrestricted", why, None, {})
         return Outcome(
             replace(state, quota_free=free, told=told),

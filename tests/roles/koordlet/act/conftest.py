@@ -239,6 +239,11 @@ def world(machine: Machine) -> World:
     return World(machine)
 
 
+@pytest.fixture(scope="session")
+def make_world() -> Callable[[Machine], World]:
+    return World
+
+
 @pytest.fixture
 def world_v2(machine_v2: Machine) -> World:
     return World(machine_v2)

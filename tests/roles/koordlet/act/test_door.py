@@ -10,7 +10,7 @@ import pytest
 
 from koord.api.kinds import EVENTS, NODES, NODESLOS, PODDISRUPTIONBUDGETS
 from roles.koordlet.app import restore as restore_command
-from tests.support.koordlet import BE_TIER, GI, Cluster, agent, run, until
+from tests.support.koordlet import BE_TIER, GI, OFF, Cluster, agent, run, until
 
 
 @pytest.mark.feature("KA-SLO-01")
@@ -289,3 +289,69 @@ def test_the_be_cpu_manager_mode_gives_the_tier_back_but_keeps_placed_containers
             assert c.read("cpu", BE_TIER, "cpu.cfs_quota_us") == "-1"
 
     run(tmp_path, story)
+
+
+#: Values that nobody would guess: somebody else's will, that is.
+ODD = {
+    "cpu": {"cpu.bvt_warp_ns": "1", "cpu.idle": "0", "cpu.cfs_burst_us": "7000", "cpu.shares": "77"},
+    "memory": {
+        "memory.min": "40960", "memory.low": "8192", "memory.high": "9999360", "memory.wmark_ratio": "50", "memory.wmark_min_adj": "7",
+        "memory.priority": "3", "memory.use_priority_oom": "1", "memory.oom.group": "1",
+    },
+    "cpuset": {"cpuset.cpus": "0-11"},
+    "blkio": {"blkio.cost.weight": "77"},
+}  # fmt: skip
+SWITCHES = {
+    "proc/sys/vm/min_free_kbytes": "12345", "proc/sys/vm/watermark_scale_factor": "33", "proc/sys/kernel/sched_group_identity_enabled": "1",
+    "proc/sys/kernel/sched_core": "1", "sys/kernel/mm/memcg_reaper/reap_background": "1",
+    "sys/kernel/mm/kidled/scan_period_in_seconds": "0",
+}  # fmt: skip
+
+
+@pytest.mark.feature("KA-EXE-01")
+@pytest.mark.parametrize("v2", [False, True])
+def test_where_nothing_is_asked_for_nothing_is_changed(tmp_path, v2) -> None:
+    """Whatever values it finds, with all strategies and hooks that need a configuration on."""
+
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        cpu = {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "2", "memory": "1Gi"}}
+        pods = [
+            await c.pod(name, qos=qos, kube_qos=kube_qos, resources=resources, quota=quota)
+            for name, qos, kube_qos, resources, quota in (
+                ("unlimited", "LS", "Burstable", cpu, -1),
+                ("short", "", "Burstable", cpu, 20_000),
+                ("resized", "LS", "Burstable", cpu, 123_456),
+                ("batch", "BE", "BestEffort", None, -1),
+                ("plain", "", "BestEffort", None, 5000),
+            )
+        ]
+        for directory in ("kubepods.slice", BE_TIER, "kubepods.slice/kubepods-burstable.slice", *(d for pod in pods for d in c.dirs(pod))):
+            if v2:
+                c.directory(directory)
+            for controller, files in ODD.items():
+                for name, text in files.items():
+                    if controller != "cpuset" or "besteffort" in directory:  # where services run is what the published pools say
+                        c.cgroup(controller, directory, name, text)
+        for path, text in SWITCHES.items():
+            c.file(path, text)
+        c.use.update({"node": 9.0, "unlimited": 2.0, "batch": 3.0, "unlimited.throttled": 0.5})
+        before = {**c.values(), **{path: (c.base / path).read_text() for path in SWITCHES}}
+        gates = ("CgroupReconcile", "BlkIOReconcile", "SystemConfig", "CoreSched", "CPUNormalization", "BEMemoryEvict", "BECPUEvict")
+        async with agent(c, *OFF, *gates, runtime_hooks_reconcile_interval=0.2) as app:
+            told = app.recorder.ring
+            await until(lambda: any(r.verdict == "Unrestricted" for r in told.find("Node")), "a decision of the strategies", 30)
+            passes: list[int] = []
+            once = app.acting.hooks.once
+
+            async def counted() -> Any:
+                passes.append(1)
+                return await once()
+
+            app.acting.hooks.once = counted
+            await until(lambda: len(passes) > 3, "hooks that were asked", 30)
+            registration = str(c.base / "etc")
+            assert [entry.path for entry in app.acting.journal if not entry.path.startswith(registration)] == []
+        assert {**c.values(), **{path: (c.base / path).read_text() for path in SWITCHES}} == before
+
+    run(tmp_path, story, v2=v2)

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from koord.api.kinds import NODEMETRICS
+from koord.config.gates import KOORDLET
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.writes import Write, sequence
 from roles.koordlet.host.root import HostRoot
@@ -55,8 +56,11 @@ def test_it_reports_and_decides_and_touches_nothing(tmp_path) -> None:
         await c.pod("be", qos="BE", kube_qos="BestEffort", memory=9 * GI, **{"koordinator.sh/eviction-enabled": "true"})
         c.use.update({"node": 9.0, "be": 8.0})
         c.counters()
+        c.file("sys/kernel/mm/kidled/scan_period_in_seconds", "0")
+        c.file("sys/kernel/mm/kidled/use_hierarchy", "0")
+        c.file("sys/fs/resctrl/schemata", "L3:0=fff\nMB:0=100\n")
         before = tree(c.base)
-        gates = ("BECPUSuppress", "BEMemoryEvict", "GroupIdentity", "BatchResource", "PodResourcesProxy", "AuditEvents")
+        gates = tuple(sorted(set(KOORDLET) - {"BECPUManager"}))  # which would place the tier's pods instead
         async with agent(c, *gates, observe_only=True, audit_log_dir=str(c.base / "audit")) as app:
             wanted = {("BECPUSuppress", "WouldSuppress"), ("BEMemoryEvict", "WouldEvict")}
             records = app.recorder.ring

@@ -79,6 +79,12 @@ class TestValues:
         node.run()
         assert [bvt(node, d) for d in (made, *node.qos.values())] == ["0"] * 4
 
+    def test_what_others_set_stays_while_it_is_off(self, node) -> None:
+        made = pod(node, "ls", "1", qos="LS")
+        other = pod(node, "be", "-1", qos="BE", kube_qos="BestEffort")
+        node.run()
+        assert (bvt(node, made), bvt(node, other)) == ("1", "-1")
+
 
 @pytest.mark.feature("KA-HK-01")
 class TestSwitches:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from koord.api.qos import QoSClass
+from roles.koordlet.hooks import resctrl
 from roles.koordlet.hooks.asking import Answers
 from roles.koordlet.hooks.context import PodContext, Stage
 
@@ -140,7 +141,9 @@ def test_on_amd(hooked) -> None:
 
 
 @pytest.mark.feature("KA-RDT-02")
-def test_a_changed_annotation_is_written_and_a_pod_that_went_leaves_nothing(groups) -> None:
+def test_a_changed_annotation_is_written_and_a_pod_that_went_leaves_nothing(groups, monkeypatch) -> None:
+    clock = [1000.0]
+    monkeypatch.setattr(resctrl.seams, "monotonic", lambda: clock[0])
     pod = groups.pod("p", BOTH)
     path = groups.filled(pod)
     groups.node.run()
@@ -153,10 +156,12 @@ def test_a_changed_annotation_is_written_and_a_pod_that_went_leaves_nothing(grou
     stranger = groups.base / "other"
     stranger.mkdir()
     groups.node.world.pods.remove(changed)
-    os.utime(path, (groups.node.world.now - 5,) * 2)
+    groups.node.run()
+    clock[0] += 5
+    groups.node.world.now += 14 * 86400.0
     groups.node.run()
     assert path.exists(), "it may be the group of a pod that is about to be listed"
-    os.utime(path, (groups.node.world.now - 20,) * 2)
+    clock[0] += 6
     groups.node.run()
     assert not path.exists()
     assert stranger.exists()

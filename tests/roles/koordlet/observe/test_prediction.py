@@ -12,8 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.priority import PriorityClass
+from roles.koordlet.prediction import loop as prediction_loop
 from roles.koordlet.prediction.models import FIXED_KEYS, NODE_KEY, SYSTEM_KEY, Models, PredictionOptions, class_key
 from roles.koordlet.prediction.peak import Amount, Outcome, UnknownModelError, combine
+from roles.koordlet.store import kinds
+from roles.koordlet.store.store import MetricStore
 
 MIB, GIB = 1 << 20, 1 << 30
 T0 = 1_700_000_000.0
@@ -81,10 +84,14 @@ class TestCheckpoints:
         (tmp_path / f"{NODE_KEY}.tmp").write_text("half")
         for name in ("passwd", "notes.tmp"):
             (tmp_path / name).write_text("precious")
-        assert models(tmp_path).restore({"u-1", "u-2"}, T0 + 86_000) == 0
+        assert models(tmp_path).restore({"u-1", "u-2"}, T0 + 14 * 86_400) == 0, "whatever the clock of a node that boots says"
         assert {p.name for p in tmp_path.iterdir()} == {"gone", "passwd", "notes.tmp"}, "the pod list of a node that boots is short"
-        assert models(tmp_path).restore({"u-1", "u-2"}, T0 + 86_401) == 0
-        assert {p.name for p in tmp_path.iterdir()} == {"passwd", "notes.tmp"}, "what is not koordlet's stays"
+        for later, left in ((86_000, {"gone"}), (86_401, set())):
+            m = models(tmp_path)
+            m.update(NODE_KEY, 1.0, GIB, T0 + later)
+            m.checkpoint(T0 + later)
+            assert models(tmp_path).restore({"u-1", "u-2"}, T0 + later) == 1
+            assert {p.name for p in tmp_path.iterdir()} == {*left, NODE_KEY, "passwd", "notes.tmp"}, "what is not koordlet's stays"
 
     @pytest.mark.parametrize("leap", [14 * 86400.0, -14 * 86400.0])
     def test_a_clock_that_leaps_leaves_the_models_as_they_are(self, tmp_path, leap) -> None:
@@ -107,6 +114,34 @@ class TestCheckpoints:
             now += 60
             again.update("x", 4.0, GIB, now)
         assert 3900 < again.predict("x").cpu_p95 < 8500, "it follows what comes after"
+
+    def test_a_clock_that_is_set_makes_no_model_old(self, tmp_path, monkeypatch) -> None:
+        """No sample is of the last interval then, so that nothing is trained before the next look at what is old."""
+        monkeypatch.setattr(prediction_loop, "HOUSEKEEPING", 0.02)
+        m = models(tmp_path, training_interval=0.01, checkpoint_interval=0.0)
+        looks, expire = [], Models.expire
+        monkeypatch.setattr(Models, "expire", lambda self, now: looks.append(now) or expire(self, now))
+        wall = [T0]
+        monkeypatch.setattr(prediction_loop.seams, "now", lambda: wall[0])
+        store = MetricStore()
+        store.append(T0, [(kinds.NODE_CPU, (), 4.0), (kinds.NODE_MEMORY, (), GIB)])
+
+        async def story() -> None:
+            stopping, ready = asyncio.Event(), asyncio.Event()
+            ready.set()
+            running = asyncio.create_task(prediction_loop.PredictionLoop(m, store, tuple).run(stopping, ready))
+            while NODE_KEY not in m.models or not looks:
+                await asyncio.sleep(0.005)
+            wall[0] += 14 * 86400.0
+            seen = len(looks)
+            while len(looks) < seen + 3:
+                await asyncio.sleep(0.005)
+            stopping.set()
+            await running
+
+        asyncio.run(story())
+        assert NODE_KEY in m.models
+        assert (tmp_path / NODE_KEY).exists()
 
     def test_bounded_oldest_first_and_expired(self, tmp_path) -> None:
         m = models(tmp_path, checkpoints_per_step=2, checkpoint_interval=600.0)

@@ -90,6 +90,26 @@ class TestNumaNodes:
         assert a.store.keys(kinds.NODE_NUMA_MEMORY) == []
 
 
+@pytest.mark.feature("KLO-LIFE-01")
+@pytest.mark.parametrize("kind", [RuntimeError, KeyError, OSError, MemoryError])
+def test_whatever_a_collector_raises_the_others_go_on(agent, monkeypatch, kind) -> None:
+    a = agent()
+    collectors = {collector.name: collector for collector in a.loop._collectors}
+
+    def fails(at) -> None:
+        raise kind("mine")
+
+    monkeypatch.setattr(collectors["pods"], "collect", fails)
+    for _ in range(3):
+        a.tick()
+    assert a.context.metrics.sensing_errors.get("pods") == 3
+    assert a.view.last(kinds.NODE_CPU) is not None
+    assert not collectors["pods"].started
+    monkeypatch.undo()
+    a.tick()
+    assert collectors["pods"].started
+
+
 @pytest.mark.feature("KLO-COL-03")
 @pytest.mark.feature("KLO-COL-04")
 def test_of_a_pod_that_sleeps_only_the_cpu_time_is_read(agent, make_pod, monkeypatch) -> None:

@@ -216,6 +216,18 @@ def test_silence_stops_containers_only_beyond_the_second_threshold(world, silenc
         assert "below the critical threshold" in told[0][1]
 
 
+def test_an_evictor_that_raises_costs_its_victim_only(world):
+    class Raises(Stub):
+        async def evict(self, pod, gate, why):
+            if pod.name == "a":
+                raise KeyError(pod.name)
+            return await super().evict(pod, gate, why)
+
+    stub = Raises()
+    fresh, _ = run(world, stub, task(world, b=60, a=60, c=60))
+    assert (fresh, stub.asked) == (2, ["b", "c"])
+
+
 def test_an_evictor_of_an_extension_need_not_know_what_is_critical(world):
     stub = Stub()
     assert run(world, stub, replace(task(world, a=100), critical=True))[0] == 1

@@ -21,7 +21,7 @@ from roles.koordlet.actuation.executor import Mode
 from roles.koordlet.options import Options
 from roles.koordlet.qos import carryover, interference
 from roles.koordlet.qos.baseline import Baseline, aligned, covariance
-from roles.koordlet.qos.interference import IN_A_ROW, InterferenceDetection, Watched
+from roles.koordlet.qos.interference import IN_A_ROW, SLOWER, InterferenceDetection, InterferenceState, Watched
 from roles.koordlet.store import kinds
 from tests.support.koordlet import Cluster, agent, run, until
 
@@ -419,6 +419,38 @@ def test_a_rise_is_named_within_five_seconds_of_samples_every_second(world) -> N
     (record,) = outcome.records
     assert (record.verdict, record.numbers["antagonist"]) == ("Interfered", "default/miner")
     assert second - rose < 5
+
+
+def test_what_single_seconds_hide_is_seen_in_the_means_of_ten(world) -> None:
+    """Seconds that scatter by far more than the rise; nobody is called out for the scatter."""
+    strategy, rng = InterferenceDetection(Options(psi_collector_interval=1.0), lambda _: True), random.Random(5)
+
+    def waits() -> float:
+        return min(8.0 * math.exp(rng.gauss(0, 0.8)), 90.0)
+
+    fast = slow = Watched()
+    for second in range(0, 7200, 10):
+        ten = [waits() for _ in range(10)]
+        for number, value in enumerate(ten):
+            fast = fast.taken(value, world.now - 7200 + second + number, 5.0)
+        slow = slow.taken(sum(ten) / 10, world.now - 7200 + second + 9, 5.0)
+    for pod in ("web", "miner"):
+        world.pod(pod, qos="LS" if pod == "web" else "BE", kube_qos="Burstable" if pod == "web" else "BestEffort")
+    state = InterferenceState(watched={("uid-web", "cpu"): fast, ("uid-web", "cpu" + SLOWER): slow})
+    told = []
+    for second in range(600):
+        world.now += 1.0
+        disturbed = 200 <= second < 400
+        world.sample(kinds.POD_CPU, (4.0 if disturbed else 0.1) * rng.uniform(0.9, 1.1), "uid-miner")
+        world.sample(kinds.POD_PSI, min(waits() + 25.0 * disturbed, 100.0), "uid-web", "cpu", kinds.PSI_RECENT, "some")
+        outcome = world.decide(strategy, state)
+        state = outcome.state
+        told += [(second, record.verdict, record.numbers.get("antagonist", "")) for record in outcome.records]
+    (at, verdict, who), *_, (over, last, _) = told
+    assert (verdict, who, last) == ("Interfered", "default/miner", "InterferenceOver")
+    assert 200 < at <= 280
+    assert 400 < over <= 460
+    assert {verdict for _, verdict, _ in told} <= {"Interfered", "Cleared", "InterferenceOver"}
 
 
 def test_a_pod_begins_with_the_norm_of_its_siblings_also_after_a_restart(world, gates) -> None:

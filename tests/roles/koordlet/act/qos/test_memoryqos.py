@@ -92,8 +92,31 @@ def test_disabled_classes_get_neutral_values(world, strategy):
     world.spec = {"resourceQOSStrategy": {"lsClass": {"memoryQOS": {"enable": False, "minLimitPercent": 50, "wmarkRatio": 90}}}}
     pod = world.pod("a", qos="LS", requests={"memory": "1Gi"})
     tree(world)
+    files = ("min", "low", "wmark_ratio", "wmark_scale_factor", "wmark_min_adj")
+    before = values(world, pod.cgroup_dir, *files)
+    off, world.spec = world.spec, {"resourceQOSStrategy": {"lsClass": {"memoryQOS": {"enable": True, "minLimitPercent": 50}}}}
+    world.machine.put("memory.low", pod.cgroup_dir, "77")
+    state = world.run(strategy)
+    assert values(world, pod.cgroup_dir, *files) != before
+    world.spec = off
+    world.run(strategy, state)
+    assert values(world, pod.cgroup_dir, *files) == [0, 0, 0, 50, 0]
+
+
+@pytest.mark.parametrize("spec", [{}, {"resourceQOSStrategy": {"lsClass": {"memoryQOS": {"enable": False, "minLimitPercent": 50}}}}])
+def test_what_the_kubelet_protects_stays_protected_while_nothing_is_asked_for(world, strategy, spec):
+    """Its own memory QoS writes the same files (cgroup v2)."""
+    world.spec = spec
+    pod = world.pod("a", qos="LS", requests={"memory": "1Gi"})
+    tree(world)
+    groups = world.machine.host.cgroups
+    directories = (groups.kubepods, groups.qos_dir("Burstable"), pod.cgroup_dir, pod.containers[0].cgroup_dir)
+    for number, directory in enumerate(directories):
+        for name in ("min", "low", "high"):
+            world.machine.put(f"memory.{name}", directory, str(4096 * (number + 5)))
     world.run(strategy)
-    assert values(world, pod.cgroup_dir, "min", "low", "wmark_ratio", "wmark_scale_factor", "wmark_min_adj") == [0, 0, 0, 50, 0]
+    for number, directory in enumerate(directories):
+        assert values(world, directory, "min", "low", "high") == [4096 * (number + 5)] * 3
 
 
 @pytest.mark.parametrize(

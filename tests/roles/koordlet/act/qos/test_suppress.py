@@ -6,13 +6,13 @@ import json
 from dataclasses import replace
 from itertools import pairwise
 
-import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.accounting.cpuset import CPUSet
-from koord.api.times import format_time
+from koord.api import names
+from roles.koordlet.actuation.writes import Write, sequence
 from roles.koordlet.options import Options
 from roles.koordlet.qos.allowance import allowance
 from roles.koordlet.qos.picker import Pools, divide, pick
@@ -39,6 +39,12 @@ def be_tree(world, cpus: str = "0-15", quota: str = "-1", *, pods: int = 1, chil
         machine.put("cpuset.cpus", directory, cpus)
         machine.put("cpu.cfs_quota_us", directory, quota if directory == QOS else child_quota)
     return out
+
+
+def taken(world, directories, cpus: str, quota: str) -> None:
+    """As if suppression had been on: the tier and what is in it have been narrowed, and that is on record."""
+    writes = [Write("cpu.cfs_quota_us", QOS, quota), *(Write("cpuset.cpus", d, cpus) for d in directories)]
+    assert not world.machine.executor.apply([sequence(*writes)], rule="BECPUSuppress", now=world.now).failed
 
 
 def threshold(world, **values) -> None:
@@ -271,7 +277,11 @@ def test_without_a_topology_object_nothing_is_decided(world, suppress):
 
 
 def test_switching_off_gives_everything_back_once(world, suppress):
-    dirs = be_tree(world, "0-1", "5000")
+    dirs = be_tree(world)
+    taken(world, [QOS, *dirs], "0-1", "5000")
+    late = world.pod("late", qos="BE", kube_qos="BestEffort")
+    world.machine.put("cpuset.cpus", late.cgroup_dir, "0-1")  # made under narrowed CPUs, and never written
+    dirs.append(late.cgroup_dir)
     world.spec = {}
     state = world.run(suppress)
     assert {world.machine.get("cpuset.cpus", d) for d in (QOS, *dirs)} == {"0-15"}
@@ -285,11 +295,27 @@ def test_switching_off_gives_everything_back_once(world, suppress):
 @pytest.mark.feature("KA-SUP-03")
 def test_switching_off_on_a_node_without_pods(world, suppress):
     machine = world.machine
-    machine.put("cpuset.cpus", QOS, "0-1")
-    machine.put("cpu.cfs_quota_us", QOS, "5000")
+    machine.put("cpuset.cpus", QOS, "0-15")
+    machine.put("cpu.cfs_quota_us", QOS, "-1")
+    taken(world, [QOS], "0-1", "5000")
     world.spec = {}
     world.run(suppress)
     assert (machine.get("cpu.cfs_quota_us", QOS), machine.get("cpuset.cpus", QOS)) == ("-1", "0-15")
+
+
+def test_what_others_narrowed_stays_while_suppression_is_off(world, suppress):
+    """An administrator, or a kubelet that gives CPUs away: nothing was taken by koordlet."""
+    dirs = be_tree(world, "0-11", "700000")
+    world.nrt = {names.ANNOTATION_NRT_POD_CPU_ALLOCS: '[{"uid":"db","cpuset":"2-3","managedByKubelet":true}]'}
+    world.machine.put("cpuset.cpus", dirs[1], "0-1,4-11")
+    world.spec = {}
+    world.run(suppress)
+    get = world.machine.get
+    assert [get("cpuset.cpus", d) for d in (QOS, *dirs)] == ["0-11", "0-11", "0-1,4-11"]
+    assert get("cpu.cfs_quota_us", QOS) == "700000"
+    bound(world, "LSE", "8-9", 2)
+    world.run(suppress)
+    assert get("cpuset.cpus", dirs[1]) == "0-1,4-7,10-15", "CPUs of an LSE pod are its own, whatever is on"
 
 
 @pytest.mark.parametrize("policy", ["cfsQuota", "cpuset"])
@@ -401,11 +427,12 @@ def test_a_pod_that_starts_is_not_starved_and_one_that_never_does_holds_nothing_
     threshold(world, cpuSuppressPolicy="cfsQuota")
     be_tree(world, quota="300000")
     world.pod("ls", qos="LS")
-    fresh = world.pod("fresh", qos="BE", kube_qos="BestEffort", phase="Pending")
-    created = msgspec.structs.replace(fresh.pod.metadata, creation_timestamp=format_time(world.now - age))
-    world.pods[-1] = replace(fresh, pod=msgspec.structs.replace(fresh.pod, metadata=created))
+    world.pod("fresh", qos="BE", kube_qos="BestEffort", phase="Pending")
     world.load(15.9, ls=15.9)
-    world.run(suppress)
+    state = world.run(suppress)
+    world.now += age
+    world.load(15.9, ls=15.9)
+    world.run(suppress, state)
     assert world.machine.get("cpu.cfs_quota_us", QOS) == str(expected)
 
 
