@@ -90,8 +90,8 @@ class Migrations:
         return policy
 
     def accepted(self, pod: Pod) -> bool:
-        """Whether a job has told the pod to leave."""
-        return any(status.accepted(job) for job in self.ledger.of_pod(pod))
+        """Whether a job has told the pod to leave. The one that came in its place stays, and is counted where it is."""
+        return any(status.accepted(job) and not _came(job, pod) for job in self.ledger.of_pod(pod))
 
     def _judge(self, job: PodMigrationJob) -> None:
         """Remember how a job ended that a plugin asked for; once, also after a restart."""
@@ -270,3 +270,8 @@ def _refused_in(job: PodMigrationJob, namespace: str) -> bool:
     condition = find_condition(job.status.conditions, Kind.EVICTION)
     mine = status.pod_key(job).partition("/")[0] == namespace
     return mine and status.running(job) and condition is not None and condition.reason == Reason.FAILED_EVICT
+
+
+def _came(job: PodMigrationJob, pod: Pod) -> bool:
+    """Whether a pod is the one that came in the place of a job's own."""
+    return job.status.pod_ref is not None and job.status.pod_ref.uid == pod.metadata.uid

@@ -171,6 +171,31 @@ def test_a_pod_counts_until_its_eviction_is_accepted_and_again_when_it_is_refuse
     play(scenario)
 
 
+@pytest.mark.feature("DS-LNL-07")
+@pytest.mark.feature("DS-LNL-08")
+def test_the_pod_that_came_is_not_the_one_that_was_told_to_leave() -> None:
+    """While it starts, in no report yet, its node has less room than the report says."""
+
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "r"):
+            await world.pod(name, owner=owner)
+        life = await world.live(**MANY)
+        assert (await life.evict("p")).accepted
+        (name,) = await world.names(kinds.PODMIGRATIONJOBS)
+        held = (await world.until_job(name, condition="ReservationCreated=True/"))["metadata"]["uid"]
+        await world.reserve(held)
+        await world.until_job(name, condition="Eviction=True/EvictComplete")
+        came = await world.pod("q", "n2", owner=owner, ready=False)
+        await world.reserve(held, phase="Succeeded", currentOwners=[{"namespace": NS, "name": "q", "uid": came["metadata"]["uid"]}])
+        await world.until_job(name, condition="BoundPodReady=False/WaitForBoundPodReady")
+        pod = life.setup.world.pod(NS, "q")
+        assert pod is not None
+        assert (life.plugin.leaving(pod), life.plugin.accepted(pod)) == (True, False), "nobody moves it, and it is counted"
+
+    play(scenario)
+
+
 @pytest.mark.feature("DS-MC-01")
 @pytest.mark.feature("DS-MC-08")
 def test_an_eviction_that_would_be_refused_holds_no_place() -> None:
