@@ -78,12 +78,17 @@ def _write(resource: str, directory: str, value: int, about: About) -> Write:
 def _writes(
     snapshot: Snapshot, directory: str, values: Iterable[tuple[str, int | None]], about: About = NODE, *, asked: bool = False
 ) -> list[Write]:
-    """Unless ``asked`` for, a neutral value only takes back what was written: others protect memory as well, the kubelet for one."""
+    """Unless ``asked`` for, a neutral value on cgroup v2 only takes back what was written: the kubelet protects memory there as well."""
     return [
         _write(resource, directory, value, about)
         for resource, value in values
         if value is not None and (asked or value != _NEUTRAL.get(resource) or snapshot.changed(resource, directory))
     ]
+
+
+def _said(snapshot: Snapshot, slo: SLO) -> bool:
+    """Whether the NodeSLO speaks of classes where nobody but an agent like this one writes these files."""
+    return not snapshot.host.cgroups.v2 and "resourceQOSStrategy" in slo.received_sections
 
 
 def _oom(body: MemoryQOS) -> list[tuple[str, int | None]]:
@@ -142,7 +147,7 @@ class MemoryQoS(Strategy[MemoryState]):
         return Outcome(MemoryState(snapshot.pods, snapshot.node, slo, now), batches=(levels.batch(),))
 
     def _pod(self, snapshot: Snapshot, slo: SLO, pod: PodState, allocatable: int, tier: _Sums, levels: _Levels) -> None:
-        body, asked = config.effective(slo.qos, pod), config.asked(slo.qos, pod)
+        body, asked = config.effective(slo.qos, pod), config.asked(slo.qos, pod) or _said(snapshot, slo)
         tier.asked = tier.asked or asked
         request = config.pod_request(pod)
         least, low = config.protection(request, body)
@@ -179,4 +184,4 @@ class MemoryQoS(Strategy[MemoryState]):
         )
         for level, directory, tier, body in rows:
             values = [("memory.min", tier.least), ("memory.low", tier.low), *_oom(body)]
-            level += _writes(snapshot, directory, values, asked=tier.asked or body.enable)
+            level += _writes(snapshot, directory, values, asked=tier.asked or body.enable or _said(snapshot, slo))

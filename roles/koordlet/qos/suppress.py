@@ -25,6 +25,7 @@ from roles.koordlet.states.model import Snapshot, TopologyState
 from roles.koordlet.states.slo import SLO
 
 REASON = "AdjustBEByNodeCPUUsage"
+SECTION = "resourceUsedThresholdWithBE"
 IDLE = "cpu.idle"
 #: Percent of the node: with the level at ``cpu.idle`` nothing is held back from best-effort pods.
 WHOLE_NODE = 100
@@ -103,7 +104,9 @@ class BECPUSuppress(Strategy[SuppressState]):
         if self.gate("BECPUManager"):
             return self._released(snapshot, state, now, "the BE CPU manager places BE pods", manager=True)
         if not slo.threshold.enable:
-            return self._released(snapshot, state, now, "resourceUsedThresholdWithBE.enable is false", used=False)
+            # an agent before this one, without our journal, may have left the tier narrow: who says that it is off wants it wide
+            said = SECTION in slo.received_sections
+            return self._released(snapshot, state, now, f"{SECTION}.enable is false", used=said)
         if not snapshot.pods:
             return Outcome(state)
         if slo.threshold.cpu_suppress_threshold_percent >= WHOLE_NODE and _yields(snapshot):

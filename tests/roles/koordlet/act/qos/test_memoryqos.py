@@ -104,8 +104,9 @@ def test_disabled_classes_get_neutral_values(world, strategy):
 
 
 @pytest.mark.parametrize("spec", [{}, {"resourceQOSStrategy": {"lsClass": {"memoryQOS": {"enable": False, "minLimitPercent": 50}}}}])
-def test_what_the_kubelet_protects_stays_protected_while_nothing_is_asked_for(world, strategy, spec):
+def test_what_the_kubelet_protects_stays_protected_while_nothing_is_asked_for(world_v2, strategy, spec):
     """Its own memory QoS writes the same files (cgroup v2)."""
+    world = world_v2
     world.spec = spec
     pod = world.pod("a", qos="LS", requests={"memory": "1Gi"})
     tree(world)

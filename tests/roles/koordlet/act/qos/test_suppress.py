@@ -303,6 +303,15 @@ def test_switching_off_on_a_node_without_pods(world, suppress):
     assert (machine.get("cpu.cfs_quota_us", QOS), machine.get("cpuset.cpus", QOS)) == ("-1", "0-15")
 
 
+@pytest.mark.feature("KA-SUP-03")
+def test_what_an_agent_without_a_journal_left_narrow_is_given_back_where_off_is_said(world, suppress):
+    dirs = be_tree(world, "0-1", "5000")
+    threshold(world, enable=False)
+    world.run(suppress)
+    assert {world.machine.get("cpuset.cpus", d) for d in (QOS, *dirs)} == {"0-15"}
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == "-1"
+
+
 def test_what_others_narrowed_stays_while_suppression_is_off(world, suppress):
     """An administrator, or a kubelet that gives CPUs away: nothing was taken by koordlet."""
     dirs = be_tree(world, "0-11", "700000")
