@@ -25,7 +25,7 @@ RETRY = (0.5, 30.0)
 PROBE_PERIOD = 5.0
 PROBE_LIMIT = 3.0
 _HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-QUIET = 0.75  # share of the time of the end without a review after which the endpoint counts as gone
+QUIET = 0.6  # share of the time of the end without a review after which the endpoint counts as gone
 READY = "webhook-ready"
 SERVING = "webhook-serving"
 
@@ -114,7 +114,7 @@ class WebhookLifecycle:
     async def drain(self, seconds: float) -> None:
         """The end: answer until no load balancer names this replica any longer, then close.
 
-        That is so after `seconds`, and earlier when nobody has asked for three quarters of that time.
+        That is so after `seconds`, and earlier when nobody has asked for three fifths of that time.
         """
         self.server.part_with_clients()
         began = seams.monotonic()
