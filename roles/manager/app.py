@@ -49,6 +49,7 @@ from roles.manager.journal import ManagerFile
 from roles.manager.lanes import Lanes
 from roles.manager.metrics import Metrics
 from roles.manager.options import Options
+from roles.manager.webhooks.callers import Callers
 from roles.manager.webhooks.lifecycle import WebhookLifecycle
 from roles.manager.webhooks.registry import Webhook
 from roles.manager.webhooks.review import Answer, Request
@@ -118,7 +119,8 @@ class App:
         self.webhooks: WebhookLifecycle | None = None
         ops.health.register(CACHES, gate=True)
         if options.gates.enabled("WebhookFramework"):
-            self.server = WebhookServer(self.view, observe=self._observe, on_answer=self._on_answer, gate=ops.gate)
+            callers = Callers(options.webhook_client_ca_file, options.webhook_client_allowed_names)
+            self.server = WebhookServer(self.view, observe=self._observe, on_answer=self._on_answer, gate=ops.gate, callers=callers)
             self.webhooks = WebhookLifecycle(self.lanes.reviews, self.server, options.webhook, ops.health)
             self._wire_pokes(self.webhooks)
         self.metrics.queues.watch(queue for controller in self.controllers for queue in controller.queues)

@@ -80,11 +80,18 @@ class WebhookLifecycle:
         if not self.server.port:
             await self.server.start(self.options.address, self.options.port, self.folder.cert_file, self.folder.key_file)
             self.health.set(SERVING, True)
-        elif changed:
+        elif self._other_callers() or changed:
             self.server.reload(self.folder.cert_file, self.folder.key_file)
-            log.info("the webhook server uses a new certificate")
+            log.info("the webhook server uses a new certificate" if changed else "the webhook server has new authorities of its callers")
         await registration.sync(self.client, self.server.active, self.options, self.server.port, certs.ca_cert)
         self.synced.set()
+
+    def _other_callers(self) -> bool:
+        try:
+            return self.server.renew_callers()
+        except ValueError as error:
+            log.error("%s; the authorities of before stay", error)
+            return False
 
     async def probe(self) -> None:
         """Keep the readiness check true to what a GET through our own TLS door says."""
