@@ -255,6 +255,16 @@ class SLOConfigStore:
             self._on_change(result)
         return result
 
+    def restore(self, texts: Mapping[str, str]) -> None:
+        """Begin with what was in force before this process, where what is now said cannot be read."""
+        self.config = self._seen = parse(texts, previous=None).config
+
+
+def good_texts(data: Mapping[str, str], config: SLOConfig, before: Mapping[str, str]) -> dict[str, str]:
+    """The texts of the keys that are in force: what `data` says, or where that was refused what was said `before`."""
+    said = {key: before.get(key) if config.stale(key) else data.get(key) for key in s.KEYS}
+    return {key: text for key, text in said.items() if text is not None}
+
 
 def describe(config: SLOConfig) -> str:
     """The configuration in force as JSON text, for `/debug` and `koord why`."""

@@ -144,6 +144,7 @@ class App:
             life.spawn(self._elect(life), "leader-election")
         else:
             self.metrics.is_leader.set(1)
+            await self._until_stopping(life, self._prepare())
             self._start_controllers(life)
         await life.stopping.wait()
 
@@ -155,6 +156,10 @@ class App:
 
     def _may_write(self) -> bool:
         return self.leadership is None or self.leadership.held
+
+    async def _prepare(self) -> None:
+        for controller in self.controllers:
+            await controller.prepare()
 
     def _start_controllers(self, life: Life) -> list[asyncio.Task[Any]]:
         return [life.spawn(controller.run(), f"controller {controller.name}") for controller in self.controllers]
@@ -176,6 +181,7 @@ class App:
             await self.informers.verify()
             self._tell_mistakes()  # what was read before leading
             log.info("this replica leads; controllers start: %s", ", ".join(c.name for c in self.controllers))
+            await self._prepare()
             controllers = self._start_controllers(life)
             try:
                 await asyncio.Event().wait()  # until cancelled: the lease is released after this

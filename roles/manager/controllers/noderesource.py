@@ -24,6 +24,7 @@ from koord.kube.workqueue import WorkQueue
 from koord.process.steady import SteadyClock
 from roles.manager.controllers.base import EVERYTHING, Controller, log
 from roles.manager.controllers.editing import EditSpreader
+from roles.manager.controllers.memory import EditMemory
 from roles.manager.controllers.ranked import RankedQueue
 from roles.manager.controllers.world import BY_NODE, World, node_of
 from roles.manager.controllers.writer import NotLeading, Writer
@@ -94,7 +95,8 @@ class NodeResourceController(Controller):
         self._without_device: set[str] = set()  # nodes whose Device was deleted
         self.due = RankedQueue(f"{self.name}-writes")
         self._turn = asyncio.Lock()
-        self.editing = EditSpreader(world, recorder, events, clock, self.turns, self._under)
+        memory = EditMemory(writer, world.config_key.partition("/")[0])
+        self.editing = EditSpreader(world, recorder, events, clock, self.turns, self._under, memory)
         for plugin in plugins:
             metrics.plugin_ran(plugin, True, "Setup")
 
@@ -163,10 +165,10 @@ class NodeResourceController(Controller):
             self.queue.add(new.metadata.name)
 
     def _on_config(self, changed: frozenset[str]) -> None:
-        if self.world.spread.active:
+        if self.world.spreads:
             self.editing.begun()
             self.queue.add(SPREAD)
-        elif KEYS & changed:
+        if not self.world.spread.active and KEYS & changed:
             self.queue.add(EVERYTHING)
 
     @property
@@ -177,6 +179,11 @@ class NodeResourceController(Controller):
     def keys(self) -> Iterable[str]:
         """All nodes."""
         return (name for name, _ in self.world.nodes.items())
+
+    async def prepare(self) -> None:
+        """Find out which nodes wait for an edit that was on its way."""
+        await self.editing.resume()
+        self.queue.add(SPREAD)
 
     async def run(self) -> None:
         """Decide for one node after the other; what is due is written by WRITERS tasks, the most urgent first."""

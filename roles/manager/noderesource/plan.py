@@ -242,6 +242,25 @@ def rank(node: Node, plan: Plan) -> tuple[int, float]:
     return (0, -shrinks) if shrinks else (1, -grows)
 
 
+def unlike(plan: Plan) -> int:
+    """How many annotations and labels of a node the plan would change, those that are amounts left out."""
+    metadata = (plan.metadata_patch or {}).get("metadata") or {}
+    return len(metadata.get("labels") or ()) + len((metadata.get("annotations") or {}).keys() - {_ORIGIN})
+
+
+def moved(node: Node, plan: Plan) -> float:
+    """How far Batch and Mid would move from what stands on a node, 1 for each that comes or goes."""
+    far = 0.0
+    for name in (*batch.NAMES, *mid.NAMES):
+        try:
+            before = parse_milli(node.status.allocatable.get(name, 0))
+        except QuantityError:
+            continue
+        after = plan.resources.get(name, 0) * 1000
+        far += abs(after - before) / max(after, before, 1)
+    return far
+
+
 def _needs(present: Mapping[str, str | int | float], name: str, amount: int | None, threshold: float) -> bool:
     if amount is None or name not in present:
         return (name in present) != (amount is not None)

@@ -39,7 +39,9 @@ class Authority:
 
     def issue(self, name, usage=CLIENT, days=10):
         key = ec.generate_private_key(ec.SECP256R1())
-        subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name), x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:masters")])
+        subject = x509.Name(
+            [x509.NameAttribute(NameOID.COMMON_NAME, name), x509.NameAttribute(NameOID.ORGANIZATION_NAME, "system:masters")]
+        )
         built = self._builder(subject, key, days).add_extension(x509.ExtendedKeyUsage([usage]), False)
         pem = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
         file = self.folder / f"{name}-{x509.random_serial_number()}.pem"
@@ -55,7 +57,11 @@ async def ask(manager, certificate=None, path="/validate-pod", method="POST"):
     pod = {"metadata": {"name": "w"}, "spec": {"containers": [{"name": "main", "image": "x"}]}}
     resource = {"group": "", "version": "v1", "resource": "pods"}
     review = {"uid": "u", "operation": "CREATE", "namespace": "default", "resource": resource, "object": pod}
-    body = json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": review}).encode() if method == "POST" else b""
+    body = (
+        json.dumps({"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": review}).encode()
+        if method == "POST"
+        else b""
+    )
     try:
         reader, writer = await asyncio.open_connection("127.0.0.1", manager.port, ssl=context, server_hostname="localhost")
     except OSError:
