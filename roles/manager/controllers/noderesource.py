@@ -52,10 +52,10 @@ FEATURES = ("MGR-NR-01", "MGR-NR-BATCH-01", "MGR-NR-MID-01")
 
 
 @lru_cache(maxsize=256)
-def _runs(contributed: frozenset[str], failed: frozenset[str], enabled: bool) -> tuple[tuple[str, str, str], ...]:
+def _runs(contributed: tuple[str, ...], failed: tuple[str, ...], enabled: bool) -> tuple[tuple[str, str, str], ...]:
     """What is counted of a decision: plugin, outcome and step."""
-    found = [run(plugin, False, "ResourceCalculate") for plugin in failed - contributed]
-    for plugin in contributed:
+    found = [run(plugin, False, "ResourceCalculate") for plugin in dict.fromkeys(failed) if plugin not in contributed]
+    for plugin in dict.fromkeys(contributed):
         found.append(run(plugin, True, "ResourceCalculate" if enabled else "ResourceReset"))
         found.append(run(plugin, plugin not in failed, "NodePrepare"))
         found += [run(plugin, True, step) for step, plugins in _CHECKS.items() if plugin in plugins]
@@ -279,7 +279,8 @@ class NodeResourceController(Controller):
             plan.hold()
         else:
             self.brake.held.discard(name)
-        self.metrics.held_nodes.set(len(self.brake.held))
+        if len(self.brake.held) != before:
+            self.metrics.held_nodes.set(len(self.brake.held))
         if held and not before and self.events is not None:
             text = f"reports are missing on many nodes at once, {name} among them: batch and mid stay as they are on those beyond the share"
             namespace, _, config = self.world.config_key.partition("/")
@@ -323,8 +324,8 @@ class NodeResourceController(Controller):
 
     def _count(self, plan: Plan) -> None:
         """Runs of the plugins by step: calculating (or the reset), preparing the node, and looking whether a write is due."""
-        contributed = frozenset(contribution.plugin for contribution in plan.contributions)
-        self.metrics.plugins_ran(_runs(contributed, frozenset(plugin for plugin, _ in plan.errors), plan.enabled))
+        contributed = tuple([contribution.plugin for contribution in plan.contributions])
+        self.metrics.plugins_ran(_runs(contributed, tuple([plugin for plugin, _ in plan.errors]), plan.enabled))
 
     def observe(self, node: Node, now: float, config: SLOConfig | None = None) -> Inputs:
         """The inputs of a node from the caches."""

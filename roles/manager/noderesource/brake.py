@@ -63,6 +63,8 @@ class Brake:
         return False
 
     def _set(self, node: str, amount: int) -> None:
+        if amount == self._promised.get(node, 0):
+            return
         more = amount - self._promised.pop(node, 0)
         if amount:
             self._promised[node] = amount
