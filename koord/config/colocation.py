@@ -27,6 +27,7 @@ _RATIO_LABELS = (
     (names.LABEL_NODE_MID_STATIC_CPU_RESERVED_RATIO, "midStaticCPUReservedPercent"),
     (names.LABEL_NODE_MID_STATIC_MEMORY_RESERVED_RATIO, "midStaticMemoryReservedPercent"),
 )
+_RATIO_LABEL_NAMES = frozenset(label for label, _ in _RATIO_LABELS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,9 +57,14 @@ class ColocationStrategy:
     ignored: tuple[ConfigError, ...] = ()
 
 
+def overrides(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
+    """Whether a node says anything of its own strategy."""
+    return names.ANNOTATION_NODE_COLOCATION_STRATEGY in annotations or not _RATIO_LABEL_NAMES.isdisjoint(labels)
+
+
 def override_by_node(strategy: Mapping[str, Any], labels: Mapping[str, str], annotations: Mapping[str, str]) -> ColocationStrategy:
     """Lay the node's annotation and then its ratio labels over `strategy`; what is bad there is ignored and named."""
-    if names.ANNOTATION_NODE_COLOCATION_STRATEGY not in annotations and not any(label in labels for label, _ in _RATIO_LABELS):
+    if not overrides(labels, annotations):
         return _typed(strategy, ())
     ignored: list[ConfigError] = []
     merged = dict(strategy)

@@ -14,7 +14,7 @@ import orjson
 
 from koord.api.selectors import Selector
 from koord.config import slo_schema as s
-from koord.config.colocation import ColocationStrategy, override_by_node, validity_errors
+from koord.config.colocation import ColocationStrategy, override_by_node, overrides, validity_errors
 from koord.config.errors import ConfigError, join
 from koord.config.schema import clean, errors, merge, unknown
 from koord.config.selectors import compile_selector
@@ -62,6 +62,8 @@ class SLOConfig:
     """The whole configuration in force. Strategies come out as wire dicts (camelCase), as NodeSLO carries them."""
 
     keys: Mapping[str, KeyConfig] = field(default_factory=lambda: {key: _default(key) for key in s.KEYS})
+    # by strategy of `keys`, which live as long: most nodes say nothing of their own
+    _typed: dict[int, ColocationStrategy] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     @property
     def available(self) -> bool:
@@ -80,7 +82,13 @@ class SLOConfig:
     def colocation_for(self, node: NodeLike) -> ColocationStrategy:
         """Defaults, cluster, first matching entry, node annotation, ratio labels: later wins (manager.md 6.2)."""
         labels, annotations = node.metadata.labels or {}, node.metadata.annotations or {}
-        return override_by_node(self.keys[s.COLOCATION].for_labels(labels), labels, annotations)
+        strategy = self.keys[s.COLOCATION].for_labels(labels)
+        if overrides(labels, annotations):
+            return override_by_node(strategy, labels, annotations)
+        found = self._typed.get(id(strategy))
+        if found is None:
+            found = self._typed[id(strategy)] = override_by_node(strategy, {}, {})
+        return found
 
     def threshold_for(self, node: NodeLike) -> dict[str, Any]:
         """resourceUsedThresholdWithBE of a node."""
@@ -254,6 +262,16 @@ class SLOConfigStore:
         if self._on_change is not None:
             self._on_change(result)
         return result
+
+    def restore(self, texts: Mapping[str, str]) -> None:
+        """Begin with what was in force before this process, where what is now said cannot be read."""
+        self.config = self._seen = parse(texts, previous=None).config
+
+
+def good_texts(data: Mapping[str, str], config: SLOConfig, before: Mapping[str, str]) -> dict[str, str]:
+    """The texts of the keys that are in force: what `data` says, or where that was refused what was said `before`."""
+    said = {key: before.get(key) if config.stale(key) else data.get(key) for key in s.KEYS}
+    return {key: text for key, text in said.items() if text is not None}
 
 
 def describe(config: SLOConfig) -> str:

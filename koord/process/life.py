@@ -185,6 +185,7 @@ def run(main: Callable[[Life], Awaitable[object]], *, name: str = "koord") -> in
     """
     tuning.single_numeric_thread()
     tuning.relax_collector()
+    tuning.leave_at_once()
     try:
         with asyncio.Runner(loop_factory=_loop_factory()) as runner:
             return runner.run(_live(main, name))

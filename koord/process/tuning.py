@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import ctypes
 import gc
@@ -77,3 +78,9 @@ def collect() -> None:
 def freeze() -> None:
     """After the first sync: what is there now is there to stay, so the collector need not look at it again."""
     seams.settle()
+
+
+def leave_at_once() -> None:
+    """When the process ends, leave its memory to the kernel: a last look for garbage takes as long as the caches are large."""
+    atexit.unregister(gc.freeze)
+    atexit.register(gc.freeze)

@@ -49,6 +49,7 @@ from roles.manager.journal import ManagerFile
 from roles.manager.lanes import Lanes
 from roles.manager.metrics import Metrics
 from roles.manager.options import Options
+from roles.manager.webhooks.callers import Callers
 from roles.manager.webhooks.lifecycle import WebhookLifecycle
 from roles.manager.webhooks.registry import Webhook
 from roles.manager.webhooks.review import Answer, Request
@@ -118,7 +119,8 @@ class App:
         self.webhooks: WebhookLifecycle | None = None
         ops.health.register(CACHES, gate=True)
         if options.gates.enabled("WebhookFramework"):
-            self.server = WebhookServer(self.view, observe=self._observe, on_answer=self._on_answer, gate=ops.gate)
+            callers = Callers(options.webhook_client_ca_file, options.webhook_client_allowed_names)
+            self.server = WebhookServer(self.view, observe=self._observe, on_answer=self._on_answer, gate=ops.gate, callers=callers)
             self.webhooks = WebhookLifecycle(self.lanes.reviews, self.server, options.webhook, ops.health)
             self._wire_pokes(self.webhooks)
         self.metrics.queues.watch(queue for controller in self.controllers for queue in controller.queues)
@@ -142,6 +144,7 @@ class App:
             life.spawn(self._elect(life), "leader-election")
         else:
             self.metrics.is_leader.set(1)
+            await self._until_stopping(life, self._prepare())
             self._start_controllers(life)
         await life.stopping.wait()
 
@@ -153,6 +156,10 @@ class App:
 
     def _may_write(self) -> bool:
         return self.leadership is None or self.leadership.held
+
+    async def _prepare(self) -> None:
+        for controller in self.controllers:
+            await controller.prepare()
 
     def _start_controllers(self, life: Life) -> list[asyncio.Task[Any]]:
         return [life.spawn(controller.run(), f"controller {controller.name}") for controller in self.controllers]
@@ -174,6 +181,7 @@ class App:
             await self.informers.verify()
             self._tell_mistakes()  # what was read before leading
             log.info("this replica leads; controllers start: %s", ", ".join(c.name for c in self.controllers))
+            await self._prepare()
             controllers = self._start_controllers(life)
             try:
                 await asyncio.Event().wait()  # until cancelled: the lease is released after this

@@ -107,6 +107,13 @@ _SECTIONS = {
     default="",
     help="Users (or group:NAME) that may write allocations onto pods; by default koord-scheduler, kube-scheduler and group:system:masters.",
 )
+@click.option(
+    "--webhook-client-ca-file",
+    metavar="FILE",
+    default="",
+    help="Authorities of API servers' client certificates; with it, reviews of callers without one are refused.",
+)
+@click.option("--webhook-client-allowed-names", type=CommaList, default="", help="Common names of those certificates; empty for all.")
 @bool_option("--colocation-profile-reconcile-by-default", default=False, help="Apply every profile to waiting pods, not marked ones only.")
 @duration_option("--colocation-profile-reconcile-interval", default=30.0, help="How often waiting pods are looked at.")
 @duration_option("--colocation-profile-force-update-pod-duration", default=300.0, help="How long a handled pod is left alone.")

@@ -21,6 +21,7 @@ from roles.manager.lanes import Lanes
 from roles.manager.noderesource.plan import PLUGIN_NAMES
 from roles.manager.options import CONTROLLERS, Options, check_list, webhook_options
 from roles.manager.recommender.policy import Policy, checked
+from roles.manager.webhooks.callers import Callers
 
 log = logging.getLogger("koord.manager")
 
@@ -50,8 +51,9 @@ _RENAMED = {
 
 
 def options_of(flags: dict[str, Any], gates: FeatureGates) -> Options:
-    """Options of parsed flags and the environment. Raises ConfigError."""
+    """Options of parsed flags and the environment. Raises ConfigError or ConfigurationError."""
     _check_sync_period(flags["sync_period"])
+    Callers(flags["webhook_client_ca_file"], flags["webhook_client_allowed_names"])
     values = {_RENAMED.get(name, name): value for name, value in flags.items()}
     known = {name: value for name, value in values.items() if name in Options.__dataclass_fields__}
     known |= {

@@ -80,6 +80,10 @@ class Options:
     binding_dry_run: bool = False
     allocation_writers: tuple[str, ...] = ()
     """Users, or `group:NAME`, that write allocations onto pods; empty: the scheduler of our namespace and administrators."""
+    webhook_client_ca_file: str = ""
+    """Authorities of the client certificates without which reviews are refused; empty: none is asked for."""
+    webhook_client_allowed_names: tuple[str, ...] = ()
+    """Common names of those certificates; empty: all."""
     profile_reconcile_by_default: bool = False
     profile_reconcile_interval: float = 30.0
     profile_force_update_duration: float = 300.0

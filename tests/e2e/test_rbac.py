@@ -292,6 +292,8 @@ def test_roles_ask_for_nothing_that_their_manifests_do_not_grant(tmp_path: Path)
                 await admin.raw("PATCH", f"/api/v1/nodes/{name}/status", body, content_type="application/merge-patch+json")
             colocation = {"metadata": {"name": "slo-controller-config"}, "data": {"colocation-config": '{"enable": true}'}}
             await admin.raw("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", colocation)
+            spread = {"metadata": {"name": "koord-manager-config-spread"}}  # as installed: the manager may write it, and make none
+            await admin.raw("POST", f"/api/v1/namespaces/{NAMESPACE}/configmaps", spread)
             files = {name: await account(server, admin, name, tmp_path) for name in ROLES}
             processes = Processes(tmp_path)
             try:

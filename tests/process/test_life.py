@@ -169,6 +169,20 @@ def test_runs_on_uvloop_with_a_relaxed_collector_and_one_numeric_thread() -> Non
     assert finish(process)[:2] == (0, "uvloop 50000 1\n")
 
 
+def test_the_end_does_not_look_through_the_caches_once_more() -> None:
+    process = start(
+        """
+        import os
+        class Cache:
+            def __del__(self): os.write(1, b"looked at")
+        cache = Cache()
+        cache.itself = cache
+        async def main(life): life.stop()
+        """
+    )
+    assert finish(process)[:2] == (0, "")
+
+
 def test_tuning() -> None:
     code = "import gc; from koord.process import tuning as t; t.freeze(); print(t.keep_memory(), gc.get_freeze_count() > 0)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout == "True True\n"

@@ -55,6 +55,9 @@ class Controller(ABC):
     async def reconcile(self, key: str) -> float | None:
         """Make one key right. Seconds after which to look again, or None. Raising means: again, with back-off."""
 
+    async def prepare(self) -> None:  # noqa: B027 - most need to know nothing
+        """What has to be known before any controller acts, when this replica has taken the lead."""
+
     @property
     def queues(self) -> tuple[WorkQueue, ...]:
         """What metrics are kept of."""

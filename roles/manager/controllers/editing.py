@@ -5,21 +5,23 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from koord.accounting.pods import pod_requests
 from koord.api import names
 from koord.api.objects import Node
 from koord.api.quantity import QuantityError
-from koord.config.slo import SLOConfig
+from koord.config.slo import SLOConfig, SLOConfigStore
 from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.patch import diff_merge_patch
 from roles.manager.controllers import nodeslo
 from roles.manager.controllers.base import Turns
+from roles.manager.controllers.memory import EditMemory, Remembered, Texts
 from roles.manager.controllers.world import BY_NODE, World
 from roles.manager.noderesource import batch
-from roles.manager.noderesource.plan import Plan
+from roles.manager.noderesource.plan import Plan, moved, unlike
 from roles.manager.noderesource.spread import Move, Preview
 
 
@@ -34,9 +36,58 @@ class EditSpreader:
         clock: Callable[[], float],
         turns: Turns,
         under: Callable[[Node, SLOConfig], Plan],
+        memory: EditMemory,
     ) -> None:
         self._world, self._recorder, self._events, self._clock, self._turns, self._under = world, recorder, events, clock, turns, under
+        self._memory = memory
         self._untold = False
+
+    async def resume(self) -> None:
+        """This replica leads now: an edit that was on its way, or came while nobody led, goes on as one that is spread.
+
+        A node follows the configuration under which least would be written to it; so what the leader before has done counts, and not
+        what it meant to do.
+        """
+        world, before = self._world, await self._memory.load()
+        if before is not None:
+            world.restore(before.present)
+        waiting: dict[str, tuple[SLOConfig, Texts]] = {}
+        asked: SLOConfig | None = None
+        while before is not None and asked is not world.config and world.config.available:  # it may be edited meanwhile
+            asked, waiting = world.config, {}
+            candidates = _read([*before.former, before.present], world.texts)
+            for name in [name for name, _ in world.nodes.items()] if candidates else ():
+                former = self._followed(name, candidates)
+                if former is not None:
+                    waiting[name] = former
+                await self._turns.pause()
+        world.spreads = True
+        if waiting:
+            self._untold = True
+            world.resume(waiting)
+
+    def _followed(self, name: str, candidates: list[tuple[SLOConfig, Texts]]) -> tuple[SLOConfig, Texts] | None:
+        """The configuration of before that a node follows still; None for the present one."""
+        node, slo = self._world.nodes.get(name), self._world.node_slos.get(name)
+        if node is None:
+            return None
+
+        def distance(config: SLOConfig) -> tuple[int, float]:
+            other = slo is not None and bool(diff_merge_patch(slo.spec, nodeslo.build(config, node, slo.spec)))
+            plan = self._under(node, config)
+            return other + unlike(plan), moved(node, plan)
+
+        best, least = None, distance(self._world.config)
+        for candidate in reversed(candidates):
+            found = distance(candidate[0])
+            if found < least:
+                best, least = candidate, found
+        return best
+
+    async def _remember(self) -> None:
+        """Before anything is let go, so that whoever leads next knows of it."""
+        if self._world.config.available:
+            await self._memory.keep(Remembered(dict(self._world.texts), [dict(texts) for texts in self._world.former_texts]))
 
     def begun(self) -> None:
         """There is a new edit, and nobody was told yet what it will do."""
@@ -55,8 +106,10 @@ class EditSpreader:
         if self._untold:
             self._untold = False
             self._tell(spread.preview())
+        await self._remember()
         for name in spread.release(self._clock(), held=held):
             self._world.release(name)
+        await self._remember()
 
     def _move(self, name: str) -> Move | None:
         """What the edit does to a node; None for nothing."""
@@ -108,3 +161,13 @@ class EditSpreader:
                 features=("MGR-NR-01",),
             )
         )
+
+
+def _read(former: Iterable[Texts], present: Texts) -> list[tuple[SLOConfig, Texts]]:
+    """Configurations from their texts, without those that are the present one or can decide nothing."""
+    found = []
+    for texts in former:
+        config = SLOConfigStore().update(texts).config
+        if texts != present and config.available:
+            found.append((config, texts))
+    return found

@@ -24,6 +24,7 @@ from koord.kube.workqueue import WorkQueue
 from koord.process.steady import SteadyClock
 from roles.manager.controllers.base import EVERYTHING, Controller, log
 from roles.manager.controllers.editing import EditSpreader
+from roles.manager.controllers.memory import EditMemory
 from roles.manager.controllers.ranked import RankedQueue
 from roles.manager.controllers.world import BY_NODE, World, node_of
 from roles.manager.controllers.writer import NotLeading, Writer
@@ -51,10 +52,10 @@ FEATURES = ("MGR-NR-01", "MGR-NR-BATCH-01", "MGR-NR-MID-01")
 
 
 @lru_cache(maxsize=256)
-def _runs(contributed: frozenset[str], failed: frozenset[str], enabled: bool) -> tuple[tuple[str, str, str], ...]:
+def _runs(contributed: tuple[str, ...], failed: tuple[str, ...], enabled: bool) -> tuple[tuple[str, str, str], ...]:
     """What is counted of a decision: plugin, outcome and step."""
-    found = [run(plugin, False, "ResourceCalculate") for plugin in failed - contributed]
-    for plugin in contributed:
+    found = [run(plugin, False, "ResourceCalculate") for plugin in dict.fromkeys(failed) if plugin not in contributed]
+    for plugin in dict.fromkeys(contributed):
         found.append(run(plugin, True, "ResourceCalculate" if enabled else "ResourceReset"))
         found.append(run(plugin, plugin not in failed, "NodePrepare"))
         found += [run(plugin, True, step) for step, plugins in _CHECKS.items() if plugin in plugins]
@@ -94,7 +95,8 @@ class NodeResourceController(Controller):
         self._without_device: set[str] = set()  # nodes whose Device was deleted
         self.due = RankedQueue(f"{self.name}-writes")
         self._turn = asyncio.Lock()
-        self.editing = EditSpreader(world, recorder, events, clock, self.turns, self._under)
+        memory = EditMemory(writer, world.config_key.partition("/")[0])
+        self.editing = EditSpreader(world, recorder, events, clock, self.turns, self._under, memory)
         for plugin in plugins:
             metrics.plugin_ran(plugin, True, "Setup")
 
@@ -163,10 +165,10 @@ class NodeResourceController(Controller):
             self.queue.add(new.metadata.name)
 
     def _on_config(self, changed: frozenset[str]) -> None:
-        if self.world.spread.active:
+        if self.world.spreads:
             self.editing.begun()
             self.queue.add(SPREAD)
-        elif KEYS & changed:
+        if not self.world.spread.active and KEYS & changed:
             self.queue.add(EVERYTHING)
 
     @property
@@ -177,6 +179,11 @@ class NodeResourceController(Controller):
     def keys(self) -> Iterable[str]:
         """All nodes."""
         return (name for name, _ in self.world.nodes.items())
+
+    async def prepare(self) -> None:
+        """Find out which nodes wait for an edit that was on its way."""
+        await self.editing.resume()
+        self.queue.add(SPREAD)
 
     async def run(self) -> None:
         """Decide for one node after the other; what is due is written by WRITERS tasks, the most urgent first."""
@@ -272,7 +279,8 @@ class NodeResourceController(Controller):
             plan.hold()
         else:
             self.brake.held.discard(name)
-        self.metrics.held_nodes.set(len(self.brake.held))
+        if len(self.brake.held) != before:
+            self.metrics.held_nodes.set(len(self.brake.held))
         if held and not before and self.events is not None:
             text = f"reports are missing on many nodes at once, {name} among them: batch and mid stay as they are on those beyond the share"
             namespace, _, config = self.world.config_key.partition("/")
@@ -316,8 +324,8 @@ class NodeResourceController(Controller):
 
     def _count(self, plan: Plan) -> None:
         """Runs of the plugins by step: calculating (or the reset), preparing the node, and looking whether a write is due."""
-        contributed = frozenset(contribution.plugin for contribution in plan.contributions)
-        self.metrics.plugins_ran(_runs(contributed, frozenset(plugin for plugin, _ in plan.errors), plan.enabled))
+        contributed = tuple([contribution.plugin for contribution in plan.contributions])
+        self.metrics.plugins_ran(_runs(contributed, tuple([plugin for plugin, _ in plan.errors]), plan.enabled))
 
     def observe(self, node: Node, now: float, config: SLOConfig | None = None) -> Inputs:
         """The inputs of a node from the caches."""

@@ -10,7 +10,7 @@ from koord.api.deprecated import rewrite_device
 from koord.api.kinds import CONFIGMAPS, DEVICES, NODEMETRICS, NODERESOURCETOPOLOGIES, NODES, NODESLOS, PODS
 from koord.api.objects import ConfigMap, Device, Node, NodeMetric, NodeResourceTopology, NodeSLO, Pod
 from koord.api.sharing import PodSharer, SharedPod
-from koord.config.slo import ParseResult, SLOConfig, SLOConfigStore
+from koord.config.slo import ParseResult, SLOConfig, SLOConfigStore, good_texts
 from roles.manager.noderesource.reports import ReportKeeper
 from roles.manager.noderesource.spread import Spread
 
@@ -57,6 +57,8 @@ class World:
         self.config_key = f"{options.config_namespace}/{options.slo_config_name}"
         self.pods.index(BY_NODE, node_of)
         self._store = SLOConfigStore()
+        self._texts: list[tuple[SLOConfig, Mapping[str, str]]] = []  # of configurations that count for some node, the present one last
+        self._data: Mapping[str, str] | None = None
         self.spread = Spread(options.config_spread / 100)
         self.spreads = False  # whether somebody lets the nodes go one after the other
         self._handlers: list[Callable[[frozenset[str]], None]] = []
@@ -77,6 +79,31 @@ class World:
     def config_of(self, node: str) -> SLOConfig:
         """The configuration in force for a node: an edit reaches one after the other."""
         return self.spread.former(node) or self.config
+
+    @property
+    def texts(self) -> Mapping[str, str]:
+        """What the configuration in force was read from."""
+        return self._texts[-1][1] if self._texts else {}
+
+    @property
+    def former_texts(self) -> list[Mapping[str, str]]:
+        """Of the configurations that still count for nodes that wait, the oldest first."""
+        used = self.spread.formers()
+        self._texts = [(config, texts) for config, texts in self._texts[:-1] if any(config is one for one in used)] + self._texts[-1:]
+        return [texts for _, texts in self._texts[:-1]]
+
+    def restore(self, texts: Mapping[str, str]) -> None:
+        """What was in force under the leader before stays so where the present text cannot be read."""
+        if self._data is not None and any(map(self.config.stale, self.config.keys)):
+            self._store.restore(texts)
+            self._texts = [(self._store.config, texts)]
+            self._take(self._data)
+
+    def resume(self, waiting: Mapping[str, tuple[SLOConfig, Mapping[str, str]]]) -> None:
+        """Nodes for which configurations of before still count, each with what it was read from."""
+        self.spread.resume({name: config for name, (config, _) in waiting.items()}, sum(1 for _ in self.nodes.items()))
+        former = {id(config): (config, texts) for config, texts in waiting.values()}
+        self._texts = [*former.values(), *self._texts[-1:]]
 
     def on_config(self, handler: Callable[[frozenset[str]], None]) -> None:
         """Tell `handler` the keys that changed."""
@@ -107,6 +134,10 @@ class World:
     def _take(self, data: Mapping[str, str] | None) -> None:
         before = self._store.config
         result = self._store.update(data)
+        if data is not None:
+            self._data = data
+        if data is not None or not self._texts:
+            self._texts.append((result.config, good_texts(data or {}, result.config, self.texts)))
         for error in result.errors:
             log.error("%s: %s", self.config_key, f"{error}; the last good value stays in force" if error.path else error.message)
         for warning in result.warnings:

@@ -7,9 +7,10 @@ Total − Margin − Sys − HPMax; each floored at 0 and capped by batch…Thre
 from __future__ import annotations
 
 from koord.api import names
+from koord.api.objects import Node, NodeMetric
 from koord.api.priority import DEFAULT_VALUES, PriorityClass
 from roles.manager.noderesource import formula, zones
-from roles.manager.noderesource.inputs import NodePods, capacity, degraded, reserved, system_usage
+from roles.manager.noderesource.inputs import Amount, NodePods, capacity, degraded, reserved, system_usage
 from roles.manager.noderesource.model import Contribution, Inputs, Term
 
 NAME = "BatchResource"
@@ -21,10 +22,9 @@ def calculate(inputs: Inputs) -> Contribution:
     why = degraded(inputs)
     if why or inputs.metric is None:
         return Contribution(NAME, f"degraded: {why}", removed=frozenset(NAMES), clear_zones=True, degraded=True)
-    total = capacity(inputs.node)
-    kubelet, annotation = reserved(inputs.node)
-    system, hosts = system_usage(inputs.metric, DEFAULT_VALUES[PriorityClass.BATCH])
-    pods = NodePods.of(inputs.pods).high(inputs.metric)
+    summed = NodePods.of(inputs.pods)
+    total, kubelet, annotation, system, hosts = summed.totals.of(_amounts, inputs.node, inputs.metric)
+    pods = summed.high(inputs.metric)
     # Upstream leaves pods without metric out of HPMax, which over-commits right after their start; see docs/manager.md.
     left_out = (0, 0) if inputs.count_pods_without_metric else pods.unmeasured
     strategy = inputs.strategy
@@ -70,3 +70,8 @@ def calculate(inputs: Inputs) -> Contribution:
         zones=zones.calculate(inputs),
         reasons=reasons,
     )
+
+
+def _amounts(node: Node, metric: NodeMetric) -> tuple[Amount, Amount, Amount, Amount, Amount]:
+    """Capacity, what kubelet and annotation reserve, and what system and host applications use."""
+    return capacity(node), *reserved(node), *system_usage(metric, DEFAULT_VALUES[PriorityClass.BATCH])

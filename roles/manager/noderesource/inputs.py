@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import cast, overload
+from dataclasses import dataclass, field
+from operator import is_
+from typing import Any, TypeVar, cast, overload
 
 import orjson
 
@@ -22,6 +23,7 @@ from roles.manager.noderesource.reports import PodUsages
 
 CPU, MEMORY = names.RESOURCE_CPU, names.RESOURCE_MEMORY
 _FACT = "noderesource"  # under which a template keeps its input
+T = TypeVar("T")
 LOW_CLASSES = frozenset({PriorityClass.BATCH, PriorityClass.FREE})
 Amount = tuple[int, int]
 """cpu in milli, memory in bytes."""
@@ -140,6 +142,15 @@ class Totals:
     metric: NodeMetric | None = None
     high: PodSums | None = None
     """Of the pods and this report."""
+    read: dict[Callable[..., Any], tuple[tuple[object, ...], Any]] = field(default_factory=dict)
+
+    def of(self, read: Callable[..., T], *sources: object) -> T:
+        """`read(*sources)`, read once for as long as the sources are these same objects. What it raises is not kept."""
+        found = self.read.get(read)
+        if found is None or not all(map(is_, found[0], sources)):
+            found = self.read[read] = (sources, read(*sources))
+        known: T = found[1]
+        return known
 
 
 class NodePods(Sequence[PodInput]):
@@ -248,12 +259,17 @@ def unix_time(text: str | None) -> float | None:
         return None
 
 
+def reported_at(metric: NodeMetric) -> float | None:
+    """When a node reported, in Unix time; None for never."""
+    return unix_time(metric.status.update_time)
+
+
 def degraded(inputs: Inputs) -> str:
     """Why the metrics of this node must not be used ("" if they may): missing, never reported, or too old (manager.md 10.1)."""
     metric = inputs.metric
     if metric is None:
         return "the NodeMetric is missing"
-    updated = unix_time(metric.status.update_time)
+    updated = NodePods.of(inputs.pods).totals.of(reported_at, metric)
     if updated is None:
         return "the NodeMetric was never reported"
     limit = inputs.strategy.degrade_time_minutes * 60

@@ -7,10 +7,10 @@ static: trunc(capacity × midStaticReservedPercent), same cap.
 from __future__ import annotations
 
 from koord.api import names
-from koord.api.objects import NodeMetric
+from koord.api.objects import Node, NodeMetric
 from koord.api.priority import DEFAULT_VALUES, PriorityClass
 from koord.api.quantity import multiply_base
-from roles.manager.noderesource.inputs import CPU, MEMORY, NodePods, capacity, degraded, reserved, system_usage, usage
+from roles.manager.noderesource.inputs import CPU, MEMORY, Amount, NodePods, capacity, degraded, reserved, system_usage, usage
 from roles.manager.noderesource.model import Contribution, Inputs, Term
 
 NAME = "MidResource"
@@ -22,27 +22,28 @@ def calculate(inputs: Inputs) -> Contribution:
     why = degraded(inputs)
     if why or inputs.metric is None:
         return Contribution(NAME, f"degraded: {why}", removed=frozenset(NAMES), degraded=True)
-    strategy, total = inputs.strategy, capacity(inputs.node)
+    strategy, totals = inputs.strategy, NodePods.of(inputs.pods).totals
+    total = totals.of(capacity, inputs.node)
     caps = (strategy.mid_cpu_threshold_percent, strategy.mid_memory_threshold_percent)
     static = (strategy.mid_static_cpu_reserved_percent, strategy.mid_static_memory_reserved_percent)
-    dynamic = _dynamic(inputs, inputs.metric)
+    dynamic = totals.of(_dynamic, inputs.node, inputs.metric, totals.prod)
     amounts: list[int] = []
-    notes: list[str] = []
     for index, cap in enumerate(caps):
         most = multiply_base(total[index], cap / 100)
         if strategy.mid_static:
             amounts.append(min(multiply_base(total[index], static[index] / 100), most))
-            notes.append(f"min(capacity × {static[index]}%, capacity × {cap}%)")
         else:
             reclaimable, unused, unallocated = dynamic[index]
             free = max(min(reclaimable, unused), 0) + multiply_base(unallocated, strategy.mid_unallocated_percent / 100)
             amounts.append(min(free, most))
-            notes.append(f"min(max(min(reclaimable, unused), 0) + unallocated × {strategy.mid_unallocated_percent}%, capacity × {cap}%)")
 
     def reasons() -> tuple[Term, ...]:
         terms: list[Term] = []
-        for resource, (reclaimable, unused, unallocated), amount, note in zip(("cpu", "memory"), dynamic, amounts, notes, strict=True):
+        for index, (resource, amount) in enumerate(zip(("cpu", "memory"), amounts, strict=True)):
+            (reclaimable, unused, unallocated), cap = dynamic[index], caps[index]
+            note = f"min(capacity × {static[index]}%, capacity × {cap}%)"
             if not strategy.mid_static:
+                note = f"min(max(min(reclaimable, unused), 0) + unallocated × {strategy.mid_unallocated_percent}%, capacity × {cap}%)"
                 terms += [
                     Term(f"{resource}.reclaimable", reclaimable, "predicted reclaimable of Prod"),
                     Term(f"{resource}.unused", unused, "capacity − node usage"),
@@ -56,16 +57,15 @@ def calculate(inputs: Inputs) -> Contribution:
     return Contribution(NAME, message, resources=dict(zip(NAMES, amounts, strict=True)), reasons=reasons)
 
 
-def _dynamic(inputs: Inputs, metric: NodeMetric) -> list[tuple[int, int, int]]:
-    """(reclaimable, unused, unallocated) of cpu and of memory."""
-    total = capacity(inputs.node)
-    kubelet, annotation = reserved(inputs.node)
+def _dynamic(node: Node, metric: NodeMetric, requests: Amount) -> list[tuple[int, int, int]]:
+    """(reclaimable, unused, unallocated) of cpu and of memory; `requests` are those of Prod pods."""
+    total = capacity(node)
+    kubelet, annotation = reserved(node)
     system, hosts = system_usage(metric, DEFAULT_VALUES[PriorityClass.MID])
     predicted = metric.status.prod_reclaimable_metric
     reclaimable = usage(predicted.resource.resources) if predicted else (0, 0)
     used = metric.status.node_metric.node_usage.resources if metric.status.node_metric else {}
     measured = usage(used) if CPU in used and MEMORY in used else total
-    requests = NodePods.of(inputs.pods).totals.prod
     return [
         (
             reclaimable[i],

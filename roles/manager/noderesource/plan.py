@@ -136,7 +136,9 @@ def _collect(inputs: Inputs, plan: Plan, since: float | None) -> tuple[dict[str,
     annotations: dict[str, str | None] = {}
     labels: dict[str, str] = {}
     for number, contribution in enumerate(plan.contributions):
-        resources = smoothed(contribution.resources, inputs.node.status.allocatable, inputs.smoothing, since)
+        resources = contribution.resources
+        if inputs.smoothing > 0:
+            resources = smoothed(resources, inputs.node.status.allocatable, inputs.smoothing, since)
         if contribution.plugin == batch.NAME:
             try:
                 resources, plan.contributions[number] = _prepare_batch(inputs, plan, contribution, annotations, since)
@@ -208,12 +210,11 @@ def _status(inputs: Inputs, plan: Plan, last_write: float | None) -> None:
     node = inputs.node
     if not node.status.capacity or not node.status.allocatable:
         return
-    threshold = inputs.strategy.resource_diff_threshold
     overdue = last_write is None or inputs.now - last_write > inputs.strategy.update_time_threshold_seconds
-    wanted: dict[str, int | None] = {**dict.fromkeys(plan.removed, None), **plan.resources}
-    plan.status_due = overdue or any(_needs(node.status.allocatable, name, amount, threshold) for name, amount in wanted.items())
+    plan.status_due = overdue or _differs(node.status.allocatable, plan, inputs.strategy.resource_diff_threshold)
     if not plan.status_due:
         return
+    wanted: dict[str, int | None] = {**dict.fromkeys(plan.removed, None), **plan.resources}
     patch = {}
     for section, present in (("capacity", node.status.capacity), ("allocatable", node.status.allocatable)):
         changes = {
@@ -242,10 +243,33 @@ def rank(node: Node, plan: Plan) -> tuple[int, float]:
     return (0, -shrinks) if shrinks else (1, -grows)
 
 
-def _needs(present: Mapping[str, str | int | float], name: str, amount: int | None, threshold: float) -> bool:
-    if amount is None or name not in present:
-        return (name in present) != (amount is not None)
-    return differs(parse_milli(present[name]), amount * 1000, threshold)
+def unlike(plan: Plan) -> int:
+    """How many annotations and labels of a node the plan would change, those that are amounts left out."""
+    metadata = (plan.metadata_patch or {}).get("metadata") or {}
+    return len(metadata.get("labels") or ()) + len((metadata.get("annotations") or {}).keys() - {_ORIGIN})
+
+
+def moved(node: Node, plan: Plan) -> float:
+    """How far Batch and Mid would move from what stands on a node, 1 for each that comes or goes."""
+    far = 0.0
+    for name in (*batch.NAMES, *mid.NAMES):
+        try:
+            before = parse_milli(node.status.allocatable.get(name, 0))
+        except QuantityError:
+            continue
+        after = plan.resources.get(name, 0) * 1000
+        far += abs(after - before) / max(after, before, 1)
+    return far
+
+
+def _differs(present: Mapping[str, str | int | float], plan: Plan, threshold: float) -> bool:
+    """Whether something comes, goes, or has moved by more than the threshold."""
+    if any(name not in plan.resources for name in plan.removed & present.keys()):
+        return True
+    for name, amount in plan.resources.items():
+        if name not in present or differs(parse_milli(present[name]), amount * 1000, threshold):
+            return True
+    return False
 
 
 def _metadata(node: Node, plan: Plan, annotations: Mapping[str, str | None], labels: Mapping[str, str]) -> None:

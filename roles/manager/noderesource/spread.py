@@ -5,7 +5,7 @@ Until it is a node's turn, the configuration of before counts for it, with what 
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -62,6 +62,7 @@ class Spread:
         self._moves: dict[str, Move] = {}
         self._unseen: set[str] = set()
         self._nodes = 0
+        self._ahead = True
         self._credit = 0.0
         self._at: float | None = None
 
@@ -70,7 +71,17 @@ class Spread:
         self._former = {name: self._former.get(name, former) for name in nodes} if self.per_minute > 0 else {}
         self._unseen, self._moves, self._at = set(self._former), {}, None
         self._nodes = len(self._former)
-        self._credit = 0.0
+        self._ahead, self._credit = True, 0.0
+
+    def resume(self, waiting: Mapping[str, SLOConfig], nodes: int) -> None:
+        """Go on with an edit that was under way before this process: `waiting` of so many nodes. Nobody goes ahead a second time."""
+        self._former = dict(waiting) if self.per_minute > 0 else {}
+        self._unseen, self._moves, self._at = set(self._former), {}, None
+        self._nodes, self._ahead, self._credit = nodes, False, 0.0
+
+    def formers(self) -> list[SLOConfig]:
+        """The configurations that still count for some node."""
+        return list({id(config): config for config in self._former.values()}.values())
 
     def former(self, node: str) -> SLOConfig | None:
         """The configuration that still counts for a node, None for the present one."""
@@ -127,7 +138,7 @@ class Spread:
         if len(self._former) <= AT_ONCE:
             return self._let_go(len(self._former)) if not held else []
         if self._at is None:
-            self._credit, self._at = max(each_minute * FIRST, 1.0), now
+            self._credit, self._at = max(each_minute * FIRST, 1.0) if self._ahead else 0.0, now
         elif held:
             self._at = now  # what passes meanwhile is not made up for
             return []

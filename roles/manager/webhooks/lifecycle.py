@@ -25,7 +25,7 @@ RETRY = (0.5, 30.0)
 PROBE_PERIOD = 5.0
 PROBE_LIMIT = 3.0
 _HEALTH = b"GET /healthz HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
-QUIET = 0.75  # share of the time of the end without a review after which the endpoint counts as gone
+QUIET = 0.6  # share of the time of the end without a review after which the endpoint counts as gone
 READY = "webhook-ready"
 SERVING = "webhook-serving"
 
@@ -80,11 +80,18 @@ class WebhookLifecycle:
         if not self.server.port:
             await self.server.start(self.options.address, self.options.port, self.folder.cert_file, self.folder.key_file)
             self.health.set(SERVING, True)
-        elif changed:
+        elif self._other_callers() or changed:
             self.server.reload(self.folder.cert_file, self.folder.key_file)
-            log.info("the webhook server uses a new certificate")
+            log.info("the webhook server uses a new certificate" if changed else "the webhook server has new authorities of its callers")
         await registration.sync(self.client, self.server.active, self.options, self.server.port, certs.ca_cert)
         self.synced.set()
+
+    def _other_callers(self) -> bool:
+        try:
+            return self.server.renew_callers()
+        except ValueError as error:
+            log.error("%s; the authorities of before stay", error)
+            return False
 
     async def probe(self) -> None:
         """Keep the readiness check true to what a GET through our own TLS door says."""
@@ -114,7 +121,7 @@ class WebhookLifecycle:
     async def drain(self, seconds: float) -> None:
         """The end: answer until no load balancer names this replica any longer, then close.
 
-        That is so after `seconds`, and earlier when nobody has asked for three quarters of that time.
+        That is so after `seconds`, and earlier when nobody has asked for three fifths of that time.
         """
         self.server.part_with_clients()
         began = seams.monotonic()

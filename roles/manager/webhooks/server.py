@@ -17,6 +17,7 @@ from koord.process.requests import Request as HttpRequest
 from koord.process.requests import Response as HttpResponse
 from koord.process.routes import Routes
 from koord.process.serving import Gate, Serving
+from roles.manager.webhooks.callers import Callers
 from roles.manager.webhooks.registry import WEBHOOKS, Webhook
 from roles.manager.webhooks.review import Answer, BadReview, Refusal, Request, decode, encode, malformed, null_members
 from roles.manager.webhooks.view import View
@@ -39,7 +40,7 @@ _JSON = "application/json"
 
 
 class WebhookServer:
-    """Serves the active webhooks of the registry. `observe` feeds metrics; `on_answer` is told of each decision."""
+    """Serves the active webhooks of the registry, to `callers` only. `observe` feeds metrics; `on_answer` is told of each decision."""
 
     def __init__(
         self,
@@ -48,6 +49,7 @@ class WebhookServer:
         observe: Observe | None = None,
         on_answer: Callable[[Webhook, Request, Answer], None] | None = None,
         gate: Gate | None = None,
+        callers: Callers | None = None,
     ) -> None:
         self.view = view
         self.active = tuple(webhook for webhook in WEBHOOKS if webhook.active(view.gates))
@@ -57,31 +59,34 @@ class WebhookServer:
         self._parting = False
         self.asked = float("-inf")  # when the last review came, by the monotonic clock
         self._gate = gate or Gate(Serving())
+        self._callers = callers or Callers()
         self._listener: Listener | None = None
         self._local = True
         self.port = 0
 
     async def start(self, address: str, port: int, cert_file: str, key_file: str) -> None:
         """Listen; port 0 takes a free one (see `port`). Raises OSError when the port is taken."""
-        self._context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self._context.minimum_version = ssl.TLSVersion.TLSv1_2
         self.reload(cert_file, key_file)
         routes = Routes([self._say_goodbye])
         for webhook in self.active:
-            routes.add("POST", webhook.path, self._route(webhook))
+            routes.add("POST", webhook.path, self._only_callers(self._route(webhook)))
         routes.add("GET", "/healthz", _healthz)
         routes.add("GET", "/elasticQuota", self._quotas)
-        routes.add("POST", "/convert", _convert)
-        context = self._context
-        listener = Listener(routes, tls=lambda: context, plain=False, limits=LIMITS, closing=CLOSING, max_body=MAX_BODY)
+        routes.add("POST", "/convert", self._only_callers(_convert))
+        listener = Listener(routes, tls=self._tls, plain=False, limits=LIMITS, closing=CLOSING, max_body=MAX_BODY)
         self._local = await listener.listen(address, port)
         await listener.serve()
         self._listener, self.port = listener, listener.port
 
     def reload(self, cert_file: str, key_file: str) -> None:
-        """Use another certificate for connections from now on."""
-        if self._context is not None:
-            self._context.load_cert_chain(cert_file, key_file)
+        """Use this certificate, and the authorities of callers as they are now, for connections from here on."""
+        context = self._callers.context()
+        context.load_cert_chain(cert_file, key_file)
+        self._context = context
+
+    def _tls(self) -> ssl.SSLContext:
+        assert self._context is not None
+        return self._context
 
     def part_with_clients(self) -> None:
         """Close each connection with its next answer: whoever asks again connects anew, by then to another replica."""
@@ -98,6 +103,19 @@ class WebhookServer:
         listener, self._listener = self._listener, None
         if listener is not None:
             await listener.stop()
+
+    def renew_callers(self) -> bool:
+        """Look at the authorities of callers again: whether there are others. Raises ValueError; the ones of before then stay."""
+        return self._callers.renew()
+
+    def _only_callers(self, handler: Handler) -> Handler:
+        """The handler for those who may ask; the others are refused before their body is read."""
+
+        async def serve(http: HttpRequest) -> HttpResponse:
+            refused = self._callers.refusal(http)
+            return _reply(403, encode(Answer(False, 403, refused), uid="")) if refused else await handler(http)
+
+        return serve
 
     def _route(self, webhook: Webhook) -> Handler:
         async def serve(http: HttpRequest) -> HttpResponse:
@@ -143,7 +161,11 @@ class WebhookServer:
         return answer
 
     async def _quotas(self, http: HttpRequest) -> HttpResponse:
-        refusal = None if self._local else await self._gate.refusal(http)
+        if self._callers.shows_certificate(http):  # of an authority that speaks for API servers, not for the cluster's users
+            refused = self._callers.refusal(http)
+            refusal = HttpResponse(status=403, text=f"Forbidden: {refused}\n") if refused else None
+        else:
+            refusal = None if self._local else await self._gate.refusal(http)
         return refusal or _reply(200, orjson.dumps(self.view.quotas.dump()))
 
 

@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from koord.api.kinds import EVENTS, NODEMETRICS
 from koord.process.steady import SteadyClock
 from roles.manager.noderesource.brake import ALWAYS, SHARE, WINDOW, Brake
+from tests.support.counting import counting
 
 BATCH = "kubernetes.io/batch-cpu"
 
@@ -82,6 +83,67 @@ def test_property_no_window_loses_more_than_the_share(lost):
             gone.append((now, f"n{number}"))
     for begin, _ in gone:
         assert len({name for at, name in gone if begin <= at < begin + WINDOW}) <= max(ALWAYS, SHARE * 31)
+
+
+class Reference:
+    """The same rule without sums."""
+
+    def __init__(self):
+        self.promised, self.taken, self.without = {}, {}, set()
+
+    def promise(self, node, amount):
+        self.promised[node] = amount
+        if amount and node in self.without:
+            self.taken.pop(node, None)
+        (self.without.discard if amount else self.without.add)(node)
+
+    def forget(self, node):
+        self.promised.pop(node, None)
+        self.without.discard(node)
+
+    def holds(self, node, amount, now, take):
+        self.taken = {name: entry for name, entry in self.taken.items() if entry[0] > now - WINDOW}
+        if node in self.taken:
+            return False
+        lost = sum(entry[1] for entry in self.taken.values())
+        everything = lost + sum(amount for name, amount in self.promised.items() if name not in self.taken)
+        if len(self.taken) >= ALWAYS and lost + amount > SHARE * everything:
+            return True
+        if take:
+            self.taken[node] = (now, amount)
+        return False
+
+
+STEP = st.tuples(st.sampled_from(["promise", "forget", "ask", "take"]), st.integers(0, 7), st.integers(0, 3), st.floats(0, 400))
+
+
+@given(st.lists(STEP, max_size=80))
+def test_property_the_sums_are_those_of_the_nodes(steps):
+    brake, reference, now = Brake(), Reference(), 0.0
+    for what, number, amount, passed in steps:
+        now, node = now + passed, f"n{number}"
+        if what == "promise":
+            brake.promise(node, amount)
+            reference.promise(node, amount)
+        elif what == "forget":
+            brake.forget(node)
+            reference.forget(node)
+        else:
+            took = what == "take"
+            assert brake.holds(node, amount, now, take=took) == reference.holds(node, amount, now, took)
+
+
+def test_all_nodes_at_once_cost_no_more_than_each():
+    def work(count):
+        brake = Brake()
+        with counting() as calls:
+            for number in range(count):
+                brake.promise(f"n{number}", 1000)
+            for number in range(count):
+                brake.holds(f"n{number}", 1000, 0.0, take=True)
+        return calls.number
+
+    assert work(2000) < 2.2 * work(1000)
 
 
 def test_a_clock_that_is_set_is_followed_slowly():

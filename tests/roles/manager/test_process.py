@@ -282,6 +282,7 @@ def koord_manager(*flags, **environment):
         (["--noderesource-plugins=Batch"], {}, "--noderesource-plugins"),
         (["--metric-addr=:1"], {}, "did you mean --metrics-addr"),
         (["extra"], {}, "unexpected argument"),
+        (["--webhook-client-ca-file=/none"], {}, "--webhook-client-ca-file: /none has no certificates"),
         ([], {"WEBHOOK_PORT": "http"}, "WEBHOOK_PORT"),
         ([], {"WEBHOOK_FAILURE_POLICY": "pods=Maybe"}, "WEBHOOK_FAILURE_POLICY"),
         ([], {"WEBHOOK_TIMEOUT_SECONDS": "31"}, "WEBHOOK_TIMEOUT_SECONDS"),

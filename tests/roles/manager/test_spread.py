@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from koord.config.gates import MANAGER, FeatureGates
 from koord.config.slo import SLOConfig
 from koord.decisions.recorder import Recorder
+from koord.kube.errors import Forbidden, NotFound
 from koord.kube.informers import InformerFactory
+from koord.kube.patch import apply_merge_patch
 from koord.process import metrics
 from roles.manager.controllers.noderesource import SPREAD, NodeResourceController
 from roles.manager.controllers.nodeslo import NodeSLOController
@@ -38,13 +40,25 @@ class Cluster:
     """Nodes, an API server whose answers come back as watch events, and a clock that is set by hand."""
 
     def __init__(self, make: Any, nodes: int, **options: Any) -> None:
-        self.make, self.now, self.version = make, 1e9, 0
+        self.make, self.now, self.version, self.options = make, 1e9, 0, options
         self.written: list[tuple[str, str]] = []
         self.events: list[str] = []
-        self.world = World(InformerFactory(self), Options(**options))  # type: ignore[arg-type]
         self.objects = {f"n{number}": make.node(f"n{number}") for number in range(nodes)}
+        self.present: dict[str, Any] = {}
         self.slos: list[str] = []
-        self.world.spreads = False
+        self.config: dict[str, str] = {}
+        self.memory: dict[str, Any] | None = None
+        self.forbidden = False
+        self.start()
+        self.configure(colocation={"enable": True, "degradeTimeMinutes": 10**6})
+        for name in self.objects:
+            self.show(name)
+            self.world.node_metrics.receive(name, "1", raw(make.metric(name, system=("1", "1Gi"))))
+        self.world.spreads = True
+
+    def start(self) -> None:
+        """A process that knows nothing yet."""
+        self.world = World(InformerFactory(self), Options(**self.options))  # type: ignore[arg-type]
         kit = Metrics(metrics.registry("manager"))
         self.controller = NodeResourceController(
             self.world, Writer(self), kit, Recorder("manager"), plugins=PLUGIN_NAMES, gates=FeatureGates(MANAGER),  # type: ignore[arg-type]
@@ -53,15 +67,32 @@ class Cluster:
         self.slo = NodeSLOController(self.world, Writer(self), kit)  # type: ignore[arg-type]
         self.controller.attach()
         self.slo.attach()
-        self.configure(colocation={"enable": True, "degradeTimeMinutes": 10**6})
+
+    async def restart(self) -> None:
+        """Another process takes the lead: its lists first, then what it has to know, then the controllers."""
+        self.start()
+        self.configure()
         for name in self.objects:
             self.show(name)
-            self.world.node_metrics.receive(name, "1", raw(make.metric(name, system=("1", "1Gi"))))
-        self.world.spreads = True
+            self.world.node_metrics.receive(name, "1", raw(self.make.metric(name, system=("1", "1Gi"))))
+            if name in self.present:
+                self.world.node_slos.receive(name, "1", raw(self.present[name]))
+        for controller in (self.controller, self.slo):
+            await controller.prepare()
+        self.written.clear()
+        self.events.clear()
+        self.slos.clear()
+        await self.settle()
 
-    def configure(self, colocation: dict[str, Any], **keys: Any) -> None:
+    def say(self, colocation: dict[str, Any], **keys: Any) -> None:
+        """Edit the ConfigMap, whether or not anybody looks."""
+        self.config = {"colocation-config": orjson.dumps(colocation).decode(), **{k: orjson.dumps(v).decode() for k, v in keys.items()}}
+
+    def configure(self, colocation: dict[str, Any] | None = None, **keys: Any) -> None:
         self.version += 1
-        data = {"colocation-config": orjson.dumps(colocation).decode(), **{k: orjson.dumps(v).decode() for k, v in keys.items()}}
+        if colocation is not None:
+            self.say(colocation, **keys)
+        data = self.config
         metadata = {"name": "slo-controller-config", "namespace": "koordinator-system"}
         self.world.config_maps.receive(
             "koordinator-system/slo-controller-config", str(self.version), raw({"metadata": metadata, "data": data})
@@ -75,8 +106,16 @@ class Cluster:
         self.events.append(f"{kind} {reason}: {text}")
 
     async def patch(self, kind: Any, name: str, body: Any, namespace: str | None = None, **_: Any) -> dict[str, Any]:
+        if kind.kind == "ConfigMap":
+            if self.forbidden:
+                raise Forbidden(403, "Forbidden", "no")
+            if self.memory is None:
+                raise NotFound(404, "NotFound", name)
+            self.memory = body
+            return body
         if kind.kind == "NodeSLO":
             self.slos.append(name)
+            self.present[name] = apply_merge_patch(self.present[name], body)
             return {}
         node, changes = self.objects[name], (body.get("status") or {}).get("allocatable") or {}
         for section in ("capacity", "allocatable"):
@@ -90,9 +129,18 @@ class Cluster:
 
     async def create(self, kind: Any, obj: Any, namespace: str | None = None) -> Any:
         name = obj["metadata"]["name"]
+        if kind.kind == "ConfigMap":
+            self.memory = obj
+            return obj
         self.slos.append(name)
+        self.present[name] = obj
         self.world.node_slos.receive(name, "1", raw(obj))
         return obj
+
+    async def get(self, kind: Any, name: str, namespace: str | None = None) -> Any:
+        if self.memory is None:
+            raise NotFound(404, "NotFound", name)
+        return self.memory
 
     async def settle(self) -> None:
         """Work off what is queued now."""
@@ -216,6 +264,115 @@ def test_nothing_is_spread_while_reports_are_missing(make: Any) -> None:
         cluster.controller.brake.held.clear()
         await cluster.minutes(10)
         assert not cluster.world.spread.active
+
+    asyncio.run(main())
+
+
+LESS = {"enable": True, "degradeTimeMinutes": 10**6, "cpuReclaimThresholdPercent": 40}
+EVICT = {"resource-threshold-config": {"clusterStrategy": {"enable": True, "memoryEvictThresholdPercent": 50}}}
+
+
+def test_the_next_leader_goes_on_at_the_same_pace(make: Any) -> None:
+    async def main() -> None:
+        cluster = Cluster(make, 100)
+        await cluster.settle()
+        cluster.written.clear()
+        cluster.configure(LESS, **EVICT)
+        await cluster.settle()
+        await cluster.minutes(1)
+        done = {name for name, _ in cluster.written}
+        assert len(done) == 25
+        await cluster.restart()
+        assert cluster.events == [told for told in cluster.events if told.startswith("Normal ConfigSpread: 75 nodes change")] != []
+        assert (cluster.written, cluster.slos) == ([], []), "nobody goes ahead a second time"
+        await cluster.minutes(1)
+        assert len(cluster.written) == 20
+        assert {name for name, _ in cluster.written} == set(cluster.slos)
+        await cluster.minutes(4)
+        assert sorted(done | {name for name, _ in cluster.written}) == sorted(cluster.objects)
+        assert not done & {name for name, _ in cluster.written}
+        await cluster.restart()
+        assert (cluster.written, cluster.slos, cluster.events, cluster.world.spread.active) == ([], [], [], False)
+
+    asyncio.run(main())
+
+
+def test_an_edit_that_came_while_nobody_led_is_spread_too(make: Any) -> None:
+    async def main() -> None:
+        cluster = Cluster(make, 100)
+        cluster.controller.queue.add(SPREAD)
+        await cluster.settle()
+        cluster.configure(LESS)
+        await cluster.settle()
+        await cluster.minutes(2)
+        cluster.say({**LESS, "cpuReclaimThresholdPercent": 20}, **EVICT)
+        await cluster.restart()
+        wanted = {"60": 0, "40": 0, "20": 0}
+        for name in cluster.objects:
+            config = cluster.world.spread.former(name) or cluster.world.config
+            wanted[str(config.keys["colocation-config"].cluster["cpuReclaimThresholdPercent"])] += 1
+        assert wanted == {"60": 55, "40": 45, "20": 0}, "each keeps what it had until its turn"
+        await cluster.minutes(6)
+        assert not cluster.world.spread.active
+        assert len(cluster.written) == len(cluster.slos) == 100
+
+    asyncio.run(main())
+
+
+def test_what_was_kept_is_believed_only_as_far_as_nodes_follow_it(make: Any) -> None:
+    """Another version of the manager led meanwhile: nobody is taken back to what it had long left."""
+
+    async def main() -> None:
+        cluster = Cluster(make, 100)
+        cluster.controller.queue.add(SPREAD)
+        await cluster.settle()
+        old = cluster.memory
+        cluster.configure(LESS, **EVICT)
+        await cluster.minutes(8)
+        cluster.memory = old
+        await cluster.restart()
+        assert (cluster.written, cluster.slos, cluster.world.spread.active) == ([], [], False)
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("state", ["", "[]", '{"version": 1}', '{"version": 1, "present": {"colocation-config": 1}, "former": []}', "{"])
+def test_a_memory_that_cannot_be_read_keeps_nobody_from_leading(make: Any, state: str) -> None:
+    async def main() -> None:
+        cluster = Cluster(make, 20)
+        await cluster.settle()
+        cluster.memory = {"data": {"state": state}}
+        cluster.say(LESS)
+        await cluster.restart()
+        assert len(cluster.written) == 20
+        assert orjson.loads(cluster.memory["data"]["state"])["present"] == cluster.config
+
+    asyncio.run(main())
+
+
+def test_an_edit_goes_its_way_where_it_may_not_be_kept(make: Any, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        cluster = Cluster(make, 100)
+        cluster.forbidden = True
+        await cluster.settle()
+        cluster.written.clear()
+        cluster.configure(LESS)
+        await cluster.minutes(6)
+        assert len(cluster.written) == 100
+
+    asyncio.run(main())
+    assert len([line for line in caplog.messages if "koord-manager-config-spread" in line]) == 1
+
+
+def test_a_key_that_cannot_be_read_keeps_its_last_good_value_over_a_restart(make: Any) -> None:
+    async def main() -> None:
+        cluster = Cluster(make, 20)
+        cluster.configure(LESS, **EVICT)
+        await cluster.minutes(2)
+        cluster.config = {**cluster.config, "colocation-config": "{", "resource-threshold-config": "[]"}
+        await cluster.restart()
+        assert (cluster.written, cluster.slos, cluster.world.spread.active) == ([], [], False)
+        assert cluster.world.config.cluster_enabled
 
     asyncio.run(main())
 
