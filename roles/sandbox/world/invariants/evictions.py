@@ -25,6 +25,7 @@ from roles.sandbox.world.invariants.base import (
     requests,
     role_of,
 )
+from roles.scheduler.planner.evictions import SLACK
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -57,7 +58,8 @@ class OneNodeMakesRoom(Invariant):
     """For one pod that needs room, pods of one node are asked to leave, and the gangs of these; for a gang, of a node a member at most.
 
     By one leader: a successor that finds half of a plan carried out makes its own, as kube-scheduler's does. And at a time: when all
-    who were asked are gone and the room is not enough (others were first, or exclusive CPUs lie apart), another node may be asked.
+    who were asked are gone and the room is not enough (others were first, or exclusive CPUs lie apart), another node may be asked, and
+    so it may when they are overdue.
     """
 
     hears = frozenset({LEASE, POD, *EVENTS})
@@ -68,6 +70,7 @@ class OneNodeMakesRoom(Invariant):
         # (node, gang) of each victim's uid, by preemptor, term and how often all victims before were gone
         self._victims: dict[tuple[str, int, int], dict[str, tuple[str, str]]] = defaultdict(dict)
         self._times: dict[tuple[str, int], int] = defaultdict(int)
+        self._asked: dict[tuple[str, int], float] = {}
         self._gone: set[str] = set()
         self._gangs: dict[str, str] = {}  # by the uid of a pod, also of one that is gone: a leader may not have heard of that yet
 
@@ -87,8 +90,9 @@ class OneNodeMakesRoom(Invariant):
         node = note.partition(" on node ")[2].split(" ")[0].rstrip(".")
         if preemptor.startswith("pod ") and node:
             victim, who = str(regarding.get("uid")), (preemptor, self._term)
-            asked = self._victims[*who, self._times[who]]
-            if asked and victim not in self._gone and asked.keys() <= self._gone:
+            asked, before = self._victims[*who, self._times[who]], self._asked.get(who, entry.time)
+            self._asked[who] = entry.time
+            if asked and victim not in self._gone and (asked.keys() <= self._gone or entry.time - before > SLACK):
                 self._times[who] += 1
                 asked = self._victims[*who, self._times[who]]
             asked[victim] = node, self._gangs.get(victim, "")

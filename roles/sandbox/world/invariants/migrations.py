@@ -262,6 +262,8 @@ class HotIsRelieved(Loads):
         relieved = any(role_of(program) == "descheduler" for program in self.history.programs)
         relieved = relieved and not any(role_of(program) == "descheduler" for program in self._wrong)
         for hot in sorted(self.history.of("node")) if relieved else ():
+            if f"koordlet-{hot}" in self._wrong or f"kubelet-{hot}" in self._wrong:
+                continue
             known = self.used(hot, seconds)
             over = min(known, default=0) * 100 > (HIGH + 5) * self.capacity(hot)
             at = self._left.get(hot, float("-inf"))
