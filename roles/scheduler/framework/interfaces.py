@@ -109,12 +109,12 @@ class PageError(Exception):
 
 class Feed(NamedTuple):
     """A kind a plugin observes. `observe(old, new)` gets decoded objects (`projection`, a msgspec Struct type or dict), or what
-    `transform` makes of them (None leaves one out); None = absent. `field_selector` and `namespace` narrow what is watched; a what-if
-    tells of all objects of the kind."""
+    `transform` makes of them (None leaves one out); None = absent. Where it answers False, nothing changed that the plugin looks at, and
+    no pod is tried again for it. `field_selector` and `namespace` narrow what is watched; a what-if tells of all objects of the kind."""
 
     kind: Kind
     projection: type[Any]
-    observe: Callable[[Any, Any], None]
+    observe: Callable[[Any, Any], object]
     field_selector: str = ""
     transform: Callable[[Any], Any] | None = None
     namespace: str | None = None

@@ -162,7 +162,8 @@ class Observer:
         def tell(old: Any, new: Any) -> None:
             self._state.now = self._clock()
             try:
-                feed.observe(old, new)
+                if feed.observe(old, new) is False:
+                    return
             except Exception:  # others wait for the event, too
                 log.exception("%s: a plugin failed to take a change over", feed.kind.kind)
             action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE

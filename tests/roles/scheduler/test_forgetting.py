@@ -9,7 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.objects import Node
+from koord.api.kinds import NODERESOURCETOPOLOGIES
+from koord.api.objects import Node, NodeResourceTopology
 from roles.scheduler import testing
 from roles.scheduler.cluster.interning import Counted
 from roles.scheduler.observing.observer import _node_matters
@@ -65,6 +66,27 @@ def test_a_heartbeat_is_no_change() -> None:
 
     assert not _node_matters(beat(1), beat(2))
     assert _node_matters(beat(1), beat(2, "False"))
+
+
+@pytest.mark.feature("SCH-FW-04")
+def test_a_topology_that_tells_only_who_has_which_cpus_is_no_change() -> None:
+    numa = {"enabled": [{"name": "NodeNUMAResource"}]}
+    made = testing.World({"plugins": dict.fromkeys(("preFilter", "filter", "reserve"), numa)})
+    made.add_nodes(testing.node("n"))
+    (feed,) = (feed for plugin in made.framework.plugins.values() for feed in plugin.feeds() if feed.kind is NODERESOURCETOPOLOGIES)
+
+    def report(zones: int, allocated: str = "[]") -> NodeResourceTopology:
+        annotations = {"node.koordinator.sh/pod-cpu-allocs": allocated}
+        resources = [{"name": "cpu", "capacity": "4", "allocatable": "4", "available": "4"}]
+        told = [{"name": f"node-{number}", "type": "Node", "resources": resources} for number in range(zones)]
+        return msgspec.convert({"metadata": {"name": "n", "annotations": annotations}, "zones": told}, NodeResourceTopology)
+
+    assert feed.observe(None, report(1)) is not False
+    position = made.cluster.changes.position
+    assert feed.observe(report(1), report(1, '[{"name": "p", "cpuset": "0"}]')) is False  # nobody is woken for it
+    assert made.cluster.changes.position == position
+    assert feed.observe(report(1), report(2)) is not False
+    assert made.cluster.changes.position > position
 
 
 @pytest.mark.feature("SCH-KS-07")

@@ -11,6 +11,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from koord.apiserver.testing import running_server
 from tests.benchmarks import bench_scheduler_api
+from tests.support import patience
 
 
 async def samples(url: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
@@ -88,7 +89,7 @@ def test_the_benchmark_binds_every_kind_of_pods_and_counts_them(tmp_path: Any) -
         async with running_server() as server:
             loads = [bench_scheduler_api.LOADS[0], bench_scheduler_api.LOADS[2]]
             measure = asyncio.to_thread(bench_scheduler_api.measure, server.kubeconfig_path, loads, 12, 12, None, tmp_path)
-            rows = await asyncio.wait_for(measure, 60)
+            rows = await asyncio.wait_for(measure, patience.seconds(60))
             for load, rate, cpu in zip(loads, rows[::2], rows[1::2], strict=True):
                 assert rate.measured > 0
                 assert rate.what == f"API server, 12 nodes x 12 pods, {load.what}"

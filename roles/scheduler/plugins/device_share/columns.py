@@ -138,8 +138,9 @@ class DeviceColumns(Columns):
 
     # ---------------------------------------------------------------- Device objects and nodes
 
-    def device_set(self, old: Device | None, new: Device | None) -> None:
-        """A Device appeared, changed or went. A malformed one is logged and the last good one stays."""
+    def device_set(self, old: Device | None, new: Device | None) -> bool:
+        """A Device appeared, changed or went; whether that changes what the node has. A malformed one is logged and the last good one
+        stays."""
         present = new or old
         assert present is not None
         name = present.metadata.name
@@ -149,17 +150,20 @@ class DeviceColumns(Columns):
                 inventory = read_device(new)
             except ValueError as error:
                 log.error("Device %s: %s; the last good one stays", name, error)
-                return
+                return False
             self._deleted.discard(name)
         slot = self.cluster.slot_of(name)
         node = self._node(name)
         if inventory is None:
             self._deleted.add(name)
             inventory = node.inventory.dark() if node.inventory is not None else None
+        elif node.inventory is not None and inventory.same(node.inventory):
+            return False
         node.inventory = inventory
         self._changed(slot, node)
         if new is None and (slot < 0 or not self.cluster.alive[slot]):
             self._collect(name)
+        return True
 
     def node_set(self, slot: int, old: NodeView | None, new: NodeView) -> None:
         node = self._node(new.name)

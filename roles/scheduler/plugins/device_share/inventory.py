@@ -6,7 +6,7 @@ import hashlib
 import logging
 from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from koord.accounting.resources import ResourceVector, parse
 from koord.api import names
@@ -85,6 +85,13 @@ class Inventory:
     def card(self, kind: str, minor: int) -> Card | None:
         """The card of a type and minor."""
         return next((card for card in self.cards.get(kind, ()) if card.minor == minor), None)
+
+    def same(self, other: Inventory) -> bool:
+        """Whether both say the same of the same devices."""
+        return self._told() == other._told()
+
+    def _told(self) -> tuple[Any, ...]:
+        return self.shape, self.vendor, self.model, tuple(card.id for of_type in self.cards.values() for card in of_type)
 
     def dark(self) -> Inventory:
         """The same devices, none of them healthy: the object is gone, but what runs on them still does."""

@@ -58,6 +58,7 @@ from roles.scheduler.plugins.device_share.scoring import Scorer
 from roles.scheduler.plugins.device_share.stranding import Stranding
 from roles.scheduler.plugins.device_share.templates import DATA_KEY, Templates
 from roles.scheduler.plugins.device_share.vectors import REFUSED, coarse, nearest, node_scores
+from roles.scheduler.plugins.reservation.observing import offers_anew
 from roles.scheduler.plugins.topology_manager.manager import TopologyManager
 
 log = logging.getLogger(__name__)
@@ -111,12 +112,13 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         templates = Feed(CONFIGMAPS, ConfigMap, self._templates, namespace=config.config_map_namespace, field_selector=selector)
         return (*devices, templates)
 
-    def _device(self, old: Device | None, new: Device | None) -> None:
-        self.columns.device_set(old, new)
+    def _device(self, old: Device | None, new: Device | None) -> bool:
+        changed = self.columns.device_set(old, new)
         if self._planned is None and self.handle.metrics is not None:
             self._planned = PlanMetric(self.handle.metrics)
         if self._planned is not None:
             self._planned.follow(old, new)
+        return changed
 
     def _templates(self, old: ConfigMap | None, new: ConfigMap | None) -> None:
         """The templates appeared, changed or went. Malformed ones are logged and the last good ones stay."""
@@ -163,7 +165,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             Subscription(ASSIGNED_POD, Action.DELETE),
             Subscription(DEVICES.kind, any_change),
             Subscription(CONFIGMAPS.kind, any_change),
-            Subscription(RESERVATIONS.kind, any_change),
+            Subscription(RESERVATIONS.kind, any_change, offers_anew),
             Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_LABELS),
         )
 

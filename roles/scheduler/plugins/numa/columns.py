@@ -97,14 +97,15 @@ class NumaColumns(Columns):
     def node_removed(self, slot: int, old: NodeView) -> None:
         self._set_facts(slot, NO_FACTS)
 
-    def topology_set(self, old: NodeResourceTopology | None, new: NodeResourceTopology | None) -> None:
-        """A NodeResourceTopology appeared, changed or went."""
+    def topology_set(self, old: NodeResourceTopology | None, new: NodeResourceTopology | None) -> bool:
+        """A NodeResourceTopology appeared, changed or went; whether that changes what we know of the node. Which CPUs its pods have is
+        written there, too, each time that one comes or goes."""
         present = new or old
         assert present is not None
         name = present.metadata.name
         report = read_report(new) if new is not None else NO_REPORT
         if report == self._reports.get(name, NO_REPORT):
-            return
+            return False
         if new is None:
             self._reports.pop(name, None)
         else:
@@ -114,6 +115,7 @@ class NumaColumns(Columns):
         if view is not None:
             self._facts(slot, view)
             self.cluster.changes.note(slot, self.kind)
+        return True
 
     def _facts(self, slot: int, view: NodeView) -> None:
         self._set_facts(slot, facts_of(self._reports.get(view.name, NO_REPORT), view))

@@ -7,6 +7,7 @@ from typing import Any
 
 from koord.api.objects import Reservation
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.events import ClusterEvent
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.reservation import reserve_pod
 from roles.scheduler.plugins.reservation.ledger import Held, Ledger, Orphan
@@ -102,6 +103,11 @@ def is_another_offer(old: Reservation, new: Reservation) -> bool:
         or (before.labels, before.annotations, before.deletion_timestamp) != (now.labels, now.annotations, now.deletion_timestamp)
         or (a.phase, a.node_name, a.allocatable) != (b.phase, b.node_name, b.allocatable)
     )
+
+
+def offers_anew(pod: PodInfo, event: ClusterEvent) -> bool:
+    """A queueing hint. What an owner gives back is told of by its own deletion."""
+    return event.old is None or event.new is None or is_another_offer(event.old, event.new)
 
 
 def _offer(held: Held | None) -> tuple[Any, ...]:

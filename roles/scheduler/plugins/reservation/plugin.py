@@ -56,7 +56,7 @@ from roles.scheduler.plugins.reservation.judging import NONE_FITS, Judge
 from roles.scheduler.plugins.reservation.ledger import Held, Ledger
 from roles.scheduler.plugins.reservation.matching import Matcher
 from roles.scheduler.plugins.reservation.nomination import BY_ORDER, pick, raw
-from roles.scheduler.plugins.reservation.observing import Book, is_another_offer
+from roles.scheduler.plugins.reservation.observing import Book, offers_anew
 from roles.scheduler.plugins.reservation.preallocation import NO_POD, PreAllocation
 from roles.scheduler.plugins.reservation.preemption import ReservationPreemption
 from roles.scheduler.plugins.reservation.selector_index import SelectorIndex
@@ -114,7 +114,7 @@ class Reservation(
             Subscription(ASSIGNED_POD, Action.DELETE | Action.UPDATE_LABELS | Action.SCALE_DOWN),
             Subscription(ASSIGNED_POD, Action.ADD, _may_take_over),
             Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_ALLOCATABLE | Action.UPDATE_LABELS | Action.UPDATE_TAINTS),
-            Subscription(RESERVATIONS.kind, Action.ADD | Action.UPDATE | Action.DELETE, _is_another_offer),
+            Subscription(RESERVATIONS.kind, Action.ADD | Action.UPDATE | Action.DELETE, offers_anew),
         )
 
     def endpoints(self) -> Sequence[Endpoint]:
@@ -349,8 +349,3 @@ class Reservation(
 def _may_take_over(pod: PodInfo, event: ClusterEvent) -> bool:
     """A pod on a node is a candidate for those that pre-allocate; for others it only takes room."""
     return names.ANNOTATION_IS_PRE_ALLOCATION in pod.shape.annotations
-
-
-def _is_another_offer(pod: PodInfo, event: ClusterEvent) -> bool:
-    """What an owner gives back is told of by its own deletion."""
-    return event.old is None or event.new is None or is_another_offer(event.old, event.new)

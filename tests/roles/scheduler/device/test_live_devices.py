@@ -10,6 +10,7 @@ import aiohttp
 import pytest
 
 from koord.api.kinds import CONFIGMAPS, DEVICES, NAMESPACES, NODES, PODS
+from koord.api.objects import Device
 from koord.api.times import format_time, parse_time
 from tests.support.devices import ALLOCATED, CORE, EVERYTHING, MEMORY, MODEL, POINTS, RATIO, SHARED, VENDOR, card, device, entry, gpus
 
@@ -210,5 +211,33 @@ def test_what_cambricon_cannot_share_is_refused(scheduler: Any) -> None:
             assert found["CAMBRICON_DSMLU_ASSIGHED"] == "false"
             node = await live.client.get(NODES, "n")
             assert node["metadata"]["annotations"]["cambricon.com/dsmlu.lock"].endswith(",default,fine")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_a_device_that_says_the_same_again_wakes_nobody(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler(CONFIG, crds=True, before=lambda objects: machine(objects, "n", gpus(1))) as live:
+            await ask(live, "big", {CORE: 200, RATIO: 200})
+            await live.refused("big")
+            (entry,) = (entry for entry in live.app.queue.entries() if entry.pod.name == "big")
+            while entry.state != "unschedulable":
+                await asyncio.sleep(0.005)
+            moved: list[str] = []
+            live.app.queue.incoming = lambda event, queue: moved.append(event)
+            position = live.app.engine.cluster.changes.position
+            devices = live.app.informers.informer(DEVICES, Device, optional=True)
+            for number in range(3):
+                await live.client.patch(DEVICES, "n", {"metadata": {"labels": {"heartbeat": str(number)}}})
+                while devices.get("n").metadata.labels.get("heartbeat") != str(number):
+                    await asyncio.sleep(0.005)
+            assert moved == []
+            assert live.app.engine.cluster.changes.position == position
+            more = device("n", gpus(2))
+            await live.client.patch(DEVICES, "n", {"spec": more["spec"]})
+            while not moved:
+                await asyncio.sleep(0.005)
+            await live.bound("big")
 
     asyncio.run(run())
