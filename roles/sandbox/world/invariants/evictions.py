@@ -60,7 +60,7 @@ class OneNodeMakesRoom(Invariant):
     who were asked are gone and the room is not enough (others were first, or exclusive CPUs lie apart), another node may be asked.
     """
 
-    hears = frozenset({LEASE, *EVENTS})
+    hears = frozenset({POD, LEASE, *EVENTS})
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
