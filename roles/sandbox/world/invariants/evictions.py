@@ -62,7 +62,7 @@ class OneNodeMakesRoom(Invariant):
     so it may when they are overdue.
     """
 
-    hears = frozenset({LEASE, POD, *EVENTS})
+    hears = frozenset({POD, LEASE, *EVENTS})
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
