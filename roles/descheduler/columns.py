@@ -136,6 +136,11 @@ class Columns:
         """The first node but its own that the pod fits, "" when there is none."""
         return self._first(view, community=community, among=among, own=False)
 
+    def fits_one(self, view: PodView, rows: Any) -> bool:
+        """Whether one of these nodes, by their rows, takes the pod by the community's rule."""
+        one = Placeable(view)
+        return any(not one.community_unfit(self.nodes[row]) for row in rows)
+
     def fits_elsewhere(self, view: PodView) -> bool:
         """Whether some node but its own would take the pod by the community's rule: as `elsewhere`, for many pods of few shapes. What
         has fitted a node fits it as long as pods only leave; what has fitted none is asked again of the nodes that pods have left."""

@@ -10,7 +10,8 @@ from koord.api.objects import Node, Pod
 from koord.api.quantity import QuantityError
 from koord.api.selectors import Selector, parse_label_selector
 from roles.descheduler.columns import Columns
-from roles.descheduler.picture import NodeView, Pictures, is_ready, pod_view
+from roles.descheduler.picture import NodeView, Pictures, PodView, is_ready, pod_view
+from roles.descheduler.spreading import DomainMaps, admitted
 from roles.descheduler.world import World
 
 log = logging.getLogger(__name__)
@@ -27,11 +28,12 @@ class OtherNodes:
         self._selector: Selector = parse_label_selector(selector)
         self._pictures = Pictures()
         self._columns: Columns | None = None
+        self._maps: DomainMaps | None = None
 
     def begin(self) -> None:
         """A new round: nodes are looked at anew, and what is remembered of pods that are gone may go too."""
         self._pictures.begin()
-        self._columns = None
+        self._columns = self._maps = None
 
     async def see(self, nodes: Sequence[NodeView]) -> None:
         """The round's own picture of all nodes. Without one the nodes are looked at with the first question."""
@@ -51,9 +53,19 @@ class OtherNodes:
         except (QuantityError, ValueError) as error:
             return f"its requests cannot be read: {error}"
         if self._columns.fits_elsewhere(wanted):
-            return ""
+            return self._uneven(self._columns, wanted)
         told = ", ".join(f"{count} x {problem}" for problem, count in sorted(self._columns.why_not(wanted).items()))
         return f"it fits no other node{f' ({told})' if told else ''}"
+
+    def _uneven(self, columns: Columns, view: PodView) -> str:
+        """Of the nodes that the pod fits one must be such that its topology spread lets it go there."""
+        if not any(each.when_unsatisfiable == "DoNotSchedule" for each in view.pod.spec.topology_spread_constraints):
+            return ""
+        if self._maps is None or self._maps.columns is not columns:
+            self._maps = DomainMaps(columns)
+        if columns.elsewhere(view, community=True, among=admitted(self._maps, view)):
+            return ""
+        return "it fits no other node by its topology spread"
 
     def _counts(self, node: Node) -> bool:
         return is_ready(node) and self._selector.matches(node.metadata.labels)

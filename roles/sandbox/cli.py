@@ -165,6 +165,11 @@ def hotspot(nodes: int, roles_as_processes: bool, verbosity: int, out: Path, tim
 @click.option("--minutes", type=click.FloatRange(0.2, 10_000), default=1.0, show_default=True, help="Virtual minutes with faults.")
 @click.option("--faults", type=click.IntRange(0, 10_000), help="How many things go wrong (default: 5 to 12).")
 @click.option("--koordlets", type=click.IntRange(0), help="How many nodes have a modelled host and koordlet (default: 0 or 1).")
+@click.option(
+    "--profiles",
+    type=click.Choice(("load", "both", "community")),
+    help="What deschedulers run: LowNodeLoad, the community's plugins, or both (default: drawn; LowNodeLoad in two of three).",
+)
 @click.option("--kinds", default="", help="Only these kinds of faults, separated by commas.")
 @click.option("--mutant", default="", help="Put this planted defect in (see --list-mutants); with --hunt: only these, separated by commas.")
 @click.option("--list-mutants", is_flag=True, help="List the planted defects.")

@@ -125,6 +125,14 @@ class KnowsLeaving(Protocol):
 
 
 @runtime_checkable
+class Holds(Protocol):
+    """A door that begins what others must not finish in its stead."""
+
+    def holds(self, pod: Pod) -> str:
+        """Why no other door may evict the pod now, "" when one may: a migration that waits for a place would wait for nobody."""
+
+
+@runtime_checkable
 class KnowsArriving(Protocol):
     """A door that knows where pods will go."""
 

@@ -31,6 +31,11 @@ class Reads(Protocol):
     reads: str
 
 
+def minds_place(plugin: Plugin) -> bool:
+    """Whether a plugin takes pods away so that they run elsewhere. One that minds their age or state says `minds_place = False`."""
+    return bool(getattr(plugin, "minds_place", True))
+
+
 @dataclass(frozen=True, slots=True)
 class PluginType:
     """A registry row: `lenient` arguments ignore unknown fields, as upstream does for the plugins that it adapted.

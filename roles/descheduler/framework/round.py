@@ -19,10 +19,11 @@ from koord.api.objects import Node, Pod
 from koord.api.selectors import Selector
 from koord.decisions.record import Record
 from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Pause, PluginError, Rehearse, Tell
-from roles.descheduler.framework.evicting import Asks, Assumes, Evicting, EvictOptions, EvictResult, Remembers, Replaces, Sees
+from roles.descheduler.framework.evicting import Asks, Assumes, Evicting, EvictOptions, EvictResult, Holds, Remembers, Replaces, Sees
 from roles.descheduler.framework.handle import Answers, Handle, node_subject, pod_subject
 from roles.descheduler.framework.limits import Counts, Limits
-from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin, Reads
+from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin, Reads, minds_place
+from roles.descheduler.framework.recurrence import Key, Recurrence
 from roles.descheduler.picture import NodeView, is_ready
 from roles.descheduler.usage import Reading
 
@@ -96,6 +97,7 @@ class Rounds:
         self._selector = selector
         self._limits = limits
         self._dry_run = dry_run
+        self._recurrence = Recurrence()
 
     def reads(self) -> set[str]:
         """The sources of usage that plugins read."""
@@ -118,7 +120,8 @@ class Rounds:
         if len(chosen) <= 1:
             return Outcome(nodes=len(chosen), skipped=f"{len(chosen)} ready nodes match, at least two are needed to move anything")
         outcome = Outcome(nodes=len(chosen))
-        counts = Counts()
+        counts, refused = Counts(), dict[tuple[int, str], str]()
+        self._recurrence.forget(now)
         for profile in self.profiles:
             await _prepare(profile, [node for node in chosen if _matches(profile.selector, node)], everything)
         for point in (DESCHEDULE, BALANCE):
@@ -126,6 +129,8 @@ class Rounds:
                 mine = [node for node in chosen if _matches(profile.selector, node)]
                 for plugin in profile.plugins[point]:
                     turn = _Turn(profile, plugin, chosen, now, self._limits, counts, self._dry_run, acting, self._grace_period)
+                    turn.recurrence, turn.refused = self._recurrence, refused
+                    turn.holders = [door for other in self.profiles for door in other.doors()]
                     turn.handle.readings, turn.handle.waiting, turn.handle.answers = readings or {}, waiting, answers
                     began = asyncio.get_running_loop().time()
                     error = await turn.run(mine)
@@ -172,6 +177,9 @@ class _Turn:
         self._limits, self._counts, self._dry_run = limits, counts, dry_run
         self._observed: Counts | None = None  # evictions that the plugin's own dry run only lists
         self._nodes = {node.name: node for node in cluster}
+        self.recurrence = Recurrence()
+        self.holders: list[Evicting] = []
+        self.refused: dict[tuple[int, str], str] = {}  # what evictors have answered in this round, by evictor and pod
         self._put_back: list[Callable[[], None]] = []
         self._limited: Counter[str] = Counter()
 
@@ -274,6 +282,11 @@ class _Turn:
             self.handle.refused[pod.metadata.uid] = why
             self._told(effect, "NotEvicted", why)
             return False
+        place = self._place(pod)
+        if why := self._barred(pod, place):
+            self.handle.refused[pod.metadata.uid] = why
+            self._told(effect, "NotEvicted", f"{effect.reason}, but {why}")
+            return False
         switch = self._switch(effect)
         counts.add(node, namespace)
         if switch:
@@ -289,8 +302,11 @@ class _Turn:
             if not result.accepted:
                 counts.take_back(node, namespace)
                 self.handle.refused[pod.metadata.uid] = result.message
+                self.refused[id(self._profile.door), pod.metadata.uid] = result.message
                 self._told(effect, "NotEvicted", f"{effect.reason}, but {result.message}")
                 return False
+            if place and not result.listed:
+                self.recurrence.left(place, pod.metadata.uid, self._alike(pod), self.handle.now)
             verdict, where = ("WouldEvict", await self._where(effect)) if result.listed else ("Evicted", "")
             self._told(effect, verdict, "; ".join(filter(None, (effect.reason, result.message))) + where)
         if node in self._nodes:
@@ -298,6 +314,27 @@ class _Turn:
             if effect.dry_run and not self._dry_run:
                 self._put_back.append(put_back)
         return True
+
+    def _barred(self, pod: Pod, place: Key | None) -> str:
+        """What the profile's filters do not know: the evictor's answer to another plugin of this round, another evictor's work that is
+        under way, and that pods like it have come back."""
+        door, uid = self._profile.door, pod.metadata.uid
+        held = (other.holds(pod) for other in self.holders if other is not door and isinstance(other, Holds))
+        answered = self.refused.get((id(door), uid), "") or next(filter(None, held), "")
+        return answered or (self.recurrence.refuse(place, uid, self.handle.now) if place else "")
+
+    def _place(self, pod: Pod) -> Key | None:
+        """Whose pods come back where, if the plugin minds where pods are and nobody holds a place elsewhere for the next one."""
+        owner, node = pod.metadata.controller, pod.spec.node_name
+        if owner is None or not node or not minds_place(self._plugin) or isinstance(self._profile.door, Replaces):
+            return None
+        return self._plugin.name, owner.uid, node
+
+    def _alike(self, pod: Pod) -> list[str]:
+        """The pods of the same workload on the node."""
+        owner, node = pod.metadata.controller, self._nodes.get(pod.spec.node_name)
+        there = [] if node is None or owner is None else node.everyone
+        return [pod.metadata.uid, *(other.metadata.uid for other in there if other.metadata.controller == owner)]
 
     async def _asked(self, door: Asks, pod: Pod) -> None:
         try:

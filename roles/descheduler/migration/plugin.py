@@ -77,6 +77,11 @@ class MigrationController:
         now = self._setup.clock()
         return any(status.proceeds(job, now) for job in self._migrations.ledger.of_pod(pod))
 
+    def holds(self, pod: Pod) -> str:
+        """Whether a job for the pod has not ended, even one that waits."""
+        jobs = self._migrations.ledger.of_pod(pod)
+        return f"PodMigrationJob {jobs[0].metadata.name} is to move it" if jobs else ""
+
     def accepted(self, pod: Pod) -> bool:
         """Whether the pod was told to leave."""
         return self._migrations.accepted(pod)

@@ -54,6 +54,7 @@ def reservation(job: PodMigrationJob, pod: Json, now: float, *, without_claims: 
     spec["allocateOnce"] = True
     held = _object(_object(spec, "template", "spec."), "spec", "spec.template.")
     held.pop("nodeName", None)
+    _spread_over_all(held)
     if node := (pod.get("spec") or {}).get("nodeName"):
         _keep_off(held, node)
     for lost in status.avoided(job) if nodes is None else ():
@@ -137,6 +138,17 @@ def _keep_to(held: Json, nodes: Sequence[str]) -> None:
     required["nodeSelectorTerms"] = [_with_name(term, "In", node) for node in nodes for term in terms]
 
 
+def _spread_over_all(held: Json) -> None:
+    """What keeps the reservation to some nodes must not hide the others from the pod's topology spread: the pod that comes counts them.
+
+    A pod with rules of its own about nodes goes on counting those that match, for there is no way to say which."""
+    affinity = (held.get("affinity") or {}).get("nodeAffinity") or {}
+    if held.get("nodeSelector") or affinity.get(_REQUIRED):
+        return
+    for constraint in held.get("topologySpreadConstraints") or []:
+        constraint["nodeAffinityPolicy"] = "Ignore"
+
+
 def _required(held: Json) -> Json:
     where = "spec.template.spec."
     affinity = _object(_object(held, "affinity", where), "nodeAffinity", f"{where}affinity.")
@@ -151,6 +163,7 @@ def _with_name(term: Json, operator: str, node: str) -> Json:
 def elsewhere(pod: Pod, nodes: Sequence[str] | None = None) -> Pod:
     """The pod as its reservation asks for it: on any node but its own, or on one of these nodes."""
     spec = msgspec.to_builtins(pod.spec)
+    _spread_over_all(spec)
     _keep_off(spec, pod.spec.node_name)
     if nodes is not None:
         _keep_to(spec, nodes)

@@ -14,6 +14,16 @@ LOW, HIGH = 50, 65
 """Percent of a node's CPU below which it takes pods, and above which it is hot."""
 ROUND = 10.0  # seconds between two rounds of the descheduler
 REVOKED_AFTER = 10.0  # seconds for which a quota may use what others want back
+PROFILES = ("load", "both", "community")
+"""What deschedulers run: LowNodeLoad through MigrationController, the community's plugins through DefaultEvictor, or both."""
+MOST, MOST_OF_NODE = 6, 3
+"""Pods that a round takes away at most where the community's plugins run, in all and of a node."""
+OLD = 75  # seconds after which a pod of AGED leaves
+TAINT, POOL, LOUD = "world/maintenance", "world/pool", "world/loud"
+"""A taint of nodes, a label of nodes and one of pods."""
+HERE, THERE = "here", "there"
+"""The pools of nodes."""
+AGED = "aged"  # the workload whose pods are not to get old
 QUOTAS = {"team-a": (4, 14), "team-b": (6, 14)}
 """CPUs that each quota is guaranteed, and that it may use at most: more than there is, so that one lends to the other."""
 
@@ -42,8 +52,22 @@ def scheduler(retry: float, report: int) -> dict[str, Any]:
     return made
 
 
-def descheduler(retry: float, report: int) -> dict[str, Any]:
-    """The descheduler's: LowNodeLoad through MigrationController, reservation first; a look at the lease each `retry` seconds."""
+def descheduler(retry: float, report: int, profiles: str = "load") -> dict[str, Any]:
+    """The descheduler's, with these of PROFILES; a look at the lease each `retry` seconds."""
+    made: dict[str, Any] = {
+        "apiVersion": "descheduler/v1alpha2",
+        "kind": "DeschedulerConfiguration",
+        "leaderElection": _election("koord-descheduler", retry),
+        "deschedulingInterval": f"{ROUND * report / REPORT:g}s",
+        "profiles": [profile for name, profile in (("community", _community()), ("load", _load(report))) if profiles in (name, "both")],
+    }
+    if profiles != "load":
+        made |= {"maxNoOfPodsToEvictTotal": MOST, "maxNoOfPodsToEvictPerNode": MOST_OF_NODE}
+    return made
+
+
+def _load(report: int) -> dict[str, Any]:
+    """LowNodeLoad through MigrationController, reservation first."""
     relief = {
         "nodeMetricExpirationSeconds": max(180, report * 3),
         "lowThresholds": {"cpu": LOW, "memory": 70},
@@ -52,21 +76,38 @@ def descheduler(retry: float, report: int) -> dict[str, Any]:
     }
     migration = {"defaultJobTTL": "60s", "objectLimiters": {"workload": {"duration": "30s"}}}
     return {
-        "apiVersion": "descheduler/v1alpha2",
-        "kind": "DeschedulerConfiguration",
-        "leaderElection": _election("koord-descheduler", retry),
-        "deschedulingInterval": f"{ROUND * report / REPORT:g}s",
-        "profiles": [
-            {
-                "name": "koord-descheduler",
-                "pluginConfig": [{"name": "LowNodeLoad", "args": relief}, {"name": "MigrationController", "args": migration}],
-                "plugins": {
-                    "deschedule": {"disabled": [{"name": "*"}]},
-                    "balance": {"enabled": [{"name": "LowNodeLoad"}]},
-                    "evict": {"disabled": [{"name": "*"}], "enabled": [{"name": "MigrationController"}]},
-                },
-            }
-        ],
+        "name": "koord-descheduler",
+        "pluginConfig": [{"name": "LowNodeLoad", "args": relief}, {"name": "MigrationController", "args": migration}],
+        "plugins": {
+            "deschedule": {"disabled": [{"name": "*"}]},
+            "balance": {"enabled": [{"name": "LowNodeLoad"}]},
+            "evict": {"disabled": [{"name": "*"}], "enabled": [{"name": "MigrationController"}]},
+        },
+    }
+
+
+def _community() -> dict[str, Any]:
+    """Plugins adapted from the community through DefaultEvictor, where another node would take the pod."""
+    deschedule: dict[str, dict[str, Any]] = {
+        "RemovePodsViolatingNodeTaints": {},
+        "RemovePodsViolatingNodeAffinity": {"nodeAffinityType": ["requiredDuringSchedulingIgnoredDuringExecution"]},
+        "RemovePodsViolatingInterPodAntiAffinity": {},
+        "RemoveFailedPods": {"minPodLifetimeSeconds": 10},
+        "PodLifeTime": {"maxPodLifeTimeSeconds": OLD, "labelSelector": {"matchLabels": {"app": AGED}}},
+    }
+    balance: dict[str, dict[str, Any]] = {"RemoveDuplicates": {}, "RemovePodsViolatingTopologySpreadConstraint": {}}
+    only = [{"name": "*"}]
+    door = {"disabled": only, "enabled": [{"name": "DefaultEvictor"}]}
+    given = {**deschedule, **balance, "DefaultEvictor": {"nodeFit": True}}
+    return {
+        "name": "community",
+        "pluginConfig": [{"name": name, "args": args} for name, args in given.items()],
+        "plugins": {
+            "deschedule": {"disabled": only, "enabled": [{"name": name} for name in deschedule]},
+            "balance": {"disabled": only, "enabled": [{"name": name} for name in balance]},
+            "evict": door,
+            "filter": door,
+        },
     }
 
 

@@ -83,6 +83,7 @@ class History:
     version: int = 0  # the last one that was given out
     wiped: float = float("-inf")  # when the API server lost all that it knew
     pace: float = 1.0  # how many times as long as usual it takes until a node reports its use again
+    profiles: str = "load"  # what deschedulers run (configuration.PROFILES)
     count: int = 0  # of entries so far
     asked: int = 0  # of requests so far
     placed: dict[str, dict[str, Obj]] = field(default_factory=dict)  # pods that hold something of a node: by node and key

@@ -232,12 +232,13 @@ class Injector:
         await server.start()
         if fault.kind == "wipe":
             await world.bootstrap()
-            users = self._process("users")
-            if users is not None:
-                users.kill()
-                world.graveyard.append(users)
-            if "users" in world.programs:
-                world.start("users")
+            for name in ("users", "operators"):
+                people = self._process(name)
+                if people is not None:
+                    people.kill()
+                    world.graveyard.append(people)
+                if name in world.programs:
+                    world.start(name)
 
 
 def _discard(fuses: list[Fuse], fuse: Fuse) -> None:

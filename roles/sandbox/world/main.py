@@ -31,6 +31,7 @@ class Settings:
     minutes: float
     faults: int | None
     koordlets: int | None
+    profiles: str | None
     kinds: str
     mutant: str
     list_mutants: bool
@@ -51,6 +52,7 @@ class Settings:
             "pods": self.pods,
             "faults": self.faults,
             "koordlets": self.koordlets,
+            "profiles": self.profiles,
             "minutes": self.minutes,
         }
         asked |= {"kinds": tuple(filter(None, self.kinds.split(",")))}
@@ -62,7 +64,7 @@ class Settings:
     def line(self, seed: int) -> str:
         """The command that lives this seed again."""
         flags = [f"--seed={seed}"]
-        for name in ("nodes", "pods", "minutes", "faults", "koordlets", "kinds", "mutant"):
+        for name in ("nodes", "pods", "minutes", "faults", "koordlets", "profiles", "kinds", "mutant"):
             value = getattr(self, name)
             if value not in (None, "") and (name, value) != ("minutes", USUAL.minutes):
                 flags.append(f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}")

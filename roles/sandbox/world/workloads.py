@@ -15,7 +15,7 @@ from koord.kube.errors import AlreadyExists, ApiError
 from koord.kube.informers import InformerFactory
 from roles.sandbox.nodes.fleet import CURVE_ANNOTATION, RUN_SECONDS_ANNOTATION, USAGE_PERCENT_ANNOTATION, node_name
 from roles.sandbox.objects import SCHEDULER
-from roles.sandbox.world.configuration import QUOTAS
+from roles.sandbox.world.configuration import POOL, QUOTAS
 from roles.sandbox.world.programs import connection
 
 if TYPE_CHECKING:
@@ -50,6 +50,9 @@ class Workload:
     limit: int = 100  # percent of what it requests that it may have
     resizes: tuple[tuple[float, int], ...] = ()  # when its pods are resized in place, and to how many percent
     prefers: str = ""  # the node that it likes best
+    spread: int = 0  # by how many pods nodes may differ; 0: not asked for
+    pool: str = ""  # the pool of nodes that it needs
+    shuns: str = ""  # the label of pods beside which its own do not run
     at: float = 0.0  # when its user creates it
     until: float = 0.0  # when its user deletes it; 0: never
 
@@ -75,10 +78,23 @@ def pod_template(work: Workload) -> Obj:
         "terminationGracePeriodSeconds": 5,
         "containers": [{"name": "main", "image": "app", "resources": resources}],
     }
+    affinity: Obj = {}
     if work.prefers:
         expressions = [{"key": "kubernetes.io/hostname", "operator": "In", "values": [work.prefers]}]
         liked = {"weight": 100, "preference": {"matchExpressions": expressions}}
-        spec["affinity"] = {"nodeAffinity": {"preferredDuringSchedulingIgnoredDuringExecution": [liked]}}
+        affinity["nodeAffinity"] = {"preferredDuringSchedulingIgnoredDuringExecution": [liked]}
+    if work.pool:
+        terms = {"nodeSelectorTerms": [{"matchExpressions": [{"key": POOL, "operator": "In", "values": [work.pool]}]}]}
+        affinity["nodeAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": terms}
+    if work.shuns:
+        loud = {"matchExpressions": [{"key": work.shuns, "operator": "Exists"}]}
+        apart = {"topologyKey": "kubernetes.io/hostname", "labelSelector": loud}
+        affinity["podAntiAffinity"] = {"requiredDuringSchedulingIgnoredDuringExecution": [apart]}
+    if affinity:
+        spec["affinity"] = affinity
+    if work.spread:
+        even: Obj = {"maxSkew": work.spread, "topologyKey": "kubernetes.io/hostname", "whenUnsatisfiable": "DoNotSchedule"}
+        spec["topologySpreadConstraints"] = [{**even, "labelSelector": {"matchLabels": {"app": work.name}}}]
     return {"metadata": {"labels": labels, "annotations": annotations}, "spec": spec}
 
 

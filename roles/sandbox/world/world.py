@@ -36,7 +36,7 @@ from roles.sandbox import objects
 from roles.sandbox.bootstrap import ensure
 from roles.sandbox.nodes import fleet
 from roles.sandbox.process_kubelet.node import LEASE_NAMESPACE
-from roles.sandbox.world import configuration, herd, kubelet, programs, tenant, workloads
+from roles.sandbox.world import configuration, herd, kubelet, programs, tenant, upkeep, workloads
 from roles.sandbox.world import faults as fault_plans
 from roles.sandbox.world.configuration import QUOTAS
 from roles.sandbox.world.faults import Fault, FaultRules
@@ -86,11 +86,14 @@ class Spec:
     sorts: tuple[str, ...] = ()
     workloads: tuple[Workload, ...] = ()
     plan: tuple[Fault, ...] | None = None
+    chores: tuple[upkeep.Chore, ...] | None = None  # what operators do; None: drawn
+    profiles: str = "load"  # of configuration.PROFILES
     report: int = configuration.REPORT  # seconds between two reports of a node
     herd: bool = False  # one program serves all nodes (herd.py)
     keep: int = 0  # entries of the history that are kept; 0: all
 
 
+_PROFILES = (*("load",) * 6, "both", "both", "community")
 LARGE = 50
 """Nodes beyond which a world is modelled more coarsely."""
 
@@ -105,7 +108,8 @@ def sized(spec: Spec) -> Spec:
 
 def drawn(seed: int) -> Spec:
     """A small world as a seed draws it: 2 to 4 nodes, 10 to 26 pods, 5 to 12 faults. Each role has a standby in every second world, one in
-    two has an agent on a modelled host and a tenant who attacks: what is not there cannot hide what the rest does, and costs nothing."""
+    two has an agent on a modelled host and a tenant who attacks: what is not there cannot hide what the rest does, and costs nothing.
+    In one of three the descheduler runs the community's plugins, mostly beside its own."""
     rng = random.Random(f"world/{seed}/size")
     return Spec(
         seed,
@@ -117,6 +121,7 @@ def drawn(seed: int) -> Spec:
         faults=rng.randint(5, 12),
         koordlets=rng.choice((0, 1)),
         hostile=rng.choice((0, 4)),
+        profiles=random.Random(f"world/{seed}/profiles").choice(_PROFILES),
     )
 
 
@@ -180,6 +185,11 @@ class World:
     def number(self, name: str) -> int:
         """A number of its own for each life of a program."""
         return random.Random(f"{self.seed}/{name}/{self.programs[name].number}").getrandbits(32)
+
+    @property
+    def tended(self) -> bool:
+        """Whether people keep its nodes and pods in order, with the community's plugins."""
+        return self.spec.profiles != "load"
 
     @staticmethod
     def address_of(node: str) -> str:
@@ -254,6 +264,8 @@ class World:
             await ensure(client, CONFIGMAPS, objects.slo_config(strategies), objects.SYSTEM_NAMESPACE)
             for index in range(self.spec.nodes):
                 body = fleet.node(index, cpus=self.spec.cpus, memory=self.spec.memory_gib * 2**30, now=self.clock("apiserver").now())
+                if self.tended:
+                    body["metadata"]["labels"][configuration.POOL] = configuration.HERE
                 made = await client.create(NODES, body)
                 name = made["metadata"]["name"]
                 await client.patch(NODES, name, {"status": body["status"]}, subresource="status")
@@ -286,6 +298,8 @@ class World:
             more = random.Random(f"{self.seed}/pinned")
             works += workloads.pinned(more, spec.minutes, bool(self.hosts.static)) + workloads.hungry(more, spec.minutes)
             works += workloads.flexible(more, spec.minutes)
+        if self.tended and not spec.workloads:
+            works += upkeep.workloads(random.Random(f"{self.seed}/tended"), spec.nodes, spec.minutes)
         names = [f"{role}-{letter}" for role, count in self._replicas() for letter in "ab"[:count]]
         alone, together = self._kubelets()
         names += [f"kubelet-{node}" for node in alone] + [herd.NAME] * bool(together)
@@ -297,6 +311,13 @@ class World:
             plan = fault_plans.with_hosts(random.Random(f"{self.seed}/hosts"), plan, spec.minutes * 60, spec.faults, agents, spec.kinds)
         return works, plan
 
+    def chores(self) -> list[upkeep.Chore]:
+        """What the operators of the seed do."""
+        spec = self.spec
+        if spec.chores is not None:
+            return list(spec.chores)
+        return upkeep.draw(random.Random(f"{self.seed}/upkeep"), spec.nodes, spec.minutes)
+
     async def _main(self) -> None:
         spec = self.spec
         works, plan = self.drawn()
@@ -304,9 +325,14 @@ class World:
         if any(fault.kind == "restart" for fault in plan):
             self.server.use_disk()
         await self.server.start()
+        if self.tended:
+            self.history.profiles = spec.profiles
+            self.history.tell("profiles", spec.profiles)
         await self.bootstrap()
         first, second = programs.write_configurations(
-            self.scratch, configuration.scheduler(self.retry, spec.report), configuration.descheduler(self.retry, spec.report)
+            self.scratch,
+            configuration.scheduler(self.retry, spec.report),
+            configuration.descheduler(self.retry, spec.report, spec.profiles),
         )
         certificates = self.scratch / "certificates"
         self.hosts.lay()
@@ -332,6 +358,10 @@ class World:
         attacks = tenant.draw(random.Random(f"{self.seed}/hostile"), spec.hostile if spec.webhooks else 0)
         self.add(tenant.NAME, lambda program: tenant.Tenant(self, attacks, spec.minutes * 30).main)
         self.programs[tenant.NAME].wanted = False
+        if self.tended:
+            operators = upkeep.Operators(self, self.chores())
+            self.add(upkeep.NAME, lambda program: operators.main)
+            self.programs[upkeep.NAME].wanted = False
         hurting = asyncio.ensure_future(self.injector.run(plan))
         await asyncio.sleep(spec.minutes * 60)
         await hurting

@@ -200,6 +200,29 @@ def test_topology_spread_leaves_pods_that_fit_nowhere_else() -> None:
     assert len(left(plugin, {"topologyBalanceNodeFit": False}, [*nodes, *pods], point="balance")[0]) == 2
 
 
+@pytest.mark.feature("DS-K8S-08")
+def test_topology_spread_gives_nothing_to_domains_that_take_nothing() -> None:
+    """Zone a takes no pod, and the scheduler counts it: with maxSkew 1 no other zone gets a second one, with 2 none gets a third."""
+    taints = [{"key": "world", "effect": "NoSchedule"}]
+    nodes = [node("n1", labels={"zone": "a"}, taints=taints), node("n2", labels={"zone": "b"}), node("n3", labels={"zone": "c"})]
+    plugin = "RemovePodsViolatingTopologySpreadConstraint"
+    for skew, many, stay in ((1, 2, 3), (1, 5, 6), (2, 5, 5)):
+        pods = [spread("b0", "n2", skew=skew), *(spread(f"c{number}", "n3", skew=skew) for number in range(many))]
+        assert len(left(plugin, {}, [*nodes, *pods], point="balance")[0]) == stay, (skew, many)
+
+
+@pytest.mark.feature("DS-K8S-11")
+@pytest.mark.parametrize(("skew", "there", "leaves"), [(1, 1, False), (2, 1, True), (1, 0, True)])
+def test_node_fit_asks_where_topology_spread_lets_the_pod_go(skew: int, there: int, leaves: bool) -> None:
+    """The tainted zone stays empty, so that another one may have maxSkew pods at most."""
+    nodes = [node("n1", labels={"zone": "a"}, taints=[{"key": "t", "effect": "NoSchedule"}]), node("n2", labels={"zone": "b"})]
+    pods = [spread("a0", "n1", skew=skew), *(spread(f"b{number}", "n2", skew=skew) for number in range(there))]
+    found = left("RemovePodsViolatingNodeTaints", {}, [*nodes, *pods], evictor={"nodeFit": True})[0]
+    assert ("a0" not in found) is leaves
+    soft = [spread("a0", "n1", when="ScheduleAnyway"), *pods[1:]]
+    assert "a0" not in left("RemovePodsViolatingNodeTaints", {}, [*nodes, *soft], evictor={"nodeFit": True})[0]
+
+
 @pytest.mark.feature("DS-K8S-09")
 def test_low_node_utilization_goes_by_requests_until_the_target_is_met() -> None:
     nodes = [node("full"), node("empty"), node("half")]

@@ -42,6 +42,7 @@ class RemoveFailedPods:
 
     name: ClassVar[str] = "RemoveFailedPods"
     point: ClassVar[str] = DESCHEDULE
+    minds_place: ClassVar[bool] = False
 
     def __init__(self, args: RemoveFailedPodsArgs, interval: float) -> None:
         self.args = args

@@ -117,6 +117,7 @@ class PodLifeTime:
 
     name: ClassVar[str] = "PodLifeTime"
     point: ClassVar[str] = DESCHEDULE
+    minds_place: ClassVar[bool] = False
 
     def __init__(self, args: PodLifeTimeArgs, interval: float) -> None:
         self.args = args

@@ -37,6 +37,7 @@ class RemovePodsHavingTooManyRestarts:
 
     name: ClassVar[str] = "RemovePodsHavingTooManyRestarts"
     point: ClassVar[str] = DESCHEDULE
+    minds_place: ClassVar[bool] = False
 
     def __init__(self, args: RemovePodsHavingTooManyRestartsArgs, interval: float) -> None:
         self.args = args

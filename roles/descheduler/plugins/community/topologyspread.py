@@ -17,7 +17,7 @@ from roles.descheduler.framework.pace import free
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.plugins.community.common import CommunityArgs, importance, one_of
-from roles.descheduler.plugins.community.spreading import DomainMaps, Spread, moves
+from roles.descheduler.spreading import DomainMaps, Spread, moves
 
 POLICIES = ("DoNotSchedule", "ScheduleAnyway")
 
@@ -108,8 +108,16 @@ class RemovePodsViolatingTopologySpreadConstraint:
                 order.append((fits, evictable, not _bound_to_nodes(pod), -priority, not stays, -qos, -cost, *place, number))
             order.sort()
             domain.pods = [domain.pods[each[-1]] for each in order]
-        moved = moves(domains, average, spread.max_skew, spread.most(count))
-        return [view for view in moved if not self.args.topology_balance_node_fit or id(view) in fit]
+        if not self.args.topology_balance_node_fit:
+            return moves(domains, average, spread.max_skew, spread.most(count))
+        taken: dict[tuple[bytes, str], bool] = {}
+
+        def takes(view: PodView, value: str) -> bool:
+            if (view.template, value) not in taken:
+                taken[view.template, value] = columns.fits_one(view, maps.rows(spread, value))
+            return taken[view.template, value]
+
+        return [view for view in moves(domains, average, spread.max_skew, spread.most(count), takes) if id(view) in fit] if fit else []
 
 
 class Spreads:

@@ -109,6 +109,14 @@ def owner_of(pod: Obj) -> str:
     return str(owners[0]["uid"]) if owners else ""
 
 
+def picky(pod: Obj) -> bool:
+    """Whether a pod asks for more of a node than room: some nodes only, other pods elsewhere, its like spread."""
+    affinity = pod["spec"].get("affinity") or {}
+    required = "requiredDuringSchedulingIgnoredDuringExecution"
+    bound = any(required in (affinity.get(kind) or {}) for kind in ("nodeAffinity", "podAntiAffinity"))
+    return bound or bool(pod["spec"].get("topologySpreadConstraints"))
+
+
 def is_ready(pod: Obj) -> bool:
     """Whether a pod serves."""
     conditions = (pod.get("status") or {}).get("conditions") or ()

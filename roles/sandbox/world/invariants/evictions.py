@@ -22,6 +22,7 @@ from roles.sandbox.world.invariants.base import (
     is_ready,
     leaves,
     node_of,
+    picky,
     requests,
     role_of,
 )
@@ -116,12 +117,15 @@ class OneNodeMakesRoom(Invariant):
 
 
 class BudgetsAreKept(Invariant):
-    """Who evicts a pod leaves as many of its like serving as their disruption budget asks for. (Preemption may go below it.)"""
+    """Who evicts a pod leaves as many of its like serving as their disruption budget asks for. (Preemption may go below it, and no budget
+    is asked about a pod that has not begun to run.)"""
 
     hears = frozenset({POD})
 
     def see(self, entry: Entry) -> Iterator[str]:
         if not leaves(entry) or role_of(entry.author) not in ("descheduler", "manager"):
+            return
+        if (entry.obj.get("status") or {}).get("phase") not in ("Running", "Unknown"):
             return
         for budget in self.history.of(BUDGET).values():
             spec, meta = budget.get("spec") or {}, budget["metadata"]
@@ -228,7 +232,8 @@ class RoomIsUsed(Preemptions):
     def _fits(self, pod: Obj, name: str) -> bool:
         """Whether a node has room for a pod that nobody else was promised."""
         node = self.history.of("node").get(name)
-        if node is None or (node.get("spec") or {}).get("unschedulable"):
+        spec = (node or {}).get("spec") or {}
+        if node is None or spec.get("unschedulable") or spec.get("taints") or picky(pod):
             return False
         if any((held.get("status") or {}).get("nodeName") == name for held in self.history.of(RESERVATION).values()):
             return False

@@ -18,6 +18,7 @@ from roles.sandbox.world.invariants.base import (
     annotations_of,
     finished,
     node_of,
+    picky,
     requests,
     role_of,
 )
@@ -70,6 +71,8 @@ class WhatFitsIsBound(Invariant):
         cards = cards_used(self.pods())
         for key, pod in sorted(self.history.of("pod").items()):
             if node_of(pod) or finished(pod) or pod["metadata"].get("deletionTimestamp") or annotations_of(pod).get(GANG) or held:
+                continue
+            if picky(pod):
                 continue
             labels = pod["metadata"].get("labels") or {}
             if labels.get(QUOTA_LABEL) or labels.get("koordinator.sh/qosClass") in ("LSE", "LSR"):

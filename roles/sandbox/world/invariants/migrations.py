@@ -23,9 +23,11 @@ from roles.sandbox.world.invariants.base import (
     leaves,
     node_of,
     owner_of,
+    picky,
     requests,
     role_of,
 )
+from roles.sandbox.world.invariants.community import is_tended, migrates, tainted
 from roles.sandbox.world.invariants.overcommit import BATCH_CPU
 
 if TYPE_CHECKING:
@@ -139,9 +141,11 @@ class Loads(Invariant):
         return min((load.pods[key] for load in self.lately(node, seconds) if key in load.pods), default=0)
 
 
-def moves(entry: Entry) -> bool:
-    """Whether a descheduler evicts a pod."""
-    return leaves(entry) and role_of(entry.author) == "descheduler"
+def moves(history: History, entry: Entry) -> bool:
+    """Whether a descheduler moves a pod. Where it runs the community's plugins, too, that is one with a migration."""
+    if not leaves(entry) or role_of(entry.author) != "descheduler":
+        return False
+    return not is_tended(history) or migrates(history, entry.obj["metadata"]["uid"])
 
 
 class OnlyHotNodesAreRelieved(Loads):
@@ -152,7 +156,7 @@ class OnlyHotNodesAreRelieved(Loads):
     def see(self, entry: Entry) -> Iterator[str]:
         yield from super().see(entry)
         node = node_of(entry.old)
-        if not moves(entry):
+        if not moves(self.history, entry):
             return
         most = max((max(load.used, load.now) for load in self.lately(node, self.seconds)), default=0)
         if most * 100 <= HIGH * self.capacity(node):
@@ -172,7 +176,7 @@ class TargetsStayCool(Loads):
 
     def see(self, entry: Entry) -> Iterator[str]:
         yield from super().see(entry)
-        if not moves(entry):
+        if not moves(self.history, entry):
             return
         uid = entry.obj["metadata"]["uid"]
         for job in self.history.of(MIGRATION_JOB).values():
@@ -217,7 +221,7 @@ class MovesLoseNothing(Invariant):
         if entry.verb == "wiped":
             self._moved.clear()
         elif entry.bucket == "pod" and BATCH_CPU not in requests(entry.obj) and (owner := owner_of(entry.obj)):
-            if moves(entry):
+            if moves(self.history, entry):
                 had = sum(1 for pod in self.pods() if owner_of(pod) == owner)
                 self._moved[owner] = Moved(entry.key, max(had, self._moved[owner].had if owner in self._moved else 0))
             elif leaves(entry) and node_of(entry.old):  # preempted, revoked, deleted by its user
@@ -259,7 +263,7 @@ class HotIsRelieved(Loads):
         return any(True for _ in self._hot(0.0))
 
     def _hot(self, seconds: float) -> Iterator[str]:
-        relieved = any(role_of(program) == "descheduler" for program in self.history.programs)
+        relieved = any(role_of(program) == "descheduler" for program in self.history.programs) and self.history.profiles != "community"
         relieved = relieved and not any(role_of(program) == "descheduler" for program in self._wrong)
         for hot in sorted(self.history.of("node")) if relieved else ():
             if f"koordlet-{hot}" in self._wrong or f"kubelet-{hot}" in self._wrong:
@@ -283,7 +287,7 @@ class HotIsRelieved(Loads):
             return False
         labels, annotations = pod["metadata"].get("labels") or {}, pod["metadata"].get("annotations") or {}
         like = [other for other in self.history.of("pod").values() if owner_of(other) == owner_of(pod)]
-        plain = labels.get("koordinator.sh/qosClass") == "LS" and not any("gang" in name for name in annotations)
+        plain = labels.get("koordinator.sh/qosClass") == "LS" and not any("gang" in name for name in annotations) and not picky(pod)
         guarded = any(budget["metadata"]["name"] == labels.get("app") for budget in self.history.of("poddisruptionbudget.policy").values())
         jobs = [job for job in self.history.of(MIGRATION_JOB).values() if (job.get("status") or {}).get("phase") == "Failed"]
         failed = {(job["spec"].get("podRef") or {}).get("uid") for job in jobs}
@@ -294,7 +298,9 @@ class HotIsRelieved(Loads):
         """A node that is cool, has room, and stays cool with the pod."""
         for name in sorted(self.history.of("node")):
             known = [max(load.used, load.now) for load in self.lately(name, seconds)]
-            if name == hot or f"koordlet-{name}" in self._wrong or f"kubelet-{name}" in self._wrong:
+            if name == hot or tainted(self.history.of("node").get(name)):
+                continue
+            if f"koordlet-{name}" in self._wrong or f"kubelet-{name}" in self._wrong:
                 continue
             if not self.known(name, seconds) or any(used * 100 > LOW * self.capacity(name) for used in known):
                 continue

@@ -3,6 +3,13 @@
 from __future__ import annotations
 
 from roles.sandbox.world.invariants.base import Invariant
+from roles.sandbox.world.invariants.community import (
+    EvictedForWhatIsWrong,
+    EvictedWithAPlace,
+    NotEvictedInVain,
+    RoundsKeepLimits,
+    WhatIsWrongLeaves,
+)
 from roles.sandbox.world.invariants.durability import AcknowledgedIsKept, AuthorityStays
 from roles.sandbox.world.invariants.evictions import BudgetsAreKept, EvictedOnce, OneNodeMakesRoom, RoomIsUsed, VictimsAreLower
 from roles.sandbox.world.invariants.gangs import GangWhole
@@ -56,6 +63,11 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     TargetsStayCool,
     MovesLoseNothing,
     HotIsRelieved,
+    EvictedForWhatIsWrong,
+    EvictedWithAPlace,
+    NotEvictedInVain,
+    WhatIsWrongLeaves,
+    RoundsKeepLimits,
     WhatFitsIsBound,
     NobodyCrashes,
     NothingIsDeadInside,

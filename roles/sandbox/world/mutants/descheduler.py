@@ -7,6 +7,7 @@ from typing import Any
 
 from roles.sandbox.world.faults import Fault
 from roles.sandbox.world.mutants.planting import Mutants, replace, wrap
+from roles.sandbox.world.upkeep import Chore
 from roles.sandbox.world.workloads import Workload
 
 MUTANTS = Mutants(pods=16, koordlets=0, schedulers=1, managers=1, deschedulers=1, hostile=0)
@@ -153,3 +154,60 @@ def _given_up() -> None:
         return done
 
     wrap("roles.descheduler.migration.leaving:leave", leave)
+
+
+TENDED: dict[str, Any] = {"profiles": "community", "plan": (), "chores": ()}
+"""A world of the community's plugins in which nothing else goes wrong."""
+TAINTED = (Chore(30.0, "taint", "sim-000"),)
+
+
+@MUTANTS.add(
+    "pods-are-older-than-they-are",
+    "PodLifeTime takes pods away half a minute too early",
+    rule="EvictedForWhatIsWrong",
+    **(TENDED | {"workloads": (Workload("aged", 1, 300, 128),)}),
+)
+def _older() -> None:
+    wrap("roles.descheduler.plugins.community.podlifetime:age", lambda old: lambda pod, now: old(pod, now) + 30.0)
+
+
+@MUTANTS.add(
+    "topology-spread-is-nobodys-concern",
+    "nodeFit does not ask where the pod's topology spread lets it go",
+    rule="EvictedWithAPlace",
+    **(TENDED | {"workloads": (Workload("even", 3, 300, 128, spread=1),), "chores": TAINTED}),
+)
+def _uneven() -> None:
+    replace("roles.descheduler.fitting:OtherNodes._uneven", lambda self, columns, view: "")
+
+
+@MUTANTS.add(
+    "who-comes-back-leaves-again",
+    "pods that the scheduler puts back are taken away again in each round",
+    rule="NotEvictedInVain",
+    **(TENDED | {"workloads": (Workload("likes", 3, 300, 128, prefers="sim-000"),)}),
+)
+def _again() -> None:
+    replace("roles.descheduler.framework.recurrence:Recurrence.refuse", lambda self, key, uid, now: "")
+
+
+@MUTANTS.add(
+    "taints-are-not-minded",
+    "no pod leaves a node for its taints",
+    rule="WhatIsWrongLeaves",
+    **(TENDED | {"workloads": (Workload("web", 1, 300, 128, prefers="sim-000"),), "chores": TAINTED, "gpu_nodes": 0}),
+)
+def _unminded() -> None:
+    replace(
+        "roles.descheduler.plugins.community.nodetaints:RemovePodsViolatingNodeTaints.turn", lambda self, nodes, handle: (_ for _ in ())
+    )
+
+
+@MUTANTS.add(
+    "rounds-have-no-limits",
+    "a round takes away as many pods as plugins ask for",
+    rule="RoundsKeepLimits",
+    **(TENDED | {"workloads": (Workload("web", 8, 200, 128, prefers="sim-000"),), "chores": TAINTED}),
+)
+def _unlimited() -> None:
+    replace("roles.descheduler.framework.limits:Counts.exceeded", lambda self, limits, node, namespace: "")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from math import ceil
 from typing import Any
@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from koord.api.objects import Pod, TopologySpreadConstraint
-from koord.api.selectors import Requirement, Selector, from_label_selector
+from koord.api.selectors import Requirement, Selector, SelectorError, from_label_selector
 from roles.descheduler.columns import Columns
 from roles.descheduler.nodefit import Placeable, compiled_affinity, untolerated
 from roles.descheduler.picture import NodeView, PodView
@@ -44,6 +44,7 @@ class Spread:
         labels = pod.metadata.labels
         keyed = tuple(Requirement(key, "In", frozenset({labels[key]})) for key in constraint.match_label_keys if key in labels)
         self.selector = Selector(selector.requirements + keyed, selector.nothing)
+        self.counts_itself = self.selector.matches(labels)
         spec, required = pod.spec, None
         if self._by_affinity and spec.affinity is not None and spec.affinity.node_affinity is not None:
             required = spec.affinity.node_affinity.required
@@ -132,6 +133,27 @@ class DomainMaps:
                 known.below[full] = found
         return found
 
+    def open_to(self, spread: Spread, views: Sequence[PodView]) -> Any:
+        """The rows of the nodes to which the pod may come beside these matching ones without making domains differ by more than maxSkew."""
+        known = self._map(spread)
+        found = known.all_rows.copy()
+        if not known.rows:
+            return found
+        sizes: dict[str, int] = {}
+        for view in views:
+            value = known.value_of.get(view.pod.spec.node_name)
+            if value is not None:
+                sizes[value] = sizes.get(value, 0) + 1
+        least = min(sizes.values()) if len(sizes) == len(known.rows) and len(sizes) >= spread.min_domains else 0
+        for value, size in sizes.items():
+            if size + spread.counts_itself - least > spread.max_skew:
+                found[known.rows[value]] = False
+        return found
+
+    def rows(self, spread: Spread, value: str) -> Any:
+        """The rows of the nodes of a domain."""
+        return self._map(spread).rows[value]
+
     def _map(self, spread: Spread) -> DomainMap:
         found = self._maps.get(spread.nodes_rule)
         if found is None:
@@ -149,10 +171,31 @@ class DomainMaps:
         return found
 
 
-def moves(domains: list[Domain], average: float, max_skew: int, most: int | None = None) -> list[PodView]:
+def admitted(maps: DomainMaps, view: PodView) -> Any:
+    """The rows of the nodes where the pod's constraints that must hold would let it be put once it has left; None if it has none.
+
+    Pods that leave do not count. A constraint that cannot be read admits no node, as the scheduler has it."""
+    pod, found = view.pod, None
+    for constraint in pod.spec.topology_spread_constraints:
+        if constraint.when_unsatisfiable != "DoNotSchedule":
+            continue
+        try:
+            spread = Spread(constraint, pod)
+        except SelectorError:
+            return np.zeros(len(maps.columns.nodes), dtype=bool)
+        like = maps.columns.matching(pod.metadata.namespace, spread.selector)
+        rows = maps.open_to(spread, [one for one in like if one.here and not one.leaving and one.pod is not pod])
+        found = rows if found is None else found & rows
+    return found
+
+
+def moves(
+    domains: list[Domain], average: float, max_skew: int, most: int | None = None, takes: Callable[[PodView, str], bool] | None = None
+) -> list[PodView]:
     """Pods that leave, taken from the ends of the lists. `domains` are sorted by size; their lists are changed as if the pods moved.
 
-    `most` is how many pods a domain may be given up to; None: any number."""
+    `most` is how many pods a domain may be given up to; None: any number. `takes` says whether a domain, by its value, has a node for a
+    pod: what no pod can go to stays small, however uneven that is."""
     moved: list[PodView] = []
     small, large = 0, len(domains) - 1
     while small < large:
@@ -168,6 +211,11 @@ def moves(domains: list[Domain], average: float, max_skew: int, most: int | None
             small += 1
             continue
         given = domains[large].pods[-count:]
+        if takes is not None and not takes(given[-1], domains[small].value):
+            stays = size_small + max_skew  # the scheduler counts it, and lets no other domain have more
+            most = stays if most is None else min(most, stays)
+            small += 1
+            continue
         moved += given
         domains[large].pods = domains[large].pods[:-count]
         domains[small].pods = domains[small].pods + given

@@ -1,0 +1,319 @@
+"""Pods that the community's plugins take away, through DefaultEvictor: for what their plugin says, not in vain, and within the limits."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from roles.sandbox.world.configuration import AGED, HERE, LOUD, MOST, MOST_OF_NODE, OLD, POOL
+from roles.sandbox.world.invariants.base import (
+    BUDGET,
+    GANG,
+    MIGRATION_JOB,
+    Invariant,
+    Obj,
+    annotations_of,
+    free,
+    is_ready,
+    leaves,
+    node_of,
+    owner_of,
+    requests,
+    role_of,
+)
+
+if TYPE_CHECKING:
+    from roles.sandbox.world.history import Entry, History
+
+TAINTS, AFFINITY, APART = "RemovePodsViolatingNodeTaints", "RemovePodsViolatingNodeAffinity", "RemovePodsViolatingInterPodAntiAffinity"
+SPREAD, DUPLICATES = "RemovePodsViolatingTopologySpreadConstraint", "RemoveDuplicates"
+FAILED, AGE = "RemoveFailedPods", "PodLifeTime"
+PLUGINS = (TAINTS, AFFINITY, APART, SPREAD, DUPLICATES, FAILED, AGE)
+Wrong = tuple[str, str]  # the UID of a pod and the plugin that minds
+
+
+def is_tended(history: History) -> bool:
+    """Whether deschedulers run the community's plugins."""
+    return history.profiles != "load"
+
+
+def migrates(history: History, uid: str) -> bool:
+    """Whether a migration of a pod is under way."""
+    over = ("Failed", "Succeeded")
+    jobs = history.of(MIGRATION_JOB).values()
+    mine = (job for job in jobs if ((job.get("spec") or {}).get("podRef") or {}).get("uid") == uid)
+    return any((job.get("status") or {}).get("phase") not in over for job in mine)
+
+
+def tainted(node: Obj | None) -> bool:
+    """Whether a node has taints; no pod of a world tolerates any."""
+    return bool(((node or {}).get("spec") or {}).get("taints"))
+
+
+class Order(Invariant):
+    """Follows which pods are where they should not be, by which plugin, since when, and when they were last."""
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self.since: dict[Wrong, float] = {}  # of those that are wrong now
+        self.last: dict[Wrong, float] = {}
+        self.born: dict[str, float] = {}
+        self.stepped: set[str] = set()  # programs whose clock is wrong
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if not is_tended(self.history):
+            return
+        if entry.bucket == "pod":
+            if entry.verb == "ADDED":
+                self.born[entry.obj["metadata"]["uid"]] = entry.time
+            if leaves(entry) and role_of(entry.author) == "descheduler":
+                yield from self.evicted(entry)
+        elif entry.verb == "fault" and entry.key == "clock":
+            self.stepped.add(entry.text.partition(" of ")[2].partition(" ")[0])
+        if entry.bucket in ("pod", "node"):
+            self._look(entry.time)
+
+    def evicted(self, entry: Entry) -> Iterator[str]:
+        """A descheduler evicts a pod."""
+        return iter(())
+
+    def _look(self, now: float) -> None:
+        found = set(wrong(self.history))
+        self.last.update(dict.fromkeys([*self.since, *found], now))
+        self.since = {one: self.since.get(one, now) for one in found}
+
+
+def wrong(history: History) -> Iterator[Wrong]:
+    """Pods that violate what a plugin looks at, age aside."""
+    evenly: dict[str, list[Obj]] = defaultdict(list)  # pods of workloads that are spread
+    nodes = history.of("node")
+    for name, placed in history.placed.items():
+        node, alike = nodes.get(name) or {}, Counter(_workload(pod) for pod in placed.values())
+        pool = ((node.get("metadata") or {}).get("labels") or {}).get(POOL)
+        loud = any(LOUD in (pod["metadata"].get("labels") or {}) for pod in placed.values())
+        for pod in placed.values():
+            uid = pod["metadata"]["uid"]
+            affinity = pod["spec"].get("affinity") or {}
+            required = (affinity.get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+            terms = required.get("nodeSelectorTerms") or ()
+            if tainted(node):
+                yield uid, TAINTS
+            if terms and pool not in terms[0]["matchExpressions"][0]["values"]:
+                yield uid, AFFINITY
+            if loud and affinity.get("podAntiAffinity"):
+                yield uid, APART
+            if owner_of(pod) and alike[_workload(pod)] > 1:
+                yield uid, DUPLICATES
+            if pod["spec"].get("topologySpreadConstraints"):
+                evenly[owner_of(pod)].append(pod)
+    for pods in evenly.values():
+        for counted in (pods, [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]):  # who leaves counts, or does not
+            there = Counter(node_of(pod) for pod in counted)
+            least = min(there[name] for name in nodes) if nodes else 0
+            for pod in counted:
+                if there[node_of(pod)] - least > pod["spec"]["topologySpreadConstraints"][0]["maxSkew"]:
+                    yield pod["metadata"]["uid"], SPREAD
+    for pod in history.of("pod").values():
+        if (pod.get("status") or {}).get("phase") == "Failed":
+            yield pod["metadata"]["uid"], FAILED
+
+
+def _workload(pod: Obj) -> str:
+    """The name of a pod's workload: what the community's plugins know it by."""
+    owners = pod["metadata"].get("ownerReferences") or ()
+    return str(owners[0]["name"]) if owners else ""
+
+
+def _for_its_place(pod: Obj) -> bool:
+    """Whether a pod that leaves does so for where it is, not for its age or because it has failed."""
+    return (pod["metadata"].get("labels") or {}).get("app") != AGED and (pod.get("status") or {}).get("phase") != "Failed"
+
+
+class EvictedForWhatIsWrong(Order):
+    """A plugin takes away only pods that are as it says, or were within the last minute, and none whose migration is under way."""
+
+    seconds = 60.0  # for which a picture may be old, and a round last
+    lenient = 5.0  # seconds by which ages may differ: they are told in whole ones, and by clocks of others
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._was: dict[str, tuple[str, set[str], bool]] = {}  # by key: who evicted it, what was wrong with it, whether it was moved
+
+    def evicted(self, entry: Entry) -> Iterator[str]:
+        """What was wrong with it is kept until its record says which plugin it was."""
+        uid, now = entry.obj["metadata"]["uid"], entry.time
+        since = now - self.seconds * self.history.pace
+        reasons = {plugin for plugin in PLUGINS if self.last.get((uid, plugin), float("-inf")) >= since}
+        aged = (entry.obj["metadata"].get("labels") or {}).get("app") == AGED
+        if aged and (now - self.born.get(uid, float("-inf")) >= OLD - self.lenient or self.stepped & {entry.author, "apiserver"}):
+            reasons.add(AGE)
+        moved = migrates(self.history, uid)
+        self._was[entry.key] = entry.author, reasons, moved
+        if not reasons and not moved:
+            yield f"{entry.author} evicted {entry.key} from {node_of(entry.old)}, where nothing was wrong with it"
+
+    def end(self) -> Iterator[str]:
+        for _, name, record in self.history.records:
+            subject = record.subject
+            if role_of(name) != "descheduler" or record.verdict != "Evicted" or record.rule not in PLUGINS:
+                continue
+            author, reasons, moved = self._was.get(f"{subject.namespace}/{subject.name}", ("", set(), False))
+            if author != name:
+                continue
+            if moved:
+                yield f"{name} evicted {subject} by {record.rule} while its migration was under way"
+            elif record.rule not in reasons:
+                yield f"{name} evicted {subject} by {record.rule}; wrong with it was: {', '.join(sorted(reasons)) or 'nothing'}"
+
+    def open(self) -> bool:
+        return False
+
+
+class EvictedWithAPlace(Order):
+    """No plugin takes a pod away from its place when no other node would take one like it, by taints, pool and topology spread. (Age and
+    failure are no matter of place, and room comes and goes.)"""
+
+    seconds = 1.5  # for which that must have been so: a picture is no older
+    hurt = 40.0  # where a descheduler, or all, were hurt within the last two minutes
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._changed: dict[str, float] = {}  # when pods of a workload came or went last; "": when nodes changed
+        self._hurt = float("-inf")
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.verb == "fault":
+            target = entry.text.partition(" of ")[2]
+            if not target or target.startswith("descheduler"):
+                self._hurt = entry.time
+        yield from super().see(entry)
+        if entry.bucket == "node" and _rules(entry.old) != _rules(entry.new):
+            self._changed[""] = entry.time
+        elif entry.bucket == "pod" and (leaves(entry) or node_of(entry.old) != node_of(entry.new)):
+            self._changed[owner_of(entry.obj)] = entry.time
+
+    def evicted(self, entry: Entry) -> Iterator[str]:
+        """Before it is told to leave all must have been as it is now."""
+        pod = entry.obj
+        hurt = entry.time - self._hurt < 120.0
+        lately = entry.time - (self.hurt if hurt else self.seconds) * self.history.pace
+        changed = max(self._changed.get(one, float("-inf")) for one in ("", owner_of(pod)))
+        if changed > lately or not _for_its_place(pod) or migrates(self.history, pod["metadata"]["uid"]):
+            return
+        nodes = [name for name in self.history.of("node") if name != node_of(pod)]
+        if not any(self._admits(name, pod) for name in nodes):
+            yield f"{entry.key} left {node_of(pod)}, and no other node takes it by its taints, its pool and the pod's topology spread"
+
+    def _admits(self, name: str, pod: Obj) -> bool:
+        node, spec = self.history.of("node")[name], pod["spec"]
+        required = ((spec.get("affinity") or {}).get("nodeAffinity") or {}).get("requiredDuringSchedulingIgnoredDuringExecution")
+        if tainted(node) or (required and (node["metadata"].get("labels") or {}).get(POOL) != HERE):
+            return False
+        constraints = spec.get("topologySpreadConstraints")
+        if not constraints:
+            return True
+        alike = [one for one in self.pods() if owner_of(one) == owner_of(pod) and one["metadata"]["uid"] != pod["metadata"]["uid"]]
+        there = Counter(node_of(one) for one in alike if not one["metadata"].get("deletionTimestamp"))
+        return there[name] + 1 - min(there[each] for each in self.history.of("node")) <= int(constraints[0]["maxSkew"])
+
+
+class NotEvictedInVain(Order):
+    """Nobody takes away the successors of pods that it took away from the same node, one after the other, while no node has changed:
+    where they come back to it was for nothing. A new leader does not know of what the last one did."""
+
+    most = 2
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._chain: dict[tuple[str, str, str], tuple[int, float]] = {}  # by author, workload, node: how many, and when the last one
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        began = entry.verb == "started" and role_of(entry.key) == "descheduler"
+        if began or entry.verb == "wiped" or (entry.bucket == "node" and _rules(entry.old) != _rules(entry.new)):
+            self._chain.clear()
+        yield from super().see(entry)
+
+    def evicted(self, entry: Entry) -> Iterator[str]:
+        """The chain grows by a pod that was made since the last one left."""
+        uid = entry.obj["metadata"]["uid"]
+        if migrates(self.history, uid) or not _for_its_place(entry.obj):
+            return
+        place = entry.author, owner_of(entry.obj), node_of(entry.old)
+        count, last = self._chain.get(place, (0, float("-inf")))
+        if self.born.get(uid, 0.0) <= last:
+            return
+        self._chain[place] = count + 1, entry.time
+        if count >= self.most:
+            yield f"{entry.key} left {place[2]} in vain: {count} of its workload did so before, and their successors came back"
+
+
+def _rules(node: Obj | None) -> object:
+    spec = (node or {}).get("spec") or {}
+    return spec.get("taints"), spec.get("unschedulable"), ((node or {}).get("metadata") or {}).get("labels")
+
+
+class WhatIsWrongLeaves(Order):
+    """When all is calm no pod stays where its node's taints or its own affinity do not want it, if it may leave and another node has
+    room for it."""
+
+    seconds = 50.0
+
+    def end(self) -> Iterator[str]:
+        return self._staying(self.seconds)
+
+    def open(self) -> bool:
+        return any(True for _ in self._staying(0.0))
+
+    def _staying(self, seconds: float) -> Iterator[str]:
+        if any(role_of(program) == "descheduler" for program in self.stepped):
+            return  # its pictures look old to it
+        pods = {pod["metadata"]["uid"]: pod for pod in self.history.of("pod").values()}
+        for (uid, plugin), since in sorted(self.since.items()):
+            pod = pods.get(uid)
+            if plugin not in (TAINTS, AFFINITY) or pod is None or self.history.clock() - since < seconds * self.history.pace:
+                continue
+            if self._may_leave(pod) and (room := self._takes(pod)):
+                yield f"{pod['metadata']['name']} is on {node_of(pod)} against {plugin} for {seconds:.0f} s; {room} has room for it"
+
+    def _may_leave(self, pod: Obj) -> bool:
+        like = [other for other in self.history.of("pod").values() if owner_of(other) == owner_of(pod)]
+        app = (pod["metadata"].get("labels") or {}).get("app")
+        guarded = any(budget["metadata"]["name"] == app for budget in self.history.of(BUDGET).values())
+        spec = pod["spec"]
+        apart = (spec.get("affinity") or {}).get("podAntiAffinity")
+        special = annotations_of(pod).get(GANG) or spec.get("topologySpreadConstraints") or apart
+        plain = set(requests(pod)) <= {"cpu", "memory"} and not guarded and not special
+        return bool(owner_of(pod)) and plain and all(is_ready(other) for other in like)
+
+    def _takes(self, pod: Obj) -> str:
+        affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
+        bound = bool(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
+        for name, node in sorted(self.history.of("node").items()):
+            labels, room = node["metadata"].get("labels") or {}, free(self, name)
+            if name == node_of(pod) or tainted(node) or (bound and labels.get(POOL) != HERE):
+                continue
+            if all(room.get(resource, 0) >= amount for resource, amount in requests(pod).items()):
+                return name
+        return ""
+
+
+class RoundsKeepLimits(Invariant):
+    """A round takes away no more pods than the limits allow, over all profiles: evicted or to be moved."""
+
+    def end(self) -> Iterator[str]:
+        if not is_tended(self.history):
+            return
+        rounds: dict[tuple[str, float], list[tuple[str, str]]] = defaultdict(list)
+        where: dict[str, str] = {}
+        for entry in self.history.entries:
+            if entry.bucket == "pod" and node_of(entry.new):
+                where[entry.key] = node_of(entry.new)
+        for _, name, record in self.history.records:
+            if role_of(name) == "descheduler" and record.verdict == "Evicted":
+                subject = f"{record.subject.namespace}/{record.subject.name}"
+                rounds[name, record.time].append((subject, where.get(subject, "")))
+        for (name, _), gone in sorted(rounds.items()):
+            node, count = Counter(node for _, node in gone).most_common(1)[0]
+            if len(gone) > MOST or count > MOST_OF_NODE:
+                yield f"{name} took away {len(gone)} pods in one round, {count} of them from {node}; {MOST} and {MOST_OF_NODE} are allowed"
