@@ -350,8 +350,6 @@ def test_where_nothing_is_asked_for_nothing_is_changed(tmp_path, v2) -> None:
 
             app.acting.hooks.once = counted
             await until(lambda: len(passes) > 3, "hooks that were asked", 30)
-            registration = str(c.base / "etc")
-            assert [entry.path for entry in app.acting.journal if not entry.path.startswith(registration)] == []
         assert {**c.values(), **{path: (c.base / path).read_text() for path in SWITCHES}} == before
 
     run(tmp_path, story, v2=v2)
