@@ -23,6 +23,8 @@ class QuotaWithinMax(Invariant):
         self._members: dict[str, set[str]] = defaultdict(set)  # keys of the pods that name a quota, or have
 
     def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket != POD:
+            return
         label = label_of(entry.obj)
         if label:
             (self._members[label].discard if entry.new is None else self._members[label].add)(entry.key)
