@@ -10,6 +10,7 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import lru_cache
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -190,6 +191,7 @@ class Pool:
         await asyncio.gather(*(connection.abort() for connection in connections))
 
 
+@lru_cache(maxsize=64)
 def _is_literal(host: str) -> bool:
     try:
         ipaddress.ip_address(host)

@@ -88,6 +88,13 @@ class _Timer(_Handle):
         self._args = args
         self._cancelled = False
         self._when = when
+        self._loop = loop
+
+    def cancel(self) -> None:
+        if not self._cancelled:
+            self._cancelled = True
+            self._callback = self._args = None  # type: ignore[assignment]
+            self._loop.cancelled()
 
     def when(self) -> float:
         """The time at which it is called."""
@@ -106,6 +113,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._virtual = 0.0
         self._order = 0
         self._timers: list[tuple[float, int, _Timer]] = []
+        self._idle_timers = 0  # of these, how many were cancelled; more than there are, where some were cancelled when they had been due
         self._callbacks = 0
         self._blame: Counter[str] = Counter()
         self.network: Network | None = None
@@ -142,6 +150,14 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._order += 1
         heapq.heappush(self._timers, (when if when > self._virtual else self._virtual, self._order, timer))
         return timer
+
+    def cancelled(self) -> None:
+        """A timer was. Most are: of the time that a request may take. In their hundreds they would make each step on the heap longer."""
+        self._idle_timers += 1
+        if self._idle_timers > 200 and self._idle_timers * 2 > len(self._timers):
+            self._timers[:] = [timer for timer in self._timers if not timer[2]._cancelled]  # type: ignore[attr-defined]
+            heapq.heapify(self._timers)
+            self._idle_timers = 0
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
         return self.call_at(self._virtual + delay, callback, *args, context=context)

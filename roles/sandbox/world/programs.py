@@ -29,6 +29,7 @@ ADDRESSES = ("10.0.0.1", "10.0.0.2")
 """What the API server's name stands for."""
 API_SERVER = (ADDRESSES[0], 6443)
 _STEPS = 3  # after so many steps of a long decision others have their turn: no time passes inside a decision
+_STEPS_AMONG_MANY = 100  # among many nodes a decision has thousands of steps
 _VERIFY = 3  # every so many decisions a scheduler compares what it kept with fresh answers
 _VERIFY_SELDOM = 50  # among many nodes, where that takes long
 Main = Callable[[], Awaitable[None]]
@@ -72,7 +73,7 @@ def scheduler(world: World, name: str, life: Life, config: Path) -> Main:
             informers = InformerFactory(client)
             options = Options(load(str(config)), seed=world.number(name), verify=_VERIFY_SELDOM if world.spec.herd else _VERIFY)
             app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
-            app.scheduler.turns.steps = _STEPS
+            app.scheduler.turns.steps = _STEPS_AMONG_MANY if world.spec.herd else _STEPS
             for framework in app.engine.frameworks.values():
                 framework.trust.told = lambda plugin, why: world.accuse("kept-answers", f"{name}: plugin {plugin}: {why}")
             life.on_stop(informers.stop, "informers")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
@@ -226,23 +226,31 @@ class RoomIsUsed(Preemptions):
         if len(plan.victims) == 1 and pod is not None:
             since = self.history.clock() - self.settled  # room that has only just come was not there when it was decided
             nodes = [name for name in self.history.of("node") if self._freed.get(name, since) <= since]
-            plan.fitted = {name for name in nodes if self._fits(pod, name)}
+            plan.fitted = self._fitting(pod, nodes)
         return iter(())
 
-    def _fits(self, pod: Obj, name: str) -> bool:
-        """Whether a node has room for a pod that nobody else was promised."""
-        node = self.history.of("node").get(name)
-        spec = (node or {}).get("spec") or {}
-        if node is None or spec.get("unschedulable") or spec.get("taints") or picky(pod):
-            return False
-        if any((held.get("status") or {}).get("nodeName") == name for held in self.history.of(RESERVATION).values()):
-            return False
-        room, wants = free(self, name), requests(pod)
+    def _fitting(self, pod: Obj, names: Iterable[str]) -> set[str]:
+        """Those of the nodes that have room for a pod that nobody else was promised."""
+        if picky(pod):
+            return set()
+        held = {(one.get("status") or {}).get("nodeName") for one in self.history.of(RESERVATION).values()}
+        promised: dict[str, list[Obj]] = defaultdict(list)
         for other in self.history.of("pod").values():
-            if (other.get("status") or {}).get("nominatedNodeName") == name and other is not pod and not node_of(other):
+            if (name := (other.get("status") or {}).get("nominatedNodeName")) and other is not pod and not node_of(other):
+                promised[name].append(other)
+        wants, found = requests(pod), set()
+        for name in names:
+            node = self.history.of("node").get(name)
+            spec = (node or {}).get("spec") or {}
+            if node is None or spec.get("unschedulable") or spec.get("taints") or name in held:
+                continue
+            room = free(self, name)
+            for other in promised.get(name, ()):
                 for resource, amount in requests(other).items():
                     room[resource] = room.get(resource, 0) - amount
-        return all(room.get(resource, 0) >= amount for resource, amount in wants.items())
+            if all(room.get(resource, 0) >= amount for resource, amount in wants.items()):
+                found.add(name)
+        return found
 
     def _decided(self, pod: Obj) -> float:
         """When a node was found for a pod: a binding whose answers were lost comes much later."""
@@ -267,5 +275,5 @@ class RoomIsUsed(Preemptions):
         left = all(at is not None and decided - at >= self.settled for at in gone)
         if landed in plan.fitted:
             yield f"{entry.key} landed on {landed}, which had room for it when {len(plan.victims)} pods were asked to leave {plan.node}"
-        elif left and self._nominated(entry) == plan.node and self._fits(pod, plan.node):
+        elif left and self._nominated(entry) == plan.node and self._fitting(pod, [plan.node]):
             yield f"{entry.key} landed on {landed}; {len(plan.victims)} pods had left {plan.node} for it, where it fits"

@@ -69,6 +69,7 @@ class WhatFitsIsBound(Invariant):
                 if resource in free.get(node_of(pod), {}):
                     free[node_of(pod)][resource] -= amount
         cards = cards_used(self.pods())
+        places = sorted(free.items())
         for key, pod in sorted(self.history.of("pod").items()):
             if node_of(pod) or finished(pod) or pod["metadata"].get("deletionTimestamp") or annotations_of(pod).get(GANG) or held:
                 continue
@@ -78,7 +79,7 @@ class WhatFitsIsBound(Invariant):
             if labels.get(QUOTA_LABEL) or labels.get("koordinator.sh/qosClass") in ("LSE", "LSR"):
                 continue  # CPUs of its own are more than so much CPU
             wants = requests(pod)
-            for place, left in sorted(free.items()):
+            for place, left in places:
                 share = wants.get("koordinator.sh/gpu-core", 0)
                 devices = ((self.history.of(DEVICE).get(place) or {}).get("spec") or {}).get("devices") or ()
                 if share and all(cards.get((place, "gpu", device["minor"]), 0) + share > 100 for device in devices):

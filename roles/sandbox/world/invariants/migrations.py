@@ -286,13 +286,15 @@ class HotIsRelieved(Loads):
         if owner_of(pod) not in wanted:
             return False
         labels, annotations = pod["metadata"].get("labels") or {}, pod["metadata"].get("annotations") or {}
-        like = [other for other in self.history.of("pod").values() if owner_of(other) == owner_of(pod)]
         plain = labels.get("koordinator.sh/qosClass") == "LS" and not any("gang" in name for name in annotations) and not picky(pod)
         guarded = any(budget["metadata"]["name"] == labels.get("app") for budget in self.history.of("poddisruptionbudget.policy").values())
+        if not plain or guarded:
+            return False
+        like = [other for other in self.history.of("pod").values() if owner_of(other) == owner_of(pod)]
         jobs = [job for job in self.history.of(MIGRATION_JOB).values() if (job.get("status") or {}).get("phase") == "Failed"]
         failed = {(job["spec"].get("podRef") or {}).get("uid") for job in jobs}
         serve = all(is_ready(other) and other["metadata"]["uid"] not in failed for other in like)
-        return plain and not guarded and serve and len(like) == wanted[owner_of(pod)] >= 4
+        return serve and len(like) == wanted[owner_of(pod)] >= 4
 
     def _takes(self, pod: Obj, brings: int, hot: str, seconds: float) -> str:
         """A node that is cool, has room, and stays cool with the pod."""

@@ -18,17 +18,27 @@ class QuotaWithinMax(Invariant):
 
     hears = frozenset({POD})
 
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._members: dict[str, set[str]] = defaultdict(set)  # keys of the pods that name a quota, or have
+
     def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket != POD:
+            return
+        label = label_of(entry.obj)
+        if label:
+            (self._members[label].discard if entry.new is None else self._members[label].add)(entry.key)
         if not bound_by(entry):
             return
-        label = (entry.obj["metadata"].get("labels") or {}).get(QUOTA_LABEL)
         quota = next((q for q in self.history.of(QUOTA).values() if q["metadata"]["name"] == label), None)
         if quota is None:
             return
         most = (quota.get("spec") or {}).get("max") or {}
         total: dict[str, int] = defaultdict(int)
-        for pod in self.pods():
-            if (pod["metadata"].get("labels") or {}).get(QUOTA_LABEL) == label:
+        pods = self.history.of("pod")
+        for key in self._members[label] & pods.keys():
+            pod = pods[key]
+            if node_of(pod) and not finished(pod) and label_of(pod) == label:
                 for resource, amount in requests(pod).items():
                     total[resource] += amount
         for resource, limit in most.items():

@@ -43,6 +43,22 @@ def test_callbacks_of_one_moment_keep_their_order() -> None:
     assert seen == list(range(50))
 
 
+def test_timers_that_were_cancelled_do_not_pile_up_and_the_others_keep_their_order() -> None:
+    loop = VirtualLoop()
+    seen: list[int] = []
+
+    async def main() -> None:
+        for number in range(3000):
+            loop.call_later(60.0, seen.append, -number).cancel()
+            if number % 100 == 0:
+                loop.call_later(5.0 - number % 300 / 100, seen.append, number)
+        assert len(loop._timers) < 500
+        await asyncio.sleep(100)
+
+    run(loop, main())
+    assert seen == [*range(200, 3000, 300), *range(100, 3000, 300), *range(0, 3000, 300)]
+
+
 def test_a_world_where_everybody_waits_says_so() -> None:
     loop = VirtualLoop()
     with pytest.raises(Stuck):
