@@ -231,6 +231,8 @@ class BatchIsHeld(_Hosts):
             if entry.verb == "GONE":
                 node, _, group = entry.key.partition("/")
                 self._values = {key: text for key, text in self._values.items() if not (key.startswith(f"{node}/") and f"/{group}/" in key)}
+            elif entry.author == "administrator":
+                self._values.pop(entry.key, None)  # what people set there stays theirs
             elif entry.new is not None:
                 self._values[entry.key] = str(entry.new["value"])
         elif entry.bucket == "pod" and entry.new is not None:
