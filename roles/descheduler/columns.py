@@ -58,6 +58,7 @@ class Columns:
         self._labelled: dict[bytes, Rows] = {}
         self._pods: PodIndex | None = None
         self._promised: dict[int, Vector] = {}
+        self._places: dict[bytes, bytes] = {}  # by template
         self._fits: dict[bytes, _Fit] = {}
         self._taking: dict[tuple[bytes, bool, int], Any] = {}
         self._left: list[int] = []  # rows that pods have left, in that order
@@ -137,9 +138,10 @@ class Columns:
         return self._first(view, community=community, among=among, own=False)
 
     def fits_one(self, view: PodView, rows: Any) -> bool:
-        """Whether one of these nodes, by their rows, takes the pod by the community's rule."""
-        one = Placeable(view)
-        return any(not one.community_unfit(self.nodes[row]) for row in rows)
+        """Whether one of these nodes, by their rows, takes the pod by the community's rule; its own one does not count."""
+        among = np.zeros(len(self.nodes), dtype=bool)
+        among[rows] = True
+        return bool(self.elsewhere(view, community=True, among=among))
 
     def fits_elsewhere(self, view: PodView) -> bool:
         """Whether some node but its own would take the pod by the community's rule: as `elsewhere`, for many pods of few shapes. What
@@ -174,7 +176,9 @@ class Columns:
         apart = [(term.topology_key, self._meant(term, view.pod)) for term in anti_affinity_terms(view.pod)] if community else []
         at = self._row.get(view.pod.spec.node_name, -1)
         stays = own and at >= 0 and (among is None or bool(among[at])) and self._stays(view, at)
-        place = _place(view)
+        place = self._places.get(view.template)
+        if place is None:
+            place = self._places[view.template] = _place(view)
         for block, rows in enumerate(BLOCKS):  # most pods fit one of the first nodes
             found = self._takers(view, place, block, community=community)
             if among is not None:

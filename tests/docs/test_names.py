@@ -32,6 +32,7 @@ FOREIGN_FLAGS = {
     "--policies",
     "--flag",
     "--bool",
+    "--admission-control-config-file",  # kube-apiserver's
 }
 # A metric that a page says is not there; a label that users choose for their namespaces.
 ABSENT_METRICS = {"scheduler_plugin_execution_duration_seconds", "kube_pod_labels"}

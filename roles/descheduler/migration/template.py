@@ -142,11 +142,15 @@ def _spread_over_all(held: Json) -> None:
     """What keeps the reservation to some nodes must not hide the others from the pod's topology spread: the pod that comes counts them.
 
     A pod with rules of its own about nodes goes on counting those that match, for there is no way to say which."""
-    affinity = (held.get("affinity") or {}).get("nodeAffinity") or {}
-    if held.get("nodeSelector") or affinity.get(_REQUIRED):
+    where = "spec.template.spec."
+    affinity = held.get("affinity") or {}
+    of_nodes = _object(affinity, "nodeAffinity", f"{where}affinity.") if isinstance(affinity, dict) and affinity.get("nodeAffinity") else {}
+    if held.get("nodeSelector") or (of_nodes or {}).get(_REQUIRED):
         return
-    for constraint in held.get("topologySpreadConstraints") or []:
-        constraint["nodeAffinityPolicy"] = "Ignore"
+    constraints = held.get("topologySpreadConstraints")
+    for constraint in constraints if isinstance(constraints, list | tuple) else ():
+        if isinstance(constraint, dict):
+            constraint["nodeAffinityPolicy"] = "Ignore"
 
 
 def _required(held: Json) -> Json:
