@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 from koord.api.quantity import parse_milli, parse_value
 
 if TYPE_CHECKING:
-    from roles.sandbox.world.history import Entry, History
+    from roles.sandbox.world.configuration import LOUD
+from roles.sandbox.world.history import Entry, History
 
 Obj = dict[str, Any]
 
@@ -110,11 +111,11 @@ def owner_of(pod: Obj) -> str:
 
 
 def picky(pod: Obj) -> bool:
-    """Whether a pod asks for more of a node than room: some nodes only, other pods elsewhere, its like spread."""
+    """Whether a pod asks for more of a node than room: some nodes only, other pods elsewhere, its like spread; or others shun it."""
     affinity = pod["spec"].get("affinity") or {}
     required = "requiredDuringSchedulingIgnoredDuringExecution"
     bound = any(required in (affinity.get(kind) or {}) for kind in ("nodeAffinity", "podAntiAffinity"))
-    return bound or bool(pod["spec"].get("topologySpreadConstraints"))
+    return bound or LOUD in (pod["metadata"].get("labels") or {}) or bool(pod["spec"].get("topologySpreadConstraints"))
 
 
 def is_ready(pod: Obj) -> bool:

@@ -139,6 +139,12 @@ class EvictedForWhatIsWrong(Order):
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._was: dict[str, tuple[str, set[str], bool]] = {}  # by key: who evicted it, what was wrong with it, whether it was moved
+        self._ruled: dict[str, float] = {}  # when a node's taints or pool changed: pods may be known before that is
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        yield from super().see(entry)
+        if entry.bucket == "node" and _rules(entry.old) != _rules(entry.new):
+            self._ruled[entry.key] = entry.time
 
     def evicted(self, entry: Entry) -> Iterator[str]:
         """What was wrong with it is kept until its record says which plugin it was."""
@@ -148,6 +154,8 @@ class EvictedForWhatIsWrong(Order):
         aged = (entry.obj["metadata"].get("labels") or {}).get("app") == AGED
         if aged and (now - self.born.get(uid, float("-inf")) >= OLD - self.lenient or self.stepped & {entry.author, "apiserver"}):
             reasons.add(AGE)
+        if self._ruled.get(node_of(entry.old), float("-inf")) >= since:
+            reasons |= {TAINTS, AFFINITY}
         moved = migrates(self.history, uid)
         self._was[entry.key] = entry.author, reasons, moved
         if not reasons and not moved:
