@@ -9,10 +9,10 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from koord.api.quantity import parse_milli, parse_value
+from roles.sandbox.world.configuration import LOUD
 
 if TYPE_CHECKING:
-    from roles.sandbox.world.configuration import LOUD
-from roles.sandbox.world.history import Entry, History
+    from roles.sandbox.world.history import Entry, History
 
 Obj = dict[str, Any]
 
