@@ -7,6 +7,7 @@ import pytest
 
 from koord.api.kinds import CONFIGMAPS, ELASTICQUOTAS, EVENTS, NODEMETRICS, NODES, NODESLOS
 from koord.kube.errors import NotFound
+from roles.manager.controllers.colocationprofile import ColocationProfileController
 from roles.manager.controllers.quotaprofile import fnv1a_64
 
 DEFAULT_POLICY = {
@@ -337,5 +338,36 @@ def test_a_duration_that_cannot_be_read_is_written_anew(bed, make):
             return await policy() == right
 
         await bed.until(repaired)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-CP-01")
+def test_a_profile_looks_at_the_pods_that_wait_and_no_others(bed, make, monkeypatch):
+    """A round costs what waits, not what runs."""
+    looked, matches = set(), ColocationProfileController._matches
+
+    def counting(self, profile, pod):
+        looked.add(pod.metadata.name)
+        return matches(self, profile, pod)
+
+    monkeypatch.setattr(ColocationProfileController, "_matches", counting)
+
+    async def test(bed):
+        body = {
+            "apiVersion": "config.koordinator.sh/v1alpha1",
+            "kind": "ClusterColocationProfile",
+            "metadata": {"name": "p", "labels": {"config.koordinator.sh/controller-managed": "true"}},
+            "spec": {"selector": {"matchLabels": {"q": "on"}}, "labels": {"added": "1"}},
+        }
+        running = [make.pod(f"runs-{number}", "n1", labels={"q": "on"}) for number in range(20)]
+        await bed.create(body, make.pod("waits", labels={"q": "on"}, phase="Pending"), *running)
+        await bed.start(gates="ColocationProfileController=true", profile_reconcile_interval=0.1)
+
+        async def labelled():
+            return (await bed.get("Pod", "waits", "default"))["metadata"]["labels"].get("added")
+
+        await bed.until(labelled)
+        assert looked == {"waits"}
 
     bed(test)
