@@ -240,7 +240,10 @@ def _nothing_back() -> None:
     "equals-are-victims", "pods make room for others of the same priority", rule="VictimsAreLower", sorts=("crowd", "service", "gang")
 )
 def _equals() -> None:
-    replace("roles.scheduler.plugins.coscheduling.preemption:preemptible", lambda pod, below: pod.priority <= below and not pod.reservation)
+    def equals(pod: Any, below: int, priority: int | None = None) -> bool:
+        return (pod.priority if priority is None else priority) <= below and not pod.reservation
+
+    replace("roles.scheduler.plugins.coscheduling.preemption:preemptible", equals)
 
 
 @MUTANTS.add(
