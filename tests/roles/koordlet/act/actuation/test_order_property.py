@@ -112,3 +112,24 @@ def test_leveled_batches_never_break_the_parent_child_rule(make_machine, case):
         assert fake.refused == []
         assert result.failed == []
         assert {d: machine.get(resource, d) for d in wanted} == before
+
+
+@pytest.mark.parametrize(
+    ("pod", "box", "left"),
+    [("30000", "45000", ("45000", "45000")), ("-1", "45000", ("-1", "45000"))],
+    ids=["less than below", "no limit"],
+)
+def test_a_quota_that_others_stand_in_the_way_of_comes_as_near_as_it_can(make_machine, monkeypatch, tmp_path, pod, box, left):
+    """Somebody set a container's while its pod's was raised: cgroup v1 has no room for what was before beside it."""
+    machine = make_machine(tmp_path)
+    for directory, quota in ((QOS, "-1"), (PODS[0], pod), (BOXES[0], "20000")):
+        machine.put("cpu.cfs_quota_us", directory, quota)
+        machine.put("cpu.cfs_period_us", directory, "100000")
+    monkeypatch.setattr(kernel, "write", Kernel().write)
+    batch = Batch(((Write("cpu.cfs_quota_us", PODS[0], "75000", cached=False),),))
+    assert not machine.executor.apply([batch], rule="burst", now=1.0).failed
+    machine.put("cpu.cfs_quota_us", BOXES[0], box)
+    result = put_back(machine.journal, journal=machine.journal)
+    assert result.failed == []
+    assert (machine.get("cpu.cfs_quota_us", PODS[0]), machine.get("cpu.cfs_quota_us", BOXES[0])) == left
+    assert [error.path.rpartition("/")[2] for error in result.theirs] == (["cpu.cfs_quota_us"] if pod == "30000" else [])
