@@ -43,7 +43,7 @@ class Role:
     arguments: Callable[[Sandbox], list[str]]
     local_only: bool = False
     awaited: bool = False
-    """Whether pods must not be created before it is ready."""
+    """Whether the sandbox is up only when it is ready."""
     sources: Callable[[Sandbox], list[str]] = _nothing
     """Files and folders of the user's own that the role runs."""
 
@@ -52,13 +52,13 @@ class Role:
 ROLES: tuple[Role, ...] = (
     Role("manager", manager.start, manager.arguments, awaited=True),
     Role("scheduler", scheduler.start, scheduler.arguments, awaited=True, sources=scheduler.sources),
-    Role("descheduler", descheduler.start, descheduler.arguments),
+    Role("descheduler", descheduler.start, descheduler.arguments, awaited=True),
     Role("koordlet", koordlet.start, koordlet.arguments, local_only=True),
 )
 
 
 async def start(sandbox: Sandbox) -> None:
-    """Start every role that has a place here, and wait for those that pods depend on. Raises what a role raises, or FatalError."""
+    """Start every role that has a place here, and wait until the awaited ones are ready. Raises what a role raises, or FatalError."""
     for role in ROLES:
         if role.local_only and sandbox.kubelet is None:
             continue
