@@ -160,7 +160,14 @@ class App:
             persist.load(self.store, options.tsdb_path, seams.now())
         self.informers.start()
         kubelet = make_kubelet(self.parts, self.root)
-        pods = PodInformer(self.book, kubelet, lambda: self.state.node, options.kubelet_sync_interval, self._on_pods)
+        pods = self.pods = PodInformer(
+            self.book,
+            kubelet,
+            lambda: self.state.node,
+            options.kubelet_sync_interval,
+            self._on_pods,
+            options.collect_res_used_interval,
+        )
         self.sensing = make_sensing(self.parts, self.host, self.book, self._on_tick, self._change)
         stopping = life.stopping
         life.spawn(pods.run(stopping), "pods")
@@ -295,7 +302,7 @@ class App:
             nrt=self.state.topology,
             metrics=MetricsView(self.store, now, options.collect_res_used_interval),
             collect_interval=options.collect_res_used_interval,
-            pods_synced=self.book.synced,
+            pods_synced=self.book.synced and self.pods.current(seams.monotonic()),
             storage=self.store.snapshot(STORAGE),
             volume_of_claim=self.volumes.volume_name if self.volumes is not None else lambda namespace, claim: "",
             holder=self.acting.executor.holds.holder,

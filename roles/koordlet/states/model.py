@@ -155,7 +155,7 @@ class Snapshot:
     collect_interval: float
     """Seconds between two samples of the node and pod series."""
     pods_synced: bool
-    """Whether the kubelet answered at least once; without that an empty ``pods`` means nothing."""
+    """Whether the pods may be acted on: the kubelet named them, and was asked again if this process stood still since."""
     storage: LocalStorage | None = None
     """Disks and what lies on them; only with gate BlkIOReconcile."""
     volume_of_claim: Callable[[str, str], str] = lambda namespace, claim: ""

@@ -7,6 +7,7 @@ import logging
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from koord import seams
 from koord.kube.ratelimit import TokenBucket
 from roles.koordlet.states.kubelet import KubeletClient, KubeletError
 from roles.koordlet.states.pods import PodBook, PodListError
@@ -22,6 +23,10 @@ TRIGGER_BURST = 10
 RETRY_UNSYNCED = 1.0
 #: The Node says where the kubelet is; until it has been seen nothing is asked, and the first question follows at once.
 AWAIT_NODE = 0.1
+#: Who was not asked for the pods for so long (seconds, or three rounds) stood still: a frozen process, a machine that slept.
+STOOD_STILL = 5.0
+#: How long (seconds) a kubelet that does not answer keeps everybody waiting after that.
+PATIENCE = 2.0
 
 
 class PodInformer:
@@ -38,6 +43,7 @@ class PodInformer:
         node: Callable[[], Node | None],
         interval: float,
         on_change: Callable[[], None],
+        round_interval: float = 1.0,
     ) -> None:
         self.book = book
         self._kubelet = kubelet
@@ -46,10 +52,27 @@ class PodInformer:
         self._on_change = on_change
         self._wanted = asyncio.Event()
         self._last_error = ""
+        self._standstill = max(STOOD_STILL, 3 * round_interval)
+        self._looked: float | None = None
+        self._woke: float | None = None
+        self._asked = float("-inf")
 
     def trigger(self) -> None:
         """Fetch soon."""
         self._wanted.set()
+
+    def current(self, mono: float) -> bool:
+        """Whether the pods may be acted on, asked at least once a round; `mono` in monotonic seconds.
+
+        After a standstill the pods that are known may be gone and their CPUs somebody else's: not before the kubelet was asked anew.
+        """
+        if self._looked is not None and mono - self._looked > self._standstill:
+            self._woke = mono
+            self.trigger()
+        self._looked = mono
+        if self._woke is not None and (self._asked >= self._woke or mono - self._woke > PATIENCE):
+            self._woke = None
+        return self._woke is None
 
     async def run(self, stopping: asyncio.Event) -> None:
         if self._interval <= 0:
@@ -69,6 +92,7 @@ class PodInformer:
         node = self._node()
         if node is None:
             return False
+        asked = seams.monotonic()
         try:
             changed = self.book.take(await self._kubelet.pods(node))
         except (KubeletError, PodListError) as error:
@@ -76,6 +100,7 @@ class PodInformer:
                 log.error("the pod list stays as it is: %s", error)
             self._last_error = str(error)
             return False
+        self._asked = asked
         if self._last_error:
             log.info("the kubelet answers again")
             self._last_error = ""

@@ -14,6 +14,7 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
+from koord import seams
 from koord.api.objects import Node
 from koord.api.objects_meta import convert
 from koord.kube.config import ClientConfig
@@ -259,6 +260,30 @@ class TestKubelet:
 
         asyncio.run(main())
         assert len([r for r in caplog.records if "stays as it is" in r.getMessage()]) == 1
+
+    def test_after_a_standstill_the_kubelet_is_asked_before_anybody_acts(self, agent, kubelet, make_node, make_pod) -> None:
+        async def main() -> None:
+            a = agent()
+            async with kubelet() as served:
+                served.pods = listed(make_pod("a", "u-1"))
+                client = KubeletClient(KubeletOptions(insecure=True, read_only_port=served.port), a.metrics, None)
+                informer = PodInformer(a.book, client, lambda: as_node(make_node()), 30.0, lambda: None)
+                await informer.fetch()
+                at = seams.monotonic()
+                assert informer.current(at - 6)
+                assert informer.current(at - 2), "a slow round is no standstill"
+                assert not informer.current(at + 20), "it stood still: what it knows is old"
+                assert not informer.current(at + 21)
+                assert informer.current(at + 23), "a kubelet that does not answer is not waited for"
+
+                informer = PodInformer(a.book, client, lambda: as_node(make_node()), 30.0, lambda: None)
+                assert informer.current(at - 30), "the first look is no standstill"
+                assert not informer.current(at - 10)
+                await informer.fetch()
+                assert informer.current(at - 9), "the kubelet answered since"
+                await client.close()
+
+        asyncio.run(main())
 
 
 @pytest.mark.feature("KLO-SI-08")
