@@ -70,7 +70,7 @@ class App:
         self._clock = clock
         self._informers = informers
         self.metrics = Metrics(ops.registry if ops is not None else None)
-        self._world = World(informers)
+        self._world = World(informers, clock)
         self._workloads = Workloads(client, informers, self._world)
         self._gates = FeatureGates(DESCHEDULER)
         for name, value in options.gates.items():

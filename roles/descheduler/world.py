@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
+from koord import seams
 from koord.api import kinds
 from koord.api.objects import Node, NodeMetric, Pod, PriorityClassObject
 from koord.kube.informers import InformerFactory
+from koord.process.reporters import ReportTimes
 from roles.descheduler.gangs import Gangs
 from roles.descheduler.picture import FINISHED
 
@@ -12,10 +16,10 @@ from roles.descheduler.picture import FINISHED
 class World:
     """Typed informers with their indexes. Pods are found by their node and by the uids of their owners."""
 
-    def __init__(self, informers: InformerFactory) -> None:
+    def __init__(self, informers: InformerFactory, clock: Callable[[], float] = seams.now) -> None:
         self.nodes = informers.informer(kinds.NODES, Node)
         self.pods = informers.informer(kinds.PODS, Pod)
-        self.node_metrics = informers.informer(kinds.NODEMETRICS, NodeMetric, optional=True)
+        self.node_metrics = informers.informer(kinds.NODEMETRICS, NodeMetric, transform=ReportTimes(clock), optional=True)
         self.priority_classes = informers.informer(kinds.PRIORITYCLASSES, PriorityClassObject)
         self.gangs = Gangs(informers, self.pods)
         self.pods.index("node", lambda pod: pod.spec.node_name or None)

@@ -11,6 +11,8 @@ from koord.api.kinds import CONFIGMAPS, DEVICES, NODEMETRICS, NODERESOURCETOPOLO
 from koord.api.objects import ConfigMap, Device, Node, NodeMetric, NodeResourceTopology, NodeSLO, Pod
 from koord.api.sharing import PodSharer, SharedPod
 from koord.config.slo import ParseResult, SLOConfig, SLOConfigStore, good_texts
+from koord.process.reporters import ReportTimes
+from koord.process.steady import SteadyClock
 from roles.manager.noderesource.reports import ReportKeeper
 from roles.manager.noderesource.spread import Spread
 
@@ -46,7 +48,7 @@ class World:
         self.nodes: Informer[Node] = informers.informer(NODES, Node)
         self.pods: Informer[Pod] = informers.informer(PODS, Pod, namespace=options.namespace or None, transform=PodSharer(self._kept_key))
         self.node_metrics: Informer[NodeMetric] = informers.informer(
-            NODEMETRICS, NodeMetric, transform=ReportKeeper(self._kept_key), optional=True
+            NODEMETRICS, NodeMetric, transform=ReportKeeper(self._kept_key, ReportTimes(SteadyClock())), optional=True
         )
         self.node_slos: Informer[NodeSLO] = informers.informer(NODESLOS, NodeSLO, optional=True)
         self.devices: Informer[Device] = informers.informer(DEVICES, Device, transform=_of_today, optional=True)

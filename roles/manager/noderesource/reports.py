@@ -95,8 +95,8 @@ class PodUsages:
 class ReportKeeper:
     """`keeper(metric)` is the NodeMetric with its pods as columns, without percentiles of the node; one that cannot be read stays."""
 
-    def __init__(self, known: Known = lambda key: None) -> None:
-        self._known = known
+    def __init__(self, known: Known = lambda key: None, times: Callable[[NodeMetric], NodeMetric] = lambda metric: metric) -> None:
+        self._known, self._times = known, times
         self._sorts: dict[Sort, Sort] = {}
 
     def _shared(self, sort: Sort) -> Sort:
@@ -105,6 +105,7 @@ class ReportKeeper:
         return self._sorts.setdefault(sort, sort)
 
     def __call__(self, metric: NodeMetric) -> NodeMetric:
+        metric = self._times(metric)
         status = metric.status
         try:
             pods = PodUsages(status.pods_metric, self._known, self._shared)

@@ -6,9 +6,10 @@ import logging
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
-from koord.api.kinds import NAMESPACES, NODES, PODS, Kind
-from koord.api.objects import Namespace, Node, Pod
+from koord.api.kinds import NAMESPACES, NODEMETRICS, NODES, PODS, Kind
+from koord.api.objects import Namespace, Node, NodeMetric, Pod
 from koord.api.quantity import QuantityError
+from koord.process.reporters import ReportTimes
 from roles.scheduler.cluster.audit import compare, recount
 from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.cluster.nodeview import NodeView
@@ -78,6 +79,7 @@ class Observer:
         self._queue = queue
         self._frameworks = frameworks
         self._clock = clock
+        self._report_times = ReportTimes(clock)
         self._changed = changed
         self._gone = gone
         self._gate = gate or Gate()
@@ -172,6 +174,8 @@ class Observer:
         narrowed: dict[str, Any] = {"field_selector": feed.field_selector} if feed.field_selector else {}
         if feed.transform is not None:
             narrowed["transform"] = feed.transform
+        elif feed.kind == NODEMETRICS and feed.projection is NodeMetric:
+            narrowed["transform"] = self._report_times
         if feed.namespace is not None:
             narrowed["namespace"] = feed.namespace
         informer = informers.informer(feed.kind, feed.projection, optional=True, **narrowed)
