@@ -36,7 +36,8 @@ LIVES = int(os.environ.get("KOORD_KILLS", "12"))
 
 def start(directory: Path, port: int) -> subprocess.Popen[bytes]:
     flags = ["--no-tls", "--port", str(port), "--data-dir", str(directory)]
-    server = subprocess.Popen([KOORD, "apiserver", *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE)
+    scratch = {**os.environ, "TMPDIR": str(directory.parent)}  # who is killed leaves it behind
+    server = subprocess.Popen([KOORD, "apiserver", *flags], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, env=scratch)
     until_healthy(f"http://127.0.0.1:{port}/readyz", server)
     return server
 
