@@ -58,7 +58,7 @@ class Reflector:
         self.stalls = 0
         self._versions: dict[str, str] = {}
         self._version = ""
-        self._was_away = False
+        self._was_away = self._was_gone = False
         self._list_needed = True
         self._streams = True
         self._initial: set[str] | None = None
@@ -97,6 +97,9 @@ class Reflector:
                 await seams.sleep(self._pause(error))
 
     def _pause(self, error: errors.ApiError) -> float:
+        gone, self._was_gone = self._was_gone, isinstance(error, errors.Gone)
+        if self._was_gone and not gone:  # the server answers: what was in the way before is no reason to wait with the list
+            self._backoff.reset()
         pause = self._backoff.next()
         if isinstance(error, errors.Gone):
             log.info("%s: %s; listing again", self.label, error)
@@ -121,6 +124,7 @@ class Reflector:
         if self.error:
             log.info("%s: list and watch work again", self.label)
             self.error = ""
+        self._was_gone = False
         self._backoff.reset()
 
     def _heard(self) -> None:

@@ -214,6 +214,24 @@ def test_relists_of_many_are_spread(fault_server: Any, monkeypatch: pytest.Monke
     assert max(b - a for a, b in pairwise(pauses)) < 0.2, "spread, not in heaps"
 
 
+def test_who_was_cut_off_for_long_lists_soon_after_the_server_answers(fault_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pauses that grew while nobody answered are no reason to wait once the server says that the version is too old."""
+    monkeypatch.undo()
+
+    async def main() -> None:
+        async with fault_server() as (_, client):
+            one = reflector.Reflector(client, PODS, None, "", "", optional=False)
+            for _ in range(12):
+                cut_off = one._pause(errors.Unreachable("reset"))
+            assert cut_off >= reflector.BACKOFF_LIMIT / 2
+            assert one._pause(errors.Gone(410, "Expired", "too old")) <= reflector.RELIST_SPREAD
+            for _ in range(12):
+                again = one._pause(errors.Gone(410, "Expired", "too old"))
+            assert again >= reflector.BACKOFF_LIMIT / 2, "one that says so for ever is not hammered"
+
+    asyncio.run(main())
+
+
 def test_the_database_is_asked_when_the_cache_cannot_answer(fault_server: Any) -> None:
     async def main() -> None:
         async with fault_server() as (server, client):
