@@ -253,6 +253,7 @@ class Reflector:
         began = self._told_at = seams.monotonic()
         loop = asyncio.get_running_loop()
         following = loop.create_task(self._follow(stream=stream), name=f"follow {self.label}")
+        following.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may end while nobody looks: while we ask
         try:
             while True:
                 quiet = seams.rng().uniform(*QUIET)

@@ -39,7 +39,8 @@ class ReporterClocks:
 
     Who reports each minute, and whose reports say so by their own clock, tells that clock: the reports arrive as far apart as they
     were written, each as old as the clocks differ. One late report, a burst after a stalled watch, or the first ones of a process tell
-    nothing, and their times are taken as written. A delay that stays the same cannot be told from a clock.
+    nothing, and their times are taken as written, but none is later than its arrival. A delay that stays the same cannot be told from a
+    clock.
     """
 
     def __init__(self, wall: Callable[[], float], monotonic: Callable[[], float] = seams.monotonic) -> None:
@@ -51,13 +52,14 @@ class ReporterClocks:
         known = self._reporters.get(reporter)
         if known is not None and known.stamp == stamp:
             return known.local
-        seen, age = self._monotonic(), self._wall() - stamp
+        now, seen = self._wall(), self._monotonic()
         if known is None:
-            self._reporters[reporter] = _Reporter(stamp, seen, stamp, in_step=[age])
-            return stamp
-        _learn(known, stamp - known.stamp, seen - known.seen, age)
-        known.stamp, known.seen = stamp, seen
-        known.local = stamp + known.ahead if abs(known.ahead) > TOLERATED else stamp
+            known = self._reporters[reporter] = _Reporter(stamp, seen, stamp, in_step=[now - stamp])
+        else:
+            _learn(known, stamp - known.stamp, seen - known.seen, now - stamp)
+            known.stamp, known.seen = stamp, seen
+        ahead = known.ahead if abs(known.ahead) > TOLERATED else 0.0
+        known.local = min(stamp + ahead, now)
         return known.local
 
 

@@ -60,6 +60,13 @@ def test_a_reporter_whose_clock_is_wrong_is_known_too() -> None:
     assert asked.local("n2", START) == START, "others are taken at their word"
 
 
+def test_no_report_comes_from_the_future() -> None:
+    clocks, asked = clock(-198.0)
+    last = asked.local("n1", clocks.true - 45)  # the last one of a node that is silent since
+    clocks.true += 110
+    assert clocks.wall() - last == 110, "at least as old as it is known here"
+
+
 def test_late_reports_stay_late() -> None:
     clocks, asked = clock()
     assert ages(clocks, asked, [0.0, 0.0, 0.0, 50.0, 0.0]) == [0.0, 0.0, 0.0, 50.0, 0.0]
