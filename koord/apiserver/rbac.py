@@ -14,10 +14,9 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from koord import seams
 from koord.apiserver.errors import bad_request, forbidden
 from koord.apiserver.rest.context import ADMIN, User
-from koord.apiserver.store import Obj
+from koord.apiserver.store import Obj, Store
 
 if TYPE_CHECKING:
-    from koord.apiserver.core import Core
     from koord.apiserver.rest.context import User
 
 
@@ -129,8 +128,8 @@ class Allowance:
 class Authorizer:
     """Decides by what is stored now. `denied` and `used` collect what was refused and which rules were needed, by user."""
 
-    def __init__(self, core: Core) -> None:
-        self._core = core
+    def __init__(self, store: Store) -> None:
+        self._store = store
         self.denied: set[tuple[str, Attributes]] = set()
         self.used: set[tuple[str, Allowance]] = set()
 
@@ -169,7 +168,7 @@ class Authorizer:
         return [rule for _, _, rules in self._bound(user, namespace) for rule in rules]
 
     def _bound(self, user: User, namespace: str) -> Iterator[tuple[str, str, list[Obj]]]:
-        cluster_roles, cluster_bindings, roles, bindings = (self._core.store.bucket(name) for name in _BUCKETS)
+        cluster_roles, cluster_bindings, roles, bindings = (self._store.bucket(name) for name in _BUCKETS)
         for entry in cluster_bindings.select(None):
             if _subjects(entry.obj, user):
                 found = cluster_roles.get("", entry.obj["roleRef"]["name"])

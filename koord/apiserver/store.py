@@ -13,14 +13,11 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from itertools import takewhile
 from operator import attrgetter
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 import orjson
 
 from koord.apiserver.backlog import Backlog
-
-if TYPE_CHECKING:
-    from koord.apiserver.disk import Disk
 
 Obj = dict[str, Any]
 
@@ -71,6 +68,14 @@ class Event:
 
 
 Listener = Callable[[Event], None]
+
+
+class Keeper(Protocol):
+    """What has every write before anybody hears of it. An exception means that nothing was kept."""
+
+    def put(self, bucket: str, key: str, version: int, body: bytes) -> None: ...
+
+    def remove(self, bucket: str, key: str, version: int) -> None: ...
 
 
 def make_key(namespace: str, name: str) -> str:
@@ -227,7 +232,7 @@ class Store:
         # called with every event of every bucket, in order
         self.listeners: list[Listener] = []
         # what keeps each write before anybody hears of it, if anything does
-        self.disk: Disk | None = None
+        self.disk: Keeper | None = None
         self._untold: deque[tuple[Bucket, Event]] = deque()
         self._telling = False
 

@@ -19,9 +19,8 @@ from koord.apiserver.web.render import Shape, body
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
-    from koord.apiserver.rest.read import ListQuery
+    from koord.apiserver.rest.read import ListQuery, Match
 
-Match = Callable[[dict[str, Any]], bool]
 # (entry, resource) -> the bytes of the "object" member
 Encode = Callable[[Entry], bytes]
 

@@ -21,11 +21,36 @@ from koord.kube.credentials import (
     TokenFile,
 )
 from koord.kube.proxies import proxy_from_environment
-from koord.kube.tls import Pem
 
-__all__ = ["ClientConfig", "KubeConfigError", "load"]
+__all__ = ["ClientConfig", "KubeConfigError", "Pem", "load"]
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+@dataclass(frozen=True)
+class Pem:
+    """A PEM text: given as bytes, or as a file that may be renewed."""
+
+    data: bytes = b""
+    path: str = ""
+
+    def read(self) -> bytes:
+        """The text. Raises KubeConfigError."""
+        if self.data:
+            return self.data
+        try:
+            with open(self.path, "rb") as file:
+                return file.read()
+        except OSError as error:
+            raise KubeConfigError(self.path, error.strerror or str(error)) from error
+
+    def stamp(self) -> tuple[int, int]:
+        """Changes when the file does."""
+        try:
+            status = os.stat(self.path) if self.path else None
+        except OSError:
+            return (0, 0)
+        return (status.st_mtime_ns, status.st_ino) if status else (0, 0)
 
 
 @dataclass(frozen=True)

@@ -5,46 +5,16 @@ from __future__ import annotations
 import os
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from koord import seams
+from koord.kube.config import ClientConfig, Pem
 from koord.kube.credentials import KubeConfigError
 
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from koord.kube.config import ClientConfig
+__all__ = ["Pem", "TlsSource", "build_context"]
 
 RECHECK = 60.0  # seconds between two looks at certificate files
-
-
-@dataclass(frozen=True)
-class Pem:
-    """A PEM text: given as bytes, or as a file that may be renewed."""
-
-    data: bytes = b""
-    path: str = ""
-
-    def read(self) -> bytes:
-        """The text. Raises KubeConfigError."""
-        if self.data:
-            return self.data
-        try:
-            with open(self.path, "rb") as file:
-                return file.read()
-        except OSError as error:
-            raise KubeConfigError(self.path, error.strerror or str(error)) from error
-
-    def stamp(self) -> tuple[int, int]:
-        """Changes when the file does."""
-        try:
-            status = os.stat(self.path) if self.path else None
-        except OSError:
-            return (0, 0)
-        return (status.st_mtime_ns, status.st_ino) if status else (0, 0)
 
 
 @contextmanager

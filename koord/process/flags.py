@@ -7,6 +7,7 @@ command line ends the process with status 1 and one clear line.
 from __future__ import annotations
 
 import difflib
+import functools
 import ipaddress
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import IO, Any, NamedTuple, TypeVar
@@ -16,6 +17,7 @@ import click
 from koord.config.durations import format_duration, parse_duration
 from koord.config.errors import ConfigError
 from koord.process.errors import ConfigurationError
+from koord.process.logs import SEVERITIES, LogOptions, parse_vmodule, setup
 from koord.version import VERSION
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -322,14 +324,88 @@ def go_command(name: str | None = None, **attributes: Any) -> Callable[[Callable
     return decorate
 
 
+def _without_effect() -> list[Callable[[Any], Any]]:
+    """klog's other flags: command lines of existing manifests carry them."""
+    switches = {
+        "one-output": "a line is written once whatever its severity",
+        "add-dir-header": "lines name the file alone",
+        "skip-log-headers": "log files have no header",
+        "legacy-stderr-threshold-behavior": "--stderrthreshold counts when logging to a file",
+    }
+    options = [
+        bool_option(f"--{name}", hidden=True, expose_value=False, help=f"Accepted; no effect: {why}.") for name, why in switches.items()
+    ]
+    trace = "Accepted; no effect: errors that need a trace have one."
+    return [*options, click.option("--log-backtrace-at", default="", hidden=True, expose_value=False, help=trace)]
+
+
+def logging_options(function: F) -> F:
+    """klog's flags on a command; they are in force when the function runs and come as `logging: LogOptions`."""
+
+    @functools.wraps(function)
+    def with_logging(**values: Any) -> Any:
+        try:
+            patterns = parse_vmodule(values.pop("vmodule"))
+        except ValueError as error:
+            raise click.BadParameter(str(error), param_hint="--vmodule") from error
+        options = LogOptions(
+            format=values.pop("log_format"),
+            verbosity=values.pop("v"),
+            vmodule=patterns,
+            to_stderr=values.pop("logtostderr"),
+            also_to_stderr=values.pop("alsologtostderr"),
+            stderr_threshold=SEVERITIES[values.pop("stderrthreshold").lower()],
+            file=values.pop("log_file"),
+            directory=values.pop("log_dir"),
+            file_max_mib=values.pop("log_file_max_size"),
+            skip_headers=values.pop("skip_headers"),
+        )
+        context = click.get_current_context(silent=True)
+        name = (context.info_name or "koord") if context else "koord"
+        setup(options=options, role=name)
+        return function(logging=options, **values)
+
+    decorated: Any = with_logging
+    for option in (
+        *_without_effect(),
+        click.option(
+            "--log-file-max-size", type=click.IntRange(0), default=1800, show_default=True, help="MiB after which it is rotated; 0: never."
+        ),
+        click.option("--log-dir", default="", metavar="DIR", help="Directory of the log file, with --logtostderr=false."),
+        click.option("--log-file", default="", metavar="FILE", help="Log file, with --logtostderr=false."),
+        click.option(
+            "--stderrthreshold",
+            type=click.Choice(sorted(SEVERITIES), case_sensitive=False),
+            default="error",
+            show_default=True,
+            help="With a log file: what goes to stderr as well.",
+        ),
+        bool_option("--skip-headers", help="Lines without time and place."),
+        bool_option("--alsologtostderr", help="With a log file: everything goes to stderr as well."),
+        bool_option("--logtostderr", default=True, help="Log to stderr rather than to a file."),
+        click.option("--vmodule", default="", metavar="PATTERN=N,...", help="Verbosity of single modules."),
+        click.option("-v", "--v", type=click.IntRange(0), default=0, show_default=True, help="Verbosity: 4 debugging, 6 everything."),
+        click.option(
+            "--log-format",
+            "--logging-format",
+            "log_format",
+            type=click.Choice(["text", "json"]),
+            default="text",
+            show_default=True,
+            help="How log lines look.",
+        ),
+    ):
+        decorated = option(decorated)
+    result: F = decorated
+    return result
+
+
 def common_options(function: F) -> F:
     """The options that every role has: where the API server is, and klog's logging flags.
 
     The function gets `kubeconfig: str | None`, `context: str | None`, `master: str | None` and `logging: LogOptions` (which is
     already in force).
     """
-    from koord.process.logs import logging_options
-
     function = logging_options(function)
     for option in (
         click.option("--master", metavar="URL", help="Address of the API server; replaces the kubeconfig's."),

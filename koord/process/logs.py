@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import datetime
-import functools
 import logging
 import logging.handlers
 import os
@@ -14,7 +13,6 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from typing import Any, TypeVar
 
-import click
 import orjson
 
 F = TypeVar("F", bound=Callable[..., Any])
@@ -22,8 +20,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 TRACE = 5
 _LETTERS = {logging.DEBUG: "I", TRACE: "I", logging.INFO: "I", logging.WARNING: "W", logging.ERROR: "E", logging.CRITICAL: "F"}
 _STANDARD = frozenset(logging.LogRecord("", 0, "", 0, "", (), None).__dict__) | {"message", "asctime", "taskName"}
-_SEVERITIES = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR, "fatal": logging.CRITICAL}
-_SEVERITIES |= {"0": logging.INFO, "1": logging.WARNING, "2": logging.ERROR, "3": logging.CRITICAL}
+SEVERITIES = {"info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR, "fatal": logging.CRITICAL}
+SEVERITIES |= {"0": logging.INFO, "1": logging.WARNING, "2": logging.ERROR, "3": logging.CRITICAL}
 
 
 def level_of(verbosity: int) -> int:
@@ -171,82 +169,3 @@ def parse_vmodule(text: str) -> tuple[tuple[str, int], ...]:
             raise ValueError(f"{part!r} must be pattern=number, as in reflector=6")
         result.append((pattern, int(number)))
     return tuple(result)
-
-
-def _without_effect() -> list[Callable[[Any], Any]]:
-    """klog's other flags: command lines of existing manifests carry them."""
-    from koord.process.flags import bool_option
-
-    switches = {
-        "one-output": "a line is written once whatever its severity",
-        "add-dir-header": "lines name the file alone",
-        "skip-log-headers": "log files have no header",
-        "legacy-stderr-threshold-behavior": "--stderrthreshold counts when logging to a file",
-    }
-    options = [
-        bool_option(f"--{name}", hidden=True, expose_value=False, help=f"Accepted; no effect: {why}.") for name, why in switches.items()
-    ]
-    trace = "Accepted; no effect: errors that need a trace have one."
-    return [*options, click.option("--log-backtrace-at", default="", hidden=True, expose_value=False, help=trace)]
-
-
-def logging_options(function: F) -> F:
-    """klog's flags on a command; they are in force when the function runs and come as `logging: LogOptions`."""
-    from koord.process.flags import bool_option
-
-    @functools.wraps(function)
-    def with_logging(**values: Any) -> Any:
-        try:
-            patterns = parse_vmodule(values.pop("vmodule"))
-        except ValueError as error:
-            raise click.BadParameter(str(error), param_hint="--vmodule") from error
-        options = LogOptions(
-            format=values.pop("log_format"),
-            verbosity=values.pop("v"),
-            vmodule=patterns,
-            to_stderr=values.pop("logtostderr"),
-            also_to_stderr=values.pop("alsologtostderr"),
-            stderr_threshold=_SEVERITIES[values.pop("stderrthreshold").lower()],
-            file=values.pop("log_file"),
-            directory=values.pop("log_dir"),
-            file_max_mib=values.pop("log_file_max_size"),
-            skip_headers=values.pop("skip_headers"),
-        )
-        context = click.get_current_context(silent=True)
-        name = (context.info_name or "koord") if context else "koord"
-        setup(options=options, role=name)
-        return function(logging=options, **values)
-
-    decorated: Any = with_logging
-    for option in (
-        *_without_effect(),
-        click.option(
-            "--log-file-max-size", type=click.IntRange(0), default=1800, show_default=True, help="MiB after which it is rotated; 0: never."
-        ),
-        click.option("--log-dir", default="", metavar="DIR", help="Directory of the log file, with --logtostderr=false."),
-        click.option("--log-file", default="", metavar="FILE", help="Log file, with --logtostderr=false."),
-        click.option(
-            "--stderrthreshold",
-            type=click.Choice(sorted(_SEVERITIES), case_sensitive=False),
-            default="error",
-            show_default=True,
-            help="With a log file: what goes to stderr as well.",
-        ),
-        bool_option("--skip-headers", help="Lines without time and place."),
-        bool_option("--alsologtostderr", help="With a log file: everything goes to stderr as well."),
-        bool_option("--logtostderr", default=True, help="Log to stderr rather than to a file."),
-        click.option("--vmodule", default="", metavar="PATTERN=N,...", help="Verbosity of single modules."),
-        click.option("-v", "--v", type=click.IntRange(0), default=0, show_default=True, help="Verbosity: 4 debugging, 6 everything."),
-        click.option(
-            "--log-format",
-            "--logging-format",
-            "log_format",
-            type=click.Choice(["text", "json"]),
-            default="text",
-            show_default=True,
-            help="How log lines look.",
-        ),
-    ):
-        decorated = option(decorated)
-    result: F = decorated
-    return result

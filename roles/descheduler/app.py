@@ -23,8 +23,8 @@ from koord.process.metrics import watch_events
 from roles.descheduler import build, usage
 from roles.descheduler.acting import ClusterActing
 from roles.descheduler.build import Options
+from roles.descheduler.framework.effects import Outcome
 from roles.descheduler.framework.evicting import Controller, Setup
-from roles.descheduler.framework.round import Outcome
 from roles.descheduler.journal import DeschedulerFile, Heard, HeardActing, Round, seen
 from roles.descheduler.metrics import Metrics
 from roles.descheduler.observing import Observer

@@ -11,7 +11,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from koord.process.metrics import Tally
 
 if TYPE_CHECKING:
-    from roles.descheduler.framework.round import Outcome
+    from roles.descheduler.framework.effects import Outcome
 
 
 class Metrics:

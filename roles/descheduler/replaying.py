@@ -18,8 +18,9 @@ from koord.decisions.replayfile import FORMAT
 from roles.descheduler.build import Options, rounds_with
 from roles.descheduler.config import parse_data
 from roles.descheduler.evictability import evictability
+from roles.descheduler.framework.effects import Outcome
 from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictResult, NoController
-from roles.descheduler.framework.round import Outcome, Rounds
+from roles.descheduler.framework.round import Rounds
 from roles.descheduler.journal import METRIC, NODE, POD, check_of
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.picture import NodeView, Pictures, Vector

@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from koord.process.flags import FlagError, HostPort, HostPortType, always_allow_option, bool_option, duration_option, go_command
-from koord.process.logs import logging_options
+from koord.process.flags import (
+    FlagError,
+    HostPort,
+    HostPortType,
+    always_allow_option,
+    bool_option,
+    duration_option,
+    go_command,
+    logging_options,
+)
 from roles.runtime_proxy import options as defaults
 
 _CLOSING = 3.0  # seconds for ending what is left after that

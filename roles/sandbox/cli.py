@@ -58,11 +58,12 @@ def up(
 ) -> None:
     """Start everything and run until Ctrl-C."""
     from roles.sandbox import detached, main
+    from roles.sandbox.session import Settings
 
     if detach:
         sys.exit(detached.up([word for word in _words() if word not in ("--detach", "-d")]))
 
-    settings = main.Settings(
+    settings = Settings(
         scenario, nodes, local_node, roles_as_processes, verbosity, plugin_paths=plugin_paths, scheduler_config=scheduler_config
     )
     sys.exit(main.up(settings))
@@ -117,10 +118,9 @@ def demo(
     Measures this machine; where that cannot be done (no root, no cgroups, CPUs in use) it says why and calculates the same phases.
     """
     from roles.sandbox import main
+    from roles.sandbox.session import Settings
 
-    sys.exit(
-        main.demo(main.Settings(scenario, nodes, local_node, roles_as_processes, verbosity, measuring=True, force=force), out, duration)
-    )
+    sys.exit(main.demo(Settings(scenario, nodes, local_node, roles_as_processes, verbosity, measuring=True, force=force), out, duration))
 
 
 @command.command("training")
@@ -151,8 +151,9 @@ def training(out: Path, verbosity: int) -> None:
 def hotspot(nodes: int, roles_as_processes: bool, verbosity: int, out: Path, timeout: float) -> None:
     """Loaded nodes are relieved by the descheduler, reservation first; simulated nodes only. Writes report.md and utilisation.svg."""
     from roles.sandbox import main
+    from roles.sandbox.session import Settings
 
-    sys.exit(main.hotspot(main.Settings(None, nodes, False, roles_as_processes, verbosity), out, timeout))
+    sys.exit(main.hotspot(Settings(None, nodes, False, roles_as_processes, verbosity), out, timeout))
 
 
 @command.command("world")

@@ -25,7 +25,7 @@ from koord.kube.errors import AlreadyExists
 from koord.kube.informers import InformerFactory
 from koord.process import certificates
 from koord.process.http import OpsServer
-from roles.sandbox import bootstrap, objects, registry, reload, resource_metrics, state
+from roles.sandbox import bootstrap, objects, reload, resource_metrics, state
 from roles.sandbox.localnode import LocalNode
 from roles.sandbox.nodes.simulator import Simulator
 from roles.sandbox.process_kubelet.kubelet import ProcessKubelet
@@ -123,7 +123,6 @@ class Sandbox:
         self.informers.start()
         await self.informers.wait_synced()
         self.life.spawn(resource_metrics.ResourceMetrics(self.client, reports).run(), "metrics.k8s.io")
-        await registry.start(self)
 
     def _pod_log(self, namespace: str, pod: str, container: str) -> Path | None:
         return self.kubelet.log_path(namespace, pod, container) if self.kubelet is not None else None
@@ -156,7 +155,6 @@ class Sandbox:
         self.life.stop()
         if self._roles:
             await asyncio.wait(self._roles, timeout=ROLE_SECONDS)
-        await registry.stop(self)
         while self._undo:
             step = self._undo.pop()
             try:

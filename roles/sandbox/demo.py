@@ -24,9 +24,9 @@ from roles.sandbox.view.terminal import View, open_view
 if TYPE_CHECKING:
     from koord.process.life import Life
     from roles.sandbox.compose import Sandbox
-    from roles.sandbox.main import Session
     from roles.sandbox.measure import PhaseResult
     from roles.sandbox.scenario import Scenario
+    from roles.sandbox.session import Session
 
 log = logging.getLogger(__name__)
 

@@ -7,15 +7,14 @@ import logging
 import sys
 import time
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from koord.config.errors import ConfigError, InvalidConfig
 from roles.sandbox import localnode, mounts, others, scenario, sizing, state
 from roles.sandbox.guardian import guarded
-from roles.sandbox.localnode import LocalNode
 from roles.sandbox.process_kubelet.layout import LayoutError
+from roles.sandbox.session import Session, Settings
 
 if TYPE_CHECKING:
     from koord.process.life import Life
@@ -25,44 +24,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FRAME_SECONDS = 0.25
-
-
-@dataclass(frozen=True, slots=True)
-class Settings:
-    """The command line of `up` and `demo`."""
-
-    scenario: str | None
-    nodes: int | None
-    local_node: bool
-    roles_as_processes: bool
-    verbosity: int
-    measuring: bool = False
-    """Look at the machine first: how much of it is free, and whether anything can be measured."""
-    plugin_paths: tuple[str, ...] = ()
-    """Files and folders with scheduler plugins of the user's own."""
-    scheduler_config: str | None = None
-    """A KubeSchedulerConfiguration in place of the scenario's."""
-    force: bool = False
-    """Measure on this machine all the same, and fail if that cannot be done."""
-
-
-@dataclass(slots=True)
-class Session:
-    """One run from its registration to its end."""
-
-    settings: Settings
-    scenario: scenario.Scenario
-    store: state.State
-    run: state.Run
-    scratch: Path
-    local: LocalNode | None
-    began: float
-    without: str = ""
-    """Why this machine is not a node; empty when it is."""
-    look: others.Look | None = None
-    """What was seen of the machine before the start; None when nobody looked."""
-    restored: bool | None = None
-    errors: list[str] = field(default_factory=list)
 
 
 Body = Callable[["Sandbox", "Life", Session], Awaitable[None]]
@@ -290,11 +251,13 @@ def _run(session: Session, body: Body) -> int:
         logging.getLogger().setLevel(logging.ERROR)
 
     async def main(one: Life) -> None:
+        from roles.sandbox import registry
         from roles.sandbox.compose import Sandbox
 
         sandbox = Sandbox(one, session.scenario, session.run, session.scratch, session.local, processes=session.settings.roles_as_processes)
         try:
             await sandbox.start()
+            await registry.start(sandbox)
             session.store.publish(session.run, sandbox.endpoints)
             await body(sandbox, one, session)
         finally:

@@ -59,6 +59,7 @@ ROLES: tuple[Role, ...] = (
 
 async def start(sandbox: Sandbox) -> None:
     """Start every role that has a place here, and wait until the awaited ones are ready. Raises what a role raises, or FatalError."""
+    sandbox.undo(lambda: stop(sandbox))
     for role in ROLES:
         if role.local_only and sandbox.kubelet is None:
             continue

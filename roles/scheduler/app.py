@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Coroutine, Iterable
-from dataclasses import dataclass, field
 from typing import Any
 
 from koord import seams
 from koord.api.kinds import NODES, PODS
-from koord.config.scheduler import KubeSchedulerConfiguration, LeaderElection
+from koord.config.scheduler import LeaderElection
 from koord.decisions.recorder import Recorder
 from koord.kube.events import EventRecorder
 from koord.kube.informers import PICTURE_LIMIT
@@ -20,7 +19,7 @@ from koord.process.life import Phase
 from koord.process.metrics import watch_events
 from koord.process.steady import SteadyClock
 from roles.scheduler import diagnosis
-from roles.scheduler.auditor import Audit, AuditWatch, Event, Thresholds
+from roles.scheduler.auditor import Audit, AuditWatch, Event
 from roles.scheduler.binding.binder import Binder, Outcome, Task
 from roles.scheduler.binding.preemption import Evictor
 from roles.scheduler.binding.readback import ReadBack
@@ -28,20 +27,21 @@ from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.diagnosis import Debug, Dump
+from roles.scheduler.diagnosis import Dump
 from roles.scheduler.engine import Engine, registry
 from roles.scheduler.extenders.chain import Extenders
 from roles.scheduler.flags import controller_wanted
 from roles.scheduler.framework.status import Status
 from roles.scheduler.gate import Gate
-from roles.scheduler.journal.head import beginning, settled_now
+from roles.scheduler.journal.head import beginning
 from roles.scheduler.journal.journal import Journal
 from roles.scheduler.journal.lines import Operation
 from roles.scheduler.live import Scheduler
 from roles.scheduler.metrics import SchedulerMetrics, Standing
 from roles.scheduler.monitor import Monitor
-from roles.scheduler.observing.barrier import Barrier, wait
+from roles.scheduler.observing.barrier import wait
 from roles.scheduler.observing.observer import Observer
+from roles.scheduler.options import Options
 from roles.scheduler.queue.queue import SchedulingQueue
 from roles.scheduler.resizing import GATE as RESIZE_GATE
 from roles.scheduler.resizing import Resizes
@@ -49,30 +49,6 @@ from roles.scheduler.resource_metrics import resource_page
 from roles.scheduler.services import install, settled
 
 log = logging.getLogger(__name__)
-
-
-@dataclass(slots=True)
-class Options:
-    """What the command line and the file say. `source` names the file in errors; times in seconds."""
-
-    config: KubeSchedulerConfiguration
-    source: str = "config"
-    plugin_paths: tuple[str, ...] = ()
-    gates: dict[str, bool] = field(default_factory=dict)
-    max_unschedulable: float = 300.0
-    binders: int = 64
-    verify: int = 1000  # every so many decisions all plugins are asked anew and compared; 0 for never
-    debug: Debug = field(default_factory=Debug)
-    diagnosis_blocking: bool = False
-    diagnosis_queue: int = 1000
-    diagnosis_workers: int = 10
-    monitor_period: float = 10.0
-    scheduling_timeout: float = 30.0
-    controller_plugins: tuple[str, ...] = ("*",)
-    network_topology: bool = False
-    barrier: Barrier = field(default_factory=Barrier)
-    audit: Thresholds = field(default_factory=Thresholds)
-    seed: int | None = None
 
 
 class App:
@@ -263,7 +239,9 @@ class App:
         """Fill the caches. No pod is scheduled before every handler has seen the first list (SCH-FW-04)."""
         if self.observer.attached:
             return
-        self.journal.begins(lambda: beginning(self), lambda: settled_now(self))
+        self.journal.begins(
+            lambda: beginning(self.options, self.engine.state, self.cache, self.observer, settled=self._settled()), self._settled
+        )
         self.observer.attach(self.informers)
         if self.extenders is not None:
             self.extenders.attach(self.informers)
@@ -275,6 +253,17 @@ class App:
             "caches are synced: %d nodes, %d assigned pods, %d pending pods",
             self.engine.cluster.live, self.engine.cluster.pod_count, len(self.queue),
         )  # fmt: skip
+
+    def _settled(self) -> bool:
+        """Whether nothing is under way, so that objects tell all."""
+        state = self.engine.state
+        return not (
+            len(self.scheduler.placements)
+            or len(self.waiting)
+            or self.cache.assumed_count
+            or len(state.nominations)
+            or state.evictions.victim_count
+        )
 
     async def _led(self, life: Any) -> None:
         await self._sync()

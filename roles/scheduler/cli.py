@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
     from koord.process.life import Life
     from koord.process.serving import Gate, Serving
-    from roles.scheduler.app import Options
+    from roles.scheduler.options import Options
 
 _LEASE = {
     "leader_elect": "leader_elect",
@@ -126,10 +126,10 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
     from koord.config.gates import SCHEDULER, FeatureGates
     from koord.config.scheduler import KubeSchedulerConfiguration, LeaderElection, load
     from koord.process.errors import ConfigurationError
-    from roles.scheduler.app import Options
     from roles.scheduler.auditor import Thresholds
     from roles.scheduler.diagnosis import Debug
     from roles.scheduler.observing.barrier import Barrier
+    from roles.scheduler.options import Options
 
     config = load(path) if path else KubeSchedulerConfiguration()
     if not path:

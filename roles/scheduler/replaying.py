@@ -18,7 +18,7 @@ from koord.config.scheduler import KubeSchedulerConfiguration, LeaderElection, p
 from koord.decisions.deltas import Obj
 from koord.decisions.recorder import Recorder
 from koord.process.http import OpsServer
-from roles.scheduler.app import App, Options
+from roles.scheduler.app import App
 from roles.scheduler.binding.binder import Outcome
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import SCHEDULED, Decision
@@ -27,6 +27,7 @@ from roles.scheduler.framework.status import Code, Status
 from roles.scheduler.framework.steps import at_once
 from roles.scheduler.journal.lines import FORMAT, Decided, Happening, Made, Operation, Told
 from roles.scheduler.journal.watches import Watches
+from roles.scheduler.options import Options
 from roles.scheduler.planner import evictions, placements
 from roles.scheduler.queue.entry import IN_FLIGHT, Entry
 from roles.scheduler.turns import CATCH_UP

@@ -25,7 +25,7 @@ from roles.sandbox.report.svg import COLOURS, Chart, Line, document
 
 if TYPE_CHECKING:
     from roles.sandbox.demo import Demo
-    from roles.sandbox.main import Session
+    from roles.sandbox.session import Session
 
 IDLE = {"policies": {"cpuPolicy": "coreSched"}, "beClass": {"cpuQOS": {"enable": True, "schedIdle": 1}}}
 NAMES = {

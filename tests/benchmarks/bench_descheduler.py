@@ -17,10 +17,11 @@ from koord.api.times import format_time
 from koord.process import tuning
 from roles.descheduler import registry
 from roles.descheduler.columns import Columns
+from roles.descheduler.framework.effects import Outcome
 from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictResult, NoController
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.limits import Limits
-from roles.descheduler.framework.round import Outcome, Profile, Rounds
+from roles.descheduler.framework.round import Profile, Rounds
 from roles.descheduler.picture import Pictures
 from tests.benchmarks.table import Row, current_rss_mib, script
 

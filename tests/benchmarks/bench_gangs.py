@@ -19,7 +19,8 @@ from koord.process import tuning
 from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.scheduler import testing
-from roles.scheduler.app import App, Options
+from roles.scheduler.app import App
+from roles.scheduler.options import Options
 from roles.scheduler.plugins.coscheduling.podgroups import ENDED
 from tests.benchmarks.scheduling import Informers, StubClient
 from tests.benchmarks.table import Row, script

@@ -31,7 +31,7 @@ from roles.koordlet.states.model import HostState, PodState, Snapshot
 from roles.koordlet.states.pods import pod_state
 from roles.koordlet.states.slo import effective_slo
 from roles.koordlet.store import kinds
-from roles.koordlet.store.view import Series
+from roles.koordlet.store.series import Series
 from tests.benchmarks.bench_koordlet import option
 from tests.benchmarks.table import Row, script
 

@@ -25,9 +25,10 @@ from koord.process.decisionlog import DecisionLog
 from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.scheduler import testing
-from roles.scheduler.app import App, Options
+from roles.scheduler.app import App
 from roles.scheduler.journal.journal import FileJournal, JournalFile
 from roles.scheduler.observing.observer import RUNNING_ONLY
+from roles.scheduler.options import Options
 from tests.benchmarks.table import Row
 
 encode = msgspec.json.Encoder().encode

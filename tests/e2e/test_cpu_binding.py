@@ -19,7 +19,8 @@ from koord.decisions.recorder import Recorder
 from koord.kube.informers import InformerFactory
 from koord.process.http import OpsServer
 from koord.process.life import Life
-from roles.scheduler.app import App, Options
+from roles.scheduler.app import App
+from roles.scheduler.options import Options
 from tests.support.koordlet import Cluster, agent, run, until
 from tests.support.numa import LSR, profile
 

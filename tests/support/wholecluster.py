@@ -23,7 +23,7 @@ from koord.process.life import Life
 from roles.descheduler.app import App, Options
 from roles.descheduler.config import parse_configuration
 from roles.scheduler.app import App as Scheduler
-from roles.scheduler.app import Options as SchedulerOptions
+from roles.scheduler.options import Options as SchedulerOptions
 from tests.support.migration import NS, Cluster, cluster
 
 Obj = dict[str, Any]

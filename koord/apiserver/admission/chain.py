@@ -16,7 +16,7 @@ from koord.apiserver.store import Entry, Event, Obj
 if TYPE_CHECKING:
     from koord.apiserver.admission.matching import Match
     from koord.apiserver.cel.policy import Policy, Verdict
-    from koord.apiserver.core import Core
+    from koord.apiserver.state import State
 
 
 log = logging.getLogger(__name__)
@@ -24,7 +24,7 @@ log = logging.getLogger(__name__)
 IMMORTAL = frozenset({"default", "kube-system", "kube-public"})
 
 
-def admit_namespace(core: Core, attributes: Attributes) -> None:
+def admit_namespace(state: State, attributes: Attributes) -> None:
     resource = attributes.resource
     if not resource.namespaced:
         if attributes.operation == DELETE and resource.kind == "Namespace" and attributes.name in IMMORTAL:
@@ -33,7 +33,7 @@ def admit_namespace(core: Core, attributes: Attributes) -> None:
     if attributes.operation != CREATE:
         return
     namespace = attributes.namespace
-    entry = core.store.bucket("/namespaces").get("", namespace)
+    entry = state.store.bucket("/namespaces").get("", namespace)
     if entry is None:
         raise not_found("namespaces", "", namespace)
     if attributes.subresource:
@@ -50,7 +50,7 @@ def admit_namespace(core: Core, attributes: Attributes) -> None:
 _TAINT = "node.kubernetes.io/not-ready"
 
 
-def admit_node(core: Core, attributes: Attributes) -> None:
+def admit_node(state: State, attributes: Attributes) -> None:
     if attributes.operation != CREATE or attributes.subresource or attributes.obj is None:
         return
     taints = attributes.obj.setdefault("spec", {}).setdefault("taints", [])
@@ -61,19 +61,19 @@ def admit_node(core: Core, attributes: Attributes) -> None:
 _CLASSES = "scheduling.k8s.io/priorityclasses"
 
 
-def _default_class(core: Core) -> Obj | None:
+def _default_class(state: State) -> Obj | None:
     """The class with globalDefault; of several the lowest, so that what the API server let through does least harm."""
-    bucket = core.store.bucket(_CLASSES)
+    bucket = state.store.bucket(_CLASSES)
     version = bucket.history[-1].rv if bucket.history else bucket.compacted
-    cached = core.cache.get("default priority class")
+    cached = state.cache.get("default priority class")
     if cached is None or cached[0] != version:
         classes = [e.obj for e in bucket.entries.values() if e.obj.get("globalDefault")]
-        cached = core.cache["default priority class"] = (version, min(classes, key=lambda c: c.get("value", 0), default=None))
+        cached = state.cache["default priority class"] = (version, min(classes, key=lambda c: c.get("value", 0), default=None))
     found: Obj | None = cached[1]
     return found
 
 
-def admit_priority(core: Core, attributes: Attributes) -> None:
+def admit_priority(state: State, attributes: Attributes) -> None:
     if attributes.subresource or attributes.operation not in (CREATE, UPDATE):
         return
     pod = attributes.require_object()
@@ -89,12 +89,12 @@ def admit_priority(core: Core, attributes: Attributes) -> None:
         return
     name = spec.get("priorityClassName")
     if name:
-        entry = core.store.bucket(_CLASSES).get("", name)
+        entry = state.store.bucket(_CLASSES).get("", name)
         if entry is None:
             raise forbidden("pods", "", attributes.name, f"no PriorityClass with name {name} was found")
         chosen: Obj | None = entry.obj
     else:
-        chosen = _default_class(core)
+        chosen = _default_class(state)
         if chosen is not None:
             spec["priorityClassName"] = chosen["metadata"]["name"]
     value = chosen.get("value", 0) if chosen else 0
@@ -110,13 +110,13 @@ def admit_priority(core: Core, attributes: Attributes) -> None:
         spec[key] = computed
 
 
-def validate_priority(core: Core, attributes: Attributes) -> None:
+def validate_priority(state: State, attributes: Attributes) -> None:
     if attributes.operation not in (CREATE, UPDATE):
         return
     wanted = attributes.require_object()
     if not wanted.get("globalDefault"):
         return
-    for entry in core.store.bucket(_CLASSES).entries.values():
+    for entry in state.store.bucket(_CLASSES).entries.values():
         if entry.obj.get("globalDefault") and entry.name != attributes.name:
             why = f"PriorityClass {entry.name} is already marked as default. Only one default can exist"
             raise forbidden("priorityclasses", "scheduling.k8s.io", attributes.name, why)
@@ -126,7 +126,7 @@ _KEYS = ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
 _SECONDS = 300
 
 
-def admit_tolerations(core: Core, attributes: Attributes) -> None:
+def admit_tolerations(state: State, attributes: Attributes) -> None:
     spec = (attributes.obj or {}).get("spec")
     if attributes.subresource or attributes.operation not in (CREATE, UPDATE) or spec is None:
         return
@@ -137,7 +137,7 @@ def admit_tolerations(core: Core, attributes: Attributes) -> None:
         spec["tolerations"] = [*(spec.get("tolerations") or ()), *added]
 
 
-Plug = Callable[["Core", Attributes], None]
+Plug = Callable[["State", Attributes], None]
 _MUTATE, _VALIDATE = "mutate", "validate"
 _PODS, _NODES, _CLASS = ("", "pods"), ("", "nodes"), ("scheduling.k8s.io", "priorityclasses")
 # Built-in plugins in their order: name, whether it may change the object or only refuse it, the resources that it looks at (none: all).
@@ -185,25 +185,25 @@ class _Unjudged(Exception):
 class PolicyAdmission:
     """The policies that are bound; `active` is False while there are none."""
 
-    def __init__(self, core: Core, *, on: bool = True) -> None:
-        self.core = core
+    def __init__(self, state: State, *, on: bool = True) -> None:
+        self.state = state
         self.active = False
         self._bound: list[tuple[str, Match, list[Bound]]] = []
         self._compiled: dict[str, tuple[int, Policy]] = {}
         if on:
             for name in (_POLICIES, _BINDINGS):
-                core.store.bucket(name).listeners.append(self._reload)
+                state.store.bucket(name).listeners.append(self._reload)
             self._reload()
 
     def _reload(self, event: Event | None = None) -> None:
         """Take over what is stored now."""
         bindings: dict[str, list[Bound]] = {}
-        for entry in self.core.store.bucket(_BINDINGS).select(None):
+        for entry in self.state.store.bucket(_BINDINGS).select(None):
             spec = entry.obj.get("spec") or {}
             bound = (entry.name, spec, compile_match(spec.get("matchResources") or {}, "resourceRules"))
             bindings.setdefault(spec.get("policyName") or "", []).append(bound)
         self._bound = []
-        for entry in self.core.store.bucket(_POLICIES).select(None):
+        for entry in self.state.store.bucket(_POLICIES).select(None):
             if entry.name in bindings:
                 constraints = (entry.obj.get("spec") or {}).get("matchConstraints") or {}
                 self._bound.append((entry.name, compile_match(constraints, "resourceRules"), bindings[entry.name]))
@@ -215,25 +215,25 @@ class PolicyAdmission:
         if found is None or found[0] != entry.rv:
             from koord.apiserver.cel.policy import answers, compile_policy
 
-            found = self._compiled[entry.name] = (entry.rv, compile_policy(entry.name, entry.obj["spec"], answers(self.core)))
+            found = self._compiled[entry.name] = (entry.rv, compile_policy(entry.name, entry.obj["spec"], answers(self.state)))
         return found[1]
 
     def validate(self, attributes: Attributes) -> None:
         """Raises StatusError for what a policy denies; warnings go to the request's options."""
         seen: dict[str, Obj] = {}
         for name, match, bindings in self._bound:
-            resource = matching_resource(self.core, match, attributes)
-            entry = self.core.store.bucket(_POLICIES).get("", name)
+            resource = matching_resource(self.state, match, attributes)
+            entry = self.state.store.bucket(_POLICIES).get("", name)
             if resource is None or entry is None:
                 continue
             for binding, spec, bound in bindings:
-                if matching_resource(self.core, bound, attributes) is None:
+                if matching_resource(self.state, bound, attributes) is None:
                     continue
                 values = seen.get(resource.api_version)
                 if values is None:
                     from koord.apiserver.cel.policy import values as values_of
 
-                    values = seen[resource.api_version] = values_of(self.core, resource, attributes)
+                    values = seen[resource.api_version] = values_of(self.state, resource, attributes)
                 policy = self._policy(entry)
                 for params in self._params(policy, spec, attributes):
                     verdicts, audit = _ask(policy, {**values, "params": params} if not isinstance(params, _Unjudged) else params)
@@ -247,7 +247,7 @@ class PolicyAdmission:
         if not kind or not ref:
             yield None
             return
-        resource = self.core.resources.by_api_version(kind.get("apiVersion") or "", kind.get("kind") or "")
+        resource = self.state.resources.by_api_version(kind.get("apiVersion") or "", kind.get("kind") or "")
         if resource is None:
             yield _Unjudged(f"failed to configure policy: {kind.get('apiVersion')}, Kind={kind.get('kind')} is not served here")
             return
@@ -255,7 +255,7 @@ class PolicyAdmission:
         if resource.namespaced and not namespace:
             yield _Unjudged("failed to configure binding: can't use namespaced paramRef to match cluster-scoped resource")
             return
-        bucket = self.core.store.bucket(resource.bucket)
+        bucket = self.state.store.bucket(resource.bucket)
         if ref.get("name"):
             entry = bucket.get(namespace, ref["name"])
             found = [entry] if entry is not None else []
@@ -306,13 +306,13 @@ def _enforce(attributes: Attributes, policy: str, binding: str, actions: list[st
 class AdmissionChain:
     """The plugins that are on, picked once per resource."""
 
-    def __init__(self, core: Core, *, disabled: frozenset[str] = frozenset(), enabled: frozenset[str] = frozenset()) -> None:
-        self.core = core
+    def __init__(self, state: State, *, disabled: frozenset[str] = frozenset(), enabled: frozenset[str] = frozenset()) -> None:
+        self.state = state
         self._on = [row for row in PLUGINS if row[0] not in disabled and (row[0] not in _OFF or row[0] in enabled)]
         self._picked: dict[tuple[str, str, str], list[Plug]] = {}
-        self.policies = PolicyAdmission(core, on=POLICIES not in disabled)
-        self.quotas = Quotas(core, on=QUOTAS not in disabled)
-        self.webhooks = WebhookAdmission(core, mutating=MUTATING_WEBHOOKS not in disabled, validating=VALIDATING_WEBHOOKS not in disabled)
+        self.policies = PolicyAdmission(state, on=POLICIES not in disabled)
+        self.quotas = Quotas(state, on=QUOTAS not in disabled)
+        self.webhooks = WebhookAdmission(state, mutating=MUTATING_WEBHOOKS not in disabled, validating=VALIDATING_WEBHOOKS not in disabled)
 
     @property
     def has_webhooks(self) -> bool:
@@ -326,7 +326,7 @@ class AdmissionChain:
             plugs = [plug for _, kind, plug, wanted in self._on if kind == what and (not wanted or (group, plural) in wanted)]
             self._picked[(what, group, plural)] = plugs
         for plug in plugs:
-            plug(self.core, attributes)
+            plug(self.state, attributes)
 
     async def mutate(self, attributes: Attributes) -> None:
         """Run the built-in plugins that may change the object, and ask the webhooks that may."""

@@ -10,9 +10,9 @@ from koord.apiserver.rbac import covers
 from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
-    from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.context import Options
+    from koord.apiserver.state import State
 
 
 CREATE, UPDATE, DELETE = "CREATE", "UPDATE", "DELETE"
@@ -98,40 +98,40 @@ def _rule_matches(rule: Obj, resource: Resource, attributes: Attributes) -> bool
     )
 
 
-def matching_resource(core: Core, match: Match, attributes: Attributes) -> Resource | None:
+def matching_resource(state: State, match: Match, attributes: Attributes) -> Resource | None:
     """The resource (version) in which the request is to be seen; None when it does not match."""
     resource = attributes.resource
     if resource.group == "admissionregistration.k8s.io" and resource.plural in _NEVER:
         return None
-    found = resource if match.rules is None else _ruled(core, match.rules, match, attributes)
-    if found is None or not _selected(core, match, attributes):
+    found = resource if match.rules is None else _ruled(state, match.rules, match, attributes)
+    if found is None or not _selected(state, match, attributes):
         return None
-    return None if match.excluded and _ruled(core, match.excluded, match, attributes) is not None else found
+    return None if match.excluded and _ruled(state, match.excluded, match, attributes) is not None else found
 
 
-def _ruled(core: Core, rules: tuple[Obj, ...], match: Match, attributes: Attributes) -> Resource | None:
+def _ruled(state: State, rules: tuple[Obj, ...], match: Match, attributes: Attributes) -> Resource | None:
     """The resource (version) that one of the rules is about, as was found before for the same kind of request."""
     resource = attributes.resource
     names = any(rule.get("resourceNames") for rule in rules)
     key = (
-        rules is match.rules, core.resources.revision, resource.group, resource.version, resource.plural, attributes.operation,
+        rules is match.rules, state.resources.revision, resource.group, resource.version, resource.plural, attributes.operation,
         attributes.subresource, bool(attributes.namespace), attributes.name if names else "",
     )  # fmt: skip
     known = match.known
     if key not in known:
         if len(known) >= _KNOWN:
             known.clear()
-        known[key] = _first_ruled(core, rules, match, attributes)
+        known[key] = _first_ruled(state, rules, match, attributes)
     return known[key]
 
 
-def _first_ruled(core: Core, rules: tuple[Obj, ...], match: Match, attributes: Attributes) -> Resource | None:
+def _first_ruled(state: State, rules: tuple[Obj, ...], match: Match, attributes: Attributes) -> Resource | None:
     resource = attributes.resource
     if any(_rule_matches(rule, resource, attributes) for rule in rules):
         return resource
     if match.exact:
         return None
-    versions = [r for r in core.resources.of_group(resource.group) if r.bucket == resource.bucket and r is not resource]
+    versions = [r for r in state.resources.of_group(resource.group) if r.bucket == resource.bucket and r is not resource]
     return next((r for r in versions if any(_rule_matches(rule, r, attributes) for rule in rules)), None)
 
 
@@ -139,12 +139,12 @@ def _labels(obj: Obj | None) -> Obj:
     return ((obj or {}).get("metadata") or {}).get("labels") or {}
 
 
-def _selected(core: Core, match: Match, attributes: Attributes) -> bool:
+def _selected(state: State, match: Match, attributes: Attributes) -> bool:
     if not match.namespaces.everything:
         if attributes.resource.kind == "Namespace" and not attributes.resource.group:
             labels = _labels(attributes.obj or attributes.old)
         elif attributes.namespace:
-            entry = core.store.bucket("/namespaces").get("", attributes.namespace)
+            entry = state.store.bucket("/namespaces").get("", attributes.namespace)
             labels = _labels(entry.obj if entry else None)
         else:
             labels = None

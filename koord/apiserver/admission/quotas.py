@@ -13,7 +13,7 @@ from koord.apiserver.errors import forbidden
 from koord.apiserver.store import Bucket, Entry, Obj
 
 if TYPE_CHECKING:
-    from koord.apiserver.core import Core
+    from koord.apiserver.state import State
 
 
 Amounts = dict[str, Quantity]
@@ -217,10 +217,10 @@ _PARTS = ("", "resize")
 class Quotas:
     """The quotas of the store; `take` and `recount` are all that writes their status."""
 
-    def __init__(self, core: Core, *, on: bool = True) -> None:
-        self._core = core
+    def __init__(self, state: State, *, on: bool = True) -> None:
+        self._state = state
         self._on = on
-        self._bucket: Bucket = core.store.bucket(BUCKET)
+        self._bucket: Bucket = state.store.bucket(BUCKET)
 
     def check(self, attributes: Attributes) -> Charges:
         """What storing the object adds to each quota. Raises StatusError 403 for one that is too much."""
@@ -273,8 +273,8 @@ class Quotas:
         """What the objects of the namespace use of a quota."""
         used = dict.fromkeys(hard, ZERO)
         now = seams.now()
-        for bucket in list(self._core.store.buckets.values()):
-            resource = self._core.resources.serving_bucket(bucket.name)
+        for bucket in list(self._state.store.buckets.values()):
+            resource = self._state.resources.serving_bucket(bucket.name)
             if resource is None or not resource.namespaced:
                 continue
             group, plural = resource.group, resource.plural

@@ -22,8 +22,8 @@ from koord.kube.patch_errors import PatchError
 
 if TYPE_CHECKING:
     from koord.apiserver.cel.environment import Environment, Program
-    from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
+    from koord.apiserver.state import State
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,19 +45,19 @@ class Hook:
         return self.raw.get("failurePolicy") == "Ignore"
 
 
-def compile_hooks(configurations: list[Obj], core: Core) -> list[Hook]:
+def compile_hooks(configurations: list[Obj], state: State) -> list[Hook]:
     """All webhooks in calling order: by configuration name, then as listed."""
     ordered = sorted(configurations, key=lambda c: c["metadata"]["name"])
     hooks = [raw for configuration in ordered for raw in configuration.get("webhooks") or ()]
-    return [Hook(raw, compile_match(raw, "rules"), *_conditions(raw, core)) for raw in hooks]
+    return [Hook(raw, compile_match(raw, "rules"), *_conditions(raw, state)) for raw in hooks]
 
 
-def _conditions(raw: Obj, core: Core) -> tuple[tuple[Program, ...], Environment | None]:
+def _conditions(raw: Obj, state: State) -> tuple[tuple[Program, ...], Environment | None]:
     if not raw.get("matchConditions"):
         return (), None
     from koord.apiserver.cel.policy import answers, environment, match_conditions
 
-    env = environment(answers(core))
+    env = environment(answers(state))
     return match_conditions(raw["matchConditions"], env, "", []), env
 
 
@@ -75,8 +75,8 @@ class Unresolvable(CallError):
 class Caller:
     """Posts AdmissionReviews; connections are kept."""
 
-    def __init__(self, core: Core) -> None:
-        self.core = core
+    def __init__(self, state: State) -> None:
+        self.state = state
         self._session: aiohttp.ClientSession | None = None
         self._contexts: dict[str, ssl.SSLContext] = {}
 
@@ -105,7 +105,7 @@ class Caller:
             return str(client["url"]), urlsplit(client["url"]).hostname or ""
         service = client["service"]
         where = f"{service.get('namespace')}/{service.get('name')}"
-        address = self.core.config.webhook_services.get(where) or self._endpoint(service)
+        address = self.state.config.webhook_services.get(where) or self._endpoint(service)
         if address is None:
             raise Unresolvable(f"service {where} has no address that this server could reach")
         path = service.get("path") or "/"
@@ -114,7 +114,7 @@ class Caller:
     def _endpoint(self, service: Obj) -> str | None:
         """host:port of the first ready address behind a Service, by its Endpoints."""
         namespace, name = service.get("namespace") or "", service.get("name") or ""
-        endpoints = self.core.store.bucket("/endpoints").get(namespace, name)
+        endpoints = self.state.store.bucket("/endpoints").get(namespace, name)
         for subset in (endpoints.obj.get("subsets") or ()) if endpoints else ():
             addresses, ports = subset.get("addresses") or (), subset.get("ports") or ()
             if addresses and ports:
@@ -123,7 +123,7 @@ class Caller:
 
     def _port(self, namespace: str, name: str, port: int, ports: list[Obj]) -> int:
         """The endpoint port behind a service port: matched by the port's name, else the only one there is."""
-        entry = self.core.store.bucket("/services").get(namespace, name)
+        entry = self.state.store.bucket("/services").get(namespace, name)
         for known in (entry.obj["spec"].get("ports") or ()) if entry else ():
             if known.get("port") == port:
                 for candidate in ports:
@@ -184,31 +184,31 @@ _VALIDATING = "admissionregistration.k8s.io/validatingwebhookconfigurations"
 class WebhookAdmission:
     """The registered webhooks; `active` is False while there are none, and writes then wait for nobody."""
 
-    def __init__(self, core: Core, *, mutating: bool, validating: bool) -> None:
-        self.core = core
-        self.caller = Caller(core)
+    def __init__(self, state: State, *, mutating: bool, validating: bool) -> None:
+        self.state = state
+        self.caller = Caller(state)
         # by the bucket of their configurations; of those that are on
         self._hooks: dict[str, list[Hook]] = {name: [] for name, on in ((_MUTATING, mutating), (_VALIDATING, validating)) if on}
         for name in self._hooks:
-            core.store.bucket(name).listeners.append(self._reload)
+            state.store.bucket(name).listeners.append(self._reload)
         self._reload()
 
     def _reload(self, event: Event | None = None) -> None:
         """Take over what is stored now."""
         for name in self._hooks:
-            self._hooks[name] = compile_hooks([entry.obj for entry in self.core.store.bucket(name).entries.values()], self.core)
+            self._hooks[name] = compile_hooks([entry.obj for entry in self.state.store.bucket(name).entries.values()], self.state)
         self.active = any(self._hooks.values())
 
     def _matching(self, hook: Hook, attributes: Attributes) -> Resource | None:
         """The resource (version) in which a webhook is asked; None when it is not. Raises StatusError for conditions that fail."""
-        found = matching_resource(self.core, hook.match, attributes) if hook.match.rules is not None else None
+        found = matching_resource(self.state, hook.match, attributes) if hook.match.rules is not None else None
         if found is None or hook.env is None:
             return found
         from koord.apiserver.cel.environment import CelError
         from koord.apiserver.cel.policy import meets, values
 
         try:
-            return found if meets(hook.conditions, hook.env.bind(values(self.core, found, attributes))) else None
+            return found if meets(hook.conditions, hook.env.bind(values(self.state, found, attributes))) else None
         except CelError as error:
             if hook.ignore_failure:
                 return None
@@ -281,7 +281,7 @@ class WebhookAdmission:
             response = await self.caller.call(hook, {"kind": "AdmissionReview", "request": request})
         except CallError as err:
             lost = isinstance(err, Unresolvable)
-            if not hook.ignore_failure and not (lost and self.core.config.unresolvable_webhooks == "ignore"):
+            if not hook.ignore_failure and not (lost and self.state.config.unresolvable_webhooks == "ignore"):
                 raise internal(f'failed calling webhook "{hook.name}": failed to call webhook: {err}') from err
             if lost:
                 attributes.options.warnings.append(f'webhook "{hook.name}" skipped: {err}')

@@ -31,14 +31,14 @@ from koord.apiserver.rest.context import User
 from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
-    from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
+    from koord.apiserver.state import State
 
 
-def values(core: Core, resource: Resource, attributes: Attributes) -> Obj:
+def values(state: State, resource: Resource, attributes: Attributes) -> Obj:
     """The variables of a request. `params` is the caller's."""
     user = attributes.options.user
-    namespace = core.store.bucket("/namespaces").get("", attributes.namespace) if attributes.namespace else None
+    namespace = state.store.bucket("/namespaces").get("", attributes.namespace) if attributes.namespace else None
     given = {"group": resource.group, "resource": resource.plural, "subresource": attributes.subresource}
     given |= {"namespace": attributes.namespace, "name": attributes.name}
     return {
@@ -52,15 +52,15 @@ def values(core: Core, resource: Resource, attributes: Attributes) -> Obj:
     }
 
 
-def answers(core: Core) -> Callable[[Obj], tuple[bool, str]]:
+def answers(state: State) -> Callable[[Obj], tuple[bool, str]]:
     """The authorizer of a server; without RBAC everybody may do everything."""
 
     def allows(question: Obj) -> tuple[bool, str]:
-        if core.authorizer is None:
+        if state.authorizer is None:
             return True, ""
         parts = ("verb", "group", "resource", "subresource", "namespace", "name", "path")
         wanted = Question(**{part: question.get(part) or "" for part in parts})
-        return core.authorizer.would_allow(User(question["user"], tuple(question["groups"])), wanted), ""
+        return state.authorizer.would_allow(User(question["user"], tuple(question["groups"])), wanted), ""
 
     return allows
 

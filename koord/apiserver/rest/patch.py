@@ -9,6 +9,7 @@ import orjson
 from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, plain_error, unsupported_media_type
 from koord.apiserver.rest.context import check_identity, check_version
 from koord.apiserver.rest.write import commit, decode, stored_form, undecodable
+from koord.apiserver.ssa.apply import apply as server_side_apply
 from koord.apiserver.store import Entry, Obj
 from koord.kube.patch import apply_json_patch, apply_merge_patch
 from koord.kube.patch_errors import PatchError
@@ -108,7 +109,7 @@ async def patch_object(
 ) -> tuple[Entry, bool]:
     """Apply a patch to the stored object, again when it changes meanwhile. Returns the entry and whether it was created."""
     if content_type == APPLY_PATCH:
-        return await core.managed.apply(resource, namespace, name, patch, options, subresource)
+        return await server_side_apply(core, resource, namespace, name, patch, options, subresource)
     for _ in range(_RETRIES):
         old = core.entry(resource, namespace, name)
         obj = apply(resource, resource.obj(old), content_type, patch)

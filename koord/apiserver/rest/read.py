@@ -15,7 +15,6 @@ from koord.api.selectors import SelectorError, parse_field_selector, parse_label
 from koord.apiserver.errors import StatusError, bad_request, expired, field_forbidden, invalid, not_supported, too_large_resource_version
 from koord.apiserver.rest.context import flag, whole_number
 from koord.apiserver.store import Entry, Obj
-from koord.apiserver.watch import Match
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -23,6 +22,7 @@ if TYPE_CHECKING:
 
 
 Getter = Callable[[Obj], str]
+Match = Callable[[Obj], bool]
 
 _REFERENCE = ("kind", "namespace", "name", "uid", "apiVersion", "resourceVersion", "fieldPath")
 _EVENT = (*(f"involvedObject.{key}" for key in _REFERENCE), "reason", "reportingComponent", "source", "type")

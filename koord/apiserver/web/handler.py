@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 from urllib.parse import parse_qsl, unquote
 
@@ -16,12 +15,12 @@ from koord.apiserver.rbac import Attributes, effective, selected_name, verb_of
 from koord.apiserver.rest.context import Options, flag
 from koord.apiserver.store import Obj
 from koord.apiserver.web import discovery
-from koord.apiserver.web.objects import Call, ObjectHandlers
+from koord.apiserver.web.objects import Call, ObjectHandlers, Target
 from koord.apiserver.web.render import respond, shape, warn
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
-    from koord.apiserver.resources import Resource, ResourceTable
+    from koord.apiserver.resources import ResourceTable
 
 log = logging.getLogger(__name__)
 
@@ -41,21 +40,6 @@ def health(path: str, rest: list[str], query: dict[str, str], *, ready: bool) ->
         lines.append(f"{path} check {'passed' if good else 'failed'}")
         return web.Response(status=200 if good else 500, text="\n".join(lines) + "\n")
     return web.Response(text="ok")
-
-
-@dataclass(slots=True)
-class Target:
-    """A resource path. `namespace` is None for all namespaces and for cluster-scoped resources."""
-
-    resource: Resource
-    namespace: str | None
-    name: str = ""
-    subresource: str = ""
-
-    @property
-    def place(self) -> str:
-        """The namespace as the store spells it."""
-        return self.namespace or ""
 
 
 def split(path_qs: str) -> tuple[str, dict[str, str]]:

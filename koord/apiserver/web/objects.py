@@ -32,7 +32,7 @@ from koord.apiserver.web.render import JSON, Shape, shape, warn
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
-    from koord.apiserver.web.handler import Target
+    from koord.apiserver.resources import Resource
 
 
 _PROTOBUF = "application/vnd.kubernetes.protobuf"
@@ -40,6 +40,21 @@ _YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 _VALIDATIONS = ("", "Ignore", "Strict", "Warn")
 _KINDS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions", "DELETE": "DeleteOptions"}
 _MANAGER_LIMIT = 128
+
+
+@dataclass(slots=True)
+class Target:
+    """A resource path. `namespace` is None for all namespaces and for cluster-scoped resources."""
+
+    resource: Resource
+    namespace: str | None
+    name: str = ""
+    subresource: str = ""
+
+    @property
+    def place(self) -> str:
+        """The namespace as the store spells it."""
+        return self.namespace or ""
 
 
 def read_options(query: dict[str, str], options: Options, method: str) -> None:

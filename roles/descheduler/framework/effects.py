@@ -6,10 +6,12 @@ So plugins decide without doing: the same turn runs against a cluster, in a dry 
 from __future__ import annotations
 
 from collections.abc import Generator
+from dataclasses import dataclass, field
 
 import msgspec
 
 from koord.api.objects import Node, Pod
+from koord.decisions.record import Record
 from roles.descheduler.relief import Relief
 
 Number = float | int | str
@@ -76,3 +78,15 @@ class Pause(msgspec.Struct, frozen=True, gc=False):
 PAUSE = Pause()
 Effect = Evict | Cordon | Annotate | Tell | Rehearse | Pause
 Turn = Generator[Effect, bool, None]
+
+
+@dataclass(slots=True)
+class Outcome:
+    """What a round did, or why there was none."""
+
+    records: list[Record] = field(default_factory=list)
+    nodes: int = 0
+    evicted: int = 0
+    skipped: str = ""
+    errors: list[str] = field(default_factory=list)
+    turns: list[tuple[str, float]] = field(default_factory=list)  # plugin and the seconds of its turn

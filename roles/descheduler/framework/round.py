@@ -9,7 +9,7 @@ import asyncio
 import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Protocol
 
 import msgspec
@@ -17,8 +17,7 @@ import msgspec
 from koord import seams
 from koord.api.objects import Node, Pod
 from koord.api.selectors import Selector
-from koord.decisions.record import Record
-from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Pause, PluginError, Rehearse, Tell
+from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Outcome, Pause, PluginError, Rehearse, Tell
 from roles.descheduler.framework.evicting import Asks, Assumes, Evicting, EvictOptions, EvictResult, Holds, Remembers, Replaces, Sees
 from roles.descheduler.framework.handle import Answers, Handle, node_subject, pod_subject
 from roles.descheduler.framework.limits import Counts, Limits
@@ -72,18 +71,6 @@ class Profile:
             if all(door is not other for other in found):
                 found.append(door)
         return found
-
-
-@dataclass(slots=True)
-class Outcome:
-    """What a round did, or why there was none."""
-
-    records: list[Record] = field(default_factory=list)
-    nodes: int = 0
-    evicted: int = 0
-    skipped: str = ""
-    errors: list[str] = field(default_factory=list)
-    turns: list[tuple[str, float]] = field(default_factory=list)  # plugin and the seconds of its turn
 
 
 class Rounds:

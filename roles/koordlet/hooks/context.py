@@ -12,7 +12,8 @@ from enum import StrEnum
 from typing import TYPE_CHECKING, Any
 
 from koord.api.qos import QoSClass, qos_with_default
-from roles.koordlet.states.allocation import ANY_NODE, Claimant, Granted, Held, NodeCPUs, granted_devices, held
+from roles.koordlet.states.allocation import Claimant, Granted, Held, granted_devices, held
+from roles.koordlet.states.nodecpus import ANY_NODE, NodeCPUs
 
 if TYPE_CHECKING:
     from roles.koordlet.states.model import PodState

@@ -15,8 +15,8 @@ from roles.koordlet.hooks.batchresource import node_ratio, scaled
 from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook
 from roles.koordlet.qos.burst import QUOTA_POLICIES, effective
-from roles.koordlet.states.allocation import ANY_NODE, NodeCPUs
 from roles.koordlet.states.model import Snapshot
+from roles.koordlet.states.nodecpus import ANY_NODE, NodeCPUs
 from roles.koordlet.states.slo import CPUBurstStrategy
 
 

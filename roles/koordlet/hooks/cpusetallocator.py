@@ -24,8 +24,9 @@ from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContex
 from roles.koordlet.hooks.hook import Hook, Pods, RuleError
 from roles.koordlet.host.cgroup import BESTEFFORT
 from roles.koordlet.qos.outcome import Sample
-from roles.koordlet.states.allocation import ANY_NODE, NodeCPUs, requests_cpu, stated_cpus
+from roles.koordlet.states.allocation import requests_cpu, stated_cpus
 from roles.koordlet.states.model import Snapshot
+from roles.koordlet.states.nodecpus import ANY_NODE, NodeCPUs
 
 NodePools = tuple[tuple[int, str], ...]
 

@@ -9,8 +9,9 @@ from koord.api.annotations import AnnotationError
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.executor import Executor
 from roles.koordlet.qos.outcome import Notice
-from roles.koordlet.states.allocation import NodeCPUs, claimant, granted_devices, held
+from roles.koordlet.states.allocation import claimant, granted_devices, held
 from roles.koordlet.states.model import PodState, Snapshot
+from roles.koordlet.states.nodecpus import NodeCPUs
 
 VERDICT = "Ignored"
 RULE = "TrustedAnnotations"

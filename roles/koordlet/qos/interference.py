@@ -24,7 +24,7 @@ from roles.koordlet.qos.outcome import Notice, Outcome, Sample, Strategy
 from roles.koordlet.states.model import MetricsReader, PodState, Snapshot
 from roles.koordlet.states.slo import SLO
 from roles.koordlet.store import kinds
-from roles.koordlet.store.view import Series
+from roles.koordlet.store.series import Series
 
 #: Values before anything is called out; values in a row that call it out, or off; values after which the unusual is the new usual (as
 #: many as if they came every ten seconds).

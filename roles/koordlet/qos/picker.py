@@ -10,8 +10,9 @@ from koord.accounting.cpuset import EMPTY, CPUSet
 from koord.api.annotations import AnnotationError, parse_node_reservation, parse_system_qos_resource
 from koord.api.qos import QoSClass
 from roles.koordlet.host.topology import CPU, CPUTopology
-from roles.koordlet.states.allocation import ANY_NODE, NodeCPUs, held_cpus
+from roles.koordlet.states.allocation import held_cpus
 from roles.koordlet.states.model import PodState, TopologyState
+from roles.koordlet.states.nodecpus import ANY_NODE, NodeCPUs
 
 
 def pick(cpus: Sequence[CPU], wanted: int) -> list[int]:

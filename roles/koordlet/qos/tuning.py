@@ -25,8 +25,8 @@ from roles.koordlet.qos.picker import allocated_cpus
 from roles.koordlet.qos.tuning_files import BURST, LOW, MIN, QUOTA, Deltas, Files, Key
 from roles.koordlet.qos.tuning_memory import Counters, look, score_writes, scores
 from roles.koordlet.qos.tuning_steps import CPUStep, MemorySigns, MemoryStep, next_cpu, next_memory, protection, score
-from roles.koordlet.states.allocation import NodeCPUs
 from roles.koordlet.states.model import ContainerState, PodState, Snapshot
+from roles.koordlet.states.nodecpus import NodeCPUs
 from roles.koordlet.states.slo import SLO, TuningStrategy
 from roles.koordlet.store import kinds
 

@@ -15,8 +15,9 @@ from koord.api.qos import QoSClass
 from koord.api.quantity import Quantity, QuantityError, parse_milli
 from roles.koordlet.host.topology import CPUTopology
 from roles.koordlet.report.packing import PackingError, take_packed
-from roles.koordlet.states.allocation import ANY_NODE, NodeCPUs, claimant, held, held_cpus
+from roles.koordlet.states.allocation import claimant, held, held_cpus
 from roles.koordlet.states.model import PodState
+from roles.koordlet.states.nodecpus import ANY_NODE, NodeCPUs
 
 log = logging.getLogger(__name__)
 

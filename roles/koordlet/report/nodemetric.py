@@ -17,7 +17,8 @@ from roles.koordlet.report.policy import CollectPolicy
 from roles.koordlet.states.model import PodState
 from roles.koordlet.states.slo import HostApp
 from roles.koordlet.store import kinds
-from roles.koordlet.store.view import PERCENTILES, MetricsView
+from roles.koordlet.store.series import PERCENTILES
+from roles.koordlet.store.view import MetricsView
 
 Usage = dict[str, Any]
 

@@ -24,8 +24,8 @@ from roles.koordlet.report.cpupools import (
     system_qos,
 )
 from roles.koordlet.report.zones import make_zones, merge_zones, numa_reserved, zone_values
-from roles.koordlet.states.allocation import NodeCPUs
 from roles.koordlet.states.model import PodState
+from roles.koordlet.states.nodecpus import NodeCPUs
 
 if TYPE_CHECKING:
     from koord.api.objects import Node

@@ -7,7 +7,7 @@ this node has and has not given to somebody else. What does not count is named i
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -21,18 +21,14 @@ from koord.api.annotations import (
     parse_device_allocations,
     parse_device_hints,
     parse_device_joint_allocate,
-    parse_kubelet_cpu_manager_policy,
-    parse_pod_cpu_allocs,
 )
 from koord.api.annotations_scheduling import PodDeviceAllocation
-from koord.api.labels import effective_cpu_bind_policy
 from koord.api.qos import QoSClass
 from koord.api.quantity import QuantityError, parse_value
+from roles.koordlet.states.nodecpus import ANY_NODE, NodeCPUs
 
 if TYPE_CHECKING:
-    from koord.api.objects import Node
-    from roles.koordlet.host.topology import CPUTopology
-    from roles.koordlet.states.model import PodState, TopologyState
+    from roles.koordlet.states.model import PodState
 
 Devices = dict[str, tuple[PodDeviceAllocation, ...]]
 
@@ -43,57 +39,6 @@ _PART_OF_A_CARD = (
     names.RESOURCE_HUAWEI_NPU_CORE, names.RESOURCE_HUAWEI_NPU_CPU, names.RESOURCE_HUAWEI_NPU_DVPP,
 )  # fmt: skip
 _BY_PERCENT = {names.DEVICE_TYPE_RDMA: names.RESOURCE_RDMA, names.DEVICE_TYPE_FPGA: names.RESOURCE_FPGA}
-
-
-@dataclass(frozen=True, slots=True)
-class NodeCPUs:
-    """The node's side of every answer."""
-
-    present: CPUSet = EMPTY
-    """CPUs of the node; empty while they are not known."""
-    binds_all: bool = False
-    """The node's CPU bind policy gives CPUs to every pod that requests them, whatever its class."""
-    pinned: Mapping[str, CPUSet] = field(default_factory=dict)
-    """CPUs that the kubelet's CPU manager gave away, by the pod's uid."""
-
-    def pinned_to_others(self, uid: str) -> CPUSet:
-        """CPUs of the kubelet's pods but for one."""
-        out = EMPTY
-        for owner, cpus in self.pinned.items():
-            if owner != uid:
-                out = out | cpus
-        return out
-
-
-ANY_NODE = NodeCPUs()
-
-
-def node_cpus(node: Node | None, nrt: TopologyState | None, topology: CPUTopology | None) -> NodeCPUs:
-    """From the Node's labels and what its NodeResourceTopology publishes. What cannot be read counts as not said."""
-    annotations = nrt.annotations if nrt is not None else {}
-    try:
-        policy = parse_kubelet_cpu_manager_policy(annotations)
-    except AnnotationError:
-        policy = None
-    labels = node.metadata.labels if node is not None else {}
-    bind = effective_cpu_bind_policy(labels, policy.policy if policy else "", policy.options if policy else None)
-    return NodeCPUs(
-        present=CPUSet(topology.ids) if topology is not None else EMPTY,
-        binds_all=bind != names.NODE_CPU_BIND_NONE,
-        pinned=_pinned(annotations),
-    )
-
-
-def _pinned(annotations: dict[str, str]) -> dict[str, CPUSet]:
-    try:
-        entries = parse_pod_cpu_allocs(annotations) or ()
-    except AnnotationError:
-        return {}
-    out: dict[str, CPUSet] = {}
-    for entry in entries:
-        if entry.managed_by_kubelet and (cpus := _cpus(entry.cpuset)):
-            out[entry.uid] = out.get(entry.uid, EMPTY) | cpus
-    return out
 
 
 @dataclass(frozen=True, slots=True)
@@ -199,13 +144,6 @@ def stated_cpus(text: str) -> CPUSet:
         return CPUSet.parse(cpus)
     except CPUSetError as error:
         raise AnnotationError(names.ANNOTATION_RESOURCE_STATUS, f"cpuset: {error}") from None
-
-
-def _cpus(text: str) -> CPUSet:
-    try:
-        return CPUSet.parse(text)
-    except CPUSetError:
-        return EMPTY
 
 
 def requests_cpu(who: Claimant) -> bool:

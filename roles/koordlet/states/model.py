@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Protocol
 
 from koord.api.qos import KUBERNETES_BEST_EFFORT, QoSClass
-from roles.koordlet.states.allocation import NodeCPUs, node_cpus
+from roles.koordlet.states.nodecpus import NodeCPUs, node_cpus
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from roles.koordlet.host.storage import LocalStorage
     from roles.koordlet.host.topology import CPUTopology
     from roles.koordlet.states.slo import SLO
-    from roles.koordlet.store.view import Series
+    from roles.koordlet.store.series import Series
 
 
 class MetricsReader(Protocol):
@@ -174,7 +174,7 @@ class Snapshot:
     @property
     def cpus(self) -> NodeCPUs:
         """The node's side of "which CPUs has this pod"."""
-        return node_cpus(self.node, self.nrt, self.topology)
+        return node_cpus(self.node, self.nrt.annotations if self.nrt is not None else {}, self.topology)
 
     def pod(self, uid: str) -> PodState | None:
         for pod in self.pods:

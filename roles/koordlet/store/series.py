@@ -6,8 +6,11 @@ costs amortised O(1) and a series never holds more than about a third over its w
 
 from __future__ import annotations
 
+import math
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
 
 #: Samples may arrive out of order by this much (ms).
@@ -111,3 +114,51 @@ class Points:
         if len(new_times) != len(new_values) or any(a >= b for a, b in pairwise(new_times)):
             raise ValueError("timestamps and values do not fit together")
         self._times, self._values, self._start = new_times, new_values, 0
+
+
+PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
+AGGREGATIONS = ("avg", *PERCENTILES, "last", "count")
+
+
+def percentile(ordered: Sequence[float], p: float) -> float:
+    """Value at index max(floor(n*p) - 1, 0) of an ascending, non-empty sequence; no interpolation."""
+    # n * p is exact enough only after rounding away the binary tail: 20 * 0.95 must be 19, not 18.999…
+    return ordered[max(math.floor(round(len(ordered) * p, 9)) - 1, 0)]
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """Points of a query, all matching series merged; ``times`` in ms.
+
+    ``covered_ms`` is the last minus the first timestamp of the series (of the last merged one when several matched).
+    """
+
+    times: Sequence[int]
+    values: Sequence[float]
+    covered_ms: int
+
+    def __len__(self) -> int:
+        return len(self.values)
+
+    def aggregate(self, how: str) -> float | None:
+        """One of :data:`AGGREGATIONS`; another name means avg. None on no points, except for count."""
+        if how == "count":
+            return float(len(self.values))
+        if not self.values:
+            return None
+        if how == "last":
+            newest = max(range(len(self.times)), key=lambda i: (self.times[i], -i))
+            return self.values[newest]
+        p = PERCENTILES.get(how)
+        if p is not None:
+            return percentile(sorted(self.values), p)
+        return math.fsum(self.values) / len(self.values)
+
+    def aggregates(self) -> dict[str, float]:
+        """avg and the four percentiles with one sort; empty on no points."""
+        if not self.values:
+            return {}
+        ordered = sorted(self.values)
+        out = {"avg": math.fsum(ordered) / len(ordered)}
+        out.update({name: percentile(ordered, p) for name, p in PERCENTILES.items()})
+        return out

@@ -7,8 +7,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from roles.koordlet.store import kinds
-from roles.koordlet.store.series import Points, SampleRejectedError
-from roles.koordlet.store.view import Series
+from roles.koordlet.store.series import Points, SampleRejectedError, Series
 
 log = logging.getLogger(__name__)
 

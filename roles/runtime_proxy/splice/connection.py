@@ -9,14 +9,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
 from typing import Any, Protocol
 
-from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy.splice import frames, grpcwords
 from roles.runtime_proxy.splice.ends import HIGH, Down, End, Up
 from roles.runtime_proxy.splice.frames import END_STREAM, PREFACE, Headers, ProtocolFault, reset, window_update
-from roles.runtime_proxy.splice.held import Handler, Held
+from roles.runtime_proxy.splice.held import Handler, Held, SandboxStatus, Stream
 from roles.runtime_proxy.splice.room import Room
 
 log = logging.getLogger(__name__)
@@ -25,8 +23,6 @@ _EARLY = 24 << 10  # bytes of held requests after which the caller's connection 
 _DROPPED = 256  # streams that ended here and whose late frames are kept from the engine and the caller
 _CLOCKS = 0.01  # seconds by which the caller's clock may be ahead
 _PROBE = b"koord-pr"  # what our own PING carries
-
-SandboxStatus = Callable[[str], Awaitable[cri.PodSandboxStatusResponse | None]]
 
 
 class Service(Protocol):
@@ -44,20 +40,6 @@ class Service(Protocol):
     def ended(self, label: str, code: str, seconds: float) -> None: ...
 
     def lost(self, connection: Connection) -> None: ...
-
-
-class Stream:
-    """A call under way."""
-
-    __slots__ = ("answered", "gives_up", "held", "label", "started", "unary")
-
-    def __init__(self, label: str, unary: bool, started: float, timeout: float | None) -> None:
-        self.label = label
-        self.unary = unary
-        self.started = started
-        self.gives_up = None if timeout is None else started + timeout
-        self.answered = False  # whether the answer's first headers went to the caller
-        self.held: Held | None = None
 
 
 class Connection:
@@ -89,6 +71,10 @@ class Connection:
     async def connect(self, path: str) -> None:
         """Connect to the engine; until then the caller is not read. Raises OSError."""
         await asyncio.get_running_loop().create_unix_connection(lambda: self.engine, path)
+
+    def accepted(self, transport: Any) -> None:
+        """The caller is there."""
+        self.service.accepted(self, transport)
 
     def connected(self) -> None:
         """Both ends are there."""

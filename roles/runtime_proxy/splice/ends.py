@@ -4,17 +4,52 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from roles.runtime_proxy.splice import frames, grpcwords
 from roles.runtime_proxy.splice.frames import END_STREAM, Headers, ProtocolFault, window_update
+from roles.runtime_proxy.splice.held import Carrier, Held, Stream
 from roles.runtime_proxy.splice.way import Fate, Way
 
-if TYPE_CHECKING:
-    from roles.runtime_proxy.splice.connection import Connection
-
 HIGH = 256 << 10  # bytes that wait for one end before the other is not read any more
+
+
+class Joined(Carrier, Protocol):
+    """What an end asks of its connection, which says what each means."""
+
+    streams: dict[int, Stream]
+    asked: deque[int | None]
+    last_stream: int
+    up: Up
+    down: Down
+    caller: End
+    engine: End
+
+    def accepted(self, transport: Any) -> None: ...
+
+    def connected(self) -> None: ...
+
+    def begin(self, number: int, flags: int, headers: Headers) -> None: ...
+
+    def end(self, number: int, code: str) -> None: ...
+
+    def dropped(self, number: int) -> bool: ...
+
+    def owe(self, held: Held, count: int) -> None: ...
+
+    def credit(self, count: int) -> bool: ...
+
+    def agreed(self) -> None: ...
+
+    def pump(self) -> None: ...
+
+    def fault(self, error: ProtocolFault) -> None: ...
+
+    def close(self, code: str) -> None: ...
+
+    def swallow_probe(self, payload: bytes) -> bool: ...
 
 
 class End(asyncio.Protocol):
@@ -22,7 +57,7 @@ class End(asyncio.Protocol):
 
     transport: Any = None
 
-    def __init__(self, connection: Connection, received: Callable[[bytes], None]) -> None:
+    def __init__(self, connection: Joined, received: Callable[[bytes], None]) -> None:
         self._connection = connection
         self.received = received
         self.full = False  # whether much waits to be written
@@ -33,7 +68,7 @@ class End(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=HIGH)
         if self is self._connection.caller:  # not read until the engine is connected
             self.stop_reading("engine")
-            self._connection.service.accepted(self._connection, transport)
+            self._connection.accepted(transport)
         else:
             try:
                 self._connection.connected()
@@ -80,7 +115,7 @@ class End(asyncio.Protocol):
 class Up(Way):
     """What the caller sends."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Joined) -> None:
         super().__init__()
         self._connection = connection
 
@@ -137,7 +172,7 @@ class Up(Way):
 class Down(Way):
     """What the engine sends."""
 
-    def __init__(self, connection: Connection) -> None:
+    def __init__(self, connection: Joined) -> None:
         super().__init__()
         self._connection = connection
 

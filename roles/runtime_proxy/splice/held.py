@@ -6,21 +6,19 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any, Protocol
 
 from google.protobuf.message import DecodeError
 
+from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy.deadline import Deadline
 from roles.runtime_proxy.interceptor import Engine
 from roles.runtime_proxy.sparing import Sparing
 from roles.runtime_proxy.splice import grpcwords
 from roles.runtime_proxy.splice.frames import DATA, END_STREAM, PADDED, SAFE_PAYLOAD, Headers, ProtocolFault, frame, unpadded, window_update
 from roles.runtime_proxy.splice.grpcwords import ENVELOPE, MessageFault
-from roles.runtime_proxy.splice.room import Ticket
+from roles.runtime_proxy.splice.room import Room, Ticket
 from roles.runtime_proxy.stages import HookRefusal
-
-if TYPE_CHECKING:
-    from roles.runtime_proxy.splice.connection import Connection
 
 log = logging.getLogger(__name__)
 log.addFilter(Sparing())
@@ -30,6 +28,34 @@ _COPIES = 3  # of a message that exist until its answer: as it came, read, and a
 MAX_ANSWER = 1 << 20  # bytes of an answer that is read along; those of the hooked calls hold an id at most
 
 Handler = Callable[[bytes, Engine, Deadline | None], Awaitable[bytes]]
+SandboxStatus = Callable[[str], Awaitable[cri.PodSandboxStatusResponse | None]]
+
+
+class Socket(Protocol):
+    """What a held request sees of the engine's socket."""
+
+    full: bool
+
+
+class Carrier(Protocol):
+    """What a held request asks of its connection, which says what each means."""
+
+    room: Room
+    sandbox_status: SandboxStatus
+    sending: dict[int, Held]
+    window: int
+    stream_window: int
+
+    @property
+    def engine(self) -> Socket: ...
+
+    def refuse(self, number: int, code: str, text: str) -> None: ...
+
+    def settle(self, held: Held, count: int) -> None: ...
+
+    def to_caller(self, data: bytes) -> None: ...
+
+    def to_engine(self, data: bytes) -> None: ...
 
 
 class Refused(Exception):
@@ -43,7 +69,7 @@ class Held:
     takes of the credit that the engine gives, which therefore is not told to the caller.
     """
 
-    def __init__(self, connection: Connection, stream: int, handler: Handler, headers: Headers) -> None:
+    def __init__(self, connection: Carrier, stream: int, handler: Handler, headers: Headers) -> None:
         self.stream = stream
         self.window = connection.stream_window  # bytes that the engine takes on this stream now
         self.owed = 0  # bytes of the caller's connection credit that were not given back
@@ -221,6 +247,20 @@ class Held:
         except MessageFault as fault:
             log.warning("the engine's answer to a call with hooks cannot be read (%s); what it made is not known to hooks", fault)
             return b""
+
+
+class Stream:
+    """A call under way."""
+
+    __slots__ = ("answered", "gives_up", "held", "label", "started", "unary")
+
+    def __init__(self, label: str, unary: bool, started: float, timeout: float | None) -> None:
+        self.label = label
+        self.unary = unary
+        self.started = started
+        self.gives_up = None if timeout is None else started + timeout
+        self.answered = False  # whether the answer's first headers went to the caller
+        self.held: Held | None = None
 
 
 def _shape_of(length: int) -> list[tuple[int, int]]:

@@ -13,8 +13,8 @@ from roles.runtime_proxy.hooktypes import RUNTIME_SERVICE, STREAM_METHODS, UNARY
 from roles.runtime_proxy.interceptor import Interceptor
 from roles.runtime_proxy.sockets import peer_uid, trusted
 from roles.runtime_proxy.sparing import Sparing
-from roles.runtime_proxy.splice.connection import Connection, SandboxStatus
-from roles.runtime_proxy.splice.held import Handler
+from roles.runtime_proxy.splice.connection import Connection
+from roles.runtime_proxy.splice.held import Handler, SandboxStatus
 from roles.runtime_proxy.splice.room import Room
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from roles.sandbox.view.terminal import LiveView, View, open_view
 if TYPE_CHECKING:
     from koord.process.life import Life
     from roles.sandbox.compose import Sandbox
-    from roles.sandbox.main import Session
+    from roles.sandbox.session import Session
 
 TICK_SECONDS = 0.5
 TOLD_SECONDS = 2.0

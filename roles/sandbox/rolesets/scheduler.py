@@ -25,8 +25,9 @@ async def start(sandbox: Sandbox) -> None:
     """Build the App on the sandbox's client and cache and let it live. Raises InvalidConfig or ConfigurationError."""
     from koord.config.scheduler import load
     from koord.process.errors import ConfigurationError
-    from roles.scheduler.app import App, Options
+    from roles.scheduler.app import App
     from roles.scheduler.framework.registry import PluginError
+    from roles.scheduler.options import Options
 
     ops = sandbox.endpoint("scheduler")
     settings = sandbox.scenario.scheduler

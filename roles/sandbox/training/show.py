@@ -13,6 +13,7 @@ import orjson
 
 from koord.kube.errors import ApiError
 from roles.sandbox import main
+from roles.sandbox.session import Session, Settings
 from roles.sandbox.training import report, setup
 from roles.sandbox.training.stage import Outcome, Stage, StepError
 from roles.sandbox.training.steps import STEPS, Say
@@ -32,9 +33,9 @@ def run(out: Path, verbosity: int) -> int:
     except OSError as error:
         print(f"koord sandbox: {out}: {error.strerror}", file=sys.stderr)
         return 1
-    settings = main.Settings(None, None, local_node=False, roles_as_processes=False, verbosity=verbosity)
+    settings = Settings(None, None, local_node=False, roles_as_processes=False, verbosity=verbosity)
 
-    async def body(sandbox: Sandbox, life: Life, session: main.Session) -> None:
+    async def body(sandbox: Sandbox, life: Life, session: Session) -> None:
         await Training(sandbox, session, out).run(life)
 
     return main.hosted(settings, setup.scenario(), body)
@@ -43,7 +44,7 @@ def run(out: Path, verbosity: int) -> int:
 class Training:
     """One run inside a sandbox."""
 
-    def __init__(self, sandbox: Sandbox, session: main.Session, out: Path) -> None:
+    def __init__(self, sandbox: Sandbox, session: Session, out: Path) -> None:
         self.sandbox, self.session, self.out = sandbox, session, out
         self.outcomes = [Outcome(name, title) for name, title, _ in STEPS]
         self.stage = Stage(sandbox)

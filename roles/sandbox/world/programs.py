@@ -64,7 +64,8 @@ def _ops(recorder: Recorder, role: str) -> OpsServer:
 def scheduler(world: World, name: str, life: Life, config: Path) -> Main:
     """A scheduler with leader election."""
     from koord.config.scheduler import load
-    from roles.scheduler.app import App, Options
+    from roles.scheduler.app import App
+    from roles.scheduler.options import Options
 
     async def main(life: Life) -> None:
         recorder = Recorder("scheduler", [world.sink(name)])

@@ -8,7 +8,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 if TYPE_CHECKING:
-    from roles.scheduler.cluster.cluster import Cluster
     from roles.scheduler.cluster.nodeview import NodeView
     from roles.scheduler.cluster.podinfo import PodInfo
 
@@ -37,8 +36,9 @@ class Columns:
 
     kind: int = 0
 
-    def attach(self, cluster: Cluster) -> None:
-        """Called once, before any other hook, with the cluster's current capacity. Existing rows and pods are replayed afterwards."""
+    def attach(self, cluster: Any) -> None:
+        """Called once with the Cluster, which lies above this module, before any other hook. Existing rows and pods are replayed
+        afterwards."""
 
     def grow(self, capacity: int) -> None:
         """Lengthen the arrays to `capacity`."""

@@ -21,8 +21,8 @@ from roles.scheduler.cycle.nominated import NOBODY, Blocked
 from roles.scheduler.cycle.verifying import differences
 from roles.scheduler.framework.context import CycleContext, State
 from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.interfaces import FindOneNode, NodeMask, NodeSet, PostFilterResult, Rejection
-from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status, error, unresolvable
+from roles.scheduler.framework.interfaces import FindOneNode, NodeMask, NodeSet, Rejection
+from roles.scheduler.framework.status import SKIP, SUCCESS, Code, PostFilterResult, Status, error, unresolvable
 from roles.scheduler.framework.steps import Steps, at_once, begun, in_steps
 
 _CACHE_BYTES = 48 << 20

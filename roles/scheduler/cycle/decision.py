@@ -13,8 +13,8 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.evaluation import Evaluation
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.interfaces import Candidate, Codes, Filter, Rejection
-from roles.scheduler.framework.status import Code, Status
+from roles.scheduler.framework.interfaces import Codes, Filter, Rejection
+from roles.scheduler.framework.status import Candidate, Code, Status
 from roles.scheduler.framework.steps import Steps
 
 SCHEDULED = "Scheduled"

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from roles.scheduler.framework.interfaces import Candidate
+from roles.scheduler.framework.status import Candidate
 
 Object = dict[str, Any]
 MAX_SCORE = 10  # of an extender

@@ -8,15 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol
 
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.steps import Steps, at_once, sorted_in_steps
-
-if TYPE_CHECKING:
-    from roles.scheduler.framework.context import CycleContext
-    from roles.scheduler.framework.interfaces import PostFilterResult
-
 
 _MANY = 100  # pods a step
 
@@ -64,9 +59,6 @@ class Bonds(Protocol):
     def party(self, pod: PodInfo) -> Sequence[PodInfo]:
         """The pending pods that a pending pod has to be placed together with, itself among them; () for one by itself."""
 
-    def make_room(self, ctx: CycleContext, failure: Any, rule: Rule) -> Steps[PostFilterResult]:
-        """Room for the pod's whole party, or for nobody."""
-
 
 class NoBonds:
     """A scheduler without gangs."""
@@ -83,7 +75,7 @@ class NoBonds:
         """Nobody is placed together."""
         return ()
 
-    def make_room(self, ctx: CycleContext, failure: Any, rule: Rule) -> Steps[PostFilterResult]:
+    def make_room(self, ctx: object, failure: object, rule: Rule) -> Steps[Any]:
         """Never asked, because there is no party."""
         raise NotImplementedError
 

@@ -6,7 +6,7 @@ import random
 from collections.abc import Callable, Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -14,8 +14,10 @@ from numpy.typing import NDArray
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.hypothesis import Hypothesis
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.framework.bonds import Bonds, NoBonds
+from roles.scheduler.framework.bonds import Bonds, NoBonds, Rule
 from roles.scheduler.framework.restoring import NOTHING, Holdings, NoHoldings, Restored, RestoredNode, RestoredReservation
+from roles.scheduler.framework.status import PostFilterResult
+from roles.scheduler.framework.steps import Steps
 from roles.scheduler.planner.evictions import Evictions
 
 Rows = slice | NDArray[np.intp]
@@ -111,7 +113,7 @@ class State:
         self.cluster = cluster
         self.nominations = Nominations()
         self.holdings: Holdings = NoHoldings()
-        self.bonds: Bonds = NoBonds()
+        self.bonds: PreemptingBonds = NoBonds()
         self.evictions = Evictions()
         self.namespaces: dict[str, dict[str, str]] = {}
         self.now = now
@@ -177,6 +179,13 @@ class CycleContext:
         """A what-if in which the reservations of the slot that the pod may use are taken off; Reserve plugins open it themselves."""
         usable = self.restored.get(slot)
         return RestoredNode(self.cluster, usable) if usable else _AS_IT_IS
+
+
+class PreemptingBonds(Bonds, Protocol):
+    """Bonds that can make room for pods that are placed together."""
+
+    def make_room(self, ctx: CycleContext, failure: Any, rule: Rule) -> Steps[PostFilterResult]:
+        """Room for the pod's whole party, or for nobody."""
 
 
 @dataclass(slots=True)

@@ -17,7 +17,6 @@ if TYPE_CHECKING:
 
     from koord.kube.client import Client
     from roles.scheduler.binding.waiting import WaitingPods
-    from roles.scheduler.framework.framework import Framework
 
 
 def _nothing(*_: Any, **__: Any) -> None:
@@ -83,7 +82,7 @@ class Handle:
     record: Callable[[Record], None] = _nothing  # keeps a decision record
     audit: Callable[[str, str], None] = _nothing  # tells the workload auditor of a job: its id and what happened
     event: Callable[..., None] = _nothing  # about an object: its reference, type, reason and note; `action` when it is not the reason
-    frameworks: dict[str, Framework] = field(default_factory=dict)  # of all profiles, by scheduler name
+    frameworks: dict[str, Any] = field(default_factory=dict)  # the Framework of each profile, by scheduler name
     pods: Door = field(init=False)
     wake: Callable[[Callable[[PodInfo], bool], bool], None] = _nobody  # see SchedulingQueue.wake
     gate: Gate = field(default_factory=Gate)  # background work waits here after every pause, before it looks at the state

@@ -37,7 +37,7 @@ from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import Subscription
 from roles.scheduler.framework.normalize import Normalizer
 from roles.scheduler.framework.restoring import RestoredReservation
-from roles.scheduler.framework.status import SUCCESS, Status
+from roles.scheduler.framework.status import SUCCESS, PostFilterResult, Status
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.framework.tally import Tally
 
@@ -369,32 +369,6 @@ class ReserveFailure(Plugin):
 
 
 # ---------------------------------------------------------------- no node was found
-
-
-class Candidate(NamedTuple):
-    """A node on which the pod would fit without the victims, most important victim first; `violations` counts broken budgets. `leaving`
-    are the UIDs of those that are on their way out anyway: waiting for them hurts nobody."""
-
-    node: str
-    victims: tuple[PodInfo, ...]
-    violations: int
-    leaving: frozenset[str] = frozenset()
-
-
-class PostFilterResult(NamedTuple):
-    """A status, and the node nominated for the pod with the victims to remove first.
-
-    Node None leaves the pod's nomination as it is, "" clears it. `candidates` are all nodes that were found, what hurts least first:
-    extenders may rule some out. `others` are nominations of pods of its job, "" to clear. `recheck` asks, of a proposal that took long to
-    make, whether it still holds now that these slots have changed.
-    """
-
-    status: Status
-    node: str | None = None
-    victims: tuple[PodInfo, ...] = ()
-    candidates: tuple[Candidate, ...] = ()
-    others: tuple[tuple[PodInfo, str], ...] = ()
-    recheck: Callable[[frozenset[int]], Steps[bool]] | None = None
 
 
 class PostFilter(Plugin):

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import IntEnum
+from typing import NamedTuple
+
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.steps import Steps
 
 
 class Code(IntEnum):
@@ -78,3 +83,29 @@ def error(*reasons: str) -> Status:
 def wait(timeout: float) -> Status:
     """Permit: hold the pod for at most `timeout` seconds."""
     return Status(Code.WAIT, (), "", timeout)
+
+
+class Candidate(NamedTuple):
+    """A node on which the pod would fit without the victims, most important victim first; `violations` counts broken budgets. `leaving`
+    are the UIDs of those that are on their way out anyway: waiting for them hurts nobody."""
+
+    node: str
+    victims: tuple[PodInfo, ...]
+    violations: int
+    leaving: frozenset[str] = frozenset()
+
+
+class PostFilterResult(NamedTuple):
+    """A status, and the node nominated for the pod with the victims to remove first.
+
+    Node None leaves the pod's nomination as it is, "" clears it. `candidates` are all nodes that were found, what hurts least first:
+    extenders may rule some out. `others` are nominations of pods of its job, "" to clear. `recheck` asks, of a proposal that took long to
+    make, whether it still holds now that these slots have changed.
+    """
+
+    status: Status
+    node: str | None = None
+    victims: tuple[PodInfo, ...] = ()
+    candidates: tuple[Candidate, ...] = ()
+    others: tuple[tuple[PodInfo, str], ...] = ()
+    recheck: Callable[[frozenset[int]], Steps[bool]] | None = None

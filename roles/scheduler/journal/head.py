@@ -10,12 +10,15 @@ from koord.version import VERSION
 from roles.scheduler.journal.lines import FORMAT, Beginning
 
 if TYPE_CHECKING:
-    from roles.scheduler.app import App
+    from roles.scheduler.cluster.cache import Cache
+    from roles.scheduler.framework.context import State
+    from roles.scheduler.observing.observer import Observer
+    from roles.scheduler.options import Options
 
 
-def beginning(app: App) -> Beginning:
-    """All that decisions from now on depend on, as far as it is told by objects, random numbers, nominations and assumed pods."""
-    options, state = app.options, app.engine.state
+def beginning(options: Options, state: State, cache: Cache, observer: Observer, *, settled: bool) -> Beginning:
+    """All that decisions from now on depend on, as far as it is told by objects, random numbers, nominations and assumed pods. `settled`:
+    nothing is under way, so that objects tell all."""
     nominations = state.nominations
     head: dict[str, Any] = {
         "format": FORMAT,
@@ -29,15 +32,7 @@ def beginning(app: App) -> Beginning:
         "random": state.random.getstate(),
         "nextStart": state.next_start,
         "nominations": [(pod.uid, node) for node in nominations.nodes() for pod in nominations.on(node)],
-        "assumed": app.cache.assumed(),
-        "settled": settled_now(app),
+        "assumed": cache.assumed(),
+        "settled": settled,
     }
-    return Beginning(head, app.observer.standing() if app.observer.attached else ())
-
-
-def settled_now(app: App) -> bool:
-    """Whether nothing is under way, so that objects tell all."""
-    scheduler, state = app.scheduler, app.engine.state
-    return not (
-        len(scheduler.placements) or len(app.waiting) or app.cache.assumed_count or len(state.nominations) or state.evictions.victim_count
-    )
+    return Beginning(head, observer.standing() if observer.attached else ())

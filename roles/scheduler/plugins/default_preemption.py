@@ -17,8 +17,8 @@ from roles.scheduler.framework.bonds import Breaking, Rule, Unit
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import Candidate, Feed, PostFilter, PostFilterResult
-from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
+from roles.scheduler.framework.interfaces import Feed, PostFilter
+from roles.scheduler.framework.status import SUCCESS, Candidate, PostFilterResult, Status, unschedulable
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.harm import Harm, Lacking, Need, harm, importance, lacking_of

@@ -9,7 +9,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.evaluation import Evaluation
 from roles.scheduler.framework.bonds import Unit
 from roles.scheduler.framework.context import CycleContext
-from roles.scheduler.framework.interfaces import Candidate
+from roles.scheduler.framework.status import Candidate
 
 Harm = tuple[int, int, int, int, str]
 Lacking = tuple[tuple[int, float], ...]

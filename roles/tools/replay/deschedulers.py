@@ -12,7 +12,7 @@ from koord.decisions.record import Record
 from koord.decisions.replayfile import read_lines
 from koord.process.errors import ConfigurationError
 from roles.descheduler.build import Options
-from roles.descheduler.framework.round import Outcome
+from roles.descheduler.framework.effects import Outcome
 from roles.descheduler.replaying import Decoder, Head, Rerun, Round, known
 from roles.tools.replay.found import Difference, Found
 

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from koord.api import objects
 from koord.api.objects import Node, Pod
 from roles.descheduler import registry
-from roles.descheduler.framework.effects import Evict, PluginError, Turn
+from roles.descheduler.framework.effects import Evict, Outcome, PluginError, Turn
 from roles.descheduler.framework.evicting import EvictOptions, EvictResult, NoController
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.limits import Limits
 from roles.descheduler.framework.plugin import Plugin
-from roles.descheduler.framework.round import Outcome, Profile, Rounds
+from roles.descheduler.framework.round import Profile, Rounds
 from roles.descheduler.picture import NodeView, node_view
 from tests.roles.descheduler.support import metric, node, pod
 

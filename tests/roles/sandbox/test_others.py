@@ -12,6 +12,7 @@ from click.testing import CliRunner
 from roles.sandbox import main, others
 from roles.sandbox.cli import command
 from roles.sandbox.demo import drawn
+from roles.sandbox.session import Session, Settings
 from roles.sandbox.view.frame import SimulatedNode
 
 
@@ -36,7 +37,7 @@ def test_the_demo_says_why_it_measures_nothing_and_shows_the_rest(monkeypatch: p
     monkeypatch.setattr(others, "busy_cores", lambda: 1.9)
     monkeypatch.setattr(others, "cpus", lambda: 2)
     monkeypatch.setattr(os, "cpu_count", lambda: 2)
-    session = main.Session(main.Settings(None, 3, True, False, 0, measuring=True), None, None, None, tmp_path, None, 0.0)  # type: ignore[arg-type]
+    session = Session(Settings(None, 3, True, False, 0, measuring=True), None, None, None, tmp_path, None, 0.0)  # type: ignore[arg-type]
     main._prepare(session)
     assert session.local is None
     assert session.without.startswith("1.9 of 2 CPUs are used by others")

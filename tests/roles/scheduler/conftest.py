@@ -17,13 +17,14 @@ from koord.kube.client import Client
 from koord.kube.informers import InformerFactory
 from koord.process.http import OpsServer
 from koord.process.life import Life
-from roles.scheduler.app import App, Options
+from roles.scheduler.app import App
 from roles.scheduler.cluster.audit import compare, recount
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.interfaces import Plugin
 from roles.scheduler.framework.trust import Trust
 from roles.scheduler.gate import Gate
+from roles.scheduler.options import Options
 from roles.scheduler.turns import Turns
 
 Obj = dict[str, Any]

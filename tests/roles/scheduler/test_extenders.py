@@ -21,7 +21,7 @@ from koord.process.errors import ConfigurationError
 from roles.scheduler import testing
 from roles.scheduler.extenders import wire
 from roles.scheduler.extenders.client import Extender
-from roles.scheduler.framework.interfaces import Candidate
+from roles.scheduler.framework.status import Candidate
 
 Obj = dict[str, Any]
 Answer = Callable[[Obj], Any]

@@ -196,7 +196,7 @@ def test_a_server_without_the_group_is_served_all_the_same(scheduler: Any, monke
     """Pods without claims are scheduled; one with a claim waits, and hears for what."""
 
     older = [resource for resource in builtin_resources() if resource.group != "resource.k8s.io"]
-    monkeypatch.setattr("koord.apiserver.core.builtin_resources", lambda: iter(older))
+    monkeypatch.setattr("koord.apiserver.state.builtin_resources", lambda: iter(older))
     rows = {name: controller for name, controller in CONTROLLERS.items() if name != "resourceclaim"}
     monkeypatch.setattr("koord.apiserver.controllers.registry.CONTROLLERS", rows)
 

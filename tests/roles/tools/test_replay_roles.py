@@ -24,8 +24,8 @@ from koord.config.slo import parse
 from koord.decisions.deltas import leaf_applied, leaf_changes
 from roles.descheduler.build import Options, rounds_with
 from roles.descheduler.config import parse_configuration
+from roles.descheduler.framework.effects import Outcome
 from roles.descheduler.framework.evicting import EvictOptions, EvictResult, NoController
-from roles.descheduler.framework.round import Outcome
 from roles.descheduler.journal import DeschedulerFile, Heard, HeardActing, Round, seen
 from roles.descheduler.picture import node_view
 from roles.manager.journal import Journal, ManagerFile

@@ -13,7 +13,6 @@ from roles.descheduler.plugins.lownodeload.classify import Placed
 
 if TYPE_CHECKING:
     from roles.descheduler.plugins.lownodeload.effect import Measured
-    from roles.descheduler.plugins.lownodeload.select import Pass
 
 
 def skipped(handle: Handle, pool: Pool, view: NodeView, why: str) -> None:
@@ -48,19 +47,3 @@ def measured(view: NodeView, effect: Measured) -> Tell:
     for kind, vector in (("before", effect.before), ("expected", effect.expected), ("after", effect.after)):
         numbers |= {f"{name}.{kind}": value for name, value in vector.items()}
     return Tell(view.node, effect.pods, effect.helped, effect.message(view.name), numbers)
-
-
-def reason(source: Placed, run: Pass, hot: list[str]) -> tuple[str, dict[str, Number]]:
-    """The reason text and the numbers behind it: utilisation and threshold of each overused resource in percent (5.8)."""
-    usage, percents = run.usage(source), run.pool.prod_high if run.prod else run.pool.high
-    scope = "prod" if run.prod else "node"
-    parts: list[str] = []
-    numbers: dict[str, Number] = {}
-    for name in hot:
-        capacity = source.view.capacity.get(name, 0)
-        used = 100.0 * usage.get(name, 0) / capacity if capacity else 0.0
-        parts.append(f"{scope} {name} usage({used:.2f}%)>threshold({percents[name]:.2f}%)")
-        numbers[f"{scope}.{name}.usage"] = usage.get(name, 0)
-        numbers[f"{scope}.{name}.threshold"] = run.high(source)[name]
-        numbers[f"{scope}.{name}.allocatable"] = capacity
-    return "node is overutilized, " + ", ".join(parts), numbers

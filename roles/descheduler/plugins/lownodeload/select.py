@@ -7,13 +7,12 @@ from collections.abc import Generator
 from dataclasses import dataclass, field
 
 from koord.accounting.resources import add_into, sub_into
-from koord.decisions.record import Term
+from koord.decisions.record import Number, Term
 from roles.descheduler.arrivals import estimate
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Filter, Handle
 from roles.descheduler.picture import PodView, Vector, restrict
-from roles.descheduler.plugins.lownodeload import explain
 from roles.descheduler.plugins.lownodeload.args import Pool
 from roles.descheduler.plugins.lownodeload.classify import Placed, over
 from roles.descheduler.plugins.lownodeload.effect import Effects
@@ -154,7 +153,7 @@ class _Source:
         if self.node_fit and not targets:
             self._keep(view, NO_PLACE if view.usage is not None else "no metric tells of it")
             return
-        reason, numbers = explain.reason(self.node, run, self._over())
+        reason, numbers = _reason(self.node, run, self._over())
         keeps_to = relief(view, targets or run.room.targets[:TARGETS], run)
         if not (yield Evict(view.pod, reason, targets[0].view.name if targets else "", numbers, self.dry_run, keeps_to)):
             self._keep(view, self.handle.refused.get(view.pod.metadata.uid) or "its eviction was refused")
@@ -218,3 +217,19 @@ class _Source:
             else:
                 found.append(view)
         return found
+
+
+def _reason(source: Placed, run: Pass, hot: list[str]) -> tuple[str, dict[str, Number]]:
+    """The reason text and the numbers behind it: utilisation and threshold of each overused resource in percent (5.8)."""
+    usage, percents = run.usage(source), run.pool.prod_high if run.prod else run.pool.high
+    scope = "prod" if run.prod else "node"
+    parts: list[str] = []
+    numbers: dict[str, Number] = {}
+    for name in hot:
+        capacity = source.view.capacity.get(name, 0)
+        used = 100.0 * usage.get(name, 0) / capacity if capacity else 0.0
+        parts.append(f"{scope} {name} usage({used:.2f}%)>threshold({percents[name]:.2f}%)")
+        numbers[f"{scope}.{name}.usage"] = usage.get(name, 0)
+        numbers[f"{scope}.{name}.threshold"] = run.high(source)[name]
+        numbers[f"{scope}.{name}.allocatable"] = capacity
+    return "node is overutilized, " + ", ".join(parts), numbers

@@ -417,8 +417,7 @@ def _twice() -> None:
 def _needless() -> None:
     import numpy as np
 
-    from roles.scheduler.framework.interfaces import PostFilterResult
-    from roles.scheduler.framework.status import SUCCESS, unschedulable
+    from roles.scheduler.framework.status import SUCCESS, PostFilterResult, unschedulable
 
     seen: set[str] = set()
 

@@ -8,7 +8,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.bonds import Bond, Part, Rule
 from roles.scheduler.framework.context import CycleContext, State
-from roles.scheduler.framework.interfaces import PostFilterResult
+from roles.scheduler.framework.status import PostFilterResult
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.coscheduling.book import GangBook
 from roles.scheduler.plugins.coscheduling.jobs import Jobs

@@ -13,14 +13,13 @@ from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.bonds import Rule
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import PostFilterResult
-from roles.scheduler.framework.status import SUCCESS, unresolvable, unschedulable
+from roles.scheduler.framework.status import SUCCESS, PostFilterResult, unresolvable, unschedulable
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
-from roles.scheduler.plugins.coscheduling.book import WAITING, Gang, GangBook
+from roles.scheduler.plugins.coscheduling.book import WAITING, Gang, GangBook, Round
 from roles.scheduler.plugins.coscheduling.placement import PLUGIN, Placement, rank_of
 from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule
-from roles.scheduler.plugins.coscheduling.rounds import Round, drafted
+from roles.scheduler.plugins.coscheduling.rounds import drafted
 from roles.scheduler.plugins.default_preemption import was_preempted
 
 _SAID = "preemption: "

@@ -15,8 +15,7 @@ from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.status import SUCCESS, Status, error, unschedulable
 from roles.scheduler.framework.steps import Steps
-from roles.scheduler.plugins.coscheduling.book import BOUND, RELEASED, WAITING, Gang, GangBook
-from roles.scheduler.plugins.coscheduling.rounds import Round
+from roles.scheduler.plugins.coscheduling.book import BOUND, RELEASED, WAITING, Gang, GangBook, Round
 from roles.scheduler.plugins.network_topology.network import Network, selector_of
 from roles.scheduler.plugins.network_topology.offers import offers
 from roles.scheduler.plugins.network_topology.plan import Demand, Layout, Offer, Planner, demand_of

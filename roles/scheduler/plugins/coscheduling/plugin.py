@@ -36,7 +36,6 @@ from roles.scheduler.framework.interfaces import (
     PodObserver,
     PostBind,
     PostFilter,
-    PostFilterResult,
     PreBind,
     PreEnqueue,
     PreFilter,
@@ -45,7 +44,7 @@ from roles.scheduler.framework.interfaces import (
     Score,
     Transformer,
 )
-from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unresolvable, unschedulable, wait
+from roles.scheduler.framework.status import SKIP, SUCCESS, PostFilterResult, Status, unresolvable, unschedulable, wait
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.args import CoschedulingArgs

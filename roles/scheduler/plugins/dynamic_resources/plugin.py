@@ -20,9 +20,9 @@ from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import Codes, Feed, PostFilterResult, Rejection
+from roles.scheduler.framework.interfaces import Codes, Feed, Rejection
 from roles.scheduler.framework.normalize import Proportional
-from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status, error, unresolvable, unschedulable
+from roles.scheduler.framework.status import SKIP, SUCCESS, Code, PostFilterResult, Status, error, unresolvable, unschedulable
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.dynamic_resources.allocator import Allocation, allocate
 from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims, terms_of

@@ -16,18 +16,8 @@ from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import (
-    Controllers,
-    Endpoint,
-    Feed,
-    NodeSet,
-    PodObserver,
-    PostFilter,
-    PostFilterResult,
-    PreFilter,
-    Reserve,
-)
-from roles.scheduler.framework.status import SKIP, SUCCESS, Status, error, unschedulable
+from roles.scheduler.framework.interfaces import Controllers, Endpoint, Feed, NodeSet, PodObserver, PostFilter, PreFilter, Reserve
+from roles.scheduler.framework.status import SKIP, SUCCESS, PostFilterResult, Status, error, unschedulable
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.elastic_quota.admission import chain, parent_refusal, refusal
 from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs

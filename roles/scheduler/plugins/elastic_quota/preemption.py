@@ -14,8 +14,7 @@ from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.bonds import Rule, Unit
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import Candidate
-from roles.scheduler.framework.status import Code
+from roles.scheduler.framework.status import Candidate, Code
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.elastic_quota.admission import exceeded, limit_of

@@ -30,7 +30,6 @@ from roles.scheduler.framework.interfaces import (
     NodeMask,
     PodObserver,
     PostFilter,
-    PostFilterResult,
     PreBind,
     PreFilter,
     PreScore,
@@ -43,7 +42,7 @@ from roles.scheduler.framework.interfaces import (
 )
 from roles.scheduler.framework.normalize import Normalizer
 from roles.scheduler.framework.restoring import DEFAULT, RestoredReservation
-from roles.scheduler.framework.status import SUCCESS, Status, unresolvable, unschedulable
+from roles.scheduler.framework.status import SUCCESS, PostFilterResult, Status, unresolvable, unschedulable
 from roles.scheduler.framework.steps import Steps, in_steps
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.node_affinity import any_term

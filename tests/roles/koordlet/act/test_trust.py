@@ -28,7 +28,8 @@ from roles.koordlet.qos.burst import CPUBurst, effective
 from roles.koordlet.qos.memoryqos import MemoryQoS
 from roles.koordlet.qos.picker import allocated_cpus, pools
 from roles.koordlet.report.cpupools import owned_cpus, pod_cpuset
-from roles.koordlet.states.allocation import Claimant, NodeCPUs, granted_devices, held, held_cpus
+from roles.koordlet.states.allocation import Claimant, granted_devices, held, held_cpus
+from roles.koordlet.states.nodecpus import NodeCPUs
 from roles.koordlet.states.slo import CPUBurstStrategy
 from roles.koordlet.store import kinds
 

@@ -10,9 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roles.koordlet.store import kinds, persist
-from roles.koordlet.store.series import Points, SampleRejectedError
+from roles.koordlet.store.series import PERCENTILES, Points, SampleRejectedError, Series, percentile
 from roles.koordlet.store.store import MetricStore, UnknownKindError
-from roles.koordlet.store.view import PERCENTILES, MetricsView, Series, percentile
+from roles.koordlet.store.view import MetricsView
 
 T0 = 1_700_000_000.0
 

@@ -19,7 +19,8 @@ from koord.kube.store import Informer
 from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.scheduler import testing
-from roles.scheduler.app import App, Options
+from roles.scheduler.app import App
+from roles.scheduler.options import Options
 
 from .conftest import profile
 
