@@ -55,8 +55,9 @@ format: $(STAMP) ## let ruff format and fix
 types: $(STAMP) ## mypy --strict
 	$(BIN)/mypy
 
-contracts: $(STAMP) ## import-linter
+contracts: $(STAMP) ## import-linter, and no circles
 	$(BIN)/lint-imports
+	$(BIN)/python packaging/circles.py
 
 references: $(STAMP) ## generate docs/reference from the commands, models, metrics and gates
 	$(BIN)/python -m roles.tools.reference docs/reference

@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Callable, Sequence
 
 from koord import seams
+from koord.process.steady import SteadyClock
 from roles.koordlet.prediction.models import Models
 from roles.koordlet.states.model import PodState
-from roles.koordlet.states.steady import SteadyClock
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
 
@@ -28,11 +28,11 @@ class PredictionLoop:
         await ready.wait()
         self._models.restore({p.uid for p in self._pods()}, seams.now())
         loop = asyncio.get_running_loop()
-        clock = SteadyClock()  # a clock that is set makes no model old
+        clock = SteadyClock(monotonic=loop.time, slew=0.0)  # a clock that is set makes no model old
         next_training = loop.time()
         next_housekeeping = next_training + HOUSEKEEPING
         while not stopping.is_set():
-            now, wall = clock.time(seams.now(), loop.time()), seams.now()
+            now, wall = clock(), seams.now()
             if loop.time() >= next_training:
                 self._models.train(MetricsView(self._store, wall), self._pods(), now)
                 next_training = loop.time() + self._models.options.training_interval
@@ -44,4 +44,4 @@ class PredictionLoop:
                 await asyncio.wait_for(stopping.wait(), max(min(next_training, next_housekeeping) - loop.time(), 0.01))
             except TimeoutError:
                 continue
-        self._models.checkpoint(clock.time(seams.now(), loop.time()))
+        self._models.checkpoint(clock())

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 from koord.decisions.record import Record, Subject
+from koord.process.steady import SteadyClock
 from roles.koordlet.actuation.executor import Applied, Executor, Mode
 from roles.koordlet.qos.outcome import Notice, Outcome, Strategy
 from roles.koordlet.qos.outcome_check import check_outcome
-from roles.koordlet.states.steady import SteadyClock
 
 if TYPE_CHECKING:
     from koord.decisions.recorder import Recorder
@@ -74,7 +74,7 @@ class QOSManager:
         self._metrics = metrics
         self._notify = notify
         self._publish = publish
-        self._steady = SteadyClock()
+        self._clock = SteadyClock(slew=0.0)
         self._running = {
             s.name: _Running(s.name, bool(s.urgent), s, s.initial(), modes(s.name)) for s in strategies if s.enabled and s.interval > 0
         }
@@ -114,7 +114,7 @@ class QOSManager:
         """Run what is due at this moment. Without a NodeSLO, a Node or a pod list nothing is decided."""
         if snapshot.slo is None or not snapshot.pods_synced:
             return
-        now = self._steady.time(snapshot.time, mono)
+        now = self._clock.at(snapshot.time, mono)
         for running in self._running.values():
             if running.due <= mono + _EARLY:
                 self._run(running, snapshot, now, mono)
@@ -125,7 +125,7 @@ class QOSManager:
         if running is None or snapshot.slo is None or not snapshot.pods_synced:
             return
         if running.urgent or running.due <= mono + _EARLY:
-            self._run(running, snapshot, self._steady.time(snapshot.time, mono), mono)
+            self._run(running, snapshot, self._clock.at(snapshot.time, mono), mono)
 
     # -- a strategy ----------------------------------------------------------------------------------------------------------
 

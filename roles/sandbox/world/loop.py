@@ -12,12 +12,10 @@ from collections import Counter
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from roles.sandbox.world.process import PROCESS, Process
+
 if TYPE_CHECKING:
     from roles.sandbox.world.network import Network
-    from roles.sandbox.world.process import Process
-
-PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("koord.world.process", default=None)
-"""The process that a task or callback belongs to; None: the world itself."""
 
 _STUCK = 300_000  # callbacks within one instant after which the world is taken for an endless loop
 

@@ -11,10 +11,9 @@ from collections import deque
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
-from roles.sandbox.world.loop import PROCESS
+from roles.sandbox.world.process import PROCESS
 
 if TYPE_CHECKING:
-    from roles.sandbox.world.loop import VirtualLoop
     from roles.sandbox.world.process import Process
 
 HIGH_WATER = 256 * 1024
@@ -319,11 +318,12 @@ class Listener:
 
 
 class Network:
-    """Who listens where, and what connects them. `lost_for`: seconds until a connection that lost something is given up by TCP."""
+    """Who listens where, and what connects them, on a VirtualLoop. `lost_for`: seconds until a connection that lost something is given up
+    by TCP."""
 
     lost_for = 12.0
 
-    def __init__(self, loop: VirtualLoop, rules: Rules | None = None) -> None:
+    def __init__(self, loop: Any, rules: Rules | None = None) -> None:
         self.loop = loop
         self.rules = rules or Rules()
         self.listeners: dict[tuple[str, int], Listener] = {}

@@ -10,21 +10,21 @@ from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from koord import seams
-from roles.sandbox.world.loop import PROCESS
 
 if TYPE_CHECKING:
     from koord.process.health import Health
-    from roles.sandbox.world.loop import VirtualLoop
 
 log = logging.getLogger(__name__)
 
+PROCESS: contextvars.ContextVar[Process | None] = contextvars.ContextVar("koord.world.process", default=None)
+"""The process that a task or callback belongs to; None: the world itself."""
 EPOCH = 1_767_225_600.0  # wall clock at the beginning of every world: 2026-01-01T00:00:00Z
 
 
 class Clock:
     """The clocks of one host. `offset`: seconds by which its wall clock is wrong."""
 
-    def __init__(self, loop: VirtualLoop) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
         self._loop = loop
         self.offset = 0.0
 
@@ -66,9 +66,9 @@ class Surroundings(seams.System):
 
 
 class Process:
-    """One life of one program. A restart is another Process of the same name with the next number."""
+    """One life of one program. A restart is another Process of the same name with the next number. `loop` is the world's VirtualLoop."""
 
-    def __init__(self, loop: VirtualLoop, name: str, number: int, clock: Clock, seed: str, address: str) -> None:
+    def __init__(self, loop: Any, name: str, number: int, clock: Clock, seed: str, address: str) -> None:
         self.name = name
         self.number = number
         self.address = address

@@ -18,7 +18,7 @@ from koord.process import life as lives
 from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.sandbox.world.history import HEADER
-from roles.sandbox.world.loop import PROCESS
+from roles.sandbox.world.process import PROCESS
 
 if TYPE_CHECKING:
     from roles.sandbox.world.host.machine import Machine

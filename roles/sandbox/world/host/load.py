@@ -21,7 +21,6 @@ from roles.sandbox.world.host.usage import Use, level, share
 if TYPE_CHECKING:
     from roles.sandbox.world.host.kernel import Group
     from roles.sandbox.world.host.layout import Layout
-    from roles.sandbox.world.host.machine import Machine
 
 Obj = dict[str, Any]
 SYSTEM_MILLI = fleet.IDLE_MILLI
@@ -38,9 +37,9 @@ _NODE_PRESSURE = {f"proc/pressure/{resource}": resource for resource in RESOURCE
 
 
 class Load:
-    """The load of one machine. `clock` is seconds since the beginning of the world."""
+    """The load of one machine, the Machine that it is a part of. `clock` is seconds since the beginning of the world."""
 
-    def __init__(self, machine: Machine, clock: Callable[[], float]) -> None:
+    def __init__(self, machine: Any, clock: Callable[[], float]) -> None:
         self._machine = machine
         self._clock = clock
         self._at = clock()
@@ -194,7 +193,7 @@ class Load:
 
     @property
     def _taken(self) -> int:
-        return self._machine.kernel.groups[""].memory + fleet.IDLE_BYTES
+        return int(self._machine.kernel.groups[""].memory) + fleet.IDLE_BYTES
 
     def _of(self, group: Group) -> dict[str, Callable[[], str]]:
         """The files that count for a group, and what says them."""
