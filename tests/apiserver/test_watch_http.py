@@ -5,7 +5,11 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import aiohttp
 import orjson
+import pytest
+
+from koord.apiserver.watch import WatchStreams
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -55,6 +59,25 @@ def test_initial_events_end_with_a_marked_bookmark(with_api: Any) -> None:
         assert (status, out["details"]["causes"][0]["field"]) == (422, "resourceVersionMatch")
 
     with_api(body)
+
+
+def test_a_client_that_has_gone_leaves_no_traceback(with_api: Any, monkeypatch: Any, caplog: pytest.LogCaptureFixture) -> None:
+    """A watch is told something while its connection closes: by the client, or because the server ends."""
+    pump = WatchStreams._pump
+
+    async def closing(self: WatchStreams, request: Any, *others: Any) -> None:
+        request.transport.close()
+        await pump(self, request, *others)
+
+    async def body(api: Any) -> None:
+        await make(api, "a")
+        with pytest.raises(aiohttp.ClientError):
+            await api.watch(MAPS + "?resourceVersion=0")
+        assert [m["metadata"]["name"] for m in (await api.get(MAPS))["items"] if m["metadata"]["name"] == "a"] == ["a"]
+
+    monkeypatch.setattr(WatchStreams, "_pump", closing)
+    with_api(body)
+    assert not [record for record in caplog.records if record.exc_info]
 
 
 def test_bookmarks_come_before_the_end(with_api: Any) -> None:

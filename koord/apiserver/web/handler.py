@@ -95,8 +95,10 @@ class Front:
             return await self._route(request, options)
         except StatusError as err:
             return error_response(err, options.warnings)
-        except (asyncio.CancelledError, ConnectionResetError):
+        except asyncio.CancelledError:
             raise
+        except ConnectionResetError:  # the client has gone while it was told something; nobody reads this answer
+            return web.Response(status=499)
         except Exception as err:
             log.exception("%s %s failed", request.method, request.path_qs)
             return error_response(internal(f"{type(err).__name__}: {err}"))
