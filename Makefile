@@ -9,7 +9,7 @@ PYTEST_ARGS ?=
 BENCH_ARGS ?=
 OUT ?= demo-out
 
-.PHONY: help setup demo test test-hermetic test-machine lint lint-packaging format types contracts crds policies references proto features soak node-histories bench bench-colocation bench-openb cases dist chart fuzz nightly lock clean
+.PHONY: help setup demo test test-hermetic test-machine lint lint-packaging format types contracts crds policies references proto features soak world world-beside node-histories bench bench-colocation bench-openb cases dist chart fuzz nightly lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -79,6 +79,12 @@ soak: ## demo and tests in a fresh clone beside busy loops, a line a run: make s
 
 world: $(STAMP) ## histories of a whole cluster in one process on virtual time, hurt and checked: make world [SEED=n] [SEEDS=n]
 	$(BIN)/koord sandbox world --seed $(or $(SEED),0) --seeds $(or $(SEEDS),60) --jobs $$(nproc)
+
+world-beside: $(STAMP) ## worlds in which one replica of each role is of a former release: make world-beside FORMER=REF [SEED=n] [SEEDS=n]
+	@test -n "$(FORMER)" || { echo "make world-beside: FORMER=: a tag, branch or commit" >&2; exit 2; }
+	rm -rf build/former && mkdir -p build/former
+	git archive --format=tar $(FORMER) koord roles | tar -x -C build/former
+	$(BIN)/koord sandbox world --seed $(or $(SEED),0) --seeds $(or $(SEEDS),60) --jobs $$(nproc) --beside build/former
 
 node-histories: $(STAMP) ## a node's files after kills, upgraded agents, other mounts, resizes and restores on real cgroups (root) and on a modelled kernel, and every layout of a machine: make node-histories [COUNT=10000]
 	KOORD_HISTORIES=$(or $(COUNT),10000) KOORD_MATRIX=all $(BIN)/pytest --timeout 0 tests/roles/koordlet/act/actuation/test_histories.py tests/roles/koordlet/test_matrix.py

@@ -172,6 +172,12 @@ def hotspot(nodes: int, roles_as_processes: bool, verbosity: int, out: Path, tim
     help="What deschedulers run: LowNodeLoad, the community's plugins, or both (default: drawn; LowNodeLoad in two of three).",
 )
 @click.option("--kinds", default="", help="Only these kinds of faults, separated by commas.")
+@click.option(
+    "--beside",
+    default="",
+    metavar="TREE",
+    help="Another release of koord, as a directory with koord/ and roles/, a zip file or a wheel: one replica of each role is of it.",
+)
 @click.option("--mutant", default="", help="Put this planted defect in (see --list-mutants); with --hunt: only these, separated by commas.")
 @click.option("--list-mutants", is_flag=True, help="List the planted defects.")
 @click.option(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
 import sys
 import time
@@ -11,7 +12,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from roles.sandbox.world import faults, hunting, runner
+from roles.sandbox.world import beside, faults, hunting, runner
 from roles.sandbox.world.mutants.planting import USUAL
 from roles.sandbox.world.mutants.registry import MUTANTS
 from roles.sandbox.world.runner import Result
@@ -33,12 +34,14 @@ class Settings:
     koordlets: int | None
     profiles: str | None
     kinds: str
+    beside: str
     mutant: str
     list_mutants: bool
     hunt: bool
     table: str
     jobs: int
     verbosity: int
+    tree: str = ""  # the directory of --beside
 
     @property
     def mutants(self) -> list[str]:
@@ -58,13 +61,15 @@ class Settings:
         asked |= {"kinds": tuple(filter(None, self.kinds.split(",")))}
         usual = self.hunt or self.mutant or (self.nodes or 0) > LARGE
         whole = replace(USUAL, seed=seed) if usual else drawn(seed)
+        if self.tree:
+            asked |= {"schedulers": 2, "managers": 2, "deschedulers": 2, "beside": self.tree}
         spec = sized(replace(whole, **{name: value for name, value in asked.items() if value is not None}))
         return hunting.aim(spec, MUTANTS[self.mutant]) if self.mutant in MUTANTS else spec
 
     def line(self, seed: int) -> str:
         """The command that lives this seed again."""
         flags = [f"--seed={seed}"]
-        for name in ("nodes", "pods", "minutes", "faults", "koordlets", "profiles", "kinds", "mutant"):
+        for name in ("nodes", "pods", "minutes", "faults", "koordlets", "profiles", "kinds", "mutant", "beside"):
             value = getattr(self, name)
             if value not in (None, "") and (name, value) != ("minutes", USUAL.minutes):
                 flags.append(f"--{name}={value:g}" if isinstance(value, float) else f"--{name}={value}")
@@ -91,12 +96,23 @@ def run(settings: Settings) -> int:
     if settings.table and not (settings.hunt and _has_place(Path(settings.table))):
         print(f"koord sandbox world: error: --table: for --hunt, and a file with a line {hunting.BEGIN!r}", file=sys.stderr)
         return 2
-    runner.prepare()
-    if settings.hunt:
-        return _hunt(settings)
-    if settings.seeds or settings.forever:
-        return _many(settings)
-    return _one(settings)
+    if settings.beside and (settings.hunt or settings.mutant):
+        print("koord sandbox world: error: --beside: not with --hunt or --mutant, which change the running release", file=sys.stderr)
+        return 2
+    with contextlib.ExitStack() as stack:
+        if settings.beside:
+            try:
+                settings = replace(settings, tree=stack.enter_context(beside.opened(settings.beside)))
+                beside.load(settings.tree)
+            except beside.Unfit as error:
+                print(f"koord sandbox world: error: --beside: {error}", file=sys.stderr)
+                return 2
+        runner.prepare()
+        if settings.hunt:
+            return _hunt(settings)
+        if settings.seeds or settings.forever:
+            return _many(settings)
+        return _one(settings)
 
 
 def _has_place(path: Path) -> bool:
@@ -131,6 +147,10 @@ def _tell(result: Result, settings: Settings) -> None:
         print(f"seed {result.seed}: the world stopped: {result.failure}")
     for at, name, text in result.violations:
         print(f"seed {result.seed}: {at:.3f}s {name}: {text}")
+    if not result.held and settings.tree:
+        alone = runner.run(replace(settings.spec(result.seed), alone=True))
+        rules = sorted({name for _, name, _ in alone.violations}) or [alone.failure or "nothing"]
+        print(f"seed {result.seed}: with the other release alone: {', '.join(rules)}")
     if not result.held:
         print(f"again: {settings.line(result.seed)}")
 
@@ -148,7 +168,7 @@ def _many(settings: Settings) -> int:
             yield settings.spec(seed)
 
     try:
-        for result in runner.many(specs(), settings.jobs, _mutation(settings)):
+        for result in runner.many(specs(), settings.jobs, _mutation(settings), settings.tree):
             lived += 1
             cpu += result.cpu
             if not result.held:

@@ -32,6 +32,8 @@ _STEPS = 3  # after so many steps of a long decision others have their turn: no 
 _STEPS_AMONG_MANY = 100  # among many nodes a decision has thousands of steps
 _VERIFY = 3  # every so many decisions a scheduler compares what it kept with fresh answers
 _VERIFY_SELDOM = 50  # among many nodes, where that takes long
+CONTRACT = 1
+"""The number of what these functions and a world expect of each other (`beside.py`): another one when that changes."""
 Main = Callable[[], Awaitable[None]]
 
 

@@ -66,12 +66,13 @@ def prepare() -> None:
     sweep(Path(_MEMORY))
 
 
-def rehearse() -> None:
-    """Live a short world in this process, once: its children then find modules imported, schemas compiled and code specialised."""
+def rehearse(tree: str = "") -> None:
+    """Live a short world in this process, once, beside the release of a tree if there is one: its children then find modules imported,
+    schemas compiled and code specialised."""
     if _REHEARSED:
         return
     with _scratch() as scratch, quiet():
-        world = World(Spec(nodes=2, pods=4, minutes=0.2, faults=0, calm=5.0, hostile=1), scratch)
+        world = World(Spec(nodes=2, pods=4, minutes=0.2, plan=(), calm=5.0, hostile=1, beside=tree), scratch)
         _REHEARSED.append(world)  # kept: the `finally` of what it leaves behind must not run
         gc.disable()
         world.run()
@@ -115,7 +116,7 @@ def _live(spec: Spec, mutate: Callable[[], None] | None, with_story: bool) -> di
         if mutate is not None:
             mutate()
         world = World(spec, scratch)
-        checker = Checker(world.history)
+        checker = Checker(world.history, world.about)
         world.accuse, world.open = checker.accuse, checker.open
         try:
             world.run()
@@ -201,11 +202,12 @@ def run(spec: Spec, *, mutate: Callable[[], None] | None = None, story: bool = F
     return _end(_begin(spec, mutate, story=story, verbose=verbose, limit=limit))
 
 
-def many(specs: Iterator[Spec], workers: int, mutate: Callable[[], None] | None = None) -> Iterator[Result]:
-    """Live worlds side by side, `workers` at a time; results as they come. No thread: forking beside threads may hang."""
+def many(specs: Iterator[Spec], workers: int, mutate: Callable[[], None] | None = None, tree: str = "") -> Iterator[Result]:
+    """Live worlds side by side, `workers` at a time, each beside the release of a `tree` if there is one; results as they come. No thread:
+    forking beside threads may hang."""
     running: list[_Child] = []
     if mutate is None:  # what a rehearsal keeps could hide a planted defect
-        rehearse()
+        rehearse(tree)
     try:
         while True:
             for spec in itertools.islice(specs, workers - len(running)):

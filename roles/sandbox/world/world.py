@@ -36,7 +36,7 @@ from roles.sandbox import objects
 from roles.sandbox.bootstrap import ensure
 from roles.sandbox.nodes import fleet
 from roles.sandbox.process_kubelet.node import LEASE_NAMESPACE
-from roles.sandbox.world import configuration, herd, kubelet, programs, tenant, upkeep, workloads
+from roles.sandbox.world import beside, configuration, herd, kubelet, programs, tenant, upkeep, workloads
 from roles.sandbox.world import faults as fault_plans
 from roles.sandbox.world.configuration import QUOTAS
 from roles.sandbox.world.faults import Fault, FaultRules
@@ -91,6 +91,8 @@ class Spec:
     report: int = configuration.REPORT  # seconds between two reports of a node
     herd: bool = False  # one program serves all nodes (herd.py)
     keep: int = 0  # entries of the history that are kept; 0: all
+    beside: str = ""  # the directory of another release, of which one of two replicas is
+    alone: bool = False  # all of the replicas are
 
 
 _PROFILES = (*("load",) * 6, "both", "both", "community")
@@ -135,6 +137,7 @@ class Program:
     number: int = 0
     wanted: bool = True
     life: Life | None = None
+    release: beside.Release = field(default_factory=beside.running)
     ends: list[str] = field(default_factory=list)
 
 
@@ -167,6 +170,7 @@ class World:
         self.clocks: dict[str, Clock] = {}
         self.programs: dict[str, Program] = {}
         self.records = self.history.records
+        self.releases = beside.Mixture(self.seed, spec.beside, alone=spec.alone)
         self.server: Server
         self.silent: set[str] = set()  # kubelets whose agent reports nothing
         self.graveyard: list[Process] = []
@@ -185,6 +189,12 @@ class World:
     def number(self, name: str) -> int:
         """A number of its own for each life of a program."""
         return random.Random(f"{self.seed}/{name}/{self.programs[name].number}").getrandbits(32)
+
+    def about(self, author: str) -> str:
+        """Whether a process is of the other release, in words."""
+        program = self.programs.get(author)
+        former = program is not None and self.releases.is_former(author, program.number)
+        return f" ({author} is of the other release)" if former else ""
 
     @property
     def tended(self) -> bool:
@@ -216,9 +226,11 @@ class World:
         if program.process is not None and not program.process.dead and not program.process.ended:
             return  # somebody else was earlier
         program.number += 1
-        program.life = Life()
+        program.release = self.releases.of(name, program.number)
+        program.life = program.release.life()
         program.process = Process(self.loop, name, program.number, self.clocks[name], self.seed, self.addresses[name])
-        self.history.tell("started", name)
+        program.release.enter(program.process)
+        self.history.tell("started", name, "of the other release" if self.releases.is_former(name, program.number) else "")
         program.process.start(program.make(program))
 
     def _ailments(self) -> list[tuple[str, str]]:
@@ -309,6 +321,7 @@ class World:
         )  # fmt: skip
         if spec.plan is None:
             plan = fault_plans.with_hosts(random.Random(f"{self.seed}/hosts"), plan, spec.minutes * 60, spec.faults, agents, spec.kinds)
+            plan = sorted([*plan, *self.releases.turns(spec.minutes * 60)], key=lambda fault: (fault.at, fault.kind, fault.target))
         return works, plan
 
     def chores(self) -> list[upkeep.Chore]:
@@ -317,6 +330,10 @@ class World:
         if spec.chores is not None:
             return list(spec.chores)
         return upkeep.draw(random.Random(f"{self.seed}/upkeep"), spec.nodes, spec.minutes)
+
+    def _compose(self, role: str, given: Path, program: Program) -> programs.Main:
+        """What a replica of a role runs: with its configuration, a manager with a directory of its own for its certificates."""
+        return program.release.compose(role, self, program.name, program.life, given / program.name if role == "manager" else given)
 
     async def _main(self) -> None:
         spec = self.spec
@@ -342,12 +359,13 @@ class World:
         for node in alone:
             self.add(f"kubelet-{node}", partial(_kubelet, self, node), host=node)
         self.hosts.start()
-        for letter in "ab"[: spec.managers]:
-            self.add(f"manager-{letter}", lambda program: programs.manager(self, program.name, _life(program), certificates / program.name))
-        for letter in "ab"[: spec.schedulers]:
-            self.add(f"scheduler-{letter}", lambda program: programs.scheduler(self, program.name, _life(program), first))
-        for letter in "ab"[: spec.deschedulers]:
-            self.add(f"descheduler-{letter}", lambda program: programs.descheduler(self, program.name, _life(program), second))
+        for role, count, given in (
+            ("manager", spec.managers, certificates),
+            ("scheduler", spec.schedulers, first),
+            ("descheduler", spec.deschedulers, second),
+        ):
+            for letter in "ab"[:count]:
+                self.add(f"{role}-{letter}", partial(self._compose, role, given))
         self.add("controllers", lambda program: workloads.Controllers(self).main)
         keeper = asyncio.ensure_future(self._keep_running())
         await asyncio.sleep(5.0)
@@ -389,11 +407,6 @@ def _ignored(rule: str, text: str) -> None:
 
 def _kubelet(world: World, node: str, program: Program) -> Callable[[], Awaitable[None]]:
     return kubelet.program(world, node)
-
-
-def _life(program: Program) -> Life:
-    assert program.life is not None
-    return program.life
 
 
 def warm() -> None:

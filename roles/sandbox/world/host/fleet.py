@@ -144,11 +144,11 @@ class Hosts:
         return any(fault.target in ("", *names) for fault in self.world.rules.active)
 
     def _agent(self, node: str, program: Program) -> Callable[[], Awaitable[None]]:
-        process, life = program.process, program.life
+        process = program.process
         assert process is not None
-        assert life is not None
         process.surroundings.files = self._door(program.name, process, node)
-        return programs.koordlet(self.world, program.name, life, self.machines[node], self._roots[node], self.gates)
+        machine, root = self.machines[node], self._roots[node]
+        return program.release.compose("koordlet", self.world, program.name, program.life, machine, root, self.gates)
 
     def _door(self, name: str, process: Process, node: str) -> Door:
         """The machine's files for a process; what the one before it had open is closed."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from roles.sandbox.world.invariants.base import Invariant, Violation
@@ -12,10 +13,11 @@ if TYPE_CHECKING:
 
 
 class Checker:
-    """Holds all invariants against a history while it happens."""
+    """Holds all invariants against a history while it happens. `about` an author: what is to be known of him where a rule was broken."""
 
-    def __init__(self, history: History) -> None:
+    def __init__(self, history: History, about: Callable[[str], str] = lambda author: "") -> None:
         self.history = history
+        self._about = about
         self.invariants = [kind(history) for kind in INVARIANTS]
         self._seeing = [one for one in self.invariants if type(one).see is not Invariant.see]
         self._by_bucket: dict[str, list[Invariant]] = {}
@@ -31,7 +33,7 @@ class Checker:
             self._by_bucket[entry.bucket] = seeing
         for invariant in seeing:
             for text in invariant.see(entry):
-                self.violations.append(Violation(entry.time, entry.number, invariant.name, text))
+                self.violations.append(Violation(entry.time, entry.number, invariant.name, text + self._about(entry.author)))
 
     def accuse(self, name: str, text: str) -> None:
         """A program found something wrong with itself."""

@@ -113,10 +113,23 @@ def _unnoticed() -> None:
     wrap("roles.koordlet.actuation.journal:before_by_now", lambda old: lambda undo, resource, before, ours, now: before)
 
 
-@MUTANTS.add("children-are-put-back-first", "a restore does not let the groups above grow before those below", workloads=BUSY)
+@MUTANTS.add(
+    "children-are-put-back-first",
+    "a restore does not let the groups above grow before those below, and passes over what the kernel refuses",
+    rule="FilesArePutBack",
+    workloads=BUSY,
+)
 def _children_first() -> None:
+    def silently(old: Any) -> Any:
+        def values(entries: Any, result: Any, journal: Any) -> None:
+            old(entries, result, journal)
+            result.failed.clear()
+
+        return values
+
     replace(f"{RESTORE}:_grow", lambda entry, journal: None)
     replace(f"{RESTORE}:_PASSES", 1)
+    wrap(f"{RESTORE}:_values", silently)
 
 
 @MUTANTS.add(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import Any
 
@@ -16,17 +15,23 @@ MUTANTS = Mutants(minutes=0.5, pods=16, koordlets=0, deschedulers=1, hostile=0)
 @MUTANTS.add(
     "standby-binds",
     "a scheduler that lost its lease goes on",
-    kinds=("freeze", "stall", "refuse"),
+    rule="OneLeaderWrites",
+    workloads=tuple(Workload(f"web-{at}", 1, 250, 128, at=float(at)) for at in range(24, 30)),
+    plan=(Fault(2.0, "freeze", "scheduler-a", 22.0), Fault(23.5, "delay", "scheduler-b", 8.0, amount=1.0, method="POST")),
 )
 def _standby_binds() -> None:
-    replace("roles.scheduler.app:App.may_write", lambda self: True)
-    replace("koord.kube.leases:Leadership.held", property(lambda self: True))
-    replace("koord.kube.leases:Leadership.remaining", property(lambda self: 1e9))
-    wrap("koord.kube.leases:LeaderElector._renew", lambda old: _renew_for_ever)
+    from koord import seams
 
+    def renew(old: Any) -> Any:
+        async def in_its_own_eyes(self: Any, lease: Any) -> None:
+            await old(self, lease)
+            while True:
+                self.leadership.extend(self._clock())
+                await seams.sleep(1.0)
 
-async def _renew_for_ever(self: Any, leadership: Any) -> None:
-    await asyncio.Event().wait()
+        return in_its_own_eyes
+
+    wrap("koord.kube.leases:LeaderElector._renew", renew)
 
 
 @MUTANTS.add("deletions-are-missed", "an informer does not hear of deletions")

@@ -24,9 +24,9 @@ CARRIER = "roles.scheduler.binding.carrier:Carrier"
     "a binding without an answer is taken back at once and tried elsewhere",
     workloads=(Workload("web", 12, 2000, 256, at=2.0),),
     plan=(
-        Fault(1.9, "storm", "scheduler-a", 1.2, status=503, method="POST"),
-        Fault(2.6, "stall", "scheduler-a", 20.0),
-        Fault(2.7, "lose-answer", "scheduler-a", 15.0, method="POST"),
+        Fault(1.9, "reset", "scheduler-a", 0.6, method="POST"),  # bindings wait until its watches are away
+        Fault(2.55, "resume", "scheduler-a", 24.0),
+        Fault(2.6, "lose-answer", "scheduler-a", 15.0, method="POST"),
     ),
 )
 def _lost_answer() -> None:
@@ -141,18 +141,15 @@ def _victims_silent() -> None:
     replace("roles.scheduler.binding.preemption:Evictor._remove", remove)
 
 
-@MUTANTS.add("reporter-raises", "writing the condition of a refused pod raises")
-def _reporter_raises() -> None:
-    def raises(self: Any, *args: Any, **kwargs: Any) -> None:
-        raise RuntimeError("planted")
-
-    replace("roles.scheduler.binding.reporter:Reporter._show", raises)
-
-
 # -- the scheduler's deciding half ---------------------------------------------------------------------------------------------
 
 
-@MUTANTS.add("requests-are-not-checked", "NodeResourcesFit lets every pod onto every node")
+@MUTANTS.add(
+    "requests-are-not-checked",
+    "NodeResourcesFit lets every pod onto every node",
+    rule="NodeNotOvercommitted",
+    sorts=("crowd", "service", "big"),
+)
 def _no_fit() -> None:
     import numpy as np
 
@@ -249,7 +246,13 @@ def _equals() -> None:
 @MUTANTS.add(
     "nominations-are-forgotten",
     "a pod for which room was made goes wherever it likes best, and so does everybody else",
-    sorts=("crowd", "service", "big"),
+    rule="RoomIsUsed",
+    workloads=(
+        Workload("low", 3, 1900, 256, priority="koord-mid", prefers="sim-000"),
+        *(Workload(f"hold-{node}", 3, 1900, 256, prefers=node, run_seconds=9) for node in ("sim-001", "sim-002")),
+        Workload("high", 1, 3000, 256, at=6.0),
+    ),
+    plan=(Fault(6.5, "freeze", "scheduler-a", 8.0),),  # it comes back when there is room elsewhere, too
 )
 def _wander() -> None:
     cycle = "roles.scheduler.cycle.cycle:Cycle"
