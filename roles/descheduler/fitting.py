@@ -11,7 +11,7 @@ from koord.api.quantity import QuantityError
 from koord.api.selectors import Selector, parse_label_selector
 from roles.descheduler.columns import Columns
 from roles.descheduler.picture import NodeView, Pictures, PodView, is_ready, pod_view
-from roles.descheduler.spreading import DomainMaps, admitted
+from roles.descheduler.spreading import DomainMaps, admitted, spreads
 from roles.descheduler.world import World
 
 log = logging.getLogger(__name__)
@@ -59,7 +59,7 @@ class OtherNodes:
 
     def _uneven(self, columns: Columns, view: PodView) -> str:
         """Of the nodes that the pod fits one must be such that its topology spread lets it go there."""
-        if not any(each.when_unsatisfiable == "DoNotSchedule" for each in view.pod.spec.topology_spread_constraints):
+        if not spreads(view.pod):
             return ""
         if self._maps is None or self._maps.columns is not columns:
             self._maps = DomainMaps(columns)

@@ -6,13 +6,15 @@ as the question that is asked once more before the pod leaves.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 
 import orjson
 
 from roles.descheduler.picture import NodeView, Vector
 
 TARGETS = 16  # nodes that a job names; more would only make its reservation longer
+CANDIDATES = 1024  # of which those are taken that the pod's topology spread is open to
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +35,10 @@ class Relief:
     nodes: dict[str, Ceiling]
     prod: bool = False
     max_age: float = 0.0
+
+    def only(self, names: Iterable[str]) -> Relief:
+        """The same, with these of its nodes."""
+        return replace(self, nodes={name: self.nodes[name] for name in names})
 
     def write(self) -> str:
         """As it stands on a job."""

@@ -10,11 +10,11 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from koord.api.objects import Pod, TopologySpreadConstraint
+from koord.api.objects import Node, Pod, TopologySpreadConstraint
 from koord.api.selectors import Requirement, Selector, SelectorError, from_label_selector
 from roles.descheduler.columns import Columns
 from roles.descheduler.nodefit import Placeable, compiled_affinity, untolerated
-from roles.descheduler.picture import NodeView, PodView
+from roles.descheduler.picture import PodView
 
 FEW = 8  # domains of which every subset may be remembered
 _ENCODER = msgspec.msgpack.Encoder()
@@ -60,11 +60,11 @@ class Spread:
             frozenset(self.selector.requirements), self.selector.nothing,
         )  # fmt: skip
 
-    def counts(self, node: NodeView) -> bool:
+    def counts(self, node: Node) -> bool:
         """Whether the node is part of a domain."""
-        if self._by_affinity and Placeable.affinity_problem(self._pod, node.node, self._rule):
+        if self._by_affinity and Placeable.affinity_problem(self._pod, node, self._rule):
             return False
-        return not self._by_taints or untolerated(self._pod, node.node) is None
+        return not self._by_taints or untolerated(self._pod, node) is None
 
     def most(self, domains: int) -> int | None:
         """How many pods a domain may have when there are so many domains: with fewer than minDomains the scheduler takes one to be
@@ -74,6 +74,11 @@ class Spread:
     def reason(self) -> str:
         """Why a pod leaves."""
         return f"pods are spread over {self.topology_key} by more than {self.max_skew}"
+
+
+def spreads(pod: Pod) -> bool:
+    """Whether the pod has topology spread that must hold."""
+    return any(each.when_unsatisfiable == "DoNotSchedule" for each in pod.spec.topology_spread_constraints)
 
 
 @dataclass(slots=True)
@@ -161,7 +166,7 @@ class DomainMaps:
             value_of: dict[str, str] = {}
             for row, node in enumerate(self.columns.nodes):
                 value = node.node.metadata.labels.get(spread.topology_key)
-                if value is not None and spread.counts(node):
+                if value is not None and spread.counts(node.node):
                     domains.setdefault(value, []).append(row)
                     value_of[node.name] = value
             all_rows = np.zeros(len(self.columns.nodes), dtype=bool)
@@ -174,7 +179,7 @@ class DomainMaps:
 def admitted(maps: DomainMaps, view: PodView) -> Any:
     """The rows of the nodes where the pod's constraints that must hold would let it be put once it has left; None if it has none.
 
-    Pods that leave do not count. A constraint that cannot be read admits no node, as the scheduler has it."""
+    Pods whose eviction was accepted do not count. A constraint that cannot be read admits no node, as the scheduler has it."""
     pod, found = view.pod, None
     for constraint in pod.spec.topology_spread_constraints:
         if constraint.when_unsatisfiable != "DoNotSchedule":
@@ -184,7 +189,7 @@ def admitted(maps: DomainMaps, view: PodView) -> Any:
         except SelectorError:
             return np.zeros(len(maps.columns.nodes), dtype=bool)
         like = maps.columns.matching(pod.metadata.namespace, spread.selector)
-        rows = maps.open_to(spread, [one for one in like if one.here and not one.leaving and one.pod is not pod])
+        rows = maps.open_to(spread, [one for one in like if one.here and not one.accepted and one.pod is not pod])
         found = rows if found is None else found & rows
     return found
 

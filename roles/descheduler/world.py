@@ -14,7 +14,7 @@ from roles.descheduler.picture import FINISHED
 
 
 class World:
-    """Typed informers with their indexes. Pods are found by their node and by the uids of their owners."""
+    """Typed informers with their indexes. Pods are found by their node, their namespace and the uids of their owners."""
 
     def __init__(self, informers: InformerFactory, clock: Callable[[], float] = seams.now) -> None:
         self.nodes = informers.informer(kinds.NODES, Node)
@@ -23,6 +23,7 @@ class World:
         self.priority_classes = informers.informer(kinds.PRIORITYCLASSES, PriorityClassObject)
         self.gangs = Gangs(informers, self.pods)
         self.pods.index("node", lambda pod: pod.spec.node_name or None)
+        self.pods.index("namespace", lambda pod: pod.metadata.namespace)
         self.pods.index("owner", lambda pod: [owner.uid for owner in pod.metadata.owner_references if owner.uid])
 
         self.pods.index("waiting", lambda pod: "unschedulable" if _waits(pod) else None)
@@ -40,6 +41,10 @@ class World:
     def pods_on(self, node: str) -> list[Pod]:
         """Pods of all phases that are bound to a node."""
         return self.pods.by_index("node", node)
+
+    def pods_in(self, namespace: str) -> list[Pod]:
+        """Pods of a namespace."""
+        return self.pods.by_index("namespace", namespace)
 
     def pods_of_owner(self, uid: str, namespace: str) -> list[Pod]:
         """Pods of a namespace that have this uid among their owner references."""

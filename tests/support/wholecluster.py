@@ -92,14 +92,17 @@ async def descheduling(client: Client, text: str) -> AsyncIterator[tuple[App, Re
 class Workers:
     """Workload controller and kubelet of one ReplicaSet: pods come again, unbound, and what is bound becomes ready.
 
-    `replicas` may be changed at any time. `left` are the names of pods that have gone, `born` those that came for them. `stable`: the pods
-    keep their names, as those of a StatefulSet do.
+    `replicas` may be changed at any time; `spec` is what new pods ask for beside CPU. `left` are the names of pods that have gone, `born`
+    those that came for them. `stable`: the pods keep their names, as those of a StatefulSet do.
     """
 
     stable = False
 
-    def __init__(self, world: Cluster, owner: str, replicas: int, *, controller: str = "web", cpu: str = "100m") -> None:
+    def __init__(
+        self, world: Cluster, owner: str, replicas: int, *, controller: str = "web", cpu: str = "100m", spec: Obj | None = None
+    ) -> None:
         self.world, self.owner, self.replicas, self.controller, self.cpu = world, owner, replicas, controller, cpu
+        self.spec = spec or {}
         self.born: list[str] = []
         self.left: set[str] = set()
         self._seen: set[str] = set()
@@ -136,7 +139,7 @@ class Workers:
         reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": self.controller, "uid": self.owner, "controller": True}
         meta = {"name": name, "labels": {"app": self.controller}, "ownerReferences": [reference]}
         container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": self.cpu}}}
-        spec = {"schedulerName": SCHEDULER, "terminationGracePeriodSeconds": 0, "containers": [container]}
+        spec = {"schedulerName": SCHEDULER, "terminationGracePeriodSeconds": 0, "containers": [container], **self.spec}
         await self.world.client.create(kinds.PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, NS)
 
 
@@ -170,14 +173,14 @@ class Whole:
         }
         await self.world.put(kinds.NODEMETRICS, node, {"status": usage})
 
-    async def workload(self, pods: dict[str, str], *, replicas: int | None = None, cpu: str = "100m") -> Workers:
+    async def workload(self, pods: dict[str, str], *, replicas: int | None = None, cpu: str = "100m", spec: Obj | None = None) -> Workers:
         """A ReplicaSet with these pods (name -> node), and its controller; the controller is not at work yet."""
         count = len(pods) if replicas is None else replicas
         owner = await self.world.replicaset(replicas=count)
         container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
         for name, node in pods.items():
-            await self.world.pod(name, node, owner, spec={"containers": [container]})
-        return Workers(self.world, owner, count, cpu=cpu)
+            await self.world.pod(name, node, owner, spec={"containers": [container], **(spec or {})})
+        return Workers(self.world, owner, count, cpu=cpu, spec=spec)
 
     async def jobs(self) -> list[Obj]:
         return [*(await self.client.list(kinds.PODMIGRATIONJOBS)).items]

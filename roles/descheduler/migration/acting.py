@@ -121,7 +121,8 @@ class Acting:
             raise Again(0.05, f"{view.about_pod} is going")  # the cache will say so in a moment
         self._writing.check()
         try:
-            made = await self._create(template.reservation(job, pod, view.now, without_claims=self._no_claims, nodes=view.targets), job)
+            asked = template.reservation(job, pod, view.now, without_claims=self._no_claims, nodes=view.targets, spread=view.spread)
+            made = await self._create(asked, job)
         except errors.Unreachable:
             raise
         except (errors.ApiError, template.TemplateError) as error:
@@ -224,7 +225,8 @@ class Acting:
         if status.eviction_begun(view.job):
             return None
         node = await self._writing.node(found.status.node_name)
-        if node is None or (why := self._targets.unfit(view.job, pod, found.status.node_name, node)):
+        spread = await self._targets.spread(view.job, pod)
+        if node is None or (why := self._targets.unfit(view.job, pod, found.status.node_name, spread, node)):
             raise Again(0.2, why if node is not None else f'node "{found.status.node_name}" is gone')
         return found
 

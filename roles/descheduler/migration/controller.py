@@ -61,7 +61,7 @@ class Migrations:
         no_claims = setup.gates.enabled("DisablePVCReservation")
         self.pools = Pools(self.jobs, self.reservations, setup.world, self.ledger)
         self.expectations = Expectations(self.jobs, self.reservations, self.pools, setup.world, setup.clock)
-        targets = Targets(setup.world, self.expectations, self.accepted, setup.clock)
+        self.targets = targets = Targets(setup.world, self.expectations, self.accepted, setup.clock)
         self._turns = turns = Turns()
         acting = Acting(self.writing, self.ledger, self.telling, setup.metrics, self.policies.values, targets, turns, no_claims=no_claims)
         self.reconciler = Reconciler(

@@ -43,6 +43,15 @@ class Expectations:
         found = (self._place(reservation) for reservation in self._reservations.by_index("node", node))
         return [place for place in found if place is not None and place.job != job.metadata.name and self._goes_first(place, mine)]
 
+    def held_before(self, job: PodMigrationJob | None) -> Iterator[tuple[str, Pod, PodMigrationJob | None]]:
+        """The nodes where places are held that have the right of way before a job (None: one that is still to be made), each with the pod
+        that is to come, and the job that asked for it, if one did."""
+        for reservation in self._reservations.list():
+            place = self._place(reservation) if reservation.status.node_name else None
+            if place is None or (job is not None and (place.job == job.metadata.name or not self._goes_first(place, order(job)))):
+                continue
+            yield place.node, _pod_of(reservation), self._jobs.get(place.job) if place.job else None
+
     def _goes_first(self, place: Expected, mine: Order) -> bool:
         job = self._jobs.get(place.job) if place.job else None
         return job is None or place.order < mine or status.eviction_begun(job)

@@ -67,8 +67,8 @@ def _with_reservation(view: View) -> Step:
     if status.reservation_ref(view.job) is None:
         if view.replaced and not status.eviction_begun(view.job):
             return fail(view, Reason.MISSING_POD, f"{view.about_pod} does not exist")
-        if view.targets is not None and not view.targets and not status.eviction_begun(view.job):
-            return fail(view, Reason.UNSCHEDULABLE, f"no node is left that would stay cool with {view.about_pod}")
+        if (why := _nowhere(view)) and not status.eviction_begun(view.job):
+            return fail(view, Reason.UNSCHEDULABLE, why)
         return Step("Reserving", f"a reservation is made for {view.about_pod}", act=Act.RESERVE)
     if not status.holds(view.job, Kind.RESERVATION_CREATED):
         return change(view, Kind.RESERVATION_CREATED, "True", Reason.NONE, f"{view.about_reservation} exists", event="ReservationCreated")
@@ -79,6 +79,15 @@ def _with_reservation(view: View) -> Step:
     if owned_by_pod(view, view.reservation) and not view.replaced and (step := _scheduled(view)) is not None:
         return step  # perhaps before its reservation was: there is nothing to wait for
     return _placed(view, view.reservation)
+
+
+def _nowhere(view: View) -> str:
+    """Why no reservation need be asked for, "" when one may find a place."""
+    if view.targets is None or view.targets:
+        return ""
+    if status.relief(view.job) is None:
+        return f"once {view.about_pod} has left, its topology spread would let no other node have it"
+    return f"no node is left that would stay cool with {view.about_pod}"
 
 
 def _placed(view: View, reservation: Reservation) -> Step:

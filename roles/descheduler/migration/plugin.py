@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from koord import seams
@@ -20,7 +21,7 @@ from roles.descheduler.migration.controller import Migrations
 from roles.descheduler.migration.policy import EVICTION
 from roles.descheduler.migration.words import Mode, Phase, Reason
 from roles.descheduler.picture import NodeView, Vector
-from roles.descheduler.relief import Relief
+from roles.descheduler.relief import TARGETS, Relief
 
 log = logging.getLogger(__name__)
 
@@ -106,6 +107,11 @@ class MigrationController:
         if why := await self._asked(pod, options):
             self._migrations.backoff.failed([pod.metadata.uid], Reason.FAILED_EVICT, self._setup.clock())
             return EvictResult(False, why)
+        if self._policy.mode(pod) == Mode.RESERVATION_FIRST and (nodes := await self._open_to(pod, options)) is not None:
+            if not nodes:
+                return EvictResult(False, "once it has left, its topology spread would let no other node have it")
+            if options.relief is not None:
+                options = replace(options, relief=options.relief.only(nodes[:TARGETS]))
         job = await self._migrations.writing.create_job(self._job(pod, options))
         return EvictResult(True, f"PodMigrationJob {job.metadata.name} is made")
 
@@ -127,6 +133,10 @@ class MigrationController:
         if self._policy.mode(pod) != Mode.RESERVATION_FIRST or not pod.spec.node_name:
             return pod
         return template.elsewhere(pod, tuple(relief.nodes) if relief is not None else None)
+
+    async def _open_to(self, pod: Pod, options: EvictOptions) -> list[str] | None:
+        """The nodes where topology spread lets the pod's successor come, None where it has no say."""
+        return await self._migrations.targets.open_to(pod, options.relief.nodes if options.relief is not None else None)
 
     async def _asked(self, pod: Pod, options: EvictOptions) -> str:
         """Why the API server would not let the pod go, "" when it would: asked before a place is held for nothing."""

@@ -143,6 +143,7 @@ class Reconciler:
         node = reservation.status.node_name if reservation is not None else ""
         stays = pod is not None and status.running(job) and not status.eviction_begun(job)
         placeless = stays and status.reservation_ref(job) is None
+        spread = await self._targets.spread(job, pod) if pod is not None and stays and (node or placeless) else ()
         return View(
             job=job,
             now=self._clock(),
@@ -153,8 +154,9 @@ class Reconciler:
             hold=hold,
             default_mode=policy.args.default_job_mode,
             pairing=self._pools.pairing(job, reservation),
-            unfit=self._targets.unfit(job, pod, node) if pod is not None and stays and node else "",
-            targets=self._targets.acceptable(job, pod) if pod is not None and placeless else None,
+            unfit=self._targets.unfit(job, pod, node, spread) if pod is not None and stays and node else "",
+            targets=self._targets.acceptable(job, pod, spread) if pod is not None and placeless else None,
+            spread=spread,
         )
 
     async def _reservation(self, job: PodMigrationJob) -> Reservation | None:

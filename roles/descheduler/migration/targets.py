@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from koord.api.objects import Node, Pod, PodMigrationJob, Taint
 from koord.api.quantity import QuantityError
 from roles.descheduler.arrivals import expect
 from roles.descheduler.migration import status
 from roles.descheduler.migration.expectations import Expectations
-from roles.descheduler.nodefit import tolerates, untolerated
+from roles.descheduler.migration.spread import Domains, SpreadCounts
+from roles.descheduler.nodefit import affinity_matches, tolerates, untolerated
 from roles.descheduler.picture import Pictures, is_ready
 from roles.descheduler.world import World
 
@@ -24,20 +25,40 @@ class Targets:
         self._expectations = expectations
         self._accepted = accepted
         self._clock = clock
+        self._spread = SpreadCounts(world, expectations)
 
-    def unfit(self, job: PodMigrationJob, pod: Pod, where: str, node: Node | None = None) -> str:
+    async def spread(self, job: PodMigrationJob | None, pod: Pod) -> tuple[Domains, ...]:
+        """Where the pod's topology spread lets its successor come once the pod has left; nothing for a pod without."""
+        return await self._spread.domains(job, pod)
+
+    async def open_to(self, pod: Pod, names: Iterable[str] | None) -> list[str] | None:
+        """Of these nodes (None: of all) those where the pod's topology spread lets its successor come; None for a pod without."""
+        if not (domains := await self.spread(None, pod)):
+            return None
+        nodes = map(self._world.nodes.get, names) if names is not None else self._world.nodes.list()
+        return list(self._open(domains, pod, nodes))
+
+    @staticmethod
+    def _open(domains: Sequence[Domains], pod: Pod, nodes: Iterable[Node | None]) -> Iterator[str]:
+        """Names of those nodes but the pod's own that are open to its successor."""
+        for node in nodes:
+            if node is not None and node.metadata.name != pod.spec.node_name and not any(each.refuse(node) for each in domains):
+                yield node.metadata.name
+
+    def unfit(self, job: PodMigrationJob, pod: Pod, where: str, spread: Sequence[Domains] = (), node: Node | None = None) -> str:
         """Why the pod must not go to a node now, "" when it may. `node`: the node as it is, where the caller has just read it."""
         found = node if node is not None else self._world.nodes.get(where)
         if found is None:
             return f'node "{where}" does not exist'
-        return not_schedulable(found, pod) or self._hot(job, found)
+        uneven = next((why for each in spread if (why := each.refuse(found))), "")
+        return not_schedulable(found, pod) or uneven or self._hot(job, found)
 
-    def acceptable(self, job: PodMigrationJob, pod: Pod) -> tuple[str, ...] | None:
-        """The nodes that the pod may go to now, as far as its job says where it may go; None: anywhere."""
+    def acceptable(self, job: PodMigrationJob, pod: Pod, spread: Sequence[Domains] = ()) -> tuple[str, ...] | None:
+        """The nodes that the pod may go to now, as far as its job says where it may go; None: anywhere, by what is known here."""
         relief = status.relief(job)
         if relief is None:
-            return None
-        return tuple(name for name in relief.nodes if name not in status.avoided(job) and not self.unfit(job, pod, name))
+            return () if spread and not any(self._open(spread, pod, self._world.nodes.list())) else None
+        return tuple(name for name in relief.nodes if name not in status.avoided(job) and not self.unfit(job, pod, name, spread))
 
     def _hot(self, job: PodMigrationJob, node: Node) -> str:
         relief, name = status.relief(job), node.metadata.name
@@ -60,5 +81,7 @@ def not_schedulable(node: Node, pod: Pod) -> str:
         return f'node "{name}" is not ready'
     if node.spec.unschedulable and not tolerates(pod.spec.tolerations, CORDON):
         return f'node "{name}" is cordoned'
+    if not affinity_matches(pod, node):
+        return f'node "{name}" does not match the pod\'s node selector and affinity'
     taint = untolerated(pod, node)
     return f'node "{name}" has taint {taint.key}, which the pod does not tolerate' if taint is not None else ""

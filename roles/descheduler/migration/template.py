@@ -17,6 +17,7 @@ from koord.api.kinds import PODMIGRATIONJOBS, RESERVATIONS
 from koord.api.objects import Pod, PodMigrationJob, Reservation, convert
 from koord.api.times import TimeError, format_duration, parse_duration, parse_time
 from roles.descheduler.migration import status
+from roles.descheduler.migration.spread import Domains
 from roles.descheduler.migration.words import CREATED_BY
 
 Json = dict[str, Any]
@@ -30,8 +31,17 @@ class TemplateError(ValueError):
     """A template that no reservation can be made from; the text says where and what is accepted."""
 
 
-def reservation(job: PodMigrationJob, pod: Json, now: float, *, without_claims: bool = False, nodes: Sequence[str] | None = None) -> Json:
-    """The Reservation for a job. `nodes` are the only ones where it may lie, None for all but those that the job avoids.
+def reservation(
+    job: PodMigrationJob,
+    pod: Json,
+    now: float,
+    *,
+    without_claims: bool = False,
+    nodes: Sequence[str] | None = None,
+    spread: Sequence[Domains] = (),
+) -> Json:
+    """The Reservation for a job. `nodes` are the only ones where it may lie, None for all but those that the job avoids; `spread` is what
+    the pod's topology spread leaves of them.
 
     `without_claims` leaves volumes of claims out (gate DisablePVCReservation). Raises TemplateError."""
     options = job.spec.reservation_options
@@ -45,7 +55,7 @@ def reservation(job: PodMigrationJob, pod: Json, now: float, *, without_claims: 
     labels[names.LABEL_RESERVATION_ORDER] = order(now)
     # the garbage collector takes the reservation away when the job is deleted while no descheduler runs
     metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or []), owner_reference(job)]
-    if not spec.get("template"):
+    if ours := not spec.get("template"):
         spec["template"] = {"metadata": _metadata(pod), "spec": copy.deepcopy(pod.get("spec") or {})}
     if not spec.get("owners"):
         spec["owners"] = owners(pod)
@@ -54,7 +64,11 @@ def reservation(job: PodMigrationJob, pod: Json, now: float, *, without_claims: 
     spec["allocateOnce"] = True
     held = _object(_object(spec, "template", "spec."), "spec", "spec.template.")
     held.pop("nodeName", None)
+    if spread and ours:
+        _counted_already(held)
     _spread_over_all(held)
+    for each in spread:
+        _keep_to_domains(held, each)
     if node := (pod.get("spec") or {}).get("nodeName"):
         _keep_off(held, node)
     for lost in status.avoided(job) if nodes is None else ():
@@ -136,6 +150,26 @@ def _keep_to(held: Json, nodes: Sequence[str]) -> None:
     required = _required(held)
     terms = required.get("nodeSelectorTerms") or [{}]
     required["nodeSelectorTerms"] = [_with_name(term, "In", node) for node in nodes for term in terms]
+
+
+def _counted_already(held: Json) -> None:
+    """Topology spread that must hold is asked of the nodes by name: the scheduler would count the pod that leaves, too."""
+    for constraint in held.get("topologySpreadConstraints") or ():
+        if constraint.get("whenUnsatisfiable") == "DoNotSchedule":
+            constraint["whenUnsatisfiable"] = "ScheduleAnyway"
+            constraint.pop("minDomains", None)  # not allowed here
+
+
+def _keep_to_domains(held: Json, domains: Domains) -> None:
+    """The reservation must lie in a domain that is open: every required term says so, in as few words as that takes."""
+    if not domains.closed:
+        return
+    shut = len(domains.closed) <= len(domains.open)
+    values = sorted(domains.closed if shut else domains.open)
+    wanted = {"key": domains.key, "operator": "NotIn" if shut else "In", "values": values}
+    required = _required(held)
+    terms = required.get("nodeSelectorTerms") or [{}]
+    required["nodeSelectorTerms"] = [{**term, "matchExpressions": [*(term.get("matchExpressions") or []), wanted]} for term in terms]
 
 
 def _spread_over_all(held: Json) -> None:

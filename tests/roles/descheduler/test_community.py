@@ -3,12 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 
 from koord.api import kinds
+from koord.api.objects import Node, Pod, convert
+from roles.descheduler import registry
 from roles.descheduler.config import parse_configuration
+from roles.descheduler.framework.effects import Evict
+from roles.descheduler.framework.handle import Handle
+from roles.descheduler.picture import node_view
 from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, metric, node, pod
 
 
@@ -209,6 +215,40 @@ def test_topology_spread_gives_nothing_to_domains_that_take_nothing() -> None:
     for skew, many, stay in ((1, 2, 3), (1, 5, 6), (2, 5, 5)):
         pods = [spread("b0", "n2", skew=skew), *(spread(f"c{number}", "n3", skew=skew) for number in range(many))]
         assert len(left(plugin, {}, [*nodes, *pods], point="balance")[0]) == stay, (skew, many)
+
+
+class Anybody:
+    """A filter that lets every pod go."""
+
+    name = "anybody"
+
+    def filter(self, pod: Pod) -> str:
+        return ""
+
+
+@pytest.mark.feature("DS-K8S-08")
+@pytest.mark.parametrize(
+    ("migrates", "told", "leave"), [("n3", False, 0), ("n3", True, 1), ("n1", False, 0), ("n1", True, 0), ("", False, 1)]
+)
+def test_topology_spread_counts_a_pod_where_it_is_until_it_is_told_to_leave(migrates: str, told: bool, leave: int) -> None:
+    """A migration that waits may come to nothing: who relies on it makes the spread uneven, or evicts one pod too many."""
+    views = []
+    for name, count in (("n1", 2 if migrates == "n3" else 3), ("n2", 2), ("n3", 1)):
+        bodies = [spread(f"{name}-{each}", name, skew=1) for each in range(count)]
+        made = [convert({**body, "metadata": {**body["metadata"], "uid": body["metadata"]["name"]}}, Pod) for body in bodies]
+        views.append(node_view(convert(node(name, labels={"zone": name}), Node), made, None, now=0.0))
+    for view in [each for each in views if each.name == migrates]:
+        view.pods[0].leaving, view.pods[0].accepted = True, told
+    plugin = registry.PLUGIN_TYPES["RemovePodsViolatingTopologySpreadConstraint"]
+    made = plugin.make(plugin.args.model_validate({}), 60.0)
+    turn, answer, gone = made.turn(views, Handle("p", "q", 0.0, [Anybody()])), None, []
+    with contextlib.suppress(StopIteration):
+        while True:
+            effect = turn.send(answer)
+            answer = True
+            gone += [effect.pod.metadata.name] if isinstance(effect, Evict) else []
+    assert len(gone) == leave
+    assert f"{migrates}-0" not in gone
 
 
 @pytest.mark.feature("DS-K8S-11")

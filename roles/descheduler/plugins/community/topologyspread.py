@@ -64,7 +64,7 @@ class RemovePodsViolatingTopologySpreadConstraint:
         leaving: dict[str, tuple[PodView, str]] = {}
         for namespace, found in sorted(spreads.found.items()):
             for spread in found.values():
-                matching = [view for view in columns.matching(namespace, spread.selector) if not view.leaving and self._chosen(view.pod)]
+                matching = [view for view in columns.matching(namespace, spread.selector) if not view.accepted and self._chosen(view.pod)]
                 if handle.pause(1 + len(matching)):
                     yield PAUSE
                 given_up = yield from self._given_up(spread, matching, maps, handle)
@@ -79,7 +79,9 @@ class RemovePodsViolatingTopologySpreadConstraint:
         yield from free(handle, leaving)
 
     def _given_up(self, spread: Spread, views: list[PodView], maps: DomainMaps, handle: Handle) -> Generator[Effect, bool, list[PodView]]:
-        """Pods that leave, of the domains that have more than the average."""
+        """Pods that leave, of the domains that have more than the average.
+
+        One whose migration is under way counts where it is until it has been told to leave, and is the first that its domain gives up."""
         domains, count, size = maps.filled(spread, views)
         if not domains or len(domains[-1].pods) - len(domains[0].pods) <= spread.max_skew:
             return []
@@ -96,7 +98,7 @@ class RemovePodsViolatingTopologySpreadConstraint:
                 if handle.pause():
                     yield PAUSE
                 pod = view.pod
-                evictable = not handle.filter(pod)
+                evictable = not view.leaving and not handle.filter(pod)
                 if fits := evictable:
                     template = view.template
                     if template not in known:
@@ -105,11 +107,11 @@ class RemovePodsViolatingTopologySpreadConstraint:
                         fit.add(id(view))
                 priority, stays, qos, cost = importance(pod)
                 place = columns.row(pod.spec.node_name), pod.metadata.name
-                order.append((fits, evictable, not _bound_to_nodes(pod), -priority, not stays, -qos, -cost, *place, number))
+                order.append((view.leaving, fits, evictable, not _bound_to_nodes(pod), -priority, not stays, -qos, -cost, *place, number))
             order.sort()
             domain.pods = [domain.pods[each[-1]] for each in order]
         if not self.args.topology_balance_node_fit:
-            return moves(domains, average, spread.max_skew, spread.most(count))
+            return [view for view in moves(domains, average, spread.max_skew, spread.most(count)) if not view.leaving]
         taken: dict[tuple[bytes, str], bool] = {}
 
         def takes(view: PodView, value: str) -> bool:

@@ -19,7 +19,8 @@ from roles.descheduler.plugins.lownodeload.effect import Effects
 from roles.descheduler.plugins.lownodeload.order import hottest_first, leaving_order
 from roles.descheduler.plugins.lownodeload.room import Room, ceiling
 from roles.descheduler.plugins.lownodeload.stuck import NO_PLACE, Kept, terms
-from roles.descheduler.relief import TARGETS, Relief
+from roles.descheduler.relief import CANDIDATES, TARGETS, Relief
+from roles.descheduler.spreading import spreads
 
 EXPLAINED = 25  # nodes of a pass of which is said what would help
 _REASONS = 5  # the most frequent ones that a record names
@@ -68,7 +69,7 @@ def find_targets(candidate: PodView, run: Pass, *, node_fit: bool) -> list[Place
     """The targets that stay cool with the pod, the one that keeps the most room first. Without node fit only load is looked at."""
     if node_fit and candidate.usage is None:
         return []
-    return run.room.best(candidate, expected_use(candidate), TARGETS, node_fit=node_fit)
+    return run.room.best(candidate, expected_use(candidate), CANDIDATES if spreads(candidate.pod) else TARGETS, node_fit=node_fit)
 
 
 def expected_use(candidate: PodView) -> Vector:
@@ -154,7 +155,7 @@ class _Source:
             self._keep(view, NO_PLACE if view.usage is not None else "no metric tells of it")
             return
         reason, numbers = _reason(self.node, run, self._over())
-        keeps_to = relief(view, targets or run.room.targets[:TARGETS], run)
+        keeps_to = relief(view, targets or run.room.targets[: CANDIDATES if spreads(view.pod) else TARGETS], run)
         if not (yield Evict(view.pod, reason, targets[0].view.name if targets else "", numbers, self.dry_run, keeps_to)):
             self._keep(view, self.handle.refused.get(view.pod.metadata.uid) or "its eviction was refused")
             return

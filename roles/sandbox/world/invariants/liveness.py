@@ -11,6 +11,8 @@ from roles.sandbox.world.invariants.base import (
     DEVICE,
     GANG,
     LEASES,
+    MIGRATION_JOB,
+    POD,
     QUOTA_LABEL,
     RESERVATION,
     WORLD,
@@ -18,6 +20,7 @@ from roles.sandbox.world.invariants.base import (
     annotations_of,
     finished,
     node_of,
+    owner_of,
     picky,
     requests,
     role_of,
@@ -25,7 +28,7 @@ from roles.sandbox.world.invariants.base import (
 from roles.sandbox.world.invariants.placement import cards_used
 
 if TYPE_CHECKING:
-    from roles.sandbox.world.history import Entry, Obj
+    from roles.sandbox.world.history import Entry, History, Obj
 
 RESTLESS = ("/leases/", "/events", "/elasticquotas", "/nodemetrics")
 """Collections whose objects change as long as anything is in use."""
@@ -118,25 +121,54 @@ class NothingIsDeadInside(Invariant):
 class ItSettles(Invariant):
     """When all is calm nobody sends the same write again and again, whatever comes of it.
 
-    A pod may still be bound late: what a node offers to batch pods follows its use, which goes on changing.
+    A pod may still be bound late: what a node offers to batch pods follows its use, which goes on changing. Of what a descheduler makes
+    that counts as the same which is for the same workload, or the same migration: hot nodes may have more pods to give.
     """
 
+    hears = frozenset({WORLD, POD})
     seconds = 20.0
     most = 3  # writes of one object: annotations, the binding, a condition
     steps = 14  # status writes of one migration from its begin to its end
 
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._owner: dict[str, str] = {}  # of pods, by uid; they may be gone
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if entry.bucket == POD and entry.verb == "ADDED":
+            self._owner[entry.obj["metadata"]["uid"]] = owner_of(entry.obj)
+        return iter(())
+
     def end(self) -> Iterator[str]:
         since = self.history.clock() - self.seconds
         late: dict[tuple[str, str], int] = defaultdict(int)
+        made: dict[tuple[str, str], int] = defaultdict(int)  # objects by who made them, and where
+        for entry in reversed(self.history.entries):
+            if entry.time <= since:
+                break
+            if entry.verb == "ADDED" and (why := self._made_for(entry)):
+                late[entry.author, f"a {entry.obj['kind']} for {why}"] += 1
+                made[entry.author, entry.request.partition("?")[0]] += 1
         for request in reversed(self.history.requests):
             if request.time <= since:
                 break
             path = request.path.partition("?")[0]
             if request.method != "GET" and role_of(request.author) in LEASES and not any(part in path for part in RESTLESS):
                 late[request.author, f"{request.method} {path}"] += 1
+        for place, count in made.items():  # those that were refused remain
+            late[place] -= count
         for (author, what), times in sorted(late.items()):
             if times > (self.steps if "/podmigrationjobs/" in what else self.most):
                 yield f"{author} sent {what} {times} times in the last {self.seconds:.0f} s"
+
+    def _made_for(self, entry: Entry) -> str:
+        """The workload whose pod is to migrate, or the migration that a place is held for; "" for what neither is."""
+        obj = entry.obj
+        if entry.bucket == MIGRATION_JOB:
+            return self._owner.get(obj["spec"]["podRef"].get("uid", ""), "")
+        if entry.bucket == RESERVATION:
+            return next((owner["name"] for owner in obj["metadata"].get("ownerReferences") or ()), "")
+        return ""
 
 
 class NobodySpins(Invariant):

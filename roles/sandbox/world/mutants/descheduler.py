@@ -156,6 +156,25 @@ def _given_up() -> None:
     wrap("roles.descheduler.migration.leaving:leave", leave)
 
 
+@MUTANTS.add(
+    "the-scheduler-has-counted",
+    "where a pod's topology spread lets its successor come is left to the scheduler, which counts the pod itself",
+    rule="MovesLoseNothing",
+    workloads=(
+        Workload("held", 2, 300, 256, usage=700, prefers="sim-002", min_available=2),
+        Workload("even", 3, 300, 128, usage=200, spread=1),
+    ),
+    profiles="both",
+    chores=(Chore(20.0, "taint", "sim-002"),),
+    plan=(),
+)
+def _counted() -> None:
+    async def domains(self: Any, job: Any, pod: Any) -> tuple[Any, ...]:
+        return ()
+
+    replace("roles.descheduler.migration.spread:SpreadCounts.domains", domains)
+
+
 TENDED: dict[str, Any] = {"profiles": "community", "plan": (), "chores": ()}
 """A world of the community's plugins in which nothing else goes wrong."""
 TAINTED = (Chore(30.0, "taint", "sim-000"),)
