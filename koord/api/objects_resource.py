@@ -216,6 +216,27 @@ class DeviceTaint(Projection):
     effect: str = ""
 
 
+class DeviceTaintSelector(Projection):
+    """Devices of a rule: those that are all of what is said; with nothing said all devices."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(Projection):
+    """resource/v1 DeviceTaintRuleSpec. Without a selector it is about no device."""
+
+    device_selector: DeviceTaintSelector | None = None
+    taint: DeviceTaint = DeviceTaint()
+
+
+class DeviceTaintRule(Object):
+    """resource/v1 DeviceTaintRule; v1beta2 is the same."""
+
+    spec: DeviceTaintRuleSpec = DeviceTaintRuleSpec()
+
+
 class Device(Projection):
     """One device of a slice. `attributes` are as the API has them: {"string": "a"} and the like."""
 

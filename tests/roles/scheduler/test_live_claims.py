@@ -8,14 +8,14 @@ from typing import Any
 
 import pytest
 
-from koord.api.kinds import DEVICECLASSES, PODS, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES
+from koord.api.kinds import DEVICECLASSES, DEVICETAINTRULES, PODS, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES
 from koord.apiserver.controllers.registry import CONTROLLERS
 from koord.apiserver.resources import builtin_resources
 from roles.scheduler.framework.status import Status, error
-from tests.support.claims import claim, device, device_class, of_claim, of_template, request, results, slice_of, template
+from tests.support.claims import claim, device, device_class, of_claim, of_template, request, results, slice_of, taint_rule, template
 
 Obj = dict[str, Any]
-KINDS = {kind.kind: kind for kind in (DEVICECLASSES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES)}
+KINDS = {kind.kind: kind for kind in (DEVICECLASSES, DEVICETAINTRULES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES)}
 
 
 async def make(live: Any, *objects: Obj) -> None:
@@ -101,6 +101,22 @@ def test_pods_wait_for_devices_and_get_those_that_are_given_back(scheduler: Any,
             assert "cannot allocate all claims" in (await live.refused(other))["message"]
             await live.client.delete(PODS, "first", "default", grace_period_seconds=0)
             assert await live.bound(other) == "n"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-15")
+def test_a_rule_keeps_claims_off_until_it_goes(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            await make(live, device_class(), slice_of("n", device("gpu-0")), claim("mine"), taint_rule("fan", pool="n"))
+            shown = await live.client.get(DEVICETAINTRULES, "fan")
+            assert shown["spec"]["taint"]["timeAdded"]
+            await live.pod("p", resourceClaims=of_claim("mine"))
+            assert "cannot allocate all claims" in (await live.refused("p"))["message"]
+            await live.client.delete(DEVICETAINTRULES, "fan")
+            assert await live.bound("p") == "n"
 
     asyncio.run(run())
 

@@ -13,6 +13,7 @@ from koord.api.objects_resource import Device, DeviceCapacity, DeviceTaint, Reso
 from koord.api.quantity import QuantityError
 from roles.scheduler.cluster.terms import NodeTerm, node_term
 from roles.scheduler.plugins.dynamic_resources.amounts import Amounts, amount
+from roles.scheduler.plugins.dynamic_resources.taints import TaintRules, that_keep_off
 
 if TYPE_CHECKING:
     from koord.api.objects_pod import NodeSelector
@@ -126,7 +127,7 @@ class Place(NamedTuple):
 
 
 class DeviceView(NamedTuple):
-    """One device. `like` is equal for devices between which no request can tell."""
+    """One device. `like` is equal for devices between which no request can tell; `taints` are those that keep claims off."""
 
     id: DeviceId
     kind: DeviceKind
@@ -200,9 +201,25 @@ class Catalogue:
         )
         own = place if place is not None else _place(device.node_name, device.node_selector)
         conditions, binds = bool(device.binding_conditions), bool(device.binds_to_node)
-        key = (kind.number, device.taints, consumes, conditions)
-        like = self._likes.setdefault(key, len(self._likes))
-        return DeviceView((*pool, device.name), kind, like, device.taints, consumes, own, binds, conditions)
+        taints = that_keep_off(device.taints)
+        like = self._like(kind, taints, consumes, conditions)
+        return DeviceView((*pool, device.name), kind, like, taints, consumes, own, binds, conditions)
+
+    def _like(self, kind: DeviceKind, *more: Any) -> int:
+        return self._likes.setdefault((kind.number, *more), len(self._likes))
+
+    def under(self, rules: TaintRules, slice_: SliceView) -> SliceView:
+        """A slice with the taints of its devices and those of the rules."""
+        if not rules:
+            return slice_
+        devices = []
+        for device in slice_.devices:
+            more = tuple(taint for taint in rules.of(device.id) if taint not in device.taints)
+            if more:
+                taints = (*device.taints, *more)
+                device = device._replace(taints=taints, like=self._like(device.kind, taints, device.consumes, device.conditions))
+            devices.append(device)
+        return slice_._replace(devices=tuple(devices))
 
     def _kind(self, driver: str, device: Device) -> DeviceKind:
         key = self._encode((driver, device.attributes, device.capacity, bool(device.allow_multiple_allocations)))

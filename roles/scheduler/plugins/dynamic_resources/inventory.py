@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from koord.api.objects_resource import AllocationResult, ResourceSlice
+from koord.api.objects_resource import AllocationResult, DeviceTaintRule, ResourceSlice
 from koord.api.quantity import QuantityError
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns, Vector, grown
@@ -16,6 +16,7 @@ from roles.scheduler.plugins.dynamic_resources.allocator import Stock
 from roles.scheduler.plugins.dynamic_resources.amounts import Amount, amount
 from roles.scheduler.plugins.dynamic_resources.devices import Catalogue, DeviceId, DeviceView, PoolId, SliceView
 from roles.scheduler.plugins.dynamic_resources.pools import Pool, pool_of
+from roles.scheduler.plugins.dynamic_resources.taints import TaintRules, may_select
 
 _NOTHING: Mapping[str, Any] = {}
 _MANY = 1 << 20
@@ -74,7 +75,8 @@ class DeviceColumns(Columns):
         self._sharers: dict[DeviceId, int] = {}
         self._catalogue = Catalogue()
         self._pools: dict[PoolId, dict[str, SliceView]] = {}
-        self._slices: dict[str, SliceView] = {}
+        self._slices: dict[str, SliceView] = {}  # as they are published
+        self._rules = TaintRules()
         self._local: dict[str, set[PoolId]] = {}  # node name -> pools with slices for it alone
         self._homes: dict[PoolId, set[str]] = {}  # the same the other way round
         self._wide: set[PoolId] = set()  # pools with slices for several nodes
@@ -111,7 +113,7 @@ class DeviceColumns(Columns):
         if new is not None:
             after = self._catalogue.read(new)
             self._slices[after.name] = after
-            self._pools.setdefault(after.pool, {})[after.name] = after
+            self._pools.setdefault(after.pool, {})[after.name] = self._catalogue.under(self._rules, after)
             touched[after.pool] = None
             nodes = _both(nodes, {after.node} if after.node else None)
         for pool in touched:
@@ -119,6 +121,23 @@ class DeviceColumns(Columns):
             self._index(pool)
             nodes = _both(nodes, self._nodes_of(pool))
         self._changed_on(nodes)
+
+    def rule_set(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> bool:
+        """A DeviceTaintRule appeared, changed or went. Returns whether any device has other taints now."""
+        changed = self._rules.told(old, new)
+        touched: dict[PoolId, None] = {}
+        for slice_ in self._slices.values() if changed else ():
+            if not any(may_select(selector, slice_.pool) for selector in changed):
+                continue
+            after = self._catalogue.under(self._rules, slice_)
+            if after != self._pools[slice_.pool][slice_.name]:
+                self._pools[slice_.pool][slice_.name] = after
+                touched[slice_.pool] = None
+        nodes: set[str] | None = set()
+        for pool in touched:
+            nodes = _both(nodes, self._nodes_of(pool))
+        self._changed_on(nodes)
+        return bool(touched)
 
     def _index(self, pool: PoolId) -> None:
         """Where a pool's slices are looked for."""

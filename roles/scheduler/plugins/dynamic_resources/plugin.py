@@ -9,8 +9,15 @@ from typing import Any
 import numpy as np
 
 from koord import seams
-from koord.api.kinds import DEVICECLASSES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES
-from koord.api.objects_resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from koord.api.kinds import (
+    DEVICECLASSES,
+    DEVICETAINTRULES,
+    DEVICETAINTRULES_V1BETA2,
+    RESOURCECLAIMS,
+    RESOURCECLAIMTEMPLATES,
+    RESOURCESLICES,
+)
+from koord.api.objects_resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
 from roles.scheduler.cluster.columns import Vector
@@ -81,6 +88,8 @@ class DynamicResources(
             Feed(RESOURCECLAIMS, ResourceClaim, self.book.claim_set),
             Feed(DEVICECLASSES, DeviceClass, self.book.class_set),
             Feed(RESOURCESLICES, ResourceSlice, self.book.slice_set),
+            Feed(DEVICETAINTRULES, DeviceTaintRule, self.book.rule_set),
+            Feed(DEVICETAINTRULES_V1BETA2, DeviceTaintRule, self.book.rule_set),
         )
         return (*found, Feed(RESOURCECLAIMTEMPLATES, ResourceClaimTemplate, self.book.template_set)) if self._supposed else found
 
@@ -89,6 +98,7 @@ class DynamicResources(
             Subscription(RESOURCECLAIMS.kind, Action.ADD | Action.UPDATE | Action.DELETE, _claim_helps),
             Subscription(RESOURCESLICES.kind, Action.ADD | Action.UPDATE | Action.DELETE),
             Subscription(DEVICECLASSES.kind, Action.ADD | Action.UPDATE),
+            Subscription(DEVICETAINTRULES.kind, Action.UPDATE | Action.DELETE),
             Subscription(NODE, Action.ADD | Action.UPDATE_LABELS),
             Subscription(ASSIGNED_POD, Action.DELETE, _pod_helps),
             Subscription(UNSCHEDULED_POD, Action.UPDATE_GENERATED_CLAIMS),

@@ -7,14 +7,14 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.api.objects_resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from koord.api.objects_resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from koord.apiserver.cel.devices import compiled
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.framework.events import Action, ClusterEvent
 from roles.scheduler.testing import SCHEDULER, World, node, pod
 from roles.scheduler.whatif import Simulation, Snapshot
-from tests.support.claims import DRIVER, alternative, claim, device, device_class, of_claim, of_template, request, slice_of, template
+from tests.support.claims import DRIVER, alternative, claim, device, device_class, of_claim, of_template, request, slice_of, taint_rule, template
 
 Obj = dict[str, Any]
 MODEL = f'device.attributes["{DRIVER}"].model'
@@ -125,6 +125,31 @@ def test_tainted_devices_are_for_those_who_tolerate_it() -> None:
     assert place(made, request("gpu", tolerations=[{"key": "broken", "operator": "Equal", "value": "other"}]))[0] == ""
     assert place(made, request("gpu", tolerations=[{"key": "broken", "operator": "Exists"}])) == ("n0", ["gpu=n0/a"])
     assert status(made, "c3")["devices"]["results"][0]["tolerations"] == [{"key": "broken", "operator": "Exists"}]
+
+
+@pytest.mark.feature("SCH-DRA-15")
+def test_rules_taint_the_devices_that_they_select() -> None:
+    def told(made: World, rule: Obj, old: Obj | None = None, **meta: str) -> None:
+        rule["metadata"].update(meta)
+        made.feed("DeviceTaintRule", rule, msgspec.convert(old, DeviceTaintRule) if old is not None else None)
+
+    made = world(slice_of("n0", device("a"), device("b"), device("c")), slice_of("n0", device("d"), driver="other.example.com"))
+    told(made, taint_rule("a", driver=DRIVER, pool="n0", device="a"), uid="1", resourceVersion="5")
+    told(made, taint_rule("all", "None"), uid="2")
+    told(made, taint_rule("future", "NoTea"), uid="3")
+    assert place(made) == ("n0", ["gpu=n0/b"])
+    # what another watch tells later of an older state does not count
+    told(made, taint_rule("a", driver="elsewhere"), uid="1", resourceVersion="4")
+    told(made, taint_rule("pool", "NoExecute", pool="n0"), uid="4")
+    assert place(made)[0] == ""
+    made.feed("ResourceSlice", slice_of("n0", device("a"), device("b"), device("e"), generation=2, name="next"))
+    assert place(made)[0] == ""  # the new generation is of the same pool
+    assert place(made, request("gpu", tolerations=[{"key": "broken", "operator": "Exists"}])) == ("n0", ["gpu=n0/a"])
+    gone = taint_rule("pool", "NoExecute", pool="n0")
+    for uid, expected in (("of another", ""), ("4", "n0")):
+        gone["metadata"]["uid"] = uid
+        made.feed("DeviceTaintRule", None, msgspec.convert(gone, DeviceTaintRule))
+        assert place(made)[0] == expected
 
 
 @pytest.mark.feature("SCH-DRA-06")
