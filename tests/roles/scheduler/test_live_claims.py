@@ -12,6 +12,7 @@ from koord.api.kinds import DEVICECLASSES, DEVICETAINTRULES, PODS, RESOURCECLAIM
 from koord.apiserver.controllers.registry import CONTROLLERS
 from koord.apiserver.resources import builtin_resources
 from roles.scheduler.framework.status import Status, error
+from roles.scheduler.plugins.dynamic_resources.writing import Carried
 from tests.support.claims import claim, device, device_class, of_claim, of_template, request, results, slice_of, taint_rule, template
 
 Obj = dict[str, Any]
@@ -59,6 +60,7 @@ def test_a_claim_of_a_template_is_allocated_where_the_device_is(scheduler: Any) 
             assert await live.bound("p") == "big"
             found = await claim_of(live, "p")
             assert found["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
+            assert found["status"]["allocation"].pop("allocationTimestamp")
             assert found["status"] == {
                 "allocation": {
                     "devices": {
@@ -183,6 +185,61 @@ def test_what_a_pod_that_is_not_bound_had_is_given_back(scheduler: Any, monkeypa
             live.app.scheduler.wake()
             assert await live.bound("p") == "n"
             assert results(await live.client.get(RESOURCECLAIMS, "mine", "default")) == ["gpu=n/gpu-0"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-08")
+def test_no_pod_is_bound_with_a_claim_that_is_being_given_back(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Giving back takes longer than the pod's next attempt."""
+
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            await make(live, device_class(), slice_of("n", device("gpu-0")), claim("mine"))
+            plugins = live.app.engine.frameworks["koord-scheduler"].plugins
+            bind, give_back, tried, slow = plugins["DefaultBinder"].bind, plugins["DynamicResources"]._releases._one, [], asyncio.Event()
+
+            async def refusing(ctx: Any, node: str) -> Status:
+                tried.append(node)
+                return error("refused for once") if len(tried) == 1 else await bind(ctx, node)
+
+            async def slowly(*what: Any) -> None:
+                await slow.wait()
+                await give_back(*what)
+
+            monkeypatch.setattr(plugins["DefaultBinder"], "bind", refusing)
+            monkeypatch.setattr(plugins["DynamicResources"]._releases, "_one", slowly)
+            monkeypatch.setattr(live.app.queue, "_initial_backoff", 0.02)
+            await live.pod("p", resourceClaims=of_claim("mine"))
+            await live.until("p", lambda p: "is being given back" in str(p["status"].get("conditions")))
+            assert len(tried) == 1
+            slow.set()
+            assert await live.bound("p") == "n"
+            assert results(await live.client.get(RESOURCECLAIMS, "mine", "default")) == ["gpu=n/gpu-0"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-08")
+def test_what_another_leader_has_bound_meanwhile_is_not_given_back(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            await make(live, device_class(), slice_of("n", device("gpu-0")), claim("mine"))
+            made = await live.pod("p", resourceClaims=of_claim("mine"))
+            assert await live.bound("p") == "n"
+            plugin = live.app.engine.frameworks["koord-scheduler"].plugins["DynamicResources"]
+            await until(live, "mine", lambda shown: plugin.book.claims["default/mine"].status.reserved_for)
+            plugin._releases.release(Carried(made["metadata"]["uid"], "p", ("default/mine",), ("default/mine",)))
+            for _ in range(400):
+                if not plugin.book.releasing:
+                    break
+                await asyncio.sleep(0.02)
+            assert not plugin.book.releasing
+            found = await live.client.get(RESOURCECLAIMS, "mine", "default")
+            assert results(found) == ["gpu=n/gpu-0"]
+            assert found["status"]["reservedFor"]
 
     asyncio.run(run())
 

@@ -41,6 +41,7 @@ class Claims(DeviceColumns):
         self.templates: dict[str, ResourceClaimTemplate] = {}
         self.classes: dict[str, DeviceClass] = {}
         self.assumed: dict[str, Assumed] = {}
+        self.releasing: set[tuple[str, str]] = set()  # claims that are being given back, with the UIDs of the pods that had them
         self.backed: dict[str, str] = {}  # extended resources that classes stand for, with the class
         self.leftover: dict[str, str] = {}  # claims that stand for extended resources, by the UID of their pod
         self.class_version = 0

@@ -127,7 +127,8 @@ class Place(NamedTuple):
 
 
 class DeviceView(NamedTuple):
-    """One device. `like` is equal for devices between which no request can tell; `taints` are those that keep claims off."""
+    """One device. `like` is equal for devices between which no request can tell; `taints` are those that keep claims off; `conditions` are
+    waited for before a pod is bound, `failures` end that."""
 
     id: DeviceId
     kind: DeviceKind
@@ -136,7 +137,8 @@ class DeviceView(NamedTuple):
     consumes: tuple[tuple[str, str, Any], ...]  # (counter set, counter, amount)
     place: Place
     binds: bool
-    conditions: bool
+    conditions: tuple[str, ...]
+    failures: tuple[str, ...]
 
 
 class SliceView(NamedTuple):
@@ -200,10 +202,9 @@ class Catalogue:
             (one.counter_set, name, amount(counter.value)) for one in device.consumes_counters for name, counter in one.counters.items()
         )
         own = place if place is not None else _place(device.node_name, device.node_selector)
-        conditions, binds = bool(device.binding_conditions), bool(device.binds_to_node)
-        taints = that_keep_off(device.taints)
-        like = self._like(kind, taints, consumes, conditions)
-        return DeviceView((*pool, device.name), kind, like, taints, consumes, own, binds, conditions)
+        taints, binding = that_keep_off(device.taints), (device.binding_conditions, device.binding_failure_conditions)
+        like = self._like(kind, taints, consumes, binding)
+        return DeviceView((*pool, device.name), kind, like, taints, consumes, own, bool(device.binds_to_node), *binding)
 
     def _like(self, kind: DeviceKind, *more: Any) -> int:
         return self._likes.setdefault((kind.number, *more), len(self._likes))
@@ -217,7 +218,8 @@ class Catalogue:
             more = tuple(taint for taint in rules.of(device.id) if taint not in device.taints)
             if more:
                 taints = (*device.taints, *more)
-                device = device._replace(taints=taints, like=self._like(device.kind, taints, device.consumes, device.conditions))
+                like = self._like(device.kind, taints, device.consumes, (device.conditions, device.failures))
+                device = device._replace(taints=taints, like=like)
             devices.append(device)
         return slice_._replace(devices=tuple(devices))
 

@@ -187,8 +187,9 @@ class DeviceColumns(Columns):
             row = self.cluster.row(slot)
             labels: Mapping[str, str] = row.view.labels if row.view is not None else {}
             ids = sorted(self._local.get(row.name, set()) | self._wide)
-            pools = (pool_of(self._pools[pool].values(), row.name, labels) for pool in ids)
-            known = self._inventories[slot] = Inventory(tuple(pool for pool in pools if pool is not None))
+            pools = [pool for one in ids if (pool := pool_of(self._pools[one].values(), row.name, labels)) is not None]
+            pools.sort(key=lambda pool: pool.conditional)  # what has to be waited for comes last
+            known = self._inventories[slot] = Inventory(tuple(pools))
         return known
 
     def _free(self, slot: int) -> int:

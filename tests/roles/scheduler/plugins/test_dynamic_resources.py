@@ -14,15 +14,27 @@ from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.framework.events import Action, ClusterEvent
 from roles.scheduler.testing import SCHEDULER, World, node, pod
 from roles.scheduler.whatif import Simulation, Snapshot
-from tests.support.claims import DRIVER, alternative, claim, device, device_class, of_claim, of_template, request, slice_of, taint_rule, template
+from tests.support.claims import (
+    DRIVER,
+    alternative,
+    claim,
+    device,
+    device_class,
+    of_claim,
+    of_template,
+    request,
+    slice_of,
+    taint_rule,
+    template,
+)
 
 Obj = dict[str, Any]
 MODEL = f'device.attributes["{DRIVER}"].model'
 
 
-def world(*objects: Obj, nodes: int = 1) -> World:
-    """Nodes n0, n1, … and a class for all devices of the driver."""
-    made = World()
+def world(*objects: Obj, nodes: int = 1, **args: Any) -> World:
+    """Nodes n0, n1, … and a class for all devices of the driver; `args` are those of the plugin."""
+    made = World({"pluginConfig": [{"name": "DynamicResources", "args": args}]} if args else None)
     made.add_nodes(*(node(f"n{number}", labels={"zone": "ab"[number % 2]}) for number in range(nodes)))
     for item in (device_class(), *objects):
         made.feed(item["kind"], item)
@@ -150,6 +162,26 @@ def test_rules_taint_the_devices_that_they_select() -> None:
         gone["metadata"]["uid"] = uid
         made.feed("DeviceTaintRule", None, msgspec.convert(gone, DeviceTaintRule))
         assert place(made)[0] == expected
+
+
+@pytest.mark.feature("SCH-DRA-17")
+@pytest.mark.parametrize(("timeout", "said"), [("0s", "no allocation was found in 20000 tries"), ("1ms", "timed out trying to allocate")])
+def test_a_search_ends_in_time(timeout: str, said: str) -> None:
+    """Every choice of eight devices out of twenty would have to be tried: none leaves what the other request wants."""
+    devices = [device(f"d{at}", attributes={"number": {"int": at}, "model": {"string": "x"}}) for at in range(20)]
+    made = world(slice_of("n0", *devices), filterTimeout=timeout)
+    _, (told,) = place(made, request("some", count=8), request("other", f'{MODEL} == "y"'))
+    assert said in told
+    assert place(made)[0] == "n0"
+
+
+@pytest.mark.feature("SCH-DRA-16")
+def test_devices_that_are_waited_for_come_last_and_are_free_in_what_ifs() -> None:
+    conditional = device("a", bindingConditions=["Ready"])
+    made = world(slice_of("n0", conditional, pool="a", name="a"), slice_of("n0", device("b"), pool="b", name="b"))
+    assert place(made) == ("n0", ["gpu=b/b"])
+    assert place(made) == ("n0", ["gpu=a/a"])
+    assert status(made, "c1")["devices"]["results"][0]["bindingConditions"] == ["Ready"]
 
 
 @pytest.mark.feature("SCH-DRA-06")
