@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.kinds import DEVICECLASSES, DEVICETAINTRULES, PODS, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES
+from koord.api.kinds import DEVICECLASSES, DEVICETAINTRULES, PODS, PRIORITYCLASSES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES
 from koord.apiserver.controllers.registry import CONTROLLERS
 from koord.apiserver.resources import builtin_resources
 from roles.scheduler.framework.status import Status, error
@@ -282,6 +282,28 @@ def test_a_server_without_the_group_is_served_all_the_same(scheduler: Any, monke
             await live.pod("q")
             assert await live.bound("q") == "n"
             assert not (await live.get("p"))["spec"].get("nodeName")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-18")
+def test_a_pod_gets_the_device_of_a_victim(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            for name, value in (("lowest", -10), ("low", -5), ("high", 5)):
+                meta = {"apiVersion": PRIORITYCLASSES.api_version, "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+                await live.client.create(PRIORITYCLASSES, meta)
+            await live.node("n", cpu="8")
+            await make(live, device_class(), slice_of("n", device("gpu-0")), template("one"))
+            await live.pod("bystander", cpu="1", priorityClassName="lowest")
+            await live.pod("low", cpu="1", priorityClassName="low", resourceClaims=of_template(), terminationGracePeriodSeconds=0)
+            for name in ("bystander", "low"):
+                assert await live.bound(name) == "n"
+            await until(live, (await claim_of(live, "low"))["metadata"]["name"], lambda shown: shown["status"].get("reservedFor"))
+            await live.pod("high", cpu="1", priorityClassName="high", resourceClaims=of_template())
+            assert await live.bound("high") == "n"
+            assert results(await claim_of(live, "high")) == ["gpu=n/gpu-0"]
+            assert {item["metadata"]["name"] for item in (await live.client.list(PODS)).items} == {"bystander", "high"}
 
     asyncio.run(run())
 

@@ -1,4 +1,5 @@
-"""What nodes can give of devices, and what claims have of them, kept by node (SCH-DRA-01). Columns: `free` counts unused devices."""
+"""What nodes can give of devices, and what claims have of them, kept by node (SCH-DRA-01). Columns: `free` counts unused devices, `busy`
+those that claims have."""
 
 from __future__ import annotations
 
@@ -72,6 +73,7 @@ class DeviceColumns(Columns):
         self.taken: dict[DeviceId, int] = {}  # devices that claims have for themselves: how many (one, unless somebody erred)
         self.shared: dict[DeviceId, dict[str, Amount]] = {}
         self.free: Vector = np.zeros(0)
+        self.busy: Vector = np.zeros(0)
         self._sharers: dict[DeviceId, int] = {}
         self._catalogue = Catalogue()
         self._pools: dict[PoolId, dict[str, SliceView]] = {}
@@ -84,10 +86,10 @@ class DeviceColumns(Columns):
 
     def attach(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.free = np.zeros(cluster.capacity)
+        self.free, self.busy = np.zeros(cluster.capacity), np.zeros(cluster.capacity)
 
     def grow(self, capacity: int) -> None:
-        self.free = grown(self.free, capacity)
+        self.free, self.busy = grown(self.free, capacity), grown(self.busy, capacity)
 
     def node_set(self, slot: int, old: NodeView | None, new: NodeView) -> None:
         if old is None or (self._wide and old.labels != new.labels):
@@ -95,7 +97,7 @@ class DeviceColumns(Columns):
 
     def node_removed(self, slot: int, old: NodeView) -> None:
         self._inventories.pop(slot, None)
-        self.free[slot] = 0
+        self.free[slot] = self.busy[slot] = 0
 
     # ---------------------------------------------------------------- slices
 
@@ -177,7 +179,9 @@ class DeviceColumns(Columns):
         self._inventories.pop(slot, None)
         row = self.cluster.row(slot)
         known = bool(self._wide) or row.name in self._local
-        self.free[slot] = self._free(slot) if known and row.view is not None else 0
+        self.free[slot] = self.busy[slot] = 0
+        if known and row.view is not None:
+            self._recount(slot)
         self.cluster.changes.note(slot, self.kind)
 
     def inventory(self, slot: int) -> Inventory:
@@ -192,9 +196,12 @@ class DeviceColumns(Columns):
             known = self._inventories[slot] = Inventory(tuple(pools))
         return known
 
-    def _free(self, slot: int) -> int:
-        """How many devices can be had; a device for several counts as many."""
-        return sum(_MANY if device.kind.multiple else device.id not in self.taken for device in self.inventory(slot).devices)
+    def _recount(self, slot: int) -> None:
+        """How many devices can be had, a device for several counting as many, and of how many somebody has something. Those of other nodes
+        that take of the same counters matter as well."""
+        inventory = self.inventory(slot)
+        self.free[slot] = sum(_MANY if device.kind.multiple else device.id not in self.taken for device in inventory.devices)
+        self.busy[slot] = sum(device.id in self.taken or device.id in self.shared for device in inventory.every)
 
     def signature(self, inventory: Inventory) -> tuple[Any, ...]:
         """What a search on a node depends on: its devices and what is in use. Equal for nodes that are alike."""
@@ -226,7 +233,7 @@ class DeviceColumns(Columns):
         slots = np.flatnonzero(self.cluster.alive).tolist() if nodes is None else [self.cluster.slot_of(name) for name in nodes]
         for slot in slots:
             if slot >= 0 and self.cluster.alive[slot]:
-                self.free[slot] = self._free(slot)
+                self._recount(slot)
                 self.cluster.changes.note(slot, self.kind)
 
 

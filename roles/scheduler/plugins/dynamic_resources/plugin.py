@@ -25,7 +25,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.config.args import DynamicResourcesArgs
 from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Feed, PostFilterResult, Rejection
 from roles.scheduler.framework.normalize import Proportional
@@ -33,7 +33,8 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status, error,
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.dynamic_resources.allocator import Allocation, TookTooLong, allocate
 from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims, terms_of
-from roles.scheduler.plugins.dynamic_resources.extended import ANNOTATION, Extended, extended
+from roles.scheduler.plugins.dynamic_resources.extended import Extended, extended
+from roles.scheduler.plugins.dynamic_resources.hints import Devices, claim_helps, pod_helps
 from roles.scheduler.plugins.dynamic_resources.inventory import Use
 from roles.scheduler.plugins.dynamic_resources.plans import NOTHING, Plan, Waiting, backed_resources, plan
 from roles.scheduler.plugins.dynamic_resources.readiness import Readiness
@@ -42,8 +43,9 @@ from roles.scheduler.plugins.dynamic_resources.results import rendered, selector
 from roles.scheduler.plugins.dynamic_resources.writing import Carried, Releases, Writer
 from roles.scheduler.plugins.node_affinity import any_term
 
-_FULL, _ELSEWHERE, _TOLD = 1, 2, 3
+_FULL, _ELSEWHERE, _IN_USE, _TOLD = 1, 2, 3, 4
 _REJECTIONS = {
+    _IN_USE: Rejection(("cannot allocate all claims",), resolvable=True),
     _FULL: Rejection(("cannot allocate all claims",), resolvable=False),
     _ELSEWHERE: Rejection(("resourceclaim not available on the node",), resolvable=False),
 }
@@ -58,7 +60,8 @@ class DynamicResources(
     api.PodObserver, api.PreEnqueue, api.PreFilter, api.Filter, api.PostFilter, api.PreScore, api.Score, api.Reserve, api.PreBind,
     api.PostBind, api.Controllers,
 ):  # fmt: skip
-    """Codes: 1 the node's devices are not enough, 2 an allocated claim cannot be used there, from 3 on reasons that are kept."""
+    """Codes: 1 the node's devices are not enough, 2 an allocated claim cannot be used there, 3 they are not enough as claims have some of
+    them, from 4 on reasons that are kept."""
 
     name = "DynamicResources"
     Args = DynamicResourcesArgs
@@ -78,6 +81,7 @@ class DynamicResources(
         self._releases = Releases(handle, self.book)
         self._writer = Writer(handle, self.book)
         self._readiness = Readiness(handle, self.book, args.binding_timeout)
+        self.book.supposed = self._supposedly_gets
         handle.shared["backed resources"] = self.book.backed  # NodeResourcesFit leaves them to the devices of nodes without them
 
     @property
@@ -97,12 +101,12 @@ class DynamicResources(
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
-            Subscription(RESOURCECLAIMS.kind, Action.ADD | Action.UPDATE | Action.DELETE, _claim_helps),
+            Subscription(RESOURCECLAIMS.kind, Action.ADD | Action.UPDATE | Action.DELETE, claim_helps),
             Subscription(RESOURCESLICES.kind, Action.ADD | Action.UPDATE | Action.DELETE),
             Subscription(DEVICECLASSES.kind, Action.ADD | Action.UPDATE),
             Subscription(DEVICETAINTRULES.kind, Action.UPDATE | Action.DELETE),
             Subscription(NODE, Action.ADD | Action.UPDATE_LABELS),
-            Subscription(ASSIGNED_POD, Action.DELETE, _pod_helps),
+            Subscription(ASSIGNED_POD, Action.DELETE, pod_helps),
             Subscription(UNSCHEDULED_POD, Action.UPDATE_GENERATED_CLAIMS),
         )
 
@@ -178,11 +182,13 @@ class DynamicResources(
             codes[(codes == 0) & (self.book.free[slots] < found.least)] = _FULL
             for index in np.flatnonzero((codes == 0) & ctx.cluster.alive[slots]).tolist():
                 codes[index] = self._verdict(ctx, found, slots.item(index))[0]
+            codes[(codes == _FULL) & (self.book.busy[slots] > 0)] = _IN_USE
         return codes
 
     def tally(self, ctx: CycleContext) -> Tally | None:
-        # Devices are free when claims are given back, not when pods leave; what a node has of an extended resource is free at once.
-        return None if self._plan(ctx.pod).backed else FIXED
+        # What a node has of an extended resource is free at once, devices when claims are given back.
+        found = self._plan(ctx.pod)
+        return None if found.backed else Devices(partial(self.filter, ctx), self.book) if found.wanted else FIXED
 
     def _verdict(self, ctx: CycleContext, found: Plan, slot: int) -> Verdict:
         """Whether the claims can be allocated on a node; asked once for nodes that are alike."""
@@ -225,6 +231,18 @@ class DynamicResources(
         except RequestError as failure:
             return self._code(str(failure)), 0.0
         return (_FULL, 0.0) if allocations is None else (0, _preference(found, allocations))
+
+    def _supposedly_gets(self, slot: int, pod: PodInfo) -> tuple[Use, ...]:
+        """What the claims of a pod get that a what-if puts on a node: those that are placed there after it find it in use."""
+        if pod.reservation or pod.uid in self._carried or not self._concerned(pod) or not self.handle.cluster.alive[slot]:
+            return ()
+        found = self._plan(pod)
+        try:
+            wanted, _ = self._wanted(pod, found, self._lacking(found, slot))
+            allocations = allocate(wanted, self.book.inventory(slot).stock, self.book, self._clock()) if not found.refusal else None
+        except RequestError:
+            return ()
+        return tuple(use for allocation in allocations or () for use in _uses(allocation))
 
     def _clock(self) -> Callable[[], bool] | None:
         """Tells whether a search that begins now has taken too long."""
@@ -373,24 +391,3 @@ def _preference(found: Plan, allocations: tuple[Allocation, ...]) -> float:
 
 def _uses(allocation: Allocation) -> tuple[Use, ...]:
     return tuple(Use(given.device.id, given.consumed) for given in allocation if not given.ask.admin)
-
-
-def _claim_helps(pod: PodInfo, event: ClusterEvent) -> bool:
-    """Devices that were given back help everybody, and so does the end of a claim for extended resources, for which its pod waits
-    also where the devices were given back before; other changes only pods that name the claim."""
-    old, new = event.old, event.new
-    shown = new or old
-    if shown is None:
-        return True
-    named = {reference.resource_claim_name for reference in pod.shape.template.spec.resource_claims}
-    if shown.metadata.namespace == pod.shape.namespace and shown.metadata.name in named:
-        return True
-    if new is None and ANNOTATION in shown.metadata.annotations:
-        return True
-    had = old is not None and old.status.allocation is not None
-    return had and (new is None or new.status.allocation is None)
-
-
-def _pod_helps(pod: PodInfo, event: ClusterEvent) -> bool:
-    """A pod that lost its place has given back what it was about to get. (Without claims of its own it may have had extended resources.)"""
-    return event.old is None or bool(event.old.shape.template.spec.resource_claims) or not pod.shape.template.spec.resource_claims

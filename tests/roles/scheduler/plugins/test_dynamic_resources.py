@@ -184,6 +184,67 @@ def test_devices_that_are_waited_for_come_last_and_are_free_in_what_ifs() -> Non
     assert status(made, "c1")["devices"]["results"][0]["bindingConditions"] == ["Ready"]
 
 
+def shared_by(made: World, name: str, *pods: Any) -> None:
+    """A claim, allocated on the first pod's node for all of these pods, as the API server shows it."""
+    held = claim(name)
+    status = {
+        "allocation": {"devices": {"results": [{"request": "gpu", "driver": DRIVER, "pool": pods[0].node_name, "device": "a"}]}},
+        "reservedFor": [{"resource": "pods", "name": one.name, "uid": one.uid} for one in pods],
+    }
+    made.feed("ResourceClaim", {**held, "status": status})
+
+
+@pytest.mark.feature("SCH-DRA-18")
+def test_preemption_takes_those_whose_claims_give_devices_back() -> None:
+    made = world(slice_of("n0", device("a"), device("b")), nodes=2)
+    plain, holder, other = made.add_pods(
+        pod("plain", node="n0", priority=-10), pod("holder", node="n0", priority=-5), pod("other", node="n0", priority=-1),
+    )  # fmt: skip
+    shared_by(made, "held", holder)
+    held_b = {**claim("held-b"), "status": {
+        "allocation": {"devices": {"results": [{"request": "gpu", "driver": DRIVER, "pool": "n0", "device": "b"}]}},
+        "reservedFor": [{"resource": "pods", "name": other.name, "uid": other.uid}],
+    }}  # fmt: skip
+    made.feed("ResourceClaim", held_b)
+    made.feed("ResourceClaim", claim("one"))
+    made.feed("ResourceClaim", claim("two", request("gpu", count=2)))
+    book = made.framework.plugins["DynamicResources"].book  # type: ignore[attr-defined]
+    before = dict(book.taken)
+    for name, priority, victims in (("one", 0, ["holder"]), ("two", 0, ["other", "holder"]), ("two", -3, []), ("one", -10, [])):
+        decision = made.decide(pod(resourceClaims=of_claim(name), priority=priority))
+        assert (not decision.scheduled, [one.name for one in decision.victims]) == (True, victims)
+        assert "cannot allocate all claims" in reason(decision)
+        assert (book.taken, book.busy[made.cluster.slot_of("n0")]) == (before, 2)
+    assert made.cluster.pod(plain.uid) is plain
+
+
+@pytest.mark.feature("SCH-DRA-18")
+def test_a_shared_claim_is_given_back_by_all_of_its_pods_or_not_at_all() -> None:
+    made = world(slice_of("n0", device("a")))
+    low, lower, high = made.add_pods(*(pod(f"p{priority}", node="n0", priority=priority) for priority in (-1, -2, 100)))
+    made.feed("ResourceClaim", claim("mine"))
+    wanting = pod(resourceClaims=of_claim("mine"), priority=0)
+    shared_by(made, "held", low, lower)
+    assert [one.name for one in made.decide(wanting).victims] == ["p-1", "p-2"]
+    shared_by(made, "held", low, high)
+    assert made.decide(wanting).victims == ()
+
+
+@pytest.mark.feature("SCH-DRA-18")
+def test_pods_that_are_supposed_to_be_somewhere_have_their_devices_there() -> None:
+    """Preemption for jobs supposes all members, one after another: no device may be promised twice."""
+    made = world(slice_of("n0", device("a")))
+    for name in ("first", "second"):
+        made.feed("ResourceClaim", claim(name))
+    first = made.parser.parse(pod(resourceClaims=of_claim("first")))
+    with made.state.suppose() as supposed:
+        supposed.add(first, made.cluster.slot_of("n0"))
+        assert not made.decide(pod(resourceClaims=of_claim("second"))).scheduled
+        supposed.remove(first.uid)
+        assert made.decide(pod(resourceClaims=of_claim("second"))).scheduled
+    assert made.decide(pod(resourceClaims=of_claim("second"))).scheduled
+
+
 @pytest.mark.feature("SCH-DRA-06")
 def test_partitions_share_the_counters_of_their_pool() -> None:
     def part(name: str, memory: str) -> Obj:
