@@ -65,8 +65,12 @@ def _core(kind: str, plural: str, namespaced: bool, short: tuple[str, ...] = (),
 
 def key_of(api_version: str, kind: str) -> str:
     """The name of a kind where kinds of all groups and versions are held together: that of the kind, but with group and version for
-    PodGroups of scheduling.k8s.io, beside which there are those of scheduling.sigs.k8s.io."""
-    return f"{api_version}/{kind}" if kind == "PodGroup" and api_version.startswith(f"{GROUP_KUBE_SCHEDULING}/") else kind
+    PodGroups of scheduling.k8s.io, beside which there are those of scheduling.sigs.k8s.io, and for DeviceTaintRules in another version
+    than v1."""
+    told = (kind == "PodGroup" and api_version.startswith(f"{GROUP_KUBE_SCHEDULING}/")) or (
+        kind == "DeviceTaintRule" and api_version != "resource.k8s.io/v1"
+    )
+    return f"{api_version}/{kind}" if told else kind
 
 
 # Kubernetes' own
@@ -109,6 +113,9 @@ RESOURCECLAIMS = Kind(_RESOURCE, "v1", "ResourceClaim", "resourceclaims", True, 
 RESOURCECLAIMTEMPLATES = Kind(_RESOURCE, "v1", "ResourceClaimTemplate", "resourceclaimtemplates", True)
 DEVICECLASSES = Kind(_RESOURCE, "v1", "DeviceClass", "deviceclasses", False)
 RESOURCESLICES = Kind(_RESOURCE, "v1", "ResourceSlice", "resourceslices", False)
+# 1.37 has them in v1, 1.36 in v1beta2 where that was switched on
+DEVICETAINTRULES = Kind(_RESOURCE, "v1", "DeviceTaintRule", "devicetaintrules", False, (), _STATUS)
+DEVICETAINTRULES_V1BETA2 = Kind(_RESOURCE, "v1beta2", "DeviceTaintRule", "devicetaintrules", False, (), _STATUS)
 CUSTOMRESOURCEDEFINITIONS = Kind(
     "apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", False, ("crd", "crds"), _STATUS
 )
@@ -129,7 +136,7 @@ BUILTIN = (
     PODS, NODES, NAMESPACES, CONFIGMAPS, SECRETS, SERVICES, SERVICEACCOUNTS, ENDPOINTS, PERSISTENTVOLUMES, PERSISTENTVOLUMECLAIMS,
     REPLICATIONCONTROLLERS, RESOURCEQUOTAS, LIMITRANGES, EVENTS, LEASES, PRIORITYCLASSES, PODDISRUPTIONBUDGETS, REPLICASETS,
     STATEFULSETS, DEPLOYMENTS, DAEMONSETS, JOBS, CRONJOBS, STORAGECLASSES, CSINODES, CSIDRIVERS, CSISTORAGECAPACITIES,
-    VOLUMEATTACHMENTS, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, DEVICECLASSES, RESOURCESLICES,
+    VOLUMEATTACHMENTS, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, DEVICECLASSES, RESOURCESLICES, DEVICETAINTRULES,
     CUSTOMRESOURCEDEFINITIONS, MUTATINGWEBHOOKCONFIGURATIONS, VALIDATINGWEBHOOKCONFIGURATIONS, ROLES,
     ROLEBINDINGS, CLUSTERROLES, CLUSTERROLEBINDINGS,
 )  # fmt: skip

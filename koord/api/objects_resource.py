@@ -6,7 +6,7 @@ from typing import Any
 
 from msgspec import field
 
-from koord.api.objects_meta import Object, ObjectMeta, Projection, ResourceList
+from koord.api.objects_meta import Condition, Object, ObjectMeta, Projection, ResourceList
 from koord.api.objects_pod import NodeSelector
 
 Raw = dict[str, Any]
@@ -100,6 +100,8 @@ class DeviceRequestAllocationResult(Projection):
     admin_access: bool | None = None
     share_id: str | None = field(default=None, name="shareID")
     consumed_capacity: ResourceList = {}
+    binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
 
 
 class DeviceAllocationResult(Projection):
@@ -113,6 +115,17 @@ class AllocationResult(Projection):
 
     devices: DeviceAllocationResult = DeviceAllocationResult()
     node_selector: NodeSelector | None = None
+    allocation_timestamp: str | None = None
+
+
+class AllocatedDeviceStatus(Projection):
+    """What its driver says of an allocated device."""
+
+    driver: str = ""
+    pool: str = ""
+    device: str = ""
+    share_id: str | None = field(default=None, name="shareID")
+    conditions: tuple[Condition, ...] = ()
 
 
 class ResourceClaimConsumerReference(Projection):
@@ -129,6 +142,7 @@ class ResourceClaimStatus(Projection):
 
     allocation: AllocationResult | None = None
     reserved_for: tuple[ResourceClaimConsumerReference, ...] = ()
+    devices: tuple[AllocatedDeviceStatus, ...] = ()
 
 
 class ResourceClaim(Object):
@@ -216,6 +230,27 @@ class DeviceTaint(Projection):
     effect: str = ""
 
 
+class DeviceTaintSelector(Projection):
+    """Devices of a rule: those that are all of what is said; with nothing said all devices."""
+
+    driver: str | None = None
+    pool: str | None = None
+    device: str | None = None
+
+
+class DeviceTaintRuleSpec(Projection):
+    """resource/v1 DeviceTaintRuleSpec. Without a selector it is about no device."""
+
+    device_selector: DeviceTaintSelector | None = None
+    taint: DeviceTaint = DeviceTaint()
+
+
+class DeviceTaintRule(Object):
+    """resource/v1 DeviceTaintRule; v1beta2 is the same."""
+
+    spec: DeviceTaintRuleSpec = DeviceTaintRuleSpec()
+
+
 class Device(Projection):
     """One device of a slice. `attributes` are as the API has them: {"string": "a"} and the like."""
 
@@ -229,6 +264,7 @@ class Device(Projection):
     taints: tuple[DeviceTaint, ...] = ()
     binds_to_node: bool | None = None
     binding_conditions: tuple[str, ...] = ()
+    binding_failure_conditions: tuple[str, ...] = ()
     allow_multiple_allocations: bool | None = None
 
 

@@ -218,6 +218,7 @@ BUILTIN: tuple[_Row, ...] = (
     ("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", N, (), (), "un"),
     ("rbac.authorization.k8s.io", "v1", "Role", "roles", N, (), (), "un"),
     ("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", C, (), (), "gd"),
+    ("resource.k8s.io", "v1", "DeviceTaintRule", "devicetaintrules", C, (), _STATUS, "gd"),
     ("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", N, (), _STATUS, "d"),
     ("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates", N, (), (), "d"),
     ("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", C, (), (), "gd"),

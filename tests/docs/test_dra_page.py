@@ -30,7 +30,10 @@ def test_the_example_allocates_as_the_page_says() -> None:
             assert await cluster.bound("train") == "node-0"
             name = (await cluster.get("train"))["status"]["resourceClaimStatuses"][0]["resourceClaimName"]
             claim = await cluster.client.get(RESOURCECLAIMS, name, "default")
-            assert claim["status"]["allocation"] == json.loads(blocks["json"])
+            said = json.loads(blocks["json"])
+            stamp = claim["status"]["allocation"].pop("allocationTimestamp")
+            assert len(stamp) == len(said.pop("allocationTimestamp"))
+            assert claim["status"]["allocation"] == said
             second = {**objects[-1], "metadata": {"name": "second", "namespace": "default"}}
             await cluster.client.create(PODS, second, "default")
             assert "cannot allocate all claims" in (await cluster.refused("second"))["message"]

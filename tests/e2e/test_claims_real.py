@@ -10,12 +10,12 @@ from typing import Any
 
 import pytest
 
-from koord.api.kinds import DEVICECLASSES, NODES, PODS, RESOURCECLAIMS, RESOURCESLICES
+from koord.api.kinds import DEVICECLASSES, DEVICETAINTRULES_V1BETA2, NODES, PODS, RESOURCECLAIMS, RESOURCESLICES
 from koord.kube.client import Client
 from koord.kube.errors import ApiError
 from tests.roles.scheduler.conftest import Live, running_app
 from tests.support import real_apiserver
-from tests.support.claims import alternative, claim, device, device_class, of_claim, request, results, slice_of
+from tests.support.claims import alternative, claim, device, device_class, of_claim, request, results, slice_of, taint_rule
 
 pytestmark = [pytest.mark.realapi, pytest.mark.slow, pytest.mark.timeout(300)]
 Obj = dict[str, Any]
@@ -29,7 +29,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[real_apiserver.
     if program is None or shutil.which("etcd") is None:
         pytest.skip("needs kube-apiserver (KOORD_REAL_APISERVER or PATH) and etcd on PATH")
     directory: Path = tmp_path_factory.mktemp("claims")
-    with real_apiserver.real_api_server(directory, program) as found:
+    gates = ["--feature-gates=DRADeviceTaintRules=true", "--runtime-config=resource.k8s.io/v1beta2=true"]  # off by default in 1.36
+    with real_apiserver.real_api_server(directory, program, flags=gates) as found:
         yield found
 
 
@@ -155,5 +156,59 @@ def test_claims_of_extended_resources_pass_the_servers_validation(server: real_a
             found = await client.get(RESOURCECLAIMS, told["resourceClaimName"], "default")
             assert results(found) == ["container-0-request-0=n3/d-0", "container-0-request-0=n3/d-1"]
             assert found["status"]["reservedFor"] == [{"resource": "pods", "name": "cards", "uid": pod["metadata"]["uid"]}]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-16")
+def test_conditions_that_a_driver_tells_are_waited_for(server: real_apiserver.RealApiServer) -> None:
+    async def run() -> None:
+        async with Client(server.client_config()) as client, running_app(client, server.url) as live:
+            await live.node("n4")
+            await client.patch(NODES, "n4", {"spec": {"taints": None}})
+            fabric = device("f-0", bindsToNode=True, bindingConditions=["Attached"], bindingFailureConditions=["Broken"])
+            for item in (
+                device_class("fabric", 'device.driver == "fabric.example.com"'),
+                slice_of("n4", fabric, driver="fabric.example.com"), claim("attached", request("f", cls="fabric")),
+            ):  # fmt: skip
+                assert await create(client, item)
+            await live.pod("attached", resourceClaims=of_claim("attached"))
+            found: Obj = {}
+            for _ in range(400):
+                found = await client.get(RESOURCECLAIMS, "attached", "default")
+                if (found.get("status") or {}).get("reservedFor"):
+                    break
+                await asyncio.sleep(0.02)
+            assert found["status"]["allocation"]["devices"]["results"][0]["bindingConditions"] == ["Attached"]
+            assert found["status"]["allocation"]["allocationTimestamp"]
+            assert not (await live.get("attached"))["spec"].get("nodeName")
+            held = {"type": "Attached", "status": "True", "reason": "Told", "message": "", "lastTransitionTime": "2026-01-01T00:00:00Z"}
+            told = {"driver": "fabric.example.com", "pool": "n4", "device": "f-0", "conditions": [held]}
+            await client.patch(RESOURCECLAIMS, "attached", {"status": {"devices": [told]}}, "default", subresource="status")
+            assert await live.bound("attached") == "n4"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-15")
+def test_rules_of_1_36_keep_claims_off(server: real_apiserver.RealApiServer) -> None:
+    async def run() -> None:
+        async with Client(server.client_config()) as client:
+            rule = {**taint_rule("fan", driver="ruled.example.com"), "apiVersion": DEVICETAINTRULES_V1BETA2.api_version}
+            try:
+                await client.create(DEVICETAINTRULES_V1BETA2, rule)
+            except ApiError as failure:
+                pytest.skip(f"the server has no DeviceTaintRules: {failure}")
+            async with running_app(client, server.url) as live:
+                await live.node("n5")
+                await client.patch(NODES, "n5", {"spec": {"taints": None}})
+                expression = 'device.driver == "ruled.example.com"'
+                for item in (device_class("ruled", expression), slice_of("n5", device("r-0"), driver="ruled.example.com")):
+                    assert await create(client, item)
+                assert await create(client, claim("ruled", request("r", cls="ruled")))
+                await live.pod("ruled", resourceClaims=of_claim("ruled"))
+                assert "cannot allocate all claims" in (await live.refused("ruled"))["message"]
+                await client.delete(DEVICETAINTRULES_V1BETA2, "fan")
+                assert await live.bound("ruled") == "n5"
 
     asyncio.run(run())

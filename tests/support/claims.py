@@ -33,6 +33,12 @@ def slice_of(node: str, *devices: Obj, name: str = "", driver: str = DRIVER, poo
     return {"apiVersion": GROUP, "kind": "ResourceSlice", "metadata": meta, "spec": {**content, **where, **spec}}
 
 
+def taint_rule(name: str, effect: str = "NoSchedule", **selected: str) -> Obj:
+    """A DeviceTaintRule with a taint of key "broken" for the devices that `driver`, `pool` and `device` select."""
+    spec = {"deviceSelector": selected, "taint": {"key": "broken", "effect": effect}}
+    return {"apiVersion": GROUP, "kind": "DeviceTaintRule", "metadata": {"name": name}, "spec": spec}
+
+
 def device_class(name: str = "gpu", expression: str = f'device.driver == "{DRIVER}"', **spec: Any) -> Obj:
     """A DeviceClass with one selector."""
     content = {"selectors": [{"cel": {"expression": expression}}], **spec}

@@ -130,6 +130,7 @@ def _check_selectors(holder: Obj, where: str, causes: list[Cause]) -> None:
 def _part(part: str, new: Obj, old: Obj, causes: list[Cause]) -> None:
     """The status of a claim: what was allocated stays until it is free; only what is allocated is reserved."""
     status, before = new.get("status") or {}, old.get("status") or {}
+    _drop_freed(status, before)
     allocation, reserved = status.get("allocation"), status.get("reservedFor") or []
     _too_many("status.reservedFor", len(reserved), _CONSUMERS, causes)
     _repeated("status.reservedFor", (consumer.get("uid") for consumer in reserved), causes, ".uid")
@@ -148,6 +149,24 @@ def _part(part: str, new: Obj, old: Obj, causes: list[Cause]) -> None:
             causes.append(invalid_value("status.allocation", allocation, _IMMUTABLE))
     elif allocation is not None:
         _allocated(allocation, new, causes)
+
+
+def _drop_freed(status: Obj, before: Obj) -> None:
+    """What drivers said of devices goes with their allocation."""
+
+    def held(of: Obj) -> set[tuple[Any, ...]]:
+        results = ((of.get("allocation") or {}).get("devices") or {}).get("results") or ()
+        return {_device_key(result) for result in results}
+
+    freed = held(before) - held(status)
+    if freed and status.get("devices"):
+        status["devices"] = [one for one in status["devices"] if _device_key(one) not in freed]
+        if not status["devices"]:
+            del status["devices"]
+
+
+def _device_key(of: Obj) -> tuple[Any, ...]:
+    return tuple(of.get(key) for key in ("driver", "pool", "device", "shareID"))
 
 
 def _allocated(allocation: Obj, claim: Obj, causes: list[Cause]) -> None:

@@ -77,6 +77,7 @@ class Cluster:
         self._where: dict[str, int] = {}
         self._columns: dict[str, Columns] = {}
         self._next_kind = FIRST_FREE_KIND
+        self.supposing = 0  # what-ifs that are open: pods are taken away and added as if
         self._quiet = 0
         self._told: set[str] = set()  # hooks of columns that have raised
         self._hooks: dict[str, list[Callable[..., Any]]] = {name: [] for name in _HOOKS}

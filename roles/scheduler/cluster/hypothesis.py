@@ -52,6 +52,7 @@ class Hypothesis:
             self._cluster.place(pod, slot)
 
     def __enter__(self) -> Hypothesis:
+        self._cluster.supposing += 1
         if self._quiet:
             self._position = self._cluster.begin_quiet()
         return self
@@ -59,5 +60,6 @@ class Hypothesis:
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
         for _ in self.undo():
             pass
+        self._cluster.supposing -= 1
         if self._quiet:
             self._cluster.end_quiet(self._position)

@@ -169,10 +169,10 @@ class PodTopologySpreadArgs(PluginArgs):
 class DynamicResourcesArgs(PluginArgs):
     """DynamicResources: limits of allocating claims."""
 
-    filter_timeout: Seconds = 10.0
-    """Accepted and left alone: the search for an allocation on one node ends after 20,000 tries, however fast the machine is."""
-    binding_timeout: Seconds = 600.0
-    """Accepted and left alone: devices with binding conditions, which would have to be waited for, are not allocated."""
+    filter_timeout: Seconds = Field(default=10.0, ge=0)
+    """How long the search for an allocation on one node may take; 0s: as long as it takes. It ends after 20,000 tries in any case."""
+    binding_timeout: Seconds = Field(default=600.0, ge=1)
+    """How long a pod waits for the conditions of its devices before they are given back, 1s at least; from the allocation on."""
 
 
 class DefaultPreemptionArgs(PluginArgs):

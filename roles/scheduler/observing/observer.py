@@ -373,7 +373,7 @@ class Observer:
 
 def channel_of(kind: Kind, namespace: str | None = None, field_selector: str = "") -> str:
     """What a journal calls a watch."""
-    return "|".join((kind.kind, namespace or "", field_selector)) if namespace or field_selector else kind.kind
+    return "|".join((kind.key, namespace or "", field_selector)) if namespace or field_selector else kind.key
 
 
 def _node_matters(old: Node, new: Node) -> bool:

@@ -8,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from koord.api.kinds import DEVICECLASSES, PODS, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES
+from koord.api.kinds import DEVICECLASSES, DEVICETAINTRULES, PODS, PRIORITYCLASSES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES
 from koord.apiserver.controllers.registry import CONTROLLERS
 from koord.apiserver.resources import builtin_resources
 from roles.scheduler.framework.status import Status, error
-from tests.support.claims import claim, device, device_class, of_claim, of_template, request, results, slice_of, template
+from roles.scheduler.plugins.dynamic_resources.writing import Carried
+from tests.support.claims import claim, device, device_class, of_claim, of_template, request, results, slice_of, taint_rule, template
 
 Obj = dict[str, Any]
-KINDS = {kind.kind: kind for kind in (DEVICECLASSES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES)}
+KINDS = {kind.kind: kind for kind in (DEVICECLASSES, DEVICETAINTRULES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES)}
 
 
 async def make(live: Any, *objects: Obj) -> None:
@@ -59,6 +60,7 @@ def test_a_claim_of_a_template_is_allocated_where_the_device_is(scheduler: Any) 
             assert await live.bound("p") == "big"
             found = await claim_of(live, "p")
             assert found["metadata"]["finalizers"] == ["resource.kubernetes.io/delete-protection"]
+            assert found["status"]["allocation"].pop("allocationTimestamp")
             assert found["status"] == {
                 "allocation": {
                     "devices": {
@@ -101,6 +103,22 @@ def test_pods_wait_for_devices_and_get_those_that_are_given_back(scheduler: Any,
             assert "cannot allocate all claims" in (await live.refused(other))["message"]
             await live.client.delete(PODS, "first", "default", grace_period_seconds=0)
             assert await live.bound(other) == "n"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-15")
+def test_a_rule_keeps_claims_off_until_it_goes(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            await make(live, device_class(), slice_of("n", device("gpu-0")), claim("mine"), taint_rule("fan", pool="n"))
+            shown = await live.client.get(DEVICETAINTRULES, "fan")
+            assert shown["spec"]["taint"]["timeAdded"]
+            await live.pod("p", resourceClaims=of_claim("mine"))
+            assert "cannot allocate all claims" in (await live.refused("p"))["message"]
+            await live.client.delete(DEVICETAINTRULES, "fan")
+            assert await live.bound("p") == "n"
 
     asyncio.run(run())
 
@@ -172,6 +190,61 @@ def test_what_a_pod_that_is_not_bound_had_is_given_back(scheduler: Any, monkeypa
 
 
 @pytest.mark.feature("SCH-DRA-08")
+def test_no_pod_is_bound_with_a_claim_that_is_being_given_back(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Giving back takes longer than the pod's next attempt."""
+
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            await make(live, device_class(), slice_of("n", device("gpu-0")), claim("mine"))
+            plugins = live.app.engine.frameworks["koord-scheduler"].plugins
+            bind, give_back, tried, slow = plugins["DefaultBinder"].bind, plugins["DynamicResources"]._releases._one, [], asyncio.Event()
+
+            async def refusing(ctx: Any, node: str) -> Status:
+                tried.append(node)
+                return error("refused for once") if len(tried) == 1 else await bind(ctx, node)
+
+            async def slowly(*what: Any) -> None:
+                await slow.wait()
+                await give_back(*what)
+
+            monkeypatch.setattr(plugins["DefaultBinder"], "bind", refusing)
+            monkeypatch.setattr(plugins["DynamicResources"]._releases, "_one", slowly)
+            monkeypatch.setattr(live.app.queue, "_initial_backoff", 0.02)
+            await live.pod("p", resourceClaims=of_claim("mine"))
+            await live.until("p", lambda p: "is being given back" in str(p["status"].get("conditions")))
+            assert len(tried) == 1
+            slow.set()
+            assert await live.bound("p") == "n"
+            assert results(await live.client.get(RESOURCECLAIMS, "mine", "default")) == ["gpu=n/gpu-0"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-08")
+def test_what_another_leader_has_bound_meanwhile_is_not_given_back(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            await make(live, device_class(), slice_of("n", device("gpu-0")), claim("mine"))
+            made = await live.pod("p", resourceClaims=of_claim("mine"))
+            assert await live.bound("p") == "n"
+            plugin = live.app.engine.frameworks["koord-scheduler"].plugins["DynamicResources"]
+            await until(live, "mine", lambda shown: plugin.book.claims["default/mine"].status.reserved_for)
+            plugin._releases.release(Carried(made["metadata"]["uid"], "p", ("default/mine",), ("default/mine",)))
+            for _ in range(400):
+                if not plugin.book.releasing:
+                    break
+                await asyncio.sleep(0.02)
+            assert not plugin.book.releasing
+            found = await live.client.get(RESOURCECLAIMS, "mine", "default")
+            assert results(found) == ["gpu=n/gpu-0"]
+            assert found["status"]["reservedFor"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-08")
 def test_a_claim_that_is_allocated_where_its_pod_cannot_go_is_allocated_anew(scheduler: Any) -> None:
     async def run() -> None:
         async with scheduler() as live:
@@ -209,6 +282,28 @@ def test_a_server_without_the_group_is_served_all_the_same(scheduler: Any, monke
             await live.pod("q")
             assert await live.bound("q") == "n"
             assert not (await live.get("p"))["spec"].get("nodeName")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-18")
+def test_a_pod_gets_the_device_of_a_victim(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            for name, value in (("lowest", -10), ("low", -5), ("high", 5)):
+                meta = {"apiVersion": PRIORITYCLASSES.api_version, "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+                await live.client.create(PRIORITYCLASSES, meta)
+            await live.node("n", cpu="8")
+            await make(live, device_class(), slice_of("n", device("gpu-0")), template("one"))
+            await live.pod("bystander", cpu="1", priorityClassName="lowest")
+            await live.pod("low", cpu="1", priorityClassName="low", resourceClaims=of_template(), terminationGracePeriodSeconds=0)
+            for name in ("bystander", "low"):
+                assert await live.bound(name) == "n"
+            await until(live, (await claim_of(live, "low"))["metadata"]["name"], lambda shown: shown["status"].get("reservedFor"))
+            await live.pod("high", cpu="1", priorityClassName="high", resourceClaims=of_template())
+            assert await live.bound("high") == "n"
+            assert results(await claim_of(live, "high")) == ["gpu=n/gpu-0"]
+            assert {item["metadata"]["name"] for item in (await live.client.list(PODS)).items} == {"bystander", "high"}
 
     asyncio.run(run())
 

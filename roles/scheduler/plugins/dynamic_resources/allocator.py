@@ -6,7 +6,7 @@ allocation is found when there is any. Between devices that are alike no choice 
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import NamedTuple, Protocol
 
 from koord.api.objects_resource import DeviceConstraint
@@ -19,6 +19,7 @@ MOST_DEVICES = 32
 """Devices of one claim."""
 MOST_STEPS = 20_000
 """Choices that are tried for one node before it counts as full."""
+_STEPS_BETWEEN_LOOKS = 64  # at the time
 _NOTHING: Amounts = {}
 
 
@@ -45,9 +46,16 @@ class Given(NamedTuple):
 Allocation = tuple[Given, ...]
 
 
-def allocate(claims: Sequence[Wanted], stock: Stock, used: Used) -> tuple[Allocation, ...] | None:
-    """One allocation for each claim, or None when there is none. Raises RequestError for what cannot be decided."""
-    search = _Search(claims, stock, used)
+class TookTooLong(RequestError):
+    """The time that a search may take is over."""
+
+
+def allocate(
+    claims: Sequence[Wanted], stock: Stock, used: Used, expired: Callable[[], bool] | None = None
+) -> tuple[Allocation, ...] | None:
+    """One allocation for each claim, or None when there is none; `expired` is asked now and then whether to give up. Raises
+    RequestError for what cannot be decided, TookTooLong when it was given up."""
+    search = _Search(claims, stock, used, expired)
     return tuple(tuple(given) for given in search.given) if search.claim(0) else None
 
 
@@ -66,7 +74,7 @@ class Stock:
 
     def __init__(self, pools: Sequence[Pool]) -> None:
         self.pools = tuple(pools)
-        devices = ((pool, device) for pool in self.pools for device in pool.devices if not device.conditions)
+        devices = ((pool, device) for pool in self.pools for device in pool.devices)
         self.slots = tuple(_Slot(at, pool, device) for at, (pool, device) in enumerate(devices))
         self._selected: dict[object, list[bool]] = {}
 
@@ -81,8 +89,9 @@ class Stock:
 
 
 class _Search:
-    def __init__(self, claims: Sequence[Wanted], stock: Stock, used: Used) -> None:
+    def __init__(self, claims: Sequence[Wanted], stock: Stock, used: Used, expired: Callable[[], bool] | None) -> None:
         self._claims = claims
+        self._expired = expired
         self._pools = stock.pools
         self._stock = stock
         self._used = used
@@ -181,6 +190,8 @@ class _Search:
         self._steps += 1
         if self._steps > MOST_STEPS:
             raise RequestError(f"request {ask.label}: no allocation was found in {MOST_STEPS} tries")
+        if self._expired is not None and not self._steps % _STEPS_BETWEEN_LOOKS and self._expired():
+            raise TookTooLong("timed out trying to allocate devices")
         device = slot.device
         chosen = self._choosing.get(device.id)
         if ask.admin:

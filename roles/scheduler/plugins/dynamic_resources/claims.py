@@ -41,6 +41,7 @@ class Claims(DeviceColumns):
         self.templates: dict[str, ResourceClaimTemplate] = {}
         self.classes: dict[str, DeviceClass] = {}
         self.assumed: dict[str, Assumed] = {}
+        self.releasing: set[tuple[str, str]] = set()  # claims that are being given back, with the UIDs of the pods that had them
         self.backed: dict[str, str] = {}  # extended resources that classes stand for, with the class
         self.leftover: dict[str, str] = {}  # claims that stand for extended resources, by the UID of their pod
         self.class_version = 0
@@ -52,7 +53,10 @@ class Claims(DeviceColumns):
         self._encode = msgspec.msgpack.Encoder(order="deterministic").encode
         self._awaited: dict[str, tuple[PodInfo, Callable[[Iterable[PodInfo]], None]]] = {}
         self._awaiting: dict[str, set[str]] = {}  # by pod
-        self._reserved: dict[str, list[str]] | None = None  # claims by the UIDs of their pods, where pods are supposed to go
+        self._reserved: dict[str, set[str]] = {}  # claims by the UIDs of the pods for which they are reserved
+        self._away: set[str] = set()  # pods that a what-if has taken away
+        self._guests: dict[str, tuple[Use, ...]] = {}  # what pods that a what-if has added would get
+        self.supposed: Callable[[int, PodInfo], tuple[Use, ...]] = _nothing  # what a pod gets that a what-if puts on a slot
 
     # ---------------------------------------------------------------- what the API server shows
 
@@ -61,9 +65,8 @@ class Claims(DeviceColumns):
         shown = new or old
         assert shown is not None
         key = f"{shown.metadata.namespace}/{shown.metadata.name}"
-        if new is None:
-            self.claims.pop(key, None)
-        else:
+        self._reserve(key, self.claims.pop(key, None), new)
+        if new is not None:
             self.claims[key] = new
         if ANNOTATION in shown.metadata.annotations and (owner := shown.metadata.controller) is not None:
             self.leftover.pop(owner.uid, None)
@@ -130,6 +133,8 @@ class Claims(DeviceColumns):
         mine, claim = self.assumed.get(key), self.claims.get(key)
         shown = claim.status.allocation if claim is not None else None
         now = mine.uses if mine is not None else uses(shown)
+        if self._away and self._given_up(mine, claim):
+            now = ()
         before = self._uses.get(key, ())
         if now == before:
             return
@@ -152,11 +157,6 @@ class Claims(DeviceColumns):
 
     def vacate(self, uid: str) -> None:
         """As if a pod were gone (in a what-if): what was allocated for it alone is free, its own claims for their next allocation."""
-        if self._reserved is None:
-            self._reserved = {}
-            for key, claim in self.claims.items():
-                for consumer in claim.status.reserved_for:
-                    self._reserved.setdefault(consumer.uid, []).append(key)
         for key in [key for key, mine in self.assumed.items() if mine.pod == uid]:
             self.forget(key, uid)
         for key in self._reserved.pop(uid, ()):
@@ -166,6 +166,59 @@ class Claims(DeviceColumns):
                 status = replace(known.status, reserved_for=left, allocation=known.status.allocation if left else None)
                 self.claims[key] = replace(known, status=status)
                 self._count(key)
+
+    def _reserve(self, key: str, old: ResourceClaim | None, new: ResourceClaim | None) -> None:
+        for consumer in old.status.reserved_for if old is not None else ():
+            keys = self._reserved.get(consumer.uid, set())
+            keys.discard(key)
+            if not keys:
+                self._reserved.pop(consumer.uid, None)
+        for consumer in new.status.reserved_for if new is not None else ():
+            self._reserved.setdefault(consumer.uid, set()).add(key)
+
+    # ---------------------------------------------------------------- what-ifs: a pod's claims are given back when it goes
+
+    def pod_removed(self, slot: int, pod: PodInfo) -> None:
+        if not self.cluster.supposing:
+            return  # claims are given back when the API server says so
+        guest = self._guests.pop(pod.uid, None)
+        if guest is not None:
+            self.version += 1
+            self.use(guest, -1)
+            return
+        held = self._held(pod)
+        if held:
+            self._away.add(pod.uid)
+            for key in held:
+                self._count(key)
+
+    def pod_added(self, slot: int, pod: PodInfo) -> None:
+        if not self.cluster.supposing:
+            return
+        if pod.uid in self._away:
+            self._away.discard(pod.uid)
+            for key in self._held(pod):
+                self._count(key)
+            return
+        gets = self.supposed(slot, pod)
+        if gets:
+            self._guests[pod.uid] = gets
+            self.version += 1
+            self.use(gets, 1)
+
+    def _held(self, pod: PodInfo) -> set[str]:
+        """Claims that are reserved for a pod, or about to be."""
+        held = set(self._reserved.get(pod.uid, ()))
+        if self.assumed and (pod.shape.template.spec.resource_claims or self.backed):
+            held |= {key for key, mine in self.assumed.items() if mine.pod == pod.uid}
+        return held
+
+    def _given_up(self, mine: Assumed | None, claim: ResourceClaim | None) -> bool:
+        """Whether all pods of a claim have been taken away."""
+        if mine is not None:
+            return mine.pod in self._away
+        reserved = claim.status.reserved_for if claim is not None else ()
+        return bool(reserved) and all(consumer.uid in self._away for consumer in reserved)
 
     # ---------------------------------------------------------------- what it means
 
@@ -187,6 +240,10 @@ class Claims(DeviceColumns):
         if found is None:
             found = self._wanted[number, self.class_version] = compiled(spec, self.classes)
         return number, found
+
+
+def _nothing(slot: int, pod: PodInfo) -> tuple[Use, ...]:
+    return ()
 
 
 def terms_of(selector: NodeSelector | None) -> tuple[NodeTerm, ...] | None:

@@ -13,6 +13,7 @@ from koord.api.objects_resource import Device, DeviceCapacity, DeviceTaint, Reso
 from koord.api.quantity import QuantityError
 from roles.scheduler.cluster.terms import NodeTerm, node_term
 from roles.scheduler.plugins.dynamic_resources.amounts import Amounts, amount
+from roles.scheduler.plugins.dynamic_resources.taints import TaintRules, that_keep_off
 
 if TYPE_CHECKING:
     from koord.api.objects_pod import NodeSelector
@@ -126,7 +127,8 @@ class Place(NamedTuple):
 
 
 class DeviceView(NamedTuple):
-    """One device. `like` is equal for devices between which no request can tell."""
+    """One device. `like` is equal for devices between which no request can tell; `taints` are those that keep claims off; `conditions` are
+    waited for before a pod is bound, `failures` end that."""
 
     id: DeviceId
     kind: DeviceKind
@@ -135,7 +137,8 @@ class DeviceView(NamedTuple):
     consumes: tuple[tuple[str, str, Any], ...]  # (counter set, counter, amount)
     place: Place
     binds: bool
-    conditions: bool
+    conditions: tuple[str, ...]
+    failures: tuple[str, ...]
 
 
 class SliceView(NamedTuple):
@@ -199,10 +202,26 @@ class Catalogue:
             (one.counter_set, name, amount(counter.value)) for one in device.consumes_counters for name, counter in one.counters.items()
         )
         own = place if place is not None else _place(device.node_name, device.node_selector)
-        conditions, binds = bool(device.binding_conditions), bool(device.binds_to_node)
-        key = (kind.number, device.taints, consumes, conditions)
-        like = self._likes.setdefault(key, len(self._likes))
-        return DeviceView((*pool, device.name), kind, like, device.taints, consumes, own, binds, conditions)
+        taints, binding = that_keep_off(device.taints), (device.binding_conditions, device.binding_failure_conditions)
+        like = self._like(kind, taints, consumes, binding)
+        return DeviceView((*pool, device.name), kind, like, taints, consumes, own, bool(device.binds_to_node), *binding)
+
+    def _like(self, kind: DeviceKind, *more: Any) -> int:
+        return self._likes.setdefault((kind.number, *more), len(self._likes))
+
+    def under(self, rules: TaintRules, slice_: SliceView) -> SliceView:
+        """A slice with the taints of its devices and those of the rules."""
+        if not rules:
+            return slice_
+        devices = []
+        for device in slice_.devices:
+            more = tuple(taint for taint in rules.of(device.id) if taint not in device.taints)
+            if more:
+                taints = (*device.taints, *more)
+                like = self._like(device.kind, taints, device.consumes, (device.conditions, device.failures))
+                device = device._replace(taints=taints, like=like)
+            devices.append(device)
+        return slice_._replace(devices=tuple(devices))
 
     def _kind(self, driver: str, device: Device) -> DeviceKind:
         key = self._encode((driver, device.attributes, device.capacity, bool(device.allow_multiple_allocations)))

@@ -1,4 +1,5 @@
-"""What nodes can give of devices, and what claims have of them, kept by node (SCH-DRA-01). Columns: `free` counts unused devices."""
+"""What nodes can give of devices, and what claims have of them, kept by node (SCH-DRA-01). Columns: `free` counts unused devices, `busy`
+those that claims have."""
 
 from __future__ import annotations
 
@@ -7,7 +8,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from koord.api.objects_resource import AllocationResult, ResourceSlice
+from koord.api.objects_resource import AllocationResult, DeviceTaintRule, ResourceSlice
 from koord.api.quantity import QuantityError
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns, Vector, grown
@@ -16,6 +17,7 @@ from roles.scheduler.plugins.dynamic_resources.allocator import Stock
 from roles.scheduler.plugins.dynamic_resources.amounts import Amount, amount
 from roles.scheduler.plugins.dynamic_resources.devices import Catalogue, DeviceId, DeviceView, PoolId, SliceView
 from roles.scheduler.plugins.dynamic_resources.pools import Pool, pool_of
+from roles.scheduler.plugins.dynamic_resources.taints import TaintRules, may_select
 
 _NOTHING: Mapping[str, Any] = {}
 _MANY = 1 << 20
@@ -71,10 +73,12 @@ class DeviceColumns(Columns):
         self.taken: dict[DeviceId, int] = {}  # devices that claims have for themselves: how many (one, unless somebody erred)
         self.shared: dict[DeviceId, dict[str, Amount]] = {}
         self.free: Vector = np.zeros(0)
+        self.busy: Vector = np.zeros(0)
         self._sharers: dict[DeviceId, int] = {}
         self._catalogue = Catalogue()
         self._pools: dict[PoolId, dict[str, SliceView]] = {}
-        self._slices: dict[str, SliceView] = {}
+        self._slices: dict[str, SliceView] = {}  # as they are published
+        self._rules = TaintRules()
         self._local: dict[str, set[PoolId]] = {}  # node name -> pools with slices for it alone
         self._homes: dict[PoolId, set[str]] = {}  # the same the other way round
         self._wide: set[PoolId] = set()  # pools with slices for several nodes
@@ -82,10 +86,10 @@ class DeviceColumns(Columns):
 
     def attach(self, cluster: Cluster) -> None:
         self.cluster = cluster
-        self.free = np.zeros(cluster.capacity)
+        self.free, self.busy = np.zeros(cluster.capacity), np.zeros(cluster.capacity)
 
     def grow(self, capacity: int) -> None:
-        self.free = grown(self.free, capacity)
+        self.free, self.busy = grown(self.free, capacity), grown(self.busy, capacity)
 
     def node_set(self, slot: int, old: NodeView | None, new: NodeView) -> None:
         if old is None or (self._wide and old.labels != new.labels):
@@ -93,7 +97,7 @@ class DeviceColumns(Columns):
 
     def node_removed(self, slot: int, old: NodeView) -> None:
         self._inventories.pop(slot, None)
-        self.free[slot] = 0
+        self.free[slot] = self.busy[slot] = 0
 
     # ---------------------------------------------------------------- slices
 
@@ -111,7 +115,7 @@ class DeviceColumns(Columns):
         if new is not None:
             after = self._catalogue.read(new)
             self._slices[after.name] = after
-            self._pools.setdefault(after.pool, {})[after.name] = after
+            self._pools.setdefault(after.pool, {})[after.name] = self._catalogue.under(self._rules, after)
             touched[after.pool] = None
             nodes = _both(nodes, {after.node} if after.node else None)
         for pool in touched:
@@ -119,6 +123,23 @@ class DeviceColumns(Columns):
             self._index(pool)
             nodes = _both(nodes, self._nodes_of(pool))
         self._changed_on(nodes)
+
+    def rule_set(self, old: DeviceTaintRule | None, new: DeviceTaintRule | None) -> bool:
+        """A DeviceTaintRule appeared, changed or went. Returns whether any device has other taints now."""
+        changed = self._rules.told(old, new)
+        touched: dict[PoolId, None] = {}
+        for slice_ in self._slices.values() if changed else ():
+            if not any(may_select(selector, slice_.pool) for selector in changed):
+                continue
+            after = self._catalogue.under(self._rules, slice_)
+            if after != self._pools[slice_.pool][slice_.name]:
+                self._pools[slice_.pool][slice_.name] = after
+                touched[slice_.pool] = None
+        nodes: set[str] | None = set()
+        for pool in touched:
+            nodes = _both(nodes, self._nodes_of(pool))
+        self._changed_on(nodes)
+        return bool(touched)
 
     def _index(self, pool: PoolId) -> None:
         """Where a pool's slices are looked for."""
@@ -158,7 +179,9 @@ class DeviceColumns(Columns):
         self._inventories.pop(slot, None)
         row = self.cluster.row(slot)
         known = bool(self._wide) or row.name in self._local
-        self.free[slot] = self._free(slot) if known and row.view is not None else 0
+        self.free[slot] = self.busy[slot] = 0
+        if known and row.view is not None:
+            self._recount(slot)
         self.cluster.changes.note(slot, self.kind)
 
     def inventory(self, slot: int) -> Inventory:
@@ -168,13 +191,17 @@ class DeviceColumns(Columns):
             row = self.cluster.row(slot)
             labels: Mapping[str, str] = row.view.labels if row.view is not None else {}
             ids = sorted(self._local.get(row.name, set()) | self._wide)
-            pools = (pool_of(self._pools[pool].values(), row.name, labels) for pool in ids)
-            known = self._inventories[slot] = Inventory(tuple(pool for pool in pools if pool is not None))
+            pools = [pool for one in ids if (pool := pool_of(self._pools[one].values(), row.name, labels)) is not None]
+            pools.sort(key=lambda pool: pool.conditional)  # what has to be waited for comes last
+            known = self._inventories[slot] = Inventory(tuple(pools))
         return known
 
-    def _free(self, slot: int) -> int:
-        """How many devices can be had; a device for several counts as many."""
-        return sum(_MANY if device.kind.multiple else device.id not in self.taken for device in self.inventory(slot).devices)
+    def _recount(self, slot: int) -> None:
+        """How many devices can be had, a device for several counting as many, and of how many somebody has something. Those of other nodes
+        that take of the same counters matter as well."""
+        inventory = self.inventory(slot)
+        self.free[slot] = sum(_MANY if device.kind.multiple else device.id not in self.taken for device in inventory.devices)
+        self.busy[slot] = sum(device.id in self.taken or device.id in self.shared for device in inventory.every)
 
     def signature(self, inventory: Inventory) -> tuple[Any, ...]:
         """What a search on a node depends on: its devices and what is in use. Equal for nodes that are alike."""
@@ -206,7 +233,7 @@ class DeviceColumns(Columns):
         slots = np.flatnonzero(self.cluster.alive).tolist() if nodes is None else [self.cluster.slot_of(name) for name in nodes]
         for slot in slots:
             if slot >= 0 and self.cluster.alive[slot]:
-                self.free[slot] = self._free(slot)
+                self._recount(slot)
                 self.cluster.changes.note(slot, self.kind)
 
 

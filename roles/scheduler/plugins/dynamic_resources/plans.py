@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterator
+from math import inf
 from typing import NamedTuple
 
 from koord.api.objects_resource import ResourceClaim, ResourceClaimSpec
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cluster.terms import NodeTerm
 from roles.scheduler.plugins.dynamic_resources.claims import Claims, terms_of
+from roles.scheduler.plugins.dynamic_resources.readiness import awaited, deadline, failed
 from roles.scheduler.plugins.dynamic_resources.requests import RequestError, Wanted
 
 MOST_CONSUMERS = 256
@@ -34,6 +36,8 @@ class Plan(NamedTuple):
     refusal: str = ""
     pending: bool = False  # the refusal ends with something that is under way
     backed: tuple[str, ...] = ()  # extended resources for which a node without them gives devices
+    lapsed: str = ""  # the claim of a refusal whose devices do not get ready: it may be allocated anew
+    until: float = inf  # the plan is another one from this time on, in seconds since the epoch
 
     @property
     def least(self) -> int:
@@ -66,9 +70,10 @@ def claim_keys(pod: PodInfo, *, supposed: bool = False) -> Iterator[tuple[str, b
             raise Waiting(f"waiting for the resource claim of {reference.name} to be made")
 
 
-def plan(pod: PodInfo, book: Claims, *, supposed: bool) -> Plan:
-    """What the claims of a pod want, and its extended resources. Raises Waiting."""
-    found = _claims(pod, book, supposed=supposed)
+def plan(pod: PodInfo, book: Claims, *, supposed: bool, now: float, timeout: float) -> Plan:
+    """What the claims of a pod want, and its extended resources; `timeout` is how many seconds devices may take to get ready. Raises
+    Waiting."""
+    found = _claims(pod, book, supposed=supposed, now=now, timeout=timeout)
     backed = backed_resources(pod, book)
     if not backed or found.refusal:
         return found
@@ -85,8 +90,9 @@ def backed_resources(pod: PodInfo, book: Claims) -> tuple[str, ...]:
     return tuple(sorted(name for name, value in pod.shape.amounts.items() if value and name in book.backed))
 
 
-def _claims(pod: PodInfo, book: Claims, *, supposed: bool) -> Plan:
+def _claims(pod: PodInfo, book: Claims, *, supposed: bool, now: float, timeout: float) -> Plan:
     """What `spec.resourceClaims` wants."""
+    until = inf
     keys: list[str] = []
     open_: list[str] = []
     wanted: list[Wanted] = []
@@ -94,6 +100,9 @@ def _claims(pod: PodInfo, book: Claims, *, supposed: bool) -> Plan:
     digest: list[Hashable] = [book.class_version]
     for number, (key, own) in enumerate(claim_keys(pod, supposed=supposed)):
         keys.append(key)
+        if (key, pod.uid) in book.releasing:
+            text = f'resourceclaim "{key.partition("/")[2]}" of an earlier attempt is being given back'
+            return Plan(("refused", text), tuple(keys), (), (), (), text, pending=True)
         mine, claim = book.assumed.get(key), book.claims.get(key)
         found = mine.terms if mine is not None and supposed else None
         if mine is None or not supposed:
@@ -102,6 +111,15 @@ def _claims(pod: PodInfo, book: Claims, *, supposed: bool) -> Plan:
                 return Plan(("refused", refusal), tuple(keys), (), (), (), refusal, mine is not None)
         if claim is not None and claim.status.allocation is not None and mine is None:
             found = terms_of(claim.status.allocation.node_selector)
+            unready, ends = failed(claim), deadline(claim, timeout)
+            if not unready and awaited(claim):
+                if now < ends:
+                    until = min(until, ends)
+                else:
+                    unready = f"timed out waiting for {awaited(claim)}"
+            if unready:
+                text = f'resourceclaim "{claim.metadata.name}": {unready}'
+                return Plan(("refused", text), tuple(keys), (), (), (), text, lapsed=key)
         elif mine is None:
             if claim is None and not supposed:
                 name = key.partition("/")[2]
@@ -120,7 +138,7 @@ def _claims(pod: PodInfo, book: Claims, *, supposed: bool) -> Plan:
         digest.append(found)
         if found is not None:
             terms.append(found)
-    return Plan(tuple(digest), tuple(keys), tuple(open_), tuple(wanted), tuple(terms))
+    return Plan(tuple(digest), tuple(keys), tuple(open_), tuple(wanted), tuple(terms), until=until)
 
 
 def _template(pod: PodInfo, book: Claims, number: int) -> ResourceClaimSpec | None:

@@ -9,8 +9,15 @@ from typing import Any
 import numpy as np
 
 from koord import seams
-from koord.api.kinds import DEVICECLASSES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES
-from koord.api.objects_resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from koord.api.kinds import (
+    DEVICECLASSES,
+    DEVICETAINTRULES,
+    DEVICETAINTRULES_V1BETA2,
+    RESOURCECLAIMS,
+    RESOURCECLAIMTEMPLATES,
+    RESOURCESLICES,
+)
+from koord.api.objects_resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
 from roles.scheduler.cluster.columns import Vector
@@ -18,24 +25,27 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.config.args import DynamicResourcesArgs
 from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Feed, Rejection
 from roles.scheduler.framework.normalize import Proportional
 from roles.scheduler.framework.status import SKIP, SUCCESS, Code, PostFilterResult, Status, error, unresolvable, unschedulable
 from roles.scheduler.framework.tally import FIXED, Tally
-from roles.scheduler.plugins.dynamic_resources.allocator import Allocation, allocate
+from roles.scheduler.plugins.dynamic_resources.allocator import Allocation, TookTooLong, allocate
 from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims, terms_of
-from roles.scheduler.plugins.dynamic_resources.extended import ANNOTATION, Extended, extended
+from roles.scheduler.plugins.dynamic_resources.extended import Extended, extended
+from roles.scheduler.plugins.dynamic_resources.hints import Devices, claim_helps, pod_helps
 from roles.scheduler.plugins.dynamic_resources.inventory import Use
 from roles.scheduler.plugins.dynamic_resources.plans import NOTHING, Plan, Waiting, backed_resources, plan
+from roles.scheduler.plugins.dynamic_resources.readiness import Readiness
 from roles.scheduler.plugins.dynamic_resources.requests import RequestError, Wanted
 from roles.scheduler.plugins.dynamic_resources.results import rendered, selector_of
 from roles.scheduler.plugins.dynamic_resources.writing import Carried, Releases, Writer
 from roles.scheduler.plugins.node_affinity import any_term
 
-_FULL, _ELSEWHERE, _TOLD = 1, 2, 3
+_FULL, _ELSEWHERE, _IN_USE, _TOLD = 1, 2, 3, 4
 _REJECTIONS = {
+    _IN_USE: Rejection(("cannot allocate all claims",), resolvable=True),
     _FULL: Rejection(("cannot allocate all claims",), resolvable=False),
     _ELSEWHERE: Rejection(("resourceclaim not available on the node",), resolvable=False),
 }
@@ -50,7 +60,8 @@ class DynamicResources(
     api.PodObserver, api.PreEnqueue, api.PreFilter, api.Filter, api.PostFilter, api.PreScore, api.Score, api.Reserve, api.PreBind,
     api.PostBind, api.Controllers,
 ):  # fmt: skip
-    """Codes: 1 the node's devices are not enough, 2 an allocated claim cannot be used there, from 3 on reasons that are kept."""
+    """Codes: 1 the node's devices are not enough, 2 an allocated claim cannot be used there, 3 they are not enough as claims have some of
+    them, from 4 on reasons that are kept."""
 
     name = "DynamicResources"
     Args = DynamicResourcesArgs
@@ -69,6 +80,8 @@ class DynamicResources(
         self._written: set[str] = set()  # pods of which claims were written, or are being written
         self._releases = Releases(handle, self.book)
         self._writer = Writer(handle, self.book)
+        self._readiness = Readiness(handle, self.book, args.binding_timeout)
+        self.book.supposed = self._supposedly_gets
         handle.shared["backed resources"] = self.book.backed  # NodeResourcesFit leaves them to the devices of nodes without them
 
     @property
@@ -81,16 +94,19 @@ class DynamicResources(
             Feed(RESOURCECLAIMS, ResourceClaim, self.book.claim_set),
             Feed(DEVICECLASSES, DeviceClass, self.book.class_set),
             Feed(RESOURCESLICES, ResourceSlice, self.book.slice_set),
+            Feed(DEVICETAINTRULES, DeviceTaintRule, self.book.rule_set),
+            Feed(DEVICETAINTRULES_V1BETA2, DeviceTaintRule, self.book.rule_set),
         )
         return (*found, Feed(RESOURCECLAIMTEMPLATES, ResourceClaimTemplate, self.book.template_set)) if self._supposed else found
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
-            Subscription(RESOURCECLAIMS.kind, Action.ADD | Action.UPDATE | Action.DELETE, _claim_helps),
+            Subscription(RESOURCECLAIMS.kind, Action.ADD | Action.UPDATE | Action.DELETE, claim_helps),
             Subscription(RESOURCESLICES.kind, Action.ADD | Action.UPDATE | Action.DELETE),
             Subscription(DEVICECLASSES.kind, Action.ADD | Action.UPDATE),
+            Subscription(DEVICETAINTRULES.kind, Action.UPDATE | Action.DELETE),
             Subscription(NODE, Action.ADD | Action.UPDATE_LABELS),
-            Subscription(ASSIGNED_POD, Action.DELETE, _pod_helps),
+            Subscription(ASSIGNED_POD, Action.DELETE, pod_helps),
             Subscription(UNSCHEDULED_POD, Action.UPDATE_GENERATED_CLAIMS),
         )
 
@@ -101,6 +117,8 @@ class DynamicResources(
 
     def pod_gone(self, uid: str) -> None:
         self.book.gone(uid)
+        if uid in self._carried:
+            self._readiness.ended.add(uid)
         if self._supposed:
             self._carried.pop(uid, None)
             self.book.vacate(uid)
@@ -110,7 +128,7 @@ class DynamicResources(
         if not pod.shape.template.spec.resource_claims or self._supposed:
             return SUCCESS
         try:
-            plan(pod, self.book, supposed=False)
+            self._planned(pod)
         except Waiting as waiting:
             if waiting.key:
                 self.book.awaited(waiting.key, pod, self.handle.activate)
@@ -124,13 +142,16 @@ class DynamicResources(
         if pod.reservation or not self._concerned(pod):
             return NOTHING  # claims are allocated for the pods that use a reservation
         known, version, found = self._last
-        if known is not pod or version != self.book.version:
+        if known is not pod or version != self.book.version or self.handle.state.now >= found.until:
             try:
-                found = plan(pod, self.book, supposed=self._supposed)
+                found = self._planned(pod)
             except Waiting as waiting:
                 found = NOTHING._replace(digest=("refused", str(waiting)), refusal=str(waiting))
             self._last = (pod, self.book.version, found)
         return found
+
+    def _planned(self, pod: PodInfo) -> Plan:
+        return plan(pod, self.book, supposed=self._supposed, now=self.handle.state.now, timeout=self.args.binding_timeout)
 
     def _concerned(self, pod: PodInfo) -> bool:
         return bool(pod.shape.template.spec.resource_claims or (self.book.backed and backed_resources(pod, self.book)))
@@ -144,6 +165,8 @@ class DynamicResources(
             left = self.book.leftover.get(ctx.pod.uid)
             if left is not None and ctx.pod.uid not in self._carried:
                 ctx.effects.append(partial(self._releases.delete, left, self.book.claims[left].metadata.uid))
+            if found.lapsed and not self._supposed:
+                self._allocate_anew(ctx, found.lapsed)
             return Status(Code.PENDING, (found.refusal,)) if found.pending else unresolvable(found.refusal)
         return SUCCESS if found.keys or found.backed else SKIP
 
@@ -158,23 +181,29 @@ class DynamicResources(
         if found.wanted or found.backed:
             codes[(codes == 0) & (self.book.free[slots] < found.least)] = _FULL
             for index in np.flatnonzero((codes == 0) & ctx.cluster.alive[slots]).tolist():
-                codes[index] = self._verdict(ctx.pod, found, slots.item(index))[0]
+                codes[index] = self._verdict(ctx, found, slots.item(index))[0]
+            codes[(codes == _FULL) & (self.book.busy[slots] > 0)] = _IN_USE
         return codes
 
     def tally(self, ctx: CycleContext) -> Tally | None:
-        # Devices are free when claims are given back, not when pods leave; what a node has of an extended resource is free at once.
-        return None if self._plan(ctx.pod).backed else FIXED
+        # What a node has of an extended resource is free at once, devices when claims are given back.
+        found = self._plan(ctx.pod)
+        return None if found.backed else Devices(partial(self.filter, ctx), self.book) if found.wanted else FIXED
 
-    def _verdict(self, pod: PodInfo, found: Plan, slot: int) -> Verdict:
+    def _verdict(self, ctx: CycleContext, found: Plan, slot: int) -> Verdict:
         """Whether the claims can be allocated on a node; asked once for nodes that are alike."""
         inventory = self.book.inventory(slot)
         lacking = self._lacking(found, slot)
-        key = (found.digest, lacking, found.backed and pod.shape.digest, self.book.signature(inventory))
+        key = (found.digest, lacking, found.backed and ctx.pod.shape.digest, self.book.signature(inventory))
         known = self._verdicts.get(key)
         if known is None:
             if len(self._verdicts) >= _MOST_VERDICTS:
                 self._verdicts.clear()
-            known = self._verdicts[key] = self._judged(pod, found, slot)
+            try:
+                known = self._verdicts[key] = self._judged(ctx.pod, found, slot)
+            except TookTooLong as late:  # it may be quicker next time
+                ctx.effects.append(partial(ctx.cluster.changes.note, slot, self.book.kind))
+                return self._code(str(late)), 0.0
         return known
 
     def _lacking(self, found: Plan, slot: int) -> tuple[str, ...]:
@@ -196,10 +225,31 @@ class DynamicResources(
     def _judged(self, pod: PodInfo, found: Plan, slot: int) -> Verdict:
         try:
             wanted, _ = self._wanted(pod, found, self._lacking(found, slot))
-            allocations = allocate(wanted, self.book.inventory(slot).stock, self.book)
+            allocations = allocate(wanted, self.book.inventory(slot).stock, self.book, self._clock())
+        except TookTooLong:
+            raise
         except RequestError as failure:
             return self._code(str(failure)), 0.0
         return (_FULL, 0.0) if allocations is None else (0, _preference(found, allocations))
+
+    def _supposedly_gets(self, slot: int, pod: PodInfo) -> tuple[Use, ...]:
+        """What the claims of a pod get that a what-if puts on a node: those that are placed there after it find it in use."""
+        if pod.reservation or pod.uid in self._carried or not self._concerned(pod) or not self.handle.cluster.alive[slot]:
+            return ()
+        found = self._plan(pod)
+        try:
+            wanted, _ = self._wanted(pod, found, self._lacking(found, slot))
+            allocations = allocate(wanted, self.book.inventory(slot).stock, self.book, self._clock()) if not found.refusal else None
+        except RequestError:
+            return ()
+        return tuple(use for allocation in allocations or () for use in _uses(allocation))
+
+    def _clock(self) -> Callable[[], bool] | None:
+        """Tells whether a search that begins now has taken too long."""
+        if not self.args.filter_timeout:
+            return None
+        end = seams.monotonic() + self.args.filter_timeout
+        return lambda: seams.monotonic() > end
 
     def _code(self, reason: str) -> int:
         if reason not in self._reasons:
@@ -217,10 +267,17 @@ class DynamicResources(
             claim = self.book.claims.get(key)
             if claim is None or claim.status.allocation is None or claim.status.allocation.node_selector is None:
                 continue
-            if key not in self.book.assumed and all(consumer.uid == ctx.pod.uid for consumer in claim.status.reserved_for):
-                ctx.effects.append(partial(self._releases.deallocate, key, claim.metadata.uid))
+            if self._allocate_anew(ctx, key):
                 return PostFilterResult(unschedulable(f'resourceclaim "{claim.metadata.name}" is deallocated to be allocated elsewhere'))
         return PostFilterResult(unschedulable())
+
+    def _allocate_anew(self, ctx: CycleContext, key: str) -> bool:
+        """Have a claim given back that nobody else uses; whether that is so."""
+        claim, uid = self.book.claims[key], ctx.pod.uid
+        if key in self.book.assumed or any(consumer.uid != uid for consumer in claim.status.reserved_for):
+            return False
+        ctx.effects.append(partial(self._releases.deallocate, key, claim.metadata.uid, uid, claim.metadata.resource_version))
+        return True
 
     def explain(self, ctx: CycleContext) -> Sequence[Term]:
         found = self._plan(ctx.pod)
@@ -238,7 +295,7 @@ class DynamicResources(
         found, slots = self._plan(ctx.pod), ctx.cluster.slots[rows]
         scores = np.zeros(len(slots))
         for index in np.flatnonzero(ctx.feasible[slots]).tolist():
-            scores[index] = self._verdict(ctx.pod, found, slots.item(index))[1]
+            scores[index] = self._verdict(ctx, found, slots.item(index))[1]
         return scores
 
     # ---------------------------------------------------------------- carrying out
@@ -253,7 +310,7 @@ class DynamicResources(
             return SUCCESS
         try:
             every, extra = self._wanted(pod, found, self._lacking(found, slot))
-            allocations = allocate(every, self.book.inventory(slot).stock, self.book)
+            allocations = allocate(every, self.book.inventory(slot).stock, self.book, self._clock())
         except RequestError as failure:
             return unschedulable(str(failure))
         if allocations is None:
@@ -270,6 +327,7 @@ class DynamicResources(
 
     def unreserve(self, ctx: CycleContext, slot: int) -> None:
         carried = self._carried.pop(ctx.pod.uid, None)
+        self._readiness.ended.discard(ctx.pod.uid)
         if carried is None:
             return
         if carried.uid not in self._written:
@@ -285,12 +343,18 @@ class DynamicResources(
         results = (result for one in found if one is not None for result in one.status["devices"]["results"])
         return tuple(Term(f"request {one['request']}", f"{one['driver']}/{one['pool']}/{one['device']}") for one in results)
 
+    def waits(self, ctx: CycleContext) -> bool:
+        """Devices with conditions take their time."""
+        carried = self._carried.get(ctx.pod.uid)
+        return carried is not None and self._readiness.concerns(carried)
+
     async def pre_bind(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
-        """Write allocations, and for whom the claims are reserved."""
+        """Write allocations, and for whom the claims are reserved; then wait until the devices are ready."""
         carried = self._carried.get(ctx.pod.uid)
         if carried is None:
             return SUCCESS
         self._written.add(carried.uid)
+        waits = self.waits(ctx)
         for key in carried.keys:
             failure = await self._writer.write(key, carried)
             if failure:
@@ -301,12 +365,14 @@ class DynamicResources(
                 self._carried[ctx.pod.uid] = made
             if failure:
                 return error(failure)
-        return SUCCESS
+            carried = made
+        return await self._readiness.ready(ctx.pod, carried, node) if waits else SUCCESS
 
     def post_bind(self, ctx: CycleContext, node: str) -> None:
         if not self._supposed:  # a what-if takes pods back after they were bound
             self._carried.pop(ctx.pod.uid, None)
             self._written.discard(ctx.pod.uid)
+            self._readiness.ended.discard(ctx.pod.uid)
 
     def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
         return (("releases", self._releases.run),)
@@ -325,24 +391,3 @@ def _preference(found: Plan, allocations: tuple[Allocation, ...]) -> float:
 
 def _uses(allocation: Allocation) -> tuple[Use, ...]:
     return tuple(Use(given.device.id, given.consumed) for given in allocation if not given.ask.admin)
-
-
-def _claim_helps(pod: PodInfo, event: ClusterEvent) -> bool:
-    """Devices that were given back help everybody, and so does the end of a claim for extended resources, for which its pod waits
-    also where the devices were given back before; other changes only pods that name the claim."""
-    old, new = event.old, event.new
-    shown = new or old
-    if shown is None:
-        return True
-    named = {reference.resource_claim_name for reference in pod.shape.template.spec.resource_claims}
-    if shown.metadata.namespace == pod.shape.namespace and shown.metadata.name in named:
-        return True
-    if new is None and ANNOTATION in shown.metadata.annotations:
-        return True
-    had = old is not None and old.status.allocation is not None
-    return had and (new is None or new.status.allocation is None)
-
-
-def _pod_helps(pod: PodInfo, event: ClusterEvent) -> bool:
-    """A pod that lost its place has given back what it was about to get. (Without claims of its own it may have had extended resources.)"""
-    return event.old is None or bool(event.old.shape.template.spec.resource_claims) or not pod.shape.template.spec.resource_claims

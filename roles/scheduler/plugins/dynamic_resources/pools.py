@@ -20,6 +20,11 @@ class Pool(NamedTuple):
     problem: str = ""
 
     @property
+    def conditional(self) -> bool:
+        """Whether pods wait for conditions of a device."""
+        return any(device.conditions for device in self.devices)
+
+    @property
     def name(self) -> str:
         """As messages name it."""
         return "/".join(self.id)

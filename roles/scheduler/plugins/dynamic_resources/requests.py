@@ -50,8 +50,8 @@ class Ask(NamedTuple):
         return True
 
     def bears(self, taints: tuple[DeviceTaint, ...]) -> bool:
-        """Whether all taints are tolerated; those without effect need not be."""
-        return not taints or all(taint.effect == "None" or any(_bears(one, taint) for one in self.tolerations) for taint in taints)
+        """Whether all taints that keep claims off are tolerated."""
+        return all(any(_bears(one, taint) for one in self.tolerations) for taint in taints)
 
 
 def _bears(toleration: DeviceToleration, taint: DeviceTaint) -> bool:

@@ -34,6 +34,10 @@ def _result(given: Given, share: Callable[[], str]) -> Obj:
         result["adminAccess"] = True
     if ask.tolerations:
         result["tolerations"] = _plain(ask.tolerations)
+    if device.conditions:
+        result["bindingConditions"] = list(device.conditions)
+        if device.failures:
+            result["bindingFailureConditions"] = list(device.failures)
     if given.consumed is not None:
         result["shareID"] = share()
         if given.consumed:

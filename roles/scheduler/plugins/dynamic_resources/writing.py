@@ -10,18 +10,20 @@ import msgspec
 
 from koord import seams
 from koord.api.kinds import PODS, RESOURCECLAIMS
+from koord.api.times import format_time
 from koord.kube.errors import ApiError, Conflict, NotFound
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.plugins.dynamic_resources.claims import Claims
+from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims
 from roles.scheduler.plugins.dynamic_resources.extended import Extended, claim_of
 
 log = logging.getLogger(__name__)
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
 _ATTEMPTS = 5  # of a write that meets another writer
+_STANDBY = 1.0  # seconds between looks at the lease, where something is left to be given back
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before a release is tried again
-_LEASE_LOST = "the lease is lost: nothing is written any more"
+LEASE_LOST = "the lease is lost: nothing is written any more"
 _DELETE = "<delete>"
 _MAPPING = ("containerName", "resourceName", "requestName")
 Obj = dict[str, Any]
@@ -66,7 +68,7 @@ class Writer:
             shown = {"metadata": meta, "status": {}}
         for _ in range(_ATTEMPTS):
             if not self._handle.may_write():
-                return _LEASE_LOST
+                return LEASE_LOST
             if shown is None:
                 shown = await client.get(RESOURCECLAIMS, name, namespace)
             problem = _problem(shown, uid, name, assumed.status if assumed is not None else None, carried.uid)
@@ -85,7 +87,7 @@ class Writer:
         what is carried now. Raises ApiError."""
         client, assumed, wanted = self._handle.client, self._book.assumed.get(carried.own), carried.extended
         if client is None or assumed is None or wanted is None or not self._handle.may_write():
-            return _LEASE_LOST, carried
+            return LEASE_LOST, carried
         body = claim_of(pod.name, pod.pod.metadata.uid, FINALIZER, msgspec.json.decode(msgspec.json.encode(wanted.spec)))
         made = await client.create(RESOURCECLAIMS, body, pod.namespace)
         key, uid = f"{pod.namespace}/{made['metadata']['name']}", made["metadata"]["uid"]
@@ -94,7 +96,7 @@ class Writer:
         try:
             await self._put(made, made["metadata"]["name"], pod.namespace, assumed.status, carried)
             if not self._handle.may_write():
-                return _LEASE_LOST, carried
+                return LEASE_LOST, carried
             mappings = [dict(zip(_MAPPING, mapping, strict=True)) for mapping in wanted.mappings]
             told = {"extendedResourceClaimStatus": {"resourceClaimName": made["metadata"]["name"], "requestMappings": mappings}}
             patch = {"metadata": {"uid": pod.pod.metadata.uid}, "status": told}
@@ -114,7 +116,7 @@ class Writer:
         consumer = {"resource": "pods", "name": carried.name, "uid": carried.uid}
         wanted: Obj = {"reservedFor": [*(status.get("reservedFor") or ()), consumer]}
         if allocation is not None:
-            wanted["allocation"] = allocation
+            wanted["allocation"] = {**allocation, "allocationTimestamp": format_time(seams.now())}
         body = {"metadata": _identity(shown), "status": wanted}
         await client.patch(RESOURCECLAIMS, name, body, namespace, subresource="status")
 
@@ -145,13 +147,23 @@ def _devices(allocation: Obj) -> list[tuple[Any, ...]]:
     return [tuple(one.get(key) for key in ("request", "driver", "pool", "device", "shareID")) for one in results]
 
 
+class _Release(NamedTuple):
+    """What is to be given back: of which claim (its UID), whether it is to be free, what was assumed of it. With `version` the claim is to
+    be free as it was seen in that version, or not at all; without the pod has it reserved, or has nothing to give back."""
+
+    uid: str
+    free: bool
+    assumed: Assumed | None = None
+    version: str = ""
+
+
 class Releases:
     """Gives back, in the background and as long as it takes, what was written for pods that were not bound after all."""
 
     def __init__(self, handle: Handle, book: Claims) -> None:
         self._handle = handle
         self._book = book
-        self._waiting: dict[tuple[str, str], tuple[str, bool]] = {}  # (claim, pod) -> (the claim's UID, whether to deallocate it)
+        self._waiting: dict[tuple[str, str], _Release] = {}  # by claim and pod
         self._wake = asyncio.Event()
 
     def release(self, carried: Carried) -> None:
@@ -159,23 +171,27 @@ class Releases:
         for key in carried.keys:
             claim = self._book.claims.get(key)
             if claim is not None:
-                self._waiting[key, carried.uid] = (claim.metadata.uid, key in carried.open)
+                self._put(key, carried.uid, _Release(claim.metadata.uid, key in carried.open, self._book.assumed.get(key)))
             else:
                 self._book.forget(key, carried.uid)
         if carried.made:
             self.delete(carried.own, carried.made)
         elif carried.own:
             self._book.forget(carried.own, carried.uid)
-        self._wake.set()
 
     def delete(self, key: str, uid: str) -> None:
         """A claim that stands for extended resources of a pod that was not bound goes."""
-        self._waiting[key, _DELETE] = (uid, True)
-        self._wake.set()
+        self._put(key, _DELETE, _Release(uid, True, self._book.assumed.get(key)))
 
-    def deallocate(self, key: str, uid: str) -> None:
-        """A claim that nobody uses is to be allocated anew."""
-        self._waiting[key, ""] = (uid, True)
+    def deallocate(self, key: str, uid: str, pod: str, version: str) -> None:
+        """A claim that nobody uses but perhaps a pod that waits is to be allocated anew, if it still is as it was seen."""
+        if (key, pod) not in self._waiting:
+            self._put(key, pod, _Release(uid, True, version=version))
+
+    def _put(self, key: str, pod: str, release: _Release) -> None:
+        self._waiting[key, pod] = release
+        self._book.releasing.add((key, pod))
+        self._book.version += 1
         self._wake.set()
 
     async def run(self) -> None:
@@ -184,11 +200,13 @@ class Releases:
         while True:
             await self._wake.wait()
             self._wake.clear()
-            for (key, pod), (uid, free) in list(self._waiting.items()):
+            for (key, pod), release in list(self._waiting.items()):
                 if not self._handle.may_write():
+                    await seams.sleep(_STANDBY)
+                    self._wake.set()
                     break
                 try:
-                    await self._one(key, pod, uid, free)
+                    await self._one(key, pod, release)
                     failures = 0
                 except ApiError as failure:
                     log.warning("resourceclaim %s cannot be given back: %s; trying again", key, failure)
@@ -196,40 +214,48 @@ class Releases:
                     failures += 1
                     self._wake.set()
                     continue
-                self._waiting.pop((key, pod), None)
-                self._given_back(key, pod)
+                if self._waiting.get((key, pod)) is not release:
+                    self._wake.set()  # there is more to give back meanwhile
+                    continue
+                del self._waiting[key, pod]
+                self._given_back(key, pod, release)
 
-    def _given_back(self, key: str, pod: str) -> None:
+    def _given_back(self, key: str, pod: str, release: _Release) -> None:
         """What was assumed of a claim is no more; nobody else tells of it where nothing had been written."""
+        self._book.releasing.discard((key, pod))
+        self._book.version += 1
         mine = self._book.assumed.get(key)
-        if mine is not None and pod in (mine.pod, _DELETE):
+        if mine is not None and mine is release.assumed:
             self._book.forget(key, mine.pod)
             self._handle.wake(
                 lambda pod: bool(pod.shape.template.spec.resource_claims or pod.shape.amounts.keys() & self._book.backed), True
             )
+        else:
+            self._handle.wake(lambda waiting: waiting.uid == pod, False)  # it may have been tried before this
 
-    async def _one(self, key: str, pod: str, uid: str, free: bool) -> None:
+    async def _one(self, key: str, pod: str, release: _Release) -> None:
         client, (namespace, _, name) = self._handle.api, key.partition("/")
         for _ in range(_ATTEMPTS):
+            if self._handle.cluster.slot_of_pod(pod) >= 0:
+                return  # another leader has bound the pod meanwhile, with what had been written for it
             try:
                 shown = await client.get(RESOURCECLAIMS, name, namespace)
             except NotFound:
                 return
             status = shown.get("status") or {}
             reserved = status.get("reservedFor") or []
-            left = [consumer for consumer in reserved if consumer.get("uid") != pod or not pod]
-            if shown["metadata"].get("uid") != uid:
+            left = [consumer for consumer in reserved if consumer.get("uid") != pod]
+            if shown["metadata"].get("uid") != release.uid:
                 return
             if pod == _DELETE:
                 await self._delete(shown, name, namespace)
                 return
-            if pod and len(left) == len(reserved):
-                return
+            seen = not release.version or shown["metadata"].get("resourceVersion") == release.version
+            if not seen or (left if release.version else len(left) == len(reserved)):
+                return  # it is another one by now, others use it, or the pod does not
             wanted: Obj = {"reservedFor": left or None}
-            if free and (not left or not pod):
-                if left and not pod:
-                    return  # somebody has begun to use it
-                wanted["allocation"] = None
+            if release.free and not left:
+                wanted |= {"allocation": None, "devices": None}
             try:
                 body = {"metadata": _identity(shown), "status": wanted}
                 await client.patch(RESOURCECLAIMS, name, body, namespace, subresource="status")
@@ -243,7 +269,7 @@ class Releases:
         """Free a claim, take the finalizer off and delete it. Raises ApiError: then all of it is tried again."""
         client = self._handle.api
         try:
-            status = {"reservedFor": None, "allocation": None}
+            status = {"reservedFor": None, "allocation": None, "devices": None}
             body = {"metadata": {"uid": shown["metadata"]["uid"]}, "status": status}
             await client.patch(RESOURCECLAIMS, name, body, namespace, subresource="status")
             left = [finalizer for finalizer in shown["metadata"].get("finalizers") or () if finalizer != FINALIZER]

@@ -7,22 +7,34 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.api.objects_resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
+from koord.api.objects_resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from koord.apiserver.cel.devices import compiled
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.framework.events import Action, ClusterEvent
 from roles.scheduler.testing import SCHEDULER, World, node, pod
 from roles.scheduler.whatif import Simulation, Snapshot
-from tests.support.claims import DRIVER, alternative, claim, device, device_class, of_claim, of_template, request, slice_of, template
+from tests.support.claims import (
+    DRIVER,
+    alternative,
+    claim,
+    device,
+    device_class,
+    of_claim,
+    of_template,
+    request,
+    slice_of,
+    taint_rule,
+    template,
+)
 
 Obj = dict[str, Any]
 MODEL = f'device.attributes["{DRIVER}"].model'
 
 
-def world(*objects: Obj, nodes: int = 1) -> World:
-    """Nodes n0, n1, … and a class for all devices of the driver."""
-    made = World()
+def world(*objects: Obj, nodes: int = 1, **args: Any) -> World:
+    """Nodes n0, n1, … and a class for all devices of the driver; `args` are those of the plugin."""
+    made = World({"pluginConfig": [{"name": "DynamicResources", "args": args}]} if args else None)
     made.add_nodes(*(node(f"n{number}", labels={"zone": "ab"[number % 2]}) for number in range(nodes)))
     for item in (device_class(), *objects):
         made.feed(item["kind"], item)
@@ -125,6 +137,112 @@ def test_tainted_devices_are_for_those_who_tolerate_it() -> None:
     assert place(made, request("gpu", tolerations=[{"key": "broken", "operator": "Equal", "value": "other"}]))[0] == ""
     assert place(made, request("gpu", tolerations=[{"key": "broken", "operator": "Exists"}])) == ("n0", ["gpu=n0/a"])
     assert status(made, "c3")["devices"]["results"][0]["tolerations"] == [{"key": "broken", "operator": "Exists"}]
+
+
+@pytest.mark.feature("SCH-DRA-15")
+def test_rules_taint_the_devices_that_they_select() -> None:
+    def told(made: World, rule: Obj, old: Obj | None = None, **meta: str) -> None:
+        rule["metadata"].update(meta)
+        made.feed("DeviceTaintRule", rule, msgspec.convert(old, DeviceTaintRule) if old is not None else None)
+
+    made = world(slice_of("n0", device("a"), device("b"), device("c")), slice_of("n0", device("d"), driver="other.example.com"))
+    told(made, taint_rule("a", driver=DRIVER, pool="n0", device="a"), uid="1", resourceVersion="5")
+    told(made, taint_rule("all", "None"), uid="2")
+    told(made, taint_rule("future", "NoTea"), uid="3")
+    assert place(made) == ("n0", ["gpu=n0/b"])
+    # what another watch tells later of an older state does not count
+    told(made, taint_rule("a", driver="elsewhere"), uid="1", resourceVersion="4")
+    told(made, taint_rule("pool", "NoExecute", pool="n0"), uid="4")
+    assert place(made)[0] == ""
+    made.feed("ResourceSlice", slice_of("n0", device("a"), device("b"), device("e"), generation=2, name="next"))
+    assert place(made)[0] == ""  # the new generation is of the same pool
+    assert place(made, request("gpu", tolerations=[{"key": "broken", "operator": "Exists"}])) == ("n0", ["gpu=n0/a"])
+    gone = taint_rule("pool", "NoExecute", pool="n0")
+    for uid, expected in (("of another", ""), ("4", "n0")):
+        gone["metadata"]["uid"] = uid
+        made.feed("DeviceTaintRule", None, msgspec.convert(gone, DeviceTaintRule))
+        assert place(made)[0] == expected
+
+
+@pytest.mark.feature("SCH-DRA-17")
+@pytest.mark.parametrize(("timeout", "said"), [("0s", "no allocation was found in 20000 tries"), ("1ms", "timed out trying to allocate")])
+def test_a_search_ends_in_time(timeout: str, said: str) -> None:
+    """Every choice of eight devices out of twenty would have to be tried: none leaves what the other request wants."""
+    devices = [device(f"d{at}", attributes={"number": {"int": at}, "model": {"string": "x"}}) for at in range(20)]
+    made = world(slice_of("n0", *devices), filterTimeout=timeout)
+    _, (told,) = place(made, request("some", count=8), request("other", f'{MODEL} == "y"'))
+    assert said in told
+    assert place(made)[0] == "n0"
+
+
+@pytest.mark.feature("SCH-DRA-16")
+def test_devices_that_are_waited_for_come_last_and_are_free_in_what_ifs() -> None:
+    conditional = device("a", bindingConditions=["Ready"])
+    made = world(slice_of("n0", conditional, pool="a", name="a"), slice_of("n0", device("b"), pool="b", name="b"))
+    assert place(made) == ("n0", ["gpu=b/b"])
+    assert place(made) == ("n0", ["gpu=a/a"])
+    assert status(made, "c1")["devices"]["results"][0]["bindingConditions"] == ["Ready"]
+
+
+def shared_by(made: World, name: str, *pods: Any) -> None:
+    """A claim, allocated on the first pod's node for all of these pods, as the API server shows it."""
+    held = claim(name)
+    status = {
+        "allocation": {"devices": {"results": [{"request": "gpu", "driver": DRIVER, "pool": pods[0].node_name, "device": "a"}]}},
+        "reservedFor": [{"resource": "pods", "name": one.name, "uid": one.uid} for one in pods],
+    }
+    made.feed("ResourceClaim", {**held, "status": status})
+
+
+@pytest.mark.feature("SCH-DRA-18")
+def test_preemption_takes_those_whose_claims_give_devices_back() -> None:
+    made = world(slice_of("n0", device("a"), device("b")), nodes=2)
+    plain, holder, other = made.add_pods(
+        pod("plain", node="n0", priority=-10), pod("holder", node="n0", priority=-5), pod("other", node="n0", priority=-1),
+    )  # fmt: skip
+    shared_by(made, "held", holder)
+    held_b = {**claim("held-b"), "status": {
+        "allocation": {"devices": {"results": [{"request": "gpu", "driver": DRIVER, "pool": "n0", "device": "b"}]}},
+        "reservedFor": [{"resource": "pods", "name": other.name, "uid": other.uid}],
+    }}  # fmt: skip
+    made.feed("ResourceClaim", held_b)
+    made.feed("ResourceClaim", claim("one"))
+    made.feed("ResourceClaim", claim("two", request("gpu", count=2)))
+    book = made.framework.plugins["DynamicResources"].book  # type: ignore[attr-defined]
+    before = dict(book.taken)
+    for name, priority, victims in (("one", 0, ["holder"]), ("two", 0, ["other", "holder"]), ("two", -3, []), ("one", -10, [])):
+        decision = made.decide(pod(resourceClaims=of_claim(name), priority=priority))
+        assert (not decision.scheduled, [one.name for one in decision.victims]) == (True, victims)
+        assert "cannot allocate all claims" in reason(decision)
+        assert (book.taken, book.busy[made.cluster.slot_of("n0")]) == (before, 2)
+    assert made.cluster.pod(plain.uid) is plain
+
+
+@pytest.mark.feature("SCH-DRA-18")
+def test_a_shared_claim_is_given_back_by_all_of_its_pods_or_not_at_all() -> None:
+    made = world(slice_of("n0", device("a")))
+    low, lower, high = made.add_pods(*(pod(f"p{priority}", node="n0", priority=priority) for priority in (-1, -2, 100)))
+    made.feed("ResourceClaim", claim("mine"))
+    wanting = pod(resourceClaims=of_claim("mine"), priority=0)
+    shared_by(made, "held", low, lower)
+    assert [one.name for one in made.decide(wanting).victims] == ["p-1", "p-2"]
+    shared_by(made, "held", low, high)
+    assert made.decide(wanting).victims == ()
+
+
+@pytest.mark.feature("SCH-DRA-18")
+def test_pods_that_are_supposed_to_be_somewhere_have_their_devices_there() -> None:
+    """Preemption for jobs supposes all members, one after another: no device may be promised twice."""
+    made = world(slice_of("n0", device("a")))
+    for name in ("first", "second"):
+        made.feed("ResourceClaim", claim(name))
+    first = made.parser.parse(pod(resourceClaims=of_claim("first")))
+    with made.state.suppose() as supposed:
+        supposed.add(first, made.cluster.slot_of("n0"))
+        assert not made.decide(pod(resourceClaims=of_claim("second"))).scheduled
+        supposed.remove(first.uid)
+        assert made.decide(pod(resourceClaims=of_claim("second"))).scheduled
+    assert made.decide(pod(resourceClaims=of_claim("second"))).scheduled
 
 
 @pytest.mark.feature("SCH-DRA-06")
