@@ -10,11 +10,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord import seams
-from koord.api.kinds import EVENTS, Kind
+from koord.api.kinds import EVENTS
 from koord.api.times import format_micro_time
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.ratelimit import Priority, TokenBucket
+from koord.kube.references import ObjectRef, reference
 
 log = logging.getLogger("koord.kube.events")
 
@@ -26,45 +27,6 @@ SERIES_WINDOW = 600.0  # seconds within which an equal event counts up an earlie
 REMEMBERED = 4096  # objects and events whose history is kept
 NOTE_LIMIT = 1024  # bytes of a note that the API accepts
 ATTEMPTS = 3
-
-
-@dataclass(frozen=True, slots=True)
-class ObjectRef:
-    """What an event is about."""
-
-    kind: str
-    name: str
-    namespace: str = ""
-    uid: str = ""
-    api_version: str = "v1"
-    resource_version: str = ""
-
-    def wire(self) -> dict[str, str]:
-        """A core/v1 ObjectReference."""
-        pairs = {
-            "apiVersion": self.api_version,
-            "kind": self.kind,
-            "namespace": self.namespace,
-            "name": self.name,
-            "uid": self.uid,
-            "resourceVersion": self.resource_version,
-        }
-        return {key: value for key, value in pairs.items() if value}
-
-
-def reference(obj: Any, kind: Kind | None = None) -> ObjectRef:
-    """The reference of a dict or of a projection; objects of a list do not say their kind, so `kind` does."""
-    if isinstance(obj, dict):
-        meta = obj.get("metadata") or {}
-        name, namespace, uid = meta.get("name", ""), meta.get("namespace", ""), meta.get("uid", "")
-        its_kind, version = obj.get("kind", ""), obj.get("apiVersion", "")
-    else:
-        meta = obj.metadata
-        name, namespace, uid = meta.name, meta.namespace, meta.uid
-        its_kind, version = getattr(obj, "kind", ""), getattr(obj, "api_version", "")
-    if kind is not None:
-        its_kind, version = kind.kind, kind.api_version
-    return ObjectRef(its_kind, name, namespace, uid, version or "v1")
 
 
 @dataclass(slots=True)

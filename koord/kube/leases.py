@@ -12,8 +12,9 @@ from koord import seams
 from koord.api.kinds import LEASES
 from koord.kube import errors
 from koord.kube.client import Client
-from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.events import EventRecorder
 from koord.kube.leadership import JITTER, Fence, Identity, Leadership, Timing, own_identity
+from koord.kube.references import ObjectRef
 
 __all__ = ["Fence", "Identity", "LeaderElector", "Leadership", "Timing"]
 

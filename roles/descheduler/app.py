@@ -20,7 +20,7 @@ from koord.process.errors import FatalError
 from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
 from koord.process.metrics import watch_events
-from roles.descheduler import build, usage
+from roles.descheduler import build
 from roles.descheduler.acting import ClusterActing
 from roles.descheduler.build import Options
 from roles.descheduler.framework.effects import Outcome
@@ -30,6 +30,7 @@ from roles.descheduler.metrics import Metrics
 from roles.descheduler.observing import Observer
 from roles.descheduler.picture import NodeView
 from roles.descheduler.placement import Placements
+from roles.descheduler.reading import EXPIRES, KUBERNETES_METRICS, Reading
 from roles.descheduler.workloads import Workloads
 from roles.descheduler.world import World
 
@@ -192,8 +193,8 @@ class App:
             self._placements.forget()
         with self.metrics.time_round():
             views = await self._observer.views(now)
-            mute = any(view.usage is None or view.metric_age >= usage.EXPIRES for view in views)
-            readings = await self._sources.readings(now, wanted=lambda key: mute or key != usage.KUBERNETES_METRICS)
+            mute = any(view.usage is None or view.metric_age >= EXPIRES for view in views)
+            readings = await self._sources.readings(now, wanted=lambda key: mute or key != KUBERNETES_METRICS)
             outcome = await self._run(views, now, readings)
         for number, record in enumerate(outcome.records, 1):
             self._recorder.record(record)
@@ -210,7 +211,7 @@ class App:
             )
         return outcome
 
-    async def _run(self, views: list[NodeView], now: float, readings: dict[str, usage.Reading]) -> Outcome:
+    async def _run(self, views: list[NodeView], now: float, readings: dict[str, Reading]) -> Outcome:
         waiting = self._world.waiting()
         if self._replay_log is None:
             return await self._rounds.run(views, now, self._acting, readings, waiting)

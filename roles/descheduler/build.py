@@ -19,7 +19,8 @@ from roles.descheduler.framework.limits import Limits
 from roles.descheduler.framework.plugin import Plugin
 from roles.descheduler.framework.round import Profile, Rounds
 from roles.descheduler.placement import SchedulerFlags
-from roles.descheduler.usage import PROMETHEUS, MetricsServer, Prometheus, SourceError, Sources
+from roles.descheduler.reading import PROMETHEUS
+from roles.descheduler.usage import MetricsServer, Prometheus, SourceError, Sources
 
 TOKEN_KEY = "prometheusAuthToken"
 SetupOf = Callable[[str], Setup]

@@ -17,7 +17,7 @@ from koord.config.model import wire as on_the_wire
 from koord.config.selectors import compile_selector
 from roles.descheduler import registry
 from roles.descheduler.migration.plugin import MigrationController
-from roles.descheduler.usage import PROMETHEUS
+from roles.descheduler.reading import PROMETHEUS
 
 log = logging.getLogger(__name__)
 

@@ -33,7 +33,7 @@ from roles.descheduler.build import Options
 from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictResult
 from roles.descheduler.framework.round import Acting
 from roles.descheduler.picture import NodeView, Vector
-from roles.descheduler.usage import Reading
+from roles.descheduler.reading import Reading
 
 T = TypeVar("T")
 Key = tuple[str, str, str]

@@ -26,7 +26,7 @@ from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.picture import NodeView, Pictures, Vector
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
 from roles.descheduler.plugins.defaultevictor.protections import Protections, Surroundings
-from roles.descheduler.usage import Reading
+from roles.descheduler.reading import Reading
 
 T = TypeVar("T")
 Key = tuple[str, str, str]

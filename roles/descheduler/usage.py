@@ -10,7 +10,6 @@ import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import aiohttp
@@ -23,33 +22,16 @@ from koord.api.times import TimeError, parse_time
 from koord.kube import errors
 from koord.kube.client import Client
 from roles.descheduler.picture import Vector
+from roles.descheduler.reading import EXPIRES, METRIC_RESOURCE, WHOLE, Reading
 
 log = logging.getLogger(__name__)
 
-KUBERNETES_METRICS, PROMETHEUS = "KubernetesMetrics", "Prometheus"
-METRIC_RESOURCE = "MetricResource"
-EXPIRES = 180.0  # seconds after which what was told says nothing any more
-WHOLE = 100_000  # of a Prometheus query's 1.0, so that percent have three digits
 PATIENCE = 10.0  # seconds
 AT_ONCE = 500  # items that are read before others get their turn
 
 
 class SourceError(Exception):
     """A source did not tell; the text says why."""
-
-
-@dataclass(frozen=True, slots=True)
-class Reading:
-    """What a source told at a time (seconds since the epoch): usage of nodes by name, of pods by namespace and name, in base units."""
-
-    at: float
-    nodes: Mapping[str, Vector] = field(default_factory=dict)
-    pods: Mapping[tuple[str, str], Vector] = field(default_factory=dict)
-
-
-def key_of(source: str, query: str = "") -> str:
-    """By what a plugin finds its reading."""
-    return f"{source} {query}".strip()
 
 
 class MetricsServer:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING
 
 from koord import seams
 from koord.api.kinds import NODES, PODS
-from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.events import EventRecorder
+from koord.kube.references import ObjectRef
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.holds import Holds
 from roles.koordlet.actuation.journal import Journal, JournalError

@@ -36,9 +36,10 @@ from koord.config.slo import ParseResult
 from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.client import Client
-from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.events import EventRecorder
 from koord.kube.informers import InformerFactory
 from koord.kube.leases import LeaderElector, Leadership, Timing
+from koord.kube.references import ObjectRef
 from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
 from koord.process.metrics import watch_events

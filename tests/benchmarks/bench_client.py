@@ -20,7 +20,8 @@ import aiohttp
 from koord.api.kinds import PODS
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
-from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.events import EventRecorder
+from koord.kube.references import ObjectRef
 from koord.process import certificates
 from tests.benchmarks.table import Row, script
 

@@ -93,3 +93,49 @@ def test_gates_exist(page: Path) -> None:
     known = {gate for table in gates.ROLES.values() for gate in table}
     mentioned = {gate for group in _GATE.findall(page.read_text(encoding="utf-8")) for gate in re.findall(r"`([A-Za-z]+)`", group)}
     assert mentioned - known == set()
+
+
+_PATH = re.compile(r"[a-z_]\w*(?:/\w+)*(?:\.py|/)")
+_CALL = re.compile(r"(?:([A-Z]\w*)\.)?(\w+)\(.*\)(?: -> .*)?")
+_CLASS = re.compile(r"[A-Z][a-z]+(?:[A-Z]\w*)?")
+SOURCES = {path: path.read_text(encoding="utf-8") for root in ("koord", "roles") for path in (ROOT / root).rglob("*.py")}
+
+
+def walks() -> set[str]:
+    """What the sections of the architecture page that lead through the code show as code."""
+    text = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+    sections = [part for part in without_fences(text).split("\n## ") if part.startswith(("A pod's way", "A cgroup value's way"))]
+    assert len(sections) == 2
+    return {code for section in sections for code in _CODE.findall(section)}
+
+
+def test_files_of_the_walks_exist() -> None:
+    paths = {f"/{path.relative_to(ROOT)}" for top in ("koord", "roles", "tests") for path in (ROOT / top).rglob("*.py")}
+    mentioned = {code for code in walks() if _PATH.fullmatch(code)}
+    assert len(mentioned) > 20
+    assert {code for code in mentioned if not any(path.endswith(f"/{code}") or f"/{code}" in f"{path}" for path in paths)} == set()
+
+
+def test_functions_and_classes_of_the_walks_exist() -> None:
+    """Each can be found, and a breakpoint set on it."""
+    mentioned = walks()
+    calls = {call.groups() for code in mentioned if (call := _CALL.fullmatch(code))}
+    assert len(calls) > 12
+    for owner, function in calls:
+        homes = [text for text in SOURCES.values() if not owner or f"\nclass {owner}" in text]
+        assert any(re.search(rf"\bdef {function}\(", text) for text in homes), f"{owner}.{function}"
+    everything = "\n".join(SOURCES.values())
+    for name in sorted(code for code in mentioned if _CLASS.fullmatch(code)):
+        assert re.search(rf"\bclass {name}\b|\"{name}\"", everything), name
+
+
+def test_the_picture_of_extension_points_is_the_code() -> None:
+    """Every interface of a plugin is on it, and every method that it names is one."""
+    code = SOURCES[ROOT / "roles/scheduler/framework/interfaces.py"]
+    page = (ROOT / "docs" / "scheduler.md").read_text(encoding="utf-8")
+    picture = next(body for language, body in fences(page) if language == "mermaid" and "PreEnqueue" in body)
+    interfaces = set(re.findall(r"^class (\w+)\(Plugin\)", code, re.MULTILINE)) - {"Controllers"}
+    assert {name for name in interfaces if not re.search(rf"\b{name}\b", picture)} == set()
+    for owner, method in re.findall(r"(\w+)\.(\w+)", picture):
+        assert owner in interfaces
+        assert f"def {method}(" in code

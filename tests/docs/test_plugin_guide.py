@@ -4,26 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import re
+import sys
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
 
+from roles.descheduler import registry
+from roles.descheduler.config import parse_configuration
 from roles.koordlet.extensions import load
 from roles.koordlet.options import Options
 from roles.koordlet.qos.outcome import Strategy
 from roles.manager.webhooks.review import Refusal, Request
 from roles.sandbox.scenario import Scenario
+from tests.roles.descheduler.support import configuration
 from tests.roles.koordlet.act.conftest import World, build
 from tests.support.docs import ROOT
 
 GUIDE = (ROOT / "docs" / "plugin-guide.md").read_text()
+DESCHEDULER = (ROOT / "docs" / "descheduler.md").read_text()
 TIER = "kubepods.slice/kubepods-besteffort.slice"
 
 
-def block(name: str) -> str:
-    """The block of the guide that begins with the name of its file."""
-    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", GUIDE, re.DOTALL)
+def block(name: str, page: str = GUIDE) -> str:
+    """The block of a page that begins with the name of its file."""
+    found = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", page, re.DOTALL)
     assert found is not None, f"the guide has lost {name}"
     return found.group(1)
 
@@ -69,3 +75,19 @@ def test_the_sandbox_takes_plugins() -> None:
     """What the guide says to try them with."""
     assert "koord sandbox up --plugin-path quiet_hours.py --scheduler-config scheduler.yaml" in GUIDE
     assert Scenario().scheduler.plugin_paths == []
+
+
+def test_the_descheduler_plugin_lets_pods_of_old_images_go(monkeypatch: pytest.MonkeyPatch) -> None:
+    module = ModuleType("roles.descheduler.plugins.old_images")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(block("old_images.py", DESCHEDULER), "old_images.py", "exec"), vars(module))
+    row = eval(block("registry.py", DESCHEDULER), {"_row": registry._row, "old_images": module})
+    monkeypatch.setitem(registry.PLUGIN_TYPES, row.name, row)
+    monkeypatch.setitem(registry.POINTS, row.name, frozenset({row.point}))
+    text = configuration({"deschedule": ["OldImages"]}, {"OldImages": {"images": ["web:1"]}})
+    assert parse_configuration(text, "test").profiles[0].plugins.deschedule.enabled[0].name == "OldImages"
+    assert row.make(row.args.model_validate({"images": ["web:1"]}), 300.0).args.images == ["web:1"]
+    tests: dict[str, Any] = {}
+    exec(compile(block("test_old_images.py", DESCHEDULER), "test_old_images.py", "exec"), tests)
+    tests["test_pods_of_an_old_image_leave"]()
+    assert DESCHEDULER.count("```python") == 3, "another block is to be tried here"

@@ -13,7 +13,8 @@ from koord.api.kinds import EVENTS, PODS
 from koord.api.objects import Pod
 from koord.apiserver.testing import running_server
 from koord.kube import events
-from koord.kube.events import EventRecorder, ObjectRef, reference
+from koord.kube.events import EventRecorder
+from koord.kube.references import ObjectRef, reference
 
 
 def about(name: str = "p") -> ObjectRef:

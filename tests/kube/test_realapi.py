@@ -14,9 +14,10 @@ from koord.api.objects import Pod
 from koord.kube import errors, patch, reflector
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
-from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.events import EventRecorder
 from koord.kube.informers import InformerFactory
 from koord.kube.leases import LeaderElector, Leadership, Timing
+from koord.kube.references import ObjectRef
 from tests.support import real_apiserver
 
 pytestmark = pytest.mark.realapi

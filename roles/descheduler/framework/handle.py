@@ -11,7 +11,7 @@ from koord.api.objects import Pod
 from koord.decisions.record import Number, Record, Subject, Term
 from roles.descheduler.framework.evicting import Evicting, Explains
 from roles.descheduler.picture import NodeView
-from roles.descheduler.usage import Reading
+from roles.descheduler.reading import Reading
 
 T = TypeVar("T")
 ROLE = "descheduler"

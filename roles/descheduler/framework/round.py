@@ -24,7 +24,7 @@ from roles.descheduler.framework.limits import Counts, Limits
 from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin, Reads, minds_place
 from roles.descheduler.framework.recurrence import Key, Recurrence
 from roles.descheduler.picture import NodeView, is_ready
-from roles.descheduler.usage import Reading
+from roles.descheduler.reading import Reading
 
 log = logging.getLogger(__name__)
 

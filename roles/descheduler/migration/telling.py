@@ -11,7 +11,8 @@ from koord.api import kinds
 from koord.api.objects import Pod, PodMigrationJob
 from koord.decisions.record import Number, Record, Subject
 from koord.decisions.recorder import Recorder
-from koord.kube.events import EventRecorder, reference
+from koord.kube.events import EventRecorder
+from koord.kube.references import reference
 from roles.descheduler.migration import status
 from roles.descheduler.migration.step import Step
 

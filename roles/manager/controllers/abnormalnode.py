@@ -15,7 +15,8 @@ from koord.api.objects import Node, Pod
 from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.errors import NotFound
-from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.events import EventRecorder
+from koord.kube.references import ObjectRef
 from koord.process.steady import SteadyClock
 from roles.manager.abnormal.level import Level, moved
 from roles.manager.abnormal.signs import WINDOW, Families, Signs, judge

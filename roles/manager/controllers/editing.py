@@ -14,8 +14,9 @@ from koord.api.quantity import QuantityError
 from koord.config.slo import SLOConfig, SLOConfigStore
 from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
-from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.events import EventRecorder
 from koord.kube.patch import diff_merge_patch
+from koord.kube.references import ObjectRef
 from roles.manager.controllers import nodeslo
 from roles.manager.controllers.base import Turns
 from roles.manager.controllers.memory import EditMemory, Remembered, Texts

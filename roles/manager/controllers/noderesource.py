@@ -19,7 +19,8 @@ from koord.config.slo import SLOConfig
 from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.errors import ApiError, NotFound
-from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.events import EventRecorder
+from koord.kube.references import ObjectRef
 from koord.kube.workqueue import WorkQueue
 from koord.process.steady import SteadyClock
 from roles.manager.controllers.base import EVERYTHING, Controller, log

@@ -16,9 +16,10 @@ from koord.api.objects_meta import find_condition
 from koord.api.quantity import QuantityError, multiply_base
 from koord.api.selectors import Selector, SelectorError, from_label_selector
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
-from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.events import EventRecorder
 from koord.kube.informers import Informer, InformerFactory
 from koord.kube.patch import diff_merge_patch
+from koord.kube.references import ObjectRef
 from roles.manager.controllers.base import Controller, log
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer

@@ -11,7 +11,8 @@ from koord.api.kinds import PODS, RESERVATIONS
 from koord.api.times import format_time
 from koord.kube.client import Client
 from koord.kube.errors import ApiError, Conflict, NotFound
-from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.events import EventRecorder
+from koord.kube.references import ObjectRef
 from roles.scheduler.cluster.podinfo import PodInfo
 
 log = logging.getLogger(__name__)

@@ -19,7 +19,8 @@ from koord.config.errors import InvalidConfig
 from koord.kube import errors
 from roles.descheduler.build import Options, sources
 from roles.descheduler.config import parse_configuration
-from roles.descheduler.usage import EXPIRES, METRIC_RESOURCE, MetricsServer, SourceError, shares
+from roles.descheduler.reading import EXPIRES, METRIC_RESOURCE
+from roles.descheduler.usage import MetricsServer, SourceError, shares
 from tests.roles.descheduler.support import Obj, configuration, descheduling, metric, node, pod
 
 QUERY = "instance:node_cpu:rate:sum"

@@ -21,7 +21,8 @@ from koord.cli import main
 from koord.decisions.record import Record, Subject, Term
 from koord.decisions.recorder import Recorder
 from koord.kube.client import Client
-from koord.kube.events import EventRecorder, ObjectRef
+from koord.kube.events import EventRecorder
+from koord.kube.references import ObjectRef
 from koord.process.http import OpsServer
 from roles.scheduler import testing
 from roles.scheduler.cycle.record import record_of

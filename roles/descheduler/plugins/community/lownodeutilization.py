@@ -22,7 +22,7 @@ from roles.descheduler.plugins.community.requested import (
     check_percentages,
     headroom,
 )
-from roles.descheduler.usage import EXPIRES, KUBERNETES_METRICS, METRIC_RESOURCE, PROMETHEUS, WHOLE, Reading, key_of
+from roles.descheduler.reading import EXPIRES, KUBERNETES_METRICS, METRIC_RESOURCE, PROMETHEUS, WHOLE, Reading, key_of
 
 
 class EvictionLimits(LenientModel):

@@ -8,8 +8,8 @@ from typing import ClassVar
 from koord.api import kinds
 from koord.api.objects import Namespace, PersistentVolumeClaim, Pod, PodDisruptionBudget
 from koord.kube import errors
-from koord.kube.events import reference
 from koord.kube.informers import Informer
+from koord.kube.references import reference
 from roles.descheduler.fitting import OtherNodes
 from roles.descheduler.framework.evicting import EvictOptions, EvictResult, NoController, Setup
 from roles.descheduler.picture import NodeView

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from koord import seams
 from koord.api.kinds import PODGROUPS
 from koord.api.names import ANNOTATION_GANG_MIN_AVAILABLE
-from koord.kube.events import ObjectRef, reference
+from koord.kube.references import ObjectRef, reference
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.coscheduling.book import WAITING, Gang, GangBook

@@ -9,7 +9,7 @@ from typing import Any
 from koord import seams
 from koord.api.kinds import CLUSTERNETWORKTOPOLOGIES
 from koord.kube.errors import ApiError, NotFound
-from koord.kube.events import reference
+from koord.kube.references import reference
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.network_topology.network import OBJECT, Network
 from roles.scheduler.plugins.network_topology.tree import detail_status

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from koord.decisions.record import Term
-from koord.kube.events import ObjectRef
+from koord.kube.references import ObjectRef
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
