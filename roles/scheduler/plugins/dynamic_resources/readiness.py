@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from koord import seams
 from koord.api.objects_resource import AllocatedDeviceStatus, DeviceRequestAllocationResult, ResourceClaim
 from koord.api.times import TimeError, parse_time
-from koord.kube.events import ObjectRef
+from koord.kube.references import ObjectRef
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.status import SUCCESS, Status, error
