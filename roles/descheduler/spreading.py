@@ -20,6 +20,21 @@ FEW = 8  # domains of which every subset may be remembered
 _ENCODER = msgspec.msgpack.Encoder()
 
 
+@dataclass(frozen=True, slots=True)
+class Domains:
+    """The values of a topology key where the successor may come, and those where it may not. Nodes without the key are closed."""
+
+    key: str
+    open: frozenset[str]
+    closed: frozenset[str]
+
+    def refuse(self, node: Node) -> str:
+        """Why the successor must not come to a node, "" when it may."""
+        if node.metadata.labels.get(self.key) in self.open:
+            return ""
+        return f'node "{node.metadata.name}" is closed to it by its topology spread over {self.key}'
+
+
 @dataclass(slots=True)
 class Domain:
     """The nodes with one value of the topology key, by that value, and the matching pods on them."""

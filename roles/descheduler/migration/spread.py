@@ -9,33 +9,17 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 from koord import seams
-from koord.api.objects import Node, Pod, PodMigrationJob
+from koord.api.objects import Pod, PodMigrationJob
 from koord.api.selectors import SelectorError
 from roles.descheduler.migration import status
 from roles.descheduler.migration.expectations import Expectations
 from roles.descheduler.picture import FINISHED
-from roles.descheduler.spreading import Spread, spreads
+from roles.descheduler.spreading import Domains, Spread, spreads
 from roles.descheduler.world import World
 
 AT_ONCE = 1000  # nodes or pods that are looked at before others get their turn
-
-
-@dataclass(frozen=True, slots=True)
-class Domains:
-    """The values of a topology key where the successor may come, and those where it may not. Nodes without the key are closed."""
-
-    key: str
-    open: frozenset[str]
-    closed: frozenset[str]
-
-    def refuse(self, node: Node) -> str:
-        """Why the successor must not come to a node, "" when it may."""
-        if node.metadata.labels.get(self.key) in self.open:
-            return ""
-        return f'node "{node.metadata.name}" is closed to it by its topology spread over {self.key}'
 
 
 class SpreadCounts:

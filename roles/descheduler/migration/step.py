@@ -8,8 +8,8 @@ from enum import Enum
 from koord.api.objects import Pod, PodMigrationJob, PodMigrationJobStatus, Reservation
 from roles.descheduler.migration import status
 from roles.descheduler.migration.pairing import ALONE, Pairing
-from roles.descheduler.migration.spread import Domains
 from roles.descheduler.migration.words import Kind, Mode, Reason
+from roles.descheduler.spreading import Domains
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,9 +9,10 @@ from koord.api.quantity import QuantityError
 from roles.descheduler.arrivals import expect
 from roles.descheduler.migration import status
 from roles.descheduler.migration.expectations import Expectations
-from roles.descheduler.migration.spread import Domains, SpreadCounts
+from roles.descheduler.migration.spread import SpreadCounts
 from roles.descheduler.nodefit import affinity_matches, tolerates, untolerated
 from roles.descheduler.picture import Pictures, is_ready
+from roles.descheduler.spreading import Domains
 from roles.descheduler.world import World
 
 CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")

@@ -17,8 +17,8 @@ from koord.api.kinds import PODMIGRATIONJOBS, RESERVATIONS
 from koord.api.objects import Pod, PodMigrationJob, Reservation, convert
 from koord.api.times import TimeError, format_duration, parse_duration, parse_time
 from roles.descheduler.migration import status
-from roles.descheduler.migration.spread import Domains
 from roles.descheduler.migration.words import CREATED_BY
+from roles.descheduler.spreading import Domains
 
 Json = dict[str, Any]
 _OF_THE_SERVER = ("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
