@@ -18,7 +18,7 @@ from koord.api.kinds import PODS, Kind
 from koord.kube import errors
 from koord.kube.config import ClientConfig
 from koord.kube.http1 import Response
-from koord.kube.leadership import Fence
+from koord.kube.leadership import WRITE_AGE, Fence, Fresh
 from koord.kube.ratelimit import Priority
 from koord.kube.transport import REQUEST_TIMEOUT, Observer, Transport, retry_after
 
@@ -87,8 +87,9 @@ class Client:
     """Talks to one API server. An async context manager; belongs to one event loop.
 
     `qps` and `burst` pace all requests together (None: unpaced); `role` is shown in the user agent; `observer` is told of
-    each try (method, status, seconds); with a `fence`, no byte of a write leaves while it is not held. Methods raise
-    `koord.kube.errors.ApiError`; connection failures, 429 and 5xx are retried first where that is safe.
+    each try (method, status, seconds); with a `fence`, no byte of a write leaves while it is not held, nor later than
+    WRITE_AGE seconds after it was asked for. Methods raise `koord.kube.errors.ApiError`; connection failures, 429 and 5xx are
+    retried first where that is safe.
     """
 
     def __init__(
@@ -104,6 +105,7 @@ class Client:
         self.config = config
         self.transport = Transport(config, qps=qps, burst=burst, role=role, observer=observer)
         self._fence = fence
+        self._fresh: Fresh | None = None
         self._priority: Priority | None = None
         self._server = _Server()
 
@@ -111,6 +113,13 @@ class Client:
         """This client, on the same connections, for writes that leave only while `fence` is held; NotLeading is raised otherwise."""
         other = copy.copy(self)
         other._fence = fence
+        return other
+
+    def within(self, seconds: float) -> Client:
+        """This client, on the same connections, for what has just been decided: its writes leave within so many seconds from now, all of
+        them together, or not at all. One that was not sent in time raises Unreachable: decide anew."""
+        other = copy.copy(self)
+        other._fresh = Fresh(self._fence, seconds)
         return other
 
     def ranked(self, priority: Priority) -> Client:
@@ -150,7 +159,10 @@ class Client:
 
     async def _request(self, method: str, path: str, *, priority: Priority = Priority.STATUS, **options: Any) -> Response:
         priority = priority if self._priority is None else self._priority
-        return await self.transport.request(method, path, fence=self._fence, priority=priority, **options)
+        fence: Fence | None = self._fresh
+        if fence is None and self._fence is not None:
+            fence = Fresh(self._fence, WRITE_AGE)
+        return await self.transport.request(method, path, fence=fence, priority=priority, **options)
 
     async def _call(self, method: str, path: str, obj: Any = None, **options: Any) -> Object:
         body = obj if obj is None or isinstance(obj, bytes) else orjson.dumps(obj)

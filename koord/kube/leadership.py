@@ -113,6 +113,36 @@ class _Reports:
         return (self.leadership.remaining or float("inf")) if self.held else 0.0
 
 
+WRITE_AGE = 15.0
+"""Seconds after which a fenced write that has not left is given up: what it was decided on is not so any more."""
+
+
+class Fresh:
+    """A fence that also closes by itself, `seconds` from now: what is sent later would be decided anew."""
+
+    __slots__ = ("_fence", "_until")
+
+    def __init__(self, fence: Fence | None, seconds: float) -> None:
+        self._fence = fence
+        self._until = seams.boot_time() + seconds
+
+    @property
+    def held(self) -> bool:
+        """Whether the write may leave at this very moment."""
+        return seams.boot_time() < self._until and (self._fence is None or self._fence.held)
+
+    @property
+    def remaining(self) -> float:
+        """Seconds for which that is certain; 0 if it is not held."""
+        left = max(0.0, self._until - seams.boot_time())
+        return left if self._fence is None else min(left, self._fence.remaining)
+
+    @property
+    def outdated(self) -> bool:
+        """Whether time alone has closed it."""
+        return seams.boot_time() >= self._until and (self._fence is None or self._fence.held)
+
+
 @dataclass(frozen=True, slots=True)
 class Identity:
     """Who competes. `name` is written into the lease; `pod` is the part of it that another container of the same pod shares."""

@@ -14,7 +14,7 @@ from koord.kube import errors
 from koord.kube.config import ClientConfig, KubeConfigError
 from koord.kube.credentials import CredentialError
 from koord.kube.http1 import Response
-from koord.kube.leadership import Fence
+from koord.kube.leadership import Fence, Fresh
 from koord.kube.pool import Barred, Body, Lost, NotSent, Pool
 from koord.kube.ratelimit import Backoff, Priority, RateLimiter
 from koord.kube.tls import TlsSource
@@ -103,7 +103,7 @@ class Transport:
         credentials are renewed once. Raises Unreachable when no try got an answer.
 
         A write passes the `fence` in the step in which its bytes go out, at every try. It is not tried again later than the
-        fence is known to be held: the last answer stands then. Raises NotLeading.
+        fence is known to be held: the last answer stands then. Raises NotLeading, and Unreachable for one that only got too old.
         """
         if idempotent is None:
             idempotent = method in ("GET", "PUT", "DELETE", "HEAD")
@@ -123,6 +123,8 @@ class Transport:
             except Barred:
                 if lost is not None:  # an earlier try may have taken place
                     raise errors.Unreachable(f"{self.config.server}: {lost}") from None
+                if isinstance(fence, Fresh) and fence.outdated:
+                    raise errors.Unreachable(f"{method} {path}: not sent, it could not be in time") from None
                 raise errors.NotLeading(f"{method} {path}") from None
             except NotSent as error:
                 pause = backoff.next()

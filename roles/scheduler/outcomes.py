@@ -237,7 +237,10 @@ class Outcomes:
     def _report(self, decision: Decision) -> None:
         entry = self._queue.get(decision.pod.uid)
         pod = entry.pod if entry is not None else decision.pod
-        self._reporter.failed(pod, decision.message(), error=decision.verdict == ERROR, nominate=decision.nominate, now=self._clock())
+        finder, message = decision.framework.next_pod, decision.message()
+        if finder is not None:
+            message = finder.wording(pod, message)
+        self._reporter.failed(pod, message, error=decision.verdict == ERROR, nominate=decision.nominate, now=self._clock())
 
     def requeue(self, uid: str, now: float, **how: Any) -> None:
         """Back to the queue, unless the pod is gone, on a node, or on its way out by now."""

@@ -19,11 +19,12 @@ from typing import Any
 
 import pytest
 
+from koord import seams
 from koord.api.kinds import CONFIGMAPS, PODS
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
-from koord.kube.leadership import Identity, Leadership, own_identity
+from koord.kube.leadership import WRITE_AGE, Identity, Leadership, own_identity
 from koord.kube.tls import Pem
 from koord.process import certificates
 
@@ -211,6 +212,39 @@ def test_the_lease_runs_out_while_the_request_waits_for_its_turn(fault_server: A
             with pytest.raises(errors.NotLeading):
                 await waiting
             assert [request.method for request in server.requests] == ["GET"]
+
+    asyncio.run(main())
+
+
+def test_what_was_decided_long_ago_is_not_sent(fault_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            from tests.kube.conftest import status
+
+            clock = Clock()
+            monkeypatch.setattr(seams, "boot_time", clock)
+            leader = client.fenced(led(clock, 1000.0))
+            later = leader.within(5.0)
+            await later.create(PODS, {"metadata": {"name": "x"}}, "default")
+            clock.now += 5.0
+            for write in (later.create(PODS, {"metadata": {"name": "y"}}, "default"), later.delete(PODS, "x", "default")):
+                with pytest.raises(errors.Unreachable, match="not sent"):
+                    await write
+            assert await later.get(PODS, "x", "default")  # what is read is as it is now
+            assert [request.method for request in server.requests] == ["POST", "GET"]
+
+            def busy(request: Any) -> Any:
+                clock.now += WRITE_AGE / 2
+                return status(503, "ServiceUnavailable", "later")
+
+            server.requests.clear()
+            server.script = busy
+            with pytest.raises(errors.ApiError):
+                await leader.patch(PODS, "x", {}, "default")  # the client's own tries are no exception
+            assert len(server.requests) == 2
+            clock.now += 1000.0
+            with pytest.raises(errors.NotLeading):
+                await leader.within(5.0).delete(PODS, "x", "default")
 
     asyncio.run(main())
 

@@ -14,6 +14,7 @@ from koord.api.kinds import PODS
 from koord.api.times import format_time
 from koord.kube.client import Client
 from koord.kube.errors import ApiError, Conflict, NotFound, ServerError, Unreachable
+from koord.kube.ratelimit import Priority
 from roles.scheduler.binding.readback import ReadBack
 from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
@@ -24,6 +25,8 @@ from roles.scheduler.journal.lines import Operation
 from roles.scheduler.planner.evictions import GRACE, Answer, Do, Effect, Evictions
 
 log = logging.getLogger(__name__)
+
+ASK_WITHIN = 5.0  # seconds from a decision in which its victims are asked: later there may be room that nobody has to leave for
 
 Issued = Callable[[str, bool], None]
 """Told of the UID of a preemptor whose victims have all been asked, and whether some of them stay."""
@@ -153,5 +156,6 @@ class Evictor:
             "lastTransitionTime": format_time(self._clock()),
         }  # fmt: skip
         body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
-        await self._client.patch(PODS, victim.name, body, victim.namespace, type="strategic", subresource="status")
-        await self._client.delete(PODS, victim.name, victim.namespace, preconditions={"uid": uid})
+        client = self._client.within(ASK_WITHIN).ranked(Priority.BIND)
+        await client.patch(PODS, victim.name, body, victim.namespace, type="strategic", subresource="status")
+        await client.delete(PODS, victim.name, victim.namespace, preconditions={"uid": uid})

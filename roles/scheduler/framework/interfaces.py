@@ -179,6 +179,10 @@ class NextPod(Plugin):
         what one gives back is of no use to the others by itself. It must follow from the pod's shape."""
         return None
 
+    def wording(self, pod: PodInfo, message: str) -> str:
+        """What a pod of a job that was refused shows: the message, or what it shows already where that says the same of the job."""
+        return message
+
 
 # ---------------------------------------------------------------- deciding
 

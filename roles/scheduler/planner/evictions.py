@@ -9,6 +9,7 @@ Invariants, which a model checker explores in all orders of small worlds (tests/
 
 * A victim is asked by one request at a time, and by none once a request was acknowledged or the API server shows it leaving.
 * While a victim of a plan is on its way, its preemptor has no other plan with other victims but those that the first one failed to remove.
+* Nobody is asked twice for one decision, and nobody any more once somebody of the plan could not be asked: the preemptor decides anew.
 * Every plan is issued, and every plan is over in the end.
 """
 
@@ -23,7 +24,6 @@ from typing import NamedTuple
 PARALLEL = 16  # requests of one plan at a time
 SLACK = 60.0  # seconds beyond its grace period after which a victim that is still there is overdue
 GRACE = 30.0  # seconds that a pod has where it does not say
-_PAUSES = (0.5, 1.0)  # seconds before a victim is asked again when that failed
 
 
 class Leaving(Enum):
@@ -33,7 +33,7 @@ class Leaving(Enum):
     ASKED = "asked"  # a request is under way
     UNKNOWN = "answer unknown"  # is being read
     LEAVING = "leaving"  # acknowledged, or the API server shows it
-    STAYS = "stays"  # asked in vain; the preemptor decides anew with what is left
+    STAYS = "stays"  # asked in vain, or not at all after another one was; the preemptor decides anew with what is left
     OVERDUE = "overdue"
 
 
@@ -73,8 +73,6 @@ class Victim:
     uid: str
     grace: float
     stage: Leaving = Leaving.CHOSEN
-    asked: int = 0
-    at: float | None = None  # when it is asked again
     deadline: float = 0.0
     plans: dict[str, None] = field(default_factory=dict)
 
@@ -88,6 +86,8 @@ class Plan:
     members: frozenset[str]
     victims: dict[str, None]
     open: dict[str, None]
+    begun: bool = False  # somebody has left for it, or is leaving
+    failed: bool = False  # somebody could not be asked
     issued: bool = False
 
 
@@ -98,9 +98,7 @@ class Evictions:
         self._plans: dict[str, Plan] = {}
         self._plan_of: dict[str, str] = {}  # members: their preemptor
         self._victims: dict[str, Victim] = {}
-        self._dates: list[
-            tuple[float, str]
-        ] = []  # a heap of when something may be due about a victim; those that hold no more are passed over
+        self._dates: list[tuple[float, str]] = []  # a heap of when victims are overdue; those that hold no more are passed over
         self.leading = True
 
     # ---------------------------------------------------------------- what decisions look at
@@ -126,10 +124,10 @@ class Evictions:
             return ()
         return tuple(victim for victim in plan.victims if self.leaving(victim))
 
-    def makes_room(self, uid: str, victim: str) -> bool:
-        """Whether a pod is leaving for this one."""
+    def begun(self, uid: str) -> bool:
+        """Whether pods have left for a pod (or its job) or are leaving, and others are still to go: it keeps to where they were."""
         plan = self._plan(uid)
-        return plan is not None and victim in plan.victims and self.leaving(victim)
+        return plan is not None and plan.begun
 
     def asking(self, uid: str) -> bool:
         """Whether victims of a pod (or its job) are still being asked: it is not to be decided."""
@@ -161,12 +159,7 @@ class Evictions:
     def _holds(self, time: float, uid: str) -> bool:
         """Whether a date is still that of a victim."""
         victim = self._victims.get(uid)
-        return victim is not None and time in (victim.at, victim.deadline if victim.stage is Leaving.LEAVING else None)
-
-    def _on(self, time: float, uid: str) -> float:
-        """A date to come back to a victim."""
-        heapq.heappush(self._dates, (time, uid))
-        return time
+        return victim is not None and victim.stage is Leaving.LEAVING and time == victim.deadline
 
     # ---------------------------------------------------------------- deciding
 
@@ -175,9 +168,11 @@ class Evictions:
     ) -> list[Effect]:  # fmt: skip
         """Victims were chosen, with their grace periods in seconds; those in `leaving` are on their way out already. A plan of before is
         replaced."""
+        before = self._plan(preemptor)
+        begun = before is not None and before.begun and not before.victims.keys().isdisjoint(victims)
         self._forget_plan(preemptor)
         on_their_way = frozenset(leaving)
-        plan = Plan(preemptor, frozenset((preemptor, *members)), dict.fromkeys(victims), {})
+        plan = Plan(preemptor, frozenset((preemptor, *members)), dict.fromkeys(victims), {}, begun)
         for member in plan.members:
             former = self._plan_of.get(member)
             if former is not None:
@@ -192,7 +187,9 @@ class Evictions:
             known.plans[preemptor] = None
             if uid in on_their_way and known.stage is Leaving.CHOSEN:
                 self._leaves(known, now)
-            if known.stage is not Leaving.LEAVING:
+            if known.stage is Leaving.LEAVING:
+                plan.begun = True
+            else:
                 plan.open[uid] = None
         return self._ask(plan)
 
@@ -209,7 +206,7 @@ class Evictions:
             victim.stage = Leaving.UNKNOWN
             return [Effect(Do.READ, self._asker(victim), uid)]
         else:
-            self._failed(victim, now)
+            self._failed(victim)
         return self._go_on(victim)
 
     def found(self, uid: str, leaving: bool | None, now: float) -> list[Effect]:
@@ -220,7 +217,7 @@ class Evictions:
         if leaving:
             self._leaves(victim, now)
         else:
-            self._failed(victim, now)
+            self._failed(victim)
         return self._go_on(victim)
 
     def tick(self, now: float) -> list[Effect]:
@@ -228,12 +225,8 @@ class Evictions:
         effects: list[Effect] = []
         while (time := self.next_time()) is not None and time <= now:
             victim = self._victims[heapq.heappop(self._dates)[1]]
-            if victim.at is not None and victim.at <= now:
-                victim.at = None
-                effects += self._go_on(victim)
-            if victim.stage is Leaving.LEAVING and victim.deadline <= now:
-                victim.stage = Leaving.OVERDUE
-                effects += self._go_on(victim)
+            victim.stage = Leaving.OVERDUE
+            effects += self._go_on(victim)
         return effects
 
     # ---------------------------------------------------------------- watch events
@@ -257,8 +250,10 @@ class Evictions:
             return []
         victim.stage = Leaving.LEAVING
         for preemptor in victim.plans:
-            self._plans[preemptor].victims.pop(uid, None)
-            self._plans[preemptor].open.pop(uid, None)
+            plan = self._plans[preemptor]
+            plan.begun = True
+            plan.victims.pop(uid, None)
+            plan.open.pop(uid, None)
         return self._go_on(victim)
 
     def over(self, uid: str) -> list[Effect]:
@@ -292,16 +287,18 @@ class Evictions:
         return next(iter(victim.plans), "")
 
     def _leaves(self, victim: Victim, now: float) -> None:
-        victim.stage, victim.at = Leaving.LEAVING, None
-        victim.deadline = self._on(now + victim.grace + SLACK, victim.uid)
+        victim.stage, victim.deadline = Leaving.LEAVING, now + victim.grace + SLACK
+        heapq.heappush(self._dates, (victim.deadline, victim.uid))
+        for preemptor in victim.plans:
+            self._plans[preemptor].begun = True
 
-    def _failed(self, victim: Victim, now: float) -> None:
+    def _failed(self, victim: Victim) -> None:
+        """What was decided some time ago is not sent again as it was: there may be room by now that nobody has to leave for."""
+        victim.stage = Leaving.STAYS
+        for preemptor in victim.plans:
+            self._plans[preemptor].failed = True
         if not victim.plans:
             del self._victims[victim.uid]  # nobody counts on it any more
-        elif victim.asked <= len(_PAUSES):
-            victim.stage, victim.at = Leaving.CHOSEN, self._on(now + _PAUSES[victim.asked - 1], victim.uid)
-        else:
-            victim.stage = Leaving.STAYS
 
     def _go_on(self, victim: Victim) -> list[Effect]:
         """A victim got further: the plans that count on it ask the next ones, are issued, or are over."""
@@ -329,14 +326,13 @@ class Evictions:
         busy = 0
         for uid in plan.open:
             victim = self._victims[uid]
-            if victim.stage is Leaving.CHOSEN and not self.leading:
-                victim.stage, victim.at = Leaving.STAYS, None
-            if victim.stage in _ANSWERED:
+            if victim.stage is Leaving.CHOSEN and (not self.leading or (plan.failed and len(victim.plans) == 1)):
+                victim.stage = Leaving.STAYS
+            if victim.stage in _ANSWERED or (victim.stage is Leaving.CHOSEN and plan.failed):  # another plan may still ask it
                 answered.append(uid)
                 continue
-            if victim.stage is Leaving.CHOSEN and victim.at is None:
+            if victim.stage is Leaving.CHOSEN:
                 victim.stage = Leaving.ASKED
-                victim.asked += 1
                 effects.append(Effect(Do.EVICT, plan.preemptor, uid))
             busy += victim.stage in (Leaving.ASKED, Leaving.UNKNOWN)
             if busy >= PARALLEL:

@@ -129,9 +129,9 @@ class DefaultPreemption(PostFilter):
         return (yield from self._search(ctx, failure, (*slots[offset:], *slots[:offset]), reasons, wanted))
 
     def _kept_node(self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int]) -> Steps[list[Candidate]]:
-        """The nominated node while pods leave it for this one: room is made there and nowhere else as long as that can be done."""
+        """The nominated node once pods leave it for this one: room is made there and nowhere else as long as that can be done."""
         slot = self.nominated_slot(ctx, failure)
-        if slot not in slots or not any(ctx.state.evictions.makes_room(ctx.pod.uid, uid) for uid in ctx.cluster.row(slot).pods):
+        if slot not in slots or not ctx.state.evictions.begun(ctx.pod.uid):
             return []
         return (yield from self._search(ctx, failure, (slot,), Counter(), 1))
 

@@ -344,7 +344,7 @@ def test_what_could_not_be_removed_is_removed_from_the_same_node(scheduler: Any)
             async def fails(kind: Any, name: str, *args: Any, **options: Any) -> Any:
                 if name.startswith("low-"):
                     tried.append(name)
-                    if len(tried) < 6 and name.endswith("-1"):
+                    if len(tried) < 3 and name.endswith("-1"):
                         raise ServerError(500, "InternalError", "the database is away")
                     removed.append(name)
                 return await delete(kind, name, *args, **options)
@@ -354,6 +354,33 @@ def test_what_could_not_be_removed_is_removed_from_the_same_node(scheduler: Any)
             node = await live.bound("high")
             assert sorted(removed) == [f"low-{node[1:]}-0", f"low-{node[1:]}-1"]
             assert {name[:-2] for name in tried} == {f"low-{node[1:]}"}
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_nobody_is_removed_for_whom_there_is_room_by_the_time_of_another_try(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await full_nodes(live, 1)
+            await live.node("other", cpu="4", taints=[{"key": "k", "value": "v", "effect": "NoSchedule"}])
+            delete, tried = live.app.client.delete, []
+
+            async def storm(kind: Any, name: str, *args: Any, **options: Any) -> Any:
+                if name.startswith("low-"):
+                    tried.append(name)
+                    if len(tried) == 1:
+                        await live.client.patch(NODES, "other", {"spec": {"taints": None}})
+                        while live.app.cache.cluster.tainted:
+                            await asyncio.sleep(0.005)
+                        raise ServerError(504, "Timeout", "timed out")
+                return await delete(kind, name, *args, **options)
+
+            live.app.client.delete = storm
+            await live.pod("high", cpu="2", priorityClassName="high")
+            assert await live.bound("high") == "other"
+            for name in ("low-0-0", "low-0-1"):
+                assert "deletionTimestamp" not in (await live.get(name))["metadata"]
 
     asyncio.run(run())
 

@@ -220,6 +220,7 @@ class RoomIsUsed(Preemptions):
     have left."""
 
     settled = 1.5  # seconds after the last victim has gone, from which the scheduler must have known
+    under_way = 60.0  # seconds that a binding may be on its way
 
     def preempted(self, preemptor: str, victim: str) -> Iterator[str]:
         plan, pod = self._of[preemptor], self.pod(preemptor)
@@ -235,8 +236,11 @@ class RoomIsUsed(Preemptions):
             return set()
         held = {(one.get("status") or {}).get("nodeName") for one in self.history.of(RESERVATION).values()}
         promised: dict[str, list[Obj]] = defaultdict(list)
+        chosen = self._chosen()
         for other in self.history.of("pod").values():
-            if (name := (other.get("status") or {}).get("nominatedNodeName")) and other is not pod and not node_of(other):
+            if other is pod or node_of(other):
+                continue
+            if name := (other.get("status") or {}).get("nominatedNodeName") or chosen.get(other["metadata"]["name"], ""):
                 promised[name].append(other)
         wants, found = requests(pod), set()
         for name in names:
@@ -250,6 +254,16 @@ class RoomIsUsed(Preemptions):
                     room[resource] = room.get(resource, 0) - amount
             if all(room.get(resource, 0) >= amount for resource, amount in wants.items()):
                 found.add(name)
+        return found
+
+    def _chosen(self) -> dict[str, str]:
+        """The nodes that were found for pods of late: where a binding is sent again, as its answer was lost, the room is taken."""
+        since, found = self.history.clock() - self.under_way, dict[str, str]()
+        for time, _, record in reversed(self.history.records):
+            if time < since:
+                break
+            if record.role == "scheduler":
+                found.setdefault(record.subject.name, record.message.rpartition(" ")[2] if record.verdict == "Scheduled" else "")
         return found
 
     def _decided(self, pod: Obj) -> float:

@@ -119,7 +119,7 @@ def _victims_again() -> None:
     replace(f"{EVICTIONS}.awaited", lambda self, uid: ())
     replace(f"{EVICTIONS}.asking", lambda self, uid: False)
     replace(f"{EVICTIONS}.leaving", lambda self, uid: False)
-    replace(f"{EVICTIONS}.makes_room", lambda self, uid, victim: False)
+    replace(f"{EVICTIONS}.begun", lambda self, uid: False)
     replace(f"{EVICTIONS}.all_leaving", lambda self: [])
     replace(f"{preemption}._not_eligible", lambda self, ctx, failure: "")
     wrap("roles.scheduler.framework.context:Nominations.add", nothing())

@@ -44,7 +44,7 @@ PENDING, WAITING, RELEASED, BOUND = Stage.PENDING, Stage.WAITING, Stage.RELEASED
 class Group:
     """What gangs that are scheduled together share: whether it came about once, the pod that stands for it in the queue, who was let go."""
 
-    __slots__ = ("binding", "id", "once_satisfied", "refusal", "representative", "told", "unplanned")
+    __slots__ = ("binding", "gist", "id", "missing", "once_satisfied", "refusal", "representative", "said", "shown", "told", "unplanned")
 
     def __init__(self, group_id: str) -> None:
         self.id = group_id
@@ -52,9 +52,28 @@ class Group:
         self.representative = ""  # UID of the one pending pod that may be in the queue
         self.told = 0.0  # when members that were not tried were last told why, seconds since the epoch
         self.refusal = ""  # why its last try failed
+        self.missing = ""  # UID of the member that found no node then
+        self.shown = ""  # what is shown of that: as it was told first
+        self.gist = ""  # the refusal without what differs from try to try: who came first, and how far the others got
+        self.said: dict[str, str] = {}  # what members were told of this refusal, by UID
         self.unplanned = False  # the last plan failed: any node or pod that changes may help
         # UIDs of pods that were let go, until all of them are bound; each with those that were let go together with it.
         self.binding: dict[str, frozenset[str]] = {}
+
+    def refused(self, why: str, missing: str = "", gist: str = "") -> None:
+        """Its try failed, or it came about (no reason)."""
+        if gist != self.gist or not gist:
+            self.said.clear()
+            self.shown = why
+        self.refusal, self.missing, self.gist = why, missing, gist
+
+    def wording(self, uid: str, message: str) -> str:
+        """What a member shows of a message. It keeps what it was told of the same refusal, whoever the member is this time that found no
+        node, so that trying again is no reason to write to everybody."""
+        if self.gist and (message == self.refusal or uid == self.missing):
+            return self.said.setdefault(uid, message)
+        self.said.pop(uid, None)
+        return message
 
     def stands_no_more(self, uid: str) -> None:
         """A pod does not stand for the group any more, if it did."""
@@ -358,6 +377,7 @@ class GangBook(Columns):
         if gang is None:
             return
         gang.drop(uid)
+        gang.group.said.pop(uid, None)
         if gang.group.representative == uid:
             gang.group.representative = ""
         if not self.satisfied(gang) and not self.shortage(gang):

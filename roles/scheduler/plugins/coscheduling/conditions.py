@@ -26,8 +26,8 @@ def due(gang: Gang, now: float) -> list[dict[str, Any]]:
     placed = gang.count(BOUND, RELEASED)
     if placed >= max(spec.min_number, 1):
         wanted.append((SCHEDULED, "True", "Scheduled", ""))
-    elif gang.group.refusal:
-        wanted.append((SCHEDULED, "False", "Unschedulable", gang.group.refusal[:_LONGEST]))
+    elif gang.group.shown:
+        wanted.append((SCHEDULED, "False", "Unschedulable", gang.group.shown[:_LONGEST]))
     bound = gang.at(BOUND)
     if bound and all(was_preempted(pod) for pod in bound):
         wanted.append((DISRUPTED, "True", "PreemptionByScheduler", "preempting to accommodate pods of higher priority"))

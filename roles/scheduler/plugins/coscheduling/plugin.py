@@ -172,6 +172,10 @@ class Coscheduling(
         gang = self.book.gang_of(pod)
         return None if gang is None or self.book.satisfied(gang) else gang.group.id
 
+    def wording(self, pod: PodInfo, message: str) -> str:
+        gang = self.book.gang_of(pod)
+        return message if gang is None else gang.group.wording(pod.uid, message)
+
     def diagnose(self, pod: PodInfo) -> dict[str, Any]:
         gang, current = self.book.gang_of(pod), self.book.round
         if gang is None:

@@ -5,6 +5,7 @@ One group is tried at a time, its pods back to back. Nobody of a strict group ke
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -29,6 +30,8 @@ _CROWD_REST = 30.0  # seconds before so many members that were not tried are tol
 _PLACES = 10  # places in the network whose offer a record tells
 _EXPLAINED = 200  # members that get a decision record of their own when their group fails
 
+
+_NAMED = re.compile(r"pod \S+/\S+")  # pods in a message, which may be others at the next try
 
 DRAFT = "Coscheduling"
 """Key in `CycleContext.drafts`."""
@@ -168,7 +171,8 @@ class Rounds:
         """Everybody who waits may go, `pod` among them. The round goes on where later members have to be placed together too."""
         released = self._book.release(gang)
         self._failures.pop(gang.group.id, None)
-        self._refused(gang, "")
+        gang.group.refused("")
+        self._changed(gang)
         self._soon(self._allow([other for other in released if other.uid != pod.uid]))
         if all(other is None or other.spec is None or other.spec.once_satisfied for _, other in self._book.group_gangs(gang)):
             self._end("released")
@@ -216,10 +220,12 @@ class Rounds:
             current.failure = (
                 f"gang group {gang.group.id}: pod {ctx.pod.key} cannot be placed while {waiting} member(s) wait for it: {failure.message()}"
             )
+            gist = failure.message()
             if result.status.message:
                 current.failure += f" {result.status.message}"
+                gist += _NAMED.sub("pod", result.status.message)
             more = (yield from self._best(gang, ctx.pod, current)) if self._best is not None else 0
-            self._explain(gang, ctx, failure, current, (waiting, more))
+            self._explain(gang, ctx, failure, current, (waiting, more), gist)
         if gang.spec is not None and gang.spec.strict:
             current.doomed = ctx.pod
 
@@ -248,7 +254,7 @@ class Rounds:
         group.told = now
         if self._handle.gates.get("GangPendingPodsConditionPatch", True):
             for pod in others:
-                self._handle.report(pod, current.failure)
+                self._handle.report(pod, group.wording(pod.uid, current.failure))
                 yield
         for pod in others[:_EXPLAINED]:
             self._handle.record(
@@ -265,7 +271,7 @@ class Rounds:
         """Why the gang's group failed last."""
         return self._failures.get(gang.group.id, ())
 
-    def _explain(self, gang: Gang, ctx: CycleContext, failure: FitFailure, current: Round, counts: tuple[int, int]) -> None:
+    def _explain(self, gang: Gang, ctx: CycleContext, failure: FitFailure, current: Round, counts: tuple[int, int], gist: str) -> None:
         placed, more = counts
         needed = sum(other.spec.min_number for other in self._gangs(gang) if other.spec is not None)
         short = sorted(failure.histogram().items(), key=lambda item: (-item[1], item[0]))
@@ -279,15 +285,15 @@ class Rounds:
             *(Term(f"short: {name}", wanted - count, f"takes {count} of {wanted} together", "pods") for name, count in places[:_PLACES]),
             *self._refuser(ctx, failure),
         )
-        ctx.effects.append(lambda: self._failed(gang, current.failure, terms))
+        ctx.effects.append(lambda: self._failed(gang, current.failure, terms, ctx.pod.uid, gist))
 
-    def _failed(self, gang: Gang, failure: str, terms: tuple[Term, ...]) -> None:
+    def _failed(self, gang: Gang, failure: str, terms: tuple[Term, ...], missing: str, gist: str) -> None:
         self._failures[gang.group.id] = terms
-        self._refused(gang, failure)
+        gang.group.refused(failure, missing, gist)
+        self._changed(gang)
         self._record(gang, "Unschedulable", failure, terms)
 
-    def _refused(self, gang: Gang, why: str) -> None:
-        gang.group.refusal = why
+    def _changed(self, gang: Gang) -> None:
         for other in self._gangs(gang):
             self._book.changed(other)
 

@@ -14,6 +14,7 @@ from koord.api import names
 from koord.api.kinds import ELASTICQUOTAS
 from koord.api.objects import ElasticQuota
 from koord.decisions.record import Record, Subject, Term
+from koord.kube.client import Client
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.process.steady import SteadyClock
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -32,6 +33,7 @@ log = logging.getLogger(__name__)
 _ROUND = 1.0  # seconds between looks at the status of all quotas
 _METRICS_EVERY = 10.0
 _RETRY = 10.0
+_EVICT_WITHIN = 10.0  # seconds from a decision in which its pods are evicted: later the quota may not be over its runtime any more
 _AT_ONCE = 8  # status writes under way together
 _PER_ROUND = 200  # status writes in a round; the rest has its turn in the next
 
@@ -170,8 +172,9 @@ class Upkeep:
                 bonds = self._handle.state.bonds
                 due = revoker.due(self._book, self._clock(), bonds)
                 what = what_goes([pod for _, pod in due], bonds)
+                api = self._handle.api.within(_EVICT_WITHIN)
                 for quota, pod in due:
-                    await self._evict(quota, pod, what[pod.uid])
+                    await self._evict(api, quota, pod, what[pod.uid])
 
     def _record(self, quota: str, pod: PodInfo, what: str) -> None:
         """Why the pod had to go: what its quota uses, may use and is guaranteed, and what the pod takes of it."""
@@ -189,9 +192,9 @@ class Upkeep:
         )
         self._handle.record(record)
 
-    async def _evict(self, quota: str, pod: PodInfo, what: str) -> None:
+    async def _evict(self, api: Client, quota: str, pod: PodInfo, what: str) -> None:
         try:
-            await self._handle.api.evict(pod.namespace, pod.name, uid=pod.pod.metadata.uid or None)
+            await api.evict(pod.namespace, pod.name, uid=pod.pod.metadata.uid or None)
             self._record(quota, pod, what)
             log.info("pod %s is evicted (%s): its quota %s has been over its runtime for too long", pod.key, what, quota)
         except NotFound:

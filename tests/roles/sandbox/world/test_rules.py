@@ -6,8 +6,10 @@ from typing import Any
 
 import pytest
 
+from koord.decisions.record import Record, Subject
 from roles.sandbox.world.history import Entry, History
 from roles.sandbox.world.invariants.base import Invariant
+from roles.sandbox.world.invariants.evictions import RoomIsUsed
 from roles.sandbox.world.invariants.hosts import HostsSettle
 from roles.sandbox.world.invariants.migrations import Loads, OnlyHotNodesAreRelieved, TargetsStayCool
 from roles.sandbox.world.invariants.overcommit import WhatIsLeftIsOffered
@@ -144,3 +146,21 @@ def test_a_report_that_says_the_same_is_no_other_one() -> None:
         told.report("n", used, 100, web=900)
     assert isinstance(told.rule, Loads)
     assert told.rule.used("n", 100.0) == [1000, 2000]
+
+
+@pytest.mark.parametrize("verdict", ["Scheduled", "Unschedulable"])
+def test_room_for_a_pod_whose_binding_is_on_its_way_is_nobody_elses(verdict: str) -> None:
+    told = Told(RoomIsUsed)
+    for name in ("a", "b"):
+        node = {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "2"}}}
+        told.store("node", name, node)
+    told.quota_pod("low", "q", 2000, "a")
+    told.quota_pod("first", "q", 2000)
+    told.quota_pod("second", "q", 2000)
+    told.time = 10.0
+    told.history.records.append((9.0, "scheduler-a", Record("scheduler", Subject("Pod", "d", "first"), 9.0, verdict, "fit", "placed on b")))
+    note = {"reason": "Preempted", "note": "Preempted by pod second on node a", "regarding": {"uid": "low"}}
+    event = Entry(len(told.history.entries), told.time, "scheduler-a", "", "event", "ADDED", "d/e", None, note)
+    told.history._add(event)
+    told.quota_pod("second", "q", 2000, "b")
+    assert bool(told.said) is (verdict == "Unschedulable")

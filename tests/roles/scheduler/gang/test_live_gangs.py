@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from typing import Any
 
 import aiohttp
@@ -70,6 +71,46 @@ def test_a_strict_gang_that_does_not_fit_holds_nothing_and_says_why_on_every_mem
             await g.live.pod("other", cpu="4")
             assert await g.live.bound("other") == "n0"
             assert "1 member(s) wait for it" in condition(await g.live.get("c4"))["message"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-10")
+@pytest.mark.parametrize("cpus", ["33333", "32311", "12333"])
+def test_each_member_of_an_unchanged_refused_gang_is_told_once(gangs: Any, cpus: str) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("4", "4")) as g:
+            patch, told = g.live.app.client.patch, Counter[str]()
+
+            async def counted(kind: Any, name: str, *args: Any, **options: Any) -> Any:
+                if options.get("subresource") == "status":
+                    told[name] += 1
+                return await patch(kind, name, *args, **options)
+
+            g.live.app.client.patch = counted
+            await g.group("crowd", 5)
+            for number, cpu in enumerate(cpus):
+                await g.member(f"c{number}", "crowd", cpu=cpu)
+            for number in range(5):
+                await g.said(f"c{number}", "Insufficient cpu")
+            await written(g)
+            assert told.keys() >= {f"c{number}" for number in range(5)}
+            told.clear()
+            for turn in range(6):  # another member comes first each time
+                begins = next(entry for entry in g.live.app.queue.entries() if entry.pod.name == f"c{turn % 5}")
+                g.plugin.book.gang_of(begins.pod).group.representative = ""
+                before = begins.attempts
+                g.live.app.queue.activate((begins.pod,), g.live.app._clock())
+                g.live.app.scheduler.wake()
+                while begins.attempts == before:
+                    await asyncio.sleep(0.005)
+                await written(g)
+            assert not told
+
+    async def written(g: Any) -> None:
+        await g.quiet()
+        while g.live.app.reporter._pending or g.live.app.reporter._writing:
+            await asyncio.sleep(0.005)
 
     asyncio.run(run())
 

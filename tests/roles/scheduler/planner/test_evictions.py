@@ -24,6 +24,8 @@ class World:
         self.shown = dict(self.truth)
         self.waiting = {f"high{number}" for number in range(preemptors)}  # queued; the others are in flight or gone
         self.chose: dict[str, set[str]] = {}
+        self.nominated: dict[str, str] = {}
+        self.asked: set[str] = set()  # by the plan that was made last for whoever wants them
         self.deletes: dict[str, int] = dict.fromkeys(self.truth, 0)
         self.requests: list[str] = []
         self.reads: list[str] = []
@@ -89,9 +91,9 @@ class World:
         nominated = [v for chosen in self.chose.get(uid, ()) for v in self.nodes[chosen] if self.shown[v] == DELETING]
         if any(not self.machine.overdue(v) for v in nominated):  # told by the pods themselves, also to the next leader
             return False
-        kept = [n for n, victims in self.nodes.items() if any(self.machine.makes_room(uid, v) for v in victims)]
         there = [v for v in self.nodes[node] if self.shown[v] != GONE]
-        return bool(there) and (not kept or node in kept) and not any(self.machine.overdue(v) for v in there)
+        elsewhere = self.machine.begun(uid) and node != self.nominated.get(uid, node)
+        return bool(there) and not elsewhere and not any(self.machine.overdue(v) for v in there)
 
     def _preempt(self, uid: str, node: str) -> None:
         victims = [v for v in self.nodes[node] if self.shown[v] != GONE]
@@ -99,6 +101,8 @@ class World:
         self.waiting.discard(uid)
         self.issued.pop(uid, None)
         self.chose.setdefault(uid, set()).add(node)
+        self.nominated[uid] = node
+        self.asked.difference_update(victims)
         self._run(self.machine.plan(uid, dict.fromkeys(victims, 0.0), (), leaving, self.now))
 
     def _place(self, uid: str) -> None:
@@ -181,6 +185,8 @@ class World:
                 assert self.machine.leading, "asked to leave without the lease"
                 assert self.shown[effect.victim] == HERE, "asked to leave though it does already"
                 assert effect.victim not in self.requests, "asked by two requests at a time"
+                assert effect.victim not in self.asked, "asked again as it was decided some time ago"
+                self.asked.add(effect.victim)
                 assert effect.preemptor not in self.stayed, "asked to leave for a pod that is gone"
                 self.requests.append(effect.victim)
             elif effect.do is Do.READ:
@@ -197,6 +203,9 @@ class World:
         assert all(count <= 1 for count in self.deletes.values()), f"deleted more than once: {self.deletes}"
         if not {"late", "fails", "undone", "air", "unreadable", "kill"} & self.faults.keys():
             assert all(len(nodes) <= 1 for nodes in self.chose.values()), f"one preemptor empties {self.chose}"
+        if len({*self.waiting, *self.chose}) == 1 and not {"late", "air", "unreadable", "kill", "vanishes"} & self.faults.keys():
+            left = {node for node, victims in self.nodes.items() if any(self.truth[v] != HERE for v in victims)}
+            assert len(left) <= 1, f"one preemptor empties {left}"
         for plan in self.machine if not self.dead else ():
             if not plan.issued:
                 assert plan.preemptor not in self.waiting, "decided while its victims are being asked"
@@ -211,8 +220,9 @@ class World:
         machine = self.machine
         victims = [(v, machine.victim(v)) for v in self.truth]
         return (
-            tuple((v, w and (w.stage, w.asked, w.at is not None, tuple(sorted(w.plans)))) for v, w in victims),
-            tuple(sorted((p.preemptor, p.issued, tuple(p.victims), tuple(p.open)) for p in machine)), tuple(sorted(self.requests)),
+            tuple((v, w and (w.stage, tuple(sorted(w.plans)))) for v, w in victims),
+            tuple(sorted((p.preemptor, p.issued, p.failed, p.begun, tuple(p.victims), tuple(p.open)) for p in machine)),
+            tuple(sorted(self.requests)), tuple((uid, self.nominated[uid]) for uid in self.nominated if machine.begun(uid)),
             tuple(self.reads), frozenset(self.truth.items()), frozenset(self.shown.items()), frozenset(self.waiting),
             frozenset((u, frozenset(n)) for u, n in self.chose.items()), frozenset(self.faults.items()), frozenset(self.stayed),
             machine.leading, tuple(self.deletes.items()), tuple(self.air), self.dead,
@@ -252,7 +262,7 @@ def test_deciding_again_while_victims_are_asked_is_found_out() -> None:
         def awaited(self, uid: str) -> tuple[str, ...]:
             return ()
 
-        def makes_room(self, uid: str, victim: str) -> bool:
+        def begun(self, uid: str) -> bool:
             return False
 
     world = World(1, TWO, {})
@@ -276,6 +286,37 @@ def test_sixteen_at_a_time_and_the_rest_as_they_answer() -> None:
         assert len(asked) <= PARALLEL
     assert issued == [Effect(Do.ISSUED, "high")]
     assert len(machine.awaited("mate")) == 40
+
+
+@pytest.mark.feature("SCH-KS-12")
+@pytest.mark.parametrize("answer", [Answer.FAILED, Answer.LOST])
+def test_once_a_victim_could_not_be_asked_nobody_is_before_it_is_decided_anew(answer: Answer) -> None:
+    machine = Evictions()
+    asked = [e.victim for e in machine.plan("high", {f"v{n}": 30.0 for n in range(40)}, (), (), 0.0)]
+    effects = machine.answered(asked[0], answer, 4.0)
+    if answer is Answer.LOST:
+        effects = machine.found(asked[0], False, 5.0)
+    for victim in asked[1:]:
+        effects += machine.answered(victim, Answer.DONE, 6.0)
+    assert effects == [Effect(Do.ISSUED, "high", failed=True)]
+    assert machine.tick(60.0) == []
+    assert not machine.awaited("high")  # it may decide what to do about the others
+    assert machine.begun("high")
+    assert not machine.leaving("v0")
+    assert not machine.leaving("v39")
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_who_is_wanted_by_another_plan_too_is_asked_though_the_first_one_failed() -> None:
+    machine = Evictions()
+    many = {f"v{n}": 30.0 for n in range(PARALLEL)}
+    asked = [e.victim for e in machine.plan("first", {**many, "both": 30.0}, (), (), 0.0)]
+    others = [e.victim for e in machine.plan("second", {**{f"w{n}": 30.0 for n in range(PARALLEL)}, "both": 30.0}, (), (), 0.0)]
+    machine.answered(asked[0], Answer.FAILED, 1.0)
+    effects = [e for victim in asked[1:] for e in machine.answered(victim, Answer.DONE, 1.0)]
+    assert effects == [Effect(Do.ISSUED, "first", failed=True)]
+    assert machine.leaving("both")
+    assert machine.answered(others[0], Answer.DONE, 1.0) == [Effect(Do.EVICT, "second", "both")]
 
 
 @pytest.mark.feature("SCH-KS-12")
