@@ -67,6 +67,17 @@ class LazyGroup(click.Group):
                 raise
             raise FlagError(error.format_message(), error.ctx) from error
 
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Read what stands before the command."""
+        try:
+            return super().parse_args(ctx, args)
+        except click.exceptions.NoArgsIsHelpError:
+            raise
+        except click.UsageError as error:
+            from koord.process.flags import FlagError
+
+            raise FlagError(error.format_message(), error.ctx) from error
+
     def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
         if args and args[0] not in COMMANDS and not args[0].startswith("-"):
             raise UnknownCommand(args[0], ctx)

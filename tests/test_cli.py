@@ -50,6 +50,7 @@ def test_version() -> None:
     [
         (["shceduler"], "koord: error: unknown command: shceduler; did you mean scheduler?"),
         (["koordlett", "--x"], "koord: error: unknown command: koordlett; did you mean koordlet?"),
+        (["--no-such"], "koord: error: No such option '--no-such'."),
         (["xyz"], f"koord: error: unknown command: xyz; commands: {', '.join(COMMANDS)}"),
     ],
 )

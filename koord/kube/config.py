@@ -22,9 +22,13 @@ from koord.kube.credentials import (
 )
 from koord.kube.proxies import proxy_from_environment
 
-__all__ = ["ClientConfig", "KubeConfigError", "Pem", "load"]
+__all__ = ["ClientConfig", "KubeConfigError", "NotConfigured", "Pem", "load"]
 
 SERVICE_ACCOUNT = "/var/run/secrets/kubernetes.io/serviceaccount"
+
+
+class NotConfigured(KubeConfigError):
+    """Nothing says where an API server is."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +86,7 @@ def load(
 
     In this order: `kubeconfig` (a path; it must exist), the files of KUBECONFIG (colon-separated, merged, the first that
     says something wins), the service account of this pod, `~/.kube/config`. `master` replaces the server's address.
-    Raises KubeConfigError.
+    Raises KubeConfigError; NotConfigured where nothing of this is there.
     """
     environ = os.environ if environ is None else environ
     if kubeconfig:
@@ -97,8 +101,9 @@ def load(
         return _from_files([home], context, master, environ, required=True)
     if master:
         return ClientConfig(server=_server(master, "--master"), source="--master")
-    raise KubeConfigError(
-        "", "no API server is configured: give --kubeconfig, set KUBECONFIG, or run in a pod with a service account token"
+    raise NotConfigured(
+        "",
+        "no API server is configured: give --kubeconfig, set KUBECONFIG, or run in a pod with a service account token (no ~/.kube/config)",
     )
 
 
@@ -191,7 +196,10 @@ def _from_files(paths: list[str], context: str | None, master: str | None, envir
         raise KubeConfigError(source, "no such file")
     name = context or merged.current
     if not name:
-        raise KubeConfigError(source, "has no current-context")
+        known = ", ".join(sorted(merged.entries["contexts"]))
+        raise KubeConfigError(
+            source, f"has no current-context; {f'choose one with --context: {known}' if known else 'it lists no contexts'}"
+        )
     chosen, _ = merged.get("contexts", name, source)
     cluster, cluster_path = merged.get("clusters", chosen.get("cluster"), source)
     user, user_path = merged.get("users", chosen.get("user"), source) if chosen.get("user") else ({}, source)

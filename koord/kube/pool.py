@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import ipaddress
+import os
+import re
 import socket
 import ssl
 from collections import deque
@@ -21,10 +23,30 @@ from koord.kube.http1 import Response
 from koord.kube.leadership import Fence
 from koord.kube.ratelimit import Priority
 
-__all__ = ["Barred", "Body", "Lost", "NotSent", "Pool"]
+__all__ = ["Barred", "Body", "Lost", "NotSent", "Pool", "told"]
 
 IDLE = 60.0  # seconds after which an unused connection is not trusted any more (servers close theirs after 90 or more)
 NEXT_ADDRESS = 0.25  # seconds until the next address of a server is tried beside one that has not answered (RFC 8305)
+
+_ERRNO = re.compile(r"\[Errno (\d+)\]")
+
+
+def told(error: Exception) -> str:
+    """Why there is no connection, in words without numbers of errors: `connection refused`, `no route to host`."""
+    if isinstance(error, ssl.SSLCertVerificationError):
+        return f"certificate verify failed: {error.verify_message}"
+    text = str(error)
+    if isinstance(error, OSError) and not isinstance(error, (ssl.SSLError, socket.gaierror)):
+        # of several addresses that were tried the text lists each one's error
+        numbers = [error.errno] if error.errno else [int(number) for number in _ERRNO.findall(text)]
+        text = ", ".join(dict.fromkeys(_lowered(os.strerror(number)) for number in numbers)) or text
+    elif isinstance(error, socket.gaierror):
+        text = _lowered(error.strerror or text)
+    return text or type(error).__name__
+
+
+def _lowered(text: str) -> str:
+    return text[:1].lower() + text[1:]
 
 
 class Pool:
@@ -149,7 +171,7 @@ class Pool:
             raise NotSent(f"cannot connect within {self._connect_timeout:g} s") from None
         except (OSError, ssl.SSLError, Lost) as error:
             connection.close()
-            raise NotSent(str(error) or type(error).__name__) from error
+            raise NotSent(told(error)) from error
         except asyncio.CancelledError:
             connection.close()
             raise

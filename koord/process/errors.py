@@ -12,6 +12,10 @@ class ConfigurationError(Exception):
     """
 
 
+class UsageError(ConfigurationError):
+    """The command line says something that cannot be meant. Ends the process with status 2 before anything is connected to."""
+
+
 class FatalError(Exception):
     """The process must end with status 1 although it was configured well: a lost lease, a supervised task that crashed."""
 

@@ -16,7 +16,7 @@ import click
 
 from koord.config.durations import format_duration, parse_duration
 from koord.config.errors import ConfigError
-from koord.process.errors import ConfigurationError
+from koord.process.errors import ConfigurationError, UsageError
 from koord.process.logs import SEVERITIES, LogOptions, parse_vmodule, setup
 from koord.version import VERSION
 
@@ -52,14 +52,20 @@ class DurationType(click.ParamType[float]):
 
     name = "duration"
 
+    def __init__(self, *, positive: bool = False) -> None:
+        self.positive = positive
+
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """Seconds; a number (a default) passes."""
         if isinstance(value, (int, float)):
             return float(value)
         try:
-            return parse_duration(value)
+            seconds = parse_duration(value)
         except ValueError as error:
             self.fail(str(error), param, ctx)
+        if self.positive and seconds <= 0:
+            self.fail(f"{value!r} must be more than 0", param, ctx)
+        return seconds
 
 
 class BoolType(click.ParamType[bool]):
@@ -163,10 +169,10 @@ def bool_option(*names: str, default: bool = False, **attributes: Any) -> Callab
     return click.option(*names, type=Bool, default=default, show_default=True, metavar="BOOL", **attributes)
 
 
-def duration_option(*names: str, default: str | float | None = None, **attributes: Any) -> Callable[[F], F]:
-    """An option with a Go duration; the function gets seconds."""
+def duration_option(*names: str, default: str | float | None = None, positive: bool = False, **attributes: Any) -> Callable[[F], F]:
+    """An option with a Go duration, more than 0 where it must be `positive`; the function gets seconds."""
     shown = format_duration(default) if isinstance(default, (int, float)) else default
-    return click.option(*names, type=Duration, default=shown, show_default=shown is not None, **attributes)
+    return click.option(*names, type=DurationType(positive=positive), default=shown, show_default=shown is not None, **attributes)
 
 
 def gates_option(**attributes: Any) -> Callable[[F], F]:
@@ -191,6 +197,17 @@ def always_allow_option(function: F) -> F:
 
 
 # -- the command ---------------------------------------------------------------------------------------------------
+
+
+class Commands(click.Group):
+    """A group that lists its commands with the whole first sentence of each."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        found = [(name, self.get_command(ctx, name)) for name in self.list_commands(ctx)]
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [(name, command.get_short_help_str(limit=1000)) for name, command in found if command and not command.hidden]
+            )
 
 
 _SHARED = {
@@ -252,7 +269,7 @@ class GoCommand(click.Command):
         except click.ClickException as error:
             raise Refused(error.format_message(), ctx) from error
         except (ConfigurationError, ConfigError) as error:
-            mistake = FlagError if str(error).startswith("--feature-gates") else Refused
+            mistake = FlagError if isinstance(error, UsageError) or str(error).startswith("--feature-gates") else Refused
             raise mistake(str(error), ctx) from error
 
     def _normalized(self, ctx: click.Context, args: Iterable[str]) -> list[str]:

@@ -9,8 +9,10 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
+from koord.process.flags import Commands
 
-@click.group("sandbox")
+
+@click.group("sandbox", cls=Commands)
 def command() -> None:
     """Run everything in one process: API server, all roles, simulated nodes, and this machine as a real node.
 

@@ -47,6 +47,8 @@ def up(arguments: Sequence[str]) -> int:
     finally:
         log.unlink(missing_ok=True)
     print(f"sandbox {run.id} runs (pid {run.pid}); its log is {kept}")
+    for line in state.beside(store, run)[:-1]:
+        print(line)
     print(f"export KUBECONFIG={store.scratch(run.id) / state.KUBECONFIG}")
     print(f"koord sandbox down {run.id}")
     return 0
@@ -77,10 +79,10 @@ def down(run_id: str | None, every: bool) -> int:
     if run_id is not None:
         alive = [run for run in alive if run.id == run_id]
         if not alive:
-            return _complain(f"no sandbox {run_id} runs")
+            return _complain(f"no sandbox {run_id} runs{_known(store)}", "down")
     elif len(alive) > 1 and not every:
         known = ", ".join(f"{run.id} (pid {run.pid})" for run in alive)
-        return _complain(f"{len(alive)} sandboxes run: {known}; name one, or --all")
+        return _complain(f"{len(alive)} sandboxes run: {known}; name one, or --all", "down")
     if not alive:
         print("no sandbox runs")
         return 0
@@ -97,7 +99,9 @@ def _ended(store: state.State, run: state.Run) -> int:
             print(f"sandbox {run.id} ended")
             return 0
         time.sleep(PERIOD)
-    return _complain(f"sandbox {run.id} (pid {run.pid}) has not ended after {END_SECONDS:.0f} s; its files are in {store.scratch(run.id)}")
+    return _complain(
+        f"sandbox {run.id} (pid {run.pid}) has not ended after {END_SECONDS:.0f} s; its files are in {store.scratch(run.id)}", "down"
+    )
 
 
 def _left(store: state.State, run: state.Run) -> list[Path]:
@@ -105,6 +109,10 @@ def _left(store: state.State, run: state.Run) -> list[Path]:
     return [path for path in (store.path / f"run-{run.id}.json", store.scratch(run.id)) if path.exists()]
 
 
-def _complain(text: str) -> int:
-    print(f"koord sandbox: {text}", file=sys.stderr)
+def _known(store: state.State) -> str:
+    return "; there are: " + ", ".join(run.id for run in store.runs() if run.alive) if any(run.alive for run in store.runs()) else ""
+
+
+def _complain(text: str, command: str = "up") -> int:
+    print(f"koord sandbox {command}: error: {text}", file=sys.stderr)
     return 1

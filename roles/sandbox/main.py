@@ -159,7 +159,7 @@ def clean() -> int:
 
 
 def _complain(text: str) -> int:
-    print(f"koord sandbox: {text}", file=sys.stderr)
+    print(f"koord sandbox: error: {text}", file=sys.stderr)
     return 1
 
 
@@ -191,7 +191,7 @@ def _session(settings: Settings, chosen: scenario.Scenario, body: Body, run_id: 
     store = state.State()
     run = state.Run.new(run_id)
     session = Session(settings, chosen, store, run, store.register(run), None, time.monotonic())
-    for line in beside(store, run):
+    for line in state.beside(store, run):
         print(line, flush=True)
     try:
         _prepare(session)
@@ -199,13 +199,6 @@ def _session(settings: Settings, chosen: scenario.Scenario, body: Body, run_id: 
     finally:
         _restore(session)
     return (code if not session.errors else 1), session
-
-
-def beside(store: state.State, run: state.Run) -> list[str]:
-    """What a run says of those that run already, and how to reach each and itself; nothing when it is alone."""
-    already = [one for one in store.reachable() if one.id != run.id]
-    lines = [f"a sandbox runs already (pid {one.pid}): --kubeconfig {store.scratch(one.id) / state.KUBECONFIG}" for one in already]
-    return [*lines, f"this one (pid {run.pid}): --kubeconfig {store.scratch(run.id) / state.KUBECONFIG}"] if lines else []
 
 
 def _prepare(session: Session) -> None:

@@ -215,3 +215,10 @@ def _write(path: Path, value: Any) -> None:
     finally:
         os.close(fd)
     os.replace(temporary, path)
+
+
+def beside(store: State, run: Run) -> list[str]:
+    """What a run says of those that run already, and how to reach each and itself; nothing when it is alone."""
+    already = [one for one in store.reachable() if one.id != run.id]
+    lines = [f"a sandbox runs already (pid {one.pid}): --kubeconfig {store.scratch(one.id) / KUBECONFIG}" for one in already]
+    return [*lines, f"this one (pid {run.pid}): --kubeconfig {store.scratch(run.id) / KUBECONFIG}"] if lines else []

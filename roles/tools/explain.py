@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
-from koord.accounting.resources import format_value, is_bytes
+from koord.accounting.resources import is_bytes
 from koord.api.names import LABEL_POD_GROUP
 from koord.api.quantity import QuantityError, format_binary, parse_milli, parse_value
 from koord.decisions.record import Number, Record, Term
@@ -16,7 +16,9 @@ from roles.tools.facts import Gathered, event_time
 from roles.tools.headline import LENGTH, cpus, headline, short
 from roles.tools.nearest import Nearest, nearest_node
 
+_MILLI = ("/batch-cpu", "/mid-cpu")  # resources whose whole numbers are thousandths of a CPU
 LONG = 40  # characters: a sentence as long is told once
+SUBJECT = 44  # characters that the name of the subject may take of the first line
 MAX_FILES = 6  # control group files of a pod that are shown; the newest writes
 
 
@@ -73,6 +75,8 @@ def amount(name: str, value: Number, unit: str = "") -> str:
     if unit == "bytes" or (not unit and not plain and "memory" in lowered and float(value).is_integer()):
         return _bytes(int(value))
     text = f"{value:.4g}" if isinstance(value, float) and not value.is_integer() else str(int(value))
+    if unit.endswith("s") and text == "1":
+        unit = unit[:-1]
     return f"{text} {unit}" if unit else text
 
 
@@ -106,8 +110,9 @@ def _term(term: Term) -> str:
 
 
 def _note(text: str) -> str:
-    """A note with amounts of bytes as people read them."""
-    return re.sub(r"\b\d{7,}\b", lambda found: _bytes(int(found.group())), text)
+    """A note with its amounts in the units of everything else: CPUs, and bytes with the largest suffix that fits."""
+    text = re.sub(r"\b(\d+)m\b", lambda found: cpus(int(found.group(1))), text)
+    return re.sub(r"\b(?:\d{7,}|\d{4,}[KMG]i)\b", lambda found: _bytes(parse_value(found.group())), text)
 
 
 def _numbers(record: Record, *, without: frozenset[str] = frozenset()) -> tuple[Table, ...]:
@@ -274,7 +279,9 @@ def _near(near: Nearest) -> tuple[str, ...]:
 
 
 def _resource(name: str, value: int) -> str:
-    return _bytes(value) if is_bytes(name) else format_value(name, value)
+    if name == "cpu" or name.endswith(_MILLI):
+        return cpus(value)
+    return _bytes(value) if is_bytes(name) or name.endswith("-memory") else str(value)
 
 
 def _pod_section(found: Gathered, now: float) -> Section | None:
@@ -334,9 +341,7 @@ def _quantity(name: str, quantity: Any) -> str:
         value = parse_value(quantity)
     except QuantityError:
         return str(quantity)
-    if name.endswith(("/batch-cpu", "/mid-cpu")):
-        return cpus(value)
-    return _bytes(value) if is_bytes(name) or name.endswith("-memory") else str(value)
+    return _resource(name, value)
 
 
 def _group_section(found: Gathered, now: float) -> Section | None:
@@ -366,14 +371,14 @@ def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float
         return None
     subject = f"{kind} {namespace}/{name}" if kind != "Node" and namespace else f"{kind} {name}"
     own = _hot_first([record for record, _ in records if record.subject.kind == kind])
+    brief = _brief(kind, name) if len(subject) > SUBJECT else subject
     if own:
-        first = own[0]
-        summary = short(_summary(subject, first), LENGTH - 1)
+        summary = short(_summary(brief, own[0]), LENGTH - 1)
     else:
-        summary = f"{subject}: no role of koord answered; this is what the API server says"
+        summary = f"{brief}: no role of koord answered; this is what the API server says"
         if found.answered:
             said = _undecided(kind, found)
-            summary = f"{subject} is pending: {said}" if said else f"{subject}: no role has decided on it lately"
+            summary = f"{brief} is pending: {said}" if said else f"{brief}: no role has decided on it lately"
         summary = short(summary, LENGTH - 1)
     result = Explanation(subject, summary if summary.endswith("…") else summary.rstrip(".") + ".", own[0].verdict if own else "")
     result.sections = [section_of(record, now, repeated) for record, repeated in records]
@@ -381,6 +386,12 @@ def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float
         result.sections.append(live)
     result.sections = _once(result.sections, result.summary)
     return result
+
+
+def _brief(kind: str, name: str) -> str:
+    """A subject that leaves room for the cause: without its namespace, and the end of a name that is long all the same."""
+    room = SUBJECT - len(kind) - 1
+    return f"{kind} {name}" if len(name) <= room else f"{kind} …{name[1 - room :]}"
 
 
 def _undecided(kind: str, found: Gathered) -> str:
@@ -419,6 +430,8 @@ def _summary(subject: str, record: Record) -> str:
         return f"{subject} {said}"
     if said and record.verdict == "Unschedulable":
         return f"{subject} is pending: {said}"
+    if record.verdict == "Scheduled" and record.message.startswith("placed on "):
+        return f"{subject} was {record.message} by the {record.role}"
     plain = _PLAIN.get(record.verdict, f"got the verdict {record.verdict}")
     if record.verdict == "Relieved" and record.numbers.get("hot") == "true":
         plain = "is hot"

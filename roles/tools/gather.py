@@ -20,7 +20,7 @@ from koord.decisions.record import Record, decode_many, encode
 from koord.decisions.sinks import log_files, read_records
 from koord.kube import config, errors
 from koord.kube.client import Client
-from koord.process.errors import ConfigurationError
+from koord.process.errors import UsageError
 from roles.tools import reach
 from roles.tools.facts import Gathered, Live, event_time
 from roles.tools.reach import Endpoint
@@ -37,7 +37,7 @@ def parse_endpoint(text: str) -> Endpoint:
     url = url if "://" in url else f"http://{url}"
     parts = urlsplit(url)
     if parts.scheme not in ("http", "https") or not parts.hostname:
-        raise ConfigurationError(f"endpoint {text!r} must be http://host:port, optionally with role= in front")
+        raise UsageError(f"endpoint {text!r} must be http://host:port, optionally with role= in front")
     return Endpoint(url.rstrip("/"), role)
 
 
@@ -95,14 +95,15 @@ def _is_sandbox(directory: Path, server: config.ClientConfig | None) -> bool:
         return False
 
 
-def find_kubeconfig(given: str | None, environ: Mapping[str, str]) -> tuple[str | None, bool]:
-    """The kubeconfig to read the live object with, and whether there is any: the one given, KUBECONFIG's, a sandbox's."""
-    if given or environ.get("KUBECONFIG"):
-        return given, True
+def find_server(given: str | None, context: str | None, environ: Mapping[str, str]) -> config.ClientConfig:
+    """The API server to ask: of the kubeconfig that is given, KUBECONFIG's, a running sandbox's, the pod's own, that of `~/.kube/config`.
+
+    Raises KubeConfigError; NotConfigured where there is none.
+    """
     directory = sandbox_directory(environ)
-    if _trusted(directory) and (directory / "kubeconfig").is_file():
-        return str(directory / "kubeconfig"), True
-    return None, False
+    if not given and not environ.get("KUBECONFIG") and _trusted(directory) and (directory / "kubeconfig").is_file():
+        given = str(directory / "kubeconfig")
+    return config.load(given, context=context, environ=environ)
 
 
 async def gather(
@@ -132,7 +133,8 @@ async def _ask_server(
             async with asyncio.timeout(6 * TIMEOUT):
                 await _gather(client, kind, namespace, name, endpoints, found)
         except (errors.ApiError, TimeoutError) as error:
-            found.problems.append(f"API server {server.server}: {str(error) or 'no answer in time'}")
+            why = str(error) or "no answer in time"
+            found.problems.append(f"API server {why}" if why.startswith(server.server) else f"API server {server.server}: {why}")
             if not found.asked:
                 await _ask_all(endpoints, kind, namespace, name, found)
 

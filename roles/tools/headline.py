@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from koord.api.quantity import format_binary
 from koord.decisions.record import NOBODY_OFFERS, Number, Record, Term
 
-LENGTH = 120
+LENGTH = 100
 _SUBTRACTED = (("cpu.margin", "kept free"), ("cpu.reserved", "reserved"), ("cpu.system", "outside pods"), ("cpu.hpUsed", "services"))
 _BY_POLICY = {"hpRequest": "services request", "hpMax": "services"}
 

@@ -11,8 +11,8 @@ import click
 from koord.api.kinds import BY_KIND, Kind
 from koord.kube import config as kubeconfig
 from koord.kube.client import Client
-from koord.kube.errors import AlreadyExists, ApiError, NotFound
-from koord.process.errors import ConfigurationError
+from koord.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound, Unreachable
+from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand, bool_option, duration_option
 from roles.koordlet.rights import COMPONENTS
 from roles.tools import manifests, restoring
@@ -67,13 +67,14 @@ _KINDS = {
 def install(printed: bool, image: str, namespace: str, crds: bool, without: str, overlays: str) -> None:
     """Print what koord is installed with."""
     if not printed:
-        raise ConfigurationError("koord writes no cluster by itself: koord install --print | kubectl apply --server-side -f -")
+        hint = "--print is needed, koord writes no cluster by itself: koord install --print | kubectl apply --server-side -f -"
+        raise UsageError(hint)
     chosen = _names("--overlay", overlays, _VARIANTS)
     if {"single", "ha"} <= set(chosen):
-        raise ConfigurationError("--overlay: single and ha exclude each other")
+        raise UsageError("--overlay: single and ha exclude each other")
     more = [name for name in chosen if name in COMPONENTS]
     if more and "koordlet-observe" in chosen:
-        raise ConfigurationError(f"--overlay: koordlet-observe and {more[0]} exclude each other")
+        raise UsageError(f"--overlay: koordlet-observe and {more[0]} exclude each other")
     left_out = frozenset(_names("--without", without, manifests.PARTS))
     if "@sha256:" not in image:
         click.echo(f"image of every role: {image}; a tag can be moved, a digest (--image=…@sha256:…) cannot", err=True)
@@ -82,16 +83,16 @@ def install(printed: bool, image: str, namespace: str, crds: bool, without: str,
 
 
 def _names(flag: str, text: str, accepted: tuple[str, ...]) -> tuple[str, ...]:
-    """The names of a list, each once, in the order of `accepted`. Raises ConfigurationError."""
+    """The names of a list, each once, in the order of `accepted`. Raises UsageError."""
     given = set(filter(None, (part.strip() for part in text.split(","))))
     unknown = given - set(accepted)
     if unknown:
-        raise ConfigurationError(f"{flag}: {', '.join(sorted(unknown))} is not known; accepted: {', '.join(accepted)}")
+        raise UsageError(f"{flag}: {', '.join(sorted(unknown))} is not known; accepted: {', '.join(accepted)}")
     return tuple(name for name in accepted if name in given)
 
 
 @click.command("uninstall", cls=GoCommand)
-@click.option("--kubeconfig", "file", metavar="FILE", help="Which cluster (default: KUBECONFIG, or in-cluster).")
+@click.option("--kubeconfig", "file", metavar="FILE", help="Which cluster (default: KUBECONFIG, in-cluster, ~/.kube/config).")
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
 @click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
 @click.option("--crds", is_flag=True, help="Delete the CustomResourceDefinitions, and with them every object of theirs.")
@@ -100,7 +101,7 @@ def _names(flag: str, text: str, accepted: tuple[str, ...]) -> tuple[str, ...]:
     "--restore", default=True, help="Before roles go, put back what koordlet changed on every node and what the manager offered there."
 )
 @duration_option("--restore-timeout", default=600.0, help="How long nodes may take for that; then nothing more is deleted.")
-@click.option("--yes", is_flag=True, help="Do it. Without this, what would be deleted is listed.")
+@click.option("--yes", is_flag=True, help="Do it. Without this, what is there and would be deleted is listed.")
 def uninstall(
     file: str | None,
     context: str | None,
@@ -117,13 +118,17 @@ def uninstall(
     resources are taken off the nodes. Pods go on running.
     """
     wanted = first() if webhooks_only else plan(namespace, crds=crds)
-    if not yes:
-        for entry in wanted:
-            click.echo(f"would delete {_told(*entry)}")
-        click.echo("nothing was deleted; add --yes")
-        return
     patience = restore_timeout if restore and not webhooks_only else None
-    raise SystemExit(asyncio.run(_uninstall(file, context, wanted, namespace, patience)))
+    if not yes:
+        try:
+            asyncio.run(_listed(file, context, wanted, namespace, restore=patience is not None))
+        except ApiError as error:
+            raise ConfigurationError(f"the API server cannot be asked: {error}") from None
+        return
+    try:
+        raise SystemExit(asyncio.run(_uninstall(file, context, wanted, namespace, patience)))
+    except Unreachable as error:
+        raise ConfigurationError(f"stopped, what is not listed as deleted is still there: {error}") from None
 
 
 def first() -> list[tuple[str, str, str]]:
@@ -144,6 +149,34 @@ def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
     definitions = [entry for entry in rest if entry[0] == "CustomResourceDefinition"]
     secret = ("Secret", namespace, "koordinator-webhook-certs")
     return [*first(), *rest[: len(rest) - len(definitions)], *leases, *definitions, secret]
+
+
+async def _listed(file: str | None, context: str | None, wanted: list[tuple[str, str, str]], namespace: str, *, restore: bool) -> None:
+    """Say what of it is there, and on how many nodes something would be put back. Raises ApiError where nobody answers."""
+    found = 0
+    async with Client(kubeconfig.load(file, context=context), role="koord-uninstall") as client:
+        if restore and (nodes := await _koordlets(client, namespace)):
+            click.echo(f"would put back what koordlet changed on {nodes} {'node' if nodes == 1 else 'nodes'}, before its DaemonSet goes")
+        for entry in wanted:
+            kind, place, name = entry
+            try:
+                await client.get(_KINDS.get(kind) or BY_KIND[kind], name, place or None)
+            except NotFound:
+                continue
+            except Forbidden as error:
+                click.echo(f"cannot look at {_told(*entry)}: {error}", err=True)
+            found += 1
+            click.echo(f"would delete {_told(*entry)}")
+    click.echo("nothing was deleted; add --yes" if found else f"nothing of koord is there (namespace {namespace})")
+
+
+async def _koordlets(client: Client, namespace: str) -> int:
+    """How many nodes have a koordlet."""
+    try:
+        daemonset = await client.get(_KINDS["DaemonSet"], restoring.NAME, namespace)
+    except (NotFound, Forbidden):
+        return 0
+    return int((daemonset.get("status") or {}).get("desiredNumberScheduled") or 0)
 
 
 async def _uninstall(

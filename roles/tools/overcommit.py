@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from koord.process.errors import ConfigurationError
+from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand, duration_option
 from roles.tools import usage
 
@@ -48,7 +48,7 @@ def backtest(files: tuple[Path, ...], **flags: Any) -> None:
     from roles.manager.overcommit.replay import chosen, replay
 
     if not files:
-        raise ConfigurationError("nothing to replay: give CSV files")
+        raise UsageError("nothing to replay: give CSV files")
     nodes = [node for path in files for node in _nodes(path, flags)]
     try:
         scores = replay(nodes, horizon=flags["horizon"], window=flags["window"])

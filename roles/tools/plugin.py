@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from koord.process.errors import ConfigurationError
+from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand
 
 KINDS = {
@@ -56,7 +56,7 @@ def spelled(name: str) -> tuple[str, str]:
     words = [word for part in name.split("_") for word in re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", part)]
     module = "_".join(word.lower() for word in words)
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or not module or keyword.iskeyword(module):
-        raise ConfigurationError(f"{name!r} is no name of a plugin: letters, digits, underscores, a letter first (QuietHours, quiet_hours)")
+        raise UsageError(f"{name!r} is no name of a plugin: letters, digits, underscores, a letter first (QuietHours, quiet_hours)")
     title = name if name[0].isupper() and "_" not in name else "".join(word[0].upper() + word[1:] for word in words)
     return title, module
 

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import click
 
 from koord.config.errors import ConfigError
-from koord.process.errors import ConfigurationError
+from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand, bool_option
 from roles.manager.recommender import fleets, history
 from roles.manager.recommender.backtest import MOVING_MAXIMUM, VPA_DEFAULTS, Outcome, Series, Usage, replay
@@ -58,7 +58,7 @@ def backtest(files: tuple[Path, ...], **flags: Any) -> None:
     policy = _policy(flags)
     found = list(_sources(files, flags))
     if not found:
-        raise ConfigurationError("nothing to replay: give CSV files, --synthetic or --prometheus")
+        raise UsageError("nothing to replay: give CSV files, --synthetic or --prometheus")
     rows = [row for name, series in found for row in _rows(name, series, policy)]
     points = [row for name, series in found for row in _curve(name, series, policy)] if flags["curve"] else []
     if flags["output"] == "json":
@@ -137,11 +137,11 @@ def _sources(files: Iterable[Path], flags: dict[str, Any]) -> Iterable[tuple[str
         yield path.name, read_csv(path)
     for shape in filter(None, (part.strip() for part in flags["synthetic"].split(","))):
         if shape not in fleets.SHAPES:
-            raise ConfigurationError(f"--synthetic: {shape!r} is not known; accepted: {', '.join(fleets.SHAPES)}")
+            raise UsageError(f"--synthetic: {shape!r} is not known; accepted: {', '.join(fleets.SHAPES)}")
         yield shape, fleets.fleet(shape, containers=flags["containers"], days=flags["days"], seed=flags["seed"])
     if flags["prometheus"]:
         if not flags["namespace"]:
-            raise ConfigurationError("--prometheus needs --namespace")
+            raise UsageError("--prometheus needs --namespace")
         try:
             points = asyncio.run(history.fetch(flags["prometheus"], flags["namespace"], flags["pods"], time.time()))
         except history.HistoryError as error:

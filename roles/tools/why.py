@@ -11,10 +11,11 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
-from koord.process.errors import ConfigurationError
-from koord.process.flags import GoCommand, duration_option
+from koord.process.errors import ConfigurationError, UsageError
+from koord.process.flags import Commands, GoCommand, duration_option
 
 if TYPE_CHECKING:
+    from koord.kube.config import ClientConfig
     from roles.tools.explain import Explanation
     from roles.tools.facts import Gathered
 
@@ -28,15 +29,17 @@ def _options(function: F) -> F:
     for option in (
         click.option("-o", "--output", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="Output format."),
         click.option("--watch", is_flag=True, help="Ask again and again, and print what has changed."),
-        duration_option("--interval", default="5s", help="Pause between two questions of --watch."),
+        duration_option("--interval", default="5s", positive=True, help="Pause between two questions of --watch."),
         click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
-        click.option("--kubeconfig", metavar="FILE", help="Read the live object with this (default: KUBECONFIG, or a running sandbox's)."),
+        click.option(
+            "--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster, ~/.kube/config)."
+        ),
         click.option(
             "--endpoint",
             "endpoints",
             multiple=True,
             metavar="URL",
-            help="A role's HTTP port; repeatable. Default: KOORD_ENDPOINTS (comma-separated), or a running sandbox's.",
+            help="A role's HTTP port; repeatable. Default: KOORD_ENDPOINTS (comma-separated), or found in the cluster.",
         ),
         click.option(
             "--decision-log",
@@ -51,7 +54,7 @@ def _options(function: F) -> F:
     return function
 
 
-@click.group("why", context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+@click.group("why", cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def command() -> None:
     """Explain in plain words, with the numbers: why a pod or a gang is pending, suppressed or evicted, why a node offers what it offers."""
 
@@ -75,14 +78,14 @@ def podgroup(name: str, namespace: str, **options: Any) -> None:
 
 
 def _place(what: str, name: str, namespace: str) -> tuple[str, str]:
-    """Namespace and name as they were given. Raises ConfigurationError where they contradict each other."""
+    """Namespace and name as they were given. Raises UsageError where they contradict each other."""
     prefix, slash, rest = name.partition("/")
     if slash:
         if namespace and namespace != prefix:
-            raise ConfigurationError(f"the {what} is given as {name!r}, but --namespace says {namespace!r}")
+            raise UsageError(f"the {what} is given as {name!r}, but --namespace says {namespace!r}")
         namespace, name = prefix, rest
     if not name or "/" in name:
-        raise ConfigurationError(f"a {what} is given as NAME or NAMESPACE/NAME")
+        raise UsageError(f"a {what} is given as NAME or NAMESPACE/NAME")
     return namespace, name
 
 
@@ -110,15 +113,16 @@ def _explain(
     from koord.kube import config
     from roles.tools import explain, gather, render
 
-    path, usable = gather.find_kubeconfig(kubeconfig, os.environ)
-    server = config.load(path, context=context) if usable else None
+    try:
+        server = gather.find_server(kubeconfig, context, os.environ)
+    except config.NotConfigured:
+        server = None  # the roles, or their logs, can be asked without it
     found_endpoints = gather.find_endpoints(endpoints, os.environ, server)
     if not found_endpoints and server is None and not logs:
         raise ConfigurationError(
-            "nobody to ask: give --endpoint URL (or KOORD_ENDPOINTS), or --kubeconfig, or --decision-log DIR, or start `koord sandbox up`"
+            "nobody to ask: give --kubeconfig (or KUBECONFIG, ~/.kube/config), --endpoint URL (or KOORD_ENDPOINTS), or --decision-log DIR, "
+            "or start `koord sandbox up`"
         )
-    if interval <= 0:
-        raise ConfigurationError("--interval: must be more than 0")
 
     def ask() -> tuple[explain.Explanation | None, Gathered]:
         found = asyncio.run(gather.gather(kind, namespace, name, found_endpoints, server, logs))
@@ -136,16 +140,23 @@ def _explain(
             sys.exit(130)
     explanation, found = ask()
     if explanation is None:
-        asked = [*map(str, found_endpoints), *logs] + ([f"API server at {server.server}"] if server else [])
-        which = f"{namespace}/{name}" if namespace else name
-        click.echo(f"koord why: nothing is known of {kind.lower()} {which}; asked: {', '.join(asked)}", err=True)
-        for problem in found.problems:
-            click.echo(f"koord why: could not be asked: {problem}", err=True)
-        sys.exit(1)
+        raise ConfigurationError(
+            _nothing(f"{kind.lower()} {namespace}/{name}" if namespace else f"{kind.lower()} {name}", found, logs, server)
+        )
     render.show(explanation, found, output)
     if not found.answered:
-        click.echo(f"koord why: no role answered: {'; '.join(found.problems) or 'nobody was found to ask'}", err=True)
-        sys.exit(1)
+        raise ConfigurationError(f"no role answered: {'; '.join(found.problems) or 'nobody was found to ask'}")
+
+
+def _nothing(subject: str, found: Gathered, logs: tuple[str, ...], server: ClientConfig | None) -> str:
+    """Why there is nothing to tell: nobody could be asked, or those who answered know nothing."""
+    asked = [role for role in found.asked if not any(problem.startswith(f"{role}: ") for problem in found.problems)] + [*logs]
+    if server is not None and found.live is not None:
+        asked.append(f"API server at {server.server}")
+    failed = "; ".join(found.problems)
+    if not asked:
+        return f"nobody could be asked about {subject}: {failed}"
+    return f"nothing is known of {subject}; asked: {', '.join(asked)}" + (f"; could not be asked: {failed}" if failed else "")
 
 
 def _watch(ask: Callable[[], tuple[Explanation | None, Gathered]], output: str, interval: float) -> NoReturn:

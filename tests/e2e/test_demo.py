@@ -73,7 +73,7 @@ def test_without_root_it_says_so(sandbox: Running) -> None:
 def test_force_wants_a_measurement(sandbox: Running) -> None:
     done = demo(sandbox, "--force", "--no-local-node", "--nodes=1", timeout=240)
     assert done.returncode == 1
-    assert "koord sandbox: switched off by --no-local-node" in done.stderr
+    assert "koord sandbox: error: switched off by --no-local-node" in done.stderr
 
 
 @pytest.mark.root

@@ -30,13 +30,14 @@ class PressureTrigger:
     def arm(self) -> bool:
         """Install the trigger; False, with a line in the log, where the kernel has none or does not let us."""
         try:
-            self._install()
+            self.install()
         except OSError as error:
             log.info("no pressure trigger on %s (%s): it is read instead", self.path, error.strerror or error)
             return False
         return True
 
-    def _install(self) -> None:
+    def install(self) -> None:
+        """The same; raises OSError where `arm` returns False."""
         fd = os.open(self.path, os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
         try:
             if os.fstatvfs(fd).f_blocks:

@@ -46,17 +46,19 @@ def calculate(inputs: Inputs) -> Contribution:
 
     def reasons() -> tuple[Term, ...]:
         terms: list[Term] = []
-        for index, (resource, balance) in enumerate(zip(("cpu", "memory"), balances, strict=True)):
+        for index, (resource, unit, balance) in enumerate(zip(("cpu", "memory"), ("m", ""), balances, strict=True)):
             terms += [
                 Term(f"{resource}.total", balance.total, "node capacity"),
                 Term(f"{resource}.margin", balance.margin, f"total × {100 - balance.reclaim_percent}% kept free"),
-                Term(f"{resource}.reserved", balance.reserved, f"max(kubelet {kubelet[index]}, annotation {annotation[index]})"),
+                Term(
+                    f"{resource}.reserved", balance.reserved, f"max(kubelet {kubelet[index]}{unit}, annotation {annotation[index]}{unit})"
+                ),
                 Term(
                     f"{resource}.system",
                     max(balance.system, balance.reserved),
-                    f"max(system {system[index]} + host applications {hosts[index]}, reserved)",
+                    f"max(system {system[index]}{unit} + host applications {hosts[index]}{unit}, reserved)",
                 ),
-                Term(f"{resource}.hpUsed", balance.used, f"high-priority pods' usage, {pods.dangling[index]} of it without a pod"),
+                Term(f"{resource}.hpUsed", balance.used, f"high-priority pods' usage, {pods.dangling[index]}{unit} of it without a pod"),
                 Term(f"{resource}.hpRequest", balance.request, "high-priority pods' requests"),
                 Term(f"{resource}.hpMax", balance.max, "high-priority pods' larger of usage and request"),
                 Term(f"batch-{resource}", amounts[index], balance.text),

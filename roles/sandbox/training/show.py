@@ -31,7 +31,7 @@ def run(out: Path, verbosity: int) -> int:
     try:
         out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        print(f"koord sandbox: {out}: {error.strerror}", file=sys.stderr)
+        print(f"koord sandbox training: error: {out}: {error.strerror}", file=sys.stderr)
         return 1
     settings = Settings(None, None, local_node=False, roles_as_processes=False, verbosity=verbosity)
 

@@ -10,7 +10,7 @@ import orjson
 
 from koord import seams
 from koord.config.durations import parse_duration
-from koord.process.errors import ConfigurationError
+from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand
 from roles.tools.cost import prices, prometheus, report
 from roles.tools.cost.recorded import Recorded
@@ -44,9 +44,9 @@ def command(price_file: str, address: str, log: Path | None, since: str, step: i
     on. The rows and what is idle are together what the nodes cost. Ends with 0, and with 1 for what cannot be read.
     """
     if bool(address) == (log is not None):
-        raise ConfigurationError("give either --prometheus or --decision-log")
+        raise UsageError("give either --prometheus or --decision-log")
     if p99 and not address:
-        raise ConfigurationError("--p99 needs --prometheus")
+        raise UsageError("--p99 needs --prometheus")
     given, length = prices.load(price_file), _seconds(since)
     made = _recorded(given, log, length) if log is not None else _asked(given, address, length, step, p99)
     if output == "table":
@@ -61,9 +61,9 @@ def _seconds(text: str) -> float:
     try:
         found = int(days[1]) * 86400.0 if days else parse_duration(text)
     except ValueError as error:
-        raise ConfigurationError(f"--since {text!r} must be a duration, such as 7d or 12h") from error
+        raise UsageError(f"--since {text!r} must be a duration, such as 7d or 12h") from error
     if found <= 0:
-        raise ConfigurationError(f"--since {text!r} must be more than 0")
+        raise UsageError(f"--since {text!r} must be more than 0")
     return found
 
 
@@ -83,6 +83,6 @@ def _asked(given: prices.Prices, address: str, length: float, step: int, p99: st
     until = seams.now() // step * step
     begin = until - length // step * step
     if begin >= until:
-        raise ConfigurationError(f"--since is shorter than --step ({step} s)")
+        raise UsageError(f"--since is shorter than --step ({step} s)")
     ledger, penalties, missing = prometheus.read(address, given, begin, until, step=step, p99=p99)
     return report.Report(ledger, given.currency, begin, until, penalties, missing)

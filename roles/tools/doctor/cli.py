@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from koord.process.errors import ConfigurationError
+from koord.process.errors import UsageError
 from koord.process.flags import GoCommand
 from roles.tools import manifests
 
@@ -24,7 +24,7 @@ _ROLES = ("manager", "scheduler", "descheduler", "koordlet")
 @click.option("--cluster", is_flag=True, help="Look at the cluster only.")
 @click.option("--node-name", default="", help="Name of this machine's Node: its kubelet is asked for its pods (default: NODE_NAME).")
 @click.option("--host-root", default="/", show_default=True, help="Where the machine's root is mounted.")
-@click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, in-cluster, ~/.kube/config).")
+@click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster, ~/.kube/config).")
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
 @click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
 @click.option("--role", "roles", multiple=True, type=click.Choice(_ROLES), help="Whose rights to look at; repeatable (default: all).")
@@ -50,23 +50,33 @@ def command(
     """
     import orjson
 
-    from koord.kube.config import KubeConfigError, load
+    from koord.kube.config import KubeConfigError
     from roles.tools.doctor import finding
+    from roles.tools.gather import find_endpoints, find_server
 
     if node and cluster:
-        raise ConfigurationError("--node and --cluster exclude each other; without either both are looked at")
+        raise UsageError("--node and --cluster exclude each other; without either both are looked at")
     if not os.path.isdir(host_root):
-        raise ConfigurationError(f"--host-root: {host_root} is no directory")
+        raise UsageError(f"--host-root: {host_root} is no directory")
     config, missing = None, ""
     if not node:
         try:
-            config = load(kubeconfig, context=context)
+            config = find_server(kubeconfig, context, os.environ)
         except KubeConfigError as error:
             missing = str(error)
     node_name = node_name or os.environ.get("NODE_NAME", "")
-    findings = asyncio.run(_run(config, "" if cluster else host_root, node_name, namespace, roles or _ROLES, acting_as, security))
+    sandbox = config is not None and bool(find_endpoints((), {"XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", "")}, config))
+    findings = asyncio.run(
+        _run(config, "" if cluster else host_root, node_name, namespace, roles or _ROLES, acting_as, security, sandbox=sandbox)
+    )
     if missing:
-        findings.append(finding.fail("API server", missing, "say which cluster, or look at this machine only: --node"))
+        findings.append(
+            finding.fail(
+                "API server",
+                missing,
+                "say which cluster: --kubeconfig, --context" + ("" if cluster else "; or look at this machine only: --node"),
+            )
+        )
     if output == "json":
         click.echo(orjson.dumps(finding.wire(findings), option=orjson.OPT_INDENT_2))
     else:
@@ -76,7 +86,15 @@ def command(
 
 
 async def _run(
-    config: ClientConfig | None, host_root: str, node_name: str, namespace: str, roles: tuple[str, ...], acting_as: str, security: bool
+    config: ClientConfig | None,
+    host_root: str,
+    node_name: str,
+    namespace: str,
+    roles: tuple[str, ...],
+    acting_as: str,
+    security: bool,
+    *,
+    sandbox: bool,
 ) -> list[Finding]:
     """Look, then judge."""
     from contextlib import AsyncExitStack
@@ -96,5 +114,6 @@ async def _run(
             findings += judge_host.judge(facts)
         if client is not None:
             seen = await cluster.gather(client, namespace=namespace, roles=roles, acting_as=acting_as, security=security)
+            seen.sandbox = sandbox
             findings += judge_cluster.judge(seen)
     return findings

@@ -54,6 +54,8 @@ class HostFacts:
     """Feature gate of koordlet -> what it lacks on this machine, as seen from here."""
     cgroup_pressure: bool | None = None
     pressure_trigger: bool | None = None
+    trigger_error: str = ""
+    """Why the kernel took no trigger."""
     cpu_flags: frozenset[str] = frozenset()
     resctrl_known: bool | None = None
     resctrl_mounted: bool = False
@@ -136,6 +138,10 @@ class ClusterFacts:
     rights: list[RightsFacts] = field(default_factory=list)
     nodes: list[NodeFacts] = field(default_factory=list)
     own_node_policy: bool | None = None
+    sandbox: bool = False
+    """A sandbox of this user: its roles need no leases, its API server lets everybody do everything, and most nodes have no kubelet."""
+    unguarded: bool = False
+    """The API server lets an account that does not exist do what only administrators may."""
     powers: dict[str, tuple[tuple[Question, ...], str]] = field(default_factory=dict)
     """Role -> what its token may do of what it should not, and why that could not be asked."""
     installed: list[Obj] | None = None

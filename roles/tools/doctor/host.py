@@ -38,6 +38,7 @@ async def gather(root: HostRoot) -> HostFacts:
     version, error = _version(root)
     sample = _sample(root, version) if version is not None else None
     proxy = _path(root.var_run_path, hookservers.PROXY)
+    refused = _trigger(root) if live else ""
     return HostFacts(
         live=live,
         superuser=not live or os.geteuid() == 0,
@@ -53,7 +54,8 @@ async def gather(root: HostRoot) -> HostFacts:
         blocked=blocked(general, root) if live or runs(root) else {},
         pressure={name: _pressure(root, name) for name in ("cpu", "memory", "io")},
         cgroup_pressure=_cgroup_pressure(root, version, sample),
-        pressure_trigger=_trigger(root) if live else None,
+        pressure_trigger=not refused if live else None,
+        trigger_error=refused,
         cpu_flags=_cpu_flags(root),
         resctrl_known="resctrl" in _read(_path(root.proc_path, "filesystems")).split(),
         resctrl_mounted=_exists(_path(root.resctrl_path, "schemata")),
@@ -163,10 +165,15 @@ def _cgroup_pressure(root: HostRoot, version: CgroupVersion | None, sample: str 
     return any(os.path.exists(os.path.join(base, sample, f"{name}.pressure")) for name in ("cpu", "memory", "io"))
 
 
-def _trigger(root: HostRoot) -> bool:
+def _trigger(root: HostRoot) -> str:
+    """Why the kernel takes no trigger from us; "" when it does."""
     trigger = PressureTrigger(_path(root.proc_path, "pressure/cpu"))
     try:
-        return trigger.arm()
+        trigger.install()
+    except OSError as error:
+        return (error.strerror or str(error)).lower()
+    else:
+        return ""
     finally:
         trigger.close()
 

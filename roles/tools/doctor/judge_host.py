@@ -98,11 +98,8 @@ def _pressure(facts: HostFacts) -> Iterator[Finding]:
     elif facts.cgroup_pressure:
         yield ok("pressure", "files of groups: there")
     if facts.pressure_trigger is False:
-        yield warn(
-            "pressure",
-            "the kernel takes no trigger from us",
-            "run as root (CAP_SYS_RESOURCE); until then the files are read instead, at the strategies' intervals",
-        )
+        how = "it needs CAP_SYS_RESOURCE, which containers withhold; the files are read at the strategies' intervals instead"
+        yield warn("pressure", f"the kernel takes no trigger from us{f': {facts.trigger_error}' if facts.trigger_error else ''}", how)
     elif facts.pressure_trigger:
         yield ok("pressure", "triggers: usable")
 

@@ -6,7 +6,7 @@ import asyncio
 
 import click
 
-from koord.process.errors import ConfigurationError
+from koord.process.errors import UsageError
 from koord.process.flags import GoCommand
 
 
@@ -25,7 +25,7 @@ def command(files: tuple[str, ...], output: str) -> None:
     from roles.tools.lint.sources import read
 
     if not files:
-        raise ConfigurationError("name files or folders, or - for standard input")
+        raise UsageError("name files or folders, or - for standard input")
     sources, skipped = read(files)
     report = asyncio.run(lint(sources, skipped))
     if output == "json":

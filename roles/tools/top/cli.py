@@ -25,8 +25,8 @@ if TYPE_CHECKING:
 )
 @click.option("--limit", type=click.IntRange(min=0), default=50, show_default=True, help="Nodes to show, 0: all; the sum is of all.")
 @click.option("--watch", is_flag=True, help="Look again and again.")
-@duration_option("--interval", default="10s", help="Pause between looks.")
-@click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster).")
+@duration_option("--interval", default="10s", positive=True, help="Pause between looks.")
+@click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster, ~/.kube/config).")
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
 @click.option(
     "-o",
@@ -53,13 +53,9 @@ def command(
     """
     import os
 
-    from koord.kube.config import load
-    from roles.tools.gather import find_kubeconfig
+    from roles.tools.gather import find_server
 
-    if interval <= 0:
-        raise ConfigurationError("--interval: must be more than 0")
-    file, _ = find_kubeconfig(kubeconfig, os.environ)
-    config = load(file, context=context)
+    config = find_server(kubeconfig, context, os.environ)
     look = Look(nodes, selector, sort, limit)
     try:
         asyncio.run(_run(config, look, output, interval if watch else None))

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 @click.command("ui", cls=GoCommand)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port on 127.0.0.1; 0 takes a free one.")
 @click.option("--open/--no-open", "browser", default=False, help="Open the page in a browser.")
-@click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster).")
+@click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster, ~/.kube/config).")
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
 @click.option(
     "--endpoint", "endpoints", multiple=True, metavar="URL", help="A role's HTTP port; repeatable. Default: found in the cluster."
@@ -49,11 +50,9 @@ def command(
     """
     import os
 
-    from koord.kube.config import load
     from roles.tools import gather
 
-    file, _ = gather.find_kubeconfig(kubeconfig, os.environ)
-    server = load(file, context=context)
+    server = gather.find_server(kubeconfig, context, os.environ)
     found = gather.find_endpoints(endpoints, os.environ, server)
     from roles.tools.cost.prices import load as load_prices
 
@@ -68,11 +67,16 @@ async def _serve(
     server: ClientConfig, endpoints: list[Endpoint], port: int, studied: tuple[Prices | None, Path | None, Path | None], *, browser: bool
 ) -> None:  # fmt: skip
     from koord.kube.client import Client
+    from koord.kube.errors import Unreachable
     from roles.tools.ui.server import UiServer
     from roles.tools.ui.studies import Studies
     from roles.tools.ui.watching import Watching
 
     async with Client(server, role="ui") as client:
+        try:
+            await client.raw("GET", "/version")
+        except Unreachable as error:
+            raise ConfigurationError(f"the API server cannot be asked: {error}") from None
         watching = Watching(client, endpoints)
         page = UiServer(watching, port, studies=Studies(watching, *studied))
         await page.start()

@@ -14,10 +14,9 @@ import pytest
 from koord.apiserver import kubeconfig
 from koord.kube.config import load
 from roles.sandbox import state
-from roles.sandbox.main import beside
 from roles.sandbox.process_kubelet import layout
 from roles.sandbox.process_kubelet.cgroups import RunGroups
-from roles.sandbox.state import Run, State, StateError
+from roles.sandbox.state import Run, State, StateError, beside
 from roles.tools.gather import find_endpoints
 
 

@@ -77,4 +77,4 @@ def test_an_output_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Pat
     (tmp_path / "file").write_text("")
     command = [sys.executable, "-m", "koord.cli", "sandbox", "training", "--out", str(tmp_path / "file" / "out")]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-    assert (done.returncode, done.stderr) == (1, f"koord sandbox: {tmp_path / 'file' / 'out'}: Not a directory\n")
+    assert (done.returncode, done.stderr) == (1, f"koord sandbox training: error: {tmp_path / 'file' / 'out'}: Not a directory\n")

@@ -28,6 +28,7 @@ from roles.tools.doctor.cli import command
 from roles.tools.doctor.crds import drift
 from roles.tools.doctor.facts import ClusterFacts, HookSocket, HostFacts, NodeFacts, RightsFacts, Socket, WebhookFacts
 from roles.tools.doctor.finding import Finding, Level, failed, lines
+from roles.tools.doctor.powers import NODES_PROXY
 from roles.tools.doctor.rights import Question, questions
 from roles.tools.doctor.webhooks import handshake, read_ca
 from tests.fixtures.hosts.hosttree import HostTree
@@ -428,3 +429,31 @@ def test_requests_of_pending_pods_are_held_against_what_nodes_offer() -> None:
         "no node offers example.com/broken, which default/waits-broken request",
         "no node offers example.com/none, which default/waits-none request",
     ]
+
+
+def test_a_sandbox_is_not_asked_for_what_it_does_without() -> None:
+    facts = good_cluster()
+    facts.sandbox, facts.leases, facts.own_node_policy = True, {"koordinator-manager": None}, False
+    facts.powers, facts.nodes = {"koordlet": ((NODES_PROXY,), "")}, [NodeFacts("sim-000", error="HTTP 404")]
+    told = list(judge_cluster.judge(facts))
+    assert bad(told) == []
+    assert [one.area for one in told].count("sandbox") == 1
+
+
+@pytest.mark.parametrize(("installed", "level"), [(None, Level.WARN), ([], Level.FAIL)])
+def test_a_server_that_refuses_nobody_is_told_once(installed: list[Any] | None, level: Level) -> None:
+    facts = good_cluster()
+    facts.unguarded, facts.installed = True, installed
+    assert [(one.area, one.level) for one in bad(list(judge_cluster.judge(facts)))] == [("authorization", level)]
+
+
+def test_nobody_is_asked_about_first() -> None:
+    """The embedded API server lets everybody do everything."""
+
+    async def run() -> ClusterFacts:
+        async with running_server() as server, server.client() as client:
+            return await cluster.gather(client, namespace="koordinator-system", roles=("koordlet",), security=True)
+
+    facts = asyncio.run(run())
+    assert facts.unguarded
+    assert facts.powers == {}

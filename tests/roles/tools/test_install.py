@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import subprocess
 from pathlib import Path
 
@@ -11,7 +12,7 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from koord.api.kinds import DEPLOYMENTS
+from koord.api.kinds import DAEMONSETS, DEPLOYMENTS
 from koord.apiserver.testing import running_server
 from roles.tools import manifests
 from roles.tools.install import install, plan, uninstall
@@ -40,7 +41,7 @@ def test_parts_can_be_left_out_with_their_rights() -> None:
     assert not [name for name in names if "koordlet" in name or "descheduler" in name]
     assert {"koord-manager", "koord-scheduler", "koordinator-webhook-service"} <= names
     result = CliRunner().invoke(install, ["--print", "--without=all"])
-    assert result.exit_code == 1
+    assert result.exit_code == 2
     assert "accepted: manager, scheduler, descheduler, koordlet" in result.output
 
 
@@ -65,7 +66,7 @@ def test_overlays_are_applied_and_checked() -> None:
         ("--overlay=ha,single", "exclude"),
     ):
         result = CliRunner().invoke(install, ["--print", arguments])
-        assert result.exit_code == 1
+        assert result.exit_code == 2
         assert told in result.output
 
 
@@ -113,9 +114,18 @@ def test_an_api_server_takes_all_of_it_and_uninstall_leaves_what_others_use(tmp_
                 status, raw = await client.raw("POST", await path_of(client, document) + "?fieldValidation=Strict", document)
                 assert status == 201 or (status == 409 and document["kind"] == "Namespace"), (document["metadata"]["name"], raw)
             arguments = [f"--kubeconfig={server.kubeconfig_path}"]
+            koordlet = await client.get(DAEMONSETS, "koordlet", manifests.NAMESPACE)
+            status = {"desiredNumberScheduled": 2}
+            await client.replace(DAEMONSETS, {**koordlet, "status": status}, manifests.NAMESPACE, subresource="status")
             dry = await asyncio.to_thread(CliRunner().invoke, uninstall, arguments)
             assert dry.exit_code == 0
-            assert dry.output.splitlines()[0] == "would delete ClusterRoleBinding koord-manager"
+            listed = dry.output.splitlines()
+            assert listed[:2] == [
+                "would put back what koordlet changed on 2 nodes, before its DaemonSet goes",
+                "would delete ClusterRoleBinding koord-manager",
+            ]
+            assert "would delete Deployment koordinator-system/koord-manager" in listed
+            assert not any("koordlet-guard" in line or "dashboard" in line for line in listed), "only what is there"
             done = await asyncio.to_thread(CliRunner().invoke, uninstall, [*arguments, "--restore=false", "--yes"])
             assert done.exit_code == 0, done.output
             left = []
@@ -126,6 +136,8 @@ def test_an_api_server_takes_all_of_it_and_uninstall_leaves_what_others_use(tmp_
             assert set(left) == {"Namespace", "PriorityClass", "CustomResourceDefinition"}
             again = await asyncio.to_thread(CliRunner().invoke, uninstall, [*arguments, "--restore=false", "--yes"])
             assert again.exit_code == 0, "what is gone already is no mistake"
+            empty = await asyncio.to_thread(CliRunner().invoke, uninstall, arguments)
+            assert (empty.exit_code, empty.output) == (0, "nothing of koord is there (namespace koordinator-system)\n")
 
     async def path_of(client, document):
         version = document["apiVersion"]
@@ -170,3 +182,12 @@ def test_the_managers_rights_and_webhooks_go_first_and_definitions_last() -> Non
     assert kinds[:3] == ["ClusterRoleBinding", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"]
     assert kinds[-2] == "CustomResourceDefinition"
     assert kinds.index("DaemonSet") < kinds.index("ClusterRole")
+
+
+def test_an_api_server_that_does_not_answer_is_told_before_anything_is_listed(tmp_path: Path) -> None:
+    entry, context = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}, {"name": "c", "context": {"cluster": "c"}}
+    file = tmp_path / "kubeconfig"
+    file.write_text(json.dumps({"clusters": [entry], "contexts": [context], "current-context": "c"}))
+    result = CliRunner().invoke(uninstall, [f"--kubeconfig={file}"], prog_name="koord uninstall")
+    said = "koord uninstall: error: the API server cannot be asked: http://127.0.0.1:1: connection refused\n"
+    assert (result.exit_code, result.stderr, result.stdout) == (1, said, "")

@@ -550,7 +550,7 @@ def test_standard_input_folders_and_what_is_passed_over(tmp_path: Path) -> None:
     missing = CliRunner().invoke(command, [str(tmp_path / "none.yaml")])
     assert missing.exit_code == 1
     assert "cannot be read: No such file" in missing.output
-    assert CliRunner().invoke(command, []).exit_code == 1
+    assert CliRunner().invoke(command, []).exit_code == 2
 
 
 def test_what_cannot_be_read_is_one_finding_among_the_others(tmp_path: Path) -> None:

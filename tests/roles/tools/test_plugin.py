@@ -48,7 +48,7 @@ def test_nothing_is_overwritten_and_names_are_names(tmp_path: Path) -> None:
     assert [each.name for each in tmp_path.iterdir()] == ["test_good_thing.py"]
     for name in ("9lives", "class", "a-b", "_", "a/b"):
         code, told = new("scheduler", name, "--directory", str(tmp_path))
-        assert code == 1
+        assert code == 2
         assert f"{name!r} is no name of a plugin" in told
     code, told = new("scheduler", "Good", "--directory", f"{tmp_path}/test_good_thing.py/x")
     assert (code, told.count("\n")) == (1, 1)

@@ -40,6 +40,7 @@ def bare(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     for name in ("KUBECONFIG", "KOORD_ENDPOINTS", "KUBERNETES_SERVICE_HOST"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_RUNTIME_DIR", str(tmp_path))
+    monkeypatch.setenv("HOME", str(tmp_path))
 
 
 async def why(*args: str) -> Result:
@@ -76,7 +77,7 @@ def test_a_pending_pod_from_records_alone() -> None:
             "\n"
             "  REASON                      NODES\n"
             "  Insufficient cpu            2 nodes\n"
-            "  node(s) had too high load   1 nodes\n"
+            "  node(s) had too high load   1 node\n"
             "\n"
             "  NUMBER    VALUE\n"
             "  attempt   4\n"
@@ -217,7 +218,7 @@ def test_the_live_object_tells_the_nearest_node_conditions_and_events(tmp_path: 
             lines = result.output.splitlines()
             assert lines[0] == "Pod default/big is pending: 0/2 nodes."
             assert "  Nearest by resources is n2; it is short of:" in lines
-            assert "    cpu: 500m (the pod requests 3500m, 3 of 4 is free)" in lines
+            assert "    cpu: 0.5 (the pod requests 3.5, 3 of 4 is free)" in lines
             assert any(line.split()[:3] == ["PodScheduled", "False", "Unschedulable"] for line in lines)
             assert any("FailedScheduling" in line and line.endswith("0/2 nodes fit (×2)") for line in lines)
             assert "somebody else" not in result.output
@@ -259,18 +260,20 @@ def test_a_running_sandbox_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["pod", "x"], "nobody to ask: give --endpoint URL (or KOORD_ENDPOINTS), or --kubeconfig"),
+        (["pod", "x"], "nobody to ask: give --kubeconfig (or KUBECONFIG, ~/.kube/config), --endpoint URL (or KOORD_ENDPOINTS)"),
         (["pod", "a/b/c", "--endpoint", "http://x"], "a pod is given as NAME or NAMESPACE/NAME"),
         (["pod", "a/b", "-n", "c", "--endpoint", "http://x"], "--namespace says 'c'"),
         (["pod"], "Missing argument"),
         (["pod", "x", "--endpoint", "ftp://x"], "must be http://host:port"),
         (["pod", "x", "--kubeconfig", "/nonexistent"], "/nonexistent: No such file"),
         (["pod", "x", "--endpont", "http://x"], "unknown flag: --endpont; did you mean --endpoint?"),
+        (["pod", "x", "--watch", "--interval", "0"], "'0' must be more than 0"),
     ],
 )
 def test_mistakes_are_one_line(args: list[str], says: str) -> None:
     result = asyncio.run(why(*args))
-    assert result.exit_code == (2 if says.startswith(("Missing", "unknown")) else 1)
+    assert result.exit_code == (1 if says.startswith(("nobody", "/")) else 2)
+    assert result.stderr.startswith("koord why pod: error: ")
     assert says in result.stderr
     assert result.stderr.count("\n") == 1
 
@@ -282,7 +285,7 @@ def test_nothing_known_and_ambiguous_names() -> None:
         server = await serve("scheduler", one, two)
         nothing = await why("pod", "nope", "--endpoint", server.url)
         assert nothing.exit_code == 1
-        assert nothing.stderr == f"koord why: nothing is known of pod nope; asked: {server.url}\n"
+        assert nothing.stderr == f"koord why pod: error: nothing is known of pod nope; asked: {server.url}\n"
         both = await why("pod", "same", "--endpoint", server.url)
         assert both.exit_code == 1
         assert "there are pods named same in a, b: say which with --namespace" in both.stderr
@@ -357,7 +360,7 @@ def test_a_node_is_told_by_the_number_that_decided(record: Record, said: str) ->
     assert told is not None
     assert told.summary == f"Node n1 {said}."
     assert told.reason == "Allocatable"
-    assert len(told.summary) <= 120
+    assert len(told.summary) <= 100
     text = as_text(told, found)
     assert "17659974161" not in text, "amounts of bytes have a suffix"
     assert text.count(said) == 1, "each fact once"
@@ -368,8 +371,39 @@ def test_the_first_line_is_short_whatever_a_role_says(message: str, kind: str, v
     found = Gathered(records=[Record("role", Subject(kind, "space", "name"), 1.0, verdict, message=message)], answered=1)
     told = explain(kind, found, namespace="space", name="name", now=2.0)
     assert told is not None
-    assert len(told.summary) <= 120
+    assert len(told.summary) <= 100
     assert "\n" not in told.summary
+
+
+@given(
+    st.from_regex(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?", fullmatch=True), st.from_regex(r"[a-z]([-a-z0-9]{0,200}[a-z0-9])?", fullmatch=True)
+)
+def test_a_long_name_leaves_room_for_the_cause(namespace: str, name: str) -> None:
+    terms = (Term("quota team-a: cpu", -2000, unit="milli"),)
+    record = Record("scheduler", Subject("Pod", namespace, name), 1.0, "Unschedulable", "ElasticQuota", "", {"evaluated": 5}, terms)
+    told = explain("Pod", Gathered(records=[record], answered=1), namespace=namespace, name=name, now=2.0)
+    assert told is not None
+    assert told.subject == f"Pod {namespace}/{name}"
+    assert told.summary.endswith("is pending: quota team-a: cpu is short of 2.")
+    assert len(told.summary) <= 100
+
+
+def test_amounts_in_notes_have_the_units_of_the_values() -> None:
+    note = "used=124010m request=2500m runtime=2457372224Ki min=4Gi max=unlimited of 17659974161"
+    record = Record("scheduler", Subject("Pod", "a", "b"), 1.0, "Unschedulable", terms=(Term("quota x: cpu", -2000, note, "milli"),))
+    told = explain("Pod", Gathered(records=[record], answered=1), namespace="a", name="b", now=2.0)
+    assert told is not None
+    assert told.sections[0].tables[0].rows[0][2] == "used=124 request=2.5 runtime=2.29Ti min=4Gi max=unlimited of 16.45Gi"
+
+
+def test_the_kubeconfig_of_the_home_directory_is_enough_and_who_cannot_be_reached_is_told(tmp_path: Path) -> None:
+    entry = {"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}
+    contexts = [{"name": "c", "context": {"cluster": "c"}}]
+    (tmp_path / ".kube").mkdir()
+    (tmp_path / ".kube" / "config").write_text(json.dumps({"clusters": [entry], "contexts": contexts, "current-context": "c"}))
+    result = asyncio.run(why("pod", "web/x"))
+    said = "koord why pod: error: nobody could be asked about pod web/x: API server http://127.0.0.1:1: connection refused\n"
+    assert (result.exit_code, result.stderr, result.stdout) == (1, said, "")
 
 
 def test_what_is_subtracted_has_one_sign_and_one_unit() -> None:

@@ -105,7 +105,7 @@ class NobodyCrashes(Invariant):
         role = role_of(entry.key)
         if entry.verb != "ended" or entry.text == "ended":
             return
-        unheard = "the first webhook sync did not finish" in entry.text and "Connect call failed" in entry.text
+        unheard = "the first webhook sync did not finish" in entry.text and "connection refused" in entry.text
         if role == "koordlet" or (role in LEASES and "lease" not in entry.text and not unheard):
             yield f"{entry.key} ended: {entry.text}"
 
