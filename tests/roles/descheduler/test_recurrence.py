@@ -128,7 +128,7 @@ def test_a_reservation_that_is_kept_to_some_nodes_counts_all_for_topology_spread
     asks = elsewhere(moves, ["n2"])
     nodes = views({}, nodes=4)
     for node_ in nodes:
-        counted = [Spread(each.spec.topology_spread_constraints[0], each).counts(node_) for each in (moves, asks)]
+        counted = [Spread(each.spec.topology_spread_constraints[0], each).counts(node_.node) for each in (moves, asks)]
         assert counted == [True, True], node_.name
 
 

@@ -272,7 +272,7 @@ def _services_too() -> None:
     host=Drawn(static=True, suppress="cpuset"),
 )
 def _unseen() -> None:
-    replace("roles.koordlet.states.allocation:_pinned", lambda annotations: {})
+    replace("roles.koordlet.states.nodecpus:_pinned", lambda annotations: {})
 
 
 # -- what pods are held to ---------------------------------------------------------------------------------------------------

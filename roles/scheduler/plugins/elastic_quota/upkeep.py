@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -14,7 +14,6 @@ from koord.api import names
 from koord.api.kinds import ELASTICQUOTAS
 from koord.api.objects import ElasticQuota
 from koord.decisions.record import Record, Subject, Term
-from koord.kube.client import Client
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.process.steady import SteadyClock
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -27,6 +26,9 @@ from roles.scheduler.plugins.elastic_quota.model import DEFAULT, ROOT, SYSTEM
 from roles.scheduler.plugins.elastic_quota.revoke import Revoker
 from roles.scheduler.plugins.elastic_quota.status import Patch, patch_of
 from roles.scheduler.plugins.elastic_quota.tree import Quota
+
+if TYPE_CHECKING:
+    from koord.kube.client import Client
 
 log = logging.getLogger(__name__)
 
