@@ -14,6 +14,7 @@ from aiohttp import web
 
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
+from tests.support import patience
 
 
 @pytest.fixture(autouse=True)
@@ -179,7 +180,7 @@ def fault_server() -> Callable[[], Any]:
 async def eventually(check: Callable[[], bool], seconds: float = 5.0) -> None:
     """Wait until something holds."""
     with suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
+        async with asyncio.timeout(patience.seconds(seconds)):
             while not check():
                 await asyncio.sleep(0.005)
     assert check()

@@ -13,6 +13,7 @@ from koord.api.kinds import PODS
 from koord.api.objects import Pod
 from koord.kube import reflector
 from koord.kube.informers import InformerFactory
+from tests.support import patience
 
 names = st.sampled_from("abcdef")
 steps = st.lists(
@@ -84,7 +85,7 @@ def test_store_equals_list(
                     await asyncio.sleep(0.005)
             server.put("end")
             wanted = {name: obj["metadata"]["resourceVersion"] for name, obj in server.objects.items()}
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(patience.seconds(10)):
                 while mirror.world != wanted:
                     await asyncio.sleep(0.002)
             assert {obj.metadata.name: obj.metadata.resource_version for obj in informer.list()} == wanted

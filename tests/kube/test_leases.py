@@ -17,6 +17,7 @@ from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from koord.kube.events import EventRecorder
 from koord.kube.leases import LeaderElector, Leadership, Timing
+from tests.support import patience
 
 QUICK = Timing(lease_duration=1.5, renew_deadline=0.6, retry_period=0.1)
 
@@ -36,7 +37,7 @@ async def hold(leadership: Leadership) -> None:
 
 
 async def until(check: Any, seconds: float = 5.0) -> None:
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(patience.seconds(seconds)):
         while not check():
             await asyncio.sleep(0.01)
 

@@ -12,6 +12,7 @@ from koord.api.kinds import PODS
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from koord.kube.ratelimit import Priority, RateLimiter, TokenBucket
+from tests.support import patience
 
 
 def test_a_cancelled_wait_takes_no_token() -> None:
@@ -76,7 +77,7 @@ def test_a_flood_of_status_writes_leaves_tokens_for_bindings() -> None:
         flood = [asyncio.create_task(limiter.acquire(priority)) for priority in (Priority.STATUS, Priority.BULK) for _ in range(20)]
         await asyncio.sleep(0)
         assert sum(task.done() for task in flood) == 18
-        async with asyncio.timeout(5):
+        async with asyncio.timeout(patience.seconds(5)):
             await limiter.acquire(Priority.BIND)
             await limiter.acquire(Priority.ADMISSION)
         for task in flood:
@@ -99,7 +100,7 @@ def test_requests_that_hang_keep_only_their_own_class_waiting(fault_server: Any)
 
             server.script = script
             hanging = [asyncio.create_task(client.patch(PODS, f"p{n}", {}, "default")) for n in range(120)]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(patience.seconds(10)):
                 await client.bind("default", "p", "n1")
                 await client.ranked(Priority.ADMISSION).get(PODS, "p", "default")
             for task in hanging:

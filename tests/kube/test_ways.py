@@ -19,6 +19,7 @@ from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from koord.kube.tls import Pem
 from koord.process import certificates
+from tests.support import patience
 
 LIST = b'{"kind":"PodList","metadata":{"resourceVersion":"5"},"items":[]}'
 
@@ -87,7 +88,7 @@ def test_a_dead_address_of_several_is_passed_by_for_requests_and_watches() -> No
                 await connect(sock, address)
 
             loop.sock_connect = recorded  # type: ignore[method-assign]
-            async with Client(ClientConfig(f"http://api.example:{port}")) as client, asyncio.timeout(10):
+            async with Client(ClientConfig(f"http://api.example:{port}")) as client, asyncio.timeout(patience.seconds(10)):
                 await client.list(PODS)
                 assert asked == [("127.0.0.2", port), ("127.0.0.1", port)]
                 asked.clear()

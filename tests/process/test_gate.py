@@ -15,6 +15,7 @@ from koord.kube.errors import ApiError
 from koord.process.errors import ConfigurationError
 from koord.process.http import OpsServer
 from koord.process.serving import TOKEN_HEADER, Gate, Serving, tls_source
+from tests.support import patience
 
 pytestmark = pytest.mark.feature("BEY-SEC-01")
 
@@ -126,7 +127,7 @@ def test_a_flood_of_tokens_is_turned_away_and_does_not_reach_the_api_server() ->
         reviewer = Slow()
         async with served(Gate(Serving(), reviewer, reviewer), tls_source(Serving())) as server:
             flood = [asyncio.create_task(ask(server, "/configz", Authorization=f"Bearer {number}")) for number in range(40)]
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience.seconds(20)):
                 while sum(task.done() for task in flood) < 24:
                     await asyncio.sleep(0.01)
             assert len(reviewer.asked) == 16

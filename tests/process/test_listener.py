@@ -19,6 +19,7 @@ from koord.process import certificates
 from koord.process.http import OpsServer
 from koord.process.listener import Limits
 from koord.process.requests import Request, Response
+from tests.support import patience
 
 pytestmark = pytest.mark.feature("BEY-SEC-01")
 Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
@@ -115,7 +116,7 @@ def test_an_answer_that_nobody_takes_is_given_up() -> None:
         listener = server._listener
         assert listener is not None
         _, writer = await connect(server, b"GET /large HTTP/1.1\r\nHost: x\r\n\r\n")
-        async with asyncio.timeout(10):
+        async with asyncio.timeout(patience.seconds(10)):
             while not listener.open:
                 await asyncio.sleep(0.01)
             while listener.open:
@@ -183,7 +184,7 @@ def test_beyond_the_bound_only_health_is_answered_and_then_nobody() -> None:
             listener = server._listener
             assert listener is not None
             busy = [await connect(server, b"GET /slow HTTP/1.1\r\nHost: x\r\n\r\n") for _ in range(3)]
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(patience.seconds(10)):
                 while sum(held.busy for held in listener.open) < 3:
                     await asyncio.sleep(0.01)
             assert b"only health" in await ended(await connect(server, b"GET /version HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"))

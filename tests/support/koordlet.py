@@ -20,6 +20,7 @@ from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.koordlet.app import App
 from roles.koordlet.options import Options
+from tests.support import patience
 
 CPUS = 16
 GI = 1 << 30
@@ -285,7 +286,7 @@ async def agent(cluster: Cluster, *gates: str, **options: Any) -> AsyncIterator[
 
 
 async def until(check: Callable[[], Any], what: str, seconds: float = 15.0) -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patience.seconds(seconds)
     while True:
         result = check()
         if asyncio.iscoroutine(result):

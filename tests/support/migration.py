@@ -23,6 +23,7 @@ from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.plugin import MigrationController
 from roles.descheduler.workloads import Workloads
 from roles.descheduler.world import World
+from tests.support import patience
 
 NS = "default"
 LIMIT = 30.0  # seconds that a condition may take on a busy machine
@@ -206,7 +207,7 @@ class Cluster:
 
     async def until(self, what: Callable[[], Awaitable[Any]]) -> Any:
         """Wait until a question has an answer, and return it."""
-        async with asyncio.timeout(LIMIT):
+        async with asyncio.timeout(patience.seconds(LIMIT)):
             while not (answer := await what()):
                 await asyncio.sleep(0.01)
             return answer

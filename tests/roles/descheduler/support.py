@@ -20,6 +20,7 @@ from koord.kube.informers import InformerFactory
 from koord.process.life import Life
 from roles.descheduler.app import App, Options
 from roles.descheduler.config import parse_configuration
+from tests.support import patience
 from tests.support.wholecluster import scheduling
 
 Obj = dict[str, Any]
@@ -170,7 +171,7 @@ class Running:
 
 async def eventually(condition: Callable[[], Any], seconds: float = 20.0) -> Any:
     """Wait until the condition (a plain or an async function) is true; its value."""
-    async with asyncio.timeout(seconds):
+    async with asyncio.timeout(patience.seconds(seconds)):
         while True:
             found = condition()
             if asyncio.iscoroutine(found):

@@ -14,6 +14,7 @@ import pytest
 
 from koord.apiserver.testing import running_server
 from tests.roles.descheduler.support import after_rounds, metric, node, pod, put
+from tests.support import patience
 
 CONFIG = """
 apiVersion: descheduler/v1alpha2
@@ -127,7 +128,7 @@ def test_the_process_serves_health_metrics_and_records_and_ends_on_sigterm(tmp_p
             ]
             process = await asyncio.create_subprocess_exec(*command, stderr=asyncio.subprocess.DEVNULL)
             try:
-                async with asyncio.timeout(20):
+                async with asyncio.timeout(patience.seconds(20)):
                     while not (await asyncio.to_thread(_get, f"http://{address}/healthz")):
                         await asyncio.sleep(0.1)
                     records: Any = []

@@ -20,6 +20,7 @@ from roles.descheduler.gpus import Cards, Group, Wanted, fewest, wanted
 from roles.descheduler.picture import NodeView, PodView, node_view, pod_view
 from roles.descheduler.plugins.gpuroom import GPURoomArgs, Rooms
 from tests.roles.descheduler.support import after_rounds, configuration, descheduling, eventually, node, pod
+from tests.support import patience
 
 pytestmark = pytest.mark.feature("DS-FA-02")
 NOW = 1e9
@@ -286,7 +287,7 @@ def test_the_pod_that_waits_is_placed_where_fewest_had_to_leave() -> None:
             (evicted,) = running.records("Evicted")
             assert evicted.numbers["reason"] == "makes room for pod default/large, which waits for 4 cards, on node b by moving 1 pod"
             assert evicted.numbers["target"] == "a"
-            async with asyncio.timeout(20):
+            async with asyncio.timeout(patience.seconds(20)):
                 while (await running.client.get(kinds.PODS, "large", "default"))["spec"].get("nodeName") != "b":
                     await asyncio.sleep(0.02)
 

@@ -25,6 +25,7 @@ from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.manager.app import App
 from roles.manager.options import Options, WebhookOptions
+from tests.support import patience
 
 BASE = (
     {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "koordinator-system"}},
@@ -110,9 +111,9 @@ class Bed:
     async def get(self, kind, name, namespace=None):
         return await self.client.get(BY_KIND[kind], name, namespace)
 
-    async def until(self, look, seconds=10.0):
+    async def until(self, look, seconds=30.0):
         """Wait until `await look()` is true; fails with the last value."""
-        deadline, value = time.monotonic() + seconds, None
+        deadline, value = time.monotonic() + patience.seconds(seconds), None
         while time.monotonic() < deadline:
             with contextlib.suppress(Exception):
                 value = await look()

@@ -17,6 +17,7 @@ from prometheus_client import CollectorRegistry
 
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
+from tests.support import patience
 
 RUNTIME = "/runtime.v1.RuntimeService/"
 HOOKS = "/runtime.v1alpha1.RuntimeHookService/"
@@ -32,7 +33,7 @@ class Handlers(grpc.GenericRpcHandler):
 
 async def until(condition: Callable[[], Any], what: str = "the condition", limit: float = 10.0) -> None:
     """Wait for a condition: post hooks run after the caller has its answer."""
-    async with asyncio.timeout(limit):
+    async with asyncio.timeout(patience.seconds(limit)):
         while not condition():
             await asyncio.sleep(0.01)
 

@@ -19,6 +19,7 @@ import pytest
 from koord.protocols import runtimehook_pb2 as hook
 from tests.roles.runtime_proxy.support import Handlers, HookServer, until
 from tests.roles.runtime_proxy.support_containerd import Client, Containerd, cgroup_file, running_containerd
+from tests.support import patience
 from tests.support.processes import KOORD
 
 pytestmark = [pytest.mark.cri, pytest.mark.root]
@@ -318,7 +319,7 @@ def test_a_runtime_that_was_killed_is_found_again(containerd: Containerd, proxy:
             assert caught.value.code() == grpc.StatusCode.UNAVAILABLE
             await asyncio.to_thread(containerd.start)
             done: Any = None
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(patience.seconds(10)):
                 while done is None:
                     with contextlib.suppress(grpc.aio.AioRpcError):
                         done = await through.exec(container, "/bin/echo", "same container")

@@ -22,6 +22,7 @@ from aiohttp import web
 from tests.roles.runtime_proxy.support import until
 from tests.roles.runtime_proxy.support_containerd import Client, Containerd, running_containerd
 from tests.roles.runtime_proxy.test_restart import ended, start
+from tests.support import patience
 from tests.support.processes import free_port
 
 pytestmark = [pytest.mark.cri, pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(400)]
@@ -134,7 +135,7 @@ class Session:
     async def read(self, wanted: bytes, channel: bytes) -> bytes:
         """What comes on a channel until it holds `wanted`."""
         found = b""
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(patience.seconds(20)):
             while wanted not in found:
                 message = await self._ws.receive()
                 assert message.type is aiohttp.WSMsgType.BINARY, message

@@ -13,6 +13,7 @@ import pytest
 from koord.protocols import runtimehook_pb2 as hook
 from tests.roles.runtime_proxy.support import HookServer, until
 from tests.roles.runtime_proxy.support_docker import FakeDocker, container, docker_proxied, sandbox
+from tests.support import patience
 
 POD_PARENT = "kubepods-burstable-podu1.slice"
 POD_PATH = "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podu1.slice"
@@ -315,7 +316,7 @@ def test_containers_that_run_already_are_known_at_start(driver: str) -> None:
             assert asked.pod_cgroup_parent == (POD_PATH if systemd else "/kubepods/burstable/podu1")
             assert (asked.container_resources.cpu_quota, asked.container_envs["B"]) == (50000, "2=3")
             engine.containers.clear()  # removed by somebody else: forgotten
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(patience.seconds(5)):
                 while stack.app.store.known():
                     await asyncio.sleep(0.02)
 

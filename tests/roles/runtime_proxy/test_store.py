@@ -13,6 +13,7 @@ from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy.sparing import Sparing
 from tests.roles.runtime_proxy.support import Engine, HookServer, create, proxied, run_pod, until
+from tests.support import patience
 
 
 @pytest.mark.feature("RP-STO-02")
@@ -90,7 +91,7 @@ def test_an_engine_that_cannot_list_is_served_and_asked_again(method: str) -> No
             pods.items.add(id="sb-u-1")
             engine.answers["ListPodSandbox"] = pods.SerializeToString()
             engine.errors.clear()
-            async with asyncio.timeout(10):
+            async with asyncio.timeout(patience.seconds(10)):
                 while "sb-1" not in stack.app.store.pods:
                     await asyncio.sleep(0.02)
 

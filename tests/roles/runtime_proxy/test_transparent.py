@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from koord.protocols import cri_pb2 as cri
 from tests.roles.runtime_proxy.support import Engine, create, proxied, run_pod
+from tests.support import patience
 
 UNKNOWN_FIELD = bytes.fromhex("b83e07")  # field 999, varint 7
 
@@ -145,7 +146,7 @@ def test_cancelling_a_stream_reaches_the_engine() -> None:
             stream = stack.channel.unary_stream("/runtime.v1.RuntimeService/GetContainerEvents")(b"")
             assert await stream.read() == b"tick"
             stream.cancel()
-            async with asyncio.timeout(5):
+            async with asyncio.timeout(patience.seconds(5)):
                 while not engine.cancelled:
                     await asyncio.sleep(0.02)
 

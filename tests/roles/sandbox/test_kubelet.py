@@ -21,6 +21,7 @@ from koord.kube.informers import InformerFactory
 from roles.sandbox.process_kubelet import status
 from roles.sandbox.process_kubelet.cgroups import RunGroups, read
 from roles.sandbox.process_kubelet.kubelet import ProcessKubelet
+from tests.support import patience
 
 pytestmark = [pytest.mark.root, pytest.mark.feature("BEY-SBX-01")]
 
@@ -41,7 +42,7 @@ class Node:
         return await self.client.create(PODS, pod, "default")
 
     async def until(self, name: str, condition: Callable[[dict[str, Any]], Any], seconds: float = 10) -> dict[str, Any]:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience.seconds(seconds)
         while True:
             pod = await self.client.get(PODS, name, "default")
             if condition(pod):

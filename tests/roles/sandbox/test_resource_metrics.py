@@ -11,6 +11,7 @@ from koord.api.kinds import CUSTOMRESOURCEDEFINITIONS, NODEMETRICS, NODES, PODME
 from koord.apiserver.testing import running_server
 from koord.kube.informers import InformerFactory
 from roles.sandbox.resource_metrics import ResourceMetrics, crds
+from tests.support import patience
 
 
 def report(cpu: str, *pods: str) -> dict[str, Any]:
@@ -50,7 +51,7 @@ def test_kubectl_top_shows_what_is_reported() -> None:
             assert [row[0] for row in await kubectl(config, "get", "nodemetrics", "-o", "custom-columns=KIND:.kind")] == ["NodeMetric"]
             assert sorted(await kubectl(config, "top", "pods", "-n", "default")) == [["job", "250m", "64Mi"], ["web", "250m", "64Mi"]]
             await client.patch(NODEMETRICS, "n1", report("2", "web"), subresource="status")
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience.seconds(30)):
                 while len((reports.get("n1") or {})["status"]["podsMetric"]) != 1:
                     await asyncio.sleep(0.02)
             await published.look()

@@ -26,6 +26,7 @@ from roles.scheduler.framework.trust import Trust
 from roles.scheduler.gate import Gate
 from roles.scheduler.options import Options
 from roles.scheduler.turns import Turns
+from tests.support import patience
 
 Obj = dict[str, Any]
 
@@ -65,7 +66,7 @@ class Live(Objects):
     async def until(self, name: str, test: Callable[[Obj], Any], seconds: float = 8.0) -> Obj:
         """The pod once a test of it holds."""
         pod: Obj = {}
-        for _ in range(int(seconds / 0.02)):
+        for _ in range(int(patience.seconds(seconds) / 0.02)):
             pod = await self.get(name)
             if test(pod):
                 return pod

@@ -13,6 +13,7 @@ from koord.apiserver.controllers.registry import CONTROLLERS
 from koord.apiserver.resources import builtin_resources
 from roles.scheduler.framework.status import Status, error
 from roles.scheduler.plugins.dynamic_resources.writing import Carried
+from tests.support import patience
 from tests.support.claims import claim, device, device_class, of_claim, of_template, request, results, slice_of, taint_rule, template
 
 Obj = dict[str, Any]
@@ -34,7 +35,7 @@ async def claim_of(live: Any, pod: str) -> Obj:
 async def until(live: Any, name: str, test: Callable[[Obj], Any]) -> Obj:
     """A claim once a test of it holds."""
     shown: Obj = {}
-    for _ in range(400):
+    for _ in range(patience.slowness() * 1000):
         shown = await live.client.get(RESOURCECLAIMS, name, "default")
         if test(shown):
             return shown

@@ -16,6 +16,7 @@ from koord.process.errors import FatalError
 from roles.scheduler.framework.context import BindDraft, CycleContext
 from roles.scheduler.framework.interfaces import PreBind
 from roles.scheduler.framework.status import SUCCESS, Status
+from tests.support import patience
 
 ELECTION = {
     "leaderElect": True, "leaseDuration": "1500ms", "renewDeadline": "1s", "retryPeriod": "200ms",
@@ -57,7 +58,7 @@ async def homes(live: Any) -> dict[str, str]:
 
 
 async def until(test: Any, seconds: float = 15.0) -> None:
-    for _ in range(int(seconds / 0.02)):
+    for _ in range(int(patience.seconds(seconds) / 0.02)):
         found = test()
         if asyncio.iscoroutine(found):
             found = await found

@@ -23,6 +23,7 @@ from koord.kube.client import Client
 from roles.tools.top.cli import command
 from roles.tools.top.rows import Row, Use, ordered, row, total
 from roles.tools.top.table import HEADINGS, cells, fitting, plain, rich, wire
+from tests.support import patience
 
 pytestmark = pytest.mark.feature("BEY-TOP-01")
 NOW = 1_800_000_000.0
@@ -296,7 +297,7 @@ def test_watching_looks_again(tmp_path: Path) -> None:
             )  # fmt: skip
             assert process.stdout is not None
             try:
-                async with asyncio.timeout(60):
+                async with asyncio.timeout(patience.seconds(60)):
                     await process.stdout.readline()
                     await client.raw("DELETE", "/api/v1/nodes/n2")
                     while len(orjson.loads(await process.stdout.readline())["nodes"]) != 1:

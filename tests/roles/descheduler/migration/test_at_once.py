@@ -11,6 +11,7 @@ from koord.api import kinds
 from koord.kube.client import Client
 from roles.descheduler.migration import machine
 from tests.roles.descheduler.migration.test_killed import Mortal
+from tests.support import patience
 from tests.support.migration import NS
 from tests.support.wholecluster import Whole, Workers, at_work, whole
 
@@ -114,7 +115,7 @@ def test_a_pod_that_came_into_another_jobs_place_counts_and_places_are_exchanged
             async with at_work(workers):
                 crossing = asyncio.ensure_future(crossed(plan, own, other))
                 if death is not None:
-                    async with asyncio.timeout(20):
+                    async with asyncio.timeout(patience.seconds(20)):
                         await client.dead.wait()
                     await world.lives.pop().kill()
                     await world.live(**ALL_AT_ONCE)

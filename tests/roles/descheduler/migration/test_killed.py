@@ -15,6 +15,7 @@ import pytest
 from koord.api import kinds
 from koord.kube import errors
 from koord.kube.client import Client
+from tests.support import patience
 from tests.support.migration import NS, Cluster, Life, cluster, condition
 
 
@@ -103,7 +104,7 @@ class Plot:
 
     async def until_ended(self) -> dict[str, Any]:
         """The end of the job, and what is left of everything."""
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(patience.seconds(30)):
             while True:
                 job = await self.world.get(kinds.PODMIGRATIONJOBS, self.job)
                 assert job is not None
@@ -146,7 +147,7 @@ async def released(plot: Plot, kind: str) -> None:
     """Wait until nothing is held any more (a reservation that was used up or that waits for its pod's arrival is no loss)."""
     if kind == "pending":
         return
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(patience.seconds(20)):
         while await plot.reservations():
             await asyncio.sleep(0.01)
 
@@ -177,7 +178,7 @@ def test_killed_at_any_write_the_job_ends_the_same(kind: str) -> None:
                     first, mortal = await life(world, fatal, after=after)
                     await plot.begin()
                     ending = asyncio.ensure_future(plot.until_ended())
-                    async with asyncio.timeout(30):  # a write that is a repetition is not made in each life
+                    async with asyncio.timeout(patience.seconds(30)):  # a write that is a repetition is not made in each life
                         while not mortal.dead.is_set() and not (ending.done() and not await plot.reservations()):
                             await asyncio.sleep(0.005)
                     await first.kill()
@@ -239,7 +240,7 @@ def test_a_job_whose_time_runs_out_while_nobody_lives_leaves_no_reservation() ->
             plot = Plot(world, "moves", 0, owner)
             first, mortal = await life(world, 3, after=True)  # passed, uid, Running, and then the reservation itself
             await plot.begin()
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience.seconds(30)):
                 await mortal.dead.wait()
             await first.kill()
             job = await world.get(kinds.PODMIGRATIONJOBS, plot.job)

@@ -21,6 +21,7 @@ from roles.koordlet.hooks.asking import Asking
 from roles.koordlet.hooks.reconciler import Pass, Reconciler
 from roles.koordlet.hooks.registry import make_hooks
 from roles.koordlet.options import Options
+from tests.support import patience
 
 
 def _load(name: str, path: Path) -> ModuleType:
@@ -124,7 +125,7 @@ def real_hooked(tmp_path: Path, real_cgroups: Any) -> Iterator[Callable[..., Rea
 
 
 async def until(condition: Callable[[], bool], seconds: float = 20.0, what: str = "") -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patience.seconds(seconds)
     while not condition():
         assert time.monotonic() < end, f"not within {seconds} s: {what}"
         await asyncio.sleep(0.05)

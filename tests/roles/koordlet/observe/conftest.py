@@ -39,6 +39,7 @@ from roles.koordlet.states.pods import PodBook
 from roles.koordlet.states.slo import SLO, effective_slo
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
+from tests.support import patience
 
 
 def _load_hosttree() -> ModuleType:
@@ -270,7 +271,7 @@ class World:
         return orjson.loads((await self.nrt())["metadata"]["annotations"][name])
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(200):
+        for _ in range(patience.slowness() * 1000):
             if condition():
                 return
             await asyncio.sleep(0.01)

@@ -18,6 +18,7 @@ import pytest
 from roles.koordlet.devices.daemon import write
 from roles.koordlet.report.device import xpu_device
 from roles.koordlet.sensing.xpu import read_devices
+from tests.support import patience
 
 NPU_SMI = """case "$*" in
 "info -l") echo "Total Count : 2"; echo "NPU ID : 1"; echo "NPU ID : 2";;
@@ -101,7 +102,7 @@ def machine(tmp_path: Path) -> Machine:
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patience.seconds(seconds)
     while not condition():
         assert time.monotonic() < end, f"{what} did not come about"
         time.sleep(0.05)

@@ -22,6 +22,7 @@ from roles.koordlet.app import host_root
 from roles.koordlet.cli import command
 from roles.koordlet.options import FLAGS, OptionError, Options, check
 from roles.koordlet.store import persist
+from tests.support import patience
 
 KOORD = (sys.executable, "-m", "koord.cli")
 
@@ -115,7 +116,7 @@ class Process:
         """Poll a path until its answer is as wanted."""
         import aiohttp
 
-        end = time.monotonic() + seconds
+        end = time.monotonic() + patience.seconds(seconds)
         last: Any = None
         while time.monotonic() < end:
             try:

@@ -14,6 +14,7 @@ from koord.api.kinds import DEVICES, NODES, PODS, RESERVATIONS
 from roles.scheduler import testing
 from tests.roles.scheduler.reservation.worlds import AFFINITY, OWNER, body, enabled, placed, profile
 from tests.roles.scheduler.reservation.worlds import ALLOCATED as USES
+from tests.support import patience
 from tests.support.devices import (
     ALLOCATED,
     CORE,
@@ -204,7 +205,7 @@ def test_a_reservation_holds_devices_through_the_api_server(scheduler: Any) -> N
         await objects.client.create(DEVICES, {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", **device("n", gpus(2))})
 
     async def until(live: Any, test: Any) -> Any:
-        for _ in range(400):
+        for _ in range(patience.slowness() * 1000):
             found = await live.client.get(RESERVATIONS, "r")
             if test(found):
                 return found

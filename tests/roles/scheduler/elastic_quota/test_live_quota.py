@@ -14,6 +14,7 @@ import pytest
 from koord.accounting.resources import parse
 from koord.api.kinds import ELASTICQUOTAS, NAMESPACES, PODS, PRIORITYCLASSES
 from koord.kube.errors import NotFound
+from tests.support import patience
 
 PREFIX = "quota.scheduling.koordinator.sh/"
 Obj = dict[str, Any]
@@ -90,8 +91,8 @@ class Quotas:
         raise AssertionError(f"pod {name} is still there")
 
 
-async def until(test: Callable[[], bool], seconds: float = 5.0) -> None:
-    for _ in range(int(seconds / 0.02)):
+async def until(test: Callable[[], bool], seconds: float = 20.0) -> None:
+    for _ in range(int(patience.seconds(seconds) / 0.02)):
         if test():
             return
         await asyncio.sleep(0.02)

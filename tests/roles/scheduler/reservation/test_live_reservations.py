@@ -13,6 +13,7 @@ import pytest
 from koord.api.kinds import EVENTS, NODES, PODS, RESERVATIONS
 from koord.api.times import format_time
 from tests.roles.scheduler.reservation.worlds import AFFINITY, ALLOCATED, OWNER, body, profile
+from tests.support import patience
 
 Obj = dict[str, Any]
 
@@ -29,7 +30,7 @@ class Reservations:
 
     async def until(self, name: str, test: Callable[[Obj], Any]) -> Obj:
         found: Obj = {}
-        for _ in range(400):
+        for _ in range(patience.slowness() * 1000):
             found = await self.live.client.get(RESERVATIONS, name)
             if test(found):
                 return found
