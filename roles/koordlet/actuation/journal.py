@@ -18,7 +18,7 @@ from dataclasses import replace
 from koord import seams
 from roles.koordlet.actuation.journal_lines import Entry, Ours, decode, encode, encode_ours
 from roles.koordlet.actuation.places import NOTHING, PROCESS_FILE, Base, FileId, Place, Places, directory_inode, identity
-from roles.koordlet.actuation.threeway import Undo, assumed_ours, before_by_now, with_ours
+from roles.koordlet.actuation.threeway import Undo, assumed_ours, before_by_now, means, with_ours
 from roles.koordlet.host.root import HostRoot, PathEscapeError
 
 log = logging.getLogger(__name__)
@@ -253,14 +253,17 @@ class Journal:
         if known.ours is None:
             return replace(known, ours=assumed_ours(known.undo, entry.now))
         before = before_by_now(known.undo, known.resource, known.value, known.ours, entry.now)
-        if entry.kubelet != known.kubelet and known.place is not None:
-            self._entries[known.place] = replace(known, kubelet=entry.kubelet, container=entry.container)
-            if known.kubelet and entry.kubelet and before == known.value:
-                before = entry.kubelet  # what the kubelet sets now may be what the agent has set already: nobody sees then that it did
         if before == known.value:
-            return None
+            if entry.kubelet in ("", known.kubelet):
+                return None
+            if means(known.resource, entry.now, known.value) and not any(means(known.resource, entry.now, o) for o in known.ours):
+                # others have set the value of before, whatever the kubelet gives meanwhile
+                return replace(known, kubelet=entry.kubelet, container=entry.container)
+            if known.kubelet:
+                before = entry.kubelet  # what the kubelet sets now may be what the agent has set already: nobody sees then that it did
+        kubelet, container = (entry.kubelet, entry.container) if entry.kubelet else (known.kubelet, known.container)
         undo = Undo.REPLACE if known.undo is Undo.REMOVE else known.undo  # the agent's own file is somebody else's now
-        return replace(known, value=before, undo=undo, owner=owner, time=time, kubelet=entry.kubelet, container=entry.container)
+        return replace(known, value=before, undo=undo, owner=owner, time=time, kubelet=kubelet, container=container)
 
     def writing(self, path: str, text: str) -> tuple[str, ...] | None:
         """Say what is about to be written to a known file; what was noted of it, for :meth:`refused`."""

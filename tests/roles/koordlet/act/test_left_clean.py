@@ -87,6 +87,21 @@ def test_cpus_that_the_kubelet_has_pinned_since_are_not_given_back(machine_v2) -
     assert machine_v2.get("cpuset.cpus", CONTAINER) == "0-7"
 
 
+def test_what_people_set_is_theirs_though_it_is_what_the_kubelet_gave_once(machine_v2) -> None:
+    """Others overwrite what the hook has set with the value of before, when the kubelet gives something else since."""
+    checkpoint = Path(machine_v2.root.kubelet_path("cpu_manager_state"))
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    about = About("pod", "default", "p", "main", "u")
+    for shared, wanted in (("0-1", "0-5"), ("0,2-3", "0-4")):
+        checkpoint.write_bytes(orjson.dumps({"policyName": "static", "defaultCpuSet": shared, "entries": {}}))
+        machine_v2.put("cpuset.cpus", CONTAINER, "0-1")
+        machine_v2.host.files.begin_tick()
+        machine_v2.executor.apply([sequence(Write("cpuset.cpus", CONTAINER, wanted, about=about, native=""))], rule="hook", now=1.0)
+    machine_v2.journal.close()
+    restore(machine_v2.root)
+    assert machine_v2.get("cpuset.cpus", CONTAINER) == "0-1"
+
+
 @pytest.mark.parametrize("action", ["restore", "guard"])
 def test_cpus_that_the_kubelet_has_let_go_since_are_given_back(machine_v2, action: str) -> None:
     """Nobody writes the file when they come back: it holds them already, as what koordlet has set."""
