@@ -27,8 +27,9 @@ def decide(view: View) -> Step:
         return _clean_up(view)
     if job.spec.paused:
         return Step("Paused", "the job is paused")
-    if status.timed_out(job, view.now, view.pod if not view.replaced else None):
-        return fail(view, Reason.TIMEOUT, "Abort job caused by timeout")
+    if status.timed_out(job, view.now, view.pod if not view.replaced else None) and not _arrived(view):
+        gone = leaving.noted(view)
+        return gone if gone is not None else fail(view, Reason.TIMEOUT, "Abort job caused by timeout")
     if not status.passed(job):
         return Step("Waiting", "the job waits for arbitration")
     if not status.running(job):
@@ -37,6 +38,13 @@ def decide(view: View) -> Step:
         return Step("Limited", view.hold.reason, wait=view.hold.seconds)
     mode = job.spec.mode or view.default_mode
     return leaving.directly(view) if mode == Mode.EVICT_DIRECTLY else _with_reservation(view)
+
+
+def _arrived(view: View) -> bool:
+    """Whether the successor is there and ready, or may be: perhaps it came while nobody looked."""
+    held = view.reservation
+    came = held is not None and bool(held.status.current_owners) and held.status.phase != "Failed"
+    return came and status.holds(view.job, Kind.EVICTION) and (view.bound is None or is_ready(view.bound))
 
 
 def _exempt(view: View) -> bool:
