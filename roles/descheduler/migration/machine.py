@@ -200,9 +200,12 @@ def _wait_for_new_pod(view: View, reservation: Reservation) -> Step:
     if not owners:
         if (taken := view.pairing.taken) is not None:
             return Step("TakenOver", _took_over(view, taken), act=Act.TAKE_OVER)
-        there = view.pairing.elsewhere
-        if there is not None and view.now - left_at(view.job) >= PATIENCE and is_ready(there):
+        there, patient = view.pairing.elsewhere, view.now - left_at(view.job) >= PATIENCE
+        if there is not None and patient and is_ready(there):
             return _came_elsewhere(view, there)
+        if view.pairing.unneeded and patient:
+            message = f"{view.about_pod} has left, and its workload has all pods that it wants: none comes into {view.about_reservation}"
+            return Step(COMPLETE, message, status.succeeded(view.job.status, message), event=COMPLETE)
         message = f"waiting for the new Pod to use {view.about_reservation}"
         step = set_condition(view, Kind.POD_BOUND_RESERVATION, "False", Reason.WAIT_FOR_BIND, message, event=Reason.WAIT_FOR_BIND)
         return step if step is not None else Step("Waiting", message, wait=leaving.UNSETTLED if view.pairing.unsettled else PATIENCE)
@@ -276,7 +279,7 @@ def _held_in_vain(view: View, reservation: Reservation) -> bool:
         return ours or job.status.reason == Reason.TIMEOUT
     if not ours or reservation.status.current_owners:
         return False
-    if not owned_by_pod(view, reservation):  # used up, unless the new pod came elsewhere
-        return job.status.pod_ref is not None and not status.holds(job, Kind.RESERVATION_BOUND)
+    if not owned_by_pod(view, reservation):  # used up, unless the new pod came elsewhere, or none did
+        return not status.holds(job, Kind.RESERVATION_BOUND)
     # a pod that waited was scheduled: to another node than the one that is held for it
     return view.pod is None or view.pod.spec.node_name not in ("", reservation.status.node_name)
