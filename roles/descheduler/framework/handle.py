@@ -17,6 +17,7 @@ T = TypeVar("T")
 ROLE = "descheduler"
 STEPS = 64  # pods or nodes that a plugin looks at before it lets others have their turn
 AT_LEAST = 32  # after which it looks at the clock
+AGAIN = 8  # after which it looks again
 SLICE = 0.005  # seconds of work after which it does not wait for the others
 
 
@@ -45,19 +46,20 @@ class Handle:
     clock: Callable[[], float] = seams.monotonic
     answers: Answers | None = None
     _steps: int = 0
+    _look: int = AT_LEAST
     _due: float = 0.0
 
     def pause(self, steps: int = 1) -> bool:
         """Whether it is time to yield PAUSE, after looking at so many pods or nodes more: a plugin that searches for long without
         yielding keeps everything else in the process waiting. Sooner when steps take long."""
         self._steps += steps
-        if self._steps < AT_LEAST:
+        if self._steps < self._look:
             return False
         now = self.clock()
         if self._steps < STEPS and now < (self._due or now + SLICE):
-            self._due = self._due or now + SLICE
+            self._due, self._look = self._due or now + SLICE, min(self._steps + AGAIN, STEPS)
             return False
-        self._steps, self._due = 0, now + SLICE
+        self._steps, self._look, self._due = 0, AT_LEAST, now + SLICE
         return True
 
     def filter(self, pod: Pod) -> str:

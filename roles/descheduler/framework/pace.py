@@ -12,6 +12,7 @@ from roles.descheduler.framework.handle import Handle
 
 T = TypeVar("T")
 RUN = 2048  # things that are sorted in one go
+FREED = 32  # things that are let go of at once, as much work as looking at one pod
 
 
 class Runs(Generic[T]):
@@ -53,7 +54,9 @@ def _emptied(keys: list[Any], things: list[T]) -> Iterator[tuple[Any, T]]:
 def free(handle: Handle, *large: dict[Any, Any] | list[Any]) -> Turn:
     """Empty what nobody reads any more: letting go of hundreds of thousands at once takes as long as a search."""
     for each in large:
+        take = each.pop if isinstance(each, list) else each.popitem
         while each:
-            each.pop() if isinstance(each, list) else each.popitem()
+            for _ in range(min(FREED, len(each))):
+                take()
             if handle.pause():
                 yield PAUSE

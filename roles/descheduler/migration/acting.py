@@ -208,7 +208,7 @@ class Acting:
         undo = self._take_turn(view, pod, policy)
         try:
             if held is not None:
-                await self._keep(view, pod, held)
+                await self._keep(view, pod, held, policy)
             job = await self._write(view, leaving.intention(view), policy, view.job)
         except BaseException:
             undo()
@@ -230,12 +230,13 @@ class Acting:
             raise Again(0.2, why if node is not None else f'node "{found.status.node_name}" is gone')
         return found
 
-    async def _keep(self, view: View, pod: Pod, held: Reservation) -> None:
+    async def _keep(self, view: View, pod: Pod, held: Reservation, policy: Policy) -> None:
         """Hold a place for longer that would expire before the pod has left and another one has come. Raises Again.
 
         Only when it is the pod's turn: each such write is an event for the job, which would look, and write, without a pause.
         """
-        if ttl := template.longer(held, view.now, status.grace(pod) + status.MARGIN + ANSWER):
+        seconds = status.grace(pod, view.job.spec.delete_options or policy.args.delete_options) + status.MARGIN + ANSWER
+        if ttl := template.longer(held, view.now, seconds):
             self._writing.check()
             name, body = held.metadata.name, {"spec": {"ttl": ttl}}
             _free(view, convert(await self._writing.client.patch(kinds.RESERVATIONS, name, body, field_manager=MANAGER), Reservation))

@@ -16,6 +16,14 @@ from roles.descheduler.migration.words import COMPLETE, Kind, Reason
 UNSETTLED = 1.0  # seconds after which a job looks again whose place depends on where other pods of its workload go
 
 
+def noted(view: View) -> Step | None:
+    """The step that notes that the pod has left by its eviction, and gives its successor its time from now; None if there is nothing to
+    note. It may have left long ago, while no descheduler looked."""
+    if not view.replaced or not status.eviction_begun(view.job) or status.holds(view.job, Kind.EVICTION):
+        return None
+    return change(view, Kind.EVICTION, "True", Reason.EVICT_COMPLETE, f"{view.about_pod} has left", event=Reason.EVICT_COMPLETE)
+
+
 def leave(view: View) -> Step | None:
     """The step towards the pod's leaving; None when it has left."""
     job = view.job
@@ -23,8 +31,8 @@ def leave(view: View) -> Step | None:
         return None
     begun = status.eviction_begun(job)
     if view.replaced:
-        if begun:
-            return change(view, Kind.EVICTION, "True", Reason.EVICT_COMPLETE, f"{view.about_pod} has left", event=Reason.EVICT_COMPLETE)
+        if (step := noted(view)) is not None:
+            return step
         return fail(view, Reason.MISSING_POD, f"{view.about_pod} does not exist")
     condition = status.condition(job, Kind.EVICTION)
     if begun and condition is not None and condition.status == "False":

@@ -189,16 +189,16 @@ class Ledger:
         except WorkloadError:
             return None
 
-    def settled(self, job: PodMigrationJob) -> list[Pod]:
+    def settled(self, job: PodMigrationJob) -> list[Pod] | None:
         """The pods of the workload that the job's pod belonged to, if its controller is at work and all that it wants have a node.
 
-        Then nobody is on the way to a place any more. Empty while somebody may be.
+        Then nobody is on the way to a place any more. None while somebody may be.
         """
         workload = self.behind(job)
         if workload is None or not workload.observed:
-            return []
+            return None
         pods = [pod for pod in self._workloads.pods_of(workload) if not leaving(pod)]
-        return pods if len(pods) >= workload.replicas and all(pod.spec.node_name for pod in pods) else []
+        return pods if len(pods) >= workload.replicas and all(pod.spec.node_name for pod in pods) else None
 
     # ---------------------------------------------------------------- events
 

@@ -27,8 +27,9 @@ def decide(view: View) -> Step:
         return _clean_up(view)
     if job.spec.paused:
         return Step("Paused", "the job is paused")
-    if status.timed_out(job, view.now, view.pod if not view.replaced else None):
-        return fail(view, Reason.TIMEOUT, "Abort job caused by timeout")
+    if status.timed_out(job, view.now, view.pod if not view.replaced else None) and not _arrived(view):
+        gone = leaving.noted(view)
+        return gone if gone is not None else fail(view, Reason.TIMEOUT, "Abort job caused by timeout")
     if not status.passed(job):
         return Step("Waiting", "the job waits for arbitration")
     if not status.running(job):
@@ -37,6 +38,13 @@ def decide(view: View) -> Step:
         return Step("Limited", view.hold.reason, wait=view.hold.seconds)
     mode = job.spec.mode or view.default_mode
     return leaving.directly(view) if mode == Mode.EVICT_DIRECTLY else _with_reservation(view)
+
+
+def _arrived(view: View) -> bool:
+    """Whether the successor is there and ready, or may be: perhaps it came while nobody looked."""
+    held = view.reservation
+    came = held is not None and bool(held.status.current_owners) and held.status.phase != "Failed"
+    return came and status.holds(view.job, Kind.EVICTION) and (view.bound is None or is_ready(view.bound))
 
 
 def _exempt(view: View) -> bool:
@@ -192,9 +200,12 @@ def _wait_for_new_pod(view: View, reservation: Reservation) -> Step:
     if not owners:
         if (taken := view.pairing.taken) is not None:
             return Step("TakenOver", _took_over(view, taken), act=Act.TAKE_OVER)
-        there = view.pairing.elsewhere
-        if there is not None and view.now - left_at(view.job) >= PATIENCE and is_ready(there):
+        there, patient = view.pairing.elsewhere, view.now - left_at(view.job) >= PATIENCE
+        if there is not None and patient and is_ready(there):
             return _came_elsewhere(view, there)
+        if view.pairing.unneeded and patient:
+            message = f"{view.about_pod} has left, and its workload has all pods that it wants: none comes into {view.about_reservation}"
+            return Step(COMPLETE, message, status.succeeded(view.job.status, message), event=COMPLETE)
         message = f"waiting for the new Pod to use {view.about_reservation}"
         step = set_condition(view, Kind.POD_BOUND_RESERVATION, "False", Reason.WAIT_FOR_BIND, message, event=Reason.WAIT_FOR_BIND)
         return step if step is not None else Step("Waiting", message, wait=leaving.UNSETTLED if view.pairing.unsettled else PATIENCE)
@@ -268,7 +279,7 @@ def _held_in_vain(view: View, reservation: Reservation) -> bool:
         return ours or job.status.reason == Reason.TIMEOUT
     if not ours or reservation.status.current_owners:
         return False
-    if not owned_by_pod(view, reservation):  # used up, unless the new pod came elsewhere
-        return job.status.pod_ref is not None and not status.holds(job, Kind.RESERVATION_BOUND)
+    if not owned_by_pod(view, reservation):  # used up, unless the new pod came elsewhere, or none did
+        return not status.holds(job, Kind.RESERVATION_BOUND)
     # a pod that waited was scheduled: to another node than the one that is held for it
     return view.pod is None or view.pod.spec.node_name not in ("", reservation.status.node_name)

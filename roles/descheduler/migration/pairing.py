@@ -33,7 +33,8 @@ class Pairing:
     `taken`: the reservation of another job that this job's successor used; `heir`: the job that gets what is given up for it, None for
     nobody. `spare`: a place made for this job that no job needs. `unsettled`: somebody may still come into a place of the pool,
     so that who stands for whom will be known later. `shared`: another job names this job's reservation too; `claimed`: one whose pod leaves
-    or has left. `elsewhere`: the successor, which did not come into any reservation of the pool.
+    or has left. `elsewhere`: the successor, which did not come into any reservation of the pool. `unneeded`: there will be none, for the
+    workload wants fewer pods by now.
     """
 
     taken: Reservation | None = None
@@ -43,6 +44,7 @@ class Pairing:
     shared: bool = False
     claimed: bool = False
     elsewhere: Pod | None = None
+    unneeded: bool = False
 
 
 ALONE = Pairing()
@@ -79,7 +81,7 @@ class Pool:
     """Jobs and reservations with the same owners. `homeless`: pods of the workload that have no node yet, or are still to be made.
 
     `users` are the pods that use reservations, by uid. `nodes` are the names of the nodes that exist. `settled` are the pods of the
-    workload that no job is about or names, when every pod that it wants has a node; else empty.
+    workload that no job is about or names, when every pod that it wants has a node; else None.
     """
 
     peers: Sequence[Peer]
@@ -87,7 +89,7 @@ class Pool:
     users: Mapping[str, Pod] = field(default_factory=dict)
     homeless: int = 0
     nodes: Names = frozenset()
-    settled: Sequence[Pod] = ()
+    settled: Sequence[Pod] | None = None
 
     def pairing(self, job: PodMigrationJob) -> Pairing:
         """What the pool means for a job of it."""
@@ -99,7 +101,8 @@ class Pool:
             taken, heir = self._takings().get(job.metadata.uid, (None, None))
             unsettled = taken is None and any(map(self._lost, self.reservations))
             elsewhere = None if taken is not None or unsettled else self._elsewhere().get(job.metadata.uid)
-            return Pairing(taken, heir, spare, unsettled=unsettled, elsewhere=elsewhere)
+            unneeded = taken is None and not unsettled and elsewhere is None and self.settled is not None
+            return Pairing(taken, heir, spare, unsettled=unsettled, elsewhere=elsewhere, unneeded=unneeded)
         others = [peer for peer in self.peers if peer is not me]
         unsettled = any(peer.open and (status.finished(job) or self._suits(peer.reservation, me)) for peer in others)
         sharing = [peer for peer in others if _same(peer.reservation, me.reservation)]
@@ -129,7 +132,7 @@ class Pool:
     def _elsewhere(self) -> dict[str, Pod]:
         """By the uid of a job whose pod has left: a pod of the workload that stands for no job. The youngest ones, for they came last."""
         pods = sorted(
-            (pod for pod in self.settled if pod.metadata.uid not in self.users),
+            (pod for pod in self.settled or () if pod.metadata.uid not in self.users),
             key=lambda pod: (_seconds(pod.metadata.creation_timestamp), pod.metadata.name),
             reverse=True,
         )

@@ -70,9 +70,9 @@ class Pools:
                 if pod is not None and pod.metadata.uid == owner.uid:
                     users[owner.uid] = pod
         homeless = self._homeless(reservation, users) if users and len(reservations) > 1 else 0
-        settled: list[Pod] = []
-        if status.running(job) and status.holds(job, Kind.EVICTION):
-            settled = [pod for pod in self._ledger.settled(job) if not self._jobs.has_part_for(pod)]
+        settled = self._ledger.settled(job) if status.running(job) and status.holds(job, Kind.EVICTION) else None
+        if settled is not None:
+            settled = [pod for pod in settled if not self._jobs.has_part_for(pod)]
         return Pool(peers, reservations, users, homeless, self._world.nodes, settled)
 
     def _node_of(self, job: PodMigrationJob) -> str:

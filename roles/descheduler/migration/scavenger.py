@@ -24,8 +24,8 @@ WITHOUT_TTL = 1800.0  # seconds that a job without a ttl stays
 
 def expired(job: PodMigrationJob, now: float) -> bool:
     """Whether a job, in whatever phase, is to be deleted."""
-    if not status.finished(job) and (job.spec.paused or status.accepted(job)):
-        return False  # it does not age, or its pod is on its way
+    if not status.finished(job) and (job.spec.paused or status.eviction_begun(job)):
+        return False  # it does not age, or its pod is on its way, perhaps without an answer
     ttl, age = status.ttl(job), status.age(job, now) - status.paused_for(job)
     return age > (ttl + GRACE if ttl > 0 else WITHOUT_TTL)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -59,23 +60,26 @@ def timed_out(job: PodMigrationJob, now: float, pod: Pod | None = None) -> bool:
 def deadline(job: PodMigrationJob, pod: Pod | None = None) -> float | None:
     """When the job has had its time, in seconds since the epoch; None for never.
 
-    Once the eviction was accepted, the pod has its grace period and its successor `MARGIN`, whatever the TTL says: the place is theirs."""
+    Once the eviction was accepted, or the pod is seen to go by it, the pod has its grace period and its successor `MARGIN`, whatever the
+    TTL says: the place is theirs."""
     limit = ttl(job)
     if limit <= 0 or not job.metadata.creation_timestamp:
         return None
     end = parse_time(job.metadata.creation_timestamp) + limit + paused_for(job)
     found = condition(job, Kind.EVICTION)
-    if not accepted(job) or found is None:
+    goes = accepted(job) or (eviction_begun(job) and leaves_at(pod) > 0)
+    if found is None or not goes:
         return end
     since = parse_time(found.last_transition_time) if found.last_transition_time else 0.0
     gone = since if found.status == "True" else max(since + grace(pod), leaves_at(pod))
     return max(end, gone + MARGIN)
 
 
-def grace(pod: Pod | None) -> float:
-    """The seconds that a pod has to end once it was told to."""
+def grace(pod: Pod | None, options: Mapping[str, Any] | None = None) -> float:
+    """The seconds that a pod has to end once it was told to, at most; `options` are those of its deletion."""
     seconds = pod.spec.termination_grace_period_seconds if pod is not None else 0
-    return 30.0 if seconds is None else float(seconds)
+    asked = (options or {}).get("gracePeriodSeconds")
+    return max(30.0 if seconds is None else float(seconds), float(asked) if isinstance(asked, int) else 0.0)
 
 
 def leaves_at(pod: Pod | None) -> float:

@@ -12,7 +12,7 @@ from koord.kube.client import Client
 from roles.descheduler.migration import machine
 from tests.roles.descheduler.migration.test_killed import Mortal
 from tests.support import patience
-from tests.support.migration import NS
+from tests.support.migration import NS, cluster
 from tests.support.wholecluster import Whole, Workers, at_work, whole
 
 ALL_AT_ONCE = {"maxMigratingPerWorkload": "50%", "maxMigratingPerNode": 0, "maxUnavailablePerWorkload": "50%"}
@@ -255,6 +255,35 @@ def test_a_successor_that_went_elsewhere_ends_the_job_and_its_place_is_given_bac
             new = await world.get(kinds.PODS, "web-new-0") or {}
             assert job["status"]["podRef"]["uid"] == new["metadata"]["uid"]
             assert f'on node "{new["spec"]["nodeName"]}" and not into Reservation "{place(job)}"' in job["status"]["message"]
+            await world.until_gone(kinds.RESERVATIONS, place(job))
+            assert not life.died
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_a_pod_that_its_workload_wants_no_more_is_not_waited_for() -> None:
+    """The workload was scaled down to nothing while its pod was leaving."""
+
+    async def scenario() -> None:
+        async with cluster() as world:
+            owner = await world.replicaset(replicas=4)
+            for number in range(4):
+                await world.pod(f"p{number}", "n1", owner)
+            seen = {"status": {"replicas": 4, "observedGeneration": 1}}
+            await world.client.patch(kinds.REPLICASETS, "web", seen, NS, subresource="status")
+            life = await world.live()
+            await world.job("j", "p0", ttl="1h")
+            job = await world.until_job("j", condition="ReservationCreated=True/")
+            await world.reserve(place(job))
+            await world.until_job("j", condition="PodBoundReservation=False/WaitForPodBindReservation")
+            await world.client.patch(kinds.REPLICASETS, "web", {"spec": {"replicas": 0}}, NS)
+            for number in range(1, 4):
+                await world.client.delete(kinds.PODS, f"p{number}", NS)
+            world.shift = machine.PATIENCE + 1
+            await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"metadata": {"labels": {"look": "again"}}})
+            job = await world.until_job("j", phase="Succeeded", status="Complete")
+            assert "has all pods that it wants" in job["status"]["message"]
             await world.until_gone(kinds.RESERVATIONS, place(job))
             assert not life.died
 

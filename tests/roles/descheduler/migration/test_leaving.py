@@ -70,6 +70,24 @@ async def slow_movers(world: Cluster, count: int) -> None:
         await world.job(f"j{number}", f"p{number}")
 
 
+@pytest.mark.feature("DS-MC-04")
+def test_a_place_is_held_for_as_long_as_the_eviction_lets_the_pod_stay() -> None:
+    """The pod itself would be gone at once; who evicts it gives it an hour."""
+
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        await world.pod("p0", owner=owner, metadata=dict(FORCE))
+        await world.job("j0", "p0", deleteOptions={"gracePeriodSeconds": 3600})
+        async with Keeping(world.client.config) as client:
+            await world.live(client=client)
+            await place(world, "j0")
+            await world.until_job("j0", condition="Eviction=False/Evicting")
+            assert len(client.kept) == 1
+            await world.lives[0].kill()
+
+    play(scenario)
+
+
 async def place(world: Cluster, job: str) -> None:
     """Give a job's reservation a node."""
     made = await world.until_job(job, condition="ReservationCreated=True/")

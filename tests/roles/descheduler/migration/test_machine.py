@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from koord.api import names, objects
-from roles.descheduler.migration import leaving, machine, status
+from roles.descheduler.migration import leaving, machine, scavenger, status
 from roles.descheduler.migration.step import Act, Step, View
 
 CONDITION = st.fixed_dictionaries(
@@ -187,3 +187,60 @@ def test_conditions_keep_the_time_of_their_last_change() -> None:
     assert (
         leaving.leave(view({"metadata": {"name": "j"}, "spec": {}, "status": msgspec.to_builtins(third)}, None, None, False, False)) is None
     )
+
+
+def begun(state: str, reason: str, *, more: Any = (), at: str = "2026-01-01T00:01:00Z") -> Any:
+    """A job of five minutes that was to evict its pod one minute after its begin."""
+    eviction = {"type": "Eviction", "status": state, "reason": reason, "lastTransitionTime": at, "lastProbeTime": at}
+    spec = {
+        "ttl": "5m", "podRef": {"namespace": "d", "name": "p", "uid": "u"}, "reservationOptions": {"reservationRef": {"name": "r"}}
+    }  # fmt: skip
+    return {"metadata": PASSED, "spec": spec, "status": {"phase": "Running", "nodeName": "n2", "conditions": [*MADE, eviction, *more]}}
+
+
+HELD = {
+    "metadata": {"name": "r", "uid": "r", "labels": {names.LABEL_RESERVATION_ORDER: "1"}},
+    "status": {"phase": "Available", "nodeName": "n2", "conditions": [{"type": "Scheduled", "status": "True", "reason": "Scheduled"}]},
+}
+USED = {**HELD, "status": {**HELD["status"], "phase": "Succeeded", "currentOwners": [{"namespace": "d", "name": "q", "uid": "q"}]}}
+GOING = {
+    "metadata": {"name": "p", "namespace": "d", "uid": "u", "deletionTimestamp": "2026-01-01T00:11:00Z"}, "spec": {"nodeName": "n1"}
+}  # fmt: skip
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("DS-MC-04")
+def test_what_happened_while_no_descheduler_looked_is_no_timeout() -> None:
+    """Killed with the eviction, without its answer; the next life begins when the job has had its time."""
+    going = machine.decide(view(begun("Unknown", "Evicting"), GOING, HELD, False, True))
+    assert (going.verdict, going.act) == ("Evicting", Act.EVICT)  # which looks at the pod, and notes that it goes
+    for state in ("Unknown", "False"):
+        gone = machine.decide(view(begun(state, "Evicting"), None, HELD, False, True))
+        assert gone.verdict == "EvictComplete"
+    came = view(begun("True", "EvictComplete"), None, USED, False, True)
+    for _ in range(9):
+        step = machine.decide(came)
+        if status.finished(came.job) or step.rests:
+            break
+        came = follow(came, step)
+    assert (came.job.status.phase, came.job.status.status) == ("Succeeded", "Complete")
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_nobody_waits_for_ever_for_who_does_not_come_or_does_not_go() -> None:
+    nobody = machine.decide(view(begun("True", "EvictComplete"), None, HELD, False, True))
+    stays = machine.decide(
+        view(begun("Unknown", "Evicting"), {**GOING, "metadata": {"name": "p", "namespace": "d", "uid": "u"}}, HELD, False, True)
+    )
+    late = msgspec.structs.replace(view(begun("Unknown", "Evicting"), GOING, HELD, False, True).job)
+    stuck = machine.decide(
+        View(late, 1767225600.0 + 721.0, objects.convert(GOING, objects.Pod), objects.convert(HELD, objects.Reservation))
+    )
+    assert [step.verdict for step in (nobody, stays, stuck)] == ["Failed"] * 3
+
+
+@pytest.mark.feature("DS-MC-06")
+def test_a_job_whose_eviction_has_no_answer_is_not_swept_away_with_its_place() -> None:
+    job = objects.convert(begun("Unknown", "Evicting"), objects.PodMigrationJob)
+    assert not scavenger.expired(job, 1767225600.0 + 3600.0)
+    assert scavenger.expired(objects.convert({**begun("False", "FailedEvict")}, objects.PodMigrationJob), 1767225600.0 + 3600.0)
