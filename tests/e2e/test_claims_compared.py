@@ -24,6 +24,7 @@ from tests.support.claims import alternative, claim, device, device_class, of_cl
 pytestmark = [pytest.mark.realapi, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.feature("SCH-DRA-01")]
 Obj = dict[str, Any]
 MODELS = ("a", "b")
+GIVEN_UP = "because a claim constraint would not be satisfied"
 
 
 def devices(rng: random.Random, driver: str, pool: str, node_name: str) -> list[Obj]:
@@ -122,8 +123,8 @@ def references(claims: list[Obj]) -> list[Obj]:
     return [{**of_claim(item["metadata"]["name"])[0], "name": f"c{number}"} for number, item in enumerate(claims)]
 
 
-async def theirs(client: Client, seeds: range) -> dict[int, list[list[str]] | None]:
-    """What kube-scheduler allocates."""
+async def theirs(client: Client, seeds: range) -> tuple[dict[int, list[list[str]] | None], dict[int, str]]:
+    """What kube-scheduler allocates, and what it says of pods that it does not place."""
     for seed in seeds:
         about, slices, claims = world(seed)
         await client.create(DEVICECLASSES, class_of(about))
@@ -144,12 +145,14 @@ async def theirs(client: Client, seeds: range) -> dict[int, list[list[str]] | No
         await asyncio.sleep(0.1)
     await asyncio.sleep(3.0)  # what was tried before its slices were seen is tried again
     found: dict[int, list[list[str]] | None] = {}
-    bound = {item["metadata"]["name"]: bool(item["spec"].get("nodeName")) for item in (await client.list(PODS, "default")).items}
+    pods = (await client.list(PODS, "default")).items
+    bound = {item["metadata"]["name"]: bool(item["spec"].get("nodeName")) for item in pods}
+    said = {int(item["metadata"]["name"][1:]): str(item.get("status", {}).get("conditions")) for item in pods}
     shown = {item["metadata"]["name"]: item for item in (await client.list(RESOURCECLAIMS, "default")).items}
     for seed in seeds:
         names = [item["metadata"]["name"] for item in world(seed)[2]]
         found[seed] = [results(shown[name]) for name in names] if bound[f"w{seed}"] else None
-    return found
+    return found, said
 
 
 def test_the_same_devices_as_kube_scheduler(tmp_path: Path) -> None:
@@ -158,7 +161,7 @@ def test_the_same_devices_as_kube_scheduler(tmp_path: Path) -> None:
         pytest.skip("needs kube-apiserver, kube-scheduler (KOORD_REAL_SCHEDULER) and etcd")
     seeds = range(int(os.environ.get("KOORD_CLAIM_WORLDS", "100")))
 
-    async def run(server: real_apiserver.RealApiServer) -> dict[int, list[list[str]] | None]:
+    async def run(server: real_apiserver.RealApiServer) -> tuple[dict[int, list[list[str]] | None], dict[int, str]]:
         async with Client(server.client_config()) as client:
             return await theirs(client, seeds)
 
@@ -166,14 +169,16 @@ def test_the_same_devices_as_kube_scheduler(tmp_path: Path) -> None:
         command = [scheduler, f"--kubeconfig={server.kubeconfig}", "--leader-elect=false", "--secure-port=0"]
         process = subprocess.Popen(command, stdout=log, stderr=log)
         try:
-            found = asyncio.run(run(server))
+            found, said = asyncio.run(run(server))
         finally:
             process.terminate()
             process.wait(20)
     answers = {seed: ours(seed) for seed in seeds}
     differing = {seed: (answer, answers[seed]) for seed, answer in found.items() if answer is not None and answer != answers[seed]}
     assert not differing, differing
-    # kube-scheduler gives a pod up when a request for all devices meets a constraint; the next alternative may do
-    more = [seed for seed, answer in found.items() if answer is None and answers[seed] is not None]
-    assert len(more) <= len(seeds) / 50, more
+    # kube-scheduler gives a pod up when a request for all devices meets a constraint, whatever else might do: an error, as it says
+    more = {seed: said[seed] for seed, answer in found.items() if answer is None and answers[seed] is not None}
+    unexplained = {seed: text for seed, text in more.items() if GIVEN_UP not in text}
+    assert not unexplained, unexplained
+    print(f"{len(found)} worlds: {len(more)} given up by kube-scheduler for a constraint, the others the same")
     assert sum(answer is not None for answer in found.values()) > len(seeds) / 4

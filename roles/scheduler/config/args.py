@@ -173,6 +173,9 @@ class DynamicResourcesArgs(PluginArgs):
     """How long the search for an allocation on one node may take; 0s: as long as it takes. It ends after 20,000 tries in any case."""
     binding_timeout: Seconds = Field(default=600.0, ge=1)
     """How long a pod waits for the conditions of its devices before they are given back, 1s at least; from the allocation on."""
+    device_order: Literal["AsListed", "Together"] = "AsListed"
+    """Which devices of a node are tried first: as they are listed, like kube-scheduler, or so that a pod's devices share NUMA nodes and
+    PCIe roots, and groups of devices and divided cards stay whole; nodes where that succeeds come first, too."""
 
 
 class DefaultPreemptionArgs(PluginArgs):

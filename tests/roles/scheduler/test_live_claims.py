@@ -11,6 +11,7 @@ import pytest
 from koord.api.kinds import DEVICECLASSES, DEVICETAINTRULES, PODS, PRIORITYCLASSES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES
 from koord.apiserver.controllers.registry import CONTROLLERS
 from koord.apiserver.resources import builtin_resources
+from koord.kube.errors import Unreachable
 from roles.scheduler.framework.status import Status, error
 from roles.scheduler.plugins.dynamic_resources.writing import Carried
 from tests.support import patience
@@ -218,6 +219,44 @@ def test_no_pod_is_bound_with_a_claim_that_is_being_given_back(scheduler: Any, m
             slow.set()
             assert await live.bound("p") == "n"
             assert results(await live.client.get(RESOURCECLAIMS, "mine", "default")) == ["gpu=n/gpu-0"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-08")
+@pytest.mark.parametrize("part", ["metadata", "status"])
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_answer_that_is_lost_costs_an_attempt_and_no_device(
+    scheduler: Any, monkeypatch: pytest.MonkeyPatch, part: str, applied: bool
+) -> None:
+    """The finalizer's answer, or that of the allocation; the API server may have taken it or not."""
+
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            await make(live, device_class(), slice_of("n", device("gpu-0"), device("gpu-1")), claim("mine"), claim("other"))
+            patch, lost = live.client.patch, []
+
+            async def losing(kind: Any, name: str, body: Obj, *more: Any, **options: Any) -> Obj:
+                hit = kind is RESOURCECLAIMS and not lost and (options.get("subresource") == "status") == (part == "status")
+                if hit:
+                    lost.append(name)
+                if not hit or applied:
+                    shown: Obj = await patch(kind, name, body, *more, **options)
+                if hit:
+                    raise Unreachable("the answer is lost")
+                return shown
+
+            monkeypatch.setattr(live.client, "patch", losing)
+            monkeypatch.setattr(live.app.queue, "_initial_backoff", 0.02)
+            await live.pod("p", cpu="1", resourceClaims=of_claim("mine"))
+            assert await live.bound("p") == "n"
+            await live.pod("q", cpu="1", resourceClaims=of_claim("other"))
+            assert await live.bound("q") == "n"
+            found = [await live.client.get(RESOURCECLAIMS, name, "default") for name in ("mine", "other")]
+            assert sorted(device for one in found for device in results(one)) == ["gpu=n/gpu-0", "gpu=n/gpu-1"]
+            assert [[consumer["name"] for consumer in one["status"]["reservedFor"]] for one in found] == [["p"], ["q"]]
+            assert lost == ["mine"]
 
     asyncio.run(run())
 

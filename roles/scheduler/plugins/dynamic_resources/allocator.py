@@ -13,6 +13,7 @@ from koord.api.objects_resource import DeviceConstraint
 from roles.scheduler.plugins.dynamic_resources.amounts import Amount, Amounts, consumed
 from roles.scheduler.plugins.dynamic_resources.devices import DeviceId, DeviceView, PoolId, Values
 from roles.scheduler.plugins.dynamic_resources.pools import Pool
+from roles.scheduler.plugins.dynamic_resources.preferring import InUse, ranked
 from roles.scheduler.plugins.dynamic_resources.requests import Ask, RequestError, Wanted
 
 MOST_DEVICES = 32
@@ -21,6 +22,7 @@ MOST_STEPS = 20_000
 """Choices that are tried for one node before it counts as full."""
 _STEPS_BETWEEN_LOOKS = 64  # at the time
 _NOTHING: Amounts = {}
+_NONE_DRAWN: Mapping[DeviceId, Amounts] = {}
 
 
 class Used(Protocol):
@@ -51,11 +53,12 @@ class TookTooLong(RequestError):
 
 
 def allocate(
-    claims: Sequence[Wanted], stock: Stock, used: Used, expired: Callable[[], bool] | None = None
+    claims: Sequence[Wanted], stock: Stock, used: Used, expired: Callable[[], bool] | None = None, *, together: bool = False
 ) -> tuple[Allocation, ...] | None:
-    """One allocation for each claim, or None when there is none; `expired` is asked now and then whether to give up. Raises
-    RequestError for what cannot be decided, TookTooLong when it was given up."""
-    search = _Search(claims, stock, used, expired)
+    """One allocation for each claim, or None when there is none; `expired` is asked now and then whether to give up. Devices are tried in
+    their order, or so that they are kept `together` and whole. Raises RequestError for what cannot be decided, TookTooLong when it was
+    given up."""
+    search = _Search(claims, stock, used, expired, together=together)
     return tuple(tuple(given) for given in search.given) if search.claim(0) else None
 
 
@@ -89,8 +92,11 @@ class Stock:
 
 
 class _Search:
-    def __init__(self, claims: Sequence[Wanted], stock: Stock, used: Used, expired: Callable[[], bool] | None) -> None:
+    def __init__(
+        self, claims: Sequence[Wanted], stock: Stock, used: Used, expired: Callable[[], bool] | None, *, together: bool
+    ) -> None:  # fmt: skip
         self._claims = claims
+        self._together = together
         self._expired = expired
         self._pools = stock.pools
         self._stock = stock
@@ -137,21 +143,37 @@ class _Search:
         if ask.number:
             if len(self.given[claim]) + ask.number > MOST_DEVICES:
                 return False
-            return self._some(claim, number, ask, ask.number, 0)
+            return self._some(claim, number, ask, ask.number, 0, self._ranked(claim, number, ask) if self._together else None)
         return self._every(claim, number, ask)
 
-    def _some(self, claim: int, number: int, ask: Ask, left: int, start: int) -> bool:
+    def _ranked(self, claim: int, number: int, ask: Ask) -> list[_Slot]:
+        """The devices of a request, the best first."""
+        further = [
+            next(iter(asks))
+            for at, wanted in enumerate(self._claims)
+            for of, asks in enumerate(wanted.requests)
+            if (at, of) > (claim, number) and asks
+        ]
+        chosen = [given.device for given_to in self.given for given in given_to]
+        others = [[slot.device for slot in self._stock.selected(other)] for other in further]
+        use = InUse(
+            lambda device: device in self._used.taken or bool(self._choosing.get(device)),
+            lambda device: self._used.shared.get(device, _NOTHING), lambda pool: self._left.get(pool.id) or self._unconsumed(pool),
+        )  # fmt: skip
+        return ranked(list(self._stock.selected(ask)), ask.number, chosen, others, use)
+
+    def _some(self, claim: int, number: int, ask: Ask, left: int, start: int, order: Sequence[_Slot] | None) -> bool:
         """So many devices more, each another one; those of a request are chosen in order, as sets do not differ by it."""
         if not left:
             return self._request(claim, number + 1)
         failed: set[tuple[object, ...]] = set()
-        for slot in self._stock.selected(ask):
-            if slot.at < start:
+        for at, slot in enumerate(order) if order is not None else ((slot.at, slot) for slot in self._stock.selected(ask)):
+            if at < start:
                 continue
             alike = self._alike(slot)
             if alike in failed or not self._take(claim, ask, slot):
                 continue
-            if self._some(claim, number, ask, left - 1, slot.at + 1):
+            if self._some(claim, number, ask, left - 1, at + 1, order):
                 return True
             self._give_back(claim, slot)
             failed.add(alike)
@@ -164,7 +186,8 @@ class _Search:
                 raise RequestError(f"request {ask.label}: asks for all devices, but resource pool {pool.name} is currently being updated")
             if pool.problem:
                 raise RequestError(f"request {ask.label}: asks for all devices, but resource pool {pool.name} is invalid: {pool.problem}")
-        wanted = [slot for slot in self._stock.selected(ask) if self._draws(ask, slot.device) is not None]
+        # What claims have left when the search begins says what all are: the pod's other requests may not make them fewer.
+        wanted = [slot for slot in self._stock.selected(ask) if self._draws(ask, slot.device, _NONE_DRAWN) is not None]
         if not wanted or len(self.given[claim]) + len(wanted) > MOST_DEVICES:
             return False
         taken: list[_Slot] = []
@@ -241,15 +264,16 @@ class _Search:
         """Whether somebody uses a device for several already: what it takes of counters is taken once."""
         return bool(self._sharers.get(device.id)) or device.id in self._used.shared
 
-    def _draws(self, ask: Ask, device: DeviceView) -> Amounts | None:
-        """What the request takes of a device's capacities; None when they are not enough."""
+    def _draws(self, ask: Ask, device: DeviceView, drawn: Mapping[DeviceId, Amounts] | None = None) -> Amounts | None:
+        """What the request takes of a device's capacities; None when they are not enough beside what claims have and what is `drawn`, as
+        far as this search has come where that is not given."""
         kind = device.kind
         if not kind.capacity:
             return None if ask.capacity else _NOTHING
         taken = consumed(ask.capacity, kind.capacity)
         if taken is None:
             return None
-        before, drawing = self._used.shared.get(device.id, _NOTHING), self._drawing.get(device.id, _NOTHING)
+        before, drawing = self._used.shared.get(device.id, _NOTHING), (self._drawing if drawn is None else drawn).get(device.id, _NOTHING)
         enough = all(value + before.get(name, 0) + drawing.get(name, 0) <= kind.totals[name] for name, value in taken.items())
         return taken if enough else None
 
@@ -266,18 +290,22 @@ class _Search:
         return True
 
     def _unconsumed(self, pool: Pool) -> dict[tuple[str, str], Amount]:
-        """What allocated devices leave of a pool's counters."""
-        left = dict(pool.counters)
-        for other in (*pool.devices, *pool.others):
-            if other.consumes and (other.id in self._used.taken or other.id in self._used.shared):
-                for counter_set, counter, value in other.consumes:
-                    left[counter_set, counter] -= value
-        return left
+        return unconsumed(pool, self._used)
 
     def _return(self, slot: _Slot) -> None:
         left = self._left[slot.pool.id]
         for counter_set, counter, value in slot.device.consumes:
             left[counter_set, counter] += value
+
+
+def unconsumed(pool: Pool, used: Used) -> dict[tuple[str, str], Amount]:
+    """What allocated devices leave of a pool's counters."""
+    left = dict(pool.counters)
+    for other in (*pool.devices, *pool.others):
+        if other.consumes and (other.id in used.taken or other.id in used.shared):
+            for counter_set, counter, value in other.consumes:
+                left[counter_set, counter] -= value
+    return left
 
 
 def _sort(device: DeviceView) -> tuple[object, ...]:

@@ -37,6 +37,7 @@ from roles.scheduler.plugins.dynamic_resources.extended import Extended, extende
 from roles.scheduler.plugins.dynamic_resources.hints import Devices, claim_helps, pod_helps
 from roles.scheduler.plugins.dynamic_resources.inventory import Use
 from roles.scheduler.plugins.dynamic_resources.plans import NOTHING, Plan, Waiting, backed_resources, plan
+from roles.scheduler.plugins.dynamic_resources.preferring import BEST_KEPT, InUse, kept
 from roles.scheduler.plugins.dynamic_resources.readiness import Readiness
 from roles.scheduler.plugins.dynamic_resources.requests import RequestError, Wanted
 from roles.scheduler.plugins.dynamic_resources.results import rendered, selector_of
@@ -78,6 +79,7 @@ class DynamicResources(
         self._last: tuple[PodInfo | None, int, Plan] = (None, 0, NOTHING)  # it is asked for in every step of a cycle
         self._carried: dict[str, Carried] = {}
         self._written: set[str] = set()  # pods of which claims were written, or are being written
+        self._together = args.device_order == "Together"
         self._releases = Releases(handle, self.book)
         self._writer = Writer(handle, self.book)
         self._readiness = Readiness(handle, self.book, args.binding_timeout)
@@ -225,12 +227,19 @@ class DynamicResources(
     def _judged(self, pod: PodInfo, found: Plan, slot: int) -> Verdict:
         try:
             wanted, _ = self._wanted(pod, found, self._lacking(found, slot))
-            allocations = allocate(wanted, self.book.inventory(slot).stock, self.book, self._clock())
+            allocations = allocate(wanted, self.book.inventory(slot).stock, self.book, self._clock(), together=self._together)
         except TookTooLong:
             raise
         except RequestError as failure:
             return self._code(str(failure)), 0.0
-        return (_FULL, 0.0) if allocations is None else (0, _preference(found, allocations))
+        if allocations is None:
+            return _FULL, 0.0
+        preference = _preference(found, allocations)
+        if self._together:
+            given = [one.device for allocation in allocations for one in allocation]
+            use = InUse(self.book.taken.__contains__, lambda device: self.book.shared.get(device, {}), lambda pool: pool.counters)
+            preference = preference * BEST_KEPT + kept(given, self.book.inventory(slot).devices, use)
+        return 0, preference
 
     def _supposedly_gets(self, slot: int, pod: PodInfo) -> tuple[Use, ...]:
         """What the claims of a pod get that a what-if puts on a node: those that are placed there after it find it in use."""
@@ -288,10 +297,11 @@ class DynamicResources(
     # ---------------------------------------------------------------- preferring
 
     def pre_score(self, ctx: CycleContext) -> Status:
-        return SUCCESS if self._plan(ctx.pod).alternatives else SKIP
+        found = self._plan(ctx.pod)
+        return SUCCESS if found.alternatives or (self._together and found.wanted) else SKIP
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
-        """Nodes on which requests get the alternative that they prefer come first."""
+        """Nodes on which requests get the alternative that they prefer come first; then those on which devices stay together and whole."""
         found, slots = self._plan(ctx.pod), ctx.cluster.slots[rows]
         scores = np.zeros(len(slots))
         for index in np.flatnonzero(ctx.feasible[slots]).tolist():
@@ -310,7 +320,7 @@ class DynamicResources(
             return SUCCESS
         try:
             every, extra = self._wanted(pod, found, self._lacking(found, slot))
-            allocations = allocate(every, self.book.inventory(slot).stock, self.book, self._clock())
+            allocations = allocate(every, self.book.inventory(slot).stock, self.book, self._clock(), together=self._together)
         except RequestError as failure:
             return unschedulable(str(failure))
         if allocations is None:

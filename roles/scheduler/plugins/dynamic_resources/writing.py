@@ -58,10 +58,9 @@ class Writer:
         known = self._book.claims.get(key)
         if known is None:
             return f"resourceclaim {name} is gone"
-        if known.status.allocation is not None and any(consumer.uid == carried.uid for consumer in known.status.reserved_for):
-            return ""
         uid = known.metadata.uid
-        # a claim that has no status and no finalizer as it was seen need not be read first
+        # A claim that has no allocation as it was seen need not be read first: the version that is written with tells. One that is reserved
+        # for the pod already is read, for nothing is written: it may have been given back, which is not seen yet.
         shown: Obj | None = None
         if known.status.allocation is None and not known.status.reserved_for:
             meta = {"uid": uid, "resourceVersion": known.metadata.resource_version, "finalizers": list(known.metadata.finalizers)}

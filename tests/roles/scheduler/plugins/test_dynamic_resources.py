@@ -119,6 +119,22 @@ def test_all_devices_are_those_that_are_selected_and_none_may_be_in_use() -> Non
     assert place(made, request("rest", f'{MODEL} == "y"', allocationMode="All"))[1] in (["rest=n0/b"], ["rest=n1/a"])
 
 
+@pytest.mark.feature("SCH-DRA-01")
+@pytest.mark.feature("SCH-DRA-07")
+def test_a_pods_own_requests_do_not_make_all_devices_fewer() -> None:
+    """What the first request takes of the card leaves too little for the second, which wants all cards."""
+    card = device("a", memory="40Gi", allowMultipleAllocations=True)
+    made = world(slice_of("n0", card, device("b", memory="40Gi", allowMultipleAllocations=True)))
+    some = request("some", capacity={"requests": {"memory": "20Gi"}})
+    every = request("all", allocationMode="All")
+    assert place(made, some, every)[0] == ""
+    assert place(made, request("all", allocationMode="All", capacity={"requests": {"memory": "20Gi"}}), some)[1] == [
+        "all=n0/a", "all=n0/b", "some=n0/a",
+    ]  # fmt: skip
+    assert place(made, every)[0] == ""  # nothing is left: none has all that it wants
+    assert place(made, request("all", allocationMode="All", capacity={"requests": {"memory": "20Gi"}}))[1] == ["all=n0/b"]
+
+
 @pytest.mark.feature("SCH-DRA-05")
 def test_admin_access_takes_nothing_and_needs_nothing_free() -> None:
     made = world(slice_of("n0", device("a")))
@@ -182,6 +198,72 @@ def test_devices_that_are_waited_for_come_last_and_are_free_in_what_ifs() -> Non
     assert place(made) == ("n0", ["gpu=b/b"])
     assert place(made) == ("n0", ["gpu=a/a"])
     assert status(made, "c1")["devices"]["results"][0]["bindingConditions"] == ["Ready"]
+
+
+def at_numa(name: str, numa: int, root: str = "", **more: Any) -> Obj:
+    roots = {"resource.kubernetes.io/pcieRoot": {"string": root}} if root else {}
+    return device(name, attributes={"numaNode": {"int": numa}, **roots}, **more)
+
+
+@pytest.mark.feature("SCH-DRA-19")
+def test_devices_of_a_pod_share_a_numa_node_and_leave_the_others_whole() -> None:
+    devices = [at_numa(f"g{at}", at // 4) for at in range(8)]
+    made = world(slice_of("n0", *devices), deviceOrder="Together")
+    assert place(made, request("gpu", count=3))[1] == ["gpu=n0/g0", "gpu=n0/g1", "gpu=n0/g2"]
+    assert place(made, request("gpu", count=2))[1] == ["gpu=n0/g4", "gpu=n0/g5"]  # not one of each
+    assert place(made)[1] == ["gpu=n0/g3"]  # what is left over of a group
+    assert place(made, request("gpu", count=2))[1] == ["gpu=n0/g6", "gpu=n0/g7"]
+    listed = world(slice_of("n0", *devices))
+    assert place(listed, request("gpu", count=3))[1] == ["gpu=n0/g0", "gpu=n0/g1", "gpu=n0/g2"]
+    assert place(listed, request("gpu", count=2))[1] == ["gpu=n0/g3", "gpu=n0/g4"]
+
+
+@pytest.mark.feature("SCH-DRA-19")
+def test_cards_of_other_drivers_are_taken_at_the_same_root() -> None:
+    nics = [at_numa("r0", 0, "pci0"), at_numa("r2", 1, "pci2"), at_numa("r3", 1, "pci3")]
+    gpus = [at_numa("g1", 0, "pci1"), at_numa("g2", 1, "pci9"), at_numa("g3", 1, "pci3")]
+    made = world(
+        slice_of("n0", *nics, driver="nic.example.com"), slice_of("n0", *gpus), device_class("nic", 'device.driver == "nic.example.com"'),
+        deviceOrder="Together",
+    )  # fmt: skip
+    root = 'device.attributes["resource.kubernetes.io"].pcieRoot == "pci3"'
+    assert place(made, request("gpu", root), request("nic", cls="nic"))[1] == ["gpu=n0/g3", "nic=n0/r3"]
+    first, second = (place(made, request("nic", cls="nic"), request("gpu"))[1] for _ in range(2))
+    assert sorted((first, second)) == [["nic=n0/r0", "gpu=n0/g1"], ["nic=n0/r2", "gpu=n0/g2"]]
+
+
+@pytest.mark.feature("SCH-DRA-19")
+def test_divided_cards_and_broken_groups_are_used_up_first() -> None:
+    def part(name: str, card: str, memory: str) -> Obj:
+        return device(name, consumesCounters=[{"counterSet": card, "counters": {"memory": {"value": memory}}}])
+
+    def cards(node: str, *names: str) -> list[Obj]:
+        counters = [{"name": name, "counters": {"memory": {"value": "40Gi"}}} for name in names]
+        parts = [part(f"{name}-{at}", name, "10Gi") for at in range(4) for name in names]
+        whole = [part(f"{name}-whole", name, "40Gi") for name in names]
+        return [
+            slice_of(node, *parts, *whole, name=f"{node}-parts", count=2),
+            slice_of(node, name=f"{node}-counters", count=2, sharedCounters=counters),
+        ]
+
+    made = world(*cards("n0", "x", "y"), *cards("n1", "x", "y"), nodes=2, deviceOrder="Together")
+    found = [place(made, request("gpu", 'device.capacity["gpu.example.com"].size() == 0'))[1][0] for _ in range(4)]
+    assert len({one.partition("-")[0] for one in found}) == 1  # four parts of one card of one node
+
+
+@pytest.mark.feature("SCH-DRA-19")
+def test_an_allocation_is_found_in_any_order_or_in_none() -> None:
+    from tests.e2e import test_claims_compared as generated
+
+    def found(seed: int, **args: Any) -> bool:
+        about, slices, claims = generated.world(seed)
+        made = world(generated.class_of(about), *slices, *claims, **args)
+        made.add_nodes(node(about["name"]))
+        return made.decide(pod(cpu="1m", resourceClaims=generated.references(claims))).scheduled
+
+    answers = [(found(seed), found(seed, deviceOrder="Together")) for seed in range(20)]
+    assert all(one == other for one, other in answers)
+    assert {one for one, _ in answers} == {True, False}
 
 
 def shared_by(made: World, name: str, *pods: Any) -> None:
