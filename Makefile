@@ -59,8 +59,9 @@ contracts: $(STAMP) ## import-linter, and no circles
 	$(BIN)/lint-imports
 	$(BIN)/python packaging/circles.py
 
-references: $(STAMP) ## generate docs/reference from the commands, models, metrics and gates
+references: $(STAMP) ## generate docs/reference from the commands, models, metrics and gates, and docs/features.md
 	$(BIN)/python -m roles.tools.reference docs/reference
+	$(BIN)/python tests/features.py --page
 
 proto: $(STAMP) ## generate the protobuf modules
 	packaging/proto.sh

@@ -151,7 +151,7 @@ def fits(request: Mapping[str, int], free: Mapping[str, int]) -> list[str]:
 
 
 def amplify_value(value: int, ratio: float) -> int:
-    """Amplify(v, r): v for r ≤ 1 (or NaN), else ceil(v × r) as IEEE doubles on the base unit (section 10 of the API specification)."""
+    """Amplify(v, r): v for r ≤ 1 (or NaN), else ceil(v × r) as IEEE doubles on the base unit."""
     if not ratio > 1:
         return value
     product = float(value) * ratio

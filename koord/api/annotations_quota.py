@@ -1,4 +1,4 @@
-"""Annotations of ElasticQuotas and their profiles (section 9.3). See ``koord.api.annotations``."""
+"""Annotations of ElasticQuotas and their profiles. See ``koord.api.annotations``."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ BUILTIN = (
     ROLEBINDINGS, CLUSTERROLES, CLUSTERROLEBINDINGS,
 )  # fmt: skip
 
-# Koordinator's and the third-party ones that it installs (section 3 of the API specification)
+# Koordinator's and the third-party ones that it installs
 GROUP_SLO = "slo.koordinator.sh"
 GROUP_CONFIG = "config.koordinator.sh"
 GROUP_SCHEDULING = "scheduling.koordinator.sh"

@@ -76,7 +76,7 @@ GPU_VENDOR_METAX = "metax"
 GPU_VENDOR_BAIDU = "baidu"
 GPU_VENDORS = (GPU_VENDOR_NVIDIA, GPU_VENDOR_HUAWEI, GPU_VENDOR_CAMBRICON, GPU_VENDOR_METAX, GPU_VENDOR_BAIDU)
 
-# ---------------------------------------------------------------- pod labels (section 8.1)
+# ---------------------------------------------------------------- pod labels
 LABEL_POD_QOS = "koordinator.sh/qosClass"
 LABEL_POD_PRIORITY = "koordinator.sh/priority"  # sub-priority, int32 text
 LABEL_POD_PRIORITY_CLASS = "koordinator.sh/priority-class"
@@ -114,7 +114,7 @@ CORE_SCHED_POLICY_EXCLUSIVE = "exclusive"
 PREEMPTION_POLICY_NEVER = "Never"
 PREEMPTION_POLICY_LOWER = "PreemptLowerPriority"
 
-# ---------------------------------------------------------------- node labels (section 8.2)
+# ---------------------------------------------------------------- node labels
 LABEL_NODE_CPU_RECLAIM_RATIO = "node.koordinator.sh/cpu-reclaim-ratio"
 LABEL_NODE_MEMORY_RECLAIM_RATIO = "node.koordinator.sh/memory-reclaim-ratio"
 LABEL_NODE_MID_STATIC_CPU_RESERVED_RATIO = "node.koordinator.sh/mid-static-cpu-reserved-ratio"
@@ -156,7 +156,7 @@ TAINT_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
 TAINT_NOT_READY = "node.kubernetes.io/not-ready"
 TAINT_UNREACHABLE = "node.kubernetes.io/unreachable"
 
-# ---------------------------------------------------------------- reservation, profile, config (section 8.3)
+# ---------------------------------------------------------------- reservation, profile, config
 LABEL_RESERVATION_ORDER = "scheduling.koordinator.sh/reservation-order"
 LABEL_PRE_ALLOCATION_REQUIRED = "scheduling.koordinator.sh/pre-allocation-required"
 LABEL_CONTROLLER_MANAGED = "config.koordinator.sh/controller-managed"
@@ -164,7 +164,7 @@ ANNOTATION_SKIP_UPDATE_RESOURCES = "config.koordinator.sh/skip-update-resources"
 LABEL_CONFIGMAP_TYPE = "koordinator.sh/configmap-type"
 CONFIGMAP_TYPE_SLO = "slo-controller-config"
 
-# ---------------------------------------------------------------- ElasticQuota labels (section 8.4)
+# ---------------------------------------------------------------- ElasticQuota labels
 LABEL_QUOTA_IS_PARENT = "quota.scheduling.koordinator.sh/is-parent"
 LABEL_QUOTA_PARENT = "quota.scheduling.koordinator.sh/parent"
 LABEL_QUOTA_ALLOW_LENT_RESOURCE = "quota.scheduling.koordinator.sh/allow-lent-resource"
@@ -179,7 +179,7 @@ QUOTA_SYSTEM = "koordinator-system-quota"
 QUOTA_DEFAULT = "koordinator-default-quota"
 RESERVED_QUOTAS = frozenset({QUOTA_ROOT, QUOTA_SYSTEM, QUOTA_DEFAULT})
 
-# ---------------------------------------------------------------- ElasticQuota annotations (section 9.3)
+# ---------------------------------------------------------------- ElasticQuota annotations
 ANNOTATION_QUOTA_SHARED_WEIGHT = "quota.scheduling.koordinator.sh/shared-weight"
 ANNOTATION_QUOTA_RUNTIME = "quota.scheduling.koordinator.sh/runtime"
 ANNOTATION_QUOTA_REQUEST = "quota.scheduling.koordinator.sh/request"
@@ -196,7 +196,7 @@ ANNOTATION_QUOTA_NAMESPACES = "quota.scheduling.koordinator.sh/namespaces"
 ANNOTATION_QUOTA_RESOURCE_KEYS = "quota.scheduling.koordinator.sh/resource-keys"
 ANNOTATION_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS = "quota.scheduling.koordinator.sh/max-strict-check-resource-keys"
 
-# ---------------------------------------------------------------- pod annotations (section 9.1)
+# ---------------------------------------------------------------- pod annotations
 ANNOTATION_EXTENDED_RESOURCE_SPEC = "node.koordinator.sh/extended-resource-spec"
 ANNOTATION_RESOURCE_SPEC = "scheduling.koordinator.sh/resource-spec"
 ANNOTATION_RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"
@@ -289,7 +289,7 @@ ANNOTATION_CONFIG_SOURCE = "kubernetes.io/config.source"
 ANNOTATION_CONFIG_MIRROR = "kubernetes.io/config.mirror"
 ANNOTATION_API_APPROVED = "api-approved.kubernetes.io"
 
-# ---------------------------------------------------------------- Node, NodeResourceTopology, Device annotations (section 9.2)
+# ---------------------------------------------------------------- Node, NodeResourceTopology, Device annotations
 ANNOTATION_NODE_COLOCATION_STRATEGY = "node.koordinator.sh/colocation-strategy"
 ANNOTATION_NODE_RESERVATION = "node.koordinator.sh/reservation"
 ANNOTATION_NODE_SYSTEM_QOS_RESOURCE = "node.koordinator.sh/system-qos-resource"

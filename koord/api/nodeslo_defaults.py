@@ -1,4 +1,4 @@
-"""Defaults of the NodeSLO strategies as plain data in wire form (API-NSLO-01, section 4.9).
+"""Defaults of the NodeSLO strategies as plain data in wire form (API-NSLO-01).
 
 Manager and koordlet merge JSON objects; neither needs models for that. Every function returns a fresh copy that the caller may change.
 """

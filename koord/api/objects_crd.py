@@ -1,4 +1,4 @@
-"""Projections of the custom resources (section 4 of the API specification). See ``koord.api.objects`` for the conventions."""
+"""Projections of the custom resources. See ``koord.api.objects`` for the conventions."""
 
 from __future__ import annotations
 

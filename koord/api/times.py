@@ -1,4 +1,4 @@
-"""Timestamps (RFC 3339) and Go durations, the two spellings of time on the wire (section 2 of the API specification)."""
+"""Timestamps (RFC 3339) and Go durations, the two spellings of time on the wire."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The effective co-location strategy of one node (manager.md 6.2): merging what the node itself says, and validity; pure."""
+"""The effective co-location strategy of one node: merging what the node itself says, and validity; pure."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ def _with_annotation(strategy: dict[str, Any], text: str, ignored: list[ConfigEr
 
 
 def ratio_percent(text: str) -> int | None:
-    """trunc(ratio × 100) of a label's text, None if it is no number, negative or not finite (apis.md 8.2)."""
+    """trunc(ratio × 100) of a label's text, None if it is no number, negative or not finite."""
     try:
         value = float(text) if "_" not in text and text == text.strip() else -1.0
     except ValueError:

@@ -1,4 +1,4 @@
-"""HTTP extenders of KubeSchedulerConfiguration: programs that the scheduler asks over HTTP (SCH-FW-01, scheduler-job.md 3.1)."""
+"""HTTP extenders of KubeSchedulerConfiguration: programs that the scheduler asks over HTTP (SCH-FW-01)."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ def _table(on: str, off: str) -> dict[str, bool]:
     return {**dict.fromkeys(on.split(), True), **dict.fromkeys(off.split(), False)}
 
 
-# manager.md 3; the last line is koord's own: a fix that changes numbers stays off until asked for.
+# The last line is koord's own: a fix that changes numbers stays off until asked for.
 MANAGER: Mapping[str, bool] = _table(
     on="WebhookFramework PodMutatingWebhook PodValidatingWebhook ElasticMutatingWebhook ElasticValidatingWebhook",
     off="""NodeMutatingWebhook NodeValidatingWebhook ConfigMapValidatingWebhook ReservationMutatingWebhook
@@ -38,7 +38,7 @@ MANAGER: Mapping[str, bool] = _table(
     BatchCountPodsWithoutMetric Recommender AbnormalNodes""",
 )
 
-# koordlet-observe.md 3 (KLO-CFG-02); runtime-hook gates live in the same registry.
+# KLO-CFG-02; runtime-hook gates live in the same registry.
 KOORDLET: Mapping[str, bool] = _table(
     on="BECPUSuppress CPUBurst RdtResctrl NodeTopologyReport GroupIdentity CPUSetAllocator BatchResource",
     off="""AuditEvents AuditEventsHTTPHandler BECPUManager BECPUEvict BEMemoryEvict CPUEvict MemoryEvict CPUAllocatableEvict
@@ -48,7 +48,7 @@ KOORDLET: Mapping[str, bool] = _table(
     GPUEnvInject RDMADeviceInject CPUNormalization CoreSched TerwayQoS TCNetworkQoS Resctrl OOMScoreAdj""",
 )
 
-# scheduler-job.md 2.2 (SCH-FW-02).
+# SCH-FW-02.
 SCHEDULER: Mapping[str, bool] = _table(
     on="DynamicSchedulerCheck GangPendingPodsConditionPatch EnableBatchScheduleNodeSnapshot CSIStorageCapacity GenericEphemeralVolume "
     "PodDisruptionBudget",
@@ -61,7 +61,7 @@ SCHEDULER: Mapping[str, bool] = _table(
     InPlacePodVerticalScalingSchedulerPreemption""",
 )
 
-# descheduler.md 2.6. The transformer gates are shared by every upstream component.
+# The transformer gates are shared by every upstream component.
 DESCHEDULER: Mapping[str, bool] = _table(
     on="", off="DisablePVCReservation EvictionsInBackground PriorityTransformer PreemptionPolicyTransformer ReplaceResourcesTransformer"
 )

@@ -1,4 +1,4 @@
-"""KubeSchedulerConfiguration v1: the file that `koord scheduler --config` reads (SCH-FW-01, scheduler-job.md 3.1).
+"""KubeSchedulerConfiguration v1: the file that `koord scheduler --config` reads (SCH-FW-01).
 
 Plugin arguments stay raw here (`PluginConfig.args`): each scheduler plugin validates its own.
 """

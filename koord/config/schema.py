@@ -1,7 +1,7 @@
 """A small schema for the JSON in slo-controller-config: types, ranges, unknown fields, merging; pure.
 
 Two ranges stand side by side, because the sources differ: `crd` is what the NodeSLO CRD accepts (beyond it a write would be refused),
-`cm` is the tighter one that the ConfigMap webhook demands (manager.md 5.13).
+`cm` is the tighter one that the ConfigMap webhook demands.
 """
 
 from __future__ import annotations
@@ -227,7 +227,7 @@ def clean(node: Node, value: Any) -> Any:
 
 
 def merge(base: Any, over: Any) -> Any:
-    """Lay `over` on `base` (manager.md 6.1): objects field by field, lists replaced, empty strings and lists count as unset."""
+    """Lay `over` on `base`: objects field by field, lists replaced, empty strings and lists count as unset."""
     if isinstance(base, Mapping) and isinstance(over, Mapping):
         merged = dict(base)
         for key, value in over.items():

@@ -80,7 +80,7 @@ class SLOConfig:
         return self.keys[s.COLOCATION].cluster.get("enable") is True
 
     def colocation_for(self, node: NodeLike) -> ColocationStrategy:
-        """Defaults, cluster, first matching entry, node annotation, ratio labels: later wins (manager.md 6.2)."""
+        """Defaults, cluster, first matching entry, node annotation, ratio labels: later wins."""
         labels, annotations = node.metadata.labels or {}, node.metadata.annotations or {}
         strategy = self.keys[s.COLOCATION].for_labels(labels)
         if overrides(labels, annotations):
@@ -218,7 +218,7 @@ def _parse_entry(key: str, cluster: dict[str, Any], item: dict[str, Any], where:
             wrong.append(error)
     own = clean(s.STRATEGIES[key], item)
     if key == s.SYS:
-        # A bandwidth that an entry leaves out is an explicit 0 upstream; kept, because node pools rely on it (manager.md 6.1).
+        # A bandwidth that an entry leaves out is an explicit 0 upstream; kept, because node pools rely on it.
         own.setdefault("totalNetworkBandwidth", "0")
     if key == s.HOSTS:
         # The entry's list counts as it is: an empty one means that these nodes have no host applications.

@@ -1,4 +1,4 @@
-"""The shape of every key of slo-controller-config (manager.md 6, apis.md 4.9): field names, types, ranges and defaults."""
+"""The shape of every key of slo-controller-config: field names, types, ranges and defaults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the ConfigMap webhook demands of slo-controller-config beyond being readable (MGR-CM-V-01, manager.md 5.13); pure."""
+"""What the ConfigMap webhook demands of slo-controller-config beyond being readable (MGR-CM-V-01); pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where pods fit, asked of all nodes at once: a row a node, arrays of what is free, of taints, of labels (DS-FIT-01, descheduler.md 9.1).
+"""Where pods fit, asked of all nodes at once: a row a node, arrays of what is free, of taints, of labels (DS-FIT-01).
 
 The rules are those of `Placeable`, which asks one node. A table is made once for a round, and follows the pods that leave in it.
 """

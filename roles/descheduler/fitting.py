@@ -1,4 +1,4 @@
-"""Whether some other node could take a pod, asked of the caches just before an eviction (descheduler.md 9.1)."""
+"""Whether some other node could take a pod, asked of the caches just before an eviction."""
 
 from __future__ import annotations
 

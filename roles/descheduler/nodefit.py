@@ -1,4 +1,4 @@
-"""Whether a pod could run on another node: the rule of Koordinator's plugins (DS-FIT-01) and the community's (descheduler.md 9.1). Pure."""
+"""Whether a pod could run on another node: the rule of Koordinator's plugins (DS-FIT-01) and the community's. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Topology spread as a calculation: which nodes form domains, and how many pods each domain gives up (descheduler.md 9.9). Pure."""
+"""Topology spread as a calculation: which nodes form domains, and how many pods each domain gives up. Pure."""
 
 from __future__ import annotations
 

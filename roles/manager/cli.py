@@ -1,4 +1,4 @@
-"""`koord manager`: flags only (MGR-PROC-01, manager.md 2)."""
+"""`koord manager`: flags only (MGR-PROC-01)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The manager's metrics, with upstream's names and labels (MGR-MET-01, manager.md 13)."""
+"""The manager's metrics, with upstream's names and labels (MGR-MET-01)."""
 
 from __future__ import annotations
 

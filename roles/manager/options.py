@@ -1,4 +1,4 @@
-"""The manager's options: one field a flag, with upstream's defaults (MGR-PROC-01, manager.md 2)."""
+"""The manager's options: one field a flag, with upstream's defaults (MGR-PROC-01)."""
 
 from __future__ import annotations
 

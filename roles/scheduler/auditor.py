@@ -1,4 +1,4 @@
-"""The workload auditor (SCH-FW-13, scheduler-job.md 16): what happened to each workload until it was scheduled, and alerts where it drags.
+"""The workload auditor (SCH-FW-13): what happened to each workload until it was scheduled, and alerts where it drags.
 
 A workload is a gang group, or a pod by itself. Decides and counts only; time is an argument.
 """

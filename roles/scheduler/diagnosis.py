@@ -1,4 +1,4 @@
-"""What went wrong in a failed cycle, as one JSON document for debugging (SCH-FW-09, scheduler-job.md 6.8), and its writers."""
+"""What went wrong in a failed cycle, as one JSON document for debugging (SCH-FW-09), and its writers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Flags that kube-scheduler and upstream have beside the scheduler's own, in groups (SCH-FW-02, scheduler-job.md 2.1).
+"""Flags that kube-scheduler and upstream have beside the scheduler's own, in groups (SCH-FW-02).
 
 A flag either acts or stands in `INERT`, with the reason why it has nothing to act on; giving one of those is logged.
 """

@@ -1,4 +1,4 @@
-"""Metrics of the scheduler under kube-scheduler's names (scheduler-job.md 5.10)."""
+"""Metrics of the scheduler under kube-scheduler's names."""
 
 from __future__ import annotations
 

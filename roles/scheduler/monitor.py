@@ -1,4 +1,4 @@
-"""The scheduler monitor (SCH-FW-09, scheduler-job.md 6.6): pods whose cycle or binding takes too long are reported."""
+"""The scheduler monitor (SCH-FW-09): pods whose cycle or binding takes too long are reported."""
 
 from __future__ import annotations
 

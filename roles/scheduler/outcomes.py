@@ -150,7 +150,7 @@ class Outcomes:
         self._recorder.record(record_of(decision, now=now, attempt=task.attempt))
 
     def _renominate(self, decision: Decision, rejector: str, *, announced: bool) -> None:
-        """What becomes of the nomination of a pod that lost its place (scheduler-job.md 6.5)."""
+        """What becomes of the nomination of a pod that lost its place."""
         pod = decision.pod
         if rejector == JOB_REJECT:
             decision.nominate = pod.nominated if announced else None

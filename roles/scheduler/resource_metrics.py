@@ -1,4 +1,4 @@
-"""`/metrics/resources`: what every running pod requests and may use, under kube-scheduler's names (scheduler-job.md 5.10)."""
+"""`/metrics/resources`: what every running pod requests and may use, under kube-scheduler's names."""
 
 from __future__ import annotations
 

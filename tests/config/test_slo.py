@@ -1,4 +1,4 @@
-"""slo-controller-config: merging, defaults and the error policy (manager.md 6)."""
+"""slo-controller-config: merging, defaults and the error policy."""
 
 import json
 from types import SimpleNamespace

@@ -139,3 +139,22 @@ def test_the_picture_of_extension_points_is_the_code() -> None:
     for owner, method in re.findall(r"(\w+)\.(\w+)", picture):
         assert owner in interfaces
         assert f"def {method}(" in code
+
+
+def test_what_docstrings_refer_to_is_in_the_repository() -> None:
+    """A page that the code names is one of this repository; sections of documents that are not are no help to a reader."""
+    known = {path.name for path in pages()} | {"report.md", "notes.md"}
+    found = {
+        f"{path.relative_to(ROOT)}: {name}"
+        for path, text in SOURCES.items()
+        for name in re.findall(r"\b([\w-]+\.md)\b", text)
+        if name not in known
+    }
+    found |= {f"{path.relative_to(ROOT)}: {text}" for path, text in _numbered_sections()}
+    assert found == set()
+
+
+def _numbered_sections() -> Iterator[tuple[Path, str]]:
+    for path, text in SOURCES.items():
+        for reference in re.findall(r"\b[\w-]+\.md \d[\d.]*|\(sections? \d[^)]*\)|\b[A-Z]+-[A-Z]+-\d+,? §\d|\(spec \d[^)]*\)", text):
+            yield path, reference

@@ -17,6 +17,7 @@ from koord.config.gate_texts import TEXTS
 from koord.process.metrics import Tally, Timings
 from roles.tools.reference import commands, configuration, crds, environment, gates, metrics, models, name_texts, slo
 from roles.tools.reference.__main__ import PAGES, main
+from tests import features
 from tests.support.docs import ROOT
 
 REFERENCE = ROOT / "docs" / "reference"
@@ -31,6 +32,16 @@ def text(page: str) -> str:
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_are_what_the_code_says(page: str) -> None:
     assert text(page) == PAGES[page](), f"docs/reference/{page} is stale: run `make references` and commit"
+
+
+def test_the_features_are_all_there() -> None:
+    """New tests of a feature may be missing until the page is next written; a feature or its section may not."""
+
+    def rows(page: str) -> list[str]:
+        return [line.rpartition(" | ")[0] for line in page.splitlines() if line.startswith("| [")]
+
+    written = (ROOT / "docs" / "features.md").read_text(encoding="utf-8")
+    assert rows(written) == rows(features.page()), "docs/features.md is stale: run `make references` and commit"
 
 
 def test_no_page_is_left_over() -> None:

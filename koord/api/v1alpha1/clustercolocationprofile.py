@@ -1,4 +1,4 @@
-"""ClusterColocationProfile: what the pod webhook writes into which pods (section 4.1)."""
+"""ClusterColocationProfile: what the pod webhook writes into which pods."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ClusterNetworkTopology: the network tree that gangs are placed along (section 4.6)."""
+"""ClusterNetworkTopology: the network tree that gangs are placed along."""
 
 from __future__ import annotations
 

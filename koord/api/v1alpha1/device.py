@@ -1,4 +1,4 @@
-"""Device: the devices of a node and who holds them (section 4.3)."""
+"""Device: the devices of a node and who holds them."""
 
 from __future__ import annotations
 

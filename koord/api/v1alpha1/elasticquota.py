@@ -1,4 +1,4 @@
-"""ElasticQuota: guarantee and ceiling of a group of pods (section 4.5)."""
+"""ElasticQuota: guarantee and ceiling of a group of pods."""
 
 from __future__ import annotations
 

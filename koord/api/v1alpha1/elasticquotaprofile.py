@@ -1,4 +1,4 @@
-"""ElasticQuotaProfile: a quota tree over the nodes that a selector finds (section 4.5)."""
+"""ElasticQuotaProfile: a quota tree over the nodes that a selector finds."""
 
 from __future__ import annotations
 

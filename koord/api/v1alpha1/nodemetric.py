@@ -1,4 +1,4 @@
-"""NodeMetric: usage of a node as the agent reports it (API-NM-01, section 4.8)."""
+"""NodeMetric: usage of a node as the agent reports it (API-NM-01)."""
 
 from __future__ import annotations
 

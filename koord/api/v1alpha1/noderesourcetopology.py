@@ -1,4 +1,4 @@
-"""NodeResourceTopology: resources of a node by NUMA zone (section 4.10). Koordinator reads and writes v1alpha1; v1alpha2 is stored."""
+"""NodeResourceTopology: resources of a node by NUMA zone. Koordinator reads and writes v1alpha1; v1alpha2 is stored."""
 
 from __future__ import annotations
 

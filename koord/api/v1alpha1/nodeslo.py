@@ -1,4 +1,4 @@
-"""NodeSLO: the QoS strategies of a node (API-NSLO-01, section 4.9). Defaults are in ``koord.api.nodeslo_defaults``."""
+"""NodeSLO: the QoS strategies of a node (API-NSLO-01). Defaults are in ``koord.api.nodeslo_defaults``."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""PodGroup: pods that are scheduled all or not at all (section 4.5)."""
+"""PodGroup: pods that are scheduled all or not at all."""
 
 from __future__ import annotations
 

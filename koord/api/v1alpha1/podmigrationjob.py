@@ -1,4 +1,4 @@
-"""PodMigrationJob: move a pod to another node, with a reservation first if wanted (section 4.4)."""
+"""PodMigrationJob: move a pod to another node, with a reservation first if wanted."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recommendation: what containers should request (API-REC-01, section 4.11)."""
+"""Recommendation: what containers should request (API-REC-01)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reservation: resources held for pods to come (section 4.2)."""
+"""Reservation: resources held for pods to come."""
 
 from __future__ import annotations
 

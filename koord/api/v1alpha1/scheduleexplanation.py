@@ -1,4 +1,4 @@
-"""ScheduleExplanation: why a pod, job or gang is not placed (section 4.7)."""
+"""ScheduleExplanation: why a pod, job or gang is not placed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of MigrationController (DS-CFG-01, section 2.4): strict decoding, defaults, validation."""
+"""Arguments of MigrationController (DS-CFG-01): strict decoding, defaults, validation."""
 
 from __future__ import annotations
 

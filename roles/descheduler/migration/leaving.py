@@ -1,4 +1,4 @@
-"""How a pod leaves (DS-MC-04, section 10.7): once, and only the pod that was meant. Pure.
+"""How a pod leaves (DS-MC-04): once, and only the pod that was meant. Pure.
 
 The intention is written before the eviction is asked for (condition Eviction, status Unknown, reason Evicting). A process killed in between
 finds it after its restart and looks at the pod: gone or going means done, still there means ask again.

@@ -50,7 +50,7 @@ class Policy:
         self._evictable: Callable[[Pod], str] = evictability(self.args, world.priority_of)
 
     def forbidden(self, pod: Pod, ledger: Ledger) -> Refusal | None:
-        """Why the pod may not migrate at all (section 4 and expected replicas); time does not change that."""
+        """Why the pod may not migrate at all (what it is, and how many replicas are expected); time does not change that."""
         if forced(pod):
             return None
         if why := self._evictable(pod):
@@ -78,7 +78,7 @@ class Policy:
         return Refusal(GANG, why, 0, 0) if why else None
 
     def refuse(self, pod: Pod, ledger: Ledger) -> Refusal | None:
-        """Why no job may be made for the pod (DS-ARB-02, 11.3). Workloads are asked about only for pods that a plugin wants to leave."""
+        """Why no job may be made for the pod (DS-ARB-02). Workloads are asked about only for pods that a plugin wants to leave."""
         book = ledger.unfinished()
         if book.has(pod):
             return Refusal("Migrating", "a PodMigrationJob for it has not ended yet", 1, 1)

@@ -1,4 +1,4 @@
-"""Old jobs and what they leave behind (DS-MC-06, section 10.10): at the start and every minute."""
+"""Old jobs and what they leave behind (DS-MC-06): at the start and every minute."""
 
 from __future__ import annotations
 

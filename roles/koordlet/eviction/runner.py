@@ -1,4 +1,4 @@
-"""Carrying eviction tasks out: victim by victim, accounting shared by the tasks of a tick (KA-EVX-01, spec 5.4)."""
+"""Carrying eviction tasks out: victim by victim, accounting shared by the tasks of a tick (KA-EVX-01)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be released by evicting pods, and whom to take first (KA-EVX-01, spec 5.4). Pure data."""
+"""What is to be released by evicting pods, and whom to take first (KA-EVX-01). Pure data."""
 
 from __future__ import annotations
 

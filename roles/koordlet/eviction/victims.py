@@ -1,4 +1,4 @@
-"""Which pods an eviction may take, in which order, and what each releases (spec 5.2, 5.3). Pure."""
+"""Which pods an eviction may take, in which order, and what each releases. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Asks the hooks that are on, in the order of their names, and lays their answers over each other (spec 9). No I/O.
+"""Asks the hooks that are on, in the order of their names, and lays their answers over each other. No I/O.
 
 A hook that fails is logged once a text and left out; what others answered stays.
 """

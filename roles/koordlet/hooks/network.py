@@ -1,4 +1,4 @@
-"""Network bandwidth of classes and pods, in bytes per second, as TerwayQoS and TCNetworkQoS share it (spec 9.9). Pure."""
+"""Network bandwidth of classes and pods, in bytes per second, as TerwayQoS and TCNetworkQoS share it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much CPU the best-effort tier may use (KA-SUP-01, spec 5.1 step 3). Pure."""
+"""How much CPU the best-effort tier may use (KA-SUP-01). Pure."""
 
 from __future__ import annotations
 

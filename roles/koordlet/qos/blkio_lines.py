@@ -1,4 +1,4 @@
-"""From a block's configuration to the lines that the kernel takes, one a file (KA-BLK-01, spec 8.2). Pure."""
+"""From a block's configuration to the lines that the kernel takes, one a file (KA-BLK-01). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the CPU and the memory evictions share: cool-down and the allocatable overcommit (spec 5.2, 5.3). Pure."""
+"""What the CPU and the memory evictions share: cool-down and the allocatable overcommit. Pure."""
 
 from __future__ import annotations
 

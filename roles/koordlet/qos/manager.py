@@ -1,4 +1,4 @@
-"""Runs the strategies that are due on one snapshot, and carries out what they decide (spec 5).
+"""Runs the strategies that are due on one snapshot, and carries out what they decide.
 
 A strategy that fails is logged and loses its tick; the others go on. In observe mode its decisions are recorded and nothing else.
 """

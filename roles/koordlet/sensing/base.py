@@ -21,7 +21,7 @@ from roles.koordlet.store.store import MetricStore
 
 log = logging.getLogger(__name__)
 
-#: Memory of a pod, container or host application reading lives this many collect intervals (KLO-COL §7.1).
+#: Memory of a pod, container or host application reading lives this many collect intervals (KLO-COL).
 FORGET_AFTER_INTERVALS = 20
 
 #: Failing objects that are remembered; pods and disks that are gone make room.

@@ -1,4 +1,4 @@
-"""How the kubelet names its cgroups, by its own configuration, where no kubepods directory tells it yet (KLO-SYS-01, §5.2)."""
+"""How the kubelet names its cgroups, by its own configuration, where no kubepods directory tells it yet (KLO-SYS-01)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pod lifecycle events from cgroup directories: the kubelet is asked at once when a pod appears (KLO-SI-02, §10).
+"""Pod lifecycle events from cgroup directories: the kubelet is asked at once when a pod appears (KLO-SI-02).
 
 Level directories that are missing at the start or made anew later are found by watching their parents.
 """

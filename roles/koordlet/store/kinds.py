@@ -1,4 +1,4 @@
-"""Kinds of series and their properties (KLO-TSDB-01, table 6.2). A sample sets every property of its kind and no other."""
+"""Kinds of series and their properties (KLO-TSDB-01). A sample sets every property of its kind and no other."""
 
 from __future__ import annotations
 

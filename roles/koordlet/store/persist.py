@@ -1,4 +1,4 @@
-"""Series across a restart: one file in ``--tsdb-path``, written at the end and read at the start (KLO-TSDB-01 §6.3)."""
+"""Series across a restart: one file in ``--tsdb-path``, written at the end and read at the start (KLO-TSDB-01)."""
 
 from __future__ import annotations
 

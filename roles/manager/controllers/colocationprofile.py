@@ -1,4 +1,4 @@
-"""ClusterColocationProfile controller: profiles on pods that already wait (MGR-CP-01, manager.md 12)."""
+"""ClusterColocationProfile controller: profiles on pods that already wait (MGR-CP-01)."""
 
 from __future__ import annotations
 

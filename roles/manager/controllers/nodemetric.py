@@ -1,4 +1,4 @@
-"""NodeMetric controller: one NodeMetric a Node, with the collection policy of its strategy (MGR-NM-01, manager.md 7)."""
+"""NodeMetric controller: one NodeMetric a Node, with the collection policy of its strategy (MGR-NM-01)."""
 
 from __future__ import annotations
 

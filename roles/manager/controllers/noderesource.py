@@ -1,4 +1,4 @@
-"""NodeResource controller: extended resources of nodes (MGR-NR-01, manager.md 9). Observes and writes; `noderesource.plan` decides."""
+"""NodeResource controller: extended resources of nodes (MGR-NR-01). Observes and writes; `noderesource.plan` decides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NodeSLO controller: one NodeSLO a Node, with the strategies that hold for it (MGR-NSLO-01, manager.md 8)."""
+"""NodeSLO controller: one NodeSLO a Node, with the strategies that hold for it (MGR-NSLO-01)."""
 
 from __future__ import annotations
 

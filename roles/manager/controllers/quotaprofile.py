@@ -1,4 +1,4 @@
-"""ElasticQuotaProfile controller: a quota tree for the nodes that a selector finds (MGR-QP-01, manager.md 11)."""
+"""ElasticQuotaProfile controller: a quota tree for the nodes that a selector finds (MGR-QP-01)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Recommender: learns what containers use and says what they should request (MGR-REC-01, MGR-REC-02, manager.md 14)."""
+"""Recommender: learns what containers use and says what they should request (MGR-REC-01, MGR-REC-02)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Writing to the API server: only while this replica leads, conflicts and throttling retried (manager.md 2)."""
+"""Writing to the API server: only while this replica leads, conflicts and throttling retried."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ResourceAmplification: how much more of a resource a node may promise (MGR-NR-AMP-01, manager.md 10.5); pure."""
+"""ResourceAmplification: how much more of a resource a node may promise (MGR-NR-AMP-01); pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _removed(why: str) -> Contribution:
 
 
 def parse_ratio(text: str | None) -> float | None:
-    """The ratio of annotation cpu-normalization-ratio: −1 when absent, None when it is no number above 0 (apis.md 9.2)."""
+    """The ratio of annotation cpu-normalization-ratio: −1 when absent, None when it is no number above 0."""
     if text is None:
         return -1.0
     try:

@@ -1,4 +1,4 @@
-"""BatchResource: what Batch pods may use of a node (MGR-NR-BATCH-01, manager.md 10.1); pure.
+"""BatchResource: what Batch pods may use of a node (MGR-NR-BATCH-01); pure.
 
 `usage`: Total − Margin − Sys − HPUsed; `request` (memory): Total − Margin − Reserved − HPRequest; `maxUsageRequest`:
 Total − Margin − Sys − HPMax; each floored at 0 and capped by batch…ThresholdPercent.

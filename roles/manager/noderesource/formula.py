@@ -1,4 +1,4 @@
-"""The formulas of Batch resources, shared by the node and its NUMA zones (manager.md 10.1); pure."""
+"""The formulas of Batch resources, shared by the node and its NUMA zones; pure."""
 
 from __future__ import annotations
 

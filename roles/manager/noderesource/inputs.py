@@ -87,7 +87,7 @@ def capacity(node: Node) -> Amount:
 
 
 def reserved(node: Node) -> tuple[Amount, Amount]:
-    """What the kubelet keeps back (capacity − allocatable, at least 0) and what the reservation annotation asks for (apis.md 10)."""
+    """What the kubelet keeps back (capacity − allocatable, at least 0) and what the reservation annotation asks for."""
     total, free = usage(node.status.capacity), usage(node.status.allocatable)
     kubelet = (max(total[0] - free[0], 0), max(total[1] - free[1], 0))
     return kubelet, annotation_reservation(node.metadata.annotations)
@@ -265,7 +265,7 @@ def reported_at(metric: NodeMetric) -> float | None:
 
 
 def degraded(inputs: Inputs) -> str:
-    """Why the metrics of this node must not be used ("" if they may): missing, never reported, or too old (manager.md 10.1)."""
+    """Why the metrics of this node must not be used ("" if they may): missing, never reported, or too old."""
     metric = inputs.metric
     if metric is None:
         return "the NodeMetric is missing"

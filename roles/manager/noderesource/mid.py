@@ -1,4 +1,4 @@
-"""MidResource: what Mid pods may use of a node (MGR-NR-MID-01, manager.md 10.3); pure.
+"""MidResource: what Mid pods may use of a node (MGR-NR-MID-01); pure.
 
 dynamic: max(min(reclaimable, unused), 0) + trunc(unallocated × midUnallocatedPercent), capped at trunc(capacity × midThresholdPercent);
 static: trunc(capacity × midStaticReservedPercent), same cap.

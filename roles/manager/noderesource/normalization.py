@@ -1,4 +1,4 @@
-"""CPUNormalization: how fast a node's CPUs are against the reference (MGR-NR-NORM-01, manager.md 10.4); pure."""
+"""CPUNormalization: how fast a node's CPUs are against the reference (MGR-NR-NORM-01); pure."""
 
 from __future__ import annotations
 

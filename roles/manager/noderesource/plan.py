@@ -1,4 +1,4 @@
-"""From one node's inputs to the patches that it needs, with the record of every term (MGR-NR-01, manager.md 9); pure."""
+"""From one node's inputs to the patches that it needs, with the record of every term (MGR-NR-01); pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Batch resources per NUMA zone (MGR-NR-BATCH-02, manager.md 10.2); pure. All amounts in thousandths (milli-cpu, milli-bytes)."""
+"""Batch resources per NUMA zone (MGR-NR-BATCH-02); pure. All amounts in thousandths (milli-cpu, milli-bytes)."""
 
 from __future__ import annotations
 
@@ -138,5 +138,5 @@ def scale(amount: int, ratio: float | None) -> int:
 
 
 def differs(old: int, new: int, threshold: float) -> bool:
-    """|new − old| > old × threshold, strictly (manager.md 9)."""
+    """|new − old| > old × threshold, strictly."""
     return abs(new - old) > old * threshold

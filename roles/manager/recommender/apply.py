@@ -1,4 +1,4 @@
-"""Putting a recommendation into new pods, where its owner asked for that (manager.md 14; off by default). Pure."""
+"""Putting a recommendation into new pods, where its owner asked for that (off by default). Pure."""
 
 from __future__ import annotations
 

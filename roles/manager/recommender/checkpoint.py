@@ -1,4 +1,4 @@
-"""Checkpoints of a Recommendation's histograms in a ConfigMap, so that a restart forgets nothing (manager.md 14.4)."""
+"""Checkpoints of a Recommendation's histograms in a ConfigMap, so that a restart forgets nothing."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From histograms to what a container should request (MGR-REC-02, manager.md 14.4). Pure."""
+"""From histograms to what a container should request (MGR-REC-02). Pure."""
 
 from __future__ import annotations
 

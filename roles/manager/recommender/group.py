@@ -1,4 +1,4 @@
-"""What is remembered of one container of a workload: histograms of its usage, shared by all replicas (MGR-REC-01, manager.md 14)."""
+"""What is remembered of one container of a workload: histograms of its usage, shared by all replicas (MGR-REC-01)."""
 
 from __future__ import annotations
 

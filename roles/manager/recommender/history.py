@@ -1,4 +1,4 @@
-"""Usage from before the recommender looked: eight days out of Prometheus, an hour a sample (manager.md 14.2)."""
+"""Usage from before the recommender looked: eight days out of Prometheus, an hour a sample."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How the recommender counts: one field a flag (manager.md 14)."""
+"""How the recommender counts: one field a flag."""
 
 from __future__ import annotations
 

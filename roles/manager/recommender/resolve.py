@@ -1,4 +1,4 @@
-"""Which pods a Recommendation is about (manager.md 14.1): its own selector, or that of the workload it names."""
+"""Which pods a Recommendation is about: its own selector, or that of the workload it names."""
 
 from __future__ import annotations
 

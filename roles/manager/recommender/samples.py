@@ -1,4 +1,4 @@
-"""Usage of containers out of what is measured: per container, or per pod and then shared out (MGR-REC-01, manager.md 14.2). Pure."""
+"""Usage of containers out of what is measured: per container, or per pod and then shared out (MGR-REC-01). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where usage comes from: metrics.k8s.io per container, NodeMetrics per pod (manager.md 14.2)."""
+"""Where usage comes from: metrics.k8s.io per container, NodeMetrics per pod."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/validate-pod-binding: who may bind pods to nodes (MGR-POD-V-06, manager.md 5.9)."""
+"""/validate-pod-binding: who may bind pods to nodes (MGR-POD-V-06)."""
 
 from __future__ import annotations
 

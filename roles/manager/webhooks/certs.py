@@ -1,4 +1,4 @@
-"""Self-made webhook certificates: made, judged and renewed from bytes and a time; pure (MGR-WH-02, manager.md 4.2)."""
+"""Self-made webhook certificates: made, judged and renewed from bytes and a time; pure (MGR-WH-02)."""
 
 from __future__ import annotations
 

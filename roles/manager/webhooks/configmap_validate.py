@@ -1,4 +1,4 @@
-"""/validate-configmap: slo-controller-config before it takes effect (MGR-CM-V-01, manager.md 5.13)."""
+"""/validate-configmap: slo-controller-config before it takes effect (MGR-CM-V-01)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The enhanced pod validator: labels that every pod must carry, from a ConfigMap (MGR-POD-V-05, manager.md 5.8)."""
+"""The enhanced pod validator: labels that every pod must carry, from a ConfigMap (MGR-POD-V-05)."""
 
 from __future__ import annotations
 

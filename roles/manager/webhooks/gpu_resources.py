@@ -1,4 +1,4 @@
-"""Pod mutate: one way to write GPU requests (MGR-POD-M-05, manager.md 5.4); pure."""
+"""Pod mutate: one way to write GPU requests (MGR-POD-M-05); pure."""
 
 from __future__ import annotations
 

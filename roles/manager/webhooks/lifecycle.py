@@ -1,4 +1,4 @@
-"""Certificates, serving, registration and readiness, in one loop on every replica (MGR-WH-02 to MGR-WH-04, manager.md 4.2 to 4.4)."""
+"""Certificates, serving, registration and readiness, in one loop on every replica (MGR-WH-02 to MGR-WH-04)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/mutate-node-status: amplified allocatable (MGR-NODE-M-01, manager.md 5.11)."""
+"""/mutate-node-status: amplified allocatable (MGR-NODE-M-01)."""
 
 from __future__ import annotations
 

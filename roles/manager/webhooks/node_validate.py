@@ -1,4 +1,4 @@
-"""/validate-node: a label change must not make a node match two entries of one key (MGR-NODE-V-01, manager.md 5.12)."""
+"""/validate-node: a label change must not make a node match two entries of one key (MGR-NODE-V-01)."""
 
 from __future__ import annotations
 

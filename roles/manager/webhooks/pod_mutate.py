@@ -1,4 +1,4 @@
-"""/mutate-pod: the chain of pod mutations on CREATE (manager.md 5.1 to 5.4)."""
+"""/mutate-pod: the chain of pod mutations on CREATE."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ Step = Callable[[dict[str, Any], Request, View], Awaitable[dict[str, Any]]]
 
 
 async def colocation_profile(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
-    """Apply every matching profile by name, then translate resources (5.1). No match: nothing happens at all."""
+    """Apply every matching profile by name, then translate resources. No match: nothing happens at all."""
     metadata = pod.setdefault("metadata", {})
     labels = metadata.get("labels") or {}
     matches = profiles.selecting(view.profiles.values(), labels)
@@ -90,7 +90,7 @@ def set_priority(spec: dict[str, Any], priority: PriorityClassObject) -> None:
 
 
 async def extended_spec(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
-    """Write down batch resources for the node agent (5.2)."""
+    """Write down batch resources for the node agent."""
     if view.gates.enabled("DisableExtendedResourceSpec"):
         return pod
     metadata = pod.setdefault("metadata", {})
@@ -102,7 +102,7 @@ async def extended_spec(pod: dict[str, Any], request: Request, view: View) -> di
 
 
 async def quota_tree_affinity(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
-    """Keep pods of a quota tree on that tree's nodes (5.3)."""
+    """Keep pods of a quota tree on that tree's nodes."""
     if view.gates.enabled("MultiQuotaTree"):
         namespace = (pod.get("metadata") or {}).get("namespace") or request.namespace
         quota_affinity.apply(pod, namespace, view.quotas, view.quota_profiles.list() if view.quota_profiles else ())
@@ -110,7 +110,7 @@ async def quota_tree_affinity(pod: dict[str, Any], request: Request, view: View)
 
 
 async def device_resources(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
-    """One way to write GPU requests (5.4)."""
+    """One way to write GPU requests."""
     if not view.gates.enabled("DisableDeviceResourceSpec"):
         gpu_resources.normalize(pod.get("spec") or {})
     return pod

@@ -1,4 +1,4 @@
-"""/validate-pod: the rules for QoS, priority and resources of pods (MGR-POD-V-01, MGR-POD-V-02, MGR-POD-V-04, manager.md 5.5 and 5.7)."""
+"""/validate-pod: the rules for QoS, priority and resources of pods (MGR-POD-V-01, MGR-POD-V-02, MGR-POD-V-04)."""
 
 from __future__ import annotations
 

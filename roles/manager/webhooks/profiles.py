@@ -1,4 +1,4 @@
-"""ClusterColocationProfile: which profiles match an object and what they do to it (MGR-POD-M-01, MGR-RSV-M-01, manager.md 5.1); pure."""
+"""ClusterColocationProfile: which profiles match an object and what they do to it (MGR-POD-M-01, MGR-RSV-M-01); pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ElasticQuota webhooks: defaults on CREATE, and the rules on CREATE, UPDATE and DELETE (MGR-EQ-M-01, MGR-EQ-V-01, manager.md 5.10)."""
+"""ElasticQuota webhooks: defaults on CREATE, and the rules on CREATE, UPDATE and DELETE (MGR-EQ-M-01, MGR-EQ-V-01)."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from roles.manager.webhooks.view import View
 
 _PROTECTED = {"UPDATE": (names.QUOTA_ROOT, names.QUOTA_SYSTEM), "DELETE": (names.QUOTA_ROOT, names.QUOTA_SYSTEM, names.QUOTA_DEFAULT)}
 
-# Annotations with rules of their own: they are checked when nothing else of a quota changes, too (manager.md 15).
+# Annotations with rules of their own: they are checked when nothing else of a quota changes, too.
 _OWN_RULES = (names.ANNOTATION_QUOTA_SHARED_WEIGHT, names.ANNOTATION_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS)
 
 

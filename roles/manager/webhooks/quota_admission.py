@@ -1,4 +1,4 @@
-"""Quota admission: a pod is only let in while its quota has room (MGR-POD-V-03, manager.md 5.6).
+"""Quota admission: a pod is only let in while its quota has room (MGR-POD-V-03).
 
 Deciding (`evaluate`) is pure. `QuotaAdmission` carries it out: pods that wait for one quota are decided in order of arrival within one
 write, and a write only counts if nobody else wrote in between.

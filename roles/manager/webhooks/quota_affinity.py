@@ -1,4 +1,4 @@
-"""Pod mutate: node affinity of the pod's quota tree (MGR-POD-M-04, manager.md 5.3); pure."""
+"""Pod mutate: node affinity of the pod's quota tree (MGR-POD-M-04); pure."""
 
 from __future__ import annotations
 

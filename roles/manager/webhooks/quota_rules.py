@@ -1,4 +1,4 @@
-"""The rules that keep a quota tree sound (MGR-EQ-V-01, manager.md 5.10); pure. Each rule yields what is wrong, naming quota and key."""
+"""The rules that keep a quota tree sound (MGR-EQ-V-01); pure. Each rule yields what is wrong, naming quota and key."""
 
 from __future__ import annotations
 

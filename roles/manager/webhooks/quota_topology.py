@@ -1,4 +1,4 @@
-"""The quota tree as this replica knows it: fed by the informer, and at once by what it admitted itself; pure (manager.md 5.10)."""
+"""The quota tree as this replica knows it: fed by the informer, and at once by what it admitted itself; pure."""
 
 from __future__ import annotations
 
@@ -172,7 +172,7 @@ class QuotaTopology:
 
 
 def resolve(labels: Mapping[str, str], namespace: str, quotas: QuotaTopology, label_only: bool) -> str:
-    """A pod's quota: its label; else the quota named like the namespace, in it; else the one that lists it; else the default (5.5)."""
+    """A pod's quota: its label; else the quota named like the namespace, in it; else the one that lists it; else the default."""
     name = labels.get(names.LABEL_QUOTA_NAME, "")
     if name or label_only:
         return name

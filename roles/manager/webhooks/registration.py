@@ -1,4 +1,4 @@
-"""Self-registration of the webhook configurations (MGR-WH-03, manager.md 4.3): computed, then written on difference."""
+"""Self-registration of the webhook configurations (MGR-WH-03): computed, then written on difference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every webhook: one row here, one module with its handler (MGR-WH-01, manager.md 4.1)."""
+"""Every webhook: one row here, one module with its handler (MGR-WH-01)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""/mutate-reservation: profiles on Reservations (MGR-RSV-M-01, manager.md 5.14)."""
+"""/mutate-reservation: profiles on Reservations (MGR-RSV-M-01)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Resource translation and extended-resource-spec (MGR-POD-M-02, MGR-POD-M-03, manager.md 5.1 and 5.2); pure."""
+"""Resource translation and extended-resource-spec (MGR-POD-M-02, MGR-POD-M-03); pure."""
 
 from __future__ import annotations
 

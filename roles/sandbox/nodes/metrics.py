@@ -25,7 +25,7 @@ def node_usage(pods: Sequence[Mapping[str, Any]], capacity: Usage, time: float, 
 
 
 def percentile(values: Sequence[int], share: float) -> int:
-    """The agent's rule: ascending, index max(floor(n*p) - 1, 0) (KLO-TSDB 6.4)."""
+    """The agent's rule: ascending, index max(floor(n*p) - 1, 0) (KLO-TSDB-01)."""
     ordered = sorted(values)
     return ordered[max(int(len(ordered) * share) - 1, 0)]
 

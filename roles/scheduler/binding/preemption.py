@@ -1,4 +1,4 @@
-"""Carrying evictions out: victims get the DisruptionTarget condition, are deleted, and an event tells why (scheduler-job.md 5.9).
+"""Carrying evictions out: victims get the DisruptionTarget condition, are deleted, and an event tells why.
 
 Who is asked when, and what an answer means, the machine decides (planner/evictions.py).
 """

@@ -1,4 +1,4 @@
-"""Looking what became of a binding whose answer was lost (scheduler-job.md 5.6)."""
+"""Looking what became of a binding whose answer was lost."""
 
 from __future__ import annotations
 

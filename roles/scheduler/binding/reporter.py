@@ -1,4 +1,4 @@
-"""What users read about a pod that was not placed: the PodScheduled condition and the FailedScheduling event (scheduler-job.md 5.6)."""
+"""What users read about a pod that was not placed: the PodScheduled condition and the FailedScheduling event."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Pods that a permit plugin holds (scheduler-job.md 5.4 step 10): allowed, rejected or timed out, each once."""
+"""Pods that a permit plugin holds: allowed, rejected or timed out, each once."""
 
 from __future__ import annotations
 

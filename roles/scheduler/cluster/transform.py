@@ -1,4 +1,4 @@
-"""What feature gates change in every pod before anything else sees it (SCH-FW-08, scheduler-job.md 7)."""
+"""What feature gates change in every pod before anything else sees it (SCH-FW-08)."""
 
 from __future__ import annotations
 

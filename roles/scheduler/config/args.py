@@ -1,4 +1,4 @@
-"""Arguments of the scheduler's plugins: upstream's kinds, defaults and limits (SCH-CFG-01; scheduler-node.md 2, scheduler-job.md 3.4).
+"""Arguments of the scheduler's plugins: upstream's kinds, defaults and limits (SCH-CFG-01).
 
 Strict: unknown fields are refused. `apiVersion` and `kind` may be left out; when given they must name the plugin's own kind.
 """
@@ -219,7 +219,7 @@ class LoadAwareAggregated(ConfigModel):
 
 
 class LoadAwareSchedulingArgs(PluginArgs):
-    """LoadAwareScheduling (scheduler-node.md 2.1). Thresholds and factors in percent."""
+    """LoadAwareScheduling. Thresholds and factors in percent."""
 
     filter_expired_node_metrics: bool = True
     """Whether a node whose NodeMetric is too old is refused."""

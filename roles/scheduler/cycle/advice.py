@@ -1,4 +1,4 @@
-"""What extenders, asked outside the cycle, say about the nodes that the plugins left (scheduler-job.md 5.4 steps 6 and 8)."""
+"""What extenders, asked outside the cycle, say about the nodes that the plugins left."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduling cycle: one pod in, one Decision out (scheduler-job.md 5.4, 6.1, 6.5). Pure: it changes nothing but its own caches; what
+"""The scheduling cycle: one pod in, one Decision out. Pure: it changes nothing but its own caches; what
 plugins want changed with a decision happens in `Decision.take_effect`."""
 
 from __future__ import annotations

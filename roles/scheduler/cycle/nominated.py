@@ -1,4 +1,4 @@
-"""Rows that the pods nominated to them make too full for a shape (scheduler-job.md 6.5), kept row by row like the shape's vectors.
+"""Rows that the pods nominated to them make too full for a shape, kept row by row like the shape's vectors.
 
 A row is looked at again when it changed, when its nominations did, or when a filter says that its answers may differ (its stamp).
 """

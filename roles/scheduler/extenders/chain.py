@@ -1,4 +1,4 @@
-"""All extenders of a configuration, asked in their order (scheduler-job.md 3.1, 5.4 steps 6 and 8, 5.5, 5.9)."""
+"""All extenders of a configuration, asked in their order."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _AS_IT_IS: AbstractContextManager[Any] = nullcontext()
 
 
 class Nominations:
-    """Pods that have a node picked for them (by preemption) but are not on it yet, by node name (scheduler-job.md 6.5)."""
+    """Pods that have a node picked for them (by preemption) but are not on it yet, by node name."""
 
     def __init__(self) -> None:
         self._by_node: dict[str, dict[str, PodInfo]] = {}

@@ -22,7 +22,7 @@ class Normalizer(Protocol):
 
 
 class Proportional:
-    """raw·100/max, floored; all 0 when the maximum is 0 (scheduler-job.md 5.8)."""
+    """raw·100/max, floored; all 0 when the maximum is 0."""
 
     ignored: float | None = None
 

@@ -1,4 +1,4 @@
-"""Which plugins run where: kube-scheduler's merge order of defaults and profile (SCH-FW-01, scheduler-job.md 3.2)."""
+"""Which plugins run where: kube-scheduler's merge order of defaults and profile (SCH-FW-01)."""
 
 from __future__ import annotations
 

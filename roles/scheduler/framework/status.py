@@ -1,4 +1,4 @@
-"""What an extension point answers (scheduler-job.md 4)."""
+"""What an extension point answers."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Code(IntEnum):
     PENDING = 6  # waits for an event from outside; skips backoff
 
 
-# Rejectors of a held pod that are no plugins (scheduler-job.md 6.5): what becomes of its nomination.
+# Rejectors of a held pod that are no plugins: what becomes of its nomination.
 JOB_REJECT = "JobRejectPlugin"  # its job was let go of: the nomination stays as it was
 JOB_PREEMPTION_SUCCESS = "JobPreemptionSuccessPlugin"  # room is made for its job: nominated to the node it was held on
 JOB_PREEMPTION_FAILURE = "JobPreemptionFailurePlugin"  # no room can be made for its job: cleared

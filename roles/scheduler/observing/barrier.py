@@ -1,4 +1,4 @@
-"""The sync barrier (gate SyncBarrier, scheduler-job.md 2.3): a new leader waits until its caches have seen what the old one wrote."""
+"""The sync barrier (gate SyncBarrier): a new leader waits until its caches have seen what the old one wrote."""
 
 from __future__ import annotations
 

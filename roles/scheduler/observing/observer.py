@@ -24,7 +24,7 @@ from roles.scheduler.queue.queue import SchedulingQueue
 
 log = logging.getLogger(__name__)
 
-# A pod that has ended takes nothing: it disappears for every plugin like a deleted one (scheduler-job.md 7).
+# A pod that has ended takes nothing: it disappears for every plugin like a deleted one.
 RUNNING_ONLY = "status.phase!=Succeeded,status.phase!=Failed"
 
 

@@ -1,4 +1,4 @@
-"""Evictions as assumptions, and the machine that carries them out; without I/O (SCH-KS-12, scheduler-job.md 5.9).
+"""Evictions as assumptions, and the machine that carries them out; without I/O (SCH-KS-12).
 
 From the decision on the victims count as leaving, for whoever decides next: they are asked to leave once, they cost nothing as victims of
 others, and the preemptor keeps its node and asks nobody else. A plan is *issued* when every victim was asked and has answered; until then

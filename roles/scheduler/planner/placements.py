@@ -1,4 +1,4 @@
-"""The life of a pod between the queue and its node, as a machine without I/O (SCH-FW-06, scheduler-job.md 5.4-5.6).
+"""The life of a pod between the queue and its node, as a machine without I/O (SCH-FW-06).
 
 Inputs are what happened: a decision, what Reserve and Permit said, an answer of the API server or the lack of one, what was read back,
 watch events, time, the loss of the lease. Outputs are effects, which the runner carries out in order (binding/carrier.py). A pod that is

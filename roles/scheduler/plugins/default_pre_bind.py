@@ -1,4 +1,4 @@
-"""DefaultPreBind: what the preBind plugins want written, in one patch (SCH-PB-01, scheduler-job.md 9).
+"""DefaultPreBind: what the preBind plugins want written, in one patch (SCH-PB-01).
 
 A pod is patched as a pod; what is drafted for a reserve pod goes to the Reservation that it stands for.
 """

@@ -1,4 +1,4 @@
-"""DefaultPreemption: which lower-priority pods would have to go so that a pod fits (SCH-KS-12, scheduler-job.md 5.9). Decides only."""
+"""DefaultPreemption: which lower-priority pods would have to go so that a pod fits (SCH-KS-12). Decides only."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NodeResourcesFitPlus: every resource scored by a strategy of its own (SCH-FITP-01, scheduler-node.md 9.1)."""
+"""NodeResourcesFitPlus: every resource scored by a strategy of its own (SCH-FITP-01)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How much a choice of victims hurts, and how little it could at best (SCH-KS-12, scheduler-job.md 5.9). Pure."""
+"""How much a choice of victims hurts, and how little it could at best (SCH-KS-12). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""InterPodAffinity: near these pods, away from those, both ways (SCH-KS-06, scheduler-job.md 5.7, 5.8)."""
+"""InterPodAffinity: near these pods, away from those, both ways (SCH-KS-06)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Victims on many nodes at once (SCH-KS-12, scheduler-job.md 5.9): where all filters add up (framework/tally.py), no what-if is needed.
+"""Victims on many nodes at once (SCH-KS-12): where all filters add up (framework/tally.py), no what-if is needed.
 
 On every node the pods go one after another until the pending pod fits, then those come back that can. One step of that is taken on all
 nodes together: the n-th pod of each goes, or is tried again, in a few vector operations. The outcome must equal trying each node by

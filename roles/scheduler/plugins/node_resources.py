@@ -1,4 +1,4 @@
-"""NodeResourcesFit and NodeResourcesBalancedAllocation over the resource columns (SCH-KS-02, SCH-KS-03, scheduler-job.md 5.7, 5.8).
+"""NodeResourcesFit and NodeResourcesBalancedAllocation over the resource columns (SCH-KS-02, SCH-KS-03).
 
 Scores are whole numbers. Products stay below 2^53 and quotients of the sizes nodes have (below 128 TiB) never round across a whole
 number, so flooring a float64 quotient equals integer division.

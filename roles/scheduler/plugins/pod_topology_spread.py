@@ -1,4 +1,4 @@
-"""PodTopologySpread: hard and soft spreading over topology values (SCH-KS-07, scheduler-job.md 5.7, 5.8)."""
+"""PodTopologySpread: hard and soft spreading over topology values (SCH-KS-07)."""
 
 from __future__ import annotations
 

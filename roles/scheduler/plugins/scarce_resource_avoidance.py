@@ -1,4 +1,4 @@
-"""ScarceResourceAvoidance: keeps pods that need no scarce resource off the nodes that have it (SCH-SCARCE-01, scheduler-node.md 9.2)."""
+"""ScarceResourceAvoidance: keeps pods that need no scarce resource off the nodes that have it (SCH-SCARCE-01)."""
 
 from __future__ import annotations
 

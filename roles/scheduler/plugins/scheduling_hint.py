@@ -1,4 +1,4 @@
-"""SchedulingHint: nodes that a pod's annotation requires, or prefers in order (SCH-HINT-01, SCH-HINT-02; scheduler-job.md 8)."""
+"""SchedulingHint: nodes that a pod's annotation requires, or prefers in order (SCH-HINT-01, SCH-HINT-02)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The scheduling queue (SCH-FW-05, scheduler-job.md 5.1-5.3): active, backoff, unschedulable and gated pods. Pure: time is an argument."""
+"""The scheduling queue (SCH-FW-05): active, backoff, unschedulable and gated pods. Pure: time is an argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of Koordinator's keys: which are labels, which annotations, and what reads the value of each (apis.md 8 and 9)."""
+"""The table of Koordinator's keys: which are labels, which annotations, and what reads the value of each."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NodeMetric, NodeSLO, profile and quota-profile controllers through the API (manager.md 7, 8, 11, 12)."""
+"""NodeMetric, NodeSLO, profile and quota-profile controllers through the API."""
 
 import asyncio
 import json

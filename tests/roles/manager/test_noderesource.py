@@ -1,4 +1,4 @@
-"""Extended resources through the API: objects in, Node status out (manager.md 9, 10)."""
+"""Extended resources through the API: objects in, Node status out."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""Leadership, certificates, registration, readiness, flags (manager.md 2, 4)."""
+"""Leadership, certificates, registration, readiness, flags."""
 
 import asyncio
 import base64

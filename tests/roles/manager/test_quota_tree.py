@@ -1,4 +1,4 @@
-"""The quota tree stays a tree, through several replicas too; profiles make their quotas without a false alarm (manager.md 5.10, 11)."""
+"""The quota tree stays a tree, through several replicas too; profiles make their quotas without a false alarm."""
 
 import asyncio
 import json

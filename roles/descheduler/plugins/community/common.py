@@ -1,4 +1,4 @@
-"""What the adapted community plugins share: lenient arguments, which pods they look at, how containers are read (descheduler.md 9)."""
+"""What the adapted community plugins share: lenient arguments, which pods they look at, how containers are read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Node utilisation by requests, and how pods leave nodes until a limit is met (descheduler.md 9.10, 9.11)."""
+"""Node utilisation by requests, and how pods leave nodes until a limit is met."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ class _Source:
 
 
 def _reason(source: Placed, run: Pass, hot: list[str]) -> tuple[str, dict[str, Number]]:
-    """The reason text and the numbers behind it: utilisation and threshold of each overused resource in percent (5.8)."""
+    """The reason text and the numbers behind it: utilisation and threshold of each overused resource in percent."""
     usage, percents = run.usage(source), run.pool.prod_high if run.prod else run.pool.high
     scope = "prod" if run.prod else "node"
     parts: list[str] = []

@@ -1,1 +1,1 @@
-"""Coscheduling: pods of a gang are placed together or not at all (SCH-GANG-01..10, scheduler-job.md 10)."""
+"""Coscheduling: pods of a gang are placed together or not at all (SCH-GANG-01..10)."""

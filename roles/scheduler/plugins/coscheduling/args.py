@@ -1,4 +1,4 @@
-"""Arguments of Coscheduling (SCH-CFG-01, scheduler-job.md 3.4)."""
+"""Arguments of Coscheduling (SCH-CFG-01)."""
 
 from __future__ import annotations
 

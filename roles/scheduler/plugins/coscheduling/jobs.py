@@ -1,4 +1,4 @@
-"""What is answered when a pod of a job found no node (SCH-JP-01, scheduler-job.md 12): room for the whole job, or nothing."""
+"""What is answered when a pod of a job found no node (SCH-JP-01): room for the whole job, or nothing."""
 
 from __future__ import annotations
 

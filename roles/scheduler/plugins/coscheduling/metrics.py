@@ -1,4 +1,4 @@
-"""Metrics of gangs under upstream's names (scheduler-job.md 18)."""
+"""Metrics of gangs under upstream's names."""
 
 from __future__ import annotations
 

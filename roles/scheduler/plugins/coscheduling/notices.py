@@ -1,4 +1,4 @@
-"""Telling users why a gang waits before anything was tried, and what of its description could not be taken (scheduler-job.md 20, G-2, G-8).
+"""Telling users why a gang waits before anything was tried, and what of its description could not be taken (G-2, G-8).
 
 A gang comes in pod by pod, so nothing is told before it was quiet for a moment.
 """

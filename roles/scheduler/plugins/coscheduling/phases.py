@@ -1,4 +1,4 @@
-"""The status of a PodGroup, worked out from its members (SCH-GANG-09, scheduler-job.md 10.10). Pure: one step each time it is asked."""
+"""The status of a PodGroup, worked out from its members (SCH-GANG-09). Pure: one step each time it is asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Placing a gang group as a whole: the plan, made once a round, that every member then follows (SCH-NT-02, scheduler-job.md 11.3)."""
+"""Placing a gang group as a whole: the plan, made once a round, that every member then follows (SCH-NT-02)."""
 
 from __future__ import annotations
 

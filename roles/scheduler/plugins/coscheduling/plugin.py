@@ -1,4 +1,4 @@
-"""Coscheduling at the extension points (SCH-GANG-04..08, SCH-GANG-10; scheduler-job.md 10.5-10.9)."""
+"""Coscheduling at the extension points (SCH-GANG-04..08, SCH-GANG-10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Making room for a whole job: enough for every member, or nobody is evicted (SCH-JP-01, scheduler-job.md 12). Decides only.
+"""Making room for a whole job: enough for every member, or nobody is evicted (SCH-JP-01). Decides only.
 
 The job is tried on the columns with the victims taken away; then as many of them as possible come back, the most important first. Jobs that
 run are taken as units: what they have above their minimum, or all of them. Whom a disruption budget protects is no victim. What a member is

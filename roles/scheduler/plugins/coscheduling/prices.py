@@ -1,4 +1,4 @@
-"""What it costs to take a node for a job: whose pods would have to go (SCH-JP-01, scheduler-job.md 12.7). Pure."""
+"""What it costs to take a node for a job: whose pods would have to go (SCH-JP-01). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a gang is, read from a PodGroup or from a pod (SCH-GANG-01, SCH-GANG-02; scheduler-job.md 10.1, 10.2). Pure."""
+"""What a gang is, read from a PodGroup or from a pod (SCH-GANG-01, SCH-GANG-02). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Gangs as the services API shows them (scheduler-job.md 17). Sets are objects whose keys are the members."""
+"""Gangs as the services API shows them. Sets are objects whose keys are the members."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the device plugins of other projects expect on a pod (SCH-DEV-15, scheduler-node.md 5.11). Pure.
+"""What the device plugins of other projects expect on a pod (SCH-DEV-15). Pure.
 
 They find out from annotations which cards a pod got, and some want the node locked while one pod at a time passes through them.
 """

@@ -1,4 +1,4 @@
-"""Device resources of a pod, checked and brought to one form (SCH-DEV-02, scheduler-node.md 5.2). Pure."""
+"""Device resources of a pod, checked and brought to one form (SCH-DEV-02). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of DeviceShare (SCH-CFG-01, scheduler-node.md 2.3)."""
+"""Arguments of DeviceShare (SCH-CFG-01)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Choosing devices from a view (SCH-DEV-03..09, scheduler-node.md 5.3, 5.4). Pure: a request and a view in, shares or a refusal out."""
+"""Choosing devices from a view (SCH-DEV-03..09). Pure: a request and a view in, shares or a refusal out."""
 
 from __future__ import annotations
 

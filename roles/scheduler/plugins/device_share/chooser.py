@@ -196,7 +196,7 @@ class Chooser:
         return found
 
     def score(self, ctx: CycleContext, slot: int, request: DeviceRequest, mask: int | None = None) -> int:
-        """How good the node is for the pod: the sum over the types of what the devices in view are worth together (5.9)."""
+        """How good the node is for the pod: the sum over the types of what the devices in view are worth together."""
         node = self.node(ctx, slot)
         if node.inventory is None:
             return 0
@@ -257,7 +257,7 @@ class Chooser:
 
 
 def designated(pod: PodInfo) -> Allocation | None:
-    """Devices that a pod must get exactly: a scheduling hint for this plugin makes its own annotation an order (5.7)."""
+    """Devices that a pod must get exactly: a scheduling hint for this plugin makes its own annotation an order."""
     if names.ANNOTATION_DEVICE_ALLOCATED not in (pod.metadata.annotations or {}):
         return None
     if extension_of(pod, _NAME) is None:

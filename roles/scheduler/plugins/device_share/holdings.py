@@ -1,4 +1,4 @@
-"""Who holds which devices of a node, and what is left (SCH-DEV-11, SCH-DEV-16, scheduler-node.md 5.1, 5.10).
+"""Who holds which devices of a node, and what is left (SCH-DEV-11, SCH-DEV-16).
 
 What a node's devices are used for follows from the set of its holdings alone, so taking one away and putting it back leaves no trace.
 An owner of a reservation holds its devices inside what the reservation holds: such shares count once.

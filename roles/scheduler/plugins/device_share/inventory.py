@@ -1,4 +1,4 @@
-"""What a Device object says of a node's devices, read once (SCH-DEV-01, scheduler-node.md 5.1). Pure."""
+"""What a Device object says of a node's devices, read once (SCH-DEV-01). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Joint allocation: devices of several types on the same PCIe switches (SCH-DEV-09, scheduler-node.md 5.5). Pure."""
+"""Joint allocation: devices of several types on the same PCIe switches (SCH-DEV-09). Pure."""
 
 from __future__ import annotations
 

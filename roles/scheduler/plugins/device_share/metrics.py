@@ -1,4 +1,4 @@
-"""The metric of DeviceShare under upstream's name (scheduler-node.md 10)."""
+"""The metric of DeviceShare under upstream's name."""
 
 from __future__ import annotations
 

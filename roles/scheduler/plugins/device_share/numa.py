@@ -1,4 +1,4 @@
-"""DeviceShare's part in the agreement on NUMA nodes (SCH-DEV-12, scheduler-node.md 5.8)."""
+"""DeviceShare's part in the agreement on NUMA nodes (SCH-DEV-12)."""
 
 from __future__ import annotations
 

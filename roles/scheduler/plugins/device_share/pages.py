@@ -1,4 +1,4 @@
-"""What DeviceShare knows of nodes, as pages (SCH-DEV-17, scheduler-node.md 5.12), and of a pod's devices, as terms of its record.
+"""What DeviceShare knows of nodes, as pages (SCH-DEV-17), and of a pod's devices, as terms of its record.
 
 Amounts are written as quantities.
 """

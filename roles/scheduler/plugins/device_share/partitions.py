@@ -1,4 +1,4 @@
-"""GPU partitions: sets of cards that are handed out together (SCH-DEV-06, scheduler-node.md 5.3). Pure."""
+"""GPU partitions: sets of cards that are handed out together (SCH-DEV-06). Pure."""
 
 from __future__ import annotations
 

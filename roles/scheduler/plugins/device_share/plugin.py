@@ -1,4 +1,4 @@
-"""DeviceShare at the extension points (SCH-DEV-01..17, scheduler-node.md 5)."""
+"""DeviceShare at the extension points (SCH-DEV-01..17)."""
 
 from __future__ import annotations
 

@@ -147,7 +147,7 @@ def _hint(kind: str, hint: DeviceHint) -> tuple[Hint, str, str]:
 
 
 def _with_strategy(wanted: Wanted, strategy: str, exclusive: str) -> Wanted:
-    """RequestsAsCount: the amount is a number of devices, one unit of each, or all of each where nobody else may use it (5.4)."""
+    """RequestsAsCount: the amount is a number of devices, one unit of each, or all of each where nobody else may use it."""
     if wanted.type == GPU or strategy != REQUESTS_AS_COUNT or wanted.count > 1:
         return wanted
     ((name, amount),) = wanted.unit

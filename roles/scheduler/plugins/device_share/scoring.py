@@ -1,4 +1,4 @@
-"""How devices and nodes are preferred (SCH-DEV-13, scheduler-node.md 5.9). Pure. Every percentage is floored."""
+"""How devices and nodes are preferred (SCH-DEV-13). Pure. Every percentage is floored."""
 
 from __future__ import annotations
 

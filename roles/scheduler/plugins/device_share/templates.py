@@ -1,4 +1,4 @@
-"""Templates of shared devices (vNPU): a request must be one of them exactly (SCH-DEV-14, scheduler-node.md 5.6). Pure."""
+"""Templates of shared devices (vNPU): a request must be one of them exactly (SCH-DEV-14). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices near one another: node, NUMA nodes, PCIe switches (SCH-DEV-05, scheduler-node.md 5.3). Pure."""
+"""Devices near one another: node, NUMA nodes, PCIe switches (SCH-DEV-05). Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The devices of a node as one pod may use them (scheduler-node.md 5.3, 5.10). Pure.
+"""The devices of a node as one pod may use them. Pure.
 
 A view is narrowed by NUMA nodes and by a reservation before anything is chosen from it.
 """

@@ -1,1 +1,1 @@
-"""ElasticQuota: fair shares of the cluster in a tree of quotas (SCH-EQ-01..13, scheduler-job.md 14)."""
+"""ElasticQuota: fair shares of the cluster in a tree of quotas (SCH-EQ-01..13)."""

@@ -1,4 +1,4 @@
-"""Whether a quota has room for a pod, and what is said when it has not (SCH-EQ-07, scheduler-job.md 14.9). Pure."""
+"""Whether a quota has room for a pod, and what is said when it has not (SCH-EQ-07). Pure."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """The books of all quotas: which pod counts where, and what there is to share (SCH-EQ-02, SCH-EQ-03, SCH-EQ-11).
 
-See scheduler-job.md 14.4, 14.5, 14.13. Follows pods, nodes and quotas as they are told; no I/O.
+Follows pods, nodes and quotas as they are told; no I/O.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _AMOUNT = "ElasticQuota/amount"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How the books are kept: arguments of the plugin and feature gates of the role (14.4, 14.5, 14.7, 14.8, 14.13)."""
+    """How the books are kept: arguments of the plugin and feature gates of the role."""
 
     default_max: ResourceVector
     system_max: ResourceVector
@@ -131,7 +131,7 @@ class QuotaBook(Columns):
         return self._by_quota.get(quota, {}).values()
 
     def resolve(self, shape: PodShape) -> str:
-        """The quota that pods of a shape belong to; "" for none (14.4)."""
+        """The quota that pods of a shape belong to; "" for none."""
         label = shape.labels.get(names.LABEL_QUOTA_NAME, "")
         if self.rules.label_only:
             return label if label in self._tree_of and label != ROOT else ""

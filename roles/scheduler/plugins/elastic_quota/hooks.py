@@ -1,4 +1,4 @@
-"""Quota hooks (SCH-EQ-12, scheduler-job.md 14.14): code of others that follows quotas and has a say in admission and status.
+"""Quota hooks (SCH-EQ-12): code of others that follows quotas and has a say in admission and status.
 
 A factory is an entry point of the group `koord.scheduler.quota_hooks`: `factory(key, args)` returns a QuotaHook, one for each tree.
 """

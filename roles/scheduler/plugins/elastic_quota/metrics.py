@@ -1,4 +1,4 @@
-"""Metrics of quotas under upstream's names (SCH-EQ-10, scheduler-job.md 14.12)."""
+"""Metrics of quotas under upstream's names (SCH-EQ-10)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""An ElasticQuota as the plugin understands it (SCH-EQ-01, scheduler-job.md 14.1). Amounts are integers: milli-CPU, bytes, counts."""
+"""An ElasticQuota as the plugin understands it (SCH-EQ-01). Amounts are integers: milli-CPU, bytes, counts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ElasticQuota at the extension points: admission, preemption within the quota, requeueing (SCH-EQ-02, 07, 08, 13; scheduler-job.md 14)."""
+"""ElasticQuota at the extension points: admission, preemption within the quota, requeueing (SCH-EQ-02, 07, 08, 13)."""
 
 from __future__ import annotations
 

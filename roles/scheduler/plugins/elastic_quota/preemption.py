@@ -1,4 +1,4 @@
-"""Making room within a quota (SCH-EQ-08, scheduler-job.md 14.10): lower-priority pods of the same quota go, on a node where that lets the
+"""Making room within a quota (SCH-EQ-08): lower-priority pods of the same quota go, on a node where that lets the
 pod in; for a gang group on whatever nodes, so that all of it is let in. Decides only."""
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Taking back what a quota uses beyond its share (SCH-EQ-09, scheduler-job.md 14.11). Decides only; time is an argument."""
+"""Taking back what a quota uses beyond its share (SCH-EQ-09). Decides only; time is an argument."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is written on ElasticQuotas (SCH-EQ-10, scheduler-job.md 14.12): numbers that differ from those of the object, and only those."""
+"""What is written on ElasticQuotas (SCH-EQ-10): numbers that differ from those of the object, and only those."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One tree of quotas with what is requested, used and due in it (SCH-EQ-03..06; scheduler-job.md 14.5-14.8).
+"""One tree of quotas with what is requested, used and due in it (SCH-EQ-03..06).
 
 Every change is passed up as a difference and stops where nothing changes any more; shares are worked out anew only for the resources
 and below the parents that a change touched, when somebody asks. Amounts are integers in base units (milli-CPU, bytes).

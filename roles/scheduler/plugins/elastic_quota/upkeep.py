@@ -1,4 +1,4 @@
-"""Background work of the leader: built-in quotas, status, metrics, revoking (SCH-EQ-01, 09, 10; scheduler-job.md 14.2, 14.11, 14.12)."""
+"""Background work of the leader: built-in quotas, status, metrics, revoking (SCH-EQ-01, 09, 10)."""
 
 from __future__ import annotations
 

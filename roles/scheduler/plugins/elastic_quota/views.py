@@ -1,4 +1,4 @@
-"""Quotas as the services API shows them (scheduler-job.md 17). Amounts are ResourceLists."""
+"""Quotas as the services API shows them. Amounts are ResourceLists."""
 
 from __future__ import annotations
 

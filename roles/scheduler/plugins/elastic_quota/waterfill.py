@@ -1,4 +1,4 @@
-"""Sharing one resource among siblings (SCH-EQ-04, SCH-EQ-05; scheduler-job.md 14.6, 14.7). Pure integers; nothing is lost to rounding."""
+"""Sharing one resource among siblings (SCH-EQ-04, SCH-EQ-05). Pure integers; nothing is lost to rounding."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What pods are charged on top of the reported usage: the pod assign cache (SCH-LA-06, SCH-LA-07, scheduler-node.md 3.4, 3.5)."""
+"""What pods are charged on top of the reported usage: the pod assign cache (SCH-LA-06, SCH-LA-07)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""NodeMetric as LoadAwareScheduling reads it: usage vectors over the plugin's resources (scheduler-node.md 3.1)."""
+"""NodeMetric as LoadAwareScheduling reads it: usage vectors over the plugin's resources."""
 
 from __future__ import annotations
 

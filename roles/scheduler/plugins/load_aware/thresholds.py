@@ -1,4 +1,4 @@
-"""Which usage thresholds hold on a node for which pods (SCH-LA-01..04, scheduler-node.md 3.1, 3.2)."""
+"""Which usage thresholds hold on a node for which pods (SCH-LA-01..04)."""
 
 from __future__ import annotations
 

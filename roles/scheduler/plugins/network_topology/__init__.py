@@ -1,1 +1,1 @@
-"""The network tree, and placing gangs along it (SCH-NT-01..03, scheduler-job.md 11)."""
+"""The network tree, and placing gangs along it (SCH-NT-01..03)."""

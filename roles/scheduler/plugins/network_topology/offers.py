@@ -1,4 +1,4 @@
-"""How many pods of a job each node takes, found on the columns (SCH-NT-02, scheduler-job.md 11.3 step 3).
+"""How many pods of a job each node takes, found on the columns (SCH-NT-02).
 
 Pods are laid on every node at once, one more on each in every round, until a node refuses. Where every filter can tell at once how many
 pods of a shape it lets in, one look is enough.

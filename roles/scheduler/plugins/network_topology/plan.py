@@ -1,4 +1,4 @@
-"""Which nodes a gang takes: as deep in the tree as it fits, in counts that every layer allows (SCH-NT-02, scheduler-job.md 11.3). Pure.
+"""Which nodes a gang takes: as deep in the tree as it fits, in counts that every layer allows (SCH-NT-02). Pure.
 
 A layer may demand that the number of the job's pods in each of its places is a multiple of k. Which counts a place can take is then a set,
 kept as the bits of one whole number: bit n is set when n pods can be laid out below.

@@ -1,4 +1,4 @@
-"""Scores of nodes for pods that want to be close to their like (SCH-NT-03, scheduler-job.md 11.5)."""
+"""Scores of nodes for pods that want to be close to their like (SCH-NT-03)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The network tree: places by layer, built from node labels (SCH-NT-01, scheduler-job.md 11.1). Pure."""
+"""The network tree: places by layer, built from node labels (SCH-NT-01). Pure."""
 
 from __future__ import annotations
 

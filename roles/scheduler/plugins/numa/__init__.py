@@ -1,1 +1,1 @@
-"""NodeNUMAResource: CPUs and NUMA amounts for pods (scheduler-node.md 4)."""
+"""NodeNUMAResource: CPUs and NUMA amounts for pods."""

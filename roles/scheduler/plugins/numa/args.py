@@ -1,4 +1,4 @@
-"""Arguments of NodeNUMAResource (scheduler-node.md 2.2)."""
+"""Arguments of NodeNUMAResource."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What refuses a node before any allocation is tried (SCH-NUMA-01, 02, 06, 09; scheduler-node.md 4.2, 4.5, 4.8): from columns."""
+"""What refuses a node before any allocation is tried (SCH-NUMA-01, 02, 06, 09): from columns."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
 """State of NodeNUMAResource: a report, facts and records per node, and columns that let filters decide without looking at single nodes
-(SCH-NUMA-10, SCH-NUMA-11; scheduler-node.md 4.10).
+(SCH-NUMA-10, SCH-NUMA-11).
 
 Records follow the pods that count on a node: from their annotations, or, between Reserve and the bound pod's event, from what Reserve
 decided. They are kept whether or not the node's topology is known, so none is lost that arrives first. What follows from them is

@@ -1,4 +1,4 @@
-"""What a node offers, from its NodeResourceTopology and the Node itself (SCH-NUMA-02, 05, 06, 09, 10; scheduler-node.md 4.1, 4.8)."""
+"""What a node offers, from its NodeResourceTopology and the Node itself (SCH-NUMA-02, 05, 06, 09, 10)."""
 
 from __future__ import annotations
 

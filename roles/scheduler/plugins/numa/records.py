@@ -1,4 +1,4 @@
-"""What pods hold of a node's CPUs and NUMA nodes, and what that leaves (SCH-NUMA-07, 09, 11; scheduler-node.md 4.6, 4.8, 4.10). Pure.
+"""What pods hold of a node's CPUs and NUMA nodes, and what that leaves (SCH-NUMA-07, 09, 11). Pure.
 
 A CPU is held by every pod whose record has it: a reserve pod and its owners hold the same ones, and whoever is left keeps them.
 """

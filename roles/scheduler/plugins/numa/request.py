@@ -1,4 +1,4 @@
-"""What a pod asks of CPUs and NUMA nodes, read once per shape (SCH-NUMA-01, SCH-NUMA-06; scheduler-node.md 4.2, 4.5)."""
+"""What a pod asks of CPUs and NUMA nodes, read once per shape (SCH-NUMA-01, SCH-NUMA-06)."""
 
 from __future__ import annotations
 

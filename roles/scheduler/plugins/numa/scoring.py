@@ -1,4 +1,4 @@
-"""Scores of nodes and NUMA nodes by what is used or stays free (SCH-NUMA-12, scheduler-node.md 4.9). Whole numbers 0..100. Pure."""
+"""Scores of nodes and NUMA nodes by what is used or stays free (SCH-NUMA-12). Whole numbers 0..100. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a request is split over NUMA nodes (SCH-NUMA-08, scheduler-node.md 4.7). Pure."""
+"""How a request is split over NUMA nodes (SCH-NUMA-08). Pure."""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""Allocations tried on a node: out of the reservations that a pod may use first, then out of what the node has left (SCH-NUMA-13,
-scheduler-node.md 4.11). Nothing here changes any state."""
+"""Allocations tried on a node: out of the reservations that a pod may use first, then out of what the node has left (SCH-NUMA-13).
+Nothing here changes any state."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The debug page of a node (SCH-NUMA-14, scheduler-node.md 4.12)."""
+"""The debug page of a node (SCH-NUMA-14)."""
 
 from __future__ import annotations
 

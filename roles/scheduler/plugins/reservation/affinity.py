@@ -1,4 +1,4 @@
-"""What a pod wants of reservations, and whether one reservation is it (SCH-RSV-03, SCH-RSV-09; scheduler-node.md 6.4)."""
+"""What a pod wants of reservations, and whether one reservation is it (SCH-RSV-03, SCH-RSV-09)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arguments of Reservation (SCH-CFG-01, scheduler-node.md 2.4)."""
+"""Arguments of Reservation (SCH-CFG-01)."""
 
 from __future__ import annotations
 

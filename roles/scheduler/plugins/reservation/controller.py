@@ -1,4 +1,4 @@
-"""Background work of the leader: status of Reservations, their end, garbage, metrics (SCH-RSV-05, 12, 16; scheduler-node.md 6.8)."""
+"""Background work of the leader: status of Reservations, their end, garbage, metrics (SCH-RSV-05, 12, 16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Why a pod got none of the reservations of its owners (SCH-RSV-15, scheduler-node.md 6.12)."""
+"""Why a pod got none of the reservations of its owners (SCH-RSV-15)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Debug pages of reservations (SCH-RSV-16, scheduler-node.md 6.13)."""
+"""Debug pages of reservations (SCH-RSV-16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether a pod fits a node with the help of one reservation (SCH-RSV-04, SCH-RSV-17; scheduler-node.md 6.6). Amounts in base units."""
+"""Whether a pod fits a node with the help of one reservation (SCH-RSV-04, SCH-RSV-17). Amounts in base units."""
 
 from __future__ import annotations
 

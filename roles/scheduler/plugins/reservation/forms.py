@@ -1,4 +1,4 @@
-"""One thing under several names: what a pod requests, in the names in which a reservation holds it (scheduler-node.md 5.2, 6.6). Pure.
+"""One thing under several names: what a pod requests, in the names in which a reservation holds it. Pure.
 
 The pod webhook rewrites `koordinator.sh/gpu`, and cpu and memory of batch and mid pods; templates of Reservations are left as they were
 written, and there are clusters without webhooks. So either side may have either form.

@@ -1,4 +1,4 @@
-"""Which reservations a pod may use, and where (SCH-RSV-02, 03, 06, 10; scheduler-node.md 6.3-6.5)."""
+"""Which reservations a pod may use, and where (SCH-RSV-02, 03, 06, 10)."""
 
 from __future__ import annotations
 

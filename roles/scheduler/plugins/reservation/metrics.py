@@ -1,4 +1,4 @@
-"""Metrics of reservations under upstream's names (SCH-RSV-16, scheduler-node.md 10)."""
+"""Metrics of reservations under upstream's names (SCH-RSV-16)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which of several reservations a pod gets, and what nodes score for it (SCH-RSV-07, scheduler-node.md 6.7)."""
+"""Which of several reservations a pod gets, and what nodes score for it (SCH-RSV-07)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reservations as the API server shows them, turned into reserve pods for queue and cluster (SCH-RSV-01, scheduler-node.md 6.2)."""
+"""Reservations as the API server shows them, turned into reserve pods for queue and cluster (SCH-RSV-01)."""
 
 from __future__ import annotations
 

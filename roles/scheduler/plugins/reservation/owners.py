@@ -1,4 +1,4 @@
-"""Whose pods may use a reservation (SCH-RSV-02, scheduler-node.md 6.3), and finding the matching owners of a pod without asking all."""
+"""Whose pods may use a reservation (SCH-RSV-02), and finding the matching owners of a pod without asking all."""
 
 from __future__ import annotations
 

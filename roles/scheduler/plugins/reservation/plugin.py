@@ -1,4 +1,4 @@
-"""Reservation: holds resources for pods to come and gives them to their owners (SCH-RSV-01..17, scheduler-node.md 6)."""
+"""Reservation: holds resources for pods to come and gives them to their owners (SCH-RSV-01..17)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reservations that take running pods over (SCH-RSV-11, scheduler-node.md 6.9): the pods become owners, and their room the reservation's.
+"""Reservations that take running pods over (SCH-RSV-11): the pods become owners, and their room the reservation's.
 
 On a node the candidates are looked at like reservations that may be used: it is judged without them (framework/restoring.py).
 """

@@ -1,4 +1,4 @@
-"""Room for pods and reservations by preemption (SCH-RSV-13, scheduler-node.md 6.10)."""
+"""Room for pods and reservations by preemption (SCH-RSV-13)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The pod that stands for a Reservation in queue and cluster (SCH-RSV-01, scheduler-node.md 6.2)."""
+"""The pod that stands for a Reservation in queue and cluster (SCH-RSV-01)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Reservations by their labels, for pods with a reservationSelector (SCH-RSV-16, scheduler-node.md 6.13).
+"""Reservations by their labels, for pods with a reservationSelector (SCH-RSV-16).
 
 It narrows down which reservations are looked at and never decides: a pod gets the same answer without it.
 """

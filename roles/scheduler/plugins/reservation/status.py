@@ -1,4 +1,4 @@
-"""What a Reservation's status shows of scheduling, owners and its end (SCH-RSV-01, 05, 12; scheduler-node.md 6.1, 6.8). Pure: objects and
+"""What a Reservation's status shows of scheduling, owners and its end (SCH-RSV-01, 05, 12). Pure: objects and
 the time in, members of the status out."""
 
 from __future__ import annotations

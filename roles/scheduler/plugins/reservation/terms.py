@@ -1,4 +1,4 @@
-"""A Reservation read once: what it reserves, under which terms, how long (scheduler-node.md 6.1, 6.2)."""
+"""A Reservation read once: what it reserves, under which terms, how long."""
 
 from __future__ import annotations
 
@@ -198,7 +198,7 @@ def _restricted(annotations: Mapping[str, str], allocatable: ResourceVector, pro
 
 
 def _inner(annotations: Mapping[str, str], problems: list[str]) -> ResourceVector:
-    """What the reservation keeps back for itself (scheduler-node.md 8.1)."""
+    """What the reservation keeps back for itself."""
     try:
         kept = parse_node_reservation(annotations)
         return parse(node_reservation_resources(kept)) if kept is not None else {}

@@ -1,4 +1,4 @@
-"""Hints and how they are merged (SCH-NUMA-07, scheduler-node.md 4.6). Pure.
+"""Hints and how they are merged (SCH-NUMA-07). Pure.
 
 A mask has bit k set for NUMA node k. Merging looks at every mask that some combination of hints can meet on, instead of at every
 combination: the answer is the same (a property test says so) and the cost grows with the masks, not with their product.

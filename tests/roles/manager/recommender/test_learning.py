@@ -1,4 +1,4 @@
-"""What is learnt from samples, and what follows from it: the pure part (manager.md 14)."""
+"""What is learnt from samples, and what follows from it: the pure part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The recommender through the API: Recommendations, pods and measurements in, status, checkpoints and new pods out (manager.md 14)."""
+"""The recommender through the API: Recommendations, pods and measurements in, status, checkpoints and new pods out."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A plain scheduler for tests: one pod, one node at a time, nothing kept, in the words of the specification (scheduler-job.md 5.7, 5.8)."""
+"""A plain scheduler for tests: one pod, one node at a time, nothing kept, in the words of the specification."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Devices in reservations: who may use them, how much of them, and what is left for others (SCH-DEV-16, scheduler-node.md 5.10)."""
+"""Devices in reservations: who may use them, how much of them, and what is left for others (SCH-DEV-16)."""
 
 from __future__ import annotations
 
