@@ -122,8 +122,8 @@ def _blind() -> None:
 @MUTANTS.add("a-job-counts-as-gone", "a pod that is to be moved counts as gone, whatever comes of its migration", sorts=("hot",))
 def _gone() -> None:
     def pod(old: Any) -> Any:
-        def leaving(self: Any, pod: Any) -> Any:
-            view = old(self, pod)
+        def leaving(self: Any, pod: Any, usage: Any) -> Any:
+            view = old(self, pod, usage)
             view.accepted = view.accepted or view.leaving
             return view
 
