@@ -4,8 +4,8 @@ What a world asks of a release is the contract:
 
 * `koord.seams`: the surroundings of the world fit the methods of its `System` and `Files`, and `use` takes them;
 * `koord.process.life.Life`: a life that begins its end by `begin_end`;
-* `roles.sandbox.world.loop.PROCESS`: the context variable that says to its programs which process they are;
-* `roles.sandbox.world.programs`: how its roles are composed in a world, with the number of this contract (`CONTRACT`; none is 1).
+* `roles.sandbox.world.programs`: how its roles are composed in a world, with the number of this contract (`CONTRACT`; none is 1), and the
+  context variable that says which process they are (`PROCESS`).
 """
 
 from __future__ import annotations
@@ -120,7 +120,6 @@ class Release:
         self.seams = module("koord.seams")
         self.programs: Any = module(_PROGRAMS)
         self.life: Callable[[], Any] = module("koord.process.life").Life
-        self._loop = module("roles.sandbox.world.loop")
 
     def compose(self, role: str, *given: Any) -> Main:
         """What a process runs in its role, of what the world gives it."""
@@ -130,7 +129,7 @@ class Release:
     def enter(self, process: Process) -> None:
         """Its modules live by the surroundings of this process, in its context."""
         process.context.run(self.seams.use, process.surroundings)
-        process.context.run(self._loop.PROCESS.set, process)
+        process.context.run(self.programs.PROCESS.set, process)
 
 
 @cache
@@ -185,6 +184,7 @@ def misfits(release: Release) -> list[str]:
         for name, function in inspect.getmembers(theirs, inspect.isfunction):
             if not name.startswith("_") and not _takes(getattr(ours, name, None), function):
                 wrong.append(f"koord.seams: {theirs.__name__}.{name}{inspect.signature(function)}")
+    wrong += [] if hasattr(release.programs, "PROCESS") else [f"{_PROGRAMS}: PROCESS"]
     ours = running().programs
     return wrong + [f"{_PROGRAMS}: {name}" for name in _COMPOSED if not _takes(getattr(release.programs, name, None), getattr(ours, name))]
 

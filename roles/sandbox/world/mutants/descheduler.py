@@ -119,24 +119,11 @@ def _blind() -> None:
     wrap(f"{CLASSIFY}:class_of", class_of)
 
 
-@MUTANTS.add("a-job-counts-as-gone", "a pod that is to be moved counts as gone, whatever comes of its migration", sorts=("hot",))
-def _gone() -> None:
-    def pod(old: Any) -> Any:
-        def leaving(self: Any, pod: Any) -> Any:
-            view = old(self, pod)
-            view.accepted = view.accepted or view.leaving
-            return view
-
-        return leaving
-
-    wrap("roles.descheduler.picture:Pictures._pod", pod)
-
-
 @MUTANTS.add(
     "the-place-is-given-up",
     "a job ends with the eviction: its reservation is gone before the successor comes",
     rule="MovesLoseNothing",
-    workloads=(HOT, *FULL, Workload("a-tide", 6, 300, 128, usage=1, at=25.3)),
+    workloads=(HOT, *FULL, Workload("a-tide", 6, 300, 128, usage=1, at=26.8)),
 )
 def _given_up() -> None:
     def leave(old: Any) -> Any:

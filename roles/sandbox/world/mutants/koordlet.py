@@ -89,8 +89,8 @@ def _full() -> None:
     from koord import seams
 
     def make(old: Any) -> Any:
-        def acquire(self: Any) -> None:
-            old(self)
+        def acquire(self: Any, patience: float = 0.5) -> None:
+            old(self, patience)
             seams.files().write(self._fd, f"{os.getpid()}\n".encode())
 
         return acquire
@@ -238,7 +238,7 @@ def _swing() -> None:
     host=Drawn(suppress="cfsQuota"),
 )
 def _starts() -> None:
-    replace(f"{SUPPRESS}:starting", lambda snapshot: [])
+    replace(f"{SUPPRESS}:starting", lambda snapshot, came, now: [])
 
 
 @MUTANTS.add(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from importlib import import_module
@@ -65,15 +66,30 @@ def find(path: str) -> tuple[Any, str, Any]:
 
 
 def replace(path: str, new: Any) -> None:
-    """Put something else in the place of a function."""
-    owner, name, _ = find(path)
-    setattr(owner, name, new)
+    """Put something else in the place of a function. Raises TypeError for one that cannot be called in the same way: its failure would be
+    another defect than the one that is meant, or none."""
+    wrap(path, lambda old: new)
 
 
 def wrap(path: str, make: Make) -> None:
-    """Put something that knows the old function in its place."""
+    """Put something that knows the old function in its place. Raises TypeError as `replace` does."""
     owner, name, old = find(path)
-    setattr(owner, name, make(old))
+    new = make(old)
+    if inspect.isfunction(old) and inspect.isfunction(new):
+        _check(path, old, new)
+    setattr(owner, name, new)
+
+
+def _check(path: str, old: Callable[..., Any], new: Callable[..., Any]) -> None:
+    """Whether a function takes what the old one takes, at least and at most."""
+    wanted = list(inspect.signature(old).parameters.values())
+    for given in ([one for one in wanted if one.default is one.empty], wanted):
+        places = [one for one in given if one.kind in (one.POSITIONAL_ONLY, one.POSITIONAL_OR_KEYWORD)]
+        words = {one.name: None for one in given if one.kind is one.KEYWORD_ONLY}
+        try:
+            inspect.signature(new).bind(*[None] * len(places), **words)
+        except TypeError as error:
+            raise TypeError(f"{path}{inspect.signature(old)} is replaced by a function of {inspect.signature(new)}: {error}") from error
 
 
 def nothing(value: Any = None) -> Make:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from roles.sandbox.world.faults import Fault
-from roles.sandbox.world.mutants.planting import Mutants, find, nothing, replace, wrap
+from roles.sandbox.world.mutants.planting import Mutants, nothing, replace, wrap
 from roles.sandbox.world.workloads import Workload
 
 MUTANTS = Mutants(minutes=0.5, pods=20, koordlets=0, schedulers=1, managers=1, deschedulers=0, hostile=0)
@@ -271,16 +271,16 @@ def _not_quiet() -> None:
     async def quiet(self: Any, uid: str) -> None:
         return
 
-    async def patiently(self: Any, uid: str, pod: Any, status: dict[str, Any]) -> None:
-        """As before this was repaired: a condition without an answer is sent again."""
-        await write(self, uid, pod, status)
-        if uid not in self._written:
-            self._pending.setdefault(uid, (pod, status))
+    async def tell(self: Any, pod: Any, status: dict[str, Any]) -> bool:
+        """As before this was repaired: whatever the pod has become meanwhile."""
+        from koord.api.kinds import PODS
 
-    _, _, write = find("roles.scheduler.binding.reporter:Reporter._write")
+        body = {"metadata": {"uid": pod.pod.metadata.uid}, "status": status}
+        await self._client.patch(PODS, pod.name, body, pod.namespace, type="strategic", subresource="status")
+        return True
+
     replace("roles.scheduler.binding.reporter:Reporter.quiet", quiet)
-    replace("roles.scheduler.binding.reporter:Reporter._write", patiently)
-    replace("roles.scheduler.binding.reporter:Reporter.forget", lambda self, uid: None)
+    replace("roles.scheduler.binding.reporter:Reporter._tell", tell)
 
 
 @MUTANTS.add(

@@ -97,11 +97,14 @@ class _Files(seams.Files):
 )
 def test_a_release_whose_seams_do_not_fit_is_refused(system: Any, files: Any, number: int, said: list[str]) -> None:
     composed = {name: getattr(programs, name) for name in ("scheduler", "manager", "descheduler", "koordlet")}
-    other: Any = SimpleNamespace(seams=SimpleNamespace(System=system, Files=files), programs=SimpleNamespace(CONTRACT=number, **composed))
+    other: Any = SimpleNamespace(
+        seams=SimpleNamespace(System=system, Files=files), programs=SimpleNamespace(CONTRACT=number, PROCESS=None, **composed)
+    )
     assert beside.misfits(other) == said
     del other.programs.CONTRACT
     other.programs.manager = lambda world, name: None
-    assert said[:0] + beside.misfits(other)[-1:] == ["roles.sandbox.world.programs: manager"]
+    del other.programs.PROCESS
+    assert beside.misfits(other)[-2:] == ["roles.sandbox.world.programs: PROCESS", "roles.sandbox.world.programs: manager"]
 
 
 def test_what_is_no_release_is_refused(tmp_path: Path) -> None:

@@ -16,6 +16,7 @@ from roles.sandbox.cli import command
 from roles.sandbox.world import hunting, runner
 from roles.sandbox.world.faults import KINDS
 from roles.sandbox.world.invariants.registry import INVARIANTS
+from roles.sandbox.world.mutants import planting
 from roles.sandbox.world.mutants.planting import USUAL, Mutant
 from roles.sandbox.world.mutants.registry import MUTANTS
 from roles.sandbox.world.runner import Result
@@ -185,3 +186,12 @@ for seed in map(int, sys.argv[1:]):
 def test_what_a_rule_does_not_hear_means_nothing_to_it() -> None:
     done = python("-c", _DEAF, "3")
     assert (done.returncode, done.stdout) == (0, "3 \n"), done.stdout + done.stderr[-2000:]
+
+
+def test_what_a_defect_puts_in_is_called_as_what_it_replaces() -> None:
+    """A mutant whose function takes other arguments than the product's fails for that, or shows nothing: it is refused when planted."""
+    path, _, known = "roles.sandbox.world.mutants.planting:nothing", *planting.find("roles.sandbox.world.mutants.planting:nothing")[1:]
+    for wrong in (lambda: None, lambda value, more: None, lambda *, value=None: None):
+        with pytest.raises(TypeError, match="is replaced by a function of"):
+            planting.replace(path, wrong)
+    assert planting.nothing is known
