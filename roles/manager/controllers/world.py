@@ -47,8 +47,9 @@ class World:
     def __init__(self, informers: InformerFactory, options: Options) -> None:
         self.nodes: Informer[Node] = informers.informer(NODES, Node)
         self.pods: Informer[Pod] = informers.informer(PODS, Pod, namespace=options.namespace or None, transform=PodSharer(self._kept_key))
+        self.clock: Callable[[], float] = SteadyClock()  # by which reports come
         self.node_metrics: Informer[NodeMetric] = informers.informer(
-            NODEMETRICS, NodeMetric, transform=ReportKeeper(self._kept_key, ReportTimes(SteadyClock())), optional=True
+            NODEMETRICS, NodeMetric, transform=ReportKeeper(self._kept_key, ReportTimes(lambda: self.clock())), optional=True
         )
         self.node_slos: Informer[NodeSLO] = informers.informer(NODESLOS, NodeSLO, optional=True)
         self.devices: Informer[Device] = informers.informer(DEVICES, Device, transform=_of_today, optional=True)
