@@ -89,6 +89,7 @@ class NodeResourceController(Controller):
         self.world, self.writer, self.metrics, self.recorder = world, writer, metrics, recorder
         self.plugins, self.gates, self.smoothing, self.clock = plugins, gates, smoothing, clock
         self._written: dict[str, float] = {}
+        self._answered: dict[str, tuple[str, Node]] = {}  # by node: the version that was seen when it was written, and what came of it
         self._recorded: dict[str, tuple[float, str]] = {}
         self._unreadable: set[str] = set()  # pods that a warning told of
         self._totals: dict[str, Totals] = {}  # by node, until one of its pods changes
@@ -121,7 +122,7 @@ class NodeResourceController(Controller):
         self.world.on_release(self.queue.add)
 
     def _on_node_gone(self, node: Node) -> None:
-        for memory in (self._written, self._recorded, self._totals):
+        for memory in (self._written, self._answered, self._recorded, self._totals):
             memory.pop(node.metadata.name, None)
         self.world.spread.forget(node.metadata.name)
         self._without_device.discard(node.metadata.name)
@@ -302,7 +303,7 @@ class NodeResourceController(Controller):
             return None, None
         async with self._turn:
             await self.turns.pause()
-            node = self.world.nodes.get(key)
+            node = self._node(key)
             if node is None:
                 self.metrics.node_resource_reconciled(False, "reconcileNodeNotFound")
                 self._told.pop(key, None)
@@ -322,6 +323,16 @@ class NodeResourceController(Controller):
         if self._record(inputs, plan) and self.journal is not None:
             self.journal.decided(inputs, plan, config.cluster_enabled, last)
         return inputs, plan
+
+    def _node(self, name: str) -> Node | None:
+        """A node as the cache has it, or as our own last write has left it where the cache has not got that far."""
+        node, answered = self.world.nodes.get(name), self._answered.get(name)
+        if node is None or answered is None:
+            return node
+        if node.metadata.resource_version == answered[0]:
+            return answered[1]
+        del self._answered[name]
+        return node
 
     def _count(self, plan: Plan) -> None:
         """Runs of the plugins by step: calculating (or the reset), preparing the node, and looking whether a write is due."""
@@ -385,7 +396,10 @@ class NodeResourceController(Controller):
         """Status and metadata in one request: the status sub-resource takes both."""
         name, body = inputs.node.metadata.name, plan.body
         if body:
-            await self.writer.patch(NODES, name, body, subresource="status" if plan.status_patch else None)
+            seen = self.world.nodes.get(name)
+            answer = await self.writer.patch(NODES, name, body, subresource="status" if plan.status_patch else None)
+            if seen is not None and answer:
+                self._answered[name] = (seen.metadata.resource_version, msgspec.convert(answer, Node, strict=False))
         if plan.status_due:
             self._written[name] = inputs.now
         return bool(body)

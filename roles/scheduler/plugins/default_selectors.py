@@ -42,6 +42,10 @@ _OWNERS: dict[str, tuple[Kind, type[Any]]] = {
 }
 
 
+_NAMESPACES = 1024  # whose pods' selectors are kept
+_KEPT = 4096  # selectors of a namespace that are kept
+
+
 class DefaultSelectors:
     """Follows services and owners. A selector is part of the shape's key: whoever gets another one gets another shape."""
 
@@ -63,6 +67,8 @@ class DefaultSelectors:
         services = self._services.setdefault(meta.namespace, {})
         if new is None:
             services.pop(meta.name, None)
+            if not services:
+                del self._services[meta.namespace]
         else:
             services[meta.name] = new.spec.selector
         self._known.pop(meta.namespace, None)
@@ -90,10 +96,12 @@ class DefaultSelectors:
         owner = pod.metadata.controller
         kind = owner.kind if owner is not None and owner.kind in _OWNERS else ""
         key = (pod.shape.digest, kind, owner.name if owner is not None and kind else "", tuple(pod.unique_labels.items()))
+        if len(self._known) > _NAMESPACES:  # most of them may be gone
+            self._known.clear()
         mine = self._known.setdefault(pod.namespace, {})
         known = mine.get(key)
         if known is None:
-            if len(mine) > 4096:
+            if len(mine) > _KEPT:
                 mine.clear()
             known = mine[key] = self._find(pod, kind, key[2])
         return known

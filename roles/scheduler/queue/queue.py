@@ -180,6 +180,8 @@ class SchedulingQueue:
             return True
         if not self._log.is_open(entry.pod.uid):  # while it was bound nobody kept events for it
             return any(s.resource != UNSCHEDULED_POD for s in self._watched(entry))
+        if entry.since_event == self._log.position:
+            return False  # nothing has happened, and there is nothing to remember
         if self._judged_at != self._log.position:
             self._judged_at, self._judged = self._log.position, {}
         key = (self._group(entry, IN_FLIGHT), entry.since_event)

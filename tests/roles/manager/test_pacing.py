@@ -195,6 +195,39 @@ def test_what_shrinks_is_written_first_and_sixteen_writes_are_under_way(make):
     asyncio.run(main())
 
 
+@pytest.mark.feature("MGR-NR-01")
+def test_what_was_just_written_is_not_written_again_before_the_watch_tells_of_it(make):
+    async def main():
+        cluster = Cluster(make, 1)
+        controller, node = cluster.noderesource(), make.node("n0")
+        patch, decided = cluster.api.patch, []
+        controller._record = lambda inputs, plan: decided.append(plan)
+
+        async def written(kind, name, body, namespace=None, **how):
+            controller.queue.add(name)  # its report came meanwhile
+            await patch(kind, name, body, namespace, **how)
+            node["metadata"].update(
+                resourceVersion="2", annotations={**(node["metadata"].get("annotations") or {}), **body["metadata"]["annotations"]}
+            )
+            for section, amounts in body["status"].items():
+                node["status"][section] = {**node["status"][section], **amounts}
+            return node
+
+        cluster.api.patch = written
+        cluster.world.nodes.receive("n0", "1", raw({**node, "metadata": {**node["metadata"], "resourceVersion": "1"}}))
+        controller.attach()
+        task = asyncio.create_task(controller.run())
+        await longest_turn(lambda: len(decided) >= 3 and not len(controller.queue) and not len(controller.due))
+        assert len(cluster.api.writes) == 1
+        # What others have made of it counts once the watch shows it.
+        cluster.world.nodes.receive("n0", "3", raw({**make.node("n0"), "metadata": {**node["metadata"], "resourceVersion": "3"}}))
+        await longest_turn(lambda: len(cluster.api.writes) == 2)
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+
+    asyncio.run(main())
+
+
 def test_ranks_decide_and_a_key_is_there_once():
     async def main():
         queue = RankedQueue("q")

@@ -14,6 +14,7 @@ from enum import StrEnum
 from koord.api import names
 from koord.api.gangs import GROUP
 from koord.api.objects import PodGroup, SchedulingPodGroup
+from koord.decisions.record import Term
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
@@ -44,7 +45,10 @@ PENDING, WAITING, RELEASED, BOUND = Stage.PENDING, Stage.WAITING, Stage.RELEASED
 class Group:
     """What gangs that are scheduled together share: whether it came about once, the pod that stands for it in the queue, who was let go."""
 
-    __slots__ = ("binding", "gist", "id", "missing", "once_satisfied", "refusal", "representative", "said", "shown", "told", "unplanned")
+    __slots__ = (
+        "binding", "gist", "id", "missing", "once_satisfied", "partial", "refusal", "representative", "said", "shown", "terms", "told",
+        "unplanned",
+    )  # fmt: skip
 
     def __init__(self, group_id: str) -> None:
         self.id = group_id
@@ -52,11 +56,13 @@ class Group:
         self.representative = ""  # UID of the one pending pod that may be in the queue
         self.told = 0.0  # when members that were not tried were last told why, seconds since the epoch
         self.refusal = ""  # why its last try failed
+        self.terms: tuple[Term, ...] = ()  # the numbers of that
         self.missing = ""  # UID of the member that found no node then
         self.shown = ""  # what is shown of that: as it was told first
         self.gist = ""  # the refusal without what differs from try to try: who came first, and how far the others got
         self.said: dict[str, str] = {}  # what members were told of this refusal, by UID
         self.unplanned = False  # the last plan failed: any node or pod that changes may help
+        self.partial = False  # its last batch was not bound whole at once
         # UIDs of pods that were let go, until all of them are bound; each with those that were let go together with it.
         self.binding: dict[str, frozenset[str]] = {}
 

@@ -52,16 +52,14 @@ class Rounds:
         self._book = book
         self._lost: list[PodInfo] = []
         self._todo: deque[Steps[None]] = deque()  # what many members have yet to be told
-        self._partial: set[str] = set()  # groups whose last batch was not bound whole at once
-        self._failures: dict[str, tuple[Term, ...]] = {}  # why groups failed last, by group id
 
     def lost_binding(self, gang: Gang, pod: PodInfo) -> None:
         """A pod of a batch was let go but not bound: it is tried again by itself, without resting."""
         self._lost.append(pod)
         together = gang.group.binding.get(pod.uid, ())
         bound = sum(1 for other in self._book.members(gang, BOUND) if other.uid in together)
-        self._metrics.batch_lost(bound=bound, first=gang.group.id not in self._partial)
-        self._partial.add(gang.group.id)
+        self._metrics.batch_lost(bound=bound, first=not gang.group.partial)
+        gang.group.partial = True
 
     @property
     def _metrics(self) -> GangMetrics:
@@ -170,7 +168,7 @@ class Rounds:
     def release(self, gang: Gang, pod: PodInfo) -> None:
         """Everybody who waits may go, `pod` among them. The round goes on where later members have to be placed together too."""
         released = self._book.release(gang)
-        self._failures.pop(gang.group.id, None)
+        gang.group.terms = ()
         gang.group.refused("")
         self._changed(gang)
         self._soon(self._allow([other for other in released if other.uid != pod.uid]))
@@ -196,13 +194,13 @@ class Rounds:
     def bound(self, gang: Gang) -> None:
         """A member was bound: when nobody of those let go together is left, they are forgotten."""
         group = gang.group
-        if group.id in self._partial:
+        if group.partial:
             self._metrics.batch_bound_late()
         if any(other.count(RELEASED) for other in self._gangs(gang)):
             return
         if not any(uid in other.children and other.stage_of(uid) is not BOUND for uid in group.binding for other in self._gangs(gang)):
             group.binding.clear()
-            self._partial.discard(group.id)
+            group.partial = False
 
     def _gangs(self, gang: Gang) -> list[Gang]:
         return [other for _, other in self._book.group_gangs(gang) if other is not None]
@@ -269,7 +267,7 @@ class Rounds:
 
     def terms(self, gang: Gang) -> Sequence[Term]:
         """Why the gang's group failed last."""
-        return self._failures.get(gang.group.id, ())
+        return gang.group.terms
 
     def _explain(self, gang: Gang, ctx: CycleContext, failure: FitFailure, current: Round, counts: tuple[int, int], gist: str) -> None:
         placed, more = counts
@@ -288,7 +286,7 @@ class Rounds:
         ctx.effects.append(lambda: self._failed(gang, current.failure, terms, ctx.pod.uid, gist))
 
     def _failed(self, gang: Gang, failure: str, terms: tuple[Term, ...], missing: str, gist: str) -> None:
-        self._failures[gang.group.id] = terms
+        gang.group.terms = terms
         gang.group.refused(failure, missing, gist)
         self._changed(gang)
         self._record(gang, "Unschedulable", failure, terms)

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Sequence
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.accounting.resources import ResourceVector
 from koord.api import names
 from koord.api.annotations import parse_reservation_allocated
 from koord.api.objects import Device
@@ -23,7 +24,7 @@ from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.plugins.device_share.amounts import DEVICE_RESOURCES
 from roles.scheduler.plugins.device_share.holdings import Allocation, Holding, read_allocation
-from roles.scheduler.plugins.device_share.inventory import Inventory, read_device
+from roles.scheduler.plugins.device_share.inventory import Card, Inventory, read_device
 from roles.scheduler.plugins.device_share.node import NodeDevices
 from roles.scheduler.plugins.device_share.partitions import honored
 from roles.scheduler.plugins.device_share.request import DeviceRequest, request_for
@@ -39,56 +40,67 @@ _KEPT_CONTENTS = 1 << 13
 ABSENT = -1.0
 """What stands for a resource that a card does not have."""
 
+Matrix = NDArray[np.float64]
+
 Guess = Callable[[NodeDevices, PodInfo], Holding | None]
 
 
 class CardColumns:
-    """One type's cards by position in the inventory: what is left of each resource, ABSENT where there is none of it."""
+    """One type's cards by position in the inventory, a line for each: what is left of each resource, ABSENT where there is none of it."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
-        self.free: dict[str, list[Vector]] = {}
+        self.free: dict[str, Matrix] = {}
         self.sums: dict[str, tuple[Vector, Vector]] = {}  # total and free over all cards
-        self.memory: list[Vector] = []  # GPU memory of each card, 0 for none
+        self.memory: Matrix = np.zeros((0, capacity))  # GPU memory of each card, 0 for none
         self.cards: NDArray[np.int32] = np.zeros(capacity, dtype=np.int32)
+
+    @property
+    def positions(self) -> int:
+        """The most cards of a node."""
+        return len(self.memory)
 
     def grow(self, capacity: int) -> None:
         """Lengthen the arrays."""
         self.capacity = capacity
-        self.free = {name: [grown(column, capacity, ABSENT) for column in columns] for name, columns in self.free.items()}
+        self.free = {name: grown(lines, capacity, ABSENT) for name, lines in self.free.items()}
         self.sums = {name: (grown(total, capacity), grown(free, capacity)) for name, (total, free) in self.sums.items()}
-        self.memory = [grown(column, capacity) for column in self.memory]
+        self.memory = grown(self.memory, capacity)
         self.cards = grown(self.cards, capacity)
 
-    def at(self, name: str, position: int) -> Vector:
-        """What is left of a resource on the cards at a position."""
-        columns = self.free.setdefault(name, [])
-        while len(columns) <= position:
-            columns.append(np.full(self.capacity, ABSENT))
-        return columns[position]
+    def of(self, name: str) -> Matrix:
+        """What is left of a resource on the cards."""
+        lines = self.free.get(name)
+        if lines is None:
+            lines = self.free[name] = np.full((self.positions, self.capacity), ABSENT)
+        return lines
 
-    def total_and_free(self, name: str) -> tuple[Vector, Vector]:
-        """What the cards have of a resource together, and what is left."""
-        found = self.sums.get(name)
-        if found is None:
-            found = self.sums[name] = (np.zeros(self.capacity), np.zeros(self.capacity))
-        return found
-
-    def memory_at(self, position: int) -> Vector:
-        """GPU memory of the cards at a position."""
-        while len(self.memory) <= position:
-            self.memory.append(np.zeros(self.capacity))
-        return self.memory[position]
+    def write(self, slot: int, cards: Sequence[Card], used: Sequence[ResourceVector]) -> None:
+        """What a node has, which had nothing, and what of each card is used."""
+        more = len(cards) - self.positions
+        if more > 0:
+            lines = np.full((more, self.capacity), ABSENT)
+            self.free = {name: np.concatenate((before, lines)) for name, before in self.free.items()}
+            self.memory = np.concatenate((self.memory, np.zeros((more, self.capacity))))
+        self.cards[slot] = len(cards)
+        self.memory[: len(cards), slot] = [card.amounts.get(names.RESOURCE_GPU_MEMORY, 0) for card in cards]
+        for name in {name: None for card in cards for name in card.amounts}:
+            amounts = [card.amounts.get(name) for card in cards]
+            left = [ABSENT if amount is None else max(0, amount - gone.get(name, 0)) for amount, gone in zip(amounts, used, strict=True)]
+            self.of(name)[: len(cards), slot] = left
+            if name not in self.sums:
+                self.sums[name] = (np.zeros(self.capacity), np.zeros(self.capacity))
+            total, free = self.sums[name]
+            total[slot] = sum(amount for amount in amounts if amount is not None)
+            free[slot] = sum(amount for amount in left if amount != ABSENT)
 
     def clear(self, slot: int) -> None:
         """Nothing is there."""
-        for columns in self.free.values():
-            for column in columns:
-                column[slot] = ABSENT
+        for lines in self.free.values():
+            lines[:, slot] = ABSENT
         for total, free in self.sums.values():
             total[slot] = free[slot] = 0.0
-        for column in self.memory:
-            column[slot] = 0.0
+        self.memory[:, slot] = 0.0
         self.cards[slot] = 0
 
 
@@ -346,17 +358,7 @@ class DeviceColumns(Columns):
         self.content[slot] = known
         use = node.use
         for kind, found in inventory.cards.items():
-            columns = self.cards(kind)
-            columns.cards[slot] = len(found)
-            for position, card in enumerate(found):
-                used = use.of((kind, card.minor))
-                columns.memory_at(position)[slot] = card.amounts.get(names.RESOURCE_GPU_MEMORY, 0)
-                for name, amount in card.amounts.items():
-                    left = max(0, amount - used.get(name, 0))
-                    columns.at(name, position)[slot] = left
-                    total, free = columns.total_and_free(name)
-                    total[slot] += amount
-                    free[slot] += left
+            self.cards(kind).write(slot, found, [use.of((kind, card.minor)) for card in found])
 
 
 def _owner_of(pod: PodInfo) -> str:

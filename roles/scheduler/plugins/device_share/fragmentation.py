@@ -145,14 +145,16 @@ def percents(columns: DeviceColumns, rows: Rows) -> Cards:
 
 def width(columns: DeviceColumns) -> int:
     """The most cards that a node has had."""
-    return max((len(found) for found in columns.cards(GPU).free.values()), default=0)
+    return columns.cards(GPU).positions
 
 
 def _stacked(columns: DeviceColumns, name: str, rows: Rows) -> Matrix:
-    cards, positions = columns.cards(GPU), width(columns)
-    if not positions:
-        return np.full((len(cards.cards[rows]), 1), -1.0)
-    return np.stack([cards.at(name, position)[rows] for position in range(positions)], axis=1)
+    return _by_row(columns.cards(GPU).of(name)[:, rows])
+
+
+def _by_row(lines: Matrix) -> Matrix:
+    """[row, card] of [card, row], with one card at least."""
+    return np.ascontiguousarray(lines.T) if len(lines) else np.full((lines.shape[1], 1), -1.0)
 
 
 def usable(found: Tables, state: NodeState) -> Matrix:
@@ -239,8 +241,7 @@ def left(columns: DeviceColumns, free: Cards, wanted: Wanted, rows: Rows) -> Car
     if ratio or not memory:
         taken = np.maximum(taken, ratio)
     else:
-        cards = columns.cards(GPU)
-        each = np.stack([cards.memory_at(position)[rows] for position in range(free.shape[1])], axis=1)
+        each = _by_row(columns.cards(GPU).memory[:, rows])
         share = np.divide(float(WHOLE * memory), each, out=np.zeros_like(each), where=each > 0)
         taken = np.maximum(taken, np.floor(share).astype(np.int64))
     return np.asarray(free - taken)

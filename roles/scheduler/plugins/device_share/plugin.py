@@ -222,16 +222,14 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
     def _plain_codes(self, request: DeviceRequest, slots: NDArray[np.intp]) -> NDArray[Any]:
         """0 or why nodes without reservations refuse; kept by what is on a node, which answers for all that are like it."""
         known = self._refusals.setdefault(request.key, {})
-
-        def ask(slot: int) -> int:
-            content = self.columns.content.item(slot)
-            code = known.get(content)
-            if code is None:
-                found = self.chooser.plain(self.columns.node(slot), request)
-                code = known[content] = self._codes.code(found) if isinstance(found, Status) else 0
-            return code
-
-        codes = self._each(slots, ask)
+        first, alike = self.columns.alike(slots)
+        ones = slots[first]
+        contents = self.columns.content[ones].tolist()
+        for index, content in enumerate(contents):
+            if content not in known:
+                found = self.chooser.plain(self.columns.node(ones.item(index)), request)
+                known[content] = self._codes.code(found) if isinstance(found, Status) else 0
+        codes = np.array([known[content] for content in contents], dtype=np.int32)[alike]
         if len(self._refusals) > _KEPT_REQUESTS or len(known) > _KEPT_CODES:
             self._refusals.clear()
         return codes

@@ -43,34 +43,27 @@ def coarse(columns: DeviceColumns, request: DeviceRequest, rows: Rows, *, decisi
 
 def fitting(cards: CardColumns, wanted: Wanted, rows: Rows) -> NDArray[np.int64]:
     """How many cards of each node have one unit left. Agrees with `Unit.has`."""
-    count: Any = np.zeros(len(cards.cards[rows]), dtype=np.int64)
-    positions = max((len(columns) for columns in cards.free.values()), default=0)
     unit = dict(wanted.unit)
-    for position in range(positions):
-        fits: Any = None
-        for name, amount in unit.items():
-            free = cards.at(name, position)[rows]
-            here = free >= amount
-            if name in wanted.implied:
-                here |= free == ABSENT
-            fits = here if fits is None else np.logical_and(fits, here, out=fits)
-        extra = _filled(cards, unit, position, rows) if wanted.type == GPU else None
-        if extra is not None:
-            np.logical_and(fits, extra, out=fits)
-        count += fits
-    return np.asarray(count)
+    fits: Any = _filled(cards, unit, rows) if wanted.type == GPU else True
+    for name, amount in unit.items():
+        free = cards.of(name)[:, rows]
+        here = free >= amount
+        if name in wanted.implied:
+            here |= free == ABSENT
+        fits = np.logical_and(fits, here)
+    return np.asarray(np.count_nonzero(fits, axis=0))
 
 
-def _filled(cards: CardColumns, unit: dict[str, int], position: int, rows: Rows) -> Any:
+def _filled(cards: CardColumns, unit: dict[str, int], rows: Rows) -> Any:
     """Whether what follows from the request (memory from ratio, ratio from memory) is left too."""
-    memory = cards.memory_at(position)[rows]
     if _RATIO in unit and _MEMORY not in unit:
-        name, needed = _MEMORY, np.floor(unit[_RATIO] * memory / WHOLE)
+        name, needed = _MEMORY, np.floor(unit[_RATIO] * cards.memory[:, rows] / WHOLE)
     elif _MEMORY in unit and _RATIO not in unit:
+        memory = cards.memory[:, rows]
         name, needed = _RATIO, np.floor(np.divide(float(WHOLE * unit[_MEMORY]), memory, out=np.zeros_like(memory), where=memory > 0))
     else:
-        return None
-    free = cards.at(name, position)[rows]
+        return True
+    free = cards.of(name)[:, rows]
     return (free >= needed) | (free == ABSENT)
 
 
