@@ -49,7 +49,7 @@ class World:
         self.pods: Informer[Pod] = informers.informer(PODS, Pod, namespace=options.namespace or None, transform=PodSharer(self._kept_key))
         self.clock: Callable[[], float] = SteadyClock()  # by which reports come
         self.node_metrics: Informer[NodeMetric] = informers.informer(
-            NODEMETRICS, NodeMetric, transform=ReportKeeper(self._kept_key, ReportTimes(lambda: self.clock())), optional=True
+            NODEMETRICS, NodeMetric, transform=ReportKeeper(self._kept_key, ReportTimes(self._now)), optional=True
         )
         self.node_slos: Informer[NodeSLO] = informers.informer(NODESLOS, NodeSLO, optional=True)
         self.devices: Informer[Device] = informers.informer(DEVICES, Device, transform=_of_today, optional=True)
@@ -68,6 +68,9 @@ class World:
         self._releases: list[Callable[[str], None]] = []
         self._reporters: list[Callable[[ParseResult], None]] = []
         self.config_maps.add_handler(on_add=self._on_config, on_update=lambda old, new: self._on_config(new))
+
+    def _now(self) -> float:
+        return self.clock()
 
     def _kept_key(self, key: str) -> str | None:
         """A pod's key as it is kept already, so that an update or a report keeps no second one."""
