@@ -202,6 +202,9 @@ class BECPUSuppress(Strategy[SuppressState]):
         if topology is None or nrt is None or old is None:
             return Outcome(state)
         held = pools(snapshot.pods, nrt, snapshot.cpus)
+        levels, static = view.tree(host, "cpuset", directory, 2), _static(nrt)
+        if static:  # what the tier has is what its containers have
+            old = min(filter(None, (view.cpuset(host, container) for container in levels[2])), key=len, default=old)
         new = divide(topology, held, allow.milli, len(old))
         if len(new) > len(old) and now - state.shrank_at < REST:
             # an allowance beside a whole number of CPUs would take one and give it back with each reading
@@ -220,10 +223,9 @@ class BECPUSuppress(Strategy[SuppressState]):
                 f"no CPU is left for best-effort pods (exclusive {held.lse or 'none'}, reserved {held.reserved or 'none'}); they get {new}"
             )
             notices = (Notice("Warning", "BECPUExhausted", text),)
-        levels = view.tree(host, "cpuset", directory, 2)
         full = held.full(topology) or new
         # with kubelet's static policy containers are placed one by one, and their parents must not stand in the way
-        sets = [full, full, new] if _static(nrt) else [new, new, new]
+        sets = [full, full, new] if static else [new, new, new]
         verdict = "Suppressed" if new != full else "Unrestricted"
         told, records = self._record(
             snapshot, state, now, verdict, f"CPUs {new}", allow, {"cpuset": str(new), "old_cpuset": str(old), "cpus": len(new)}

@@ -203,20 +203,22 @@ def test_cpuset_grows_by_a_tenth_of_the_node(world, suppress):
     assert world.machine.get("cpuset.cpus", QOS) == "0-7"
 
 
-def test_an_allowance_beside_a_whole_number_of_cpus_does_not_swing(world, suppress):
-    be_tree(world, "0-3")
+@pytest.mark.parametrize("policy", ["none", "static"])
+def test_an_allowance_beside_a_whole_number_of_cpus_does_not_swing(world, suppress, policy):
+    world.nrt = {"kubelet.koordinator.sh/cpu-manager-policy": f'{{"policy":"{policy}"}}'}
+    _, box = be_tree(world, "0-3")
     threshold(world)
     state, sizes = None, []
     for turn in range(12):  # 16 × 65 % − 6.4 = 4, and 5 milli more or less
         world.now += 1
         world.load(6.4 + (0.005 if turn % 2 else -0.005))
         state = world.run(suppress, state)
-        sizes.append(len(CPUSet.parse(world.machine.get("cpuset.cpus", QOS))))
+        sizes.append(len(CPUSet.parse(world.machine.get("cpuset.cpus", box))))
     assert sum(one != other for one, other in pairwise(sizes)) <= 2, sizes
     world.now += 1
     world.load(6.0)
     world.run(suppress, state)
-    assert world.machine.get("cpuset.cpus", QOS) == "0-4", "more than noise is given at once"
+    assert world.machine.get("cpuset.cpus", box) == "0-4", "more than noise is given at once"
 
 
 def bound(world, qos, cpus, number):
