@@ -227,33 +227,48 @@ class EvictedWithAPlace(Order):
 
 
 class NotEvictedInVain(Order):
-    """Nobody takes away the successors of pods that it took away from the same node, one after the other, while no node has changed:
+    """No plugin takes away the successors of pods that it took away from the same node, one after the other, while no node has changed:
     where they come back to it was for nothing. A new leader does not know of what the last one did."""
 
     most = 2
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        self._chain: dict[tuple[str, str, str], tuple[int, float]] = {}  # by author, workload, node: how many, and when the last one
+        self._left: list[tuple[Entry, float] | None] = []  # evictions, each with the time at which its pod was made; None: all is new
 
     def see(self, entry: Entry) -> Iterator[str]:
         began = entry.verb == "started" and role_of(entry.key) == "descheduler"
         if began or entry.verb == "wiped" or (entry.bucket == "node" and _rules(entry.old) != _rules(entry.new)):
-            self._chain.clear()
+            self._left.append(None)
         yield from super().see(entry)
 
     def evicted(self, entry: Entry) -> Iterator[str]:
-        """The chain grows by a pod that was made since the last one left."""
+        """It is judged when its record says which plugin it was."""
         uid = entry.obj["metadata"]["uid"]
-        if migrates(self.history, uid) or not _for_its_place(entry.obj):
-            return
-        place = entry.author, owner_of(entry.obj), node_of(entry.old)
-        count, last = self._chain.get(place, (0, float("-inf")))
-        if self.born.get(uid, 0.0) <= last:
-            return
-        self._chain[place] = count + 1, entry.time
-        if count >= self.most:
-            yield f"{entry.key} left {place[2]} in vain: {count} of its workload did so before, and their successors came back"
+        if not migrates(self.history, uid) and _for_its_place(entry.obj):
+            self._left.append((entry, self.born.get(uid, 0.0)))
+        return iter(())
+
+    def end(self) -> Iterator[str]:
+        evicted = ((name, record) for _, name, record in self.history.records if record.verdict == "Evicted")
+        by = {(name, f"{record.subject.namespace}/{record.subject.name}"): record.rule for name, record in evicted}
+        chains: dict[tuple[str, str, str, str], tuple[int, float]] = {}  # how many, and when the last one
+        for one in self._left:
+            if one is None:
+                chains.clear()
+                continue
+            entry, born = one
+            place = entry.author, owner_of(entry.obj), node_of(entry.old), by.get((entry.author, entry.key), "")
+            count, last = chains.get(place, (0, float("-inf")))
+            if born <= last:
+                continue  # it was there with the last one: it has not come back
+            chains[place] = count + 1, entry.time
+            if count >= self.most:
+                before = f"{count} of its workload did so before, and their successors came back"
+                yield f"{entry.key} left {place[2]} by {place[3]} in vain: {before}"
+
+    def open(self) -> bool:
+        return False
 
 
 def _rules(node: Obj | None) -> object:
