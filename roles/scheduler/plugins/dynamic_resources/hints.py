@@ -12,7 +12,6 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.events import ClusterEvent
 from roles.scheduler.framework.interfaces import Codes
 from roles.scheduler.framework.tally import Mask, Slots, Tally
-from roles.scheduler.plugins.dynamic_resources.extended import ANNOTATION
 from roles.scheduler.plugins.dynamic_resources.inventory import DeviceColumns
 
 
@@ -36,8 +35,8 @@ class Devices(Tally):
 
 
 def claim_helps(pod: PodInfo, event: ClusterEvent) -> bool:
-    """Devices that were given back help everybody, and so does the end of a claim for extended resources, for which its pod waits
-    also where the devices were given back before; other changes only pods that name the claim."""
+    """Devices that were given back help everybody, and so does the end of a claim: something of it may have been assumed, and the pod of
+    one for extended resources waits for it; other changes help only pods that name the claim."""
     old, new = event.old, event.new
     shown = new or old
     if shown is None:
@@ -45,10 +44,10 @@ def claim_helps(pod: PodInfo, event: ClusterEvent) -> bool:
     named = {reference.resource_claim_name for reference in pod.shape.template.spec.resource_claims}
     if shown.metadata.namespace == pod.shape.namespace and shown.metadata.name in named:
         return True
-    if new is None and ANNOTATION in shown.metadata.annotations:
-        return True
+    if new is None:
+        return True  # what was about to be allocated of it, and shown nowhere, is free as well
     had = old is not None and old.status.allocation is not None
-    return had and (new is None or new.status.allocation is None)
+    return had and new.status.allocation is None
 
 
 def pod_helps(pod: PodInfo, event: ClusterEvent) -> bool:

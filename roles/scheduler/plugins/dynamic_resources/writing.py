@@ -226,6 +226,7 @@ class Releases:
         mine = self._book.assumed.get(key)
         if mine is not None and mine is release.assumed:
             self._book.forget(key, mine.pod)
+        if release.assumed is not None:
             self._handle.wake(
                 lambda pod: bool(pod.shape.template.spec.resource_claims or pod.shape.amounts.keys() & self._book.backed), True
             )
