@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 
 from koord.api.quantity import format_binary
 from koord.decisions.record import NOBODY_OFFERS, Number, Record, Term
 
 LENGTH = 100
+_AVAILABLE = re.compile(r"0/(\d+) nodes are available: (.+?)(?:\. |\.?$)", re.DOTALL)
 _SUBTRACTED = (("cpu.margin", "kept free"), ("cpu.reserved", "reserved"), ("cpu.system", "outside pods"), ("cpu.hpUsed", "services"))
 _BY_POLICY = {"hpRequest": "services request", "hpMax": "services"}
 
@@ -84,9 +86,10 @@ def _allowance(record: Record) -> str:
 
 def _refused(record: Record) -> str:
     """Why no node takes a pod: the reasons by how many nodes give them."""
-    if record.verdict != "Unschedulable" or not record.terms:
+    if record.verdict != "Unschedulable":
         return ""
-    counted = [term for term in record.terms if term.unit in ("nodes", "") and isinstance(term.value, (int, float))]
+    # what a plugin adds to explain itself has a note, or counts no node
+    counted = [term for term in record.terms if term.unit in ("nodes", "") and not term.note and _value({"": term}, "") > 0]
     quotas = [term for term in record.terms if term.name.startswith("quota ") and isinstance(term.value, (int, float)) and term.value < 0]
     if quotas:
         worst = min(quotas, key=lambda term: float(term.value))
@@ -95,10 +98,14 @@ def _refused(record: Record) -> str:
     if missing:
         return f"no node offers {' or '.join(missing)}, which it requests"
     if not counted:
-        return ""
-    looked = record.numbers.get("evaluated", "")
+        found = _AVAILABLE.match(record.message)
+        return f"{_none(found[1])}: {found[2]}" if found else ""
     counted.sort(key=lambda term: -float(term.value))
-    return f"none of {looked} nodes fits: " + ", ".join(f"{term.value:g} × {term.name}" for term in counted)
+    return f"{_none(record.numbers.get('evaluated', ''))}: " + ", ".join(f"{term.value:g} × {term.name}" for term in counted)
+
+
+def _none(nodes: Number) -> str:
+    return "the only node does not fit" if str(nodes) == "1" else f"none of {nodes} nodes fits"
 
 
 def _size(value: float) -> str:

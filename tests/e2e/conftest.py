@@ -78,7 +78,7 @@ class Running:
             env=self.environment,
             capture_output=True,
             text=True,
-            timeout=patience.seconds(60),
+            timeout=patience.seconds(120),
             check=False,
         )
 
@@ -126,7 +126,7 @@ class Running:
         assert self.process is not None
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(patience.seconds(20))
+        return self.process.wait(patience.seconds(40))
 
 
 @pytest.fixture(scope="module")

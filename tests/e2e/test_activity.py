@@ -74,7 +74,7 @@ def test_a_plugin_of_ones_own_is_tried_on_simulated_nodes(sandbox: Running) -> N
     )
     sandbox.until(lambda: "quiet_hours.py changed: the scheduler was started again" in sandbox.log.read_text(), 60, "another scheduler")
     log = next(sandbox.state.glob("run-*/scheduler.log"))
-    sandbox.until(lambda: "the new text is loaded" in log.read_text(), 20, "the new text")
+    sandbox.until(lambda: "the new text is loaded" in log.read_text(), 40, "the new text")
     assert sandbox.stop() == 0
 
 

@@ -18,7 +18,7 @@ import pytest
 from koord.api.kinds import DEVICECLASSES, NODES, PODS, RESOURCECLAIMS, RESOURCESLICES
 from koord.kube.client import Client
 from roles.scheduler.testing import World, node, pod
-from tests.support import real_apiserver
+from tests.support import patience, real_apiserver
 from tests.support.claims import alternative, claim, device, device_class, of_claim, request, results, slice_of
 
 pytestmark = [pytest.mark.realapi, pytest.mark.slow, pytest.mark.timeout(900), pytest.mark.feature("SCH-DRA-01")]
@@ -172,7 +172,7 @@ def test_the_same_devices_as_kube_scheduler(tmp_path: Path) -> None:
             found, said = asyncio.run(run(server))
         finally:
             process.terminate()
-            process.wait(20)
+            process.wait(patience.seconds(40))
     answers = {seed: ours(seed) for seed in seeds}
     differing = {seed: (answer, answers[seed]) for seed, answer in found.items() if answer is not None and answer != answers[seed]}
     assert not differing, differing

@@ -14,6 +14,7 @@ import pytest
 from koord.api.quantity import parse_value
 from roles.tools.reference.metrics import ROLES
 from tests.e2e.conftest import REPOSITORY, Running
+from tests.support import patience
 
 pytestmark = [pytest.mark.kubectl, pytest.mark.feature("BEY-SBX-01")]
 
@@ -41,13 +42,13 @@ def allocatable(cluster: Running, name: str) -> dict[str, Any]:
 
 
 def test_nodes_offer_batch_resources(cluster: Running) -> None:
-    offered = cluster.until(lambda: allocatable(cluster, "sim-000").get("kubernetes.io/batch-cpu"), 20, "batch-cpu")
+    offered = cluster.until(lambda: allocatable(cluster, "sim-000").get("kubernetes.io/batch-cpu"), 40, "batch-cpu")
     assert 0 < parse_value(offered) < 32_000, "milli-CPU; a whole number of thousands is written 24k"
     assert cluster.get("nodemetric", "sim-000")["status"]["podsMetric"]
 
 
 def test_a_batch_pod_goes_the_whole_way(cluster: Running) -> None:
-    cluster.until(lambda: allocatable(cluster, "sim-001").get("kubernetes.io/batch-cpu"), 20, "batch-cpu")
+    cluster.until(lambda: allocatable(cluster, "sim-001").get("kubernetes.io/batch-cpu"), 40, "batch-cpu")
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps(BATCH_POD))
     pod = cluster.get("pod", "job", "-n", "batch")
     assert pod["metadata"]["labels"]["koordinator.sh/qosClass"] == "BE"
@@ -59,7 +60,7 @@ def test_a_batch_pod_goes_the_whole_way(cluster: Running) -> None:
         now: dict[str, Any] = cluster.get("pod", "job", "-n", "batch")
         return now if now["status"].get("phase") == "Running" else None
 
-    pod = cluster.until(running, 20, "a running batch pod")
+    pod = cluster.until(running, 40, "a running batch pod")
     assert pod["spec"]["nodeName"].startswith("sim-")
     used = {n["metadata"]["name"]: n for n in cluster.get("nodemetrics")["items"]}[pod["spec"]["nodeName"]]
 
@@ -68,22 +69,22 @@ def test_a_batch_pod_goes_the_whole_way(cluster: Running) -> None:
         return any(p["name"] == "job" and p["qos"] == "BE" and p["priority"] == "koord-batch" for p in metric["status"]["podsMetric"])
 
     assert used["status"]["updateTime"]
-    cluster.until(reported, 20, "usage of the batch pod")
+    cluster.until(reported, 40, "usage of the batch pod")
 
 
 def test_the_scheduler_explains_itself_at_the_published_endpoint(cluster: Running) -> None:
     endpoints = json.loads((cluster.state / "endpoints.json").read_bytes())
     assert {"manager", "scheduler", "descheduler"} <= set(endpoints)
     assert "koordlet" not in endpoints
-    cluster.until(lambda: cluster.get("pod", "etl-000", "-n", "batch")["spec"].get("nodeName"), 20, "a placed batch pod")
+    cluster.until(lambda: cluster.get("pod", "etl-000", "-n", "batch")["spec"].get("nodeName"), 40, "a placed batch pod")
 
     def records() -> list[dict[str, Any]]:
         url = f"{endpoints['scheduler']}/debug/decisions?kind=Pod&namespace=batch&name=etl-000"
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=patience.seconds(20)) as answer:
             found: list[dict[str, Any]] = json.loads(answer.read())
             return found
 
-    assert cluster.until(records, 10, "a decision record")[-1]["verdict"] == "Scheduled"
+    assert cluster.until(records, 40, "a decision record")[-1]["verdict"] == "Scheduled"
 
 
 def test_what_fits_nowhere_stays_pending_with_a_reason(cluster: Running) -> None:
@@ -97,7 +98,7 @@ def test_what_fits_nowhere_stays_pending_with_a_reason(cluster: Running) -> None
         conditions = cluster.get("pod", "huge", "-n", "batch")["status"].get("conditions", [])
         return next((c.get("message", "") for c in conditions if c["type"] == "PodScheduled" and c["status"] == "False"), "")
 
-    assert "batch-cpu" in cluster.until(reason, 20, "the reason why it is pending")
+    assert "batch-cpu" in cluster.until(reason, 40, "the reason why it is pending")
 
 
 def test_reservations_gangs_and_quotas_work_as_installed(cluster: Running) -> None:
@@ -113,13 +114,13 @@ def test_reservations_gangs_and_quotas_work_as_installed(cluster: Running) -> No
     group = {"pod-group.scheduling.sigs.k8s.io": "absent"}
     alone = {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "alone", "namespace": "default", "labels": group}, **template}
     cluster.kubectl("apply", "-f", "-", stdin=json.dumps({"apiVersion": "v1", "kind": "List", "items": [reservation, alone]}))
-    cluster.until(lambda: cluster.get("reservation", "kept").get("status", {}).get("phase") == "Available", 20, "the reservation")
+    cluster.until(lambda: cluster.get("reservation", "kept").get("status", {}).get("phase") == "Available", 40, "the reservation")
 
     def waits() -> bool:
         status = cluster.get("pod", "alone", "-n", "default")["status"]
         return any("gang default/absent" in condition.get("message", "") for condition in status.get("conditions", []))
 
-    cluster.until(waits, 20, "a pod that waits for its gang")
+    cluster.until(waits, 40, "a pod that waits for its gang")
     quotas = {q["metadata"]["name"] for q in cluster.get("elasticquotas", "-A")["items"]}
     assert "koordinator-root-quota" in quotas
 
@@ -128,19 +129,19 @@ def test_roles_as_processes_do_the_same(sandbox: Running) -> None:
     sandbox.start("up", f"--scenario={sandbox.directory / 'scenario.yaml'}", "--no-local-node", "--nodes=1", "--roles-as-processes")
     endpoints = json.loads((sandbox.state / "endpoints.json").read_bytes())
     for role in ("manager", "scheduler", "descheduler"):
-        with urllib.request.urlopen(f"{endpoints[role]}/healthz", timeout=5) as answer:
+        with urllib.request.urlopen(f"{endpoints[role]}/healthz", timeout=patience.seconds(20)) as answer:
             assert answer.status == 200
-    sandbox.until(lambda: allocatable(sandbox, "sim-000").get("kubernetes.io/batch-cpu"), 20, "batch-cpu")
-    sandbox.until(lambda: sandbox.get("pod", "etl-000", "-n", "batch")["spec"].get("nodeName"), 20, "a placed batch pod")
+    sandbox.until(lambda: allocatable(sandbox, "sim-000").get("kubernetes.io/batch-cpu"), 40, "batch-cpu")
+    sandbox.until(lambda: sandbox.get("pod", "etl-000", "-n", "batch")["spec"].get("nodeName"), 40, "a placed batch pod")
     assert sandbox.stop() == 0
     with pytest.raises(OSError, match="refused"):
-        urllib.request.urlopen(f"{endpoints['scheduler']}/healthz", timeout=5)
+        urllib.request.urlopen(f"{endpoints['scheduler']}/healthz", timeout=patience.seconds(20))
 
 
 @pytest.mark.parametrize("role", ["manager", "scheduler", "descheduler"])
 def test_every_metric_of_a_running_role_is_in_the_reference(cluster: Running, role: str) -> None:
     endpoint = json.loads((cluster.state / "endpoints.json").read_bytes())[role]
-    with urllib.request.urlopen(f"{endpoint}/metrics", timeout=10) as answer:
+    with urllib.request.urlopen(f"{endpoint}/metrics", timeout=patience.seconds(20)) as answer:
         text = answer.read().decode()
     known = {entry.name: entry for entry in ROLES[role]()}
     shown = {name: kind for name, kind in re.findall(r"^# TYPE (\S+) (\S+)$", text, re.MULTILINE) if not name.endswith("_created")}
@@ -164,7 +165,7 @@ def troubleshooting(pattern: str) -> list[str]:
 def status_of(url: str) -> int:
     """The status of a GET."""
     try:
-        with urllib.request.urlopen(url, timeout=10) as answer:
+        with urllib.request.urlopen(url, timeout=patience.seconds(20)) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         return error.code

@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 from koord.decisions.sinks import log_files, read_records
+from tests.support import patience
 from tests.support.processes import KOORD, free_port, process, until_healthy
 
 NODE = {
@@ -50,7 +51,7 @@ def test_koord_why_answers_from_the_files_of_a_scheduler_that_was_killed(tmp_pat
             until_healthy(f"http://127.0.0.1:{own}/healthz", scheduler)
             post(f"http://127.0.0.1:{at}", "/api/v1/nodes", NODE)
             post(f"http://127.0.0.1:{at}", "/api/v1/namespaces/default/pods", POD)
-            end = time.monotonic() + 30
+            end = time.monotonic() + patience.seconds(40)
             while not (logs.is_dir() and any(True for file in log_files(logs) for _ in read_records(file))):
                 assert time.monotonic() < end
                 time.sleep(0.05)
@@ -62,10 +63,11 @@ def test_koord_why_answers_from_the_files_of_a_scheduler_that_was_killed(tmp_pat
         text=True,
         check=False,
         env={"HOME": str(tmp_path)},
+        timeout=patience.seconds(60),
     )
     assert said.returncode == 0, said.stderr
     assert "n1" in said.stdout or "0/" in said.stdout
-    again = subprocess.run([KOORD, "replay", str(logs)], capture_output=True, text=True, check=False, timeout=60)
+    again = subprocess.run([KOORD, "replay", str(logs)], capture_output=True, text=True, check=False, timeout=patience.seconds(60))
     assert again.returncode == 0, again.stdout + again.stderr
     assert "100 %" in again.stdout
 
@@ -75,6 +77,6 @@ def test_a_directory_that_cannot_be_used_is_one_line(tmp_path: Path) -> None:
     flags = ["--kubeconfig", str(tmp_path / "kubeconfig"), f"--decision-log={tmp_path / 'file'}"]
     (tmp_path / "kubeconfig").write_text(json.dumps({"clusters": [{"name": "x", "cluster": {"server": "http://127.0.0.1:1"}}],
         "contexts": [{"name": "x", "context": {"cluster": "x", "user": ""}}], "current-context": "x"}))  # fmt: skip
-    done = subprocess.run([KOORD, "descheduler", *flags], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run([KOORD, "descheduler", *flags], capture_output=True, text=True, check=False, timeout=patience.seconds(40))
     assert done.returncode == 1
     assert done.stderr.strip().splitlines()[-1].startswith("koord descheduler: error: --decision-log ")

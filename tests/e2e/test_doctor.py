@@ -29,6 +29,7 @@ from koord.kube import config as kubeconfig
 from koord.kube.client import Client
 from koord.kube.errors import NotFound
 from roles.tools import manifests
+from tests.support import patience
 from tests.support.processes import KOORD, free_port
 from tests.support.real_apiserver import RealApiServer, binary, real_api_server
 
@@ -90,12 +91,12 @@ async def roles(server: RunningServer, directory: Path) -> Any:
         for process in started:
             if process.returncode is None:
                 process.terminate()
-                await asyncio.wait_for(process.wait(), 20)
+                await asyncio.wait_for(process.wait(), patience.seconds(40))
 
 
 async def settled(client: Client, directory: Path) -> None:
     """Leases are held and the webhooks are registered."""
-    async with asyncio.timeout(60):
+    async with asyncio.timeout(patience.seconds(60)):
         while True:
             try:
                 for name in LEASES_HELD:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ import yaml
 
 from koord.api.kinds import CONFIGMAPS, DEVICES, MUTATINGWEBHOOKCONFIGURATIONS, NAMESPACES, NODES, PODS
 from koord.apiserver.testing import running_server
+from tests.support import patience
 from tests.support.processes import free_port, process
 
 INSTALL = Path(__file__).resolve().parents[2] / "configs/install"
@@ -100,7 +102,8 @@ def test_a_gpu_pod_is_bound_with_all_defaults(tmp_path: Path) -> None:
 
 
 async def until(look: Any, what: str) -> Any:
-    for _ in range(800):
+    end = time.monotonic() + patience.seconds(40)
+    while time.monotonic() < end:
         with contextlib.suppress(Exception):
             if value := await look():
                 return value

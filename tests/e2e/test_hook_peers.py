@@ -16,6 +16,7 @@ import pytest
 from koord.api.kinds import NODES, NODESLOS
 from koord.apiserver.testing import running_server
 from tests.roles.runtime_proxy.support_containerd import Client, Containerd, cgroup_file, running_containerd
+from tests.support import patience
 from tests.support.processes import free_port, process
 
 pytestmark = [pytest.mark.cri, pytest.mark.root]
@@ -65,7 +66,7 @@ def koordlet(host: Path, kubeconfig: str, kubelet_port: int) -> list[str]:
 
 
 def wait_for(path: Path, seconds: float = 30.0) -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patience.seconds(seconds)
     while not path.exists():
         assert time.monotonic() < end, f"{path} did not appear within {seconds} s"
         time.sleep(0.05)

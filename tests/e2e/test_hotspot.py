@@ -22,7 +22,7 @@ def rows(report: str, heading: str) -> list[list[str]]:
 @pytest.mark.feature("DS-LNL-06")
 def test_a_hot_node_is_relieved_and_nobody_moves_twice(sandbox: Running) -> None:
     out = sandbox.directory / "out"
-    done = sandbox.run("hotspot", "--nodes=3", "--timeout=50", f"--out={out}")
+    done = sandbox.run("hotspot", "--nodes=3", "--timeout=90", f"--out={out}")
     assert done.returncode == 0, done.stdout + done.stderr
 
     report = (out / "report.md").read_text()

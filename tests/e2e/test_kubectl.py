@@ -23,7 +23,7 @@ def test_get_nodes_wide(cluster: Running) -> None:
 
 
 def test_get_pods_wide(cluster: Running) -> None:
-    cluster.until(lambda: "Running" in cluster.kubectl("get", "pods", "-n", "shop"), 20, "running pods")
+    cluster.until(lambda: "Running" in cluster.kubectl("get", "pods", "-n", "shop"), 40, "running pods")
     head, *body = rows(cluster.kubectl("get", "pods", "-A", "-o", "wide"))
     assert {"NAMESPACE", "NAME", "READY", "STATUS", "RESTARTS", "AGE", "NODE"} <= set(head)
     web = [row for row in body if row[1] == "web-000-0"]
@@ -60,7 +60,7 @@ def test_apply_server_side(cluster: Running) -> None:
 
 
 def test_describe_node(cluster: Running) -> None:
-    cluster.until(lambda: "batch-cpu" in cluster.kubectl("describe", "node", "sim-000"), 20, "batch-cpu in describe")
+    cluster.until(lambda: "batch-cpu" in cluster.kubectl("describe", "node", "sim-000"), 40, "batch-cpu in describe")
     text = cluster.kubectl("describe", "node", "sim-000")
     for word in ("Capacity:", "Allocatable:", "Non-terminated Pods:", "web-000-0", "kubernetes.io/batch-cpu"):
         assert word in text

@@ -23,6 +23,7 @@ from koord.apiserver import kubeconfig
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.testing import RunningServer, running_server
 from koord.kube.client import Client
+from tests.support import patience
 from tests.support.processes import KOORD, free_port
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -121,7 +122,7 @@ class Processes:
         for process in self.running.values():
             process.terminate()
         for name, process in self.running.items():
-            assert process.wait(15) == 0, (name, self.log(name))
+            assert process.wait(patience.seconds(40)) == 0, (name, self.log(name))
 
     def log(self, name: str) -> str:
         return (self.directory / f"{name}.log").read_text(errors="replace")[-3000:]
@@ -164,7 +165,7 @@ def start_all(processes: Processes, files: dict[str, Path], directory: Path, kub
 
 async def until(what: str, look: Any, processes: Processes, seconds: float = 40.0) -> None:
     loop = asyncio.get_running_loop()
-    end = loop.time() + seconds
+    end = loop.time() + patience.seconds(seconds)
     while True:
         with contextlib.suppress(KeyError, TypeError, IndexError):
             if await look():

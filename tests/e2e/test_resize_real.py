@@ -18,7 +18,7 @@ import pytest
 import yaml
 
 from tests.e2e.test_tokens import CORE, Caller, Row, made, meta, until
-from tests.support import real_apiserver
+from tests.support import patience, real_apiserver
 from tests.support.processes import free_port, process
 
 pytestmark = [pytest.mark.realapi, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -120,4 +120,4 @@ def test_kube_scheduler_counts_the_same(cluster: tuple[real_apiserver.RealApiSer
         _exact(admin, "default-scheduler")
     finally:
         child.terminate()
-        child.wait(20)
+        child.wait(patience.seconds(40))

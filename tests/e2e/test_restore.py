@@ -15,6 +15,7 @@ import pytest
 from roles.sandbox.process_kubelet import layout
 from tests.e2e.conftest import Running
 from tests.roles.sandbox.conftest import settings_of
+from tests.support import patience
 
 pytestmark = [pytest.mark.root, pytest.mark.kubectl, pytest.mark.feature("BEY-SBX-01")]
 
@@ -68,7 +69,7 @@ def busy(sandbox: Running, hierarchies: layout.Hierarchies) -> tuple[Running, di
         return found
 
     # The resident pod's sleep, the shell, its loop's sleep, and the sleep in a session of its own.
-    sandbox.until(lambda: len(processes()) >= 4, 20, "the pod's processes")
+    sandbox.until(lambda: len(processes()) >= 4, 40, "the pod's processes")
     return sandbox, before, processes(), run_id
 
 
@@ -105,7 +106,7 @@ def test_the_guardian_restores_after_a_kill(busy: tuple[Running, dict[str, str],
     running, before, pids, run_id = busy
     os.kill(running.inner_pid(), signal.SIGKILL)
     assert running.process is not None
-    assert running.process.wait(20) == 128 + signal.SIGKILL
+    assert running.process.wait(patience.seconds(40)) == 128 + signal.SIGKILL
     check_restored(hierarchies, before, pids, run_id, running.state)
 
 
@@ -117,7 +118,7 @@ def test_without_its_guardian_the_sandbox_ends_by_itself(
     assert running.process is not None
     running.process.kill()
     running.process.wait()
-    wait(lambda: gone(inner), 20)
+    wait(lambda: gone(inner), 40)
     check_restored(hierarchies, before, pids, run_id, running.state)
 
 
@@ -129,7 +130,7 @@ def test_clean_removes_what_two_kills_left(busy: tuple[Running, dict[str, str], 
     os.kill(inner, signal.SIGKILL)
     running.process.kill()
     running.process.wait()
-    wait(lambda: gone(inner), 10)
+    wait(lambda: gone(inner), 40)
     assert not all(map(gone, pids))
     done = running.run("clean")
     assert done.returncode == 0, done.stderr
@@ -138,7 +139,7 @@ def test_clean_removes_what_two_kills_left(busy: tuple[Running, dict[str, str], 
 
 
 def wait(condition: Callable[[], Any], seconds: float) -> None:
-    deadline = time.monotonic() + seconds
+    deadline = time.monotonic() + patience.seconds(seconds)
     while not condition():
         assert time.monotonic() < deadline
         time.sleep(0.05)

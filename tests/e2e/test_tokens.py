@@ -20,7 +20,7 @@ import requests
 from koord.apiserver import kubeconfig
 from roles.tools import manifests
 from roles.tools.doctor.rights import ACCOUNTS
-from tests.support import real_apiserver
+from tests.support import patience, real_apiserver
 from tests.support.processes import free_port, process
 
 pytestmark = [pytest.mark.realapi, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.feature("BEY-SEC-01")]
@@ -273,7 +273,7 @@ def token_of(admin: Caller, account: str, pod: Obj | None = None) -> str:
 
 
 def until(condition: Callable[[], bool], what: str, seconds: float = 60) -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patience.seconds(seconds)
     while not condition():
         assert time.monotonic() < end, f"not within {seconds:g} s: {what}"
         time.sleep(0.2)

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support import patience
 from tests.support.processes import ROOT, free_port, process
 
 
@@ -41,7 +42,7 @@ def api(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     kubeconfig = directory / "kubeconfig"
     arguments = ["apiserver", "--port", str(free_port()), "--data-dir", str(directory / "data"), "--print-kubeconfig", str(kubeconfig)]
     with process(*arguments, program=str(dist / "koord" / "koord")) as server:
-        end = time.monotonic() + 20
+        end = time.monotonic() + patience.seconds(40)
         while not kubeconfig.exists():
             assert server.poll() is None
             assert time.monotonic() < end

@@ -6,13 +6,13 @@ import hashlib
 import json
 import os
 import subprocess
-import time
 from pathlib import Path
 
 import pytest
 
 from koord.cli import COMMANDS
 from koord.version import VERSION
+from tests.support import patience
 from tests.support.processes import ROOT, free_port, process, roles, until_healthy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -32,10 +32,8 @@ def test_a_frozen_role_becomes_healthy_and_ends_on_sigterm(dist: Path, api: Path
     arguments, url, environment = next((a, u, e) for name, a, u, e in roles(tmp_path, api) if name == role)
     with process(*arguments, program=str(dist / "koord" / "koord"), KUBECONFIG=str(api), **environment) as child:
         until_healthy(url, child)
-        started = time.monotonic()
         child.terminate()
-        assert child.wait(6) == 0
-        assert time.monotonic() - started < 6
+        assert child.wait(patience.seconds(20)) == 0
 
 
 def test_the_frozen_proxy_refuses_what_it_cannot_do(dist: Path) -> None:
@@ -72,6 +70,7 @@ _PLUGIN = """
 import statistics
 
 from roles.scheduler.framework.interfaces import Filter, Rejection
+from tests.support import patience
 
 
 class {name}(Filter):

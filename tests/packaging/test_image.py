@@ -18,6 +18,7 @@ from koord.version import VERSION
 from tests.packaging import image as images
 from tests.packaging.image import Start
 from tests.roles.runtime_proxy.support_containerd import Client, Containerd, running_containerd
+from tests.support import patience
 from tests.support.koordlet import Cluster
 from tests.support.processes import ROOT, free_port, healthy, roles
 
@@ -122,7 +123,7 @@ async def live(client: Client, sandbox: str, pod: Any, role: str, start: Start, 
     log = Path(pod.log_directory) / f"{role}.log"
     container = await images.create(client, sandbox, pod, role, start)
     await client.start(container)
-    end = time.monotonic() + LIMIT
+    end = time.monotonic() + patience.seconds(LIMIT)
     while not await asyncio.to_thread(healthy, url):
         now, _ = await images.status(client, container)
         assert now.state == 1, f"{role} ended with {now.exit_code}: {log.read_text()[-1500:]}"

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from koord.version import VERSION
+from tests.support import patience
 from tests.support.processes import process, roles, until_healthy
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
@@ -41,7 +42,7 @@ def test_a_role_becomes_healthy_and_ends_on_sigterm(dist: Path, unpacked: Path, 
     with process(*arguments, program=str(dist / "koord-onefile"), **environment) as child:
         until_healthy(url, child)
         child.terminate()
-        assert child.wait(6) == 0
+        assert child.wait(patience.seconds(20)) == 0
 
 
 def test_it_unpacks_once_and_a_kill_leaves_nothing(dist: Path, unpacked: Path, api: Path, tmp_path: Path) -> None:
@@ -53,7 +54,7 @@ def test_it_unpacks_once_and_a_kill_leaves_nothing(dist: Path, unpacked: Path, a
         until_healthy(url, child)
         assert os.readlink(f"/proc/{child.pid}/exe") == str(made / "koord"), "the process is koord itself, no parent of it"
         child.send_signal(signal.SIGKILL)
-        child.wait(10)
+        child.wait(patience.seconds(20))
     assert [p.name for p in unpacked.iterdir()] == [made.name]
     assert version(dist, KOORD_UNPACK_DIR=str(unpacked)).returncode == 0
     assert made.stat().st_mtime_ns == before

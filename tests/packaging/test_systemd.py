@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 
 from roles.koordlet.cli import command as koordlet
+from tests.support import patience
 from tests.support.processes import KOORD, ROOT, free_port
 
 UNITS = sorted((ROOT / "packaging" / "systemd").glob("*.service"))
@@ -106,7 +107,7 @@ def test_koordlet_becomes_ready_with_the_rights_of_its_unit(tmp_path: Path) -> N
     )
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as manager:
         manager.bind(str(tmp_path / "notify"))
-        manager.settimeout(60)
+        manager.settimeout(patience.seconds(60))
         words = ["setpriv", "--no-new-privs", f"--bounding-set={dropped}", f"--inh-caps={dropped}", KOORD, "koordlet", "--observe-only"]
         words += ["--node-name=unit", "--host-root=/", f"--kubeconfig={kubeconfig}", f"--addr=127.0.0.1:{free_port()}"]
         environment = {**os.environ, "NOTIFY_SOCKET": str(tmp_path / "notify"), "WATCHDOG_USEC": "200000"}
@@ -121,7 +122,7 @@ def test_koordlet_becomes_ready_with_the_rights_of_its_unit(tmp_path: Path) -> N
                 while (said := manager.recv(100)) == b"WATCHDOG=1":
                     pass
                 assert said == b"STOPPING=1"
-                assert child.wait(10) == 0
+                assert child.wait(patience.seconds(40)) == 0
             finally:
                 child.kill()
                 child.communicate()

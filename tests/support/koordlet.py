@@ -285,7 +285,7 @@ async def agent(cluster: Cluster, *gates: str, **options: Any) -> AsyncIterator[
         cluster.options = opts
 
 
-async def until(check: Callable[[], Any], what: str, seconds: float = 15.0) -> None:
+async def until(check: Callable[[], Any], what: str, seconds: float = 30.0) -> None:
     end = time.monotonic() + patience.seconds(seconds)
     while True:
         result = check()

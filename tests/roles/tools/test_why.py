@@ -388,6 +388,24 @@ def test_a_long_name_leaves_room_for_the_cause(namespace: str, name: str) -> Non
     assert len(told.summary) <= 100
 
 
+@pytest.mark.parametrize(
+    ("message", "numbers", "terms", "said"),
+    [
+        ("0/2 nodes are available: the requested CPUs must be integer. preemption: none", {"evaluated": 0},
+         (Term("CPUs wanted", 2.5, "", "cpus"), Term("nodes with a NUMA policy", 0, "", "nodes")),
+         "none of 2 nodes fits: the requested CPUs must be integer"),
+        ("0/3 nodes are available: 3 Insufficient cpu", {"evaluated": 3},
+         (Term("Insufficient cpu", 3, unit="nodes"), Term("nodes with a NUMA policy", 2, "SingleNUMANode", "nodes")),
+         "none of 3 nodes fits: 3 × Insufficient cpu"),
+        ("0/1 nodes are available: 1 Insufficient cpu", {"evaluated": 1}, (Term("Insufficient cpu", 1, unit="nodes"),),
+         "the only node does not fit: 1 × Insufficient cpu"),
+        ("something else", {}, (), ""),
+    ],
+)  # fmt: skip
+def test_only_what_refused_a_pod_is_counted(message: str, numbers: dict[str, Any], terms: tuple[Term, ...], said: str) -> None:
+    assert headline(Record("scheduler", POD, 1.0, "Unschedulable", "", message, numbers, terms)) == said
+
+
 def test_amounts_in_notes_have_the_units_of_the_values() -> None:
     note = "used=124010m request=2500m runtime=2457372224Ki min=4Gi max=unlimited of 17659974161"
     record = Record("scheduler", Subject("Pod", "a", "b"), 1.0, "Unschedulable", terms=(Term("quota x: cpu", -2000, note, "milli"),))
