@@ -11,10 +11,10 @@ from google.protobuf.message import DecodeError
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy.hookclient import CHANNEL_OPTIONS
 from roles.runtime_proxy.hooktypes import RUNTIME_SERVICE
-from roles.runtime_proxy.sparing import Sparing
+from roles.runtime_proxy.logfilter import RepeatFilter
 
 log = logging.getLogger(__name__)
-log.addFilter(Sparing())
+log.addFilter(RepeatFilter())
 
 _STATUS = 2.0  # seconds for the engine's word on one object
 

@@ -19,11 +19,11 @@ from roles.runtime_proxy import merge, recovery, store
 from roles.runtime_proxy.deadline import Deadline, share
 from roles.runtime_proxy.hooktypes import CALLS, HookedCall
 from roles.runtime_proxy.lanes import Lanes
-from roles.runtime_proxy.sparing import Sparing
+from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.stages import Stages
 
 log = logging.getLogger(__name__)
-log.addFilter(Sparing())
+log.addFilter(RepeatFilter())
 
 _RECOVERY = 0.25  # part of what is left of the caller's time that asking for a sandbox which is not known may take
 

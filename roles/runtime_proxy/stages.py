@@ -13,11 +13,11 @@ from roles.runtime_proxy.afterwards import Afterwards
 from roles.runtime_proxy.deadline import Deadline, share
 from roles.runtime_proxy.hookclient import HookError
 from roles.runtime_proxy.hooktypes import POD_HOOKS
+from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.registration import HookServer, first_for
-from roles.runtime_proxy.sparing import Sparing
 
 log = logging.getLogger(__name__)
-log.addFilter(Sparing())
+log.addFilter(RepeatFilter())
 
 _OPTIONAL = 0.2  # part of what is left of the caller's time that a hook may take when the call goes on without it
 _BINDING = 0.75  # the same for a hook whose failure ends the call

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from koord.config.errors import ConfigError, InvalidConfig
 from roles.sandbox import localnode, mounts, others, scenario, sizing, state
-from roles.sandbox.guardian import guarded
 from roles.sandbox.process_kubelet.layout import LayoutError
 from roles.sandbox.session import Session, Settings
+from roles.sandbox.watchdog import guarded
 
 if TYPE_CHECKING:
     from koord.process.life import Life

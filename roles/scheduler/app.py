@@ -91,7 +91,7 @@ class App:
             initial_backoff=config.pod_initial_backoff_seconds,
             max_backoff=config.pod_max_backoff_seconds,
             max_unschedulable=options.max_unschedulable,
-            kin=engine.kin,
+            job_of=engine.job_of,
         )
         metrics = SchedulerMetrics(ops.registry)
         for framework in engine.frameworks.values():
@@ -103,7 +103,7 @@ class App:
         self.events = {name: EventRecorder(telling, name) for name in engine.frameworks}
         self.reporter = Reporter(client, self.events, may_write=self.may_write, reservation=self._failure_status)
         audit = Audit(options.audit, engine.frameworks, ops.registry)
-        watch = AuditWatch(audit, lambda pod: str(engine.kin(pod) or pod.key), self._clock)
+        watch = AuditWatch(audit, lambda pod: str(engine.job_of(pod) or pod.key), self._clock)
         if audit.enabled:
             self.queue.admission = watch.admission
         self.resizes = Resizes(

@@ -94,7 +94,7 @@ class Engine:
             log.exception("preEnqueue of pod %s failed", pod.key)
             return error(told(failure))
 
-    def kin(self, pod: PodInfo) -> Hashable:
+    def job_of(self, pod: PodInfo) -> Hashable:
         """What a pod is placed together with; None for a pod by itself."""
         framework = self.frameworks.get(pod.shape.scheduler_name)
-        return framework.next_pod.kin(pod) if framework is not None and framework.next_pod is not None else None
+        return framework.next_pod.job_of(pod) if framework is not None and framework.next_pod is not None else None

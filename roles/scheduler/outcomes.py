@@ -101,8 +101,8 @@ class Outcomes:
     def _tell_room(self, decision: Decision) -> None:
         """What was kept for a pod is free for others: as if it had left."""
         finder = decision.framework.next_pod
-        kin = finder.kin(decision.pod) if finder is not None else None
-        self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, decision.pod, None, kin), self._clock())
+        job = finder.job_of(decision.pod) if finder is not None else None
+        self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, decision.pod, None, job), self._clock())
 
     def dropped(self, task: Task) -> None:
         """The pod is gone, or somewhere else: nothing is told of it."""

@@ -177,7 +177,7 @@ class Simulation:
         for node in more:
             engine.cluster.set_node(NodeView(node))
         placements = self._place(infos)
-        jobs = any(engine.kin(info) is not None for info in infos)
+        jobs = any(engine.job_of(info) is not None for info in infos)
         self._spoiled = jobs or rehearsal.attempts > len(infos)  # a job's books do not go back
         rehearsal.take_back()
         for node in more:

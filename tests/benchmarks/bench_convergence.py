@@ -15,8 +15,8 @@ import yaml
 
 from roles.sandbox.nodes.fleet import node_name
 from roles.sandbox.world import configuration, runner
-from roles.sandbox.world.workloads import Workload
-from roles.sandbox.world.world import Spec, World, quiet
+from roles.sandbox.world.spec import Spec, Workload
+from roles.sandbox.world.world import World, quiet
 from tests.benchmarks.table import Row, script
 
 INSTALLED = Path(__file__).resolve().parents[2] / "configs" / "install" / "30-config.yaml"

@@ -11,12 +11,12 @@ from roles.runtime_proxy.docker.interceptor import DockerInterceptor
 from roles.runtime_proxy.docker.messages import SANDBOX, TYPE_LABEL, field
 from roles.runtime_proxy.docker.proxy import DockerProxy, Observe
 from roles.runtime_proxy.each import each
-from roles.runtime_proxy.sparing import Sparing
+from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.stages import Stages
 from roles.runtime_proxy.store import Store
 
 log = logging.getLogger(__name__)
-log.addFilter(Sparing())
+log.addFilter(RepeatFilter())
 
 
 class DockerBackend:

@@ -23,11 +23,11 @@ from roles.runtime_proxy.docker.http1 import (
     response_framing,
 )
 from roles.runtime_proxy.docker.interceptor import DockerInterceptor, Reply, Route, refusal, route
+from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.sockets import peer_uid, trusted
-from roles.runtime_proxy.sparing import Sparing
 
 log = logging.getLogger(__name__)
-log.addFilter(Sparing())
+log.addFilter(RepeatFilter())
 
 _MAX_BODY = 16 << 20  # bytes of a request or answer that has to be read as a whole
 _LINGER = 1.0  # seconds

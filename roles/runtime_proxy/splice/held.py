@@ -13,7 +13,7 @@ from google.protobuf.message import DecodeError
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy.deadline import Deadline
 from roles.runtime_proxy.interceptor import Engine
-from roles.runtime_proxy.sparing import Sparing
+from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.splice import grpcwords
 from roles.runtime_proxy.splice.frames import DATA, END_STREAM, PADDED, SAFE_PAYLOAD, Headers, ProtocolFault, frame, unpadded, window_update
 from roles.runtime_proxy.splice.grpcwords import ENVELOPE, MessageFault
@@ -21,7 +21,7 @@ from roles.runtime_proxy.splice.room import Room, Ticket
 from roles.runtime_proxy.stages import HookRefusal
 
 log = logging.getLogger(__name__)
-log.addFilter(Sparing())
+log.addFilter(RepeatFilter())
 
 MAX_REQUEST = 16 << 20  # bytes of a request with hooks: what kubelet and the runtimes allow
 _COPIES = 3  # of a message that exist until its answer: as it came, read, and as it is sent on

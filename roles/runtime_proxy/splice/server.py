@@ -11,14 +11,14 @@ from typing import Any
 from koord import seams
 from roles.runtime_proxy.hooktypes import RUNTIME_SERVICE, STREAM_METHODS, UNARY_METHODS
 from roles.runtime_proxy.interceptor import Interceptor
+from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.sockets import peer_uid, trusted
-from roles.runtime_proxy.sparing import Sparing
 from roles.runtime_proxy.splice.connection import Connection
 from roles.runtime_proxy.splice.held import Handler, SandboxStatus
 from roles.runtime_proxy.splice.room import Room
 
 log = logging.getLogger(__name__)
-log.addFilter(Sparing())
+log.addFilter(RepeatFilter())
 
 _ROOM = 48 << 20  # bytes of requests that are held for hooks, all together
 _WAITING = 64 << 20  # bytes of those that came before there was room for the whole of them

@@ -18,7 +18,7 @@ import random
 import sys
 import tempfile
 import zipfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from functools import cache
 from importlib.abc import Loader, MetaPathFinder
 from importlib.machinery import ModuleSpec, PathFinder
@@ -29,7 +29,6 @@ from typing import TYPE_CHECKING, Any
 from roles.sandbox.world.faults import ROLES, Fault
 from roles.sandbox.world.host.door import Door
 from roles.sandbox.world.process import Surroundings
-from roles.sandbox.world.programs import CONTRACT, Main
 
 if TYPE_CHECKING:
     from roles.sandbox.world.process import Process
@@ -121,9 +120,9 @@ class Release:
         self.programs: Any = module(_PROGRAMS)
         self.life: Callable[[], Any] = module("koord.process.life").Life
 
-    def compose(self, role: str, *given: Any) -> Main:
+    def compose(self, role: str, *given: Any) -> Callable[[], Awaitable[None]]:
         """What a process runs in its role, of what the world gives it."""
-        main: Main = getattr(self.programs, role)(*given)
+        main: Callable[[], Awaitable[None]] = getattr(self.programs, role)(*given)
         return main
 
     def enter(self, process: Process) -> None:
@@ -176,16 +175,15 @@ def opened(path: str) -> Iterator[str]:
 
 def misfits(release: Release) -> list[str]:
     """In what a release breaks the contract; nothing where it fits."""
-    number = getattr(release.programs, "CONTRACT", 1)
-    if number != CONTRACT:
-        return [f"its programs have contract {number}, this release has {CONTRACT}"]
+    ours, number = running().programs, getattr(release.programs, "CONTRACT", 1)
+    if number != ours.CONTRACT:
+        return [f"its programs have contract {number}, this release has {ours.CONTRACT}"]
     wrong = []
-    for theirs, ours in ((release.seams.System, Surroundings), (release.seams.Files, Door)):
+    for theirs, here in ((release.seams.System, Surroundings), (release.seams.Files, Door)):
         for name, function in inspect.getmembers(theirs, inspect.isfunction):
-            if not name.startswith("_") and not _takes(getattr(ours, name, None), function):
+            if not name.startswith("_") and not _takes(getattr(here, name, None), function):
                 wrong.append(f"koord.seams: {theirs.__name__}.{name}{inspect.signature(function)}")
     wrong += [] if hasattr(release.programs, "PROCESS") else [f"{_PROGRAMS}: PROCESS"]
-    ours = running().programs
     return wrong + [f"{_PROGRAMS}: {name}" for name in _COMPOSED if not _takes(getattr(release.programs, name, None), getattr(ours, name))]
 
 

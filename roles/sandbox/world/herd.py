@@ -21,7 +21,7 @@ from roles.sandbox.world.kubelet import Kubelet
 from roles.sandbox.world.programs import connection
 
 if TYPE_CHECKING:
-    from roles.sandbox.world.world import World
+    from roles.sandbox.world.environment import Environment
 
 Obj = dict[str, Any]
 NAME = "kubelet-herd"
@@ -57,7 +57,7 @@ class Agenda:
 class Herd:
     """The kubelets of these nodes."""
 
-    def __init__(self, world: World, nodes: list[str]) -> None:
+    def __init__(self, world: Environment, nodes: list[str]) -> None:
         self.world = world
         self._kubelets = {node: Kubelet(world, node) for node in nodes}
         self._agenda = Agenda()

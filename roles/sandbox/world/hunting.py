@@ -13,7 +13,7 @@ from roles.sandbox.world.invariants.registry import INVARIANTS
 from roles.sandbox.world.mutants.planting import USUAL, Mutant
 from roles.sandbox.world.mutants.registry import MUTANTS
 from roles.sandbox.world.runner import Result
-from roles.sandbox.world.world import Spec
+from roles.sandbox.world.spec import Spec
 
 GOAL = 0.95
 BEGIN, END = "<!-- the hunt: written by --table -->", "<!-- end of the hunt -->"

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING
 
 from koord.apiserver.watch import Watcher
+from roles.sandbox.world.environment import ADDRESSES
 from roles.sandbox.world.faults import AGENT, ARMED, NETWORK, Fault, Fuse
-from roles.sandbox.world.programs import ADDRESSES
 
 if TYPE_CHECKING:
+    from roles.sandbox.world.environment import Environment
     from roles.sandbox.world.history import Entry
+    from roles.sandbox.world.host.fleet import Hosts
     from roles.sandbox.world.process import Process
-    from roles.sandbox.world.world import World
+    from roles.sandbox.world.server import Server
 
 LASTING = frozenset({"silence", "dead-address"})
 """Kinds that last to the end: whatever must hold when all is calm must hold in spite of them."""
@@ -26,8 +28,10 @@ UNCOUNTED = frozenset({"lease.coordination.k8s.io", "event", "event.events.k8s.i
 class Injector:
     """Hurts one world. `until`: when the last fault that ends is over."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Environment, hosts: Hosts, bootstrap: Callable[[], Awaitable[None]]) -> None:
         self.world = world
+        self.server: Server  # there is one as soon as faults happen
+        self._hosts, self._bootstrap = hosts, bootstrap
         self.until = 0.0
         self._commits: list[Fuse] = []
         self._restarting: asyncio.Future[None] | None = None
@@ -72,7 +76,7 @@ class Injector:
         if fault.kind in NETWORK:
             self._connections(fault)
         elif fault.kind in AGENT:
-            self.world.hosts.hurt(fault)
+            self._hosts.hurt(fault)
         else:
             self._kinds[fault.kind](fault)
 
@@ -201,11 +205,11 @@ class Injector:
     # -- the API server ------------------------------------------------------------------------------------------------------
 
     def _compact(self, fault: Fault) -> None:
-        self.world.server.store.compact()
+        self.server.store.compact()
 
     def _bookmark(self, fault: Fault) -> None:
         """All watches are told how far they have come; then what was before is forgotten, and they are cut."""
-        store = self.world.server.store
+        store = self.server.store
         for bucket in store.buckets.values():
             for listener in list(bucket.listeners):
                 watcher = getattr(listener, "__self__", None)
@@ -215,7 +219,7 @@ class Injector:
 
     def _cut_and_forget(self, version: int) -> None:
         self.world.history.tell("cut after a bookmark", "apiserver", str(version))
-        self.world.server.store.compact(version)
+        self.server.store.compact(version)
         self._cut(Fault(0.0, "cut"))
 
     def _restart(self, fault: Fault) -> None:
@@ -224,14 +228,14 @@ class Injector:
 
     async def _come_back(self, fault: Fault) -> None:
         """It dies, and lives again after a while: with its disk, or with nothing, so that people install everything anew."""
-        world, server = self.world, self.world.server
+        world, server = self.world, self.server
         server.crash()
         if fault.kind == "wipe":
             server.wipe()
         await asyncio.sleep(fault.seconds)
         await server.start()
         if fault.kind == "wipe":
-            await world.bootstrap()
+            await self._bootstrap()
             for name in ("users", "operators"):
                 people = self._process(name)
                 if people is not None:

@@ -22,7 +22,8 @@ from roles.sandbox.world.host import podlist
 from roles.sandbox.world.programs import connection
 
 if TYPE_CHECKING:
-    from roles.sandbox.world.world import World
+    from roles.sandbox.world.environment import Environment
+    from roles.sandbox.world.host.running import Running
 
 Obj = dict[str, Any]
 T = TypeVar("T")
@@ -38,7 +39,7 @@ class Kubelet:
     """The kubelet of one node. `start_seconds` pass at least from the binding to Running, more where a modelled host is short of CPU; an
     end takes `grace` seconds at most."""
 
-    def __init__(self, world: World, node: str) -> None:
+    def __init__(self, world: Environment, node: str, host: Running | None = None) -> None:
         self.world = world
         self.node = node
         self.start_seconds = 1.0
@@ -48,7 +49,7 @@ class Kubelet:
         self._leaving: dict[str, float] = {}
         self._ended: dict[str, float] = {}  # since when a container of a pod has ended
         self._reported = -1e9
-        self.host = world.hosts.running.get(node)
+        self.host = host
         self.name = f"kubelet-{node}"
 
     async def main(self) -> None:
@@ -234,6 +235,6 @@ def _sized(status: Obj, pod: Obj) -> Obj:
     return {**status, "resources": resources, "allocatedResources": resources.get("requests") or {}}
 
 
-def program(world: World, node: str) -> Callable[[], Awaitable[None]]:
+def program(world: Environment, node: str, host: Running | None) -> Callable[[], Awaitable[None]]:
     """The program of a node's kubelet."""
-    return Kubelet(world, node).main
+    return Kubelet(world, node, host).main

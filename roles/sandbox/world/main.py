@@ -16,7 +16,7 @@ from roles.sandbox.world import beside, faults, hunting, runner
 from roles.sandbox.world.mutants.planting import USUAL
 from roles.sandbox.world.mutants.registry import MUTANTS
 from roles.sandbox.world.runner import Result
-from roles.sandbox.world.world import LARGE, Spec, drawn, sized
+from roles.sandbox.world.spec import LARGE, Spec, drawn, sized
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,17 +17,13 @@ from koord.kube.informers import InformerFactory
 from koord.process import life as lives
 from koord.process.http import OpsServer
 from koord.process.life import Life
+from roles.sandbox.world.environment import API_SERVER, NAME, Environment
 from roles.sandbox.world.history import HEADER
 from roles.sandbox.world.process import PROCESS
 
 if TYPE_CHECKING:
     from roles.sandbox.world.host.machine import Machine
-    from roles.sandbox.world.world import World
 
-NAME = "api.world"
-ADDRESSES = ("10.0.0.1", "10.0.0.2")
-"""What the API server's name stands for."""
-API_SERVER = (ADDRESSES[0], 6443)
 _STEPS = 3  # after so many steps of a long decision others have their turn: no time passes inside a decision
 _STEPS_AMONG_MANY = 100  # among many nodes a decision has thousands of steps
 _VERIFY = 3  # every so many decisions a scheduler compares what it kept with fresh answers
@@ -63,7 +59,7 @@ def _ops(recorder: Recorder, role: str) -> OpsServer:
     return ops
 
 
-def scheduler(world: World, name: str, life: Life, config: Path) -> Main:
+def scheduler(world: Environment, name: str, life: Life, config: Path) -> Main:
     """A scheduler with leader election."""
     from koord.config.scheduler import load
     from roles.scheduler.app import App
@@ -85,7 +81,7 @@ def scheduler(world: World, name: str, life: Life, config: Path) -> Main:
     return lambda: live(life, main, name)
 
 
-def manager(world: World, name: str, life: Life, certificates: Path) -> Main:
+def manager(world: Environment, name: str, life: Life, certificates: Path) -> Main:
     """A manager with leader election and webhooks."""
     from roles.manager.app import App
     from roles.manager.options import Options, WebhookOptions
@@ -116,7 +112,7 @@ def manager(world: World, name: str, life: Life, certificates: Path) -> Main:
     return lambda: live(life, main, name)
 
 
-def descheduler(world: World, name: str, life: Life, config: Path) -> Main:
+def descheduler(world: Environment, name: str, life: Life, config: Path) -> Main:
     """A descheduler with leader election."""
     from roles.descheduler.app import App
     from roles.descheduler.cli import read
@@ -133,7 +129,7 @@ def descheduler(world: World, name: str, life: Life, config: Path) -> Main:
     return lambda: live(life, main, name)
 
 
-def koordlet(world: World, name: str, life: Life, machine: Machine, root: str, gates: str) -> Main:
+def koordlet(world: Environment, name: str, life: Life, machine: Machine, root: str, gates: str) -> Main:
     """The node agent on a modelled host whose files it sees below `root`."""
     from roles.koordlet.app import App
     from roles.koordlet.options import Options

@@ -25,9 +25,9 @@ import orjson
 
 from roles.sandbox.world.faults import Fault
 from roles.sandbox.world.invariants.checker import Checker
+from roles.sandbox.world.spec import Spec, Workload
 from roles.sandbox.world.story import tell
-from roles.sandbox.world.workloads import Workload
-from roles.sandbox.world.world import Spec, World, quiet
+from roles.sandbox.world.world import World, quiet
 
 _REHEARSED: list[World] = []
 _MEMORY = "/dev/shm"  # files of modelled hosts change every second

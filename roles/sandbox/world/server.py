@@ -13,13 +13,13 @@ from koord.apiserver import manifests
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.server import ApiServer
 from roles.sandbox import objects
+from roles.sandbox.world.environment import ADDRESSES, API_SERVER, NAME
 from roles.sandbox.world.history import AUTHOR, HEADER, entry_bucket
 from roles.sandbox.world.process import Process
-from roles.sandbox.world.programs import ADDRESSES, API_SERVER, NAME
 
 if TYPE_CHECKING:
     from koord.apiserver.store import Store
-    from roles.sandbox.world.world import World
+    from roles.sandbox.world.environment import Environment
 
 WEBHOOKS = ("10.96.0.10", 443)
 TWO = 0.2  # of the worlds in which none of its addresses fails know both
@@ -33,7 +33,7 @@ class Server:
     there, and no version is given out twice.
     """
 
-    def __init__(self, world: World, crds: list[dict[str, Any]], *, fails_over: bool = False) -> None:
+    def __init__(self, world: Environment, crds: list[dict[str, Any]], *, fails_over: bool = False) -> None:
         self.world = world
         self.api: ApiServer
         self.process: Process

@@ -15,10 +15,10 @@ from koord.kube.errors import AlreadyExists, ApiError, NotFound, from_response
 from roles.sandbox.hostile import ATTACKS, Attack
 from roles.sandbox.objects import SCHEDULER
 from roles.sandbox.world.programs import connection
-from roles.sandbox.world.workloads import NAMESPACE
+from roles.sandbox.world.spec import NAMESPACE
 
 if TYPE_CHECKING:
-    from roles.sandbox.world.world import World
+    from roles.sandbox.world.environment import Environment
 
 Obj = dict[str, Any]
 NAME = "tenant"
@@ -75,7 +75,7 @@ async def policies(client: Client) -> None:
 class Tenant:
     """Tries one attack after the other within `seconds`: at creation, and where that is refused, on a pod that is there."""
 
-    def __init__(self, world: World, attacks: tuple[Attack, ...], seconds: float) -> None:
+    def __init__(self, world: Environment, attacks: tuple[Attack, ...], seconds: float) -> None:
         self._world = world
         self._attacks = attacks
         self._pause = seconds / max(len(attacks), 1)

@@ -4,7 +4,7 @@ should not be any more; and the workloads that mind. Only in worlds whose desche
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from koord import seams
@@ -14,26 +14,13 @@ from koord.kube.errors import ApiError, NotFound
 from roles.sandbox.nodes.fleet import node_name
 from roles.sandbox.world.configuration import AGED, HERE, LOUD, POOL, TAINT, THERE
 from roles.sandbox.world.programs import connection
-from roles.sandbox.world.workloads import NAMESPACE, Workload
+from roles.sandbox.world.spec import NAMESPACE, Chore, Workload
 
 if TYPE_CHECKING:
-    from roles.sandbox.world.world import World
+    from roles.sandbox.world.environment import Environment
 
 NAME = "operators"
 _MOST = 2000  # milli-CPU of a pod at most, so that another node has room for it now and then
-
-
-@dataclass(frozen=True, slots=True)
-class Chore:
-    """Something that is done at a time: `taint` or `clear` a node, move it to a `pool`, or label a pod of a workload as `loud`."""
-
-    at: float
-    kind: str
-    what: str
-    value: str = ""
-
-    def __str__(self) -> str:
-        return f"{self.what} {self.value}".rstrip()
 
 
 def draw(rng: random.Random, nodes: int, minutes: float) -> list[Chore]:
@@ -76,7 +63,7 @@ def workloads(rng: random.Random, nodes: int, minutes: float) -> list[Workload]:
 class Operators:
     """Do their chores, each until it is done. A second life, after all was lost, does those again that are due."""
 
-    def __init__(self, world: World, chores: list[Chore]) -> None:
+    def __init__(self, world: Environment, chores: list[Chore]) -> None:
         self.world = world
         self.chores = chores
         self._begun: float | None = None

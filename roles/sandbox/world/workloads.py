@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -17,44 +17,16 @@ from roles.sandbox.nodes.fleet import CURVE_ANNOTATION, RUN_SECONDS_ANNOTATION, 
 from roles.sandbox.objects import SCHEDULER
 from roles.sandbox.world.configuration import POOL, QUOTAS
 from roles.sandbox.world.programs import connection
+from roles.sandbox.world.spec import NAMESPACE, Workload
 
 if TYPE_CHECKING:
     from koord.kube.store import Informer
-    from roles.sandbox.world.world import World
+    from roles.sandbox.world.environment import Environment
 
 Obj = dict[str, Any]
-NAMESPACE = "apps"
 FINISHED = ("Succeeded", "Failed")
 SORTS = ("service", "service", "service", "hot", "batch", "batch", "gang", "big", "gpu", "gpu", "quota", "quota", "cores")
 CROWD = 8  # pods of a workload that fills three nodes
-
-
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A ReplicaSet. CPU in milli-CPU, memory in MiB; `run_seconds` 0 runs for ever; `min_available` 0 has no disruption budget."""
-
-    name: str
-    replicas: int
-    cpu: int
-    memory: int
-    qos: str = "LS"
-    priority: str = "koord-prod"
-    usage: int = 50
-    curve: str = "steady"
-    run_seconds: int = 0
-    min_available: int = 0
-    gang: int = 0
-    quota: str = ""
-    batch: bool = False
-    gpu: int = 0  # percent of a card
-    limit: int = 100  # percent of what it requests that it may have
-    resizes: tuple[tuple[float, int], ...] = ()  # when its pods are resized in place, and to how many percent
-    prefers: str = ""  # the node that it likes best
-    spread: int = 0  # by how many pods nodes may differ; 0: not asked for
-    pool: str = ""  # the pool of nodes that it needs
-    shuns: str = ""  # the label of pods beside which its own do not run
-    at: float = 0.0  # when its user creates it
-    until: float = 0.0  # when its user deletes it; 0: never
 
 
 def pod_template(work: Workload) -> Obj:
@@ -106,7 +78,7 @@ def limits_of(work: Workload, percent: int) -> dict[str, str]:
 class Controllers:
     """What a controller manager does for ReplicaSets: pods that left are replaced. Deciding from its own list, as the real one."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Environment) -> None:
         self.world = world
         self._made = 0
         self._touched: set[str] = set()  # names of ReplicaSets that something has happened to
@@ -184,7 +156,7 @@ def _phase(pod: Obj) -> str:
 class Users:
     """Create and delete workloads at their time."""
 
-    def __init__(self, world: World, workloads: list[Workload]) -> None:
+    def __init__(self, world: Environment, workloads: list[Workload]) -> None:
         self.world = world
         self.workloads = workloads
         self._begun: float | None = None

@@ -9,7 +9,6 @@ import gc
 import logging
 import random
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
@@ -31,28 +30,25 @@ from koord.api.kinds import (
 )
 from koord.api.objects_meta import Projection, decoder
 from koord.kube.client import Client
-from koord.process.life import Life
 from roles.sandbox import objects
 from roles.sandbox.bootstrap import ensure
 from roles.sandbox.nodes import fleet
 from roles.sandbox.process_kubelet.node import LEASE_NAMESPACE
-from roles.sandbox.world import beside, configuration, herd, kubelet, programs, tenant, upkeep, workloads
+from roles.sandbox.world import configuration, herd, kubelet, programs, tenant, upkeep, workloads
 from roles.sandbox.world import faults as fault_plans
 from roles.sandbox.world.configuration import QUOTAS
-from roles.sandbox.world.faults import Fault, FaultRules
+from roles.sandbox.world.environment import Environment, Program
+from roles.sandbox.world.faults import Fault
 from roles.sandbox.world.history import History
 from roles.sandbox.world.host.fleet import Hosts
-from roles.sandbox.world.host.layout import ALL, Drawn
 from roles.sandbox.world.injection import Injector
-from roles.sandbox.world.loop import VirtualLoop, run
-from roles.sandbox.world.network import Network
-from roles.sandbox.world.process import EPOCH, Clock, Process
-from roles.sandbox.world.programs import API_SERVER
+from roles.sandbox.world.loop import run
+from roles.sandbox.world.process import EPOCH
 from roles.sandbox.world.server import Server
-from roles.sandbox.world.workloads import NAMESPACE, Workload
+from roles.sandbox.world.spec import NAMESPACE, Chore, Spec, Workload
 
 if TYPE_CHECKING:
-    from koord.decisions.record import Record
+    pass
 
 log = logging.getLogger(__name__)
 
@@ -60,205 +56,14 @@ _CRDS: list[dict[str, Any]] = []
 _SECRETS: list[dict[str, Any]] = []
 
 
-@dataclass(frozen=True, slots=True)
-class Spec:
-    """What a world consists of. `minutes` of virtual time with workloads and faults; `calm` seconds after the last fault."""
-
-    seed: int = 0
-    nodes: int = 3
-    pods: int = 20
-    minutes: float = 1.0
-    faults: int = 6
-    calm: float = 60.0
-    cpus: int = 6
-    memory_gib: int = 16
-    gpu_nodes: int = 2
-    gpus: int = 2
-    schedulers: int = 2
-    managers: int = 2
-    deschedulers: int = 2
-    webhooks: bool = True
-    hostile: int = 4  # attacks of a tenant (roles/sandbox/hostile.py)
-    policies: bool = False  # the admission policies of configs/install, for which the tenant's rights are enforced
-    koordlets: int = 1  # nodes on a modelled host with an agent of their own
-    host: Drawn = ALL  # what is fixed of these
-    kinds: tuple[str, ...] = ()
-    sorts: tuple[str, ...] = ()
-    workloads: tuple[Workload, ...] = ()
-    plan: tuple[Fault, ...] | None = None
-    chores: tuple[upkeep.Chore, ...] | None = None  # what operators do; None: drawn
-    profiles: str = "load"  # of configuration.PROFILES
-    report: int = configuration.REPORT  # seconds between two reports of a node
-    herd: bool = False  # one program serves all nodes (herd.py)
-    keep: int = 0  # entries of the history that are kept; 0: all
-    beside: str = ""  # the directory of another release, of which one of two replicas is
-    alone: bool = False  # all of the replicas are
-
-
-_PROFILES = (*("load",) * 6, "both", "both", "community")
-LARGE = 50
-"""Nodes beyond which a world is modelled more coarsely."""
-
-
-def sized(spec: Spec) -> Spec:
-    """A world of many nodes as it can be lived: one program for all kubelets, a report each four minutes, machines that hold ten pods, and
-    a history that remembers its last entries. The roles are the same. It stays calm until the last reports have had their effect."""
-    if spec.nodes <= LARGE:
-        return spec
-    return replace(spec, cpus=32, memory_gib=128, report=240, herd=True, keep=5_000, calm=1200.0)
-
-
-def drawn(seed: int) -> Spec:
-    """A small world as a seed draws it: 2 to 4 nodes, 10 to 26 pods, 5 to 12 faults. Each role has a standby in every second world, one in
-    two has an agent on a modelled host and a tenant who attacks: what is not there cannot hide what the rest does, and costs nothing.
-    In one of three the descheduler runs the community's plugins, mostly beside its own."""
-    rng = random.Random(f"world/{seed}/size")
-    return Spec(
-        seed,
-        schedulers=rng.choice((1, 2)),
-        managers=rng.choice((1, 2)),
-        deschedulers=rng.choice((1, 2)),
-        nodes=rng.choice((2, 3, 3, 4)),
-        pods=rng.randint(10, 26),
-        faults=rng.randint(5, 12),
-        koordlets=rng.choice((0, 1)),
-        hostile=rng.choice((0, 4)),
-        profiles=random.Random(f"world/{seed}/profiles").choice(_PROFILES),
-    )
-
-
-@dataclass(slots=True)
-class Program:
-    """A program and its present process. `number` counts its lives."""
-
-    name: str
-    make: Callable[[Program], Callable[[], Awaitable[None]]]
-    process: Process | None = None
-    number: int = 0
-    wanted: bool = True
-    life: Life | None = None
-    release: beside.Release = field(default_factory=beside.running)
-    ends: list[str] = field(default_factory=list)
-
-
-class _Sink:
-    """Keeps the decision records of a role for the story."""
-
-    def __init__(self, world: World, name: str) -> None:
-        self._world, self._name = world, name
-
-    def write(self, record: Record) -> None:
-        self._world.records.append((self._world.loop.time(), self._name, record))
-
-
-class World:
+class World(Environment):
     """Everything of one run."""
 
     def __init__(self, spec: Spec, scratch: Path) -> None:
-        self.spec = spec
-        self.scratch = scratch
-        self.seed = f"world/{spec.seed}"
-        self.rng = random.Random(self.seed)
-        self.loop = VirtualLoop()
-        self.history = History(self.loop.time, pace=spec.report / configuration.REPORT)
-        if spec.keep:
-            self.history.thin(spec.keep)
-        self.history.ailments = self._ailments
-        self.rules = FaultRules(self.loop, self.history, random.Random(f"{self.seed}/faults"))
-        self.network = Network(self.loop, self.rules)
-        self.addresses: dict[str, str] = {"apiserver": API_SERVER[0]}
-        self.clocks: dict[str, Clock] = {}
-        self.programs: dict[str, Program] = {}
-        self.records = self.history.records
-        self.releases = beside.Mixture(self.seed, spec.beside, alone=spec.alone)
+        super().__init__(spec, scratch)
         self.server: Server
-        self.silent: set[str] = set()  # kubelets whose agent reports nothing
-        self.graveyard: list[Process] = []
         self.hosts = Hosts(self)
-        self.injector = Injector(self)
-        self.retry = random.Random(f"{self.seed}/retry").choice((2.0, 5.0, 5.0))  # seconds between looks at a lease
-        self.open: Callable[[], bool] = lambda: True  # whether the world has to go on before it can be judged
-        self.accuse: Callable[[str, str], None] = _ignored  # what a program finds wrong with itself: a rule and what happened
-
-    # -- names ---------------------------------------------------------------------------------------------------------------
-
-    def sink(self, name: str) -> Any:
-        """A sink for the decision records of a process."""
-        return _Sink(self, name)
-
-    def number(self, name: str) -> int:
-        """A number of its own for each life of a program."""
-        return random.Random(f"{self.seed}/{name}/{self.programs[name].number}").getrandbits(32)
-
-    def about(self, author: str) -> str:
-        """Whether a process is of the other release, in words."""
-        program = self.programs.get(author)
-        former = program is not None and self.releases.is_former(author, program.number)
-        return f" ({author} is of the other release)" if former else ""
-
-    @property
-    def tended(self) -> bool:
-        """Whether people keep its nodes and pods in order, with the community's plugins."""
-        return self.spec.profiles != "load"
-
-    @staticmethod
-    def address_of(node: str) -> str:
-        """The address in the status of a node."""
-        return fleet.address(int(node.rpartition("-")[2]))
-
-    def clock(self, host: str) -> Clock:
-        """The clocks of a host."""
-        return self.clocks.setdefault(host, Clock(self.loop))
-
-    # -- processes -----------------------------------------------------------------------------------------------------------
-
-    def add(self, name: str, make: Callable[[Program], Callable[[], Awaitable[None]]], host: str = "") -> None:
-        """A program that runs from now on, whatever ends it."""
-        self.addresses.setdefault(name, f"10.0.{len(self.addresses) // 200}.{len(self.addresses) % 200 + 10}")
-        self.clocks.setdefault(name, self.clock(host or name))
-        self.programs[name] = Program(name, make)
-        self.history.programs.append(name)
-        self.start(name)
-
-    def start(self, name: str) -> None:
-        """Start the next life of a program."""
-        program = self.programs[name]
-        if program.process is not None and not program.process.dead and not program.process.ended:
-            return  # somebody else was earlier
-        program.number += 1
-        program.release = self.releases.of(name, program.number)
-        program.life = program.release.life()
-        program.process = Process(self.loop, name, program.number, self.clocks[name], self.seed, self.addresses[name])
-        program.release.enter(program.process)
-        self.history.tell("started", name, "of the other release" if self.releases.is_former(name, program.number) else "")
-        program.process.start(program.make(program))
-
-    def _ailments(self) -> list[tuple[str, str]]:
-        """What is wrong inside the living processes: dead tasks, failed health checks."""
-        found = []
-        for name, program in self.programs.items():
-            process = program.process
-            if process is None or process.dead or process.frozen or process.ended:
-                continue
-            found += [(name, f"task {text}") for text in process.failed()]
-            if process.health is not None:
-                _, checks = process.context.run(process.health.report, "healthz")
-                found += [(name, f"{check}: {detail}") for check, ok, detail in checks if not ok]
-        return found
-
-    async def _keep_running(self) -> None:
-        """What a kubelet does for the pods of the roles: who ended is started again after a second."""
-        while True:
-            await asyncio.sleep(1.0)
-            for program in self.programs.values():
-                process = program.process
-                if process is not None and process.ended and not process.dead:
-                    program.ends.append(process.ended)
-                    self.history.tell("ended", program.name, process.ended)
-                    self.graveyard.append(process)
-                    program.process = None
-                    if program.wanted:
-                        self.start(program.name)
+        self.injector = Injector(self, self.hosts, self.bootstrap)
 
     # -- the API server ------------------------------------------------------------------------------------------------------
 
@@ -324,7 +129,7 @@ class World:
             plan = sorted([*plan, *self.releases.turns(spec.minutes * 60)], key=lambda fault: (fault.at, fault.kind, fault.target))
         return works, plan
 
-    def chores(self) -> list[upkeep.Chore]:
+    def chores(self) -> list[Chore]:
         """What the operators of the seed do."""
         spec = self.spec
         if spec.chores is not None:
@@ -339,6 +144,7 @@ class World:
         spec = self.spec
         works, plan = self.drawn()
         self.server = Server(self, _crds(), fails_over=any(fault.kind == "dead-address" for fault in plan))
+        self.hosts.server = self.injector.server = self.server
         if any(fault.kind == "restart" for fault in plan):
             self.server.use_disk()
         await self.server.start()
@@ -401,12 +207,8 @@ class World:
                 program.process.dead = True
 
 
-def _ignored(rule: str, text: str) -> None:
-    """Nobody judges this world."""
-
-
 def _kubelet(world: World, node: str, program: Program) -> Callable[[], Awaitable[None]]:
-    return kubelet.program(world, node)
+    return kubelet.program(world, node, world.hosts.running.get(node))
 
 
 def warm() -> None:

@@ -341,12 +341,12 @@ class Cycle:
 
     def _blocked(self, ctx: CycleContext, evaluation: Evaluation) -> Blocked:
         """Nodes that are closed once the pods nominated to them, of this pod's priority or higher, are counted."""
-        return evaluation.nominated.blocked(ctx, self._kin) if len(self.state.nominations) else NOBODY
+        return evaluation.nominated.blocked(ctx, self._job_of) if len(self.state.nominations) else NOBODY
 
-    def _kin(self, pod: PodInfo) -> Hashable:
+    def _job_of(self, pod: PodInfo) -> Hashable:
         """What a pod is placed together with: their nominations do not stand in one another's way."""
         framework = self.frameworks.get(pod.shape.scheduler_name)
-        return framework.next_pod.kin(pod) if framework is not None and framework.next_pod is not None else None
+        return framework.next_pod.job_of(pod) if framework is not None and framework.next_pod is not None else None
 
     # ---------------------------------------------------------------- failures
 

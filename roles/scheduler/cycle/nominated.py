@@ -18,7 +18,7 @@ from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.interfaces import Rejection
 
 Refused = dict[int, tuple[str, Rejection]]
-Kin = Callable[[PodInfo], Hashable]
+JobOf = Callable[[PodInfo], Hashable]
 
 
 class Blocked(NamedTuple):
@@ -45,22 +45,22 @@ class NominatedRows:
         self._stamp: Any = None
         self._rows_at = self._nominations_at = -1
 
-    def blocked(self, ctx: CycleContext, kin: Kin) -> Blocked:
+    def blocked(self, ctx: CycleContext, job_of: JobOf) -> Blocked:
         """What is closed to the pod of `ctx`."""
         nominations, cluster = ctx.state.nominations, ctx.cluster
-        self._catch_up(ctx, kin)
+        self._catch_up(ctx, job_of)
         own = nominations.node_of(ctx.pod.uid)
         slot = cluster.slot_of(own) if own else -1
         if slot < 0 or not cluster.alive[slot]:
             return Blocked(self._mask, self._refused) if self._refused else NOBODY
         # The pod does not stand in its own way.
-        refusal = self._ask(ctx, slot, own, kin, besides=ctx.pod.uid)
+        refusal = self._ask(ctx, slot, own, job_of, besides=ctx.pod.uid)
         refused = {other: known for other, known in self._refused.items() if other != slot}
         if refusal is not None:
             refused[slot] = refusal
         return Blocked(_mask_of(refused, cluster.capacity), refused) if refused else NOBODY
 
-    def _catch_up(self, ctx: CycleContext, kin: Kin) -> None:
+    def _catch_up(self, ctx: CycleContext, job_of: JobOf) -> None:
         nominations, changes = ctx.state.nominations, ctx.cluster.changes
         stamp = (changes.epoch, *(vector.stamp_of(ctx) for vector in self._judgement.filters))
         if self._rows_at == changes.position and self._nominations_at == nominations.position and self._stamp == stamp:
@@ -75,7 +75,7 @@ class NominatedRows:
             if slot < 0:
                 continue
             self._refused.pop(slot, None)
-            refusal = self._ask(ctx, slot, node, kin) if ctx.cluster.alive[slot] else None
+            refusal = self._ask(ctx, slot, node, job_of) if ctx.cluster.alive[slot] else None
             if refusal is not None:
                 self._refused[slot] = refusal
         if self._refused.keys() != before.keys() or self._stamp != stamp:
@@ -97,12 +97,12 @@ class NominatedRows:
                 self._refused.pop(slot, None)
         return list(nodes)
 
-    def _ask(self, ctx: CycleContext, slot: int, node: str, kin: Kin, *, besides: str = "") -> tuple[str, Rejection] | None:
+    def _ask(self, ctx: CycleContext, slot: int, node: str, job_of: JobOf, *, besides: str = "") -> tuple[str, Rejection] | None:
         """The first refusal of a row with the pods nominated to it that count before this one; None when there is none."""
         cluster, pod = ctx.cluster, ctx.pod
-        mine = kin(pod)
+        mine = job_of(pod)
         ahead: Iterable[PodInfo] = ctx.state.nominations.ahead_of(pod, node, besides=besides)
-        others = [o for o in ahead if cluster.slot_of_pod(o.uid) < 0 and (mine is None or kin(o) != mine)]
+        others = [o for o in ahead if cluster.slot_of_pod(o.uid) < 0 and (mine is None or job_of(o) != mine)]
         if not others:
             return None
         with Hypothesis(cluster, quiet=True) as supposed:

@@ -43,7 +43,7 @@ class ClusterEvent(NamedTuple):
     action: Action
     old: Any = None
     new: Any = None
-    kin: Hashable = None  # pods of this kin gave room back themselves: the event is of no use to them
+    job: Hashable = None  # pods of this job gave room back themselves: the event is of no use to them
 
     @property
     def label(self) -> str:

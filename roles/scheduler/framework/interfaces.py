@@ -174,8 +174,8 @@ class NextPod(Plugin):
         """What the diagnosis of a failed cycle tells of the pod's job, by the names that it has there."""
         return {}
 
-    def kin(self, pod: PodInfo) -> Hashable:
-        """Pods of one kin (not None) are placed together: nominations of some do not stand in the way of the others, and
+    def job_of(self, pod: PodInfo) -> Hashable:
+        """Pods of one job (not None) are placed together: nominations of some do not stand in the way of the others, and
         what one gives back is of no use to the others by itself. It must follow from the pod's shape."""
         return None
 

@@ -83,7 +83,7 @@ class EventLog:
             return
         self.position += 1
         objects = self._kept.setdefault((event.resource, event.action), OrderedDict())
-        key = (object_of(event), event.kin)
+        key = (object_of(event), event.job)
         known = objects.get(key)
         if known is None:
             objects[key] = Kept(event, self.position)

@@ -41,7 +41,7 @@ class SchedulingQueue:
         initial_backoff: float = 1.0,
         max_backoff: float = 10.0,
         max_unschedulable: float = 300.0,
-        kin: Callable[[PodInfo], Hashable] = lambda pod: None,
+        job_of: Callable[[PodInfo], Hashable] = lambda pod: None,
     ) -> None:
         self._sort_key = sort_key
         self._pre_enqueue = pre_enqueue
@@ -49,7 +49,7 @@ class SchedulingQueue:
         self._initial_backoff = initial_backoff
         self._max_backoff = max_backoff
         self._max_unschedulable = max_unschedulable
-        self._kin = kin
+        self._job_of = job_of
         self._entries: dict[str, Entry] = {}
         self._active: _Heap = []
         self._backoff: _Heap = []
@@ -425,7 +425,7 @@ class SchedulingQueue:
 
     def _helps(self, entry: Entry, event: ClusterEvent, *, hints: bool = True) -> bool:
         """Whether a plugin that refused the pod subscribed to the event and its hint, if it is asked, does not rule it out."""
-        if event.kin is not None and self._kin(entry.pod) == event.kin:
+        if event.job is not None and self._job_of(entry.pod) == event.job:
             return False
         if not entry.rejected_by:
             return True

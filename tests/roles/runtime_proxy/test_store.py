@@ -11,7 +11,7 @@ import pytest
 
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
-from roles.runtime_proxy.sparing import Sparing
+from roles.runtime_proxy.logfilter import RepeatFilter
 from tests.roles.runtime_proxy.support import Engine, HookServer, create, proxied, run_pod, until
 from tests.support import patience
 
@@ -116,7 +116,7 @@ def test_lines_left_out_of_the_log_are_counted() -> None:
         record.created = at
         return sparing.filter(record), record.getMessage()
 
-    sparing = Sparing()
+    sparing = RepeatFilter()
     assert [line("lost %s", 100.0)[0] for _ in range(13)] == [True] * 10 + [False] * 3
     assert line("other %s", 100.0) == (True, "other x")
     assert line("lost %s", 111.0) == (True, "lost x (and 3 more like this)")

@@ -159,7 +159,7 @@ def test_without_root_the_reason_is_told(monkeypatch: pytest.MonkeyPatch, tmp_pa
 GUARDED = """
 import os, sys, time
 from pathlib import Path
-from roles.sandbox.guardian import guarded
+from roles.sandbox.watchdog import guarded
 out = Path(sys.argv[1])
 def body():
     (out / "child").write_text(str(os.getpid()))

@@ -22,7 +22,7 @@ from koord.api.objects import Node, Pod, convert
 from koord.cli import main
 from koord.decisions.deltas import applied, difference
 from roles.sandbox.world import runner
-from roles.sandbox.world.world import Spec
+from roles.sandbox.world.spec import Spec
 from roles.scheduler import testing
 from roles.tools.replay.cli import command
 from tests.benchmarks.scheduling import run_app

@@ -22,8 +22,9 @@ from roles.sandbox.world.host.running import Running
 from roles.sandbox.world.process import EPOCH, Process
 
 if TYPE_CHECKING:
+    from roles.sandbox.world.environment import Environment, Program
     from roles.sandbox.world.faults import Fault
-    from roles.sandbox.world.world import Program, World
+    from roles.sandbox.world.server import Server
 
 T = TypeVar("T")
 ADMINISTRATOR = "administrator"
@@ -41,8 +42,9 @@ def _or(fixed: T | None, drawn: T) -> T:
 class Hosts:
     """The machines of a world by node."""
 
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: Environment) -> None:
         self.world = world
+        self.server: Server  # there is one before time passes on the machines
         self.rng = random.Random(f"{world.seed}/layout")
         self.names = [node_name(index) for index in range(min(world.spec.koordlets, world.spec.nodes))]
         self.machines: dict[str, Machine] = {}
@@ -132,7 +134,7 @@ class Hosts:
     def _in_the_way(self, node: str) -> bool:
         """Whether an agent cannot do its work now: it, its kubelet, their machine, the API server or a connection is hurt."""
         machine = self.machines[node]
-        if machine.disk_full or machine.write_errors or machine.failing or self.world.server.process.dead:
+        if machine.disk_full or machine.write_errors or machine.failing or self.server.process.dead:
             return True
         names = (f"koordlet-{node}", f"kubelet-{node}")
         for name in names:

@@ -7,8 +7,7 @@ from typing import Any
 
 from roles.sandbox.world.faults import Fault
 from roles.sandbox.world.mutants.planting import Mutants, replace, wrap
-from roles.sandbox.world.upkeep import Chore
-from roles.sandbox.world.workloads import Workload
+from roles.sandbox.world.spec import Chore, Workload
 
 MUTANTS = Mutants(pods=16, koordlets=0, schedulers=1, managers=1, deschedulers=1, hostile=0)
 

@@ -8,7 +8,7 @@ from typing import Any
 from roles.sandbox.world.faults import Fault
 from roles.sandbox.world.host.layout import BURST, Drawn
 from roles.sandbox.world.mutants.planting import Mutants, nothing, replace, wrap
-from roles.sandbox.world.workloads import Workload
+from roles.sandbox.world.spec import Workload
 
 MUTANTS = Mutants(minutes=1.0, nodes=1, pods=8, schedulers=1, managers=1, deschedulers=0, hostile=0)
 BATCH = Workload("batch", 2, 1000, 256, qos="BE", priority="koord-batch", usage=90, batch=True, prefers="sim-000", at=2.0)

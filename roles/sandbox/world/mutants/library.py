@@ -7,7 +7,7 @@ from typing import Any
 
 from roles.sandbox.world.faults import Fault
 from roles.sandbox.world.mutants.planting import Mutants, nothing, replace, wrap
-from roles.sandbox.world.workloads import Workload
+from roles.sandbox.world.spec import Workload
 
 MUTANTS = Mutants(minutes=0.5, pods=16, koordlets=0, deschedulers=1, hostile=0)
 

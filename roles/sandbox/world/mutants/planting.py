@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from importlib import import_module
 from typing import Any
 
-from roles.sandbox.world.world import Spec
+from roles.sandbox.world.spec import Spec
 
 USUAL = Spec(pods=26, faults=10)
 """The world that is lived when nothing else is asked for."""

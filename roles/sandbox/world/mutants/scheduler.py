@@ -6,7 +6,7 @@ from typing import Any
 
 from roles.sandbox.world.faults import Fault
 from roles.sandbox.world.mutants.planting import Mutants, nothing, replace, wrap
-from roles.sandbox.world.workloads import Workload
+from roles.sandbox.world.spec import Workload
 
 MUTANTS = Mutants(minutes=0.5, pods=20, koordlets=0, schedulers=1, managers=1, deschedulers=0, hostile=0)
 

@@ -109,7 +109,7 @@ class Placement:
         totals = first.evaluation.totals
         scores = {cluster.name_of(slot): float(totals[slot]) for slot in np.flatnonzero(counts).tolist()} if len(totals) else {}
         kind = selector_of(pods[0])
-        existing = {cluster.name_of(slot): count for slot, count in self.network.kin(kind).items()} if kind else {}
+        existing = {cluster.name_of(slot): count for slot, count in self.network.counts(kind).items()} if kind else {}
         demand = Demand(len(pods), spec.domain)
         if spec.topology is not None:
             demand = demand_of(tree, spec.topology, len(pods))

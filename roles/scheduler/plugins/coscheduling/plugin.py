@@ -168,7 +168,7 @@ class Coscheduling(
             work.append(("network topology", NetworkManager(self.handle, self.network).run))
         return work
 
-    def kin(self, pod: PodInfo) -> Hashable:
+    def job_of(self, pod: PodInfo) -> Hashable:
         gang = self.book.gang_of(pod)
         return None if gang is None or self.book.satisfied(gang) else gang.group.id
 

@@ -47,12 +47,12 @@ from roles.scheduler.plugins.device_share.binding import Writer
 from roles.scheduler.plugins.device_share.choice import NO_TEMPLATE, Rules
 from roles.scheduler.plugins.device_share.chooser import Chooser, designated
 from roles.scheduler.plugins.device_share.columns import DeviceColumns, holding_of
+from roles.scheduler.plugins.device_share.endpoints import given, node_summary, summaries
 from roles.scheduler.plugins.device_share.fragmentation import STEPS
 from roles.scheduler.plugins.device_share.holdings import Holding
 from roles.scheduler.plugins.device_share.metrics import PlanMetric
 from roles.scheduler.plugins.device_share.node import NodeDevices
 from roles.scheduler.plugins.device_share.numa import DeviceHints
-from roles.scheduler.plugins.device_share.pages import given, node_summary, summaries
 from roles.scheduler.plugins.device_share.request import DeviceRequest, request_for
 from roles.scheduler.plugins.device_share.scoring import Scorer
 from roles.scheduler.plugins.device_share.stranding import Stranding

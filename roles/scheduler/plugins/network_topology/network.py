@@ -63,7 +63,7 @@ class Network(Columns):
                 del self._counts[kind]
             self.version += 1
 
-    def kin(self, kind: str) -> dict[int, int]:
+    def counts(self, kind: str) -> dict[int, int]:
         """How many pods of a kind are where, by slot."""
         return self._counts.get(kind, {})
 

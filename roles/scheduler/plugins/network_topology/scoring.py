@@ -17,7 +17,7 @@ def closeness(ctx: CycleContext, network: Network, tree: Tree, kind: str) -> Vec
     leaves = [(cluster.slot_of(name), leaf) for name, leaf in tree.leaves.items()]
     candidates = [(slot, leaf) for slot, leaf in leaves if slot >= 0 and ctx.feasible[slot]]
     existing, slots = [0] * len(tree.places), [0] * len(tree.places)
-    by_slot = network.kin(kind)
+    by_slot = network.counts(kind)
     for slot, leaf in leaves:
         count = by_slot.get(slot, 0)
         if count:

@@ -23,7 +23,7 @@ ROOT = Path(__file__).resolve().parents[4]
 _LIVE = """
 import sys
 from roles.sandbox.world import beside, runner
-from roles.sandbox.world.world import Spec
+from roles.sandbox.world.spec import Spec
 
 other, ours = beside.load(sys.argv[1]), beside.running()
 runner.prepare()

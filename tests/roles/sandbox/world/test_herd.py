@@ -11,13 +11,13 @@ from typing import Any
 
 from roles.sandbox.world.herd import Agenda
 from roles.sandbox.world.history import History
-from roles.sandbox.world.world import LARGE, Spec, sized
+from roles.sandbox.world.spec import LARGE, Spec, sized
 
 ROOT = Path(__file__).resolve().parents[4]
 _LIVE = """
 import sys
 from roles.sandbox.world import runner
-from roles.sandbox.world.world import Spec
+from roles.sandbox.world.spec import Spec
 runner.prepare()
 spec = Spec(seed=2, nodes=3, pods=6, minutes=0.3, faults=2, calm=40.0, koordlets=0, herd=True, keep=100, kinds=("kill", "lose-answer"))
 result = runner.run(spec) if sys.argv[1] == "alone" else next(runner.many(iter([spec]), 1))

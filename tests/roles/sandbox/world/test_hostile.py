@@ -21,7 +21,8 @@ import orjson
 from roles.sandbox.world import runner, world as worlds
 from roles.sandbox.world.faults import Fault
 from roles.sandbox.world.invariants.checker import Checker
-from roles.sandbox.world.world import Spec, World, quiet
+from roles.sandbox.world.world import World, quiet
+from roles.sandbox.world.spec import Spec
 
 hostile, plan, policies = int(sys.argv[1]), tuple(Fault(**one) for one in orjson.loads(sys.argv[2])), sys.argv[3] == "policies"
 worlds.warm()

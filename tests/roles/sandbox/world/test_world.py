@@ -132,7 +132,7 @@ def test_a_world_that_takes_too_long_is_given_up() -> None:
     code = """
 import time
 from roles.sandbox.world import runner
-from roles.sandbox.world.world import Spec
+from roles.sandbox.world.spec import Spec
 print(runner.run(Spec(), mutate=lambda: time.sleep(60), limit=0.5).failure)
 """
     assert python("-c", code).stdout.strip() == "it took too long"
@@ -161,7 +161,7 @@ _DEAF = """
 import sys
 from roles.sandbox.world import runner
 from roles.sandbox.world.invariants.checker import Checker
-from roles.sandbox.world.world import Spec
+from roles.sandbox.world.spec import Spec
 
 
 def state(rule):

@@ -10,7 +10,7 @@ _AT_ONCE = 10
 _EVERY = 10.0  # seconds from one line to the next once those were used up
 
 
-class Sparing(logging.Filter):
+class RepeatFilter(logging.Filter):
     """Lets ten lines of a kind pass at once, then one in ten seconds that says how many were left out.
 
     A kind is a line's text before its values are put in, so that an unknown sandbox does not hide a hook server's error.
