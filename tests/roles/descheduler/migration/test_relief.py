@@ -506,7 +506,12 @@ def test_a_promised_node_that_is_lost_before_the_eviction_is_given_back(lost: st
             ready = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
             await world.client.patch(kinds.NODES, "n2", ready, subresource="status")
         job = await world.until_job("j", condition="ReservationScheduled=False/Unschedulable")
-        assert job["metadata"]["annotations"][names.ANNOTATION_MIGRATION_AVOID] == "n2"
+
+        async def avoids() -> bool:
+            found = await world.get(kinds.PODMIGRATIONJOBS, "j")
+            return found is not None and found["metadata"].get("annotations", {}).get(names.ANNOTATION_MIGRATION_AVOID) == "n2"
+
+        await world.until(avoids)
         await world.client.delete(kinds.PODDISRUPTIONBUDGETS, "hold", NS)
 
         async def another() -> bool:
