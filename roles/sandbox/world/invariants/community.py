@@ -193,7 +193,7 @@ class EvictedWithAPlace(Order):
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.verb == "fault":
             target = entry.text.partition(" of ")[2]
-            if not target or target.startswith("descheduler"):
+            if target.startswith(("descheduler", "requests")) or not target:  # "30% of requests" are everybody's
                 self._hurt = entry.time
         yield from super().see(entry)
         if entry.bucket == "node" and _rules(entry.old) != _rules(entry.new):
