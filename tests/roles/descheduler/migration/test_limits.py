@@ -274,6 +274,11 @@ async def _crowd(limits: dict[str, Any], pods: list[tuple[str, bool]], directly:
             await world.job(f"j{number}", f"p{number}", mode="")
         async with at_work(everybody) as workers:
             await plan.until_ended(replicas)
+
+            async def replaced() -> bool:
+                return len(workers.left) <= len(workers.born)
+
+            await world.until(replaced)  # a job without a reservation ends when its pod has gone
         assert len(workers.left) == len(workers.born) <= replicas  # everybody who left was replaced, nobody twice
         return watcher
 
