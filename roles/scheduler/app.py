@@ -17,6 +17,7 @@ from koord.process import tuning
 from koord.process.errors import FatalError
 from koord.process.life import Phase
 from koord.process.metrics import watch_events
+from koord.process.reporters import ReportTimes
 from koord.process.steady import SteadyClock
 from roles.scheduler import diagnosis
 from roles.scheduler.auditor import Audit, AuditWatch, Event
@@ -116,7 +117,7 @@ class App:
             engine.state, self.cache, self.queue, engine.frameworks,
             clock=self._clock, changed=self._wake, gone=self.reporter.forget,
             foreign_nominations=options.gates.get("CrossSchedulerNomination", False), watching=watching, gate=gate,
-            journal=self.journal,
+            journal=self.journal, report_times=ReportTimes(self._clock) if client is not None else None,
         )  # fmt: skip
         self.extenders = Extenders(config.extenders, engine.cluster) if config.extenders else None
         self.binder = Binder(

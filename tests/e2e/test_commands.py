@@ -64,7 +64,10 @@ def test_koord_answers_every_line(cluster: Running) -> None:
 @pytest.mark.parametrize("line", ["koord top --watch", "koord ui", "koord why node sim-000 --watch"])
 def test_what_goes_on_ends_at_ctrl_c(cluster: Running, line: str) -> None:
     words, environment = command(cluster, line)
-    with subprocess.Popen(words, cwd=REPOSITORY, env={**environment, "PYTHONUNBUFFERED": "1"}, stdout=-1, stderr=-1, text=True) as running:
+    # who runs the tests in the background of a shell ignores the signal, and so would the command
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from koord.cli import main; main()"
+    words = [sys.executable, "-u", "-c", heeds, *words[3:]]
+    with subprocess.Popen(words, cwd=REPOSITORY, env=environment, stdout=-1, stderr=-1, text=True) as running:
         try:
             assert running.stdout is not None
             assert running.stdout.readline()

@@ -73,13 +73,15 @@ class Observer:
         watching: Iterable[Any] = (),
         gate: Gate | None = None,
         journal: Journal | None = None,
+        report_times: ReportTimes | None = None,
     ) -> None:
+        """`report_times`: how a live process takes times that nodes wrote; what a journal tells was taken so already."""
         self._state = state
         self._cache = cache
         self._queue = queue
         self._frameworks = frameworks
         self._clock = clock
-        self._report_times = ReportTimes(clock)
+        self._report_times = report_times
         self._changed = changed
         self._gone = gone
         self._gate = gate or Gate()
@@ -174,7 +176,7 @@ class Observer:
         narrowed: dict[str, Any] = {"field_selector": feed.field_selector} if feed.field_selector else {}
         if feed.transform is not None:
             narrowed["transform"] = feed.transform
-        elif feed.kind == NODEMETRICS and feed.projection is NodeMetric:
+        elif feed.kind == NODEMETRICS and feed.projection is NodeMetric and self._report_times is not None:
             narrowed["transform"] = self._report_times
         if feed.namespace is not None:
             narrowed["namespace"] = feed.namespace
