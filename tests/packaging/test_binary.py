@@ -70,7 +70,6 @@ _PLUGIN = """
 import statistics
 
 from roles.scheduler.framework.interfaces import Filter, Rejection
-from tests.support import patience
 
 
 class {name}(Filter):
