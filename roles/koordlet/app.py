@@ -302,7 +302,7 @@ class App:
             nrt=self.state.topology,
             metrics=MetricsView(self.store, now, options.collect_res_used_interval),
             collect_interval=options.collect_res_used_interval,
-            pods_synced=self.book.synced and self.pods.current(seams.monotonic()),
+            pods_synced=self.book.synced and self.pods.current(seams.boot_time()),
             storage=self.store.snapshot(STORAGE),
             volume_of_claim=self.volumes.volume_name if self.volumes is not None else lambda namespace, claim: "",
             holder=self.acting.executor.holds.holder,

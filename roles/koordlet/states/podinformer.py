@@ -61,16 +61,16 @@ class PodInformer:
         """Fetch soon."""
         self._wanted.set()
 
-    def current(self, mono: float) -> bool:
-        """Whether the pods may be acted on, asked at least once a round; `mono` in monotonic seconds.
+    def current(self, now: float) -> bool:
+        """Whether the pods may be acted on, asked at least once a round; `now` in seconds since boot, sleep included.
 
         After a standstill the pods that are known may be gone and their CPUs somebody else's: not before the kubelet was asked anew.
         """
-        if self._looked is not None and mono - self._looked > self._standstill:
-            self._woke = mono
+        if self._looked is not None and now - self._looked > self._standstill:
+            self._woke = now
             self.trigger()
-        self._looked = mono
-        if self._woke is not None and (self._asked >= self._woke or mono - self._woke > PATIENCE):
+        self._looked = now
+        if self._woke is not None and (self._asked >= self._woke or now - self._woke > PATIENCE):
             self._woke = None
         return self._woke is None
 
@@ -92,7 +92,7 @@ class PodInformer:
         node = self._node()
         if node is None:
             return False
-        asked = seams.monotonic()
+        asked = seams.boot_time()
         try:
             changed = self.book.take(await self._kubelet.pods(node))
         except (KubeletError, PodListError) as error:

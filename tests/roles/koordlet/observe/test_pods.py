@@ -269,7 +269,7 @@ class TestKubelet:
                 client = KubeletClient(KubeletOptions(insecure=True, read_only_port=served.port), a.metrics, None)
                 informer = PodInformer(a.book, client, lambda: as_node(make_node()), 30.0, lambda: None)
                 await informer.fetch()
-                at = seams.monotonic()
+                at = seams.boot_time()
                 assert informer.current(at - 6)
                 assert informer.current(at - 2), "a slow round is no standstill"
                 assert not informer.current(at + 20), "it stood still: what it knows is old"
