@@ -6,6 +6,8 @@ VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.ready
 PYTEST_ARGS ?=
+# Compiled modules are kept, whatever the environment says: a run starts koord hundreds of times, and each worker imports every test.
+unexport PYTHONDONTWRITEBYTECODE
 BENCH_ARGS ?=
 OUT ?= demo-out
 

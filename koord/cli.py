@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import importlib
 import os
+import select
+import signal
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import IO, Any
 
 import click
@@ -39,6 +44,39 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
+_VERDICTS = frozenset({"doctor", "lint", "replay", "test"})
+"""Commands whose status says what they found: cut short, they have not said it."""
+
+
+def _reader_left() -> bool:
+    """Whether nobody reads stdout any more."""
+    try:
+        waiting = select.poll()
+        waiting.register(sys.stdout.fileno(), 0)
+        return any(events & select.POLLERR for _, events in waiting.poll(0))
+    except (OSError, ValueError):  # stdout is no file, or closed
+        return False
+
+
+@contextmanager
+def _quiet_pipe(ctx: click.Context) -> Iterator[None]:
+    """A reader that has seen enough (`koord top | head`) ends the command without a word."""
+    try:
+        try:
+            yield
+        finally:
+            if sys.stdout is not None and not sys.stdout.closed:
+                sys.stdout.flush()
+    except BrokenPipeError as error:
+        if not _reader_left():  # another pipe or socket
+            raise
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        status: Any = 128 + signal.SIGPIPE if ctx.invoked_subcommand in _VERDICTS else 0
+        if isinstance(error.__context__, (SystemExit, click.exceptions.Exit)):  # all was done, and only the rest of it was not read
+            status = getattr(error.__context__, "code", None) or getattr(error.__context__, "exit_code", 0)
+        raise SystemExit(status) from None
+
+
 class LazyGroup(click.Group):
     """A click group that knows its commands by name and imports one when it is asked for."""
 
@@ -59,7 +97,8 @@ class LazyGroup(click.Group):
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command; all of them tell a mistake on the command line in one form."""
         try:
-            return super().invoke(ctx)
+            with _quiet_pipe(ctx):
+                return super().invoke(ctx)
         except click.UsageError as error:
             from koord.process.flags import FlagError
 
@@ -70,7 +109,8 @@ class LazyGroup(click.Group):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read what stands before the command."""
         try:
-            return super().parse_args(ctx, args)
+            with _quiet_pipe(ctx):
+                return super().parse_args(ctx, args)
         except click.exceptions.NoArgsIsHelpError:
             raise
         except click.UsageError as error:

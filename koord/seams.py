@@ -112,9 +112,9 @@ class System:
         gc.collect()
         gc.freeze()
 
-    async def sleep(self, seconds: float) -> None:
+    def sleep(self, seconds: float) -> Coroutine[Any, Any, None]:
         """Suspend the task."""
-        await asyncio.sleep(seconds)
+        return asyncio.sleep(seconds)
 
     async def to_thread(self, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         """Run a blocking function off the loop."""
@@ -211,9 +211,9 @@ def settle() -> None:
     _current.get().settle()
 
 
-async def sleep(seconds: float) -> None:
+def sleep(seconds: float) -> Coroutine[Any, Any, None]:
     """Suspend the task for so many seconds."""
-    await _current.get().sleep(seconds)
+    return _current.get().sleep(seconds)  # no coroutine of its own: hardly anything is awaited more often
 
 
 async def to_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import re
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -16,7 +17,7 @@ from xdist.scheduler import LoadScopeScheduling
 from tests.support import leftovers, patience
 
 # What gates a change must not depend on luck: the default profile tries the same examples each time; `make fuzz` looks for new ones.
-settings.register_profile("default", max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("default", max_examples=40, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("nightly", max_examples=20_000, deadline=None, suppress_health_check=list(HealthCheck))
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "default"))
 
@@ -70,6 +71,20 @@ def is_of_the_machine(item: pytest.Item) -> bool:
     """Whether a test belongs to the second step: whole sandboxes, what uses the machine, and what first builds the executable."""
     built = "dist" in getattr(item, "fixturenames", ())
     return built or "tests/e2e/" in item.nodeid or any(item.get_closest_marker(marker) for marker in MACHINE)
+
+
+_OF_THE_MACHINE = re.compile(rf"mark\.({'|'.join(MACHINE)})\b|\bdist\b")
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """Every worker imports what it collects: a step leaves the files alone that have nothing for it."""
+    step = config.getoption("--step")
+    end_to_end = "tests/e2e" in collection_path.as_posix()
+    if step == "hermetic" and end_to_end:
+        return True
+    if step != "machine" or end_to_end or not re.fullmatch(r"test_.*\.py", collection_path.name):
+        return None
+    return None if _OF_THE_MACHINE.search(collection_path.read_text(encoding="utf-8")) else True
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

@@ -60,7 +60,7 @@ SECTIONS = {
     "SCH": "scheduler.md#the-cycle",
     "SCH-LA": "scheduler.md#loadawarescheduling",
     "SCH-EQ": "scheduler.md#elasticquota",
-    "SCH-KS": "scheduler.md#what-kube-scheduler-136-has",
+    "SCH-KS": "scheduler.md#what-kube-scheduler-136-and-137-have",
     "SCH-RSZ": "scheduler.md#pods-that-are-resized-in-place",
     "SCH-CFG": "scheduler.md#plugins",
     "SCH-FW": "scheduler.md#the-way-through-the-extension-points",

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import click
 import pytest
@@ -13,6 +15,7 @@ from click.testing import CliRunner
 from koord.cli import COMMANDS, main
 from koord.process.flags import GoCommand
 from koord.version import VERSION
+from tests.support import patience
 
 
 def koord(*args: str) -> subprocess.CompletedProcess[str]:
@@ -85,3 +88,68 @@ def test_the_help_of_a_role_has_sections_and_every_flag_once(role: str) -> None:
     shown = re.findall(r"^  (?:-\w, )?--([\w-]+)", text, re.MULTILINE)
     assert len(shown) == len(set(shown))
     assert text.index("--kubeconfig") > text.index("API server:")
+
+
+KUBECONFIG = """\
+apiVersion: v1
+kind: Config
+current-context: a
+contexts: [{name: a, context: {cluster: a, user: a}}]
+clusters: [{name: a, cluster: {server: "https://127.0.0.1:1"}}]
+users: [{name: a, user: {token: x}}]
+"""
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "scheduler --leader-elect-lease-duration=1s",
+        "scheduler --leader-elect-resource-lock=configmaps",
+        "scheduler --leader-elect-resource-name=",
+        "scheduler --tls-cipher-suites=mine",
+        "scheduler --tls-cert-file=/a",
+        "scheduler --workload-auditor-metric-labels=mine",
+        "scheduler --master=somewhere",
+        "manager --leader-elect-renew-deadline=20s",
+        "manager --controllers=mine",
+        "manager --recommender-prometheus-address=here",
+        "manager --feature-gates=Mine=true",
+        "descheduler --leader-elect-lease-duration=1s",
+        "descheduler --leader-elect-resource-lock=configmaps",
+        "descheduler --scheduler-plugin-path=/a",
+        "descheduler --feature-gates=Mine",
+        "simulate --curve=1",
+        "apiserver --event-ttl=soon",
+        "apiserver --token=a --anonymous",
+        "apiserver --enable-controllers=mine",
+        "apiserver --webhook-service=mine",
+    ],
+)
+def test_a_mistake_on_the_command_line_is_one_line_that_names_the_flag_and_status_2(line: str, tmp_path: Path) -> None:
+    file = tmp_path / "config"
+    file.write_text(KUBECONFIG)
+    role, flag = line.split()[:2]
+    done = subprocess.run(
+        [sys.executable, "-m", "koord.cli", *line.split()],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=patience.seconds(60),
+        env={**os.environ, "KUBECONFIG": str(file)},
+    )
+    said = done.stderr.splitlines()
+    assert (done.returncode, len(said)) == (2, 1), done.stderr
+    assert said[0].startswith(f"koord {role}: error: ")
+    assert flag.split("=")[0] in said[0] or role == "simulate" or "--leader-elect-*" in said[0]
+
+
+@pytest.mark.parametrize(
+    ("args", "status"), [(["--help"], 0), (["scheduler", "--help"], 0), (["install", "--print"], 0), (["lint", "/no/such/file"], 141)]
+)
+def test_a_reader_that_has_seen_enough_ends_a_command_quietly(args: list[str], status: int) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = subprocess.run([sys.executable, "-m", "koord.cli", *args], stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert done.returncode == status
+    assert not re.search("Traceback|Broken|Exception", done.stderr)

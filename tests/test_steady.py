@@ -160,3 +160,27 @@ def test_plain():
 
 def test_slowness_is_measured() -> None:
     assert 1 <= patience.measured(0.01) <= patience.MOST
+
+
+def test_make_keeps_compiled_modules() -> None:
+    """Without them each worker compiles every test, and each start of koord the whole program."""
+    show = 'show: ; @echo "[$${PYTHONDONTWRITEBYTECODE-unset}]"'
+    command = ["make", "-s", "--no-print-directory", "-C", str(ROOT), "--eval", show, "show"]
+    environment = {**os.environ, "PYTHONDONTWRITEBYTECODE": "1"}
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
+    assert done.stdout == "[unset]\n"
+
+
+@pytest.mark.parametrize(("step", "imported"), [("hermetic", {"test_one", "test_two"}), ("machine", {"test_two", "test_three"})])
+def test_a_step_imports_only_files_that_have_something_for_it(tmp_path: Path, step: str, imported: set[str]) -> None:
+    files = {
+        "tests/test_one.py": "def test_it(): pass",
+        "tests/test_two.py": "import pytest\n@pytest.mark.root\ndef test_it(): pass",
+        "tests/e2e/test_three.py": "def test_it(): pass",
+    }
+    for name, text in files.items():
+        file = tmp_path / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(f"print('imported', __name__)\n{text}\n")
+    done = run(tmp_path, "", "--collect-only", "-s", "-q", f"--step={step}", "tests")
+    assert {line.split()[-1].split(".")[-1] for line in done.stdout.splitlines() if line.startswith("imported")} == imported

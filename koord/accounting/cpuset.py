@@ -131,9 +131,5 @@ class CPUSet:
         """Whether they share no CPU."""
         return self._bits & other._bits == 0
 
-    def to_list(self) -> list[int]:
-        """CPU numbers, ascending."""
-        return list(self)
-
 
 EMPTY = CPUSet()

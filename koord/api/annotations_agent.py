@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Final
 
-from koord.api import names
+from koord.api import names, quantity
 from koord.api.annotations_core import AnnotationError, Annotations, check_resource_list, read_integer, read_json
 from koord.api.objects_meta import Projection, ResourceList
-from koord.api.quantity import QuantityError, parse_value
 
 OOM_SCORE_ADJ_RANGE: Final = (-1000, 1000)
 GROUP_IDENTITY_RANGE: Final = (-1, 2)
@@ -145,10 +144,10 @@ def parse_network_qos(annotations: Annotations) -> NetworkQOS | None:
         return None
     try:
         return NetworkQOS(
-            ingress_limit=None if raw.ingress_limit in (None, "") else parse_value(raw.ingress_limit),
-            egress_limit=None if raw.egress_limit in (None, "") else parse_value(raw.egress_limit),
+            ingress_limit=None if raw.ingress_limit in (None, "") else quantity.parse_value(raw.ingress_limit),
+            egress_limit=None if raw.egress_limit in (None, "") else quantity.parse_value(raw.egress_limit),
         )
-    except QuantityError as error:
+    except quantity.QuantityError as error:
         raise AnnotationError(key, str(error)) from None
 
 

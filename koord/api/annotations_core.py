@@ -9,9 +9,9 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from koord.api import quantity
 from koord.api.labels import is_plain_number
 from koord.api.objects_meta import decoder
-from koord.api.quantity import QuantityError, parse_value
 
 T = TypeVar("T")
 
@@ -57,10 +57,10 @@ def _empty(target: Any) -> str:
 
 def check_resource_list(key: str, resources: Mapping[str, Any]) -> None:
     """Raise AnnotationError for the first value that is no quantity."""
-    for name, quantity in resources.items():
+    for name, amount in resources.items():
         try:
-            parse_value(quantity)
-        except QuantityError as error:
+            quantity.parse_value(amount)
+        except quantity.QuantityError as error:
             raise AnnotationError(key, f"{name}: {error}") from None
 
 

@@ -2,16 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any, Final
 
 from msgspec import field
 
 from koord.accounting.cpuset import EMPTY, CPUSet, CPUSetError
-from koord.api import names
+from koord.api import names, quantity
 from koord.api.annotations_core import AnnotationError, Annotations, check_resource_list, decode_json, read_json, text_of, to_float
 from koord.api.objects_meta import Projection, ResourceList
-from koord.api.quantity import QuantityError, parse_value
 
 APPLY_POLICY_DEFAULT = "Default"
 APPLY_POLICY_RESERVED_CPUS_ONLY = "ReservedCPUsOnly"
@@ -176,8 +174,8 @@ def parse_network_bandwidth(annotations: Annotations) -> int | None:
     if text is None:
         return None
     try:
-        return parse_value(text)
-    except QuantityError as error:
+        return quantity.parse_value(text)
+    except quantity.QuantityError as error:
         raise AnnotationError(key, str(error)) from None
 
 
@@ -193,11 +191,6 @@ def parse_cpu_normalization_ratio(annotations: Annotations) -> float:
     return ratio
 
 
-def format_ratio(ratio: float) -> str:
-    """A ratio as annotations spell it: two decimals."""
-    return f"{ratio:.2f}"
-
-
 def ratios_differ(left: float, right: float) -> bool:
     """Whether two CPU normalization ratios differ enough to matter."""
     return abs(left - right) > RATIO_TOLERANCE
@@ -206,11 +199,6 @@ def ratios_differ(left: float, right: float) -> bool:
 def parse_amplification_ratios(annotations: Annotations) -> dict[str, float] | None:
     """``node.koordinator.sh/resource-amplification-ratio`` by resource."""
     return read_json(annotations, names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO, dict[str, float])
-
-
-def format_amplification_ratios(ratios: Mapping[str, float]) -> str:
-    """The annotation's text: JSON numbers with exactly two decimals, sorted by name."""
-    return "{" + ",".join(f'"{name}":{format_ratio(ratio)}' for name, ratio in sorted(ratios.items())) + "}"
 
 
 def _resource_list(annotations: Annotations, key: str) -> ResourceList | None:

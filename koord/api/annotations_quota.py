@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from koord.api import names
+from koord.api import names, quantity
 from koord.api.annotations_core import AnnotationError, Annotations, check_resource_list, read_json
 from koord.api.deprecated import rewrite_resource_list
 from koord.api.objects_meta import ResourceList
-from koord.api.quantity import parse_value
 
 
 def parse_quota_resources(annotations: Annotations, key: str) -> ResourceList | None:
@@ -24,7 +23,7 @@ def shared_weight(annotations: Annotations, maximum: ResourceList) -> ResourceLi
         weight = parse_quota_resources(annotations, names.ANNOTATION_QUOTA_SHARED_WEIGHT)
     except AnnotationError:
         return maximum  # said so by the contract
-    return weight if weight and any(parse_value(quantity) for quantity in weight.values()) else maximum
+    return weight if weight and any(quantity.parse_value(amount) for amount in weight.values()) else maximum
 
 
 def quota_namespaces(annotations: Annotations) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """Every label, annotation and resource name of the wire contract (API-LBL-01, API-ANN-01, API-RES-01).
 
-Constants only. ``LABEL_*`` and ``ANNOTATION_*`` are full keys; ``PREFIX_*`` are the domain with its slash; ``RESOURCE_*`` are
+Constants only. ``LABEL_*`` and ``ANNOTATION_*`` are full keys; ``PREFIX`` is the domain with its slash; ``RESOURCE_*`` are
 names inside a ResourceList. A word after ``LABEL_``/``ANNOTATION_`` names the object that carries the key where the key alone does
 not tell. Values that a key may take live beside the type that uses them (``koord.api.qos``, ``koord.api.priority``,
 ``koord.api.annotations``), except for the few short words at the end of each section.
@@ -9,17 +9,6 @@ not tell. Values that a key may take live beside the type that uses them (``koor
 # ---------------------------------------------------------------- domains
 DOMAIN = "koordinator.sh"
 PREFIX = "koordinator.sh/"
-PREFIX_NODE = "node.koordinator.sh/"
-PREFIX_POD = "pod.koordinator.sh/"
-PREFIX_SCHEDULING = "scheduling.koordinator.sh/"
-PREFIX_SCHEDULING_INTERNAL = "internal.scheduling.koordinator.sh/"
-PREFIX_QUOTA = "quota.scheduling.koordinator.sh/"
-PREFIX_GANG = "gang.scheduling.koordinator.sh/"
-PREFIX_POD_GROUP = "pod-group.scheduling.sigs.k8s.io/"
-PREFIX_DESCHEDULER = "descheduler.koordinator.sh/"
-PREFIX_CONFIG = "config.koordinator.sh/"
-PREFIX_RUNTIME_PROXY = "runtimeproxy.koordinator.sh/"
-PREFIX_KUBERNETES = "kubernetes.io/"
 
 # ---------------------------------------------------------------- resources
 RESOURCE_CPU = "cpu"
@@ -50,6 +39,10 @@ RESOURCE_HUAWEI_NPU_CORE = "huawei.com/npu-core"
 RESOURCE_HUAWEI_NPU_CPU = "huawei.com/npu-cpu"
 RESOURCE_HUAWEI_NPU_DVPP = "huawei.com/npu-dvpp"
 
+# Over how many cards a request is spread: the scheduler finds them in the node's Device. What a node offers of it is no amount that is
+# used up, and only nodes of managers with a gate that is off by default offer it at all.
+COUNTED_BY_CARD = frozenset({RESOURCE_GPU_SHARED})
+
 BATCH_RESOURCES = (RESOURCE_BATCH_CPU, RESOURCE_BATCH_MEMORY)
 MID_RESOURCES = (RESOURCE_MID_CPU, RESOURCE_MID_MEMORY)
 
@@ -74,7 +67,6 @@ GPU_VENDOR_HUAWEI = "huawei"
 GPU_VENDOR_CAMBRICON = "cambricon"
 GPU_VENDOR_METAX = "metax"
 GPU_VENDOR_BAIDU = "baidu"
-GPU_VENDORS = (GPU_VENDOR_NVIDIA, GPU_VENDOR_HUAWEI, GPU_VENDOR_CAMBRICON, GPU_VENDOR_METAX, GPU_VENDOR_BAIDU)
 
 # ---------------------------------------------------------------- pod labels
 LABEL_POD_QOS = "koordinator.sh/qosClass"
@@ -153,8 +145,6 @@ LABEL_ZONE_DEPRECATED = "failure-domain.beta.kubernetes.io/zone"
 LABEL_REGION_DEPRECATED = "failure-domain.beta.kubernetes.io/region"
 LABEL_NAMESPACE_NAME = "kubernetes.io/metadata.name"
 TAINT_UNSCHEDULABLE = "node.kubernetes.io/unschedulable"
-TAINT_NOT_READY = "node.kubernetes.io/not-ready"
-TAINT_UNREACHABLE = "node.kubernetes.io/unreachable"
 
 # ---------------------------------------------------------------- reservation, profile, config
 LABEL_RESERVATION_ORDER = "scheduling.koordinator.sh/reservation-order"
@@ -256,6 +246,7 @@ ANNOTATION_MIGRATION_RELIEF = "descheduler.koordinator.sh/relief"
 ANNOTATION_LAST_CHECKPOINT = "descheduler.koordinator.sh/last-checkpoint"
 ANNOTATION_DRAIN_CORDONED = "descheduler.koordinator.sh/cordoned"
 ANNOTATION_MIGRATION_PAUSED = "descheduler.koordinator.sh/paused"
+ANNOTATION_MIGRATION_GANG = "descheduler.koordinator.sh/gang-move"  # gang, members, uid of the move
 ANNOTATION_MIGRATION_AVOID = "descheduler.koordinator.sh/avoid"
 ANNOTATION_POD_ARBITRATING = "descheduler.koordinator.sh/pod-arbitrating"
 ANNOTATION_RECOMMENDATION_BOUNDS = "analysis.koordinator.sh/bounds"  # Recommendations
@@ -310,6 +301,4 @@ ANNOTATION_KUBELET_CPU_MANAGER_POLICY = "kubelet.koordinator.sh/cpu-manager-poli
 ANNOTATION_DEVICE_GPU_PARTITIONS = "scheduling.koordinator.sh/gpu-partitions"
 
 # ---------------------------------------------------------------- well-known object names
-NAMESPACE_SYSTEM = "koordinator-system"
-SCHEDULER_NAME = "koord-scheduler"
 CONFIGMAP_SLO_CONTROLLER_CONFIG = "slo-controller-config"

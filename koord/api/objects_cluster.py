@@ -123,13 +123,6 @@ class ConfigMap(Object):
     immutable: bool | None = None
 
 
-class Secret(Object):
-    """core/v1 Secret; values are base64 text."""
-
-    data: dict[str, str] = {}
-    type: str = ""
-
-
 class PriorityClassObject(Object):
     """scheduling.k8s.io/v1 PriorityClass."""
 
@@ -167,22 +160,6 @@ class PodDisruptionBudget(Object):
     status: PodDisruptionBudgetStatus = PodDisruptionBudgetStatus()
 
 
-class LeaseSpec(Projection):
-    """coordination.k8s.io/v1 LeaseSpec. Times have microseconds."""
-
-    holder_identity: str | None = None
-    lease_duration_seconds: int | None = None
-    acquire_time: str | None = None
-    renew_time: str | None = None
-    lease_transitions: int | None = None
-
-
-class Lease(Object):
-    """coordination.k8s.io/v1 Lease."""
-
-    spec: LeaseSpec = LeaseSpec()
-
-
 # ---------------------------------------------------------------- workloads: what selects pods, how many
 
 
@@ -216,39 +193,8 @@ class Workload(Object):
     status: WorkloadStatus = WorkloadStatus()
 
 
-class ReplicaSet(Workload):
-    """apps/v1 ReplicaSet."""
-
-
-class StatefulSet(Workload):
-    """apps/v1 StatefulSet."""
-
-
-class Deployment(Workload):
-    """apps/v1 Deployment."""
-
-
-class DaemonSet(Workload):
-    """apps/v1 DaemonSet."""
-
-
 class Job(Workload):
     """batch/v1 Job."""
-
-
-class ReplicationControllerSpec(Projection):
-    """core/v1 ReplicationControllerSpec; the selector is a plain map."""
-
-    replicas: int | None = None
-    selector: dict[str, str] = {}
-    template: PodTemplateSpec | None = None
-
-
-class ReplicationController(Object):
-    """core/v1 ReplicationController."""
-
-    spec: ReplicationControllerSpec = ReplicationControllerSpec()
-    status: WorkloadStatus = WorkloadStatus()
 
 
 class ServiceSpec(Projection):

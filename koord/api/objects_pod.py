@@ -474,9 +474,3 @@ class AgentPod(Pod):
 
     spec: AgentPodSpec = AgentPodSpec()
     status: AgentPodStatus = AgentPodStatus()
-
-
-class AgentPodList(Projection):
-    """The kubelet's ``/pods/`` answer."""
-
-    items: tuple[AgentPod, ...] = ()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import field
 
 from koord.api.objects_meta import LabelSelector, Object, ObjectReference, Projection, ResourceList
@@ -131,6 +129,7 @@ class CSIDriverSpec(Projection):
 
     attach_required: bool | None = None
     storage_capacity: bool | None = None
+    prevent_pod_scheduling_if_missing: bool | None = None
     volume_lifecycle_modes: tuple[str, ...] = ()
 
 
@@ -147,31 +146,3 @@ class CSIStorageCapacity(Object):
     storage_class_name: str = ""
     capacity: str | int | float | None = None
     maximum_volume_size: str | int | float | None = None
-
-
-class VolumeAttachmentSource(Projection):
-    """What is attached."""
-
-    persistent_volume_name: str | None = None
-    inline_volume_spec: dict[str, Any] | None = None
-
-
-class VolumeAttachmentSpec(Projection):
-    """storage.k8s.io/v1 VolumeAttachmentSpec."""
-
-    attacher: str = ""
-    node_name: str = ""
-    source: VolumeAttachmentSource = VolumeAttachmentSource()
-
-
-class VolumeAttachmentStatus(Projection):
-    """storage.k8s.io/v1 VolumeAttachmentStatus."""
-
-    attached: bool = False
-
-
-class VolumeAttachment(Object):
-    """storage.k8s.io/v1 VolumeAttachment."""
-
-    spec: VolumeAttachmentSpec = VolumeAttachmentSpec()
-    status: VolumeAttachmentStatus = VolumeAttachmentStatus()

@@ -124,16 +124,6 @@ class Quantity:
         made._nanos, made.format = nanos, style
         return made
 
-    @classmethod
-    def from_milli(cls, milli: int, style: str = DECIMAL_SI) -> Quantity:
-        """A quantity of ``milli`` thousandths."""
-        return cls._of(milli * 1_000_000, style)
-
-    @classmethod
-    def from_value(cls, value: int, style: str = DECIMAL_SI) -> Quantity:
-        """A quantity of ``value`` whole units; ``style`` is DecimalSI, BinarySI or DecimalExponent."""
-        return cls._of(value * _NANO, style)
-
     def milli(self) -> int:
         """Thousandths, rounded away from zero, saturated to int64."""
         return _saturate(_divide_away(self._nanos, 1_000_000))
@@ -238,6 +228,22 @@ def parse_value(quantity: str | int | float) -> int:
     if type(quantity) is float:
         return _text_value(_number_text(quantity))
     raise QuantityError(quantity)
+
+
+def milli_or(quantity: str | int | float | None, default: int = 0) -> int:
+    """`parse_milli`, or the default for None and for what is no quantity."""
+    try:
+        return default if quantity is None else parse_milli(quantity)
+    except QuantityError:
+        return default
+
+
+def value_or(quantity: str | int | float | None, default: int = 0) -> int:
+    """`parse_value`, or the default for None and for what is no quantity."""
+    try:
+        return default if quantity is None else parse_value(quantity)
+    except QuantityError:
+        return default
 
 
 def format_milli(milli: int) -> str:

@@ -244,21 +244,6 @@ def _expression(expression: Any) -> tuple[Any, Any, Any]:
     return parts
 
 
-def to_label_selector(selector: Selector) -> dict[str, Any] | None:
-    """The `metav1.LabelSelector` of a selector (`Gt` and `Lt` have no spelling there: SelectorError); None for `NOTHING`."""
-    if selector.nothing:
-        return None
-    result: dict[str, Any] = {}
-    for requirement in selector.requirements:
-        if requirement.operator in ("Gt", "Lt"):
-            raise SelectorError(f"{requirement}: a LabelSelector has no operator {requirement.operator}")
-        expression: dict[str, Any] = {"key": requirement.key, "operator": requirement.operator}
-        if requirement.values:
-            expression["values"] = sorted(requirement.values)
-        result.setdefault("matchExpressions", []).append(expression)
-    return result
-
-
 # -- node selector terms -------------------------------------------------------------------------------------------
 
 
@@ -346,24 +331,8 @@ class FieldSelector:
         """Match flat fields (`{"metadata.name": "a"}`)."""
         return all((fields.get(item.field, "") == item.value) is not item.negated for item in self.requirements)
 
-    def matches_object(self, obj: Mapping[str, Any]) -> bool:
-        """Match an object, each field being a dotted path in it. Booleans and numbers compare by their JSON spelling."""
-        return all((field_value(obj, item.field) == item.value) is not item.negated for item in self.requirements)
-
     def __str__(self) -> str:
         return ",".join(str(item) for item in self.requirements)
-
-
-def field_value(obj: Mapping[str, Any], path: str) -> str:
-    """Text of a dotted path in an object; "" where it is missing."""
-    node: Any = obj
-    for part in path.split("."):
-        node = node.get(part) if isinstance(node, Mapping) else None
-    if node is None:
-        return ""
-    if isinstance(node, bool):
-        return "true" if node else "false"
-    return node if isinstance(node, str) else str(node)
 
 
 _FIELD_TERM = re.compile(r"((?:[^\\,]|\\.)+)(?:,|$)")

@@ -8,6 +8,8 @@ from typing import Any
 
 import click
 
+from koord.process.flags import FlagError, duration_option
+
 _HELP = """Serve the embedded Kubernetes API server alone, for development, tests and demonstrations.
 
 It keeps everything in memory and nothing beyond its end. With --data-dir every write that was answered survives, kill -9 included.
@@ -45,7 +47,7 @@ By default it listens on 127.0.0.1 with TLS and a random bearer token: take both
     default="",
     help="Built-in controllers to turn off, with commas: namespace, garbagecollector, event-ttl, resourcequota.",
 )
-@click.option("--event-ttl", default="1h", show_default=True, help="How long events live (a duration such as 1h or 90s).")
+@duration_option("--event-ttl", default="1h", help="How long events live.")
 @click.option(
     "--unresolvable-webhooks",
     type=click.Choice(["ignore", "fail"]),
@@ -60,6 +62,5 @@ def command(**flags: Any) -> None:
     try:
         start = read(flags)
     except ValueError as err:
-        click.echo(f"error: {err}", err=True)
-        sys.exit(1)
+        raise FlagError(str(err), click.get_current_context()) from None
     sys.exit(serve(start))

@@ -14,7 +14,6 @@ from typing import Any
 import orjson
 
 from koord import seams
-from koord.api.times import parse_duration
 from koord.apiserver import kubeconfig, manifests
 from koord.apiserver.admission.chain import known_plugins
 from koord.apiserver.config import ServerConfig
@@ -59,7 +58,7 @@ def read(flags: dict[str, Any]) -> Flags:
         enabled_controllers=controllers[0],
         disabled_controllers=controllers[1],
         data_dir=flags["data_dir"],
-        event_ttl=parse_duration(flags["event_ttl"]),
+        event_ttl=flags["event_ttl"],
         unresolvable_webhooks=flags["unresolvable_webhooks"],
         webhook_services=_services(flags["webhook_service"]),
     )

@@ -47,6 +47,7 @@ SCHEDULER: Final[Mapping[str, str]] = {
     "CompatibleCSIStorageCapacity": _NOTHING + "versions that the API server does not serve are not asked for.",
     "DisableCSIStorageCapacityInformer": _NOTHING + "kinds that the API server does not serve are not asked for.",
     "InPlacePodVerticalScalingSchedulerPreemption": "Pods of lower priority leave a node for a resize that its kubelet has deferred.",
+    "SchedulerPopFromBackoffQ": "With nothing else to do a pod that failed once need not sit its backoff out.",
     "CompatiblePodDisruptionBudget": _NOTHING + "versions that the API server does not serve are not asked for.",
     "DisablePodDisruptionBudgetInformer": _NOTHING + "kinds that the API server does not serve are not asked for.",
     "DisableDynamicResourceAllocationInformer": _NOTHING + "kinds that the API server does not serve are not asked for.",
@@ -84,6 +85,7 @@ MANAGER: Final[Mapping[str, str]] = {
     "BatchCountPodsWithoutMetric": "Policy maxUsageRequest counts the requests of pods that have no metric yet.",
     "Recommender": "Recommendations are computed; needs ClusterRole koord-manager-recommender.",
     "AbnormalNodes": "Nodes in trouble are found, marked, and offer less.",
+    "DeviceResourceSlices": "Devices of nodes are published as ResourceSlices; needs ClusterRole koord-manager-resource-slices.",
 }
 
 KOORDLET: Final[Mapping[str, str]] = {

@@ -35,7 +35,7 @@ MANAGER: Mapping[str, bool] = _table(
     SupportParentQuotaSubmitPod EnableQuotaAdmission EnableQuotaAdmissionOnUpdate EnableSyncGPUSharedResource ColocationProfileController
     ValidatePodDeviceResource EnablePodEnhancedValidator DisableExtendedResourceSpec DisableDeviceResourceSpec BindingAdmissionWebhook
     DisablePVCReservation PriorityTransformer PreemptionPolicyTransformer ReplaceResourcesTransformer
-    BatchCountPodsWithoutMetric Recommender AbnormalNodes""",
+    BatchCountPodsWithoutMetric Recommender AbnormalNodes DeviceResourceSlices""",
 )
 
 # KLO-CFG-02; runtime-hook gates live in the same registry.
@@ -58,7 +58,7 @@ SCHEDULER: Mapping[str, bool] = _table(
     SkipFilterWithNominatedPods SyncBarrier CrossSchedulerNomination EnableInlineBatchSchedule PriorityTransformer
     PreemptionPolicyTransformer ReplaceResourcesTransformer CompatibleCSIStorageCapacity DisableCSIStorageCapacityInformer
     CompatiblePodDisruptionBudget DisablePodDisruptionBudgetInformer DisableDynamicResourceAllocationInformer
-    InPlacePodVerticalScalingSchedulerPreemption""",
+    InPlacePodVerticalScalingSchedulerPreemption SchedulerPopFromBackoffQ""",
 )
 
 # The transformer gates are shared by every upstream component.

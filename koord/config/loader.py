@@ -132,6 +132,20 @@ def validate_model(data: Any, model: type[M], source: str = "config", path: str 
         raise InvalidConfig(source, translate(error, model, path)) from None
 
 
+def overlaid(base: M, given: Mapping[str, Any], flags: Mapping[str, str]) -> M:
+    """`base` with the fields of flags that were given; `flags`: field by flag. Raises ConfigError, which names the flag."""
+    fields = {field: given[flag] for flag, field in flags.items() if flag in given}
+    if not fields:
+        return base
+    model = type(base)
+    try:
+        return model.model_validate({**base.model_dump(), **fields})
+    except ValidationError as error:
+        wrong = translate(error, model)[0]
+        spelt = {model.model_fields[field].alias: flag for flag, field in flags.items()}
+        raise ConfigError(f"--{spelt[wrong.path].replace('_', '-')}", wrong.message) from None
+
+
 def check_shape(data: Any, model: type[BaseModel], source: str = "config", path: str = "") -> None:
     """Check names and types of fields, but no values: for what is decoded and not used. Raises InvalidConfig."""
     try:

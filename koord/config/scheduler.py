@@ -18,11 +18,6 @@ from koord.config.model import ConfigModel, Seconds
 API_VERSION: Final = "kubescheduler.config.k8s.io/v1"
 KIND: Final = "KubeSchedulerConfiguration"
 
-EXTENSION_POINTS = (
-    "pre_enqueue", "queue_sort", "pre_filter", "filter", "post_filter", "pre_score", "score",
-    "reserve", "permit", "pre_bind", "bind", "post_bind", "multi_point",
-)  # fmt: skip
-
 
 class LeaderElection(ConfigModel):
     """Leader election (component-base). Durations in seconds."""

@@ -111,8 +111,8 @@ class SLOConfig:
         return list(self._of(s.HOSTS, node).get("applications") or ())
 
     def cpu_normalization_for(self, node: NodeLike) -> dict[str, Any]:
-        """CPU normalization strategy of a node."""
-        return self._of(s.NORMALIZATION, node)
+        """CPU normalization strategy of a node; empty where the ConfigMap does not speak of it."""
+        return self._of(s.NORMALIZATION, node) if self.keys[s.NORMALIZATION].given else {}
 
     def resource_amplification_for(self, node: NodeLike) -> dict[str, Any]:
         """Resource amplification strategy of a node."""
@@ -147,8 +147,8 @@ def parse(data: Mapping[str, str] | None, *, previous: SLOConfig | None) -> Pars
     for key in s.KEYS:
         text = data.get(key)
         if text is None or not text.strip():
-            # An emptied key is a feature rolled back: what it had written is taken back, as with `{}`.
-            keys[key] = _default(key) if text is None else KeyConfig(key, s.DEFAULTS[key], given=True)
+            # A key that was emptied or taken out is a feature rolled back: what it had written is taken back, as with `{}`.
+            keys[key] = KeyConfig(key, s.DEFAULTS[key], given=text is not None or (key in old and old[key].given))
             continue
         parsed, bad = _parse_key(key, text, notes)
         problems += bad
@@ -182,7 +182,7 @@ def _parse_key(key: str, text: str, notes: list[ConfigError]) -> tuple[KeyConfig
     except orjson.JSONDecodeError as error:
         return None, [ConfigError(key, f"not valid JSON: {error}")]
     if raw is None:
-        return _default(key), []
+        return KeyConfig(key, s.DEFAULTS[key], given=True), []
     wrong = list(errors(s.KEYS[key], raw, key))
     if wrong:
         return None, wrong

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from koord.api import nodeslo_defaults
 from koord.config.schema import Amount, Bool, Free, Int, IntOrText, ListOf, MapOf, Node, Num, Selector, Span, Str, Struct
 
 PERCENT: Final = (0, 100)
@@ -301,22 +302,10 @@ DEFAULTS: Final[dict[str, dict[str, Any]]] = {
         "midStaticCPUReservedPercent": 0,
         "midStaticMemoryReservedPercent": 0,
     },
-    THRESHOLD: {
-        "enable": False,
-        "cpuSuppressThresholdPercent": 65,
-        "cpuSuppressPolicy": "cpuset",
-        "memoryEvictThresholdPercent": 70,
-        "cpuEvictPolicy": "evictByRealLimit",
-    },
+    THRESHOLD: nodeslo_defaults.resource_threshold_strategy(),
     QOS: {},
-    BURST: {
-        "policy": "none",
-        "cpuBurstPercent": 1000,
-        "cfsQuotaBurstPercent": 300,
-        "cfsQuotaBurstPeriodSeconds": -1,
-        "sharePoolThresholdPercent": 50,
-    },
-    SYS: {"totalNetworkBandwidth": "0"},
+    BURST: nodeslo_defaults.cpu_burst_strategy(),
+    SYS: nodeslo_defaults.system_strategy(),
     HOSTS: {},
     NORMALIZATION: {"enable": False, "ratioModel": {}},
     AMPLIFICATION: {"enable": False},

@@ -247,28 +247,9 @@ class Client:
                     asking.set_result(None)
         return server.streams_lists
 
-    async def watch(
-        self,
-        kind: Kind,
-        namespace: str | None = None,
-        *,
-        resource_version: str = "",
-        label_selector: str = "",
-        field_selector: str = "",
-        bookmarks: bool = True,
-        timeout_seconds: int | None = None,
-    ) -> AsyncGenerator[bytes, None]:
-        """The lines of a watch, each one undecoded event; ends when the server ends it."""
-        batches = self.watch_batches(
-            kind,
-            namespace,
-            resource_version=resource_version,
-            label_selector=label_selector,
-            field_selector=field_selector,
-            bookmarks=bookmarks,
-            timeout_seconds=timeout_seconds,
-        )
-        async for lines in batches:
+    async def watch(self, kind: Kind, namespace: str | None = None, **options: Any) -> AsyncGenerator[bytes, None]:
+        """The lines of a watch, each one undecoded event; ends when the server ends it. `options` are those of `watch_batches`."""
+        async for lines in self.watch_batches(kind, namespace, **options):
             for line in lines:
                 yield line
 
@@ -284,7 +265,7 @@ class Client:
         timeout_seconds: int | None = None,
         initial_events: bool = False,
     ) -> AsyncGenerator[Lines, None]:
-        """As `watch`, but as many lines at once as have come. A line cut off by the end of the stream is dropped.
+        """The lines of a watch, as many at once as have come. A line cut off by the end of the stream is dropped.
 
         With `initial_events` the objects that are there come first, then a bookmark with the annotation
         `k8s.io/initial-events-end` (see `streams_lists`).

@@ -89,6 +89,8 @@ def load(
     Raises KubeConfigError; NotConfigured where nothing of this is there.
     """
     environ = os.environ if environ is None else environ
+    if master:
+        master = _server(master, "--master")
     if kubeconfig:
         return _from_files([kubeconfig], context, master, environ, required=True)
     listed = [path for path in environ.get("KUBECONFIG", "").split(os.pathsep) if path]
@@ -100,7 +102,7 @@ def load(
     if os.path.exists(home):
         return _from_files([home], context, master, environ, required=True)
     if master:
-        return ClientConfig(server=_server(master, "--master"), source="--master")
+        return ClientConfig(server=master, source="--master")
     raise NotConfigured(
         "",
         "no API server is configured: give --kubeconfig, set KUBECONFIG, or run in a pod with a service account token (no ~/.kube/config)",

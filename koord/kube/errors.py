@@ -132,3 +132,11 @@ def from_response(code: int, body: bytes, *, retry_after: float | None = None) -
         status = {"message": body[:300].decode("utf-8", "replace").strip()}
     status = {**status, "code": code}
     return from_status(status, code=code, retry_after=retry_after)
+
+
+class PatchError(ValueError):
+    """A patch that cannot be applied: malformed, or it does not fit the document. The text says where and what is accepted."""
+
+
+class PatchTestFailed(PatchError):
+    """A JSON Patch `test` operation whose value differs from the document's."""

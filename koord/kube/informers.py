@@ -16,8 +16,8 @@ __all__ = ["DecodeFailure", "Informer", "InformerFactory"]
 
 log = logging.getLogger("koord.kube.informers")
 
-VERIFY_LIMIT = 15.0  # seconds that a new leader waits at most to know that its pictures are right
-PICTURE_LIMIT = 60.0  # seconds; a picture that is older is not acted on
+VERIFY_LIMIT = 15.0  # seconds that a new leader waits at most to know that its caches are current
+MAX_CACHE_AGE = 60.0  # seconds; nobody acts on a cache that is older
 
 T = TypeVar("T")
 
@@ -107,7 +107,7 @@ class InformerFactory:
         while True:
             try:
                 await reflector.run()
-            except Exception:  # a defect of ours must not silently freeze a role's picture of the world
+            except Exception:  # a defect of ours must not silently freeze a role's cache
                 log.exception("%s: the watch failed unexpectedly; starting it again", reflector.label)
                 await seams.sleep(5.0)
 
@@ -144,7 +144,7 @@ class InformerFactory:
         ]
 
     def ages(self) -> dict[str, float]:
-        """Seconds since the picture of each kind was last known to be right; the oldest where a kind is watched several times."""
+        """Seconds since the cache of each kind was last known to be current; the oldest where a kind is watched several times."""
         found: dict[str, float] = {}
         for reflector in self._reflectors.values():
             found[reflector.label] = max(reflector.age, found.get(reflector.label, 0.0))
@@ -158,16 +158,16 @@ class InformerFactory:
         return found
 
     def age(self, *kinds: Kind) -> float:
-        """The greatest age of the picture, of these kinds or of all; seconds."""
+        """The greatest age of a cache, of these kinds or of all; seconds."""
         return max((reflector.age for reflector in self._reflectors.values() if not kinds or reflector.kind in kinds), default=0.0)
 
     def fresh(self) -> tuple[bool, str]:
-        """A readiness probe: whether every picture is young enough to act on."""
-        old = sorted(f"{label}: {age:.0f} s" for label, age in self.ages().items() if age > PICTURE_LIMIT)
+        """A readiness probe: whether every cache is young enough to act on."""
+        old = sorted(f"{label}: {age:.0f} s" for label, age in self.ages().items() if age > MAX_CACHE_AGE)
         return (False, "nothing was heard of " + ", ".join(old)) if old else (True, "")
 
     async def verify(self, limit: float = VERIFY_LIMIT) -> bool:
-        """Ask the server whether the pictures are right as of now, and wait until they are, `limit` seconds at most; whether all are.
+        """Ask the server whether the caches are current, and wait until they are, `limit` seconds at most; whether all are.
 
         For who begins to lead: the one before may have written a moment ago, and a watch that has stalled since is not known by its age.
         """
@@ -180,7 +180,7 @@ class InformerFactory:
             for task in asking:
                 task.cancel()
         if late:
-            log.warning("%d of %d pictures could not be verified within %g s", len(late), len(asking), limit)
+            log.warning("%d of %d caches could not be verified within %g s", len(late), len(asking), limit)
         return not late
 
     async def stop(self) -> None:

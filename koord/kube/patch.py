@@ -10,7 +10,7 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from koord.kube.patch_errors import PatchError, PatchTestFailed
+from koord.kube.errors import PatchError, PatchTestFailed
 from koord.kube.strategic import apply_strategic_patch
 
 __all__ = [

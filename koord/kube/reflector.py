@@ -37,7 +37,7 @@ class Reflector:
     """Mirrors one kind (in one namespace, with one selection) into its stores. `run` is its life.
 
     A watch that is silent is asked on another connection what it should have told: a connection that lives but carries nothing is
-    known within half a minute. `age` says how old the picture is.
+    known within half a minute. `age` says how old the cache is.
     """
 
     def __init__(
@@ -69,7 +69,7 @@ class Reflector:
 
     @property
     def age(self) -> float:
-        """Seconds since the picture was last known to be right."""
+        """Seconds since the cache was last known to be current."""
         return seams.monotonic() - self._true_at
 
     async def run(self) -> None:
@@ -128,7 +128,7 @@ class Reflector:
         self._backoff.reset()
 
     def _heard(self) -> None:
-        """The server has just told that the picture is right."""
+        """The server has just said that the cache is current."""
         self._told_at = self._true_at = seams.monotonic()
 
     # -- list --
@@ -209,7 +209,7 @@ class Reflector:
     async def _went_back(self) -> bool:
         """Whether the server, back again, is not the one that we know: its data were restored or lost.
 
-        A watch from a version that is still to come would wait in silence, with our picture of a world that is no more. And where the
+        A watch from a version that is still to come would wait in silence, with a cache of objects that are no more. And where the
         server has come further than we had in the meantime, it would tell nothing of what was made before.
         """
         pages = self.client.pages(
@@ -233,14 +233,14 @@ class Reflector:
         return False
 
     def _contradicts(self, raw: msgspec.Raw) -> bool:
-        """Whether an object was written before the version that we have seen, and is not the one in our picture."""
+        """Whether an object was written before the version that we have seen, and is not the one in our cache."""
         meta = self._meta(raw)
         if meta is None or not (meta.resource_version.isdigit() and self._version.isdigit()):
             return False
         return int(meta.resource_version) <= int(self._version) and not self._same(meta)
 
     def _same(self, meta: Meta) -> bool:
-        """Whether an object is the one in our picture: another server may give the same number to another object of that name."""
+        """Whether an object is the one in our cache: another server may give the same number to another object of that name."""
         if self._versions.get(meta.key) != meta.resource_version or not meta.resource_version:
             return False
         return all(uid_of(store.get(meta.key)) in ("", meta.uid) for store in self.stores)
@@ -277,7 +277,7 @@ class Reflector:
             await asyncio.wait({following})
 
     async def verify(self) -> None:
-        """Wait until the picture is known to be right as of now. A kind that is not served is."""
+        """Wait until the cache is known to be current. A kind that is not served is."""
         since = seams.monotonic()
         while self._true_at < since and (self._version or not self.optional):
             if self._doubt is not None and not self._doubt.done():

@@ -79,7 +79,7 @@ class Informer(Generic[T]):
     """The objects of one kind (and selection), decoded one way, kept up to date by a watch.
 
     Keys are ``namespace/name``, or ``name`` for cluster-scoped objects. Objects must not be changed. Before `synced`, and
-    only then, objects may be missing; afterwards the picture lags behind the API server by the watch's delay only.
+    only then, objects may be missing; afterwards the cache lags behind the API server by the watch's delay only.
     """
 
     def __init__(

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from koord.kube.errors import PatchError
 from koord.kube.merge_keys import TYPES, Field, fields_of_kind
-from koord.kube.patch_errors import PatchError
 
 _PATCH = "$patch"
 _RETAIN = "$retainKeys"

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import traceback
 
+from koord.config.errors import ConfigError
+
 
 class ConfigurationError(Exception):
     """The process cannot run as it was told to: a flag, a file, an address, an environment variable.
@@ -18,6 +20,11 @@ class UsageError(ConfigurationError):
 
 class FatalError(Exception):
     """The process must end with status 1 although it was configured well: a lost lease, a supervised task that crashed."""
+
+
+def is_usage(error: BaseException) -> bool:
+    """Whether the command line itself is wrong, and not a file or a cluster that it names."""
+    return isinstance(error, UsageError) or (isinstance(error, ConfigError) and error.path.startswith("--"))
 
 
 def told(error: BaseException, file: str = "") -> str:

@@ -1,7 +1,7 @@
 """Go-style flags on click: `--flag=value`, `--flag value`, `-flag=value`, `--bool`, `--bool=false`.
 
 A role's command is made by `go_command`; its options are ordinary click options with the types below. Whatever is wrong on the
-command line ends the process with status 1 and one clear line.
+command line ends the process with status 2 and one clear line.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import difflib
 import functools
 import ipaddress
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
+from dataclasses import Field, field, fields
 from typing import IO, Any, NamedTuple, TypeVar
 
 import click
 
 from koord.config.durations import format_duration, parse_duration
 from koord.config.errors import ConfigError
-from koord.process.errors import ConfigurationError, UsageError
+from koord.process.errors import ConfigurationError, is_usage
 from koord.process.logs import SEVERITIES, LogOptions, parse_vmodule, setup
 from koord.version import VERSION
 
@@ -196,6 +197,62 @@ def always_allow_option(function: F) -> F:
     )(function)
 
 
+# -- flags that are fields of a dataclass --------------------------------------------------------------------------
+
+
+def flag(
+    default: Any,
+    help: str,
+    name: str = "",
+    *,
+    type: Any = None,
+    shown: Any = None,
+    option: Callable[..., Any] | None = None,
+    **attributes: Any,
+) -> Any:
+    """A dataclass's field that is a flag. Its type follows from the default, its name from the field's, unless they are given here.
+
+    `shown` is the default in the flag's own unit, where a callback converts it; `option` makes a flag that is like no other.
+    """
+    if type is None and isinstance(default, (bool, tuple)):
+        type = Bool if isinstance(default, bool) else CommaList
+    return field(
+        default=default, metadata={"flag": name, "shown": shown, "made": option, "option": {"type": type, "help": help, **attributes}}
+    )
+
+
+def flags_of(options: type[Any], *, but: Container[str] = ()) -> Callable[[F], F]:
+    """Put the flags of a dataclass on a command, in the order of its fields, `but` for some fields."""
+
+    def decorate(function: F) -> F:
+        for one in reversed([one for one in fields(options) if "flag" in one.metadata and one.name not in but]):
+            settings = dict(one.metadata["option"])
+            if made := one.metadata["made"]:
+                function = made(help=settings["help"])(function)
+                continue
+            shown = one.default if one.metadata["shown"] is None else one.metadata["shown"]
+            if isinstance(settings["type"], DurationType):
+                shown = format_duration(shown)
+            elif isinstance(shown, bool):
+                settings["metavar"] = "BOOL"
+            elif isinstance(shown, tuple):
+                shown = ",".join(shown)
+            function = click.option(_flag_name(one), default=shown, show_default=shown != "", **settings)(function)
+        return function
+
+    return decorate
+
+
+def taken(options: type[Any], flags: Mapping[str, Any]) -> dict[str, Any]:
+    """What a command was told of the fields of a dataclass, by field."""
+    named = {one.name: _flag_name(one)[2:].replace("-", "_") for one in fields(options) if "flag" in one.metadata}
+    return {name: flags[parameter] for name, parameter in named.items() if parameter in flags}
+
+
+def _flag_name(one: Field[Any]) -> str:
+    return "--" + (one.metadata["flag"] or one.name.replace("_", "-"))
+
+
 # -- the command ---------------------------------------------------------------------------------------------------
 
 
@@ -259,7 +316,7 @@ class GoCommand(click.Command):
             raise FlagError(error.format_message(), ctx) from error
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the function; a configuration error that it raises is shown like a wrong flag, and ends with status 1."""
+        """Run the function; a configuration error that it raises is shown like a wrong flag, and ends with status 1 unless it is one."""
         try:
             return super().invoke(ctx)
         except FlagError:
@@ -269,7 +326,7 @@ class GoCommand(click.Command):
         except click.ClickException as error:
             raise Refused(error.format_message(), ctx) from error
         except (ConfigurationError, ConfigError) as error:
-            mistake = FlagError if isinstance(error, UsageError) or str(error).startswith("--feature-gates") else Refused
+            mistake = FlagError if is_usage(error) else Refused
             raise mistake(str(error), ctx) from error
 
     def _normalized(self, ctx: click.Context, args: Iterable[str]) -> list[str]:

@@ -17,7 +17,7 @@ from typing import Any
 from koord import seams
 from koord.config.errors import ConfigError
 from koord.process import tuning
-from koord.process.errors import ConfigurationError, FatalError
+from koord.process.errors import ConfigurationError, FatalError, is_usage
 
 log = logging.getLogger("koord.process")
 
@@ -207,7 +207,7 @@ def _loop_factory() -> Callable[[], asyncio.AbstractEventLoop] | None:
 def _refuse(name: str, error: Exception) -> int:
     text = " ".join(str(error).split())
     print(f"{name}: error: {text}", file=sys.stderr, flush=True)
-    return 1
+    return 2 if is_usage(error) else 1
 
 
 async def _live(main: Callable[[Life], Awaitable[object]], name: str) -> int:

@@ -109,15 +109,19 @@ def shown_type(family: Metric) -> str:
     return "counter" if isinstance(family, CountedFamily) else family.type
 
 
-class _Collector:
-    """Garbage collector counters, read when asked for."""
+class Collected:
+    """Families that are made when they are asked for."""
 
-    def collect(self) -> Iterator[Metric]:
-        collections = CounterMetricFamily("python_gc_collections", "Garbage collections by generation.", labels=["generation"])
-        for generation, numbers in enumerate(gc.get_stats()):
-            collections.add_metric([str(generation)], numbers["collections"])
-        yield collections
-        yield GaugeMetricFamily("python_gc_frozen_objects", "Objects that the collector need not look at.", value=gc.get_freeze_count())
+    def __init__(self, collect: Callable[[], Iterable[Metric]]) -> None:
+        self.collect = collect
+
+
+def _garbage() -> Iterator[Metric]:
+    collections = CounterMetricFamily("python_gc_collections", "Garbage collections by generation.", labels=["generation"])
+    for generation, numbers in enumerate(gc.get_stats()):
+        collections.add_metric([str(generation)], numbers["collections"])
+    yield collections
+    yield GaugeMetricFamily("python_gc_frozen_objects", "Objects that the collector need not look at.", value=gc.get_freeze_count())
 
 
 def registry(role: str) -> CollectorRegistry:
@@ -125,7 +129,7 @@ def registry(role: str) -> CollectorRegistry:
     result = CollectorRegistry(auto_describe=False)
     ProcessCollector(registry=result)
     PlatformCollector(registry=result)
-    result.register(_Collector())  # type: ignore[arg-type]
+    result.register(Collected(_garbage))  # type: ignore[arg-type]
     Gauge("koord_build_info", "1, with the role and version of this process.", ["role", "version"], registry=result).labels(
         role, VERSION
     ).set(1)
@@ -165,39 +169,35 @@ def client_observer(target: CollectorRegistry, server: str) -> Callable[[str, in
 def watch_recorder(target: CollectorRegistry, recorder: Recorder) -> None:
     """`koord_decisions_*`: how many records there were and how many a sink lost."""
 
-    class Decisions:
-        def collect(self) -> Iterable[Metric]:
-            yield CounterMetricFamily("koord_decisions_recorded", "Decision records that were made.", value=recorder.recorded)
-            yield CounterMetricFamily("koord_decisions_sink_failures", "Records that a sink did not take.", value=recorder.failed)
-            yield GaugeMetricFamily("koord_decisions_kept", "Records that /debug/decisions can answer with.", value=len(recorder.ring))
+    def decisions() -> Iterable[Metric]:
+        yield CounterMetricFamily("koord_decisions_recorded", "Decision records that were made.", value=recorder.recorded)
+        yield CounterMetricFamily("koord_decisions_sink_failures", "Records that a sink did not take.", value=recorder.failed)
+        yield GaugeMetricFamily("koord_decisions_kept", "Records that /debug/decisions can answer with.", value=len(recorder.ring))
 
-    target.register(Decisions())  # type: ignore[arg-type]
+    target.register(Collected(decisions))  # type: ignore[arg-type]
 
 
-def watch_events(target: CollectorRegistry, recorders: Callable[[], Iterable[Telling]]) -> None:
+def watch_events(target: CollectorRegistry, recorders: Callable[[], Iterable[EventCounts]]) -> None:
     """`koord_events_*`: Kubernetes events that were written, and those that were dropped, by reason."""
 
-    class Events:
-        def collect(self) -> Iterable[Metric]:
-            yield CounterMetricFamily(
-                "koord_events_sent", "Kubernetes events that were written.", value=sum(one.sent for one in recorders())
-            )
-            dropped = CounterMetricFamily(
-                "koord_events_dropped",
-                "Kubernetes events that were dropped.",
-                labels=["reason"],
-            )
-            counts: Counting[str] = Counting()
-            for one in recorders():
-                counts.update(one.drops)
-            for reason in ("queue_full", "too_many", "unreachable", "refused", "not_leading", "failed", "unusable"):
-                dropped.add_metric([reason], counts[reason])
-            yield dropped
+    def families() -> Iterable[Metric]:
+        yield CounterMetricFamily("koord_events_sent", "Kubernetes events that were written.", value=sum(one.sent for one in recorders()))
+        dropped = CounterMetricFamily(
+            "koord_events_dropped",
+            "Kubernetes events that were dropped.",
+            labels=["reason"],
+        )
+        counts: Counting[str] = Counting()
+        for one in recorders():
+            counts.update(one.drops)
+        for reason in ("queue_full", "too_many", "unreachable", "refused", "not_leading", "failed", "unusable"):
+            dropped.add_metric([reason], counts[reason])
+        yield dropped
 
-    target.register(Events())  # type: ignore[arg-type]
+    target.register(Collected(families))  # type: ignore[arg-type]
 
 
-class Telling(Protocol):
+class EventCounts(Protocol):
     """What writes events: a recorder."""
 
     sent: int
@@ -208,7 +208,7 @@ class Watching(Protocol):
     """What watches the API server: an informer factory."""
 
     def ages(self) -> dict[str, float]:
-        """Seconds since the picture of each kind was last known to be right."""
+        """Seconds since the cache of each kind was last known to be current."""
         ...
 
     def stalls(self) -> dict[str, int]:
@@ -216,25 +216,24 @@ class Watching(Protocol):
         ...
 
 
-def watch_pictures(target: CollectorRegistry, watching: Watching) -> None:
-    """`koord_watch_*`: how old the picture of each kind is, and how often its watch has stalled."""
+def watch_caches(target: CollectorRegistry, watching: Watching) -> None:
+    """`koord_watch_*`: how old the informer cache of each kind is, and how often its watch has stalled."""
 
-    class Pictures:
-        def collect(self) -> Iterable[Metric]:
-            age = GaugeMetricFamily(
-                "koord_watch_age_seconds", "Seconds since the picture of a kind was last known to be right.", labels=["kind"]
-            )
-            for kind, seconds in sorted(watching.ages().items()):
-                age.add_metric([kind], seconds)
-            yield age
-            stalls = CounterMetricFamily(
-                "koord_watch_stalls", "Watches whose connection lived and carried nothing, while another one told news.", labels=["kind"]
-            )
-            for kind, count in sorted(watching.stalls().items()):
-                stalls.add_metric([kind], count)
-            yield stalls
+    def families() -> Iterable[Metric]:
+        age = GaugeMetricFamily(
+            "koord_watch_age_seconds", "Seconds since the informer cache of a kind was last known to be current.", labels=["kind"]
+        )
+        for kind, seconds in sorted(watching.ages().items()):
+            age.add_metric([kind], seconds)
+        yield age
+        stalls = CounterMetricFamily(
+            "koord_watch_stalls", "Watches whose connection lived and carried nothing, while another one told news.", labels=["kind"]
+        )
+        for kind, count in sorted(watching.stalls().items()):
+            stalls.add_metric([kind], count)
+        yield stalls
 
-    target.register(Pictures())  # type: ignore[arg-type]
+    target.register(Collected(families))  # type: ignore[arg-type]
 
 
 def expose(target: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:

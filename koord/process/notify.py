@@ -1,4 +1,4 @@
-"""Telling systemd how a process is: ready, ending, and alive (its sd_notify protocol; nothing where there is no systemd)."""
+"""Notifies systemd of how a process is: ready, ending, and alive (its sd_notify protocol; nothing where there is no systemd)."""
 
 from __future__ import annotations
 

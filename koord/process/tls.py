@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from koord.process.certificates import ensure
-from koord.process.errors import ConfigurationError
+from koord.process.errors import ConfigurationError, UsageError
 
 
 class Listening(Protocol):
@@ -33,7 +33,7 @@ class Listening(Protocol):
 def tls_context(options: Listening, client_ca: str = "") -> ssl.SSLContext:
     """What the listener needs; `client_ca` is PEM text of authorities of client certificates. Raises ConfigurationError."""
     if bool(options.cert_file) != bool(options.key_file):
-        raise ConfigurationError("--tls-cert-file and --tls-private-key-file belong together: give both or none")
+        raise UsageError("--tls-cert-file and --tls-private-key-file belong together: give both or none")
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     modern = options.min_version == "VersionTLS13"
     context.minimum_version = ssl.TLSVersion.TLSv1_3 if modern else ssl.TLSVersion.TLSv1_2
@@ -70,7 +70,7 @@ def _ciphers(names: tuple[str, ...]) -> str:
     found = []
     for name in names:
         if not name.startswith("TLS_"):
-            raise ValueError(f"--tls-cipher-suites: {name!r} is no IANA name such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256")
+            raise UsageError(f"--tls-cipher-suites: {name!r} is no IANA name such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256")
         if "_WITH_" in name:
             short = name.removeprefix("TLS_").replace("_WITH", "").replace("AES_", "AES").replace("_POLY1305_SHA256", "_POLY1305")
             found.append(short.replace("_CBC", "").replace("_", "-"))

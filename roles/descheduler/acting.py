@@ -6,6 +6,7 @@ import logging
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
+from koord import seams
 from koord.api import kinds, names
 from koord.api.objects import Node, Pod
 from koord.kube import errors
@@ -15,11 +16,12 @@ from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictRe
 log = logging.getLogger(__name__)
 
 NOT_LEADING = EvictResult(False, "this process does not lead any more")
+SHARE = 1 / 6  # of the interval of rounds, that a round may wait for evictions: its picture is as old
 
 
 class ClusterActing:
     """Acts on a cluster while `may_write` says that this process leads; `where` answers for dry runs, `rehearse` before pods move for
-    others."""
+    others. A round whose evictions have taken more than `longest` seconds (0: no limit) evicts nobody any more: what it knows is as old."""
 
     def __init__(
         self,
@@ -27,11 +29,18 @@ class ClusterActing:
         may_write: Callable[[], bool],
         where: Callable[[Pod], Awaitable[str]],
         rehearse: Callable[[Pod, Sequence[Pod]], Awaitable[bool]],
+        longest: float = 0.0,
     ) -> None:
         self._client = client
         self.may_write = may_write
         self._where = where
         self._rehearse = rehearse
+        self._longest = longest
+        self._waited = 0.0
+
+    def begin(self) -> None:
+        """A new round, on a new picture."""
+        self._waited = 0.0
 
     async def where(self, pod: Pod) -> str:
         """Where the scheduler would put the pod, in words."""
@@ -45,11 +54,18 @@ class ClusterActing:
         """Ask the door; an error of the API server is a refusal."""
         if not self.may_write():
             return NOT_LEADING
+        if 0 < self._longest < self._waited:
+            return EvictResult(
+                False, f"the evictions of this round took {self._waited:.0f} s, and nothing was looked at since: the next one goes on"
+            )
+        began = seams.monotonic()
         try:
             return await door.evict(pod, options)
         except errors.ApiError as error:
             log.warning("%s could not evict pod %s/%s: %s", door.name, pod.metadata.namespace, pod.metadata.name, error)
             return EvictResult(False, f"the API server refused: {error}")
+        finally:
+            self._waited += seams.monotonic() - began
 
     async def cordon(self, node: Node, on: bool) -> EvictResult:
         """Patch spec.unschedulable, and leave a note that it was the descheduler, which a later process finds."""

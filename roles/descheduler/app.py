@@ -21,7 +21,7 @@ from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
 from koord.process.metrics import watch_events
 from roles.descheduler import build
-from roles.descheduler.acting import ClusterActing
+from roles.descheduler.acting import SHARE, ClusterActing
 from roles.descheduler.build import Options
 from roles.descheduler.framework.effects import Outcome
 from roles.descheduler.framework.evicting import Controller, Setup
@@ -29,8 +29,9 @@ from roles.descheduler.journal import DeschedulerFile, Heard, HeardActing, Round
 from roles.descheduler.metrics import Metrics
 from roles.descheduler.observing import Observer
 from roles.descheduler.picture import NodeView
-from roles.descheduler.placement import Placements
+from roles.descheduler.placement import Placements, Simulations
 from roles.descheduler.reading import EXPIRES, KUBERNETES_METRICS, Reading
+from roles.descheduler.successors import Successors
 from roles.descheduler.workloads import Workloads
 from roles.descheduler.world import World
 
@@ -78,12 +79,14 @@ class App:
             self._gates.set(name, value)
         self._shared: dict[str, Any] = {}
         self._events: dict[str, EventRecorder] = {}
+        self._simulations = Simulations(informers, self._world, client, options.scheduler) if build.asks_scheduler(options) else None
+        self._successors = Successors(self._simulations, self._world, clock) if self._simulations is not None else None
         self._rounds = build.rounds(options, self._setup)
         self._sources = build.sources(options.config, self._rounds.reads(), client)
         self._controllers = build.controllers(self._rounds.profiles)
         self._observer = Observer(self._world, self._rounds.profiles)
-        self._placements = Placements(informers, self._world, client, options.scheduler) if build.asks_scheduler(options) else None
-        self._acting = ClusterActing(client, self.may_write, self._where, self._rehearse)
+        self._placements = Placements(self._simulations) if self._simulations is not None else None
+        self._acting = ClusterActing(client, self.may_write, self._where, self._rehearse, options.config.descheduling_interval * SHARE)
         if ops is not None:
             ops.health.register("caches", gate=True)
             watch_events(ops.registry, self._events.values)
@@ -104,6 +107,7 @@ class App:
             gates=self._gates,
             clock=self._clock,
             shared=self._shared,
+            successors=self._successors,
         )
 
     def install(self, server: OpsServer) -> None:
@@ -191,6 +195,7 @@ class App:
         now = self._clock()
         if self._placements is not None:
             self._placements.forget()
+        self._acting.begin()
         with self.metrics.time_round():
             views = await self._observer.views(now)
             mute = any(view.usage is None or view.metric_age >= EXPIRES for view in views)

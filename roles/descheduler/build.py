@@ -119,10 +119,12 @@ def controllers(profiles: Sequence[Profile]) -> list[Controller]:
 
 
 def asks_scheduler(options: Options) -> bool:
-    """Whether the scheduler is asked where pods would go: for what is only listed, and before pods move for others."""
+    """Whether the scheduler is asked where pods would go: for what is only listed, before pods move for others, and before they leave
+    for places that are held."""
     enabled = {(profile.name, name) for profile in options.profiles for names in profile.plugins.values() for name in names}
     args = (args for profile in options.profiles for name, args in profile.args.items() if (profile.name, name) in enabled)
-    return lists_only(options) or any(getattr(each, "gpus", None) is not None for each in args)
+    migrates = any("MigrationController" in profile.plugins["evict"] for profile in options.profiles)
+    return migrates or lists_only(options) or any(getattr(each, "gpus", None) is not None for each in args)
 
 
 def lists_only(options: Options) -> bool:

@@ -147,9 +147,9 @@ def read(path: str | None, flags: dict[str, Any]) -> Options:
     The file wins, but for --dry-run and the leader-election flags; --address and --port count only without a file (DS-CFG-02)."""
     from koord.config.errors import InvalidConfig
     from koord.config.gates import DESCHEDULER, FeatureGates
-    from koord.config.loader import located, validate_model
+    from koord.config.loader import located, overlaid
     from roles.descheduler.build import Options
-    from roles.descheduler.config import LeaderElection, parse_configuration
+    from roles.descheduler.config import parse_configuration
 
     source = path or "the default configuration"
     text = _text(path)
@@ -163,10 +163,7 @@ def read(path: str | None, flags: dict[str, Any]) -> Options:
         config.healthz_bind_address = config.metrics_bind_address = address
     if flags.get("dry_run"):
         config.dry_run = True
-    election = {_LEASE_FLAGS[name]: value for name, value in flags.items() if name in _LEASE_FLAGS}
-    if election:
-        together = config.leader_election.model_dump() | election
-        config.leader_election = validate_model(together, LeaderElection, f"{source} with the flags", "leaderElection")
+    config.leader_election = overlaid(config.leader_election, flags, _LEASE_FLAGS)
     gates = FeatureGates(DESCHEDULER)
     gates.set_from_flag(flags.get("feature_gates") or "")
     try:
@@ -176,15 +173,15 @@ def read(path: str | None, flags: dict[str, Any]) -> Options:
 
 
 def _scheduler(flags: dict[str, Any]) -> SchedulerFlags | None:
-    """How the cluster's scheduler is started. Raises ConfigurationError for what it could not be started with."""
-    from koord.process.errors import ConfigurationError
+    """How the cluster's scheduler is started. Raises UsageError for what it could not be started with."""
+    from koord.process.errors import UsageError
     from roles.descheduler.placement import SchedulerFlags
 
     path = flags.get("scheduler_config")
     if not path:
         for name in ("scheduler_feature_gates", "scheduler_plugin_path"):
             if flags.get(name):
-                raise ConfigurationError(f"--{name.replace('_', '-')} is given without --scheduler-config")
+                raise UsageError(f"--{name.replace('_', '-')} is given without --scheduler-config")
         return None
     return SchedulerFlags(path, flags.get("scheduler_feature_gates") or "", tuple(flags.get("scheduler_plugin_path") or ()))
 
@@ -254,7 +251,7 @@ async def _run(life: Life, options: Options, config: ClientConfig, serving: Serv
         observer = metrics.client_observer(servers[0].registry, config.server)
         client = await stack.enter_async_context(Client(config, role="descheduler", observer=observer, **limits))
         informers = InformerFactory(client)
-        metrics.watch_pictures(servers[0].registry, informers)
+        metrics.watch_caches(servers[0].registry, informers)
         servers[0].health.register("watches", probe=informers.fresh)
         app = App(options, client=client, informers=informers, recorder=recorder, ops=servers[0], clock=seams.now, replay_log=replay_log)
         for server in servers:

@@ -14,14 +14,15 @@ import msgspec
 import numpy as np
 
 from koord.accounting.resources import add_into
+from koord.api import names
 from koord.api.objects import Node, Pod, PodAffinityTerm, Taint
 from koord.api.selectors import Selector, SelectorError, from_label_selector
 from roles.descheduler.framework.effects import PAUSE, Pause, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
-from roles.descheduler.nodefit import HARD, Placeable, anti_affinity_terms, compiled_affinity, tolerates
+from roles.descheduler.nodefit import HARD, Placeable, anti_affinity_terms, compiled_affinity, must_fit, tolerates
 from roles.descheduler.picture import NodeView, PodView, Vector
-from roles.descheduler.podindex import PodIndex, asked_for
+from roles.descheduler.podindex import Alike, PodIndex, asked_for
 
 Rows = Any  # numpy array of bool, one a node
 READ_AT_ONCE = 500  # nodes that are read before others get their turn
@@ -58,7 +59,9 @@ class Columns:
         self._labelled: dict[bytes, Rows] = {}
         self._pods: PodIndex | None = None
         self._promised: dict[int, Vector] = {}
+        self._keyed: dict[str, set[int]] = {}
         self._places: dict[bytes, bytes] = {}  # by template
+        self._apart: dict[bytes, list[tuple[str, list[Alike]]]] = {}  # by template: the pods that its anti-affinity means
         self._fits: dict[bytes, _Fit] = {}
         self._taking: dict[tuple[bytes, bool, int], Any] = {}
         self._left: list[int] = []  # rows that pods have left, in that order
@@ -101,12 +104,17 @@ class Columns:
         so that others may have their turn. What was not learned is learned at once by the first question that needs it."""
         if self._pods is not None:
             return
-        pods, keys = PodIndex(), set(keys)
+        pods = PodIndex()
         for number, node in enumerate(self.nodes):
             for view in node.pods:
-                pods.add(view)
+                pods.add(view, number)
             if number % AT_ONCE == AT_ONCE - 1:
                 yield
+        yield from self.know(pods, keys)
+
+    def know(self, pods: PodIndex, keys: Iterable[str] = ()) -> Iterator[None]:
+        """The same from the pods of all nodes, which somebody has added up already."""
+        keys = set(keys)
         for number, alike in enumerate(pods.templates.values()):
             for term in anti_affinity_terms(alike.view.pod):
                 keys.update(asked_for(term.label_selector))
@@ -173,7 +181,7 @@ class Columns:
         return self._first(view, community=True, among=None, own=True)
 
     def _first(self, view: PodView, *, community: bool, among: Rows | None, own: bool) -> str:
-        apart = [(term.topology_key, self._meant(term, view.pod)) for term in anti_affinity_terms(view.pod)] if community else []
+        apart = self._beside(view) if community else ()
         at = self._row.get(view.pod.spec.node_name, -1)
         stays = own and at >= 0 and (among is None or bool(among[at])) and self._stays(view, at)
         place = self._places.get(view.template)
@@ -186,7 +194,7 @@ class Columns:
             for row in found.tolist():
                 if stays and at < row:
                     break
-                if row != at and not any(self._beside(row, key, meant) for key, meant in apart):
+                if row != at and row not in apart:
                     return str(self.names[row])
             if stays and rows.start <= at < (rows.stop or len(self.nodes)):
                 return self.names[at]
@@ -234,9 +242,8 @@ class Columns:
             yield "it does not match the pod's node selector or node affinity", ~suited[rows]
         for taint, number in self._untolerated(pod):
             yield f"it has taint {taint.key}, which the pod does not tolerate", self._tainted[rows] == number
-        for name, wanted in sorted(view.requests.items()):
-            if wanted > 0:
-                yield f"it lacks {name}", self._free_of(name)[rows] < wanted
+        for name, wanted in sorted(must_fit(view.requests).items()):
+            yield f"it lacks {name}", self._free_of(name)[rows] < wanted
         if community:
             yield "it has no free pod slot", self._slots[rows] < 1
 
@@ -260,19 +267,37 @@ class Columns:
             if taint is not None:
                 yield taint, number
 
-    def _meant(self, term: PodAffinityTerm, pod: Pod) -> set[bytes]:
-        """Templates of the pods that the term excludes."""
+    def _beside(self, view: PodView) -> set[int]:
+        """Rows of nodes with pods that the pod's anti-affinity excludes, it and its like among them."""
+        meant = self._apart.get(view.template)
+        if meant is None:
+            meant = self._apart[view.template] = [
+                (term.topology_key, self._meant(term, view.pod)) for term in anti_affinity_terms(view.pod)
+            ]
+        if not meant:
+            return set()
+        found, index = set[int](), self._indexed()
+        for key, some in meant:
+            labelled = self._rows_with(key)
+            for alike in some:
+                found.update(row for number in alike.numbers if (row := index.rows[number]) in labelled and index.pods[number].here)
+        return found
+
+    def _rows_with(self, key: str) -> set[int]:
+        """The nodes that have a label."""
+        found = self._keyed.get(key)
+        if found is None:
+            found = self._keyed[key] = {row for row, node in enumerate(self.nodes) if key in node.node.metadata.labels}
+        return found
+
+    def _meant(self, term: PodAffinityTerm, pod: Pod) -> list[Alike]:
+        """The pods that the term excludes."""
         try:
             selector = from_label_selector(term.label_selector)
         except SelectorError:
-            return set()
+            return []
         namespaces = term.namespaces or (pod.metadata.namespace,)
-        return {alike.view.template for namespace in namespaces for alike in self._indexed().alike(namespace, selector)}
-
-    def _beside(self, row: int, topology_key: str, meant: set[bytes]) -> bool:
-        """Whether a node has a pod of one of these templates, and the topology key."""
-        node = self.nodes[row]
-        return topology_key in node.node.metadata.labels and any(view.template in meant for view in node.pods)
+        return [alike for namespace in namespaces for alike in self._indexed().alike(namespace, selector)]
 
     def _excluded(self, term: PodAffinityTerm, pod: Pod, *, itself: bool = False) -> list[int]:
         """Rows of nodes with pods that the term excludes. `itself`: the pod is one of them, as it is for other pods like it."""
@@ -310,7 +335,9 @@ class Columns:
     def has_room(self, row: int, wanted: Vector) -> bool:
         """Whether a node has so much left beside its pods, places that are held, and what is promised; "pods" are slots."""
         return all(
-            int(self._slots[row] if name == "pods" else self._free_of(name)[row]) >= value for name, value in wanted.items() if value > 0
+            int(self._slots[row] if name == "pods" else self._free_of(name)[row]) >= value
+            for name, value in wanted.items()
+            if value > 0 and name not in names.COUNTED_BY_CARD
         )
 
     def promise(self, node: str, requests: Vector) -> None:

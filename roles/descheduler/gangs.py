@@ -57,6 +57,14 @@ class Gangs:
         )
         return f"its gang {key} would have {there} of the {minimum} members that it needs" if there < minimum else ""
 
+    def whole(self, pod: Pod) -> list[Pod]:
+        """The running members of the pod's gang, by name; nobody where its minimum is not known."""
+        key = gang_id(pod)
+        if not key or not _runs(pod) or self._minimum(pod, key)[0] is None:
+            return []
+        members = [each for each in self._pods.by_index("gang", key) if _runs(each) and not self._going(each)]
+        return sorted(members, key=lambda each: (each.metadata.namespace, each.metadata.name))
+
     async def wait_synced(self) -> None:
         """Wait for the first lists of what describes gangs, but only a moment: where it may not be read, members stay, and nobody else."""
         if self._waited:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 
-from koord.accounting.resources import fits
+from koord.accounting.resources import ResourceVector, fits
+from koord.api import names
 from koord.api.objects import Node, Pod, PodAffinityTerm, Taint, Toleration
 from koord.api.selectors import NodeSelector, SelectorError, from_label_selector, node_selector
 from roles.descheduler.picture import NodeView, PodView
@@ -101,10 +102,15 @@ class Placeable:
         return f"it has taint {taint.key}, which the pod does not tolerate" if taint is not None else ""
 
     def _room(self, target: NodeView, placed: Mapping[str, int] | None) -> str:
-        wanted, taken = self.view.requests, placed or {}
+        wanted, taken = must_fit(self.view.requests), placed or {}
         free = {name: target.allocatable.get(name, 0) - target.held(name) - taken.get(name, 0) for name in wanted}
         lacking = fits(wanted, free)
         return f"it lacks {', '.join(lacking)}" if lacking else ""
+
+
+def must_fit(requests: Mapping[str, int]) -> ResourceVector:
+    """What of the requests a node must have left: not over how many cards they are spread."""
+    return {name: wanted for name, wanted in requests.items() if wanted > 0 and name not in names.COUNTED_BY_CARD}
 
 
 # ---------------------------------------------------------------- anti-affinity

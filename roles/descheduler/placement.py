@@ -1,11 +1,12 @@
 """Where a pod would go if it left: the scheduler's own cycle on what the caches hold (a second opinion would be a wrong one).
 
-Asked in dry runs, where nothing else answers (a real eviction is followed by real scheduling), and before pods move to make room.
+Asked in dry runs, where nothing else answers, before pods move to make room, and right before a pod leaves for the place that is held.
 """
 
 from __future__ import annotations
 
 import logging
+import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -13,7 +14,7 @@ import msgspec
 
 from koord import seams
 from koord.api import kinds, names
-from koord.api.objects import Namespace, Pod, Reservation
+from koord.api.objects import Namespace, Pod, PodStatus, Reservation
 from koord.config.errors import InvalidConfig
 from koord.kube.informers import InformerFactory
 from roles.descheduler.world import World
@@ -33,11 +34,11 @@ class SchedulerFlags(NamedTuple):
     plugin_paths: tuple[str, ...] = ()
 
 
-class Placements:
-    """One simulated cluster a round, made at the first question, off the event loop. Pods stay where the answers put them.
+class Simulations:
+    """Makes private copies of the cluster with the scheduler that is asked, from what the caches hold.
 
-    With `flags` it is the cluster's own scheduler that is asked, about all objects that its plugins look at; without, kube-scheduler's
-    plugins and reservations.
+    With `flags` that is the cluster's own scheduler, on all objects that its plugins look at; without, kube-scheduler's plugins and
+    reservations.
     """
 
     def __init__(self, informers: InformerFactory, world: World, client: Client | None = None, flags: SchedulerFlags | None = None) -> None:
@@ -45,7 +46,74 @@ class Placements:
         self._client = client
         self._flags = flags
         self._namespaces = informers.informer(kinds.NAMESPACES, Namespace)
-        self._reservations = informers.informer(kinds.RESERVATIONS, Reservation, optional=True)
+        self.reservations = informers.informer(kinds.RESERVATIONS, Reservation, optional=True)
+        self._read: tuple[object, Scheduler] | None = None  # the scheduler, and the version of its configuration
+
+    async def make(self, now: float) -> Simulation:
+        """A cluster as it is now, made beside the event loop."""
+        await self._namespaces.wait_synced()
+        await self.reservations.wait_synced()
+        scheduler = await seams.to_thread(self._scheduler)
+        objects = await self._objects(scheduler)
+        return await seams.to_thread(self._make, scheduler, objects, now)
+
+    def _scheduler(self) -> Scheduler:
+        """The configuration to ask, read anew when its file has changed."""
+        from roles.scheduler.whatif import configured, unknown
+
+        if self._flags is not None:
+            try:
+                version = _version(self._flags.config)
+                if self._read is None or self._read[0] != version:
+                    found = configured(self._flags.config, feature_gates=self._flags.feature_gates, plugin_paths=self._flags.plugin_paths)
+                    self._read = version, found
+                return self._read[1]
+            except InvalidConfig as error:
+                log.error("kube-scheduler's plugins are asked where pods would go: the scheduler's configuration cannot be used: %s", error)
+        pods = self._world.pods.list()
+        return unknown({pod.spec.scheduler_name for pod in pods if pod.spec.scheduler_name} | {"koord-scheduler", "default-scheduler"})
+
+    async def _objects(self, scheduler: Scheduler) -> dict[str, Sequence[Any]]:
+        """Objects beside pods and nodes, by kind. What may not be read is not known, which is logged."""
+        from koord.kube.errors import ApiError
+
+        objects: dict[str, Sequence[Any]] = {
+            kinds.NODEMETRICS.kind: self._world.node_metrics.list(),
+            kinds.RESERVATIONS.kind: self.reservations.list(),
+        }
+        client = self._client
+        if self._flags is None or client is None:
+            return objects
+        for name, feed in scheduler.kinds().items():
+            if name not in objects:
+                try:
+                    listed = await client.list(feed.kind, feed.namespace, field_selector=feed.field_selector)
+                except ApiError as error:
+                    log.warning("what-ifs do without %s: %s", feed.kind.plural, error)
+                else:
+                    objects[name] = feed.read(listed.items)
+        return objects
+
+    def _make(self, scheduler: Scheduler, objects: dict[str, Sequence[Any]], now: float) -> Simulation:
+        from roles.scheduler.whatif import Snapshot
+
+        return scheduler.simulate(Snapshot(self._world.nodes.list(), self._world.pods.list(), self._namespaces.list(), objects), now=now)
+
+
+def _version(path: str) -> object:
+    """What changes with a file; a file that is not there has a version, too."""
+    try:
+        found = os.stat(path)
+    except OSError:
+        return path
+    return path, found.st_mtime_ns, found.st_ino, found.st_size
+
+
+class Placements:
+    """One simulated cluster a round, made at the first question, off the event loop. Pods stay where the answers put them."""
+
+    def __init__(self, simulations: Simulations) -> None:
+        self._simulations = simulations
         self._simulation: Simulation | None = None
         self._broken = False
 
@@ -71,7 +139,7 @@ class Placements:
             return False
         try:
             simulation = await self._made(now)
-            return await seams.to_thread(simulation.instead, pod, [_unplaced(each) for each in leaving])
+            return await seams.to_thread(simulation.instead, pod, [unplaced(each) for each in leaving])
         except Exception:  # who cannot be asked has not agreed
             log.exception("the scheduler could not be asked whether pods that move make room")
             self._broken = True
@@ -79,55 +147,13 @@ class Placements:
 
     async def _made(self, now: float) -> Simulation:
         if self._simulation is None:
-            await self._namespaces.wait_synced()
-            await self._reservations.wait_synced()
-            scheduler = await seams.to_thread(self._scheduler)
-            objects = await self._objects(scheduler)
-            self._simulation = await seams.to_thread(self._make, scheduler, objects, now)
+            self._simulation = await self._simulations.make(now)
         return self._simulation
-
-    def _scheduler(self) -> Scheduler:
-        """The configuration to ask."""
-        from roles.scheduler.whatif import configured, unknown
-
-        if self._flags is not None:
-            try:
-                return configured(self._flags.config, feature_gates=self._flags.feature_gates, plugin_paths=self._flags.plugin_paths)
-            except InvalidConfig as error:
-                log.error("kube-scheduler's plugins are asked where pods would go: the scheduler's configuration cannot be used: %s", error)
-        pods = self._world.pods.list()
-        return unknown({pod.spec.scheduler_name for pod in pods if pod.spec.scheduler_name} | {"koord-scheduler", "default-scheduler"})
-
-    async def _objects(self, scheduler: Scheduler) -> dict[str, Sequence[Any]]:
-        """Objects beside pods and nodes, by kind. What may not be read is not known, which is logged."""
-        from koord.kube.errors import ApiError
-
-        objects: dict[str, Sequence[Any]] = {
-            kinds.NODEMETRICS.kind: self._world.node_metrics.list(),
-            kinds.RESERVATIONS.kind: self._reservations.list(),
-        }
-        client = self._client
-        if self._flags is None or client is None:
-            return objects
-        for name, feed in scheduler.kinds().items():
-            if name not in objects:
-                try:
-                    listed = await client.list(feed.kind, feed.namespace, field_selector=feed.field_selector)
-                except ApiError as error:
-                    log.warning("what-ifs do without %s: %s", feed.kind.plural, error)
-                else:
-                    objects[name] = feed.read(listed.items)
-        return objects
-
-    def _make(self, scheduler: Scheduler, objects: dict[str, Sequence[Any]], now: float) -> Simulation:
-        from roles.scheduler.whatif import Snapshot
-
-        return scheduler.simulate(Snapshot(self._world.nodes.list(), self._world.pods.list(), self._namespaces.list(), objects), now=now)
 
     @staticmethod
     def _ask(simulation: Simulation, pod: Pod) -> str:
         simulation.remove([pod.metadata.uid])
-        (found,) = simulation.place([_unplaced(pod)])
+        (found,) = simulation.place([unplaced(pod)])
         if found.placed:
             again = ", where it is now" if found.node == pod.spec.node_name else ""
             return f"the scheduler would put it on {found.node}{again}"
@@ -142,8 +168,9 @@ _OF_ITS_NODE = frozenset(
 )  # fmt: skip
 
 
-def _unplaced(pod: Pod) -> Pod:
+def unplaced(pod: Pod) -> Pod:
     """The pod as its successor will be: without a node, and without what was given to it there."""
     annotations = {key: value for key, value in pod.metadata.annotations.items() if key not in _OF_ITS_NODE}
     meta = msgspec.structs.replace(pod.metadata, annotations=annotations)
-    return msgspec.structs.replace(pod, metadata=meta, spec=msgspec.structs.replace(pod.spec, node_name=""))
+    spec = msgspec.structs.replace(pod.spec, node_name="")
+    return msgspec.structs.replace(pod, metadata=meta, spec=spec, status=PodStatus())

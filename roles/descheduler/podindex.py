@@ -26,17 +26,19 @@ class PodIndex:
 
     def __init__(self) -> None:
         self.pods: list[PodView] = []
+        self.rows: list[int] = []  # of their nodes
         self.templates: dict[bytes, Alike] = {}
         self._spaces: dict[str, _Namespace] = {}
 
-    def add(self, view: PodView) -> None:
-        """One more pod."""
+    def add(self, view: PodView, row: int) -> None:
+        """One more pod, and the row of its node: hundreds of thousands of pods lie far apart in memory, and their nodes' names farther."""
         template = view.template
         alike = self.templates.get(template)
         if alike is None:
             alike = self.templates[template] = Alike(view)
         alike.numbers.append(len(self.pods))
         self.pods.append(view)
+        self.rows.append(row)
 
     def index(self, keys: Collection[str]) -> Iterator[None]:
         """Learn which pods have which of these labels; stops after each template, so that others may have their turn."""
@@ -75,6 +77,7 @@ class PodIndex:
         """The large ones among its tables, for whoever frees them bit by bit."""
         yield self.templates
         yield self.pods
+        yield self.rows
         for space in self._spaces.values():
             yield space.pods
             yield from space.labelled.values()

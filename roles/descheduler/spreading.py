@@ -15,6 +15,7 @@ from koord.api.selectors import Requirement, Selector, SelectorError, from_label
 from roles.descheduler.columns import Columns
 from roles.descheduler.nodefit import Placeable, compiled_affinity, untolerated
 from roles.descheduler.picture import PodView
+from roles.descheduler.podindex import PodIndex
 
 FEW = 8  # domains of which every subset may be remembered
 _ENCODER = msgspec.msgpack.Encoder()
@@ -98,11 +99,12 @@ def spreads(pod: Pod) -> bool:
 
 @dataclass(slots=True)
 class DomainMap:
-    """The domains of the nodes that count: rows of a table by value, in the order of the values, and each node's value."""
+    """The domains of the nodes that count: rows of a table by value, in the order of the values, and each node's value by its row, None
+    for one that does not count."""
 
     rows: dict[str, Any]
     all_rows: Any
-    value_of: dict[str, str]
+    value_of: list[str | None]
     below: dict[tuple[str, ...], Any] = field(default_factory=dict)
     """Rows of the other domains, by the domains that are left out."""
 
@@ -114,17 +116,18 @@ class DomainMaps:
         self.columns = columns
         self._maps: dict[bytes, DomainMap] = {}
 
-    def filled(self, spread: Spread, views: Sequence[PodView]) -> tuple[list[Domain], int, int]:
-        """Domains by size, the number of all domains and of the pods in them.
+    def filled(self, spread: Spread, pods: PodIndex, numbers: Sequence[int]) -> tuple[list[Domain], int, int]:
+        """Domains by size, the number of all domains and of the pods in them; `numbers` are those of the matching pods in an index whose
+        rows are those of the columns. Pods whose eviction was accepted do not count.
 
         Of the empty domains only as many are made as pods could move into, for with a key that every node has another value of
         nearly all are empty."""
         known = self._map(spread)
         value_of, filled = known.value_of, dict[str, Domain]()
         size = 0
-        for view in views:
-            value = value_of.get(view.pod.spec.node_name)
-            if value is None:
+        for number in numbers:
+            value = value_of[pods.rows[number]]
+            if value is None or (view := pods.pods[number]).accepted:
                 continue
             domain = filled.get(value)
             if domain is None:
@@ -161,7 +164,7 @@ class DomainMaps:
             return found
         sizes: dict[str, int] = {}
         for view in views:
-            value = known.value_of.get(view.pod.spec.node_name)
+            value = known.value_of[self.columns.row(view.pod.spec.node_name)]
             if value is not None:
                 sizes[value] = sizes.get(value, 0) + 1
         least = min(sizes.values()) if len(sizes) == len(known.rows) and len(sizes) >= spread.min_domains else 0
@@ -178,12 +181,12 @@ class DomainMaps:
         found = self._maps.get(spread.nodes_rule)
         if found is None:
             domains: dict[str, list[int]] = {}
-            value_of: dict[str, str] = {}
+            value_of: list[str | None] = [None] * len(self.columns.nodes)
             for row, node in enumerate(self.columns.nodes):
                 value = node.node.metadata.labels.get(spread.topology_key)
                 if value is not None and spread.counts(node.node):
                     domains.setdefault(value, []).append(row)
-                    value_of[node.name] = value
+                    value_of[row] = value
             all_rows = np.zeros(len(self.columns.nodes), dtype=bool)
             all_rows[[row for rows in domains.values() for row in rows]] = True
             rows = {value: np.array(rows, dtype=np.int64) for value, rows in sorted(domains.items())}

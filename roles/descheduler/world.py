@@ -19,7 +19,8 @@ class World:
     def __init__(self, informers: InformerFactory, clock: Callable[[], float] = seams.now) -> None:
         self.nodes = informers.informer(kinds.NODES, Node)
         self.pods = informers.informer(kinds.PODS, Pod)
-        self.node_metrics = informers.informer(kinds.NODEMETRICS, NodeMetric, transform=ReportTimes(clock), optional=True)
+        self.report_times = ReportTimes(clock)
+        self.node_metrics = informers.informer(kinds.NODEMETRICS, NodeMetric, transform=self.report_times, optional=True)
         self.priority_classes = informers.informer(kinds.PRIORITYCLASSES, PriorityClassObject)
         self.gangs = Gangs(informers, self.pods)
         self.pods.index("node", lambda pod: pod.spec.node_name or None)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from koord import seams
 from koord.config.gates import KOORDLET, FeatureGates
-from koord.process.errors import ConfigurationError
+from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import HostPort, parse_host_port
 from koord.process.notify import notify, stay_watched
 from koord.process.requests import Request, Response
@@ -69,11 +69,11 @@ _DRIVER_ATTEMPTS, _DRIVER_PAUSE = 6, 10.0
 
 
 def parse_address(flag: str, text: str) -> HostPort:
-    """A listen address. Raises ConfigurationError."""
+    """A listen address. Raises UsageError."""
     try:
         return parse_host_port(text)
     except ValueError as error:
-        raise ConfigurationError(f"--{flag}: {error}") from None
+        raise UsageError(f"--{flag}: {error}") from None
 
 
 class App:
@@ -289,7 +289,7 @@ class App:
     # -- ticks ---------------------------------------------------------------------------------------------------------------
 
     def snapshot(self, now: float) -> Snapshot:
-        """The picture of this moment for strategies and hooks."""
+        """The snapshot of this moment, for strategies and hooks."""
         options = self.options
         return Snapshot(
             time=now,

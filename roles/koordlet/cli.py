@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from contextlib import AsyncExitStack
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -14,14 +13,12 @@ from koord import seams
 from koord.config.errors import ConfigError
 from koord.config.gates import KOORDLET, FeatureGates
 from koord.process.decisionlog import DecisionLog, decision_log_options
-from koord.process.flags import FlagError, bool_option, common_options, duration_option, gates_option, go_command
-from roles.koordlet.options import DURATION, FLAGS, GATES, SECTIONS, Flag, OptionError, Options, check, host_root
+from koord.process.flags import FlagError, bool_option, common_options, flags_of, go_command
+from roles.koordlet.options import SECTIONS, OptionError, Options, check, host_root
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
     from koord.process.life import Life
-
-F = TypeVar("F", bound=Callable[..., Any])
 
 #: Decision records in memory for each kind of subject: those of a full node's files and pods. Memory of a node is its pods'.
 RECORDS = 1000
@@ -29,28 +26,9 @@ RECORDS = 1000
 #: When what is there is there to stay, and how often freed memory is returned to the machine (seconds).
 _SETTLED, _GIVE_BACK = 15.0, 60.0
 
-_TYPES: dict[str, Any] = {"str": str, "int": int, "float": float}
-
-
-def _option(flag: Flag) -> Callable[[F], F]:
-    name = f"--{flag.name}"
-    if flag.kind == "bool":
-        return bool_option(name, flag.attribute, default=flag.default, help=flag.help)
-    if flag.kind == DURATION:
-        return duration_option(name, flag.attribute, default=flag.default, help=flag.help)
-    if flag.kind == GATES:
-        return gates_option(help=flag.help)
-    return click.option(name, flag.attribute, type=_TYPES[flag.kind], default=flag.default, show_default=bool(flag.default), help=flag.help)
-
-
-def _koordlet_options(function: F) -> F:
-    for flag in reversed(FLAGS):
-        function = _option(flag)(function)
-    return function
-
 
 @go_command("koordlet", sections=SECTIONS)
-@_koordlet_options
+@flags_of(Options)
 @bool_option("--validate-config", help="Check the flags and exit.")
 @decision_log_options
 @common_options
@@ -131,7 +109,7 @@ async def _run(life: Life, options: Options, config: ClientConfig, decision_log:
         ops = OpsServer.at(parse_address("addr", options.addr), recorder=recorder, role="koordlet", **guarded)
         client = await stack.enter_async_context(Client(config, qps=options.kube_api_qps, burst=options.kube_api_burst, role="koordlet"))
         informers = InformerFactory(client)
-        metrics.watch_pictures(ops.registry, informers)
+        metrics.watch_caches(ops.registry, informers)
         ops.health.register("watches", probe=informers.fresh)
         app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
         try:

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from koord.api.names import ANNOTATION_CPU_BURST, ANNOTATION_MEMORY_QOS
-from koord.process.errors import ConfigurationError, told
+from koord.process.errors import ConfigurationError, UsageError, told
 from roles.koordlet.qos.outcome import Strategy
 from roles.koordlet.states.model import PodState
 
@@ -131,7 +131,7 @@ def parse_gates(text: str) -> dict[str, bool]:
     for part in filter(None, (p.strip() for p in text.split(","))):
         name, _, value = part.partition("=")
         if value not in ("true", "false") or not name.strip():
-            raise ConfigurationError(f"--qos-extension-plugins: {part!r} is not Name=true|false")
+            raise UsageError(f"--qos-extension-plugins: {part!r} is not Name=true|false")
         out[name.strip()] = value == "true"
     return out
 
@@ -150,7 +150,7 @@ def load(paths: Iterable[str], gates: str = "") -> Extensions:
     unknown = sorted(set(found.gates) - {kind.name for kind in found.strategies})
     if unknown:
         known = ", ".join(kind.name for kind in found.strategies) or "none"
-        raise ConfigurationError(f"--qos-extension-plugins: {', '.join(unknown)}: extension strategies that were loaded: {known}")
+        raise UsageError(f"--qos-extension-plugins: {', '.join(unknown)}: extension strategies that were loaded: {known}")
     return found
 
 

@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 
 NAME = "Guard"
 RELEASE, HOLD = "release", "hold"
-ACTIONS = (RELEASE, HOLD)
 #: Whose values follow the load from second to second, so that they are wrong once nobody looks: the rules of journal entries.
 FOLLOWING = frozenset({"BECPUSuppress", "InterferenceDetection", "MemoryOffloading", NAME})
 #: Time between looks at the lock (seconds).

@@ -7,13 +7,10 @@ and have nothing to act on here; each says why.
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from dataclasses import dataclass, replace
 
+from koord.process.flags import Duration, flag, gates_option
 from roles.koordlet.host.root import PATH_FLAGS, HostRoot
-
-DURATION, GATES = "duration", "gates"
-
 
 SECTIONS = {
     "host-root": "This machine",
@@ -37,160 +34,154 @@ SECTIONS = {
 """Sections of the help, by the first flag of each."""
 
 
-def _option(default: Any, text: str, kind: str = "") -> Any:
-    return field(default=default, metadata={"help": text, "kind": kind or type(default).__name__})
-
-
 @dataclass(slots=True)
 class Options:
     # -- this machine ------------------------------------------------------------------------------------------------------
-    host_root: str = _option("", "Directory under which the machine's /proc, /sys and so on are found; / or empty: the machine itself.")
-    node_name: str = _option("", "Name of this node; default: environment variable NODE_NAME.")
-    cgroup_root_dir: str = _option("", "Root of the cgroup file systems.")
-    sys_root_dir: str = _option("", "The machine's /sys.")
-    sys_fs_root_dir: str = _option("", "The machine's /sys/fs (resctrl lives below it).")
-    proc_root_dir: str = _option("", "The machine's /proc.")
-    var_run_root_dir: str = _option("", "The machine's /var/run.")
-    run_root_dir: str = _option("", "The machine's /run.")
-    var_lib_kubelet_dir: str = _option("", "The machine's /var/lib/kubelet.")
-    addr: str = _option(":9316", "Address of the HTTP server (health, metrics, audit, decisions).")
-    enable_pprof: bool = _option(False, "Serve the profiling endpoints at --pprof-addr.")
-    tls_cert_file: str = _option("", "Certificate of these ports; without it one is made.")
-    tls_private_key_file: str = _option("", "Its key.")
-    authorization_always_allow_paths: str = _option(
+    host_root: str = flag("", "Directory under which the machine's /proc, /sys and so on are found; / or empty: the machine itself.")
+    node_name: str = flag("", "Name of this node; default: environment variable NODE_NAME.")
+    cgroup_root_dir: str = flag("", "Root of the cgroup file systems.")
+    sys_root_dir: str = flag("", "The machine's /sys.")
+    sys_fs_root_dir: str = flag("", "The machine's /sys/fs (resctrl lives below it).")
+    proc_root_dir: str = flag("", "The machine's /proc.")
+    var_run_root_dir: str = flag("", "The machine's /var/run.")
+    run_root_dir: str = flag("", "The machine's /run.")
+    var_lib_kubelet_dir: str = flag("", "The machine's /var/lib/kubelet.")
+    addr: str = flag(":9316", "Address of the HTTP server (health, metrics, audit, decisions).")
+    enable_pprof: bool = flag(False, "Serve the profiling endpoints at --pprof-addr.")
+    tls_cert_file: str = flag("", "Certificate of these ports; without it one is made.")
+    tls_private_key_file: str = flag("", "Its key.")
+    authorization_always_allow_paths: str = flag(
         "/healthz,/readyz,/livez", "Paths open to everybody, by plain HTTP too; /x/* stands for all below /x, /* for everything."
     )
-    pprof_addr: str = _option(":9317", "Address of the profiling endpoints.")
-    lock_file: str = _option(
-        "", "Lock that keeps a second koordlet off this node; default: koordlet.lock below --var-run-root-dir/koordlet."
-    )
+    pprof_addr: str = flag(":9317", "Address of the profiling endpoints.")
+    lock_file: str = flag("", "Lock that keeps a second koordlet off this node; default: koordlet.lock below --var-run-root-dir/koordlet.")
     # -- Kubernetes --------------------------------------------------------------------------------------------------------
-    kube_api_qps: float = _option(20.0, "Requests a second to the API server.")
-    kube_api_burst: int = _option(30, "Requests at once to the API server.")
-    feature_gates: str = _option("", "Feature gates, Name=true|false separated by commas.", GATES)
+    kube_api_qps: float = flag(20.0, "Requests a second to the API server.")
+    kube_api_burst: int = flag(30, "Requests at once to the API server.")
+    feature_gates: str = flag("", "Feature gates, Name=true|false separated by commas.", option=gates_option)
     # -- container runtimes ------------------------------------------------------------------------------------------------
-    containerd_endpoint: str = _option("", "Socket of containerd; empty: the well-known places.")
-    docker_endpoint: str = _option("", "Socket of docker; empty: the well-known places.")
-    pouch_endpoint: str = _option("", "Socket of pouch; empty: the well-known places.")
-    default_runtime_type: str = _option("containerd", "Runtime of a container id without a scheme.")
-    hami_core_library_directory_path: str = _option("/usr/local/vgpu/libvgpu.so", "HAMi core library on the host.")
-    pod_resources_proxy_path: str = _option("/var/run/koordlet/pod-resources", "Directory of the PodResources proxy's kubelet.sock.")
-    xpu_device_infos_dir: str = _option("/var/run/koordlet/xpu-device-infos/", "Directory of accelerator inventory files.")
-    xpu_enforce_collect_from_device_infos: bool = _option(False, "Take accelerators from the files only, never from NVML.")
+    containerd_endpoint: str = flag("", "Socket of containerd; empty: the well-known places.")
+    docker_endpoint: str = flag("", "Socket of docker; empty: the well-known places.")
+    pouch_endpoint: str = flag("", "Socket of pouch; empty: the well-known places.")
+    default_runtime_type: str = flag("containerd", "Runtime of a container id without a scheme.")
+    hami_core_library_directory_path: str = flag("/usr/local/vgpu/libvgpu.so", "HAMi core library on the host.")
+    pod_resources_proxy_path: str = flag("/var/run/koordlet/pod-resources", "Directory of the PodResources proxy's kubelet.sock.")
+    xpu_device_infos_dir: str = flag("/var/run/koordlet/xpu-device-infos/", "Directory of accelerator inventory files.")
+    xpu_enforce_collect_from_device_infos: bool = flag(False, "Take accelerators from the files only, never from NVML.")
     # -- kubelet -----------------------------------------------------------------------------------------------------------
-    kubelet_preferred_address_type: str = _option("InternalIP", "Address type of the Node under which its kubelet is reached.")
-    kubelet_sync_interval: float = _option(10.0, "Period of listing pods from the kubelet; 0 turns it off.", DURATION)
-    kubelet_sync_timeout: float = _option(3.0, "Time limit of a request to the kubelet.", DURATION)
-    kubelet_ca_file: str = _option(
+    kubelet_preferred_address_type: str = flag("InternalIP", "Address type of the Node under which its kubelet is reached.")
+    kubelet_sync_interval: float = flag(10.0, "Period of listing pods from the kubelet; 0 turns it off.", type=Duration)
+    kubelet_sync_timeout: float = flag(3.0, "Time limit of a request to the kubelet.", type=Duration)
+    kubelet_ca_file: str = flag(
         "",
         "Authorities that sign the kubelet's serving certificate (PEM); default: the certificate in the kubelet's own directory, "
         "and the cluster's authority.",
     )
-    kubelet_insecure_tls: bool = _option(False, "Ask the kubelet's read-only port by plain HTTP.")
-    kubelet_read_only_port: int = _option(10255, "The kubelet's read-only port.")
-    node_topology_sync_interval: float = _option(3.0, "Period of reporting topology and devices; 0 turns topology off.", DURATION)
-    disable_query_kubelet_config: bool = _option(False, "Do not ask the kubelet for its configuration (/configz).")
-    enable_node_metric_report: bool = _option(True, "Report NodeMetric.")
+    kubelet_insecure_tls: bool = flag(False, "Ask the kubelet's read-only port by plain HTTP.")
+    kubelet_read_only_port: int = flag(10255, "The kubelet's read-only port.")
+    node_topology_sync_interval: float = flag(3.0, "Period of reporting topology and devices; 0 turns topology off.", type=Duration)
+    disable_query_kubelet_config: bool = flag(False, "Do not ask the kubelet for its configuration (/configz).")
+    enable_node_metric_report: bool = flag(True, "Report NodeMetric.")
     # -- collecting --------------------------------------------------------------------------------------------------------
-    collect_res_used_interval: float = _option(1.0, "Period of the node, pod, BE, host application and system collectors.", DURATION)
-    collect_sys_metric_outdated_interval: float = _option(10.0, "Age beyond which an input of system usage is stale.", DURATION)
-    collect_node_cpu_info_interval: float = _option(60.0, "Period of reading CPU topology and NUMA nodes.", DURATION)
-    collect_node_storage_info_interval: float = _option(1.0, "Period of reading local storage.", DURATION)
-    cpi_collector_interval: float = _option(60.0, "Period of the CPI collector.", DURATION)
-    collect_cpi_timewindow: float = _option(10.0, "Window of a CPI reading.", DURATION)
-    psi_collector_interval: float = _option(10.0, "Period of the PSI collector.", DURATION)
-    coldpage_collector_interval: float = _option(5.0, "Period of the cold memory collector.", DURATION)
-    resctrl_collector_interval: float = _option(10.0, "Period of the resctrl collector.", DURATION)
-    enable_pagecache_collector: bool = _option(False, "Collect memory with page cache even if no NodeMetric policy asks for it.")
-    enable_resctrl_collector: bool = _option(False, "Collect cache and bandwidth use by resctrl.")
-    collect_terminated_pods: bool = _option(False, "Also read the cgroups of Succeeded and Failed pods.")
+    collect_res_used_interval: float = flag(1.0, "Period of the node, pod, BE, host application and system collectors.", type=Duration)
+    collect_sys_metric_outdated_interval: float = flag(10.0, "Age beyond which an input of system usage is stale.", type=Duration)
+    collect_node_cpu_info_interval: float = flag(60.0, "Period of reading CPU topology and NUMA nodes.", type=Duration)
+    collect_node_storage_info_interval: float = flag(1.0, "Period of reading local storage.", type=Duration)
+    cpi_collector_interval: float = flag(60.0, "Period of the CPI collector.", type=Duration)
+    collect_cpi_timewindow: float = flag(10.0, "Window of a CPI reading.", type=Duration)
+    psi_collector_interval: float = flag(10.0, "Period of the PSI collector.", type=Duration)
+    coldpage_collector_interval: float = flag(5.0, "Period of the cold memory collector.", type=Duration)
+    resctrl_collector_interval: float = flag(10.0, "Period of the resctrl collector.", type=Duration)
+    enable_pagecache_collector: bool = flag(False, "Collect memory with page cache even if no NodeMetric policy asks for it.")
+    enable_resctrl_collector: bool = flag(False, "Collect cache and bandwidth use by resctrl.")
+    collect_terminated_pods: bool = flag(False, "Also read the cgroups of Succeeded and Failed pods.")
     # -- store -------------------------------------------------------------------------------------------------------------
-    tsdb_path: str = _option("/metric-data/", "Directory in which series survive a restart.")
-    tsdb_retention_duration: float = _option(12 * 3600.0, "Longest time that a series is kept.", DURATION)
-    tsdb_max_bytes: int = _option(100 << 20, "Most memory for series, bytes.")
-    tsdb_enable_prometheus_metric: bool = _option(True, "Export the store's own metrics.")
+    tsdb_path: str = flag("/metric-data/", "Directory in which series survive a restart.")
+    tsdb_retention_duration: float = flag(12 * 3600.0, "Longest time that a series is kept.", type=Duration)
+    tsdb_max_bytes: int = flag(100 << 20, "Most memory for series, bytes.")
+    tsdb_enable_prometheus_metric: bool = flag(True, "Export the store's own metrics.")
     # -- prediction --------------------------------------------------------------------------------------------------------
-    prediction_checkpoint_filepath: str = _option("/prediction-checkpoints", "Directory of prediction checkpoints.")
-    prediction_cold_start_duration: float = _option(24 * 3600.0, "Age until which a pod counts with its request.", DURATION)
-    prediction_safety_margin_percent: int = _option(10, "Percent on top of a predicted peak.")
-    prediction_memory_histogram_decay_halflife: float = _option(24 * 3600.0, "Half-life of memory samples.", DURATION)
-    prediction_cpu_histogram_decay_halflife: float = _option(12 * 3600.0, "Half-life of CPU samples.", DURATION)
-    prediction_training_interval: float = _option(60.0, "Period of training, and its look-back.", DURATION)
-    prediction_model_expiration_duration: float = _option(1800.0, "Time after which an unused model is dropped.", DURATION)
-    prediction_model_checkpoint_interval: float = _option(600.0, "Period of a model's checkpoints.", DURATION)
-    prediction_model_checkpoint_max_per_step: int = _option(12, "Most checkpoints a minute.")
+    prediction_checkpoint_filepath: str = flag("/prediction-checkpoints", "Directory of prediction checkpoints.")
+    prediction_cold_start_duration: float = flag(24 * 3600.0, "Age until which a pod counts with its request.", type=Duration)
+    prediction_safety_margin_percent: int = flag(10, "Percent on top of a predicted peak.")
+    prediction_memory_histogram_decay_halflife: float = flag(24 * 3600.0, "Half-life of memory samples.", type=Duration)
+    prediction_cpu_histogram_decay_halflife: float = flag(12 * 3600.0, "Half-life of CPU samples.", type=Duration)
+    prediction_training_interval: float = flag(60.0, "Period of training, and its look-back.", type=Duration)
+    prediction_model_expiration_duration: float = flag(1800.0, "Time after which an unused model is dropped.", type=Duration)
+    prediction_model_checkpoint_interval: float = flag(600.0, "Period of a model's checkpoints.", type=Duration)
+    prediction_model_checkpoint_max_per_step: int = flag(12, "Most checkpoints a minute.")
     # -- audit -------------------------------------------------------------------------------------------------------------
-    audit_log_dir: str = _option("/var/log/koordlet", "Directory of the audit log.")
-    audit_verbose: int = _option(3, "Events of a higher verbosity are dropped; 0 keeps all.")
-    audit_max_disk_space_mb: int = _option(16, "Most disk space of the audit log, MiB.")
-    audit_max_concurrent_readers: int = _option(4, "Most readers of the audit API at a time.")
-    audit_max_events_limit: int = _option(2048, "Most events in one answer of the audit API.")
+    audit_log_dir: str = flag("/var/log/koordlet", "Directory of the audit log.")
+    audit_verbose: int = flag(3, "Events of a higher verbosity are dropped; 0 keeps all.")
+    audit_max_disk_space_mb: int = flag(16, "Most disk space of the audit log, MiB.")
+    audit_max_concurrent_readers: int = flag(4, "Most readers of the audit API at a time.")
+    audit_max_events_limit: int = flag(2048, "Most events in one answer of the audit API.")
     # -- QoS ---------------------------------------------------------------------------------------------------------------
-    mode: str = _option("enforce", "What strategies may do: enforce, or observe (decide and explain, write nothing).")
-    strategy_modes: str = _option("", "Mode of single strategies, Name=observe|enforce separated by commas.")
-    observe_only: bool = _option(
+    mode: str = flag("enforce", "What strategies may do: enforce, or observe (decide and explain, write nothing).")
+    strategy_modes: str = flag("", "Mode of single strategies, Name=observe|enforce separated by commas.")
+    observe_only: bool = flag(
         False, "Only look and report: everything observes, and nothing of the machine is written, mounted or listened on. Needs no root."
     )
-    restore: bool = _option(False, "Put back every value that koordlet changed on this node, from its journal, and exit.")
-    clean: bool = _option(
+    restore: bool = flag(False, "Put back every value that koordlet changed on this node, from its journal, and exit.")
+    clean: bool = flag(
         False, "With --restore: remove koordlet's own files too, once everything is put back (journal, lock, series, checkpoints)."
     )
-    guard: bool = _option(
+    guard: bool = flag(
         False,
         "Run as the guard of this node's koordlet instead: --guard-action for best-effort pods when it is gone for --guard-timeout.",
     )
-    guard_timeout: float = _option(120.0, "How long koordlet may be gone before its guard acts.", DURATION)
-    guard_action: str = _option(
+    guard_timeout: float = flag(120.0, "How long koordlet may be gone before its guard acts.", type=Duration)
+    guard_action: str = flag(
         "release", "What the guard does: release (give best-effort pods back what suppression took) or hold (at --guard-cpu-percent)."
     )
-    guard_cpu_percent: int = _option(10, "Share of the node's CPU at which the guard holds best-effort pods, percent.")
-    reconcile_interval_seconds: int = _option(1, "Period of the reconciling strategies; 0 turns them off.")
-    cpu_suppress_interval_seconds: int = _option(1, "Period of CPU suppress; 0 turns it off.")
-    cpu_evict_interval_seconds: int = _option(1, "Period of CPU eviction; 0 turns it off.")
-    memory_evict_interval_seconds: int = _option(1, "Period of memory eviction; 0 turns it off.")
-    resource_tuning_interval_seconds: int = _option(5, "Period of resource tuning; 0 turns it off.")
-    memory_offload_interval_seconds: int = _option(5, "Period of memory offloading; 0 turns it off.")
-    memory_evict_cool_time_seconds: int = _option(4, "Pause after a memory eviction.")
-    cpu_evict_cool_time_seconds: int = _option(20, "Pause after a CPU eviction.")
-    only_evict_by_api: bool = _option(False, "Evict through the Eviction API only.")
-    pressure_triggers: bool = _option(True, "Let kernel pressure (PSI) start suppress and eviction between ticks.")
-    pressure_tick_distance: float = _option(0.25, "Least time between two ticks, however much pressure there is.", DURATION)
-    qos_extension_plugins: str = _option("", "Gates of QoS extension plugins, Name=true|false separated by commas.")
-    plugin_path: str = _option("", "Python files with extensions of your own, separated by commas.")
-    allow_pod_quota_burst: bool = _option(False, "Let pods switch on quota burst by annotation where the NodeSLO does not.")
-    resource_force_update_seconds: int = _option(60, "Age after which an unchanged value is written again.")
+    guard_cpu_percent: int = flag(10, "Share of the node's CPU at which the guard holds best-effort pods, percent.")
+    reconcile_interval_seconds: int = flag(1, "Period of the reconciling strategies; 0 turns them off.")
+    cpu_suppress_interval_seconds: int = flag(1, "Period of CPU suppress; 0 turns it off.")
+    cpu_evict_interval_seconds: int = flag(1, "Period of CPU eviction; 0 turns it off.")
+    memory_evict_interval_seconds: int = flag(1, "Period of memory eviction; 0 turns it off.")
+    resource_tuning_interval_seconds: int = flag(5, "Period of resource tuning; 0 turns it off.")
+    memory_offload_interval_seconds: int = flag(5, "Period of memory offloading; 0 turns it off.")
+    memory_evict_cool_time_seconds: int = flag(4, "Pause after a memory eviction.")
+    cpu_evict_cool_time_seconds: int = flag(20, "Pause after a CPU eviction.")
+    only_evict_by_api: bool = flag(False, "Evict through the Eviction API only.")
+    pressure_triggers: bool = flag(True, "Let kernel pressure (PSI) start suppress and eviction between ticks.")
+    pressure_tick_distance: float = flag(0.25, "Least time between two ticks, however much pressure there is.", type=Duration)
+    qos_extension_plugins: str = flag("", "Gates of QoS extension plugins, Name=true|false separated by commas.")
+    plugin_path: str = flag("", "Python files with extensions of your own, separated by commas.")
+    allow_pod_quota_burst: bool = flag(False, "Let pods switch on quota burst by annotation where the NodeSLO does not.")
+    resource_force_update_seconds: int = flag(60, "Age after which an unchanged value is written again.")
     # -- runtime hooks -----------------------------------------------------------------------------------------------------
-    runtime_hooks_network: str = _option("unix", "Network of the hook server.")
-    runtime_hooks_addr: str = _option("/host-var-run-koordlet/koordlet.sock", "Address of the hook server.")
-    runtime_hooks_host_endpoint: str = _option("/var/run/koordlet/koordlet.sock", "The hook server's address as the runtime proxy sees it.")
-    runtime_hooks_failure_policy: str = _option("Ignore", "What the runtime proxy does when the hook server fails: Ignore or Fail.")
-    runtime_hooks_plugin_failure_policy: str = _option("Ignore", "What a failing hook does to the request: Ignore or Fail.")
-    runtime_hooks_config_path: str = _option("", "Directory in which the hook server is registered.")
-    runtime_hooks_disable_stages: str = _option("", "Stages that run no hooks, separated by commas.")
-    runtime_hooks_reconcile_interval: float = _option(10.0, "Period of the hook reconciler.", DURATION)
-    enable_nri_runtime_hook: bool = _option(True, "Run hooks as an NRI plugin where the socket exists.")
-    runtime_hooks_nri_connect_timeout: float = _option(6.0, "Time for NRI to become connected.", DURATION)
-    runtime_hooks_nri_backoff_duration: float = _option(1.0, "First pause before NRI is connected again.", DURATION)
-    runtime_hooks_nri_backoff_cap: float = _option(1 << 62, "Longest pause before NRI is connected again.", DURATION)
-    runtime_hooks_nri_backoff_steps: int = _option((1 << 31) - 1, "Most attempts to connect NRI again.")
-    runtime_hooks_nri_backoff_factor: float = _option(2.0, "Growth of the pause.")
-    runtime_hooks_nri_socket_path: str = _option("nri/nri.sock", "NRI socket below --var-run-root-dir.")
-    runtime_hooks_nri_plugin_name: str = _option("koordlet_nri", "Name of the NRI plugin.")
-    runtime_hooks_nri_plugin_index: str = _option("00", "Index of the NRI plugin.")
-    disable_unset_cpu_quota: bool = _option(False, "Leave the CPU quota of pods with a cpuset as it is.")
+    runtime_hooks_network: str = flag("unix", "Network of the hook server.")
+    runtime_hooks_addr: str = flag("/host-var-run-koordlet/koordlet.sock", "Address of the hook server.")
+    runtime_hooks_host_endpoint: str = flag("/var/run/koordlet/koordlet.sock", "The hook server's address as the runtime proxy sees it.")
+    runtime_hooks_failure_policy: str = flag("Ignore", "What the runtime proxy does when the hook server fails: Ignore or Fail.")
+    runtime_hooks_plugin_failure_policy: str = flag("Ignore", "What a failing hook does to the request: Ignore or Fail.")
+    runtime_hooks_config_path: str = flag("", "Directory in which the hook server is registered.")
+    runtime_hooks_disable_stages: str = flag("", "Stages that run no hooks, separated by commas.")
+    runtime_hooks_reconcile_interval: float = flag(10.0, "Period of the hook reconciler.", type=Duration)
+    enable_nri_runtime_hook: bool = flag(True, "Run hooks as an NRI plugin where the socket exists.")
+    runtime_hooks_nri_connect_timeout: float = flag(6.0, "Time for NRI to become connected.", type=Duration)
+    runtime_hooks_nri_backoff_duration: float = flag(1.0, "First pause before NRI is connected again.", type=Duration)
+    runtime_hooks_nri_backoff_cap: float = flag(1 << 62, "Longest pause before NRI is connected again.", type=Duration)
+    runtime_hooks_nri_backoff_steps: int = flag((1 << 31) - 1, "Most attempts to connect NRI again.")
+    runtime_hooks_nri_backoff_factor: float = flag(2.0, "Growth of the pause.")
+    runtime_hooks_nri_socket_path: str = flag("nri/nri.sock", "NRI socket below --var-run-root-dir.")
+    runtime_hooks_nri_plugin_name: str = flag("koordlet_nri", "Name of the NRI plugin.")
+    runtime_hooks_nri_plugin_index: str = flag("00", "Index of the NRI plugin.")
+    disable_unset_cpu_quota: bool = flag(False, "Leave the CPU quota of pods with a cpuset as it is.")
     # -- accepted, nothing to act on ---------------------------------------------------------------------------------------
-    enable_pod_taskids: bool = _option(False, "Accepted for old manifests: task ids are read when something needs them.")
-    report_interval: float = _option(0.0, "Accepted for old manifests: NodeMetric itself says how often to report.", DURATION)
-    configmap_name: str = _option("koordlet-config", "Accepted for old manifests: koordlet has no ConfigMap of its own.")
-    configmap_namespace: str = _option("koordinator-system", "Accepted for old manifests: koordlet has no ConfigMap of its own.")
-    metric_gc_interval_seconds: int = _option(300, "Accepted for old manifests: series expire by themselves.")
-    metric_expire_seconds: int = _option(1800, "Accepted for old manifests: series are kept as long as somebody looks at them.")
-    tsdb_stripe_size: int = _option(16384, "Accepted for old manifests: the store has no stripes.")
-    tsdb_wal_segment_size: int = _option(1 << 20, "Accepted for old manifests: the store has no write-ahead log.")
-    tsdb_max_block_chunk_segment_size: int = _option(5 << 20, "Accepted for old manifests: the store has no blocks.")
-    tsdb_min_block_duration: float = _option(600.0, "Accepted for old manifests: the store has no blocks.", DURATION)
-    tsdb_max_block_duration: float = _option(600.0, "Accepted for old manifests: the store has no blocks.", DURATION)
-    tsdb_head_chunks_write_buffer_size: int = _option(1 << 20, "Accepted for old manifests: the store has no chunk files.")
+    enable_pod_taskids: bool = flag(False, "Accepted for old manifests: task ids are read when something needs them.")
+    report_interval: float = flag(0.0, "Accepted for old manifests: NodeMetric itself says how often to report.", type=Duration)
+    configmap_name: str = flag("koordlet-config", "Accepted for old manifests: koordlet has no ConfigMap of its own.")
+    configmap_namespace: str = flag("koordinator-system", "Accepted for old manifests: koordlet has no ConfigMap of its own.")
+    metric_gc_interval_seconds: int = flag(300, "Accepted for old manifests: series expire by themselves.")
+    metric_expire_seconds: int = flag(1800, "Accepted for old manifests: series are kept as long as somebody looks at them.")
+    tsdb_stripe_size: int = flag(16384, "Accepted for old manifests: the store has no stripes.")
+    tsdb_wal_segment_size: int = flag(1 << 20, "Accepted for old manifests: the store has no write-ahead log.")
+    tsdb_max_block_chunk_segment_size: int = flag(5 << 20, "Accepted for old manifests: the store has no blocks.")
+    tsdb_min_block_duration: float = flag(600.0, "Accepted for old manifests: the store has no blocks.", type=Duration)
+    tsdb_max_block_duration: float = flag(600.0, "Accepted for old manifests: the store has no blocks.", type=Duration)
+    tsdb_head_chunks_write_buffer_size: int = flag(1 << 20, "Accepted for old manifests: the store has no chunk files.")
 
 
 def host_root(options: Options, environ: dict[str, str] | None = None) -> HostRoot:
@@ -200,23 +191,6 @@ def host_root(options: Options, environ: dict[str, str] | None = None) -> HostRo
     daemonset = not options.host_root and environ.get("agent_mode") != "hostMode"
     return HostRoot.at(options.host_root or "/", {k: v for k, v in overrides.items() if v}, daemonset=daemonset)
 
-
-@dataclass(frozen=True, slots=True)
-class Flag:
-    """One row of the command line."""
-
-    name: str
-    """With dashes, as it is typed."""
-    attribute: str
-    kind: str
-    """str, int, float, bool, duration or gates."""
-    default: Any
-    help: str
-
-
-FLAGS: tuple[Flag, ...] = tuple(
-    Flag(f.name.replace("_", "-"), f.name, f.metadata["kind"], f.default, f.metadata["help"]) for f in fields(Options)
-)
 
 MODES = ("enforce", "observe")
 FAILURE_POLICIES = ("Ignore", "Fail")
@@ -263,10 +237,10 @@ def check(options: Options) -> None:
         raise OptionError("observe-only", "cannot be had with --restore, which writes")
     if options.observe_only and (enforced := [n for n, mode in parse_modes(options.strategy_modes).items() if mode == "enforce"]):
         raise OptionError("observe-only", f"cannot be had with --strategy-modes that enforce: {', '.join(enforced)}")
-    for flag in ("runtime-hooks-failure-policy", "runtime-hooks-plugin-failure-policy"):
-        value = getattr(options, flag.replace("-", "_"))
+    for name in ("runtime-hooks-failure-policy", "runtime-hooks-plugin-failure-policy"):
+        value = getattr(options, name.replace("-", "_"))
         if value not in FAILURE_POLICIES:
-            raise OptionError(flag, f"{value!r} is not one of {', '.join(FAILURE_POLICIES)}")
+            raise OptionError(name, f"{value!r} is not one of {', '.join(FAILURE_POLICIES)}")
     if not 0 <= options.kubelet_read_only_port <= _MAX_PORT:
         raise OptionError("kubelet-read-only-port", f"{options.kubelet_read_only_port} is no port: 0 to {_MAX_PORT}")
     positive = (
@@ -275,12 +249,12 @@ def check(options: Options) -> None:
         "prediction-training-interval",
         "pressure-tick-distance",
     )
-    for flag in positive:
-        if getattr(options, flag.replace("-", "_")) <= 0:
-            raise OptionError(flag, "must be positive")
-    for flag in ("prediction-cpu-histogram-decay-halflife", "prediction-memory-histogram-decay-halflife"):
-        if getattr(options, flag.replace("-", "_")) <= 0:
-            raise OptionError(flag, "must be positive")
+    for name in positive:
+        if getattr(options, name.replace("-", "_")) <= 0:
+            raise OptionError(name, "must be positive")
+    for name in ("prediction-cpu-histogram-decay-halflife", "prediction-memory-histogram-decay-halflife"):
+        if getattr(options, name.replace("-", "_")) <= 0:
+            raise OptionError(name, "must be positive")
 
 
 def settled(options: Options) -> Options:

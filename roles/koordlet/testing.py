@@ -55,7 +55,7 @@ class World:
         return made
 
     def snapshot(self) -> Snapshot:
-        """The picture that a strategy gets now."""
+        """The snapshot that a strategy gets now."""
         self.host.files.begin_tick()
         return Snapshot(
             time=self.now,

@@ -103,10 +103,10 @@ class App:
             raise ConfigError("--leader-elect-*", str(error)) from None
         # Webhooks answer on every replica; what the leader alone does passes its fence.
         self.leadership = Leadership(self._timing.renew_deadline) if options.enable_leader_election else None
-        leading = telling = self.lanes.bulk
+        leading = reports = self.lanes.bulk
         if self.leadership is not None:
-            leading, telling = leading.fenced(self.leadership), leading.fenced(self.leadership.reports)
-        self.events = EventRecorder(telling, "koordinator-manager")
+            leading, reports = leading.fenced(self.leadership), leading.fenced(self.leadership.reports)
+        self.events = EventRecorder(reports, "koordinator-manager")
         watch_events(ops.registry, lambda: (self.events,))
         self.world = World(informers, options)
         self.writer = Writer(leading, self._may_write)

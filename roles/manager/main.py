@@ -12,6 +12,7 @@ from koord.decisions.recorder import Recorder
 from koord.kube import config as kubeconfig
 from koord.kube.informers import InformerFactory
 from koord.process import metrics, tuning
+from koord.process.flags import taken
 from koord.process.http import OpsServer
 from koord.process.life import Life
 from koord.process.serving import Serving, gate_for, tls_source
@@ -25,59 +26,15 @@ from roles.manager.webhooks.callers import Callers
 
 log = logging.getLogger("koord.manager")
 
-_RENAMED = {
-    "rest_config_qps": "qps",
-    "rest_config_burst": "burst",
-    "shutdown_delay_duration": "shutdown_delay",
-    "leader_elect_lease_duration": "lease_duration",
-    "leader_elect_renew_deadline": "renew_deadline",
-    "leader_elect_retry_period": "retry_period",
-    "pod_enhanced_validator_config_namespace": "enhanced_validator_namespace",
-    "pod_enhanced_validator_config_name": "enhanced_validator_name",
-    "pod_enhanced_validator_reconcile_interval": "enhanced_validator_interval",
-    "binding_admission_user_name": "binding_user_name",
-    "binding_admission_namespaces": "binding_namespaces",
-    "binding_admission_exclude_namespaces": "binding_exclude_namespaces",
-    "binding_admission_bypass_labels": "binding_bypass_labels",
-    "binding_admission_bypass_annotations": "binding_bypass_annotations",
-    "binding_admission_dry_run": "binding_dry_run",
-    "colocation_profile_reconcile_by_default": "profile_reconcile_by_default",
-    "colocation_profile_reconcile_interval": "profile_reconcile_interval",
-    "colocation_profile_force_update_pod_duration": "profile_force_update_duration",
-    "colocation_profile_expire_pod_cache_duration": "profile_expire_cache_duration",
-    "colocation_profile_update_pod_qps": "profile_update_qps",
-    "colocation_profile_update_pod_burst": "profile_update_burst",
-}
-
 
 def options_of(flags: dict[str, Any], gates: FeatureGates) -> Options:
     """Options of parsed flags and the environment. Raises ConfigError or ConfigurationError."""
     _check_sync_period(flags["sync_period"])
     Callers(flags["webhook_client_ca_file"], flags["webhook_client_allowed_names"])
-    values = {_RENAMED.get(name, name): value for name, value in flags.items()}
-    known = {name: value for name, value in values.items() if name in Options.__dataclass_fields__}
-    known |= {
-        "controllers": check_list("--controllers", known["controllers"], CONTROLLERS),
-        "noderesource_plugins": check_list("--noderesource-plugins", known["noderesource_plugins"], PLUGIN_NAMES),
-        "gates": gates,
-        "recommender": checked(
-            Policy(
-                interval=flags["recommender_interval"],
-                cpu_percentile=flags["recommender_cpu_percentile"],
-                memory_percentile=flags["recommender_memory_percentile"],
-                margin=flags["recommendation_margin_fraction"],
-                half_life=flags["recommender_half_life"],
-                min_cpu=flags["recommender_min_cpu_millicores"],
-                min_memory=flags["recommender_min_memory_mb"] << 20,
-                prometheus=flags["recommender_prometheus_address"],
-                memory_model=flags["recommender_memory_model"],
-                kill_price=flags["recommender_kill_price"],
-                resize_cpu_percentile=flags["recommender_resize_cpu_percentile"],
-            )
-        ),
-        "webhook": webhook_options(),
-    }
-    return Options(**known)
+    check_list("--controllers", flags["controllers"], CONTROLLERS)
+    check_list("--noderesource-plugins", flags["noderesource_plugins"], PLUGIN_NAMES)
+    policy = checked(Policy(**taken(Policy, flags)))
+    return Options(**taken(Options, flags), gates=gates, recommender=policy, webhook=webhook_options())
 
 
 def _check_sync_period(text: str) -> None:
@@ -111,7 +68,7 @@ async def serve(life: Life, flags: dict[str, Any], gates: FeatureGates) -> None:
     )
     servers = _servers(flags, registry, recorder=recorder, tls=tls_source(listening), gate=gate_for(stack, listening, config))
     ops = servers[0]
-    metrics.watch_pictures(registry, informers)
+    metrics.watch_caches(registry, informers)
     ops.health.register("shutdown", probe=life.ready)
     ops.health.register("watches", probe=informers.fresh)
     app = App(options, client=lanes, informers=informers, recorder=recorder, ops=ops, replay_log=replay_log)

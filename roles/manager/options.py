@@ -1,4 +1,4 @@
-"""The manager's options: one field a flag, with upstream's defaults (MGR-PROC-01)."""
+"""The manager's options: a field is a flag, with upstream's name and default (MGR-PROC-01)."""
 
 from __future__ import annotations
 
@@ -6,8 +6,13 @@ import os
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
+import click
+
+from koord.api.names import LABEL_BINDING_ADMISSION_BYPASS
 from koord.config.errors import ConfigError, did_you_mean
 from koord.config.gates import MANAGER, FeatureGates
+from koord.process.flags import Duration, flag
+from roles.manager.noderesource.plan import PLUGIN_NAMES
 from roles.manager.recommender.policy import Policy
 
 CONTROLLERS = ("nodemetric", "noderesource", "nodeslo", "quotaprofile", "colocationprofile", "recommender", "abnormalnode")
@@ -45,55 +50,75 @@ class WebhookOptions:
 
 @dataclass(frozen=True)
 class Options:
-    """Everything that the command line and the environment decide. Durations in seconds."""
+    """What controllers and webhooks are told on the command line and by the environment. Durations in seconds."""
 
-    kubeconfig: str | None = None
-    metrics_addr: str = ":8080"
-    health_probe_addr: str = ":8000"
-    enable_leader_election: bool = True
-    leader_election_namespace: str = "koordinator-system"
-    lease_duration: float = 15.0
-    renew_deadline: float = 10.0
-    retry_period: float = 2.0
-    shutdown_delay: float = 5.0
-    """How long webhooks are answered at most after the process was asked to end."""
-    namespace: str = ""
-    qps: float = 30.0
-    burst: int = 50
-    controllers: tuple[str, ...] = ("*",)
-    noderesource_plugins: tuple[str, ...] = ("*",)
-    config_namespace: str = "koordinator-system"
-    slo_config_name: str = "slo-controller-config"
-    node_strategy_name_need_check: bool = False
-    enhanced_validator_namespace: str = "koordinator-system"
-    enhanced_validator_name: str = "pod-enhanced-validator-config"
-    enhanced_validator_interval: float = 300.0
-    quota_update_max_retries: int = 3
-    quota_update_retry_jitter: float = 0.0
-    quota_update_max_total_jitter: float = 1.0
-    quota_update_conflict_fresh_get: bool = False
-    binding_user_name: tuple[str, ...] = ()
-    binding_namespaces: tuple[str, ...] = ()
-    binding_exclude_namespaces: tuple[str, ...] = ("kube-system",)
-    binding_bypass_labels: tuple[str, ...] = ("koordinator.sh/binding-admission-bypass",)
-    binding_bypass_annotations: tuple[str, ...] = ()
-    binding_dry_run: bool = False
-    allocation_writers: tuple[str, ...] = ()
-    """Users, or `group:NAME`, that write allocations onto pods; empty: the scheduler of our namespace and administrators."""
-    webhook_client_ca_file: str = ""
-    """Authorities of the client certificates without which reviews are refused; empty: none is asked for."""
-    webhook_client_allowed_names: tuple[str, ...] = ()
-    """Common names of those certificates; empty: all."""
-    profile_reconcile_by_default: bool = False
-    profile_reconcile_interval: float = 30.0
-    profile_force_update_duration: float = 300.0
-    profile_expire_cache_duration: float = 600.0
-    profile_update_qps: float = 10.0
-    profile_update_burst: int = 100
-    overcommit_smoothing: float = 0.0
-    config_spread: float = 20.0
-    """Percent of the nodes that an edit of slo-controller-config reaches in a minute; 0: all at once."""
-    abnormal_node_interval: float = 15.0
+    enable_leader_election: bool = flag(True, "Run the controllers on one replica only.")
+    leader_election_namespace: str = flag("koordinator-system", "Namespace of the Lease.")
+    lease_duration: float = flag(15.0, "How long a Lease holds without renewal.", "leader-elect-lease-duration", type=Duration)
+    renew_deadline: float = flag(
+        10.0, "How long the leader tries to renew before it gives up.", "leader-elect-renew-deadline", type=Duration
+    )
+    retry_period: float = flag(2.0, "Time between tries.", "leader-elect-retry-period", type=Duration)
+    shutdown_delay: float = flag(
+        5.0,
+        "Longest time that webhooks are still answered after a signal to end, while the endpoint goes out of the Service.",
+        "shutdown-delay-duration",
+        type=Duration,
+    )
+    qps: float = flag(30.0, "Requests a second to the API server; 0: no limit.", "rest-config-qps")
+    burst: int = flag(50, "Requests at once.", "rest-config-burst")
+    namespace: str = flag("", "Look at the pods of one namespace only.")
+    controllers: tuple[str, ...] = flag(("*",), f"`*`, a name or `-name`: {', '.join(CONTROLLERS)}.")
+    noderesource_plugins: tuple[str, ...] = flag(("*",), f"`*`, a name or `-name`: {', '.join(PLUGIN_NAMES)}.")
+    config_namespace: str = flag("koordinator-system", "Namespace of the ConfigMap.")
+    slo_config_name: str = flag("slo-controller-config", "Name of the ConfigMap.")
+    node_strategy_name_need_check: bool = flag(False, "Node strategy names must be set and unique.")
+    enhanced_validator_namespace: str = flag("koordinator-system", "Namespace of its ConfigMap.", "pod-enhanced-validator-config-namespace")
+    enhanced_validator_name: str = flag("pod-enhanced-validator-config", "Its ConfigMap.", "pod-enhanced-validator-config-name")
+    enhanced_validator_interval: float = flag(
+        300.0, "How often its ConfigMap is read.", "pod-enhanced-validator-reconcile-interval", type=Duration
+    )
+    quota_update_max_retries: int = flag(3, "Tries to write a quota; 10 with many replicas.")
+    quota_update_retry_jitter: float = flag(0.0, "Pause between those tries; 50ms with many replicas.", type=Duration)
+    quota_update_max_total_jitter: float = flag(1.0, "Most that those pauses may add up to.", type=Duration)
+    quota_update_conflict_fresh_get: bool = flag(False, "Read a quota anew after a conflict.")
+    binding_user_name: tuple[str, ...] = flag((), "Users that may bind pods (part of the name).", "binding-admission-user-name")
+    binding_namespaces: tuple[str, ...] = flag((), "Namespaces that the rule holds for; `*` for all.", "binding-admission-namespaces")
+    binding_exclude_namespaces: tuple[str, ...] = flag(("kube-system",), "Namespaces without it.", "binding-admission-exclude-namespaces")
+    binding_bypass_labels: tuple[str, ...] = flag(
+        (LABEL_BINDING_ADMISSION_BYPASS,), "Pods with one of these labels may be bound by anybody.", "binding-admission-bypass-labels"
+    )
+    binding_bypass_annotations: tuple[str, ...] = flag((), "The same for annotations.", "binding-admission-bypass-annotations")
+    binding_dry_run: bool = flag(False, "Count what would be denied, and allow it.", "binding-admission-dry-run")
+    allocation_writers: tuple[str, ...] = flag(
+        (),
+        "Users (or group:NAME) that may write allocations onto pods; by default koord-scheduler, kube-scheduler and group:system:masters.",
+    )
+    webhook_client_ca_file: str = flag(
+        "", "Authorities of API servers' client certificates; with it, reviews of callers without one are refused.", metavar="FILE"
+    )
+    webhook_client_allowed_names: tuple[str, ...] = flag((), "Common names of those certificates; empty for all.")
+    profile_reconcile_by_default: bool = flag(
+        False, "Apply every profile to waiting pods, not marked ones only.", "colocation-profile-reconcile-by-default"
+    )
+    profile_reconcile_interval: float = flag(
+        30.0, "How often waiting pods are looked at.", "colocation-profile-reconcile-interval", type=Duration
+    )
+    profile_force_update_duration: float = flag(
+        300.0, "How long a handled pod is left alone.", "colocation-profile-force-update-pod-duration", type=Duration
+    )
+    profile_expire_cache_duration: float = flag(
+        600.0, "How often the memory of handled pods is swept.", "colocation-profile-expire-pod-cache-duration", type=Duration
+    )
+    profile_update_qps: float = flag(10.0, "Pods changed a second.", "colocation-profile-update-pod-qps")
+    profile_update_burst: int = flag(100, "Pods changed at once.", "colocation-profile-update-pod-burst")
+    overcommit_smoothing: float = flag(0.0, "In which time batch and mid go half of the way to a new amount; 0: at once.", type=Duration)
+    config_spread: float = flag(
+        20.0,
+        "Percent of the nodes that an edit of slo-controller-config reaches in a minute; 0: all at once.",
+        type=click.FloatRange(0, 100),
+    )
+    abnormal_node_interval: float = flag(15.0, "How often nodes are judged (gate AbnormalNodes).", type=Duration)
     recommender: Policy = field(default_factory=Policy)
     gates: FeatureGates = field(default_factory=lambda: FeatureGates(MANAGER))
     webhook: WebhookOptions = field(default_factory=WebhookOptions)

@@ -13,6 +13,8 @@ from pydantic import Field, field_validator, model_validator
 
 from koord.api.quantity import parse_milli
 from koord.config import slo
+from koord.config.errors import ConfigError
+from koord.config.gates import MANAGER, FeatureGates
 from koord.config.loader import load_component_config
 from koord.config.model import ConfigModel
 
@@ -133,6 +135,22 @@ class Scheduler(ConfigModel):
     """Whether it reads ClusterNetworkTopology/default (`--enable-network-topology-manager`)."""
 
 
+class Manager(ConfigModel):
+    """The manager's settings."""
+
+    feature_gates: str = ""
+    """As in `--feature-gates`."""
+
+    @field_validator("feature_gates")
+    @classmethod
+    def _check_gates(cls, value: str) -> str:
+        try:
+            FeatureGates(MANAGER).set_from_flag(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from error
+        return value
+
+
 def _default_slo() -> dict[str, dict[str, Any]]:
     return {
         "colocation-config": {
@@ -173,6 +191,8 @@ class Scenario(ConfigModel):
     """The batch jobs."""
     scheduler: Scheduler = Field(default_factory=Scheduler)
     """The scheduler's settings."""
+    manager: Manager = Field(default_factory=Manager)
+    """The manager's settings."""
     node_agent: NodeAgent = Field(default_factory=NodeAgent)
     """The node agent's settings."""
     phases: list[Phase] = Field(default_factory=lambda: [Phase(kind="alone"), Phase(kind="koord"), Phase(kind="unmanaged")], min_length=1)

@@ -11,7 +11,7 @@ from koord.api.kinds import NODES, PODS
 from koord.config.scheduler import LeaderElection
 from koord.decisions.recorder import Recorder
 from koord.kube.events import EventRecorder
-from koord.kube.informers import PICTURE_LIMIT
+from koord.kube.informers import MAX_CACHE_AGE
 from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.process import tuning
 from koord.process.errors import FatalError
@@ -93,6 +93,7 @@ class App:
             max_backoff=config.pod_max_backoff_seconds,
             max_unschedulable=options.max_unschedulable,
             job_of=engine.job_of,
+            pop_from_backoff=options.gates.get("SchedulerPopFromBackoffQ", False),
         )
         metrics = SchedulerMetrics(ops.registry)
         for framework in engine.frameworks.values():
@@ -172,7 +173,7 @@ class App:
     def _outdated(self) -> str:
         """Why nothing may be decided on what the informers have; "" when it may."""
         age = getattr(self.informers, "age", lambda *kinds: 0.0)(PODS, NODES)
-        return f"nothing was heard of pods or nodes for {age:.0f} s" if age > PICTURE_LIMIT else ""
+        return f"nothing was heard of pods or nodes for {age:.0f} s" if age > MAX_CACHE_AGE else ""
 
     def _activate(self, pods: Iterable[PodInfo]) -> None:
         self.queue.activate(pods, self._clock())

@@ -124,8 +124,9 @@ def _warn(given: dict[str, Any], has_config: bool) -> None:
 def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
     """The options of the file, overlaid by the flags that were given. Raises InvalidConfig."""
     from koord.config.gates import SCHEDULER, FeatureGates
-    from koord.config.scheduler import KubeSchedulerConfiguration, LeaderElection, load
-    from koord.process.errors import ConfigurationError
+    from koord.config.loader import overlaid
+    from koord.config.scheduler import KubeSchedulerConfiguration, load
+    from koord.process.errors import UsageError
     from roles.scheduler.auditor import Thresholds
     from roles.scheduler.diagnosis import Debug
     from roles.scheduler.observing.barrier import Barrier
@@ -137,13 +138,11 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
         for flag, field in (("kube_api_qps", "qps"), ("kube_api_burst", "burst")):
             if flag in given:
                 setattr(config.client_connection, field, given[flag])
-    lease = {field: given[flag] for flag, field in _LEASE.items() if flag in given}
-    if lease:
-        config.leader_election = LeaderElection.model_validate({**config.leader_election.model_dump(), **lease})
+    config.leader_election = overlaid(config.leader_election, given, _LEASE)
     try:
         labels = groups.metric_labels(flags["workload_auditor_metric_labels"])
     except ValueError as error:
-        raise ConfigurationError(f"--workload-auditor-metric-labels: {error}") from None
+        raise UsageError(f"--workload-auditor-metric-labels: {error}") from None
     gates = FeatureGates(SCHEDULER)
     gates.set_from_flag(flags.get("feature_gates") or "")
     return Options(
@@ -268,7 +267,7 @@ async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[s
         observer = metrics.client_observer(ops.registry, target.server)
         client = await stack.enter_async_context(Client(target, qps=qps, burst=burst, role="scheduler", observer=observer))
         informers = InformerFactory(client)
-        metrics.watch_pictures(ops.registry, informers)
+        metrics.watch_caches(ops.registry, informers)
         ops.health.register("watches", probe=informers.fresh)
         journal = FileJournal(file) if file is not None else None
         app = App(options, client=client, informers=informers, recorder=recorder, ops=ops, journal=journal)

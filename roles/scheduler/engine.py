@@ -10,6 +10,7 @@ from koord import seams
 from koord.config.extenders import ignored_resources
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.podinfo import PodInfo, PodParser
 from roles.scheduler.cluster.transform import transforms
 from roles.scheduler.cluster.vocabulary import Vocabulary
@@ -90,11 +91,17 @@ class Engine:
             return SUCCESS
         try:
             return framework.run_pre_enqueue(pod)
-        except Exception as failure:
+        except DEFECTS as failure:
             log.exception("preEnqueue of pod %s failed", pod.key)
             return error(told(failure))
 
     def job_of(self, pod: PodInfo) -> Hashable:
         """What a pod is placed together with; None for a pod by itself."""
         framework = self.frameworks.get(pod.shape.scheduler_name)
-        return framework.next_pod.job_of(pod) if framework is not None and framework.next_pod is not None else None
+        if framework is None or framework.next_pod is None:
+            return None
+        try:
+            return framework.next_pod.job_of(pod)
+        except DEFECTS:
+            log.exception("plugin %s: the job of pod %s is not known; it counts as by itself", framework.next_pod.name, pod.key)
+            return None

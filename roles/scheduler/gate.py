@@ -14,6 +14,8 @@ from collections.abc import Callable, Coroutine, Generator, Hashable, Iterator
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
 
+from roles.scheduler.cluster.defects import DEFECTS
+
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
@@ -92,7 +94,7 @@ class Gate:
             held = self._held.pop(next(iter(self._held)))
             try:
                 held.tell(held.old, held.new)
-            except Exception:  # as informers do: one object's mistake is not the others'
+            except DEFECTS:  # as informers do: one object's mistake is not the others'
                 log.exception("a change of %s could not be taken over", _name_of(held.new or held.old))
             yield
 

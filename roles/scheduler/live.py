@@ -20,6 +20,7 @@ from roles.scheduler.binding.readback import ReadBack
 from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.cluster.defects import DEFECTS, ends_us
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.advice import Advice
 from roles.scheduler.cycle.cycle import Cycle
@@ -136,37 +137,38 @@ class Scheduler:
             entry = None if held else self._next()
             if entry is not None and not isinstance(entry, Entry):
                 self.journal.happened(Operation.WORK, self._clock())
-                self._metrics.held(perf_counter() - began)
-                await self._work(entry)
-                turn_ends, began = loop.time() + SLICE, perf_counter()
-                continue
-            if entry is None:
+                await self._work(entry, began)
+                if self.turns.gave_way:
+                    turn_ends, began = loop.time() + SLICE, perf_counter()
+            elif entry is None:
                 if not held:
                     self.journal.nothing(self._clock())
                 self._metrics.held(perf_counter() - began)
                 await self._rest()
                 turn_ends, began = loop.time() + SLICE, perf_counter()
                 continue
-            if self._extenders is not None and self._extenders.concern(entry.pod):
+            elif self._extenders is not None and self._extenders.concern(entry.pod):
                 await self.attempt_with_extenders(entry)
                 began = perf_counter()
             else:
                 work = begun(self._attempting(entry))
                 if isinstance(work, Generator):
-                    self._metrics.held(perf_counter() - began)
-                    await self.turns.take(work)
-                    turn_ends, began = loop.time() + SLICE, perf_counter()
+                    await self.turns.take(work, began)
+                    if self.turns.gave_way:
+                        turn_ends, began = loop.time() + SLICE, perf_counter()
             if loop.time() >= turn_ends:
                 self._tick()
                 self._metrics.held(perf_counter() - began)
                 await seams.sleep(0)
                 turn_ends, began = loop.time() + SLICE, perf_counter()
 
-    async def _work(self, steps: Steps[None]) -> None:
+    async def _work(self, steps: Steps[None], since: float) -> None:
         """Long work that comes before the next pod. What it leaves undone, its pods make up for when they are tried."""
         try:
-            await self.turns.take(steps)
-        except Exception as failure:
+            await self.turns.take(steps, since)
+        except DEFECTS as failure:
+            if ends_us(failure):
+                raise
             log.error("work on many pods failed: %s", told(failure), exc_info=failure)
 
     def _look_at_age(self) -> None:
@@ -178,8 +180,8 @@ class Scheduler:
 
     def _tell_places(self) -> None:
         """Pods that have a node and wait for something else show it, so that autoscalers add no node for them and the next leader begins
-        there. What is bound within a second shows its node soon enough."""
-        for placement in self.placements.lasting():
+        there. What is bound within a second shows its node soon enough, and who is sent back by then never had one."""
+        for placement in self.placements.lasting(self._clock() - _LOOK_EVERY):
             task: Task = placement.task
             if not task.announced:
                 task.announced = True
@@ -229,11 +231,13 @@ class Scheduler:
         if self._later:
             return self._later.popleft()
         now = self._clock()
+        if self._queue.returning:
+            return self._queue.come_back(now)
         for framework in self._frameworks.values():
             if framework.next_pod is not None:
                 try:
                     entry = self._next_of(framework, framework.next_pod, now)
-                except Exception:
+                except DEFECTS:
                     log.exception("plugin %s: nextPod failed; the queue decides", framework.next_pod.name)
                     continue
                 if entry is not None:
@@ -273,7 +277,7 @@ class Scheduler:
                 decision = self.ruling(decision)
             yield from self._concluding(entry, placement, decision)
             return decision
-        except Exception as failure:
+        except DEFECTS as failure:
             self._crashed(entry, placement, failure)
             return None
 
@@ -327,7 +331,9 @@ class Scheduler:
             self._metrics.decided(perf_counter() - began)
             await self.turns.take(self._concluding(entry, placement, decision))
             return decision
-        except Exception as failure:
+        except DEFECTS as failure:
+            if ends_us(failure):
+                raise
             self._crashed(entry, placement, failure)
             return None
 
@@ -390,7 +396,7 @@ class Scheduler:
         self._recorder.record(record)
         self.journal.decided(made, record)
 
-    def _crashed(self, entry: Entry, placement: Placement, failure: Exception) -> None:
+    def _crashed(self, entry: Entry, placement: Placement, failure: BaseException) -> None:
         """A defect in a plugin or in us: the pod backs off, the scheduler goes on."""
         log.error("scheduling of %s failed", entry.pod.key, exc_info=failure)
         uid, now = entry.pod.uid, self._clock()
@@ -401,7 +407,7 @@ class Scheduler:
         self.outcomes.forget(uid)
         try:
             self._reporter.failed(entry.pod, error(told(failure)).message, error=True, nominate=None, now=now)
-        except Exception:
+        except DEFECTS:
             log.exception("the failure of %s could not be told", entry.pod.key)
         self.outcomes.requeue(uid, now, error=True)
 

@@ -218,7 +218,7 @@ class Outcomes:
         """The victims of a pod are gone: however often it was tried in vain meanwhile, it need not rest now."""
         entry = self._queue.get(uid)
         if entry is not None:
-            self._queue.activate((entry.pod,), self._clock())
+            self._queue.activate((entry.pod,), self._clock(), rested=True)
             self._wake()
 
     def _nominate(self, pod: PodInfo, node: str) -> None:

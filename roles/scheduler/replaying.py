@@ -271,6 +271,8 @@ class Replay:
         later = self._scheduler._later
         if later:
             at_once(later.popleft())
+        elif self._app.queue.returning:
+            at_once(self._app.queue.come_back(item.now))
         else:
             self._asked("", item.now, once=True)
 

@@ -8,6 +8,7 @@ from typing import Any
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import GaugeMetricFamily, Metric
 
+from koord import seams
 from koord.api import names
 from koord.process.metrics import expose
 from koord.process.requests import Request, Response
@@ -20,14 +21,14 @@ _BYTES = (names.RESOURCE_MEMORY, names.RESOURCE_EPHEMERAL_STORAGE)
 class PodResources:
     """One sample a pod and resource: cores, bytes, or whole numbers."""
 
-    def __init__(self, pods: Callable[[], Iterable[PodInfo]]) -> None:
+    def __init__(self, pods: Iterable[PodInfo]) -> None:
         self._pods = pods
 
     def collect(self) -> Iterable[Metric]:
         """Samples as they are now."""
         request = GaugeMetricFamily("kube_pod_resource_request", "Resources requested by pods that have not ended.", labels=_LABELS)
         limit = GaugeMetricFamily("kube_pod_resource_limit", "Resources that pods that have not ended may use.", labels=_LABELS)
-        for pod in self._pods():
+        for pod in self._pods:
             spec = pod.pod.spec
             priority = "" if spec.priority is None else str(spec.priority)
             about = (pod.namespace, pod.name, pod.node_name, spec.scheduler_name, priority)
@@ -50,13 +51,19 @@ def _in_unit(resource: str, amount: int) -> tuple[str, float]:
 
 def resource_page(pods: Callable[[], Iterable[PodInfo]]) -> Any:
     """A handler that answers with the samples of these pods; an empty body when there are none (on a standby)."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(PodResources(pods))  # type: ignore[arg-type]
 
     async def answer(request: Request) -> Response:
-        if not any(True for _ in pods()):
+        found = list(pods())
+        if not found:
             return Response(body=b"")
-        body, kind = expose(registry, request.headers.get("Accept", ""))
+        body, kind = await seams.to_thread(_page, found, request.headers.get("Accept", ""))
         return Response(body=body, headers={"Content-Type": kind})
 
     return answer
+
+
+def _page(pods: list[PodInfo], accept: str) -> tuple[bytes, str]:
+    """Seconds of work for a hundred thousand pods, which change no more once they are parsed: nothing for the event loop."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(PodResources(pods))  # type: ignore[arg-type]
+    return expose(registry, accept)

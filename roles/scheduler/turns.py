@@ -28,15 +28,18 @@ class Turns:
         self.gate = gate
         self._held = held
         self.sliced = 0  # works that took more than one slice
+        self.gave_way = False  # whether others had a turn during the last one
         self.steps = self.STEPS
 
-    async def take(self, work: Steps[T]) -> T:
-        """Do all of the work; returns its result."""
+    async def take(self, work: Steps[T], since: float | None = None) -> T:
+        """Do all of the work; returns its result. `since` (of `perf_counter`): when the caller's own turn began, which the first slice goes
+        on with. It is the caller's still if nobody else has had one (`gave_way`)."""
         self.gate.close()
         slices = 0
+        began = perf_counter() if since is None else since
         try:
             while True:
-                done, result = self._slice(work)
+                done, result = self._slice(work, began)
                 if done:
                     return result  # type: ignore[no-any-return]
                 if result is CATCH_UP:
@@ -49,23 +52,24 @@ class Turns:
                 self.sliced += slices == 1
                 for _ in range(_ROUNDS):
                     await seams.sleep(0)
+                began = perf_counter()
         finally:
             work.close()
             self.gate.open()
+            self.gave_way = slices > 0
             if slices:
                 await self.let_in()
 
     async def let_in(self) -> None:
         """Tell what was held back, and let those go on who waited at the gate."""
         telling = self.gate.telling()
-        while not self._slice(telling)[0]:
+        while not self._slice(telling, perf_counter())[0]:
             await seams.sleep(0)
         await seams.sleep(0)
 
-    def _slice(self, work: Any) -> tuple[bool, Any]:
-        """One slice: whether the work is done, with its result, or what ended the slice."""
-        began, left = perf_counter(), self.steps
-        ends = began + SLICE
+    def _slice(self, work: Any, began: float) -> tuple[bool, Any]:
+        """The rest of a slice that began then: whether the work is done, with its result, or what ended the slice."""
+        left, ends = self.steps, began + SLICE
         try:
             while True:
                 marker = next(work)

@@ -140,14 +140,14 @@ class Simulation:
             plugin.pod_seen(info)
 
     def _feed(self, objects: Mapping[str, Sequence[Any]]) -> None:
-        told: set[Any] = set()
-        for framework in self._engine.frameworks.values():
-            for plugin in framework.plugins.values():
-                for feed in plugin.feeds():
-                    if (feed.kind, feed.observe) not in told:
-                        told.add((feed.kind, feed.observe))
-                        for item in objects.get(feed.kind.key, ()):
-                            feed.observe(None, item)
+        for feed in self._feeds():
+            for item in objects.get(feed.kind.key, ()):
+                feed.observe(None, item)
+
+    def _feeds(self) -> list[Feed]:
+        """What plugins observe, each once."""
+        plugins = (plugin for framework in self._engine.frameworks.values() for plugin in framework.plugins.values())
+        return [*{(feed.kind, feed.observe): feed for plugin in plugins for feed in plugin.feeds()}.values()]
 
     # ---------------------------------------------------------------- asking
 
@@ -206,6 +206,65 @@ class Simulation:
     def _instead(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
         self._remove([each.metadata.uid for each in leaving])
         return all(self._place([self._engine.parser.parse(each)])[0].placed for each in (pod, *leaving))
+
+    def again(self, pods: Sequence[tuple[Pod, Pod]]) -> list[Placement]:
+        """Where the successors of pods (each with its own, which is the pod without its node) would go if all of them left now; nothing is
+        kept."""
+        self._refresh()
+        cluster = self._engine.cluster
+        left = [pod for pod, _ in pods if cluster.slot_of_pod(pod.metadata.uid) >= 0]
+        self._remove([pod.metadata.uid for pod in left])
+        found = self.ask([successor for _, successor in pods])
+        for info in map(self._engine.parser.parse, left):
+            cluster.add_pod(info, info.node_name)
+            self._see(info)
+        return found
+
+    def knows(self, scheduler_name: str) -> bool:
+        """Whether a profile is for pods of this scheduler name."""
+        return scheduler_name in self._engine.frameworks
+
+    # ---------------------------------------------------------------- following a cluster
+    # What changes is not part of the snapshot: once an answer has left a trace (`sound`), a new simulation is to be made.
+
+    @property
+    def sound(self) -> bool:
+        """Whether no question has left a trace."""
+        return not self._spoiled
+
+    def at(self, now: float) -> None:
+        """It is so late now, in seconds since the epoch."""
+        self._now = self._engine.state.now = now
+
+    def set_pod(self, pod: Pod) -> None:
+        """A pod as it is by now."""
+        self.forget_pod(pod.metadata.uid)
+        info = self._engine.parser.parse(pod)
+        if info.terminated:
+            return
+        if info.node_name:
+            self._engine.cluster.add_pod(info, info.node_name)
+        self._see(info)
+        if not info.node_name:
+            self._wait(info)
+
+    def forget_pod(self, uid: str) -> None:
+        """A pod that is gone."""
+        self._remove((uid,))
+
+    def set_node(self, node: Node) -> None:
+        """A node as it is by now."""
+        self._engine.cluster.set_node(NodeView(node))
+
+    def forget_node(self, name: str) -> None:
+        """A node that is gone."""
+        self._engine.cluster.remove_node(name)
+
+    def tell(self, kind: str, old: Any, new: Any) -> None:
+        """An object of a further kind that has changed; None for one that is not there."""
+        for feed in self._feeds():
+            if feed.kind.key == kind:
+                feed.observe(old, new)
 
     def _keep(self, step: Callable[[], T]) -> T:
         """Do what every later question is to see."""

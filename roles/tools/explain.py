@@ -267,7 +267,8 @@ def _age(text: Any, now: float) -> str:
 def _near(near: Nearest) -> tuple[str, ...]:
     if not near.shortages:
         return (f"By resources alone {near.node} has room: something else keeps the pod from it.",)
-    lines = [f"Nearest by resources is {near.node}; it is short of:"]
+    lines = [f"No node offers {' or '.join(near.nowhere)}, which it requests."] if near.nowhere else []
+    lines.append(f"Nearest by resources is {near.node}; it is short of:")
     for one in near.shortages:
         lacking = one.requested - one.free
         unit = (one.resource, lacking)
@@ -458,8 +459,3 @@ def _once(sections: list[Section], summary: str) -> list[Section]:
         tables = tuple(Table(table.headings, tuple(tuple(cell(text) for text in row) for row in table.rows)) for table in section.tables)
         out.append(Section(section.title, lines, tables))
     return out
-
-
-def term_rows(terms: Iterable[Term]) -> list[tuple[str, str, str]]:
-    """Terms as text, for other tools."""
-    return [(term.name, amount(term.name, term.value, term.unit), term.note) for term in terms]

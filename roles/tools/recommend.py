@@ -14,10 +14,9 @@ import click
 
 from koord.config.errors import ConfigError
 from koord.process.errors import ConfigurationError, UsageError
-from koord.process.flags import GoCommand, bool_option
+from koord.process.flags import GoCommand, bool_option, flags_of, taken
 from roles.manager.recommender import fleets, history
 from roles.manager.recommender.backtest import MOVING_MAXIMUM, VPA_DEFAULTS, Outcome, Series, Usage, replay
-from roles.manager.recommender.flags import policy_options
 from roles.manager.recommender.policy import Policy, checked
 from roles.tools import usage
 
@@ -45,7 +44,7 @@ def command() -> None:
 @click.option("--prometheus", default="", help="Take the last eight days of a namespace from this Prometheus, http(s)://...")
 @click.option("--namespace", default="", help="That namespace.")
 @click.option("--pods", default=".+", show_default=True, help="A regular expression of pod names there.")
-@policy_options
+@flags_of(Policy, but=("interval", "prometheus"))
 @bool_option("--curve", default=True, help="Also replay other settings, and mark those that no other beats in everything.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
 def backtest(files: tuple[Path, ...], **flags: Any) -> None:
@@ -115,19 +114,7 @@ def _best(rows: list[Row]) -> set[int]:
 
 def _policy(flags: dict[str, Any]) -> Policy:
     try:
-        return checked(
-            Policy(
-                cpu_percentile=flags["recommender_cpu_percentile"],
-                memory_percentile=flags["recommender_memory_percentile"],
-                margin=flags["recommendation_margin_fraction"],
-                half_life=flags["recommender_half_life"],
-                min_cpu=flags["recommender_min_cpu_millicores"],
-                min_memory=flags["recommender_min_memory_mb"] << 20,
-                memory_model=flags["recommender_memory_model"],
-                kill_price=flags["recommender_kill_price"],
-                resize_cpu_percentile=flags["recommender_resize_cpu_percentile"],
-            )
-        )
+        return checked(Policy(**taken(Policy, flags)))
     except ConfigError as error:
         raise ConfigurationError(str(error)) from None
 

@@ -15,9 +15,10 @@ from koord.api import names
 from koord.api.kinds import DAEMONSETS, NODES, PODS
 from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
+from roles.manager.noderesource.devices import GPU_LABELS, GPU_NAMES
 
 NAME, INIT = "koordlet", "restore"
-#: Where the init container leaves its report, which the kubelet shows as its message. Named by koordlet too: tools import no role.
+#: Where the init container leaves its report, which the kubelet shows as its message. Named by koordlet too.
 _REPORT = {"name": "KOORD_RESTORE_REPORT", "value": "/dev/termination-log"}
 #: Has that container remove koordlet's own files of the node, too; versions that do not know it take no notice.
 _CLEAN = {"name": "KOORD_RESTORE_CLEAN", "value": "true"}
@@ -38,7 +39,14 @@ _ANNOTATED = (
     names.ANNOTATION_NODE_ORIGIN_EXTENDED_ALLOCATABLE,
     names.ANNOTATION_NODE_ABNORMAL,
 )
-_OFFERED = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY, names.RESOURCE_MID_CPU, names.RESOURCE_MID_MEMORY)
+_OFFERED = (
+    names.RESOURCE_BATCH_CPU,
+    names.RESOURCE_BATCH_MEMORY,
+    names.RESOURCE_MID_CPU,
+    names.RESOURCE_MID_MEMORY,
+    *GPU_NAMES,
+    names.RESOURCE_RDMA,
+)
 
 Obj = dict[str, Any]
 
@@ -102,7 +110,7 @@ async def restore_nodes(client: Client, namespace: str, patience: float, say: Ca
 
 
 def withdrawal(node: Obj) -> Obj | None:
-    """The merge patch of a Node's status that takes batch and mid resources off it and amplified amounts back; None where it has none."""
+    """The merge patch of a Node's status that takes the manager's resources off it and amplified amounts back; None where it has none."""
     status = node.get("status") or {}
     fields: dict[str, dict[str, str | None]] = {
         field: {name: None for name in _OFFERED if name in (status.get(field) or {})} for field in ("capacity", "allocatable")
@@ -123,18 +131,26 @@ def _raw(node: Obj) -> dict[str, str]:
 
 
 def unmarking(node: Obj) -> Obj | None:
-    """The merge patch that takes the manager's annotations off a Node; None where it has none."""
-    gone = {name: None for name in _ANNOTATED if name in (node["metadata"].get("annotations") or {})}
-    return {"metadata": {"annotations": gone}} if gone else None
+    """The merge patch that takes the manager's annotations and labels off a Node, and the descheduler's cordon with its note; None where
+    it has none."""
+    metadata: Obj = node["metadata"]
+    noted, labelled = metadata.get("annotations") or {}, metadata.get("labels") or {}
+    cordoned = names.ANNOTATION_DRAIN_CORDONED in noted
+    fields = {
+        "annotations": {name: None for name in (*_ANNOTATED, names.ANNOTATION_DRAIN_CORDONED) if name in noted},
+        "labels": {name: None for name in GPU_LABELS if name in labelled},
+    }
+    wanted: Obj = {"metadata": {field: gone for field, gone in fields.items() if gone}}
+    return {**wanted, "spec": {"unschedulable": None}} if cordoned else wanted if wanted["metadata"] else None
 
 
 async def withdraw_resources(client: Client, say: Callable[[str], None]) -> bool:
-    """Whether no node offers batch and mid resources or bears the manager's annotations any more. Pods that have some keep running."""
+    """Whether no node offers koord's resources or bears its marks any more. Pods that have some keep running."""
     failed = changed = 0
     try:
         nodes = (await client.list(NODES)).items
     except ApiError as error:
-        say(f"batch and mid resources cannot be taken off nodes: {error}")
+        say(f"koord's resources cannot be taken off nodes: {error}")
         return False
     for node in nodes:
         status, metadata = withdrawal(node), unmarking(node)
@@ -150,9 +166,9 @@ async def withdraw_resources(client: Client, say: Callable[[str], None]) -> bool
             continue
         except ApiError as error:
             failed += 1
-            say(f"batch and mid resources and annotations cannot be taken off node {node['metadata']['name']}: {error}")
+            say(f"koord's resources and annotations cannot be taken off node {node['metadata']['name']}: {error}")
     if changed:
-        say(f"batch and mid resources and annotations taken off {changed} nodes")
+        say(f"koord's resources and annotations taken off {changed} nodes")
     return not failed
 
 

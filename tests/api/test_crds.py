@@ -15,7 +15,7 @@ import aiohttp
 import pydantic
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api import crdgen, kinds, nodeslo_defaults, objects
@@ -25,6 +25,7 @@ from koord.apiserver.schema.structural import Structural
 from koord.apiserver.testing import RunningServer, running_server
 from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
+from tests.support.examples import examples
 
 Obj = dict[str, Any]
 OBJECTS: list[Obj] = list(yaml.safe_load_all((Path(__file__).parent / "objects.yaml").read_text(encoding="utf-8")))
@@ -196,7 +197,7 @@ STRANGE = st.sampled_from(["", "x", "1", "1Gi", "10%", 0, -1, 101, 10**6, 1.5, T
 
 
 @given(data=st.data())
-@settings(max_examples=300)
+@examples(99)
 def test_models_and_schemas_agree_on_strange_objects(data: st.DataObject) -> None:
     """What the schema refuses the model refuses too. (The model alone knows durations; the schema lets any text pass.)"""
     obj = copy.deepcopy(data.draw(st.sampled_from(OBJECTS)))

@@ -185,12 +185,12 @@ def call(config: dict, method: str, path: str, body: object = None) -> dict:  # 
     [
         (["--bind-address", "0.0.0.0", "--anonymous"], "only listens on the loopback"),
         (["--disable-admission-plugins", "Nope"], "unknown Nope"),
-        (["--event-ttl", "soon"], "is not a duration"),
+        (["--event-ttl", "soon"], "is no duration"),
         (["--webhook-service", "x"], "NAMESPACE/NAME=HOST:PORT"),
     ],
 )
 def test_bad_flags_are_one_clear_line(flags: list[str], text: str) -> None:
     done = subprocess.run([sys.executable, "-m", "koord.cli", "apiserver", *flags], capture_output=True, text=True, timeout=30, check=False)
-    assert done.returncode == 1
+    assert done.returncode == 2
     assert text in done.stderr
     assert len(done.stderr.splitlines()) == 1

@@ -10,7 +10,7 @@ from typing import Any
 
 import msgspec
 
-from koord.api.kinds import CLUSTERNETWORKTOPOLOGIES, NODES, PODGROUPS, PODS, Kind
+from koord.api.kinds import CLUSTERNETWORKTOPOLOGIES, NODES, PODGROUPS, PODS, SCHEDULING_PODGROUPS, Kind
 from koord.api.names import ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC, LABEL_POD_GROUP
 from koord.config.scheduler import KubeSchedulerConfiguration
 from koord.decisions.recorder import Recorder
@@ -168,6 +168,26 @@ def in_network(nodes: int, count: int, members: int, cpu: str) -> Row:
     return Row(f"gangs, {count}x{members} in a network of 3 layers, {nodes} nodes, all bound", seconds, "s", None, note=note)
 
 
+def in_racks(nodes: int, racks: int, count: int, members: int, goal: float | None = None) -> Row:
+    """PodGroups of scheduling.k8s.io that each share a rack: every rack is a placement that is scored."""
+    jobs = Jobs()
+
+    def group(name: str) -> list[tuple[str, bytes]]:
+        spec = {"schedulingPolicy": {"gang": {"minCount": members}}, "schedulingConstraints": {"topology": [{"key": "rack"}]}}
+        jobs.put(SCHEDULING_PODGROUPS, f"default/{name}", {"metadata": {"name": name, "namespace": "default", "uid": name}, "spec": spec})
+        return [jobs.pod(f"{name}-{number}", cpu="2", schedulingGroup={"podGroupName": name}) for number in range(members)]
+
+    seconds, spent = measure(
+        jobs,
+        lambda: jobs.nodes(nodes, "32", lambda number: {"rack": f"r{number % racks}"}),
+        lambda: [pod for number in range(count) for pod in group(f"g{number}")],
+    )
+    total = count * members
+    note = f"{seconds:.2f} s, CPU {spent / total * 1e3:.2f} ms a pod"
+    what = f"PodGroups, {count}x{members}, each in one of {racks} racks, {nodes} nodes, all placements scored"
+    return Row(what, total / seconds, "pods/s", goal, "higher", note)
+
+
 def preemption(nodes: int, members: int) -> list[Row]:
     """A gang on a full cluster, of which it needs two pods a node to go."""
     jobs = Jobs(enablePreemption=True)
@@ -198,6 +218,7 @@ def rows(quick: bool) -> list[Row]:
         in_network(nodes, 1, 5000 // scale, "2"),
         in_network(nodes, 100 // scale, 50, "8"),
         in_network(nodes, 10, 1000 // scale, "8"),
+        in_racks(nodes, 50 // scale, 1000 // scale, 4, 1500.0),
         *preemption(nodes, 512 // scale),
         *preemption(3000 // scale, 2500 // scale),
     ]

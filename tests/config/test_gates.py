@@ -12,7 +12,7 @@ def test_manager_defaults():
     manager = gates.FeatureGates(gates.MANAGER)
     on = {name for name, value in manager.all().items() if value}
     assert on == {"WebhookFramework", "PodMutatingWebhook", "PodValidatingWebhook", "ElasticMutatingWebhook", "ElasticValidatingWebhook"}
-    assert len(gates.MANAGER) == 5 + 26 + 3
+    assert len(gates.MANAGER) == 5 + 26 + 4
 
 
 @pytest.mark.feature("KLO-CFG-02")

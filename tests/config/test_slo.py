@@ -41,7 +41,7 @@ def test_defaults_of_every_key():
     assert config.cpu_burst_for(node())["cfsQuotaBurstPeriodSeconds"] == -1
     assert config.system_for(node()) == {"totalNetworkBandwidth": "0"}
     assert config.host_applications_for(node()) == []
-    assert config.cpu_normalization_for(node())["enable"] is False
+    assert config.cpu_normalization_for(node()) == {}
 
 
 @pytest.mark.feature("MGR-CFG-01")

@@ -114,3 +114,10 @@ def test_objects_and_configurations_of_the_pages_are_valid(tmp_path: Path) -> No
     problems = [line for line in report.lines()[:-1] if ": error: " in line and "QuietHours" not in line]
     assert not problems
     assert checked >= 10
+
+
+@pytest.mark.parametrize("name", ["../README", "getting-started", "install", "troubleshooting", "doctor", "top", "ui"])
+def test_prose_of_the_first_pages_has_short_lines(name: str) -> None:
+    page = (ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    prose = re.sub(r"```.*?```", "", page, flags=re.DOTALL)
+    assert [line for line in prose.splitlines() if len(line) > 140 and not line.startswith(("|", "    "))] == []

@@ -11,8 +11,10 @@ from typing import Any
 import pytest
 
 from koord.api.kinds import DEVICECLASSES, DEVICETAINTRULES_V1BETA2, NODES, PODS, RESOURCECLAIMS, RESOURCESLICES
+from koord.api.objects import Device, convert
 from koord.kube.client import Client
 from koord.kube.errors import ApiError
+from roles.manager.slices.slices import same, slices_of
 from tests.roles.scheduler.conftest import Live, running_app
 from tests.support import real_apiserver
 from tests.support.claims import alternative, claim, device, device_class, of_claim, request, results, slice_of, taint_rule
@@ -65,6 +67,32 @@ def claims() -> list[tuple[Obj, list[str]]]:
         (claim("shared-1", taking), ["nic=n1/nic"]),
         (claim("part", request("part", cls="mig", allocationMode="ExactCount")), ["part=n1/whole"]),
     ]
+
+
+def of_devices() -> list[Obj]:
+    """The slices that the manager publishes of a node's Device."""
+    topology = {"nodeID": 1, "pcieID": "pci0000:3a", "busID": "0000:3b:00.0"}
+    resources = {"koordinator.sh/gpu-memory": "85899345920", "koordinator.sh/gpu-core": "100"}
+    whole = {"type": "gpu", "health": True, "resources": resources, "topology": topology}
+    cards: list[Obj] = [{**whole, "id": f"GPU-{minor}", "minor": minor} for minor in range(70)]
+    cards.append({"type": "rdma", "id": "0000:3c:00.0", "minor": 0, "health": True, "topology": topology})
+    labels = {"node.koordinator.sh/gpu-model": "A100", "node.koordinator.sh/gpu-driver-version": "550.54.15"}
+    return slices_of(convert({"metadata": {"name": "n2", "uid": "u", "labels": labels}, "spec": {"devices": cards}}, Device), 3)
+
+
+@pytest.mark.feature("SCH-DRA-20")
+def test_what_is_published_of_devices_is_accepted_as_it_is(server: real_apiserver.RealApiServer) -> None:
+    async def run() -> None:
+        async with Client(server.client_config()) as client:
+            wanted = of_devices()
+            for item in wanted:
+                await client.create(RESOURCESLICES, item)
+            shown = [await client.get(RESOURCESLICES, item["metadata"]["name"]) for item in wanted]
+            assert same(shown, wanted), "what a server stores otherwise would be written again and again"
+            for item in wanted:
+                await client.delete(RESOURCESLICES, item["metadata"]["name"])
+
+    asyncio.run(run())
 
 
 async def create(client: Client, item: Obj) -> bool:

@@ -127,7 +127,7 @@ def test_a_cluster_that_is_well_and_then_breaks(tmp_path: Path) -> None:
                 await settled(client, tmp_path)
                 status, found = await doctor(server.kubeconfig_path)
                 left = found.pop("leaders")
-                assert [one["message"] for one in left] == ["koord-descheduler: nobody ever led"]
+                assert [one["message"] for one in left] == ["koord-descheduler: it has never had a leader"]
                 assert (status, found) == (0, {}), (tmp_path / "log").read_text()[-2000:]
                 status, found = await doctor(server.kubeconfig_path, "--security")
                 assert (status, found.keys()) == (0, {"leaders"}), "no token can do more than its role's work"

@@ -1,4 +1,5 @@
-"""A GPU pod in a cluster as installed: the webhook writes its request, the manager what the node offers, the scheduler binds it."""
+"""A GPU pod in a cluster as installed: the webhook writes its request, the manager what the node offers, the scheduler binds it, in a
+Reservation too."""
 
 from __future__ import annotations
 
@@ -12,7 +13,7 @@ from typing import Any
 import pytest
 import yaml
 
-from koord.api.kinds import CONFIGMAPS, DEVICES, MUTATINGWEBHOOKCONFIGURATIONS, NAMESPACES, NODES, PODS
+from koord.api.kinds import CONFIGMAPS, DEVICES, MUTATINGWEBHOOKCONFIGURATIONS, NAMESPACES, NODES, PODS, RESERVATIONS
 from koord.apiserver.testing import running_server
 from tests.support import patience
 from tests.support.processes import free_port, process
@@ -39,6 +40,13 @@ def pod(name: str, **amounts: str) -> dict[str, Any]:
     return {"metadata": {"name": name}, "spec": {"schedulerName": "koord-scheduler", "containers": [container]}}
 
 
+def reservation(name: str, **amounts: str) -> dict[str, Any]:
+    """For the pod of the same name."""
+    template = {"spec": pod(name, **amounts)["spec"]}
+    spec = {"template": template, "owners": [{"object": {"name": name}}], "allocateOnce": False, "allocatePolicy": "Restricted"}
+    return {"apiVersion": RESERVATIONS.api_version, "kind": RESERVATIONS.kind, "metadata": {"name": name}, "spec": spec}
+
+
 @pytest.mark.feature("MGR-POD-M-05")
 @pytest.mark.feature("MGR-NR-GPU-01")
 @pytest.mark.feature("SCH-DEV-01")
@@ -63,7 +71,7 @@ def test_a_gpu_pod_is_bound_with_all_defaults(tmp_path: Path) -> None:
                     "apiVersion": DEVICES.api_version,
                     "kind": DEVICES.kind,
                     "metadata": {"name": "gpu"},
-                    "spec": {"devices": [card(0), card(1)]},
+                    "spec": {"devices": [card(0), card(1), card(2)]},
                 },
             )
             flags = [f"--kubeconfig={server.kubeconfig_path}"]
@@ -75,11 +83,17 @@ def test_a_gpu_pod_is_bound_with_all_defaults(tmp_path: Path) -> None:
             with process(*manager, **environment), process(*scheduler):
 
                 async def offered() -> Any:
-                    return (await client.get(NODES, "gpu"))["status"]["allocatable"].get(GPU) == "200" and (
+                    return (await client.get(NODES, "gpu"))["status"]["allocatable"].get(GPU) == "300" and (
                         await client.get(MUTATINGWEBHOOKCONFIGURATIONS, "koordinator-mutating-webhook-configuration")
                     )["webhooks"]
 
                 await until(offered, "the node offers its cards, and the webhook is registered")
+                await client.create(RESERVATIONS, reservation("owner", **{"": "100"}))
+
+                async def available() -> Any:
+                    return (await client.get(RESERVATIONS, "owner"))["status"].get("phase") == "Available"
+
+                await until(available, "one card is reserved")
                 for name, wanted in (("one", {"": "100"}), ("half", {"": "50"}), ("core", {"_core": "50", "_memory_ratio": "50"})):
                     await client.create(PODS, pod(name, **wanted), "default")
 
@@ -90,13 +104,22 @@ def test_a_gpu_pod_is_bound_with_all_defaults(tmp_path: Path) -> None:
                     made = await client.get(PODS, name, "default")
                     assert made["spec"]["containers"][0]["resources"]["requests"][f"{GPU}.shared"] == "1", "the webhook was asked"
                     assert len(json.loads(made["metadata"]["annotations"]["scheduling.koordinator.sh/device-allocated"])["gpu"]) == 1
+                owner = pod("owner", **{"": "100"})
+                owner["metadata"]["annotations"] = {"scheduling.koordinator.sh/reservation-affinity": "{}"}
+                await client.create(PODS, owner, "default")
+
+                async def allocated() -> Any:
+                    return (await client.get(RESERVATIONS, "owner"))["status"].get("allocated")
+
+                shown = await until(allocated, "the owner is bound in its reservation, which is written as the user wrote it")
+                assert shown == {"cpu": "1", GPU: "100"}
                 await client.create(PODS, pod("late", **{"": "100"}), "default")
 
                 async def refused() -> Any:
                     conditions = (await client.get(PODS, "late", "default"))["status"].get("conditions") or ()
                     return next((one["message"] for one in conditions if one["type"] == "PodScheduled"), None)
 
-                assert "Insufficient" in await until(refused, "a third whole card is refused")
+                assert "Insufficient" in await until(refused, "a whole card more is refused")
 
     asyncio.run(main())
 

@@ -32,6 +32,7 @@ ROLES = ("koord-manager", "koord-scheduler", "koord-descheduler", "koordlet")
 # Rules that this test does not need, each with what does.
 UNREACHED = {
     "koord-manager-colocation-profiles: patch pods": "gate ColocationProfileController; tests/roles/manager/test_controllers.py",
+    "koord-manager-resource-slices: watch,create,patch,delete resourceslices": "gate DeviceResourceSlices; tests/roles/manager",
     **dict.fromkeys(
         (
             "koord-manager-recommender: list,watch,patch recommendations",
@@ -55,6 +56,18 @@ UNREACHED = {
     "koord-scheduler: create subjectaccessreviews": "secure port; tests/roles/scheduler",
     "koord-descheduler: list,watch clonesets,statefulsets": "OpenKruise; tests/roles/descheduler",
     "koord-descheduler: get */scale": "workloads that are not watched; tests/roles/descheduler",
+    **dict.fromkeys(
+        (
+            "koord-descheduler-whatif: list persistentvolumes,services",
+            "koord-descheduler-whatif: list storageclasses,csidrivers,csinodes,csistoragecapacities",
+            "koord-descheduler-whatif: list resourceclaims,resourceclaimtemplates,deviceclasses,resourceslices,devicetaintrules",
+            "koord-descheduler-whatif: list clusternetworktopologies,devices",
+            "koord-descheduler-whatif: list elasticquotas",
+            "koord-descheduler-whatif: list noderesourcetopologies",
+            "koord-descheduler-whatif: list configmaps",
+        ),
+        "evictions into places; tests/packaging/test_kustomize.py, tests/roles/descheduler/migration/test_foresight.py",
+    ),
     "koord-descheduler-cordon: patch nodes": "CustomPriority with autoCordon; tests/roles/descheduler/test_intree.py",
     "koord-descheduler-metrics-server: list nodes,pods": "LowNodeUtilization by the metrics server; tests/roles/descheduler/test_usage.py",
     "koord-descheduler-prometheus: get secrets": "a token for Prometheus; tests/roles/descheduler/test_usage.py",

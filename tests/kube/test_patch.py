@@ -5,11 +5,12 @@ from __future__ import annotations
 import copy
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.kube import patch
 from koord.kube.patch import PatchError, PatchTestFailed
+from tests.support.examples import examples
 
 scalars = st.booleans() | st.integers(-5, 5) | st.floats(-2, 2) | st.text("ab/~é", max_size=4)
 documents = st.recursive(
@@ -37,7 +38,7 @@ def test_equal_documents_have_an_empty_difference(doc: object) -> None:
 
 
 @given(documents_with_null, documents_with_null)
-@settings(max_examples=300)
+@examples(99)
 def test_json_patch_round_trip(old: object, new: object) -> None:
     before = copy.deepcopy(old)
     assert patch.json_equal(patch.apply_json_patch(old, patch.diff_json_patch(old, new)), new)

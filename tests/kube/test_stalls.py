@@ -118,7 +118,7 @@ def test_a_quiet_watch_that_lives_is_left_alone_and_its_picture_stays_young(even
 
 def test_a_picture_grows_old_when_nobody_answers(pipe: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "CATCH_UP_LIMIT", 0.3)
-    monkeypatch.setattr(module, "PICTURE_LIMIT", 2.5)
+    monkeypatch.setattr(module, "MAX_CACHE_AGE", 2.5)
 
     async def main() -> None:
         async with running_server() as server, server.client() as direct, pipe(server.url) as between:

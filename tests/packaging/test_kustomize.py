@@ -111,9 +111,11 @@ def test_what_is_not_supported_is_an_error_with_its_file(text: str, told: str, t
 
 
 @pytest.mark.feature("DS-FW-03")
-def test_a_descheduler_that_observes_asks_the_scheduler_that_is_installed(tmp_path: Path) -> None:
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.parametrize("overlays", [(), ("observe",)])
+def test_the_descheduler_asks_the_scheduler_that_is_installed(overlays: tuple[str, ...], tmp_path: Path) -> None:
     """Its file is mounted where the flag says, and everything that this scheduler's plugins look at may be listed."""
-    documents = manifests.rendered(crds=False, overlays=("observe",))
+    documents = manifests.rendered(crds=False, overlays=overlays)
     found = keyed(documents)
     pod = found["Deployment", "koordinator-system", "koord-descheduler"]["spec"]["template"]["spec"]
     (flag,) = [each for each in pod["containers"][0]["args"] if each.startswith("--scheduler-config=")]

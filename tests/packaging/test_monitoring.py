@@ -114,7 +114,7 @@ def test_every_alert_is_served() -> None:
 
 def test_what_koordlet_declares_and_never_sets_is_not_asked_for() -> None:
     registry = ROOT / "roles/koordlet/metrics/registry.py"
-    declared = dict(re.findall(r'self\.(\w+) = self\._(?:in|ex)\(\s*\w+\(\s*"(\w+)"', registry.read_text()))
+    declared = dict(re.findall(r'self\.(\w+) = (?:self\._)?(?:gauge|counter|histogram)\(\s*"(\w+)"', registry.read_text()))
     attributes = {name: attribute for attribute, name in declared.items()}
     others = "\n".join(file.read_text() for file in (ROOT / "roles/koordlet").rglob("*.py") if file != registry)
     asked = {

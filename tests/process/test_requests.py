@@ -7,12 +7,13 @@ import contextlib
 from collections.abc import AsyncIterator
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.process.http import OpsServer
 from koord.process.listener import Limits
 from koord.process.requests import MAX_HEAD, Refused, Request, RequestParser, Response, encode
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("BEY-SEC-01")
 HOST = b"Host: x\r\n"
@@ -123,7 +124,7 @@ def test_what_ends_a_connection_and_what_does_not() -> None:
         read(b"PUT / HTTP/1.0\r\nTransfer-Encoding: chunked\r\n\r\n")
 
 
-@settings(max_examples=300)
+@examples(99)
 @given(st.binary(max_size=200), st.sampled_from([b"", b"GET / HTTP/1.1\r\n", b"PUT / HTTP/1.1\r\n" + HOST]), cuts)
 def test_no_bytes_raise_anything_else(data: bytes, begin: bytes, sizes: list[int]) -> None:
     with contextlib.suppress(Refused):

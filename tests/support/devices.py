@@ -23,7 +23,7 @@ VENDOR, MODEL = "node.koordinator.sh/gpu-vendor", "node.koordinator.sh/gpu-model
 
 POINTS = ("preFilter", "filter", "reserve", "preBind")
 NPU = ("huawei.com/npu-core", "huawei.com/npu-cpu", "huawei.com/npu-dvpp")
-EVERYTHING = dict.fromkeys((K + "gpu", CORE, RATIO, SHARED, RDMA, FPGA, "nvidia.com/gpu", "amd.com/gpu", *NPU), "1M")
+EVERYTHING = dict.fromkeys((K + "gpu", CORE, RATIO, RDMA, FPGA, "nvidia.com/gpu", "amd.com/gpu", *NPU), "1M")
 
 
 def card(
@@ -71,7 +71,7 @@ def add(found: testing.World, name: str, cards: Iterable[Obj], *, node: Mapping[
 
 
 def bare(name: str, labels: Mapping[str, str] | None = None) -> Any:
-    """A node that offers any amount of every device resource."""
+    """A node that offers any amount of every device resource. `gpu.shared` it does not: by default no manager writes it."""
     return testing.node(name, labels=labels, cpu="1000", memory="10Ti", **EVERYTHING, **{MEMORY: "10Ti"})
 
 

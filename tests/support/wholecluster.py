@@ -22,6 +22,7 @@ from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.descheduler.app import App, Options
 from roles.descheduler.config import parse_configuration
+from roles.descheduler.placement import SchedulerFlags
 from roles.scheduler.app import App as Scheduler
 from roles.scheduler.options import Options as SchedulerOptions
 from tests.support.migration import NS, Cluster, cluster
@@ -51,13 +52,13 @@ PROFILE: Obj = {  # what the shipped profile says about Reservation
 
 
 @contextlib.asynccontextmanager
-async def scheduling(client: Client) -> AsyncIterator[InformerFactory]:
+async def scheduling(client: Client, profile: Obj = PROFILE) -> AsyncIterator[InformerFactory]:
     """The scheduler role on a server, and what it sees."""
     content = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
-        "profiles": [PROFILE],
+        "profiles": [profile],
     }
     informers, recorder, life = InformerFactory(client), Recorder("scheduler"), Life()
     ops = OpsServer("127.0.0.1", 0, recorder=recorder, role="scheduler")
@@ -75,10 +76,11 @@ async def scheduling(client: Client) -> AsyncIterator[InformerFactory]:
 
 
 @contextlib.asynccontextmanager
-async def descheduling(client: Client, text: str) -> AsyncIterator[tuple[App, Recorder]]:
+async def descheduling(client: Client, text: str, scheduler: SchedulerFlags | None = None) -> AsyncIterator[tuple[App, Recorder]]:
     """The descheduler role on a server, as `koord descheduler` wires it."""
     informers, recorder, life = InformerFactory(client), Recorder("descheduler"), Life()
-    app = App(Options(parse_configuration(text, "test"), "test"), client=client, informers=informers, recorder=recorder)
+    options = Options(parse_configuration(text, "test"), "test", scheduler=scheduler)
+    app = App(options, client=client, informers=informers, recorder=recorder)
     running = asyncio.ensure_future(app.run(life))
     try:
         yield app, recorder
@@ -99,10 +101,18 @@ class Workers:
     stable = False
 
     def __init__(
-        self, world: Cluster, owner: str, replicas: int, *, controller: str = "web", cpu: str = "100m", spec: Obj | None = None
+        self,
+        world: Cluster,
+        owner: str,
+        replicas: int,
+        *,
+        controller: str = "web",
+        cpu: str = "100m",
+        spec: Obj | None = None,
+        labels: dict[str, str] | None = None,
     ) -> None:
         self.world, self.owner, self.replicas, self.controller, self.cpu = world, owner, replicas, controller, cpu
-        self.spec = spec or {}
+        self.spec, self.labels = spec or {}, labels or {}
         self.born: list[str] = []
         self.left: set[str] = set()
         self._seen: set[str] = set()
@@ -137,7 +147,7 @@ class Workers:
     async def _create(self, name: str) -> None:
         self.born.append(name)
         reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": self.controller, "uid": self.owner, "controller": True}
-        meta = {"name": name, "labels": {"app": self.controller}, "ownerReferences": [reference]}
+        meta = {"name": name, "labels": {"app": self.controller} | self.labels, "ownerReferences": [reference]}
         container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": self.cpu}}}
         spec = {"schedulerName": SCHEDULER, "terminationGracePeriodSeconds": 0, "containers": [container], **self.spec}
         await self.world.client.create(kinds.PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}, NS)
@@ -173,14 +183,23 @@ class Whole:
         }
         await self.world.put(kinds.NODEMETRICS, node, {"status": usage})
 
-    async def workload(self, pods: dict[str, str], *, replicas: int | None = None, cpu: str = "100m", spec: Obj | None = None) -> Workers:
+    async def workload(
+        self,
+        pods: dict[str, str],
+        *,
+        replicas: int | None = None,
+        cpu: str = "100m",
+        spec: Obj | None = None,
+        labels: dict[str, str] | None = None,
+    ) -> Workers:
         """A ReplicaSet with these pods (name -> node), and its controller; the controller is not at work yet."""
         count = len(pods) if replicas is None else replicas
         owner = await self.world.replicaset(replicas=count)
         container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu}}}
         for name, node in pods.items():
-            await self.world.pod(name, node, owner, spec={"containers": [container], **(spec or {})})
-        return Workers(self.world, owner, count, cpu=cpu, spec=spec)
+            meta = {"labels": {"app": "web"} | (labels or {})}
+            await self.world.pod(name, node, owner, spec={"containers": [container], **(spec or {})}, metadata=meta)
+        return Workers(self.world, owner, count, cpu=cpu, spec=spec, labels=labels)
 
     async def jobs(self) -> list[Obj]:
         return [*(await self.client.list(kinds.PODMIGRATIONJOBS)).items]
@@ -212,9 +231,9 @@ class Whole:
 
 
 @contextlib.asynccontextmanager
-async def whole() -> AsyncIterator[Whole]:
+async def whole(profile: Obj = PROFILE) -> AsyncIterator[Whole]:
     """Three nodes and the scheduler."""
-    async with cluster() as world, scheduling(world.client) as seen:
+    async with cluster() as world, scheduling(world.client, profile) as seen:
         yield Whole(world, seen)
 
 

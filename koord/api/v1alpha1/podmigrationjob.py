@@ -20,13 +20,9 @@ from koord.api.v1alpha1.common import (
     Timestamp,
 )
 
-MODE_RESERVATION_FIRST = "ReservationFirst"
-MODE_EVICT_DIRECTLY = "EvictDirectly"
 PHASE_PENDING = "Pending"
-PHASE_RUNNING = "Running"
 PHASE_SUCCEEDED = "Succeeded"
 PHASE_FAILED = "Failed"
-PHASE_ABORTED = "Aborted"
 CONDITION_TYPES = (
     "ReservationCreated", "ReservationScheduled", "Preemption", "Eviction", "PodScheduled", "PodBoundReservation", "BoundPodReady",
     "ReservationBound", "Arbitration", "Relieved",

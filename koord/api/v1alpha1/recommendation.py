@@ -12,7 +12,6 @@ from koord.api.v1alpha1.common import AGE, Column, Condition, LabelSelector, Mod
 CONDITION_LOW_CONFIDENCE = "LowConfidence"
 CONDITION_NO_OBJECTS_MATCHED = "NoObjectsMatched"
 CONDITION_FETCHING_HISTORY = "FetchingHistory"
-CONDITION_CONFIG_DEPRECATED = "ConfigDeprecated"
 CONDITION_CONFIG_UNSUPPORTED = "ConfigUnsupported"
 CONDITION_CHECKPOINT_FAILED = "CheckpointFailed"
 CONDITION_MEMORY_GROWING = "MemoryGrowing"

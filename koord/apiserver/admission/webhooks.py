@@ -17,8 +17,8 @@ from koord.apiserver.admission.matching import Attributes, Match, compile_match,
 from koord.apiserver.errors import StatusError, bad_request, forbidden, internal
 from koord.apiserver.rest.context import new_uid
 from koord.apiserver.store import Event, Obj
+from koord.kube.errors import PatchError
 from koord.kube.patch import apply_json_patch
-from koord.kube.patch_errors import PatchError
 
 if TYPE_CHECKING:
     from koord.apiserver.cel.environment import Environment, Program

@@ -264,10 +264,10 @@ def compile_policy(name: str, spec: Obj, allows: Allows | None = None) -> Policy
 def _validation(env: Environment, item: Obj, where: str, causes: list[Cause]) -> _Validation | None:
     program = compiled(env, item.get("expression"), f"{where}.expression", causes, BOOL)
     message, reason = item.get("message") or "", item.get("reason") or "Invalid"
-    telling = None
+    message_of = None
     if item.get("messageExpression"):
-        telling = compiled(env, item["messageExpression"], f"{where}.messageExpression", causes, STRING)
+        message_of = compiled(env, item["messageExpression"], f"{where}.messageExpression", causes, STRING)
     check_message(message, str(item.get("expression") or ""), where, "expression", causes)
     if reason not in REASONS:
         causes.append(not_supported(f"{where}.reason", reason, REASONS))
-    return _Validation(program, message.strip(), telling, reason) if program is not None else None
+    return _Validation(program, message.strip(), message_of, reason) if program is not None else None

@@ -190,14 +190,14 @@ class _Compiler:
         if where and not _leads_somewhere(node, where):
             causes.append(invalid_value(f"{path}.fieldPath", where, "fieldPath must be a valid path"))
         program = self._compiled(checked, _optional(text, "optional.of(oldSelf)") if optional else text, f"{path}.rule", BOOL)
-        first = telling = None
+        first = message_of = None
         if optional and program is not None:
             first = self._compiled(checked, _optional(text, "optional.none()"), f"{path}.rule", BOOL)
         if raw.get("messageExpression"):
-            telling = self._compiled(checked, raw["messageExpression"], f"{path}.messageExpression", STRING)
+            message_of = self._compiled(checked, raw["messageExpression"], f"{path}.messageExpression", STRING)
         if program is None or len(causes) > before:
             return None
-        return Rule(text, message.strip(), reason, where, transition, program, first, telling)
+        return Rule(text, message.strip(), reason, where, transition, program, first, message_of)
 
     def _compiled(self, checked: Environment, text: str, path: str, result: str) -> Program | None:
         try:

@@ -11,8 +11,8 @@ from koord.apiserver.rest.context import check_identity, check_version
 from koord.apiserver.rest.write import commit, decode, stored_form, undecodable
 from koord.apiserver.ssa.apply import apply as server_side_apply
 from koord.apiserver.store import Entry, Obj
+from koord.kube.errors import PatchError
 from koord.kube.patch import apply_json_patch, apply_merge_patch
-from koord.kube.patch_errors import PatchError
 from koord.kube.strategic import apply_strategic_patch
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
-from koord.api.objects import Pod
+from koord.api.objects import Pod, Reservation
 
 if TYPE_CHECKING:
     from koord.config.gates import FeatureGates
@@ -87,6 +87,14 @@ class Controller:
     run: Callable[[Leadership | None], Awaitable[None]]
 
 
+class Foresees(Protocol):
+    """Knows what the scheduler would do."""
+
+    async def refuse(self, pods: Sequence[Pod], held: Sequence[Reservation]) -> str:
+        """Why the successors of pods that leave together would not come into the places that are held for them, "" when they would, or
+        nobody can tell."""
+
+
 @dataclass(slots=True)
 class Setup:
     """What an Evict or Filter plugin is made with. `profile` is the profile's name and the reporting component of `events`."""
@@ -103,6 +111,7 @@ class Setup:
     gates: FeatureGates
     clock: Callable[[], float]  # seconds since the epoch
     shared: dict[str, Any] = field(default_factory=dict)  # one for the whole process
+    successors: Foresees | None = None  # None: the scheduler is not asked before pods leave for places that are held
 
     def once(self, key: str, make: Callable[[], T]) -> T:
         """What belongs to the process and not to a profile (a controller of all jobs, a limiter of all evictions): made by the first."""
@@ -122,6 +131,14 @@ class KnowsLeaving(Protocol):
 
     def accepted(self, pod: Pod) -> bool:
         """Whether it was accepted. The pod's usage then counts no more, though it is still there."""
+
+
+@runtime_checkable
+class Together(Protocol):
+    """A door that takes some pods only together with others."""
+
+    def together(self, pod: Pod) -> Sequence[Pod]:
+        """The pods that leave with it."""
 
 
 @runtime_checkable

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass, field
+
+from koord.api.objects import Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +34,17 @@ class Counts:
             return f"namespace {namespace} has had its {limits.per_namespace} evictions of this round"
         if limits.total is not None and self.total + 1 > limits.total:
             return f"the round has had its {limits.total} evictions"
+        return ""
+
+    def all_exceeded(self, limits: Limits, pods: Sequence[Pod]) -> str:
+        """Which limit the evictions of all these pods would pass, "" for none."""
+        if len(pods) == 1:
+            return self.exceeded(limits, pods[0].spec.node_name, pods[0].metadata.namespace)
+        trial = self.copy()
+        for pod in pods:
+            if why := trial.exceeded(limits, pod.spec.node_name, pod.metadata.namespace):
+                return f"{why}, and {len(pods)} pods go together"
+            trial.add(pod.spec.node_name, pod.metadata.namespace)
         return ""
 
     def add(self, node: str, namespace: str) -> None:

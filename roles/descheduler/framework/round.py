@@ -18,7 +18,18 @@ from koord import seams
 from koord.api.objects import Node, Pod
 from koord.api.selectors import Selector
 from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Outcome, Pause, PluginError, Rehearse, Tell
-from roles.descheduler.framework.evicting import Asks, Assumes, Evicting, EvictOptions, EvictResult, Holds, Remembers, Replaces, Sees
+from roles.descheduler.framework.evicting import (
+    Asks,
+    Assumes,
+    Evicting,
+    EvictOptions,
+    EvictResult,
+    Holds,
+    Remembers,
+    Replaces,
+    Sees,
+    Together,
+)
 from roles.descheduler.framework.handle import Answers, Handle, node_subject, pod_subject
 from roles.descheduler.framework.limits import Counts, Limits
 from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin, Reads, minds_place
@@ -252,55 +263,66 @@ class _Turn:
         return f" by the arguments of {self._plugin.name}" if effect.dry_run else ""
 
     async def _evict(self, effect: Evict) -> bool:
-        pod = effect.pod
-        node, namespace = pod.spec.node_name, pod.metadata.namespace
-        counts = self._counts_of(effect)
-        if why := counts.exceeded(self._limits, node, namespace):
+        pod, door = effect.pod, self._profile.door
+        others = list(door.together(pod)) if isinstance(door, Together) else []
+        counts, everybody = self._counts_of(effect), [pod, *others]
+        if why := counts.all_exceeded(self._limits, everybody):
             self._limited[why] += 1
             self.handle.refused[pod.metadata.uid] = why
             if self._limited[why] <= _TOLD:
                 self._told(effect, "NotEvicted", why)
             return False
-        for door in self._profile.doors():
-            if isinstance(door, Asks):
-                await self._asked(door, pod)
-        # filters are asked again: what this round has decided since the plugin asked counts for them
-        if why := self.handle.filter(pod) or self.handle.pre_eviction_filter(pod):
-            self.handle.refused[pod.metadata.uid] = why
-            self._told(effect, "NotEvicted", why)
-            return False
+        for each in everybody:
+            if why := await self._judged(each):
+                about = "" if each is pod else f"its gang moves as one, and pod {each.key} may not: "
+                return self._kept(effect, about + why)
         place = self._place(pod)
         if why := self._barred(pod, place):
-            self.handle.refused[pod.metadata.uid] = why
-            self._told(effect, "NotEvicted", f"{effect.reason}, but {why}")
-            return False
+            return self._kept(effect, why, f"{effect.reason}, but {why}")
         switch = self._switch(effect)
-        counts.add(node, namespace)
+        for each in everybody:
+            counts.add(each.spec.node_name, each.metadata.namespace)
         if switch:
             self._told(effect, "WouldEvict", f"{effect.reason}; dry run{switch}{await self._where(effect)}")
-            if isinstance(self._profile.door, Assumes):
-                take_back = self._profile.door.assume(pod)
+            if isinstance(door, Assumes):
+                put_back = [door.assume(each) for each in everybody]
                 if not self._dry_run:
-                    self._put_back.append(take_back)
+                    self._put_back += put_back
         else:
             result = await self._acting.evict(
-                self._profile.door, pod, EvictOptions(self._plugin.name, effect.reason, self._delete_options, effect.relief)
+                door, pod, EvictOptions(self._plugin.name, effect.reason, self._delete_options, effect.relief)
             )
             if not result.accepted:
-                counts.take_back(node, namespace)
-                self.handle.refused[pod.metadata.uid] = result.message
-                self.refused[id(self._profile.door), pod.metadata.uid] = result.message
-                self._told(effect, "NotEvicted", f"{effect.reason}, but {result.message}")
-                return False
+                for each in everybody:
+                    counts.take_back(each.spec.node_name, each.metadata.namespace)
+                self.refused[id(door), pod.metadata.uid] = result.message
+                return self._kept(effect, result.message, f"{effect.reason}, but {result.message}")
             if place and not result.listed:
                 self.recurrence.left(place, pod.metadata.uid, self._alike(pod), self.handle.now)
             verdict, where = ("WouldEvict", await self._where(effect)) if result.listed else ("Evicted", "")
             self._told(effect, verdict, "; ".join(filter(None, (effect.reason, result.message))) + where)
-        if node in self._nodes:
-            put_back = self._nodes[node].take(pod.metadata.uid)
-            if effect.dry_run and not self._dry_run:
-                self._put_back.append(put_back)
+            for each in others:
+                message = f"pod {pod.key} of its gang, which moves as one, leaves: {effect.reason}"
+                self.handle.record(pod_subject(each), verdict, message, {"node": each.spec.node_name, "reason": effect.reason})
+        for each in everybody:
+            if each.spec.node_name in self._nodes:
+                back = self._nodes[each.spec.node_name].take(each.metadata.uid)
+                if effect.dry_run and not self._dry_run:
+                    self._put_back.append(back)
         return True
+
+    async def _judged(self, pod: Pod) -> str:
+        """Why a pod stays. Filters are asked again: what this round has decided since the plugin asked counts for them."""
+        for door in self._profile.doors():
+            if isinstance(door, Asks):
+                await self._asked(door, pod)
+        return self.handle.filter(pod) or self.handle.pre_eviction_filter(pod)
+
+    def _kept(self, effect: Evict, why: str, message: str = "") -> bool:
+        """The pod stays, and the plugin is told so."""
+        self.handle.refused[effect.pod.metadata.uid] = why
+        self._told(effect, "NotEvicted", message or why)
+        return False
 
     def _barred(self, pod: Pod, place: Key | None) -> str:
         """What the profile's filters do not know: the evictor's answer to another plugin of this round, another evictor's work that is

@@ -13,14 +13,16 @@ import msgspec
 from koord.api import kinds, names
 from koord.api.objects import Pod, PodMigrationJob, Reservation, convert
 from koord.kube import errors
+from roles.descheduler.framework.evicting import Foresees
 from roles.descheduler.metrics import Metrics
-from roles.descheduler.migration import evictors, leaving, limits, status, template
+from roles.descheduler.migration import evictors, leaving, limits, machine, status, template
 from roles.descheduler.migration.ledger import Ledger
 from roles.descheduler.migration.pairing import made_for
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.step import Act, Step, View, set_condition
 from roles.descheduler.migration.targets import Targets
 from roles.descheduler.migration.telling import Telling
+from roles.descheduler.migration.together import Moves
 from roles.descheduler.migration.turns import Turns
 from roles.descheduler.migration.words import Kind, Mode, Reason
 from roles.descheduler.migration.writing import MANAGER, Writing
@@ -49,7 +51,9 @@ class Acting:
         metrics: Metrics,
         policies: Callable[[], Iterable[Policy]],
         targets: Targets,
+        moves: Moves,
         turns: Turns,
+        successors: Foresees | None,
         *,
         no_claims: bool,
     ) -> None:
@@ -59,7 +63,9 @@ class Acting:
         self._metrics = metrics
         self._policies = policies
         self._targets = targets
+        self._moves = moves
         self._turns = turns
+        self._successors = successors
         self._no_claims = no_claims
         self._counted: set[str] = set()  # jobs whose eviction is counted though its answer is not known yet
 
@@ -205,6 +211,9 @@ class Acting:
             await self._write(view, leaving.going(view), policy, view.job)
             return
         held = await self._still_good(view, pod)
+        if held is not None and (why := await self._foreseen(view, pod, held) or await self._hot_by_now(view, pod, held)):
+            await self.carry_out(view, machine.give_back(view, held, why), policy)
+            return
         undo = self._take_turn(view, pod, policy)
         try:
             if held is not None:
@@ -224,11 +233,28 @@ class Acting:
         found = _free(view, await self._writing.reservation(ref.name))
         if status.eviction_begun(view.job):
             return None
-        node = await self._writing.node(found.status.node_name)
+        name = found.status.node_name
+        node = await self._writing.node(name)
         spread = await self._targets.spread(view.job, pod)
-        if node is None or (why := self._targets.unfit(view.job, pod, found.status.node_name, spread, node)):
-            raise Again(0.2, why if node is not None else f'node "{found.status.node_name}" is gone')
+        if node is None or (why := self._targets.unfit(view.job, pod, name, spread, node)):
+            raise Again(0.2, why if node is not None else f'node "{name}" is gone')
         return found
+
+    async def _foreseen(self, view: View, pod: Pod, held: Reservation) -> str:
+        """Why the scheduler, asked with its whole profile, would not let the pod's successor come into the place; a turn for others
+        meanwhile. For a gang that moves as one it is asked once, about all of it."""
+        if self._successors is None or (view.unit is not None and view.unit.begun):
+            return ""
+        others = self._moves.places(view.job) if view.unit is not None else []
+        async with self._turns.away():
+            return await self._successors.refuse([pod, *(each for each, _ in others)], [held, *(place for _, place in others)])
+
+    async def _hot_by_now(self, view: View, pod: Pod, held: Reservation) -> str:
+        """Why the pod must not go to its target by what that has reported last: a watch may say nothing for long."""
+        if status.relief(view.job) is None:
+            return ""
+        name = held.status.node_name
+        return self._targets.unfit(view.job, pod, name, metric=await self._writing.report(name))
 
     async def _keep(self, view: View, pod: Pod, held: Reservation, policy: Policy) -> None:
         """Hold a place for longer that would expire before the pod has left and another one has come. Raises Again.
@@ -246,6 +272,7 @@ class Acting:
         owner = pod.metadata.controller
         workload, namespace = owner.uid if owner is not None else "", pod.metadata.namespace
         exempt = names.ANNOTATION_DESCHEDULER_EVICT in view.job.metadata.annotations or status.eviction_begun(view.job) or limits.dead(pod)
+        exempt |= view.unit is not None and not view.unit.first
         hold = policy.limiters.hold(workload, namespace, view.now)
         if hold is not None and not exempt:
             raise Again(hold.seconds, hold.reason)
@@ -253,7 +280,8 @@ class Acting:
         if not policy.pace.take(clock):
             raise Again(policy.pace.wait(clock), "more evictions than evictQPS and evictBurst allow")
         uid = view.job.metadata.uid
-        if uid in self._counted or limits.dead(pod):
+        follows = view.unit is not None and not view.unit.first
+        if uid in self._counted or limits.dead(pod) or follows:
             return policy.pace.give_back
         self._counted.add(uid)
         replicas = self._ledger.replicas(pod)

@@ -17,6 +17,7 @@ from roles.descheduler.migration.limits import Migration, Refusal
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.step import Step
 from roles.descheduler.migration.telling import Telling
+from roles.descheduler.migration.together import move_of
 from roles.descheduler.migration.words import Kind, Reason
 from roles.descheduler.migration.writing import NotLeading, Writing
 from roles.descheduler.workloads import Workloads
@@ -64,7 +65,7 @@ class Arbiter:
         """One round of arbitration over all jobs that wait."""
         jobs = self._jobs.list()
         self._telling.metrics.count(jobs)
-        waiting = [Waiting(job, self._world.pods.get(status.pod_key(job))) for job in jobs if arbitration.queued(job)]
+        waiting = [self._waiting(job) for job in jobs if arbitration.queued(job)]
         self._telling.metrics.waiting.set(len(waiting))
         names_of = {each.job.metadata.name for each in waiting}
         self._ledger.passing &= names_of
@@ -78,14 +79,24 @@ class Arbiter:
             await self._act(ruling)
         return rulings
 
+    def _waiting(self, job: PodMigrationJob) -> Waiting:
+        move = move_of(job)
+        pod = self._world.pods.get(status.pod_key(job))
+        if move is None:
+            return Waiting(job, pod)
+        there = [each for each in self._jobs.of_move(job) if not status.finished(each)]
+        return Waiting(job, pod, move.uid, move.count, missing=move.count - len(there))
+
     def _rule(self, waiting: list[Waiting]) -> list[Ruling]:
         book = self._ledger.started()
 
         def forbidden(each: Waiting) -> Refusal | None:
-            return self._policy_of(each.job).forbidden(each.pod, self._ledger) if each.pod is not None else None
+            policy = self._policy_of(each.job)
+            return policy.forbidden(each.pod, self._ledger, together=each.together) if each.pod is not None else None
 
         def reached(each: Waiting) -> Refusal | None:
-            return self._policy_of(each.job).reached(each.pod, self._ledger, book) if each.pod is not None else None
+            policy = self._policy_of(each.job)
+            return policy.reached(each.pod, self._ledger, book, together=each.together) if each.pod is not None else None
 
         def enter(each: Waiting) -> Migration:
             return self._ledger.migration(each.job)

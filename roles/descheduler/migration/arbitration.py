@@ -22,6 +22,10 @@ class Waiting:
 
     job: PodMigrationJob
     pod: Pod | None
+    move: str = ""
+    """The move of a whole gang that the job is part of, of `together` jobs, of which some may be `missing`."""
+    together: int = 1
+    missing: int = 0
 
     @property
     def job_controller(self) -> str:
@@ -93,18 +97,34 @@ def arbitrate(
     `forbidden` says what can never pass, `reached` which limit is reached now (on `book`, which this fills by `enter`).
     """
     rulings = []
-    for each in queue:
-        refusal = forbidden(each) if each.pod is not None else None
-        if refusal is not None:
-            rulings.append(Ruling(each, Outcome.FORBID, refusal))
+    for unit in _units(queue):
+        there = [each for each in unit if each.pod is not None]
+        if (refusal := next(filter(None, map(forbidden, there)), None)) is not None:
+            rulings += [Ruling(each, Outcome.FORBID, refusal) for each in unit]
             continue
-        refusal = reached(each) if each.pod is not None else None
-        if refusal is not None:
-            rulings.append(Ruling(each, Outcome.WAIT, refusal))
+        if (refusal := _incomplete(unit) or next(filter(None, map(reached, there)), None)) is not None:
+            rulings += [Ruling(each, Outcome.WAIT, refusal) for each in unit]
             continue
-        book.add(enter(each))
-        rulings.append(Ruling(each, Outcome.PASS))
+        for each in unit:
+            book.add(enter(each))
+        rulings += [Ruling(each, Outcome.PASS) for each in unit]
     return rulings
+
+
+def _units(queue: Sequence[Waiting]) -> list[list[Waiting]]:
+    """Jobs that begin together or not at all, where the first of them is."""
+    units: dict[str, list[Waiting]] = {}
+    for number, each in enumerate(queue):
+        units.setdefault(each.move or f"#{number}", []).append(each)
+    return [*units.values()]
+
+
+def _incomplete(unit: Sequence[Waiting]) -> Refusal | None:
+    first = unit[0]
+    if first.missing <= 0:
+        return None
+    there = first.together - first.missing
+    return Refusal("Gang", f"of the {first.together} PodMigrationJobs of its gang {there} are there", there, first.together)
 
 
 def migrating_by_job_controller(pods: Iterable[Pod]) -> Counter[str]:

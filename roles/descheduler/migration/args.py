@@ -142,6 +142,8 @@ class MigrationControllerArgs(ConfigModel):
     """How many migrations may start in a window, by `workload` and `namespace`; unset: workload, 5m."""
     default_job_mode: str = "ReservationFirst"
     """`ReservationFirst`: a place first, then the eviction; `EvictDirectly`: no place."""
+    migrate_whole_gangs: bool = False
+    """A gang that has nobody to spare may move as a whole: all members get a place first, then all leave, or none."""
     default_job_ttl: Seconds = Field(300.0, alias="defaultJobTTL")
     """How long a job may take; 0: for ever."""
     scheduler_names: list[str] = list(DEFAULT_SCHEDULERS)

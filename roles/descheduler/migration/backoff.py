@@ -1,7 +1,8 @@
 """Pods and workloads whose migrations failed wait, twice as long each time (DS-MC-01). Pure: time is an argument.
 
-What failed once will probably fail at once again, and meanwhile others can leave. A failure during the wait prolongs nothing: several
-jobs of one workload that fail together are one failure.
+What failed once will probably fail at once again, and meanwhile others can leave. How long that takes is a matter of the cause: an
+eviction that was refused has cost nothing and may be allowed any moment; a job that timed out held a place all the time. A failure
+during the wait prolongs nothing: several jobs of one workload that fail together are one failure. One of another cause is the first.
 """
 
 from __future__ import annotations
@@ -10,9 +11,11 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from koord.api.times import format_time
+from roles.descheduler.migration.words import Reason
 
 FIRST = 30.0  # seconds
 LONGEST = 1800.0
+WAITS: dict[str, tuple[float, float]] = {Reason.FAILED_EVICT: (15.0, 300.0), Reason.TIMEOUT: (60.0, LONGEST)}  # others: FIRST and LONGEST
 FORGET = 3600.0  # seconds after the end of a wait in which nothing failed
 
 
@@ -35,8 +38,10 @@ class Backoff:
             wait = self._waits.get(key)
             if wait is not None and at < wait.until:
                 continue
-            failures = wait.failures + 1 if wait is not None and at < wait.until + FORGET else 1
-            self._waits[key] = _Wait(failures, at + min(FIRST * 2.0 ** (failures - 1), LONGEST), cause)
+            again = wait is not None and at < wait.until + FORGET and wait.cause == cause
+            failures = wait.failures + 1 if wait is not None and again else 1
+            first, longest = WAITS.get(cause, (FIRST, LONGEST))
+            self._waits[key] = _Wait(failures, at + min(first * 2.0 ** (failures - 1), longest), cause)
 
     def succeeded(self, keys: Iterable[str]) -> None:
         """A migration succeeded: what was before does not count."""

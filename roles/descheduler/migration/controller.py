@@ -30,6 +30,7 @@ from roles.descheduler.migration.reconciler import Reconciler
 from roles.descheduler.migration.scavenger import Scavenger
 from roles.descheduler.migration.targets import Targets
 from roles.descheduler.migration.telling import MigrationMetrics, Telling
+from roles.descheduler.migration.together import Moves
 from roles.descheduler.migration.turns import Turns
 from roles.descheduler.migration.words import Kind, Phase, Reason
 from roles.descheduler.migration.writing import NotLeading, Writing
@@ -63,7 +64,19 @@ class Migrations:
         self.expectations = Expectations(self.jobs, self.reservations, self.pools, setup.world, setup.clock)
         self.targets = targets = Targets(setup.world, self.expectations, self.accepted, setup.clock)
         self._turns = turns = Turns()
-        acting = Acting(self.writing, self.ledger, self.telling, setup.metrics, self.policies.values, targets, turns, no_claims=no_claims)
+        moves = Moves(self.jobs, self.reservations, setup.world, setup.clock)
+        acting = Acting(
+            self.writing,
+            self.ledger,
+            self.telling,
+            setup.metrics,
+            self.policies.values,
+            targets,
+            moves,
+            turns,
+            setup.successors,
+            no_claims=no_claims,
+        )
         self.reconciler = Reconciler(
             self.jobs,
             setup.world,
@@ -72,6 +85,7 @@ class Migrations:
             self.writing,
             acting,
             targets,
+            moves,
             turns,
             self.telling,
             self.policy_of,

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-from koord.api import kinds
+from koord.api import kinds, names
 from koord.api.objects import Pod, PodMigrationJob, convert
 from koord.kube.informers import InformerFactory
 from roles.descheduler.migration import status
@@ -21,6 +21,7 @@ class Jobs:
         self.informer.index("pod", lambda job: status.pod_key(job) or None)
         self.informer.index("new pod", lambda job: _new_pod(job) or None)
         self.informer.index("reservation", lambda job: ref.name if (ref := status.reservation_ref(job)) is not None else None)
+        self.informer.index("move", lambda job: _move(job) or None)
         self.informer.index("uid", lambda job: job.metadata.uid)
         self._clock = clock
         self._written: dict[str, tuple[PodMigrationJob, float]] = {}
@@ -87,6 +88,13 @@ class Jobs:
         mine = [job for job, _ in self._written.values() if (ref := status.reservation_ref(job)) is not None and ref.name == name]
         return {job.metadata.name for job in (*found, *mine)}
 
+    def of_move(self, job: PodMigrationJob) -> Sequence[PodMigrationJob]:
+        """The jobs of the gang's move that a job is part of, the job too."""
+        move = _move(job)
+        found = {each.metadata.name for each in self.informer.by_index("move", move)}
+        found |= {each.metadata.name for each, _ in self._written.values() if _move(each) == move}
+        return [each for name in sorted(found) if (each := self.get(name)) is not None]
+
     def by_uid(self, uid: str) -> PodMigrationJob | None:
         """A job by its uid, as far as the cache has shown it."""
         found = self.informer.by_index("uid", uid)
@@ -104,6 +112,10 @@ class Jobs:
         written = self._written.get(job.metadata.name)
         if written is not None and written[0].metadata.uid == job.metadata.uid:
             del self._written[job.metadata.name]
+
+
+def _move(job: PodMigrationJob) -> str:
+    return job.metadata.annotations.get(names.ANNOTATION_MIGRATION_GANG, "")
 
 
 def _new_pod(job: PodMigrationJob) -> str:

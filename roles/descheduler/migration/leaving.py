@@ -45,6 +45,8 @@ def leave(view: View) -> Step | None:
         return _not_yet(view, f"{view.about_reservation} is used by another Pod: perhaps another place is left", begun=begun)
     if no_place := _no_place(view):
         return fail(view, *no_place)
+    if view.unit is not None and not begun and (others := view.unit.waits()):
+        return Step("Waiting", others, wait=UNSETTLED)
     return Step("Evicting", f"{view.about_pod} is to leave", act=Act.EVICT)
 
 

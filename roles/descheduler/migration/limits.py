@@ -206,8 +206,10 @@ def _nobody_replaces(owner: Owner) -> str:
     return f"{owner.lost}: nobody would replace the pod" if owner.lost else ""
 
 
-def reached(args: MigrationControllerArgs, book: Book, pod: Pod, owner: Owner | None) -> Refusal | None:
-    """The first limit that does not let one more pod go now. A pod that has ended counts in none of them."""
+def reached(args: MigrationControllerArgs, book: Book, pod: Pod, owner: Owner | None, *, together: int = 1) -> Refusal | None:
+    """The first limit that does not let one more pod go now. A pod that has ended counts in none of them.
+
+    `together`: so many pods go as one; a node then counts those that are not of them."""
     if dead(pod):
         return None
     skipped = args.skip_eviction_gates
@@ -218,8 +220,10 @@ def reached(args: MigrationControllerArgs, book: Book, pod: Pod, owner: Owner | 
         ("MaxMigratingPerNamespace", args.max_migrating_per_namespace, book.in_namespace, f"in namespace {pod.metadata.namespace}"),
     )
     for gate, limit, count_of, place in simple:
-        if limit and gate not in skipped and (count := count_of(pod)) >= limit:
-            return Refusal(gate, f"{count} pods {place} migrate already, {limit} may", count, limit)
+        more = 0 if gate == "MaxMigratingPerNode" else together - 1
+        if limit and gate not in skipped and (count := count_of(pod)) + more >= limit:
+            and_more = f", and {together} go together" if together > 1 else ""
+            return Refusal(gate, f"{count} pods {place} migrate already{and_more}, {limit} may", count, limit)
     return _reached_by_workload(args, book, pod, owner) if owner is not None else None
 
 

@@ -30,6 +30,8 @@ def decide(view: View) -> Step:
     if status.timed_out(job, view.now, view.pod if not view.replaced else None) and not _arrived(view):
         gone = leaving.noted(view)
         return gone if gone is not None else fail(view, Reason.TIMEOUT, "Abort job caused by timeout")
+    if view.unit is not None and view.unit.lost and not status.eviction_begun(job):
+        return fail(view, Reason.UNSCHEDULABLE, f"gang {view.unit.gang} moves as one or not at all: {view.unit.lost}")
     if not status.passed(job):
         return Step("Waiting", "the job waits for arbitration")
     if not status.running(job):
@@ -50,7 +52,8 @@ def _arrived(view: View) -> bool:
 def _exempt(view: View) -> bool:
     """Whether object limiters do not concern the job: it says so itself, its pod is gone, or its eviction has begun."""
     forced = names.ANNOTATION_DESCHEDULER_EVICT in view.job.metadata.annotations
-    return forced or view.pod is None or status.eviction_begun(view.job)
+    follows = view.unit is not None and not view.unit.first  # the gang counts once
+    return forced or follows or view.pod is None or status.eviction_begun(view.job)
 
 
 def _begin(view: View) -> Step:
@@ -120,7 +123,7 @@ def _placed(view: View, reservation: Reservation) -> Step:
         why = f": {ready.message}" if ready is not None and ready.message else ""
         return fail(view, Reason.RESERVATION_EXPIRED, f"{view.about_reservation} has failed{why}")
     if view.unfit and not view.target_gone and not status.eviction_begun(job) and not owned_by_pod(view, reservation):
-        return _give_back(view, reservation)
+        return give_back(view, reservation, view.unfit)
     if not status.holds(job, Kind.RESERVATION_SCHEDULED) or job.status.node_name != reservation.status.node_name:
         return _found_node(view, reservation)  # the second time when the reservation is another one than before
     if owned_by_pod(view, reservation):
@@ -145,11 +148,11 @@ def _found_node(view: View, reservation: Reservation) -> Step:
     return Step("ReservationScheduled", message, changed or placed, event="ReservationScheduled")
 
 
-def _give_back(view: View, reservation: Reservation) -> Step:
+def give_back(view: View, reservation: Reservation, why: str) -> Step:
     """The place is no good any more: another one is asked for, within the job's time. One that others answer for is not taken away."""
     if view.job.metadata.uid not in made_for(reservation) or view.pairing.shared:
-        return fail(view, Reason.UNSCHEDULABLE, f"{view.about_reservation} is no place for {view.about_pod}: {view.unfit}")
-    message = f"{view.about_reservation} is given back: {view.unfit}"
+        return fail(view, Reason.UNSCHEDULABLE, f"{view.about_reservation} is no place for {view.about_pod}: {why}")
+    message = f"{view.about_reservation} is given back: {why}"
     without = msgspec.structs.replace(view.job.status, node_name="")
     changed = status.with_condition(without, Kind.RESERVATION_SCHEDULED, "False", Reason.UNSCHEDULABLE, message, view.now)
     return Step("GivenBack", message, changed or without, Act.GIVE_BACK, event=Reason.UNSCHEDULABLE, warning=True)

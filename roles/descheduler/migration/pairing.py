@@ -69,6 +69,12 @@ class Peer:
         """Whether its pod has left, and nobody has come into its place."""
         return self.open and status.holds(self.job, Kind.EVICTION)
 
+    @property
+    def displaced(self) -> bool:
+        """Whether its pod may leave any moment, and somebody came into its place before: whoever follows it needs another one."""
+        leaves = status.running(self.job) and status.eviction_begun(self.job) and not status.holds(self.job, Kind.EVICTION)
+        return leaves and not free(self.reservation)
+
 
 class Names(Protocol):
     """Names that can be looked up."""
@@ -99,7 +105,7 @@ class Pool:
             return Pairing(spare=spare)
         if me.waits:
             taken, heir = self._takings().get(job.metadata.uid, (None, None))
-            unsettled = taken is None and any(map(self._lost, self.reservations))
+            unsettled = taken is None and (any(map(self._lost, self.reservations)) or any(peer.displaced for peer in self.peers))
             elsewhere = None if taken is not None or unsettled else self._elsewhere().get(job.metadata.uid)
             unneeded = taken is None and not unsettled and elsewhere is None and self.settled is not None
             return Pairing(taken, heir, spare, unsettled=unsettled, elsewhere=elsewhere, unneeded=unneeded)

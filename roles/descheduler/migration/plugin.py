@@ -2,23 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
 from koord import seams
+from koord.accounting.resources import parse
 from koord.api import kinds, names
+from koord.api.gangs import gang_id
 from koord.api.objects import Pod
 from koord.api.times import format_duration
 from koord.kube import errors
-from roles.descheduler.arrivals import Expected
+from roles.descheduler.arrivals import Expected, estimate, is_prod, larger
 from roles.descheduler.fitting import OtherNodes
 from roles.descheduler.framework.evicting import Controller, EvictOptions, EvictResult, Setup
 from roles.descheduler.migration import evictors, limits, status, template
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.controller import Migrations
 from roles.descheduler.migration.policy import EVICTION
+from roles.descheduler.migration.together import Move
 from roles.descheduler.migration.words import Mode, Phase, Reason
 from roles.descheduler.picture import NodeView, Vector
 from roles.descheduler.relief import TARGETS, Relief
@@ -73,6 +77,10 @@ class MigrationController:
         """With nodeFit, why no other node would take the pod."""
         return self._nodes.refuse(pod) if self._nodes is not None else ""
 
+    def together(self, pod: Pod) -> Sequence[Pod]:
+        """The other members of a gang that moves as one."""
+        return [each for each in self._policy.unit(pod, self._migrations.ledger.unfinished()) if each.metadata.uid != pod.metadata.uid]
+
     def leaving(self, pod: Pod) -> bool:
         """Whether a job for the pod is on its way, and nothing has refused it."""
         now = self._setup.clock()
@@ -112,8 +120,41 @@ class MigrationController:
                 return EvictResult(False, "once it has left, its topology spread would let no other node have it")
             if options.relief is not None:
                 options = replace(options, relief=options.relief.only(nodes[:TARGETS]))
+        if others := self.together(pod):
+            return await self._evict_all([pod, *others], options)
         job = await self._migrations.writing.create_job(self._job(pod, options))
         return EvictResult(True, f"PodMigrationJob {job.metadata.name} is made")
+
+    async def _evict_all(self, pods: list[Pod], options: EvictOptions) -> EvictResult:
+        """Jobs for a whole gang, or none. Raises ApiError."""
+        for each in pods[1:]:
+            if why := self.filter(each) or await self._asked(each, options):
+                self._migrations.backoff.failed([pods[0].metadata.uid], Reason.FAILED_EVICT, self._setup.clock())
+                return EvictResult(False, f"its gang moves as one, and pod {each.key} may not: {why}")
+        move, made = Move(gang_id(pods[0]), len(pods), seams.uid()), list[str]()
+        try:
+            for each in pods:
+                body = self._job(each, options if each is pods[0] else replace(options, relief=self._relief_of(each, options)))
+                body["metadata"]["annotations"][names.ANNOTATION_MIGRATION_GANG] = move.write()
+                made.append((await self._migrations.writing.create_job(body)).metadata.name)
+        except errors.ApiError:
+            for name in made:  # those that cannot be deleted now fail by themselves: their gang is not complete
+                with contextlib.suppress(errors.ApiError):
+                    await self._setup.client.delete(kinds.PODMIGRATIONJOBS, name)
+            raise
+        return EvictResult(True, f"{len(made)} PodMigrationJobs are made for gang {move.gang}, which moves as one")
+
+    def _relief_of(self, pod: Pod, options: EvictOptions) -> Relief | None:
+        """Where another member may go when the gang leaves for load: to the same nodes, with what it uses itself."""
+        if options.relief is None:
+            return None
+        metric = self._setup.world.node_metrics.get(pod.spec.node_name)
+        reported = metric.status.pods_metric if metric is not None else ()
+        own = next(
+            (each.pod_usage.resources for each in reported if (each.namespace, each.name) == (pod.metadata.namespace, pod.metadata.name)),
+            {},
+        )
+        return replace(options.relief, usage=larger(estimate(pod), parse(own)), prod=is_prod(pod))
 
     async def remember(self, pods: Sequence[str], helped: bool, message: str) -> None:
         """Write on the jobs whether their moves have helped. Raises ApiError."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from koord.api import names
 from koord.api.objects import Pod, PodMigrationJob
@@ -49,25 +49,36 @@ class Policy:
         self.pace = TokenBucket(self.args.evictions_a_second, self.args.evict_burst)
         self._evictable: Callable[[Pod], str] = evictability(self.args, world.priority_of)
 
-    def forbidden(self, pod: Pod, ledger: Ledger) -> Refusal | None:
-        """Why the pod may not migrate at all (what it is, and how many replicas are expected); time does not change that."""
+    def unit(self, pod: Pod, book: Book) -> list[Pod]:
+        """The gang of the pod, when it may only leave as a whole and may do that; else nobody."""
+        if not self.args.migrate_whole_gangs or self.mode(pod) != Mode.RESERVATION_FIRST or not self._gangs.refuse(pod, book.has):
+            return []
+        members = self._gangs.whole(pod)
+        return [] if forced(pod) or any(book.has(each) for each in members) else members
+
+    def forbidden(self, pod: Pod, ledger: Ledger, *, together: int = 1) -> Refusal | None:
+        """Why the pod may not migrate at all (what it is, and how many replicas are expected); time does not change that. `together`: so
+        many go as one gang, of which no number of replicas need stay."""
         if forced(pod):
             return None
         if why := self._evictable(pod):
             return Refusal("Evictable", why, 0, 0)
-        if limits.dead(pod) or not limits.asks_about_workloads(self.args):
+        if limits.dead(pod) or together > 1 or not limits.asks_about_workloads(self.args):
             return None
         try:
             return limits.expected_replicas(self.args, ledger.owner(pod))
         except WorkloadError:
             return None  # not known now: `reached` makes it wait
 
-    def reached(self, pod: Pod, ledger: Ledger, book: Book, *, asked: bool = True) -> Refusal | None:
-        """Which limit does not let the pod migrate now. `asked` False: a workload that was not asked about yet stands in nobody's way."""
+    def reached(self, pod: Pod, ledger: Ledger, book: Book, *, asked: bool = True, together: int = 1) -> Refusal | None:
+        """Which limit does not let the pod migrate now. `asked` False: a workload that was not asked about yet stands in nobody's way.
+        `together`: so many go as one gang, to which the limits of a workload do not apply."""
         if forced(pod):
             return None
         if limits.dead(pod):
             return None
+        if together > 1:
+            return limits.reached(self.args, book, pod, None, together=together)
         try:
             owner = ledger.owner(pod) if limits.asks_about_workloads(self.args) else None
             if (found := limits.reached(self.args, book, pod, owner)) is not None:
@@ -75,7 +86,8 @@ class Policy:
         except WorkloadError as error:
             return None if error.unasked and not asked else Refusal(UNKNOWN_WORKLOAD, str(error), 0, 0)
         why = self._gangs.refuse(pod, book.has)
-        return Refusal(GANG, why, 0, 0) if why else None
+        whole = "" if self.args.migrate_whole_gangs else "; migrateWholeGangs, by which it could move as one, is off"
+        return Refusal(GANG, why + whole, 0, 0) if why else None
 
     def refuse(self, pod: Pod, ledger: Ledger) -> Refusal | None:
         """Why no job may be made for the pod (DS-ARB-02). Workloads are asked about only for pods that a plugin wants to leave."""
@@ -87,7 +99,10 @@ class Policy:
             return Refusal(
                 "SchedulerName", f"its scheduler {pod.spec.scheduler_name!r} makes no reservations; accepted: {schedulers}", 0, 0
             )
-        return self.forbidden(pod, ledger) or self.reached(pod, ledger, book, asked=False) or self._in_vain(pod, ledger)
+        unit = self.unit(pod, book)
+        count = max(len(unit), 1)
+        refused = self.forbidden(pod, ledger, together=count) or self.reached(pod, ledger, book, asked=False, together=count)
+        return refused or self._in_vain(pod, ledger, unit)
 
     def reasons(self, pod: Pod, ledger: Ledger) -> list[str]:
         """Everything that keeps the pod, what `refuse` tells in front."""
@@ -101,14 +116,14 @@ class Policy:
         """How a job that a plugin asks for moves the pod: a place is only reserved where somebody will come into it."""
         return Mode.EVICT_DIRECTLY if limits.leaves_no_place(pod) else self.args.default_job_mode
 
-    def _in_vain(self, pod: Pod, ledger: Ledger) -> Refusal | None:
+    def _in_vain(self, pod: Pod, ledger: Ledger, unit: Sequence[Pod]) -> Refusal | None:
         """Why a job would probably be refused, or fail as the last one did."""
-        return next(self._all_in_vain(pod, ledger), None)
+        return next(self._all_in_vain(pod, ledger, unit), None)
 
-    def _all_in_vain(self, pod: Pod, ledger: Ledger) -> Iterator[Refusal]:
+    def _all_in_vain(self, pod: Pod, ledger: Ledger, unit: Sequence[Pod] = ()) -> Iterator[Refusal]:
         if forced(pod):
             return
-        if self.evictor(pod) == EVICTION and (why := self._budgets.refuse(pod, lambda: ledger.going(pod.metadata.namespace))):
+        if self.evictor(pod) == EVICTION and (why := self._budgets.refuse(pod, lambda: [*ledger.going(pod.metadata.namespace), *unit])):
             yield Refusal(BUDGET, why, 0, 0)
         if why := self._backoff.refuse(ledger.keys(pod), self._clock()):
             yield Refusal(BACK_OFF, why, 0, 0)

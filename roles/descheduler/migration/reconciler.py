@@ -19,6 +19,7 @@ from roles.descheduler.migration.pools import Pools
 from roles.descheduler.migration.step import Hold, Step, View
 from roles.descheduler.migration.targets import Targets
 from roles.descheduler.migration.telling import Telling
+from roles.descheduler.migration.together import Moves
 from roles.descheduler.migration.turns import Turns
 from roles.descheduler.migration.words import Kind
 from roles.descheduler.migration.writing import NotLeading, Writing
@@ -42,6 +43,7 @@ class Reconciler:
         writing: Writing,
         acting: Acting,
         targets: Targets,
+        moves: Moves,
         turns: Turns,
         telling: Telling,
         policy_of: Callable[[PodMigrationJob], Policy],
@@ -55,6 +57,7 @@ class Reconciler:
         self._writing = writing
         self._acting = acting
         self._targets = targets
+        self._moves = moves
         self._turns = turns
         self._telling = telling
         self._policy_of = policy_of
@@ -157,6 +160,7 @@ class Reconciler:
             unfit=self._targets.unfit(job, pod, node, spread) if pod is not None and stays and node else "",
             targets=self._targets.acceptable(job, pod, spread) if pod is not None and placeless else None,
             spread=spread,
+            unit=self._moves.unit(job),
         )
 
     async def _reservation(self, job: PodMigrationJob) -> Reservation | None:

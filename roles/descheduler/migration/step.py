@@ -8,6 +8,7 @@ from enum import Enum
 from koord.api.objects import Pod, PodMigrationJob, PodMigrationJobStatus, Reservation
 from roles.descheduler.migration import status
 from roles.descheduler.migration.pairing import ALONE, Pairing
+from roles.descheduler.migration.unit import Unit
 from roles.descheduler.migration.words import Kind, Mode, Reason
 from roles.descheduler.spreading import Domains
 
@@ -27,7 +28,7 @@ class View:
     `pod` is the pod that has the name of spec.podRef now, whoever it is. `bound` is the first owner of the reservation. `target_gone`: the
     reservation lies on a node that does not exist. `unfit`: why the pod must not go there any more. `targets`: the only nodes where the
     pod may go, None for any; `spread`: what its topology spread leaves of them. `hold`: an object limiter does not allow the eviction yet.
-    `pairing`: what the reservations of the workload's other jobs mean for this one.
+    `unit`: the gang that moves as one. `pairing`: what the reservations of the workload's other jobs mean for this one.
     """
 
     job: PodMigrationJob
@@ -42,6 +43,7 @@ class View:
     unfit: str = ""
     targets: tuple[str, ...] | None = None
     spread: tuple[Domains, ...] = ()
+    unit: Unit | None = None
 
     @property
     def replaced(self) -> bool:

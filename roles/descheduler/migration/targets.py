@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 
-from koord.api.objects import Node, Pod, PodMigrationJob, Taint
+from koord.api.objects import Node, NodeMetric, Pod, PodMigrationJob, Taint
 from koord.api.quantity import QuantityError
 from roles.descheduler.arrivals import expect
 from roles.descheduler.migration import status
@@ -46,13 +46,22 @@ class Targets:
             if node is not None and node.metadata.name != pod.spec.node_name and not any(each.refuse(node) for each in domains):
                 yield node.metadata.name
 
-    def unfit(self, job: PodMigrationJob, pod: Pod, where: str, spread: Sequence[Domains] = (), node: Node | None = None) -> str:
-        """Why the pod must not go to a node now, "" when it may. `node`: the node as it is, where the caller has just read it."""
+    def unfit(
+        self,
+        job: PodMigrationJob,
+        pod: Pod,
+        where: str,
+        spread: Sequence[Domains] = (),
+        node: Node | None = None,
+        metric: NodeMetric | None = None,
+    ) -> str:
+        """Why the pod must not go to a node now, "" when it may. `node`, `metric`: the node and its report as they are, where the caller
+        has just read them."""
         found = node if node is not None else self._world.nodes.get(where)
         if found is None:
             return f'node "{where}" does not exist'
         uneven = next((why for each in spread if (why := each.refuse(found))), "")
-        return not_schedulable(found, pod) or uneven or self._hot(job, found)
+        return not_schedulable(found, pod) or uneven or self._hot(job, found, metric)
 
     def acceptable(self, job: PodMigrationJob, pod: Pod, spread: Sequence[Domains] = ()) -> tuple[str, ...] | None:
         """The nodes that the pod may go to now, as far as its job says where it may go; None: anywhere, by what is known here."""
@@ -61,14 +70,13 @@ class Targets:
             return () if spread and not any(self._open(spread, pod, self._world.nodes.list())) else None
         return tuple(name for name in relief.nodes if name not in status.avoided(job) and not self.unfit(job, pod, name, spread))
 
-    def _hot(self, job: PodMigrationJob, node: Node) -> str:
+    def _hot(self, job: PodMigrationJob, node: Node, metric: NodeMetric | None) -> str:
         relief, name = status.relief(job), node.metadata.name
         if relief is None:
             return ""
         try:
-            view = Pictures(accepted=self._accepted).node(
-                node, self._world.pods_on(name), self._world.node_metrics.get(name), now=self._clock()
-            )
+            report = self._world.report_times(metric) if metric is not None else self._world.node_metrics.get(name)
+            view = Pictures(accepted=self._accepted).node(node, self._world.pods_on(name), report, now=self._clock())
         except (QuantityError, ValueError) as error:
             return f'the load of node "{name}" cannot be read: {error}'
         expect(view, self._expectations.on(name, job), self._expectations.brought)

@@ -7,7 +7,7 @@ from typing import Any
 
 from koord.api import kinds
 from koord.api.kinds import Kind
-from koord.api.objects import Node, Pod, PodMigrationJob, PodMigrationJobStatus, Reservation, convert
+from koord.api.objects import Node, NodeMetric, Pod, PodMigrationJob, PodMigrationJobStatus, Reservation, convert
 from koord.kube import errors
 from koord.kube.client import Client
 from roles.descheduler.migration import status
@@ -87,6 +87,11 @@ class Writing:
         """A node as it is now."""
         plain = await self._get(kinds.NODES, name)
         return None if plain is None else convert(plain, Node)
+
+    async def report(self, name: str) -> NodeMetric | None:
+        """What a node has reported of its load by now."""
+        plain = await self._get(kinds.NODEMETRICS, name)
+        return None if plain is None else convert(plain, NodeMetric)
 
     async def _get(self, kind: Kind, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         try:

@@ -20,7 +20,7 @@ from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import NAME, Entry, Journal, JournalError, Undo
 from roles.koordlet.actuation.memsw import LIMIT, MEMSW, beside
 from roles.koordlet.actuation.threeway import put_back as compared
-from roles.koordlet.actuation.values import MERGE_OF, merged
+from roles.koordlet.actuation.values import MERGE_OF, merged, number
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.root import HostRoot
 
@@ -189,6 +189,9 @@ def _values(entries: list[Entry], result: Restored, journal: Journal) -> None:
         elif (nearest := _nearest_quota(entry, journal)) is not None:
             said = f"holds {nearest}, the nearest to be had beside what others set around it; before koordlet it held {entry.value[:80]!r}"
             result.theirs.append(WriteError(Trouble.OTHER, path, said))
+        elif os.path.join(os.path.dirname(path), LIMIT) not in open_entries and (least := _least_with_swap(entry, journal)) is not None:
+            said = f"holds {least}, the memory limit that was put back; others set {entry.value[:80]!r} beside koordlet's lower one"
+            result.theirs.append(WriteError(Trouble.OTHER, path, said))
         else:
             result.failed.append(errors[path])
 
@@ -214,6 +217,23 @@ def _nearest_quota(entry: Entry, journal: Journal) -> int | None:
         log.debug("%s: no quota comes near: %s", entry.path, error)
         return None
     return nearest
+
+
+def _least_with_swap(entry: Entry, journal: Journal) -> str | None:
+    """Write the least limit of memory and swap together that the kernel takes, where the one before is below the memory limit: a runtime
+    set it to the lower limit that koordlet had given. None where that is not the reason, or fails too."""
+    if entry.resource != MEMSW:
+        return None
+    try:
+        limit = kernel.read(os.path.join(os.path.dirname(entry.path), LIMIT)).strip()
+        if number(entry.value) >= number(limit):
+            return None
+        if kernel.read(entry.path).strip() != limit:
+            _write(entry, limit, journal)
+    except (WriteError, ValueError) as error:
+        log.debug("%s: the memory limit is refused, too: %s", entry.path, error)
+        return None
+    return limit
 
 
 def _number(directory: str, name: str) -> int:

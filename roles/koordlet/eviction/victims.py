@@ -4,16 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from koord.accounting.pods import pod_requests
 from koord.api import names
 from koord.api.annotations import AnnotationError, parse_eviction_policies, parse_eviction_priority
 from koord.api.labels import is_true
 from koord.api.priority import PriorityClass, PriorityError, priority_value_with_default, sub_priority, translate_resource_name
 from koord.api.qos import QoSClass
-from koord.api.quantity import QuantityError
 from koord.api.trust import NODE_PROTECTION
 from roles.koordlet.eviction.tasks import REQUEST, USED, Victim
 from roles.koordlet.sensing.be import batch_cpu_request
+from roles.koordlet.states.allocation import requested
 from roles.koordlet.states.model import PodState, Snapshot
 from roles.koordlet.store import kinds
 
@@ -59,14 +58,6 @@ def label_priority(pod: PodState) -> int:
         return sub_priority(pod.labels)
     except PriorityError:
         return priority_value(pod)
-
-
-def requested(pod: PodState, resource: str) -> int:
-    """Effective request of a resource in its base unit; 0 when there is none or it cannot be read."""
-    try:
-        return pod_requests(pod.pod).get(resource, 0)
-    except QuantityError:
-        return 0
 
 
 def cpu_used(snapshot: Snapshot, pod: PodState) -> int | None:

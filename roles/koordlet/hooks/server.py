@@ -35,6 +35,7 @@ _GRACE = 1.0
 #: How often the socket is looked for (seconds).
 LOOK = 3.0
 REGISTRATION = "koordlet.json"
+_GONE = (-1, -1, -1)
 
 
 class ServerError(Exception):
@@ -66,7 +67,7 @@ class HookServer:
         self._lost = lost
         self._look = look
         self._watch: asyncio.Task[None] | None = None
-        self._inode = 0
+        self._socket = _GONE
         self._network = network
         self._address = address
         self._make = service
@@ -104,7 +105,7 @@ class HookServer:
                 os.unlink(self._address)
             self._front = await asyncio.start_unix_server(self._connected, self._address)
             os.chmod(self._address, 0o600)
-            self._inode = os.stat(self._address).st_ino
+            self._socket = _identity(self._address)
         except OSError as error:
             raise ServerError(f"hook server cannot listen on {self._address}: {error.strerror}") from None
 
@@ -114,12 +115,13 @@ class HookServer:
         while True:
             await seams.sleep(self._look)
             try:
-                if self._grpc is not None and _inode(self._inner) < 0:
+                if self._grpc is not None and _identity(self._inner) == _GONE:
                     gone, self._grpc = self._grpc, None  # the next connection starts another one
                     await gone.stop(_GRACE)
-                if _inode(self._address) == self._inode:
+                if _identity(self._address) == self._socket:
                     continue
-                log.error("the socket %s was taken away or replaced; it is made again", self._address)
+                if not complaint:
+                    log.error("the socket %s was taken away, replaced or given to others; it is made again", self._address)
                 if self._front is not None:
                     self._front.close()
                 await self._listen()
@@ -189,11 +191,14 @@ class HookServer:
         self._grpc = server
 
 
-def _inode(path: str) -> int:
+def _identity(path: str) -> tuple[int, int, int]:
+    """Which file stands at a path, and when it was last given another owner or mode. File systems hand the number of a file that is gone
+    to the next one, which has another time."""
     try:
-        return os.stat(path).st_ino
+        found = os.stat(path)
     except OSError:
-        return -1
+        return _GONE
+    return found.st_dev, found.st_ino, found.st_ctime_ns
 
 
 async def _pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:

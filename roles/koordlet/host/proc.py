@@ -144,29 +144,6 @@ def cpuinfo(data: bytes) -> CPUModel:
     return CPUModel(model or "unknown", vendor or "unknown", flags)
 
 
-@dataclass(frozen=True, slots=True)
-class PidStat:
-    pid: int
-    command: str
-    state: str
-    ppid: int
-    pgrp: int
-
-
-def pid_stat(path: str, data: bytes) -> PidStat:
-    """``<proc>/<pid>/stat``; the command stands between the first ``(`` and the last ``)`` before the state.
-
-    Commands may hold parentheses, so the last one closes; for commands without any it is also the first.
-    """
-    text = data.decode("utf-8", "replace")
-    opening, closing = text.find("("), text.rfind(")")
-    fields = text[closing + 1 :].split()
-    try:
-        return PidStat(int(text[:opening]), text[opening + 1 : closing], fields[0], int(fields[1]), int(fields[2]))
-    except (ValueError, IndexError):
-        raise ParseError(path, "not '<pid> (<command>) <state> <ppid> <pgrp> …'") from None
-
-
 def start_ticks(path: str, data: bytes) -> int:
     """When a process started, in clock ticks since boot, from ``<proc>/<pid>/stat``."""
     fields = data.rpartition(b")")[2].split()
@@ -174,9 +151,3 @@ def start_ticks(path: str, data: bytes) -> int:
         return int(fields[19])
     except (ValueError, IndexError):
         raise ParseError(path, "has no start time in field 22") from None
-
-
-def process_groups(pids: list[int], pgrp_of: dict[int, int]) -> list[int]:
-    """Process groups of a container: each pid's group, or the pid itself when its group leader is not in the container."""
-    inside = set(pids)
-    return sorted({group if (group := pgrp_of.get(pid, pid)) in inside else pid for pid in pids})

@@ -146,9 +146,6 @@ class HostRoot:
     def sys_path(self, *parts: str) -> str:
         return confine(self.sys, *parts)
 
-    def sys_fs_path(self, *parts: str) -> str:
-        return confine(self.sys_fs, *parts)
-
     def resctrl_path(self, *parts: str) -> str:
         return confine(self.sys_fs, "resctrl", *parts)
 
@@ -157,9 +154,6 @@ class HostRoot:
 
     def var_run_path(self, *parts: str) -> str:
         return confine(self.var_run, *parts)
-
-    def run_path(self, *parts: str) -> str:
-        return confine(self.run, *parts)
 
     def kubelet_path(self, *parts: str) -> str:
         return confine(self.kubelet, *parts)

@@ -85,10 +85,6 @@ class CPUTopology:
     def cores(self) -> dict[int, tuple[int, ...]]:
         return self._group(lambda c: c.core)
 
-    @cached_property
-    def l3_groups(self) -> dict[int, tuple[int, ...]]:
-        return self._group(lambda c: c.l3)
-
     @property
     def threads_per_core(self) -> int:
         return max((len(c) for c in self.cores.values()), default=1)

@@ -9,7 +9,8 @@ from __future__ import annotations
 import gc
 import os
 import resource
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from functools import partial
 from typing import TypeVar
 
 from koord import seams
@@ -31,7 +32,7 @@ class Metrics:
         self.node_known = False
         self._internal: list[Family] = []
         self._external: list[Family] = []
-        self.start_time = self._in(Gauge("koordlet_start_time", "Unix time at which koordlet started."))
+        self.start_time = self._gauge("koordlet_start_time", "Unix time at which koordlet started.")
         self._declare_observing()
         self._declare_reports()
         self._declare_acting()
@@ -42,193 +43,171 @@ class Metrics:
         registry.append(family)
         return family
 
-    def _in(self, family: F) -> F:
-        return self._add(self._internal, family)
+    def _gauge(
+        self, name: str, text: str, labels: Sequence[str] = (), *, expires: bool = False, registry: list[Family] | None = None
+    ) -> Gauge:
+        return self._add(self._internal if registry is None else registry, Gauge(name, text, labels, expires=expires))
 
-    def _ex(self, family: F) -> F:
-        return self._add(self._external, family)
+    def _counter(self, name: str, text: str, labels: Sequence[str] = (), *, expires: bool = False) -> Counter:
+        return self._add(self._internal, Counter(name, text, labels, expires=expires))
+
+    def _histogram(self, name: str, text: str, labels: Sequence[str], buckets: Sequence[float], *, with_node: bool = False) -> Histogram:
+        return self._add(self._internal, Histogram(name, text, labels, buckets, with_node=with_node))
 
     def _declare_observing(self) -> None:
         status = ("status",)
-        self.collect_cpu_info = self._in(Counter("koordlet_collect_node_cpu_info_status", "Rounds of reading the CPU topology.", status))
-        self.collect_numa_info = self._in(Counter("koordlet_collect_node_numa_info_status", "Rounds of reading NUMA nodes.", status))
-        self.collect_storage_info = self._in(
-            Counter("koordlet_collect_node_local_storage_info_status", "Rounds of reading local storage.", status)
+        self.collect_cpu_info = self._counter("koordlet_collect_node_cpu_info_status", "Rounds of reading the CPU topology.", status)
+        self.collect_numa_info = self._counter("koordlet_collect_node_numa_info_status", "Rounds of reading NUMA nodes.", status)
+        self.collect_storage_info = self._counter(
+            "koordlet_collect_node_local_storage_info_status", "Rounds of reading local storage.", status
         )
-        self.node_used_cpu = self._in(Gauge("koordlet_node_used_cpu_cores", "CPU use of the node, cores."))
-        self.node_used_memory = self._in(Gauge("koordlet_node_used_memory_bytes", "Memory use of the node without page cache, bytes."))
-        self.be_used_cpu = self._in(Gauge("koordlet_be_suppress_be_used_cpu_cores", "CPU use of the best-effort tier, cores."))
-        self.host_app_usage = self._in(
-            Gauge(
-                "koordlet_host_application_resource_usage",
-                "Use of host applications: cores or bytes.",
-                ("host_application_name", "resource", "priority_class", "qos"),
-            )
+        self.node_used_cpu = self._gauge("koordlet_node_used_cpu_cores", "CPU use of the node, cores.")
+        self.node_used_memory = self._gauge("koordlet_node_used_memory_bytes", "Memory use of the node without page cache, bytes.")
+        self.be_used_cpu = self._gauge("koordlet_be_suppress_be_used_cpu_cores", "CPU use of the best-effort tier, cores.")
+        self.host_app_usage = self._gauge(
+            "koordlet_host_application_resource_usage",
+            "Use of host applications: cores or bytes.",
+            ("host_application_name", "resource", "priority_class", "qos"),
         )
-        self.kubelet_request = self._in(
-            Histogram(
-                "koordlet_kubelet_request_duration_seconds",
-                "Seconds of requests to the kubelet.",
-                ("verb", "path", "code"),
-                exponential_buckets(0.001, 4, 7),
-            )
+        self.kubelet_request = self._histogram(
+            "koordlet_kubelet_request_duration_seconds",
+            "Seconds of requests to the kubelet.",
+            ("verb", "path", "code"),
+            exponential_buckets(0.001, 4, 7),
         )
-        self.unavailable = self._in(
-            Gauge("koordlet_feature_unavailable", "1 for each feature gate that is on and cannot work on this machine.", ("gate",))
+        self.unavailable = self._gauge(
+            "koordlet_feature_unavailable", "1 for each feature gate that is on and cannot work on this machine.", ("gate",)
         )
-        self.sensing_errors = self._in(Counter("koordlet_sensing_errors", "Readings that failed and were left out.", ("collector",)))
-        self.tick_seconds = self._in(Gauge("koordlet_tick_seconds", "Seconds of a sensing tick: the last one, and the longest.", ("stat",)))
+        self.sensing_errors = self._counter("koordlet_sensing_errors", "Readings that failed and were left out.", ("collector",))
+        self.tick_seconds = self._gauge("koordlet_tick_seconds", "Seconds of a sensing tick: the last one, and the longest.", ("stat",))
 
     def _declare_reports(self) -> None:
         usage = ("resource", "unit")
         predicted = ("predictor", "resource", "unit")
-        self.reclaimable = self._in(
-            Gauge(
-                "koordlet_node_predicted_resource_reclaimable",
-                "Resources that Prod pods are predicted not to need, by predictor.",
-                predicted,
-            )
+        self.reclaimable = self._gauge(
+            "koordlet_node_predicted_resource_reclaimable", "Resources that Prod pods are predicted not to need, by predictor.", predicted
         )
-        self.peak = self._in(Gauge("koordlet_node_predicted_resource_peak", "Predicted peak use of Prod pods, by predictor.", predicted))
-        self.report_node = self._in(Gauge("koordlet_node_metric_node_usage", "Node use as reported in NodeMetric.", usage))
-        self.report_system = self._in(Gauge("koordlet_node_metric_system_usage", "System use as reported.", usage))
-        self.report_numa_node = self._in(
-            Gauge("koordlet_node_metric_numa_node_usage", "Use of NUMA nodes as reported.", ("numa_node_id", *usage))
+        self.peak = self._gauge("koordlet_node_predicted_resource_peak", "Predicted peak use of Prod pods, by predictor.", predicted)
+        self.report_node = self._gauge("koordlet_node_metric_node_usage", "Node use as reported in NodeMetric.", usage)
+        self.report_system = self._gauge("koordlet_node_metric_system_usage", "System use as reported.", usage)
+        self.report_numa_node = self._gauge(
+            "koordlet_node_metric_numa_node_usage", "Use of NUMA nodes as reported.", ("numa_node_id", *usage)
         )
-        self.report_numa_system = self._in(
-            Gauge("koordlet_node_metric_numa_system_usage", "System use of NUMA nodes as reported.", ("numa_node_id", *usage))
+        self.report_numa_system = self._gauge(
+            "koordlet_node_metric_numa_system_usage", "System use of NUMA nodes as reported.", ("numa_node_id", *usage)
         )
 
     def _declare_acting(self) -> None:
-        self.pod_eviction = self._in(Counter("koordlet_pod_eviction", "Evictions by reason.", ("reason",)))
-        self.pod_eviction_detail = self._in(Counter("koordlet_pod_eviction_detail", "Evictions by pod.", (*_POD, "reason"), expires=True))
-        self.pressure_wakeups = self._in(
-            Counter("koordlet_pressure_wakeups", "Ticks that kernel pressure started out of turn, by what could not wait.", ("reason",))
+        self.pod_eviction = self._counter("koordlet_pod_eviction", "Evictions by reason.", ("reason",))
+        self.pod_eviction_detail = self._counter("koordlet_pod_eviction_detail", "Evictions by pod.", (*_POD, "reason"), expires=True)
+        self.pressure_wakeups = self._counter(
+            "koordlet_pressure_wakeups", "Ticks that kernel pressure started out of turn, by what could not wait.", ("reason",)
         )
-        self.hook_socket_lost = self._in(
-            Counter("koordlet_hook_socket_lost", "Times that the hook server's socket was gone and had to be made again.")
+        self.hook_socket_lost = self._counter(
+            "koordlet_hook_socket_lost", "Times that the hook server's socket was gone and had to be made again."
         )
-        self.strategy_failures = self._in(
-            Counter("koordlet_strategy_failures", "Turns that a strategy or a hook lost by a mistake of its own, by name.", ("strategy",))
+        self.strategy_failures = self._counter(
+            "koordlet_strategy_failures", "Turns that a strategy or a hook lost by a mistake of its own, by name.", ("strategy",)
         )
-        self.would_write = self._in(
-            Counter("koordlet_strategy_would_write", "Changes that observe mode kept back, by strategy.", ("strategy",))
+        self.would_write = self._counter(
+            "koordlet_strategy_would_write", "Changes that observe mode kept back, by strategy.", ("strategy",)
         )
-        self.would_evict = self._in(Counter("koordlet_would_evict", "Evictions that observe mode kept back, by gate.", ("gate",)))
-        self.be_suppress_cpu = self._in(Gauge("koordlet_be_suppress_cpu_cores", "CPU allowed to the best-effort tier, cores.", ("type",)))
-        self.be_suppress_ls_used = self._in(
-            Gauge("koordlet_be_suppress_ls_used_cpu_cores", "CPU use of pods that are not best-effort, cores.")
+        self.would_evict = self._counter("koordlet_would_evict", "Evictions that observe mode kept back, by gate.", ("gate",))
+        self.be_suppress_cpu = self._gauge("koordlet_be_suppress_cpu_cores", "CPU allowed to the best-effort tier, cores.", ("type",))
+        self.be_suppress_ls_used = self._gauge("koordlet_be_suppress_ls_used_cpu_cores", "CPU use of pods that are not best-effort, cores.")
+        self.scaled_burst = self._gauge("koordlet_container_scaled_cfs_burst_us", "CFS burst of a container as set, µs.", _CONTAINER)
+        self.scaled_quota = self._gauge(
+            "koordlet_container_scaled_cfs_quota_us", "CFS quota of a container as scaled by CPU burst, µs.", _CONTAINER
         )
-        self.scaled_burst = self._in(Gauge("koordlet_container_scaled_cfs_burst_us", "CFS burst of a container as set, µs.", _CONTAINER))
-        self.scaled_quota = self._in(
-            Gauge("koordlet_container_scaled_cfs_quota_us", "CFS quota of a container as scaled by CPU burst, µs.", _CONTAINER)
+        self.share_pool_cores = self._gauge("koordlet_cpuset_share_pool_cpu_cores", "CPUs of the share pool.")
+        self.be_share_pool_cores = self._gauge("koordlet_cpuset_be_share_pool_cpu_cores", "CPUs of the BE share pool.")
+        self.share_pool_info = self._gauge("koordlet_cpuset_share_pool_info", "A CPU of the share pool.", ("cpu",))
+        self.be_share_pool_info = self._gauge("koordlet_cpuset_be_share_pool_info", "A CPU of the BE share pool.", ("cpu",))
+        self.interference = self._gauge(
+            "koordlet_interference", "How many times its usual value a pod's signal is.", (*_POD, "signal", "antagonist")
         )
-        self.share_pool_cores = self._in(Gauge("koordlet_cpuset_share_pool_cpu_cores", "CPUs of the share pool."))
-        self.be_share_pool_cores = self._in(Gauge("koordlet_cpuset_be_share_pool_cpu_cores", "CPUs of the BE share pool."))
-        self.share_pool_info = self._in(Gauge("koordlet_cpuset_share_pool_info", "A CPU of the share pool.", ("cpu",)))
-        self.be_share_pool_info = self._in(Gauge("koordlet_cpuset_be_share_pool_info", "A CPU of the BE share pool.", ("cpu",)))
-        self.interference = self._in(
-            Gauge("koordlet_interference", "How many times its usual value a pod's signal is.", (*_POD, "signal", "antagonist"))
+        self.interference_action = self._gauge(
+            "koordlet_interference_action", "What is done to a pod that slows others down.", (*_POD, "action")
         )
-        self.interference_action = self._in(
-            Gauge("koordlet_interference_action", "What is done to a pod that slows others down.", (*_POD, "action"))
+        self.memory_offloaded = self._gauge(
+            "koordlet_memory_offloaded_bytes", "How much less a pod has than the most that it had while memory is offloaded.", _POD
         )
-        self.memory_offloaded = self._in(
-            Gauge("koordlet_memory_offloaded_bytes", "How much less a pod has than the most that it had while memory is offloaded.", _POD)
+        self.tuning = self._gauge(
+            "koordlet_container_tuning", "What resource tuning set, by kind (µs, bytes, score).", (*_CONTAINER, "kind")
         )
-        self.tuning = self._in(
-            Gauge("koordlet_container_tuning", "What resource tuning set, by kind (µs, bytes, score).", (*_CONTAINER, "kind"))
+        self.core_sched_cookie = self._gauge(
+            "koordlet_container_core_sched_cookie",
+            "1, with the core scheduling cookie of a container.",
+            ("pod_name", "pod_namespace", "pod_uid", "container_name", "container_id", "core_sched_group", "core_sched_cookie"),
+            expires=True,
         )
-        self.core_sched_cookie = self._in(
-            Gauge(
-                "koordlet_container_core_sched_cookie",
-                "1, with the core scheduling cookie of a container.",
-                ("pod_name", "pod_namespace", "pod_uid", "container_name", "container_id", "core_sched_group", "core_sched_cookie"),
-                expires=True,
-            )
+        self.core_sched_status = self._counter(
+            "koordlet_core_sched_cookie_manage_status",
+            "Operations on core scheduling cookies by outcome.",
+            ("core_sched_group", "status"),
+            expires=True,
         )
-        self.core_sched_status = self._in(
-            Counter(
-                "koordlet_core_sched_cookie_manage_status",
-                "Operations on core scheduling cookies by outcome.",
-                ("core_sched_group", "status"),
-                expires=True,
-            )
+        self.oom_score_adj = self._gauge(
+            "koordlet_container_oom_score_adj",
+            "oom_score_adj of a container as set.",
+            ("pod_name", "pod_namespace", "pod_uid", "container_name"),
+            expires=True,
         )
-        self.oom_score_adj = self._in(
-            Gauge(
-                "koordlet_container_oom_score_adj",
-                "oom_score_adj of a container as set.",
-                ("pod_name", "pod_namespace", "pod_uid", "container_name"),
-                expires=True,
-            )
+        self.resource_update = self._histogram(
+            "koordlet_resource_update_duration_milliseconds",
+            "Milliseconds of writes to files of the node.",
+            ("type", "status"),
+            _MS_BUCKETS,
         )
-        self.resource_update = self._in(
-            Histogram(
-                "koordlet_resource_update_duration_milliseconds",
-                "Milliseconds of writes to files of the node.",
-                ("type", "status"),
-                _MS_BUCKETS,
-            )
+        self.hook_duration = self._histogram(
+            "koordlet_runtime_hook_invoked_duration_milliseconds",
+            "Milliseconds of a runtime hook.",
+            ("hook", "stage", "status"),
+            _MS_BUCKETS,
+            with_node=True,
         )
-        self.hook_duration = self._in(
-            Histogram(
-                "koordlet_runtime_hook_invoked_duration_milliseconds",
-                "Milliseconds of a runtime hook.",
-                ("hook", "stage", "status"),
-                _MS_BUCKETS,
-                with_node=True,
-            )
-        )
-        self.reconciler_duration = self._in(
-            Histogram(
-                "koordlet_runtime_hook_reconciler_invoked_duration_milliseconds",
-                "Milliseconds of a function of the reconciler.",
-                ("level", "resource_type", "status"),
-                _MS_BUCKETS,
-                with_node=True,
-            )
+        self.reconciler_duration = self._histogram(
+            "koordlet_runtime_hook_reconciler_invoked_duration_milliseconds",
+            "Milliseconds of a function of the reconciler.",
+            ("level", "resource_type", "status"),
+            _MS_BUCKETS,
+            with_node=True,
         )
 
     def _declare_external(self) -> None:
+        gauge = partial(self._gauge, registry=self._external)
         container = ("resource", "unit", "pod_uid", "pod_name", "pod_namespace", "container_id", "container_name")
-        self.node_allocatable = self._ex(
-            Gauge("koordlet_node_resource_allocatable", "Allocatable batch and mid resources of the node.", ("resource", "unit"))
+        self.node_allocatable = gauge(
+            "koordlet_node_resource_allocatable", "Allocatable batch and mid resources of the node.", ("resource", "unit")
         )
-        self.priority_reclaimable = self._ex(
-            Gauge(
-                "koordlet_node_priority_resource_reclaimable",
-                "Resources of a priority that can be offered again: cores or bytes.",
-                ("priority", "resource", "unit"),
-            )
+        self.priority_reclaimable = gauge(
+            "koordlet_node_priority_resource_reclaimable",
+            "Resources of a priority that can be offered again: cores or bytes.",
+            ("priority", "resource", "unit"),
         )
-        self.priority_reclaimable_status = self._ex(
-            Gauge("koordlet_node_resource_priority_reclaimable_status", "0 when reclaimable could be computed, else 1.", ("priority",))
+        self.priority_reclaimable_status = gauge(
+            "koordlet_node_resource_priority_reclaimable_status", "0 when reclaimable could be computed, else 1.", ("priority",)
         )
-        self.container_requests = self._ex(
-            Gauge("koordlet_container_resource_requests", "Batch and mid requests of containers; CPU in milli, memory in bytes.", container)
+        self.container_requests = gauge(
+            "koordlet_container_resource_requests", "Batch and mid requests of containers; CPU in milli, memory in bytes.", container
         )
-        self.container_limits = self._ex(
-            Gauge("koordlet_container_resource_limits", "Batch and mid limits of containers; CPU in milli, memory in bytes.", container)
+        self.container_limits = gauge(
+            "koordlet_container_resource_limits", "Batch and mid limits of containers; CPU in milli, memory in bytes.", container
         )
-        self.store_bytes = self._ex(Gauge("koordlet_metric_store_bytes", "Memory that the series take, bytes."))
-        self.store_series = self._ex(Gauge("koordlet_metric_store_series", "Series in the metric store."))
-        self.container_cpi = self._ex(
-            Gauge(
-                "koordlet_container_cpi",
-                "Cycles and instructions of a container over the window.",
-                ("container_id", "container_name", "pod_uid", "pod_name", "pod_namespace", "cpi_field"),
-            )
+        self.store_bytes = gauge("koordlet_metric_store_bytes", "Memory that the series take, bytes.")
+        self.store_series = gauge("koordlet_metric_store_series", "Series in the metric store.")
+        self.container_cpi = gauge(
+            "koordlet_container_cpi",
+            "Cycles and instructions of a container over the window.",
+            ("container_id", "container_name", "pod_uid", "pod_name", "pod_namespace", "cpi_field"),
         )
         pod = ("pod_uid", "pod_name", "pod_namespace")
-        self.container_psi = self._ex(
-            Gauge("koordlet_container_psi", "Pressure of a container, percent.", ("container_id", "container_name", *pod, *_PSI))
+        self.container_psi = gauge(
+            "koordlet_container_psi", "Pressure of a container, percent.", ("container_id", "container_name", *pod, *_PSI)
         )
-        self.pod_psi = self._ex(Gauge("koordlet_pod_psi", "Pressure of a pod, percent.", (*pod, *_PSI)))
-        self.resctrl_llc = self._ex(Gauge("koordlet_resctrl_llc_occupancy", "Last-level cache held, bytes.", ("cache_id", "qos")))
-        self.resctrl_mb = self._ex(
-            Gauge("koordlet_resctrl_memory_bandwidth", "Memory traffic, cumulative bytes.", ("cache_id", "qos", "mb_type"))
-        )
+        self.pod_psi = gauge("koordlet_pod_psi", "Pressure of a pod, percent.", (*pod, *_PSI))
+        self.resctrl_llc = gauge("koordlet_resctrl_llc_occupancy", "Last-level cache held, bytes.", ("cache_id", "qos"))
+        self.resctrl_mb = gauge("koordlet_resctrl_memory_bandwidth", "Memory traffic, cumulative bytes.", ("cache_id", "qos", "mb_type"))
 
     # -- life ----------------------------------------------------------------------------------------------------------------
 

@@ -8,7 +8,7 @@ from koord.api.annotations import AnnotationError, node_reservation_resources, p
 from koord.api.names import RESOURCE_CPU
 from koord.api.objects import Node
 from koord.api.qos import KUBERNETES_BEST_EFFORT, QoSClass
-from koord.api.quantity import QuantityError, parse_milli
+from koord.api.quantity import milli_or
 from koord.decisions.record import Term
 from roles.koordlet.states.model import Snapshot
 from roles.koordlet.states.slo import HostApp, ThresholdStrategy
@@ -56,19 +56,12 @@ class Allowance:
 
 def capacity_milli(node: Node) -> int:
     """CPU capacity of the node in milli-cores; 0 when it is not known."""
-    return _milli(node.status.capacity.get(RESOURCE_CPU))
-
-
-def _milli(quantity: str | int | float | None) -> int:
-    try:
-        return 0 if quantity is None else parse_milli(quantity)
-    except QuantityError:
-        return 0
+    return milli_or(node.status.capacity.get(RESOURCE_CPU))
 
 
 def reserved_milli(node: Node) -> int:
     """The larger of capacity − allocatable and the reservation annotation. An annotation that cannot be read counts as none."""
-    kept_back = max(capacity_milli(node) - _milli(node.status.allocatable.get(RESOURCE_CPU)), 0)
+    kept_back = max(capacity_milli(node) - milli_or(node.status.allocatable.get(RESOURCE_CPU)), 0)
     if RESOURCE_CPU not in node.status.allocatable:
         kept_back = 0
     try:
@@ -77,7 +70,7 @@ def reserved_milli(node: Node) -> int:
         return kept_back
     if reservation is None:
         return kept_back
-    return max(kept_back, _milli(node_reservation_resources(reservation).get(RESOURCE_CPU)))
+    return max(kept_back, milli_or(node_reservation_resources(reservation).get(RESOURCE_CPU)))
 
 
 def is_be_app(app: HostApp) -> bool:

@@ -15,7 +15,7 @@ from koord.api import trust
 from koord.api.annotations import NO_RATIO, AnnotationError, parse_cpu_burst, parse_cpu_normalization_ratio
 from koord.api.names import ANNOTATION_CPU_BURST, RESOURCE_CPU
 from koord.api.qos import QoSClass
-from koord.api.quantity import QuantityError, parse_milli
+from koord.api.quantity import milli_or
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import About, Batch, Write, sequence
 from roles.koordlet.host.cgroup_files import milli_to_quota
@@ -104,11 +104,7 @@ def limit_milli(container: ContainerState, *, asked: bool = False) -> int:
     spec = container.asked if asked else container.spec
     if spec is None:
         return 0
-    quantity = spec.resources.limits.get(RESOURCE_CPU)
-    try:
-        return 0 if quantity is None else max(parse_milli(quantity), 0)
-    except QuantityError:
-        return 0
+    return max(milli_or(spec.resources.limits.get(RESOURCE_CPU)), 0)
 
 
 def operation(config: CPUBurstStrategy, allowed: bool, throttled: float | None, node: NodeState) -> str:
@@ -343,7 +339,7 @@ class _Pod:
         self._record(container, what, current, target, base, throttled)
         return sequence(*writes, stop_on_error=True)
 
-    # -- telling -------------------------------------------------------------------------------------------------------------
+    # -- records -------------------------------------------------------------------------------------------------------------
 
     def _about(self, container: str) -> About:
         return About("pod", self.pod.namespace, self.pod.name, container, self.pod.uid)

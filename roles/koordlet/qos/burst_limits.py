@@ -6,11 +6,10 @@ import zlib
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
-from koord.accounting.pods import pod_requests
 from koord.api.names import RESOURCE_CPU
 from koord.api.qos import QoSClass
-from koord.api.quantity import QuantityError
-from roles.koordlet.states.model import ContainerState, PodState, Snapshot
+from roles.koordlet.states.allocation import requested
+from roles.koordlet.states.model import ContainerState, Snapshot
 from roles.koordlet.states.slo import CPUBurstStrategy
 from roles.koordlet.store import kinds
 
@@ -39,7 +38,7 @@ def node_state(snapshot: Snapshot, config: CPUBurstStrategy, reconcile_interval:
         if not pod.active:
             continue
         if pod.qos_label in _PINNED:
-            total -= _requested_cores(pod)
+            total -= requested(pod, RESOURCE_CPU) / 1000
         if pod.qos_label in _PINNED or pod.qos_label is QoSClass.BE:
             used -= snapshot.metrics.avg(kinds.POD_CPU, window, pod_uid=pod.uid) or 0.0
     ratio = used / total if total > 0 else 1.0
@@ -47,13 +46,6 @@ def node_state(snapshot: Snapshot, config: CPUBurstStrategy, reconcile_interval:
     if ratio >= threshold:
         return NodeState.OVERLOAD
     return NodeState.COOLING if ratio >= COOLING * threshold else NodeState.IDLE
-
-
-def _requested_cores(pod: PodState) -> float:
-    try:
-        return pod_requests(pod.pod).get(RESOURCE_CPU, 0) / 1000
-    except QuantityError:
-        return 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,13 @@ from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from koord.api import names
-from koord.api.quantity import QuantityError, parse_value
+from koord.api.quantity import value_or
 from koord.decisions.record import Term
-from roles.koordlet.eviction.tasks import REQUEST, USED, EvictionTask, critical_percent
+from roles.koordlet.eviction.tasks import REQUEST, EvictionTask
 from roles.koordlet.eviction.victims import be_pods, cpu_used, opted_in, order_by_cpu_ratio, victim
 from roles.koordlet.qos.allowance import capacity_milli
-from roles.koordlet.qos.evict_common import EvictState, Invalid, allocatable_task, lasts, told
-from roles.koordlet.qos.outcome import Outcome, Strategy
+from roles.koordlet.qos.evict_common import EvictState, EvictStrategy, Found, Invalid, allocatable_task, lasts, used_task
+from roles.koordlet.qos.outcome import Outcome
 from roles.koordlet.states.model import PodState, Snapshot
 from roles.koordlet.states.slo import SLO, ThresholdStrategy
 from roles.koordlet.store import kinds
@@ -66,27 +66,16 @@ def release_of(tier: BETier, lower: int, upper: int) -> int:
     return math.trunc(tier.request * (upper / 100 - tier.limit / tier.request))
 
 
-class CPUEvict(Strategy[EvictState]):
-    """One strategy for all three, because they share victims, accounting and cool-down."""
+class CPUEvict(EvictStrategy):
+    """CPU: satisfaction of the best-effort tier, requests of what the node offers, use of the node."""
 
     name: ClassVar[str] = "CPUEvict"
     features: ClassVar[tuple[str, ...]] = ("KA-CEV-01", "KA-CEV-02", "KA-CEV-03")
-    urgent: ClassVar[bool] = True
     gates: ClassVar[tuple[str, ...]] = ("BECPUEvict", "CPUAllocatableEvict", "CPUEvict")
-
-    @property
-    def enabled(self) -> bool:
-        return any(self.gate(g) for g in self.gates)
 
     @property
     def interval(self) -> float:
         return self.options.cpu_evict_interval_seconds
-
-    def initial(self) -> EvictState:
-        return EvictState()
-
-    def evicted(self, state: EvictState, now: float) -> EvictState:
-        return replace(state, cooling_since=now)
 
     def decide(self, snapshot: Snapshot, slo: SLO, state: EvictState, now: float) -> Outcome[EvictState]:
         if state.cooling_since is None:
@@ -97,20 +86,12 @@ class CPUEvict(Strategy[EvictState]):
             return Outcome(state)
         if lasts(state.cooling_since, now, self.options.cpu_evict_cool_time_seconds):
             return Outcome(state)
-        makers = (
-            ("BECPUEvict", self._satisfaction),
-            ("CPUAllocatableEvict", self._allocatable),
-            ("CPUEvict", self._usage),
-        )
-        found = [make(snapshot, threshold) for gate, make in makers if self.gate(gate)]
-        complaints, records = told(snapshot, state, [f for f in found if isinstance(f, Invalid)], now)
-        tasks = tuple(f for f in found if isinstance(f, EvictionTask))
-        return Outcome(replace(state, complaints=complaints), tasks=tasks, records=records)
+        return self.tasks((self._satisfaction, self._allocatable, self._usage), snapshot, threshold, state, now)
 
     def _window(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> float:
         return max(snapshot.collect_interval, float(threshold.cpu_evict_time_window_seconds or 0))
 
-    def _satisfaction(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> EvictionTask | Invalid | None:
+    def _satisfaction(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> Found:
         gate = "BECPUEvict"
         lower, upper = threshold.cpu_evict_be_satisfaction_lower_percent, threshold.cpu_evict_be_satisfaction_upper_percent
         if lower is None or upper is None or not (0 < lower <= MAX_LOWER_PERCENT and 0 < upper < 100 and upper >= lower):
@@ -146,7 +127,7 @@ class CPUEvict(Strategy[EvictState]):
             (Term("satisfaction", round(100 * mean.limit / mean.request, 1), f"lower {lower} %, upper {upper} %", "percent"),),
         )
 
-    def _usage(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> EvictionTask | Invalid | None:
+    def _usage(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> Found:
         gate, limit, priority = "CPUEvict", threshold.cpu_evict_threshold_percent, threshold.evict_enabled_priority_threshold
         if limit is None or limit < 0:
             return Invalid(gate, f"cpuEvictThresholdPercent {limit} is needed, at least 0")
@@ -158,27 +139,22 @@ class CPUEvict(Strategy[EvictState]):
         mean = snapshot.metrics.avg(kinds.NODE_CPU, self._window(snapshot, threshold))
         if mean is None or snapshot.node is None:
             return None
-        capacity = capacity_milli(snapshot.node)
-        percent = int(mean * 1000) * 100 // capacity
-        if percent < limit:
-            return None
-        release = capacity * (percent - lower) // 100
 
         def used(pod: PodState) -> int | None:
             return cpu_used(snapshot, pod)
 
-        pods = opted_in(snapshot, gate, priority, used, used)
-        return EvictionTask(
+        return used_task(
+            snapshot,
             gate,
-            USED,
-            {names.RESOURCE_CPU: release},
-            tuple(victim(snapshot, p) for p in pods),
-            f"the node uses {percent} % of its CPU (threshold {limit} %); {release}m to release",
-            {"usage_percent": percent, "threshold_percent": limit, "lower_percent": lower, "release_milli": release},
-            critical=percent >= critical_percent(limit),
+            names.RESOURCE_CPU,
+            used=int(mean * 1000),
+            capacity=capacity_milli(snapshot.node),
+            limit=limit,
+            lower=lower,
+            pods=lambda: opted_in(snapshot, gate, priority, used, used),
         )
 
-    def _allocatable(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> EvictionTask | Invalid | None:
+    def _allocatable(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> Found:
         return allocatable_task(
             snapshot,
             gate="CPUAllocatableEvict",
@@ -193,9 +169,5 @@ class CPUEvict(Strategy[EvictState]):
 
 def _batch_allocatable(snapshot: Snapshot) -> float:
     """Batch CPU that the node offers: -1 when it does not say, and 1 for zero (everything then counts as unsatisfied)."""
-    quantity = None if snapshot.node is None else snapshot.node.status.allocatable.get(names.RESOURCE_BATCH_CPU)
-    try:
-        value = -1 if quantity is None else parse_value(quantity)
-    except QuantityError:
-        value = -1
+    value = -1 if snapshot.node is None else value_or(snapshot.node.status.allocatable.get(names.RESOURCE_BATCH_CPU), -1)
     return -1.0 if value < 0 else float(value or 1)

@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from typing import ClassVar
 
+from koord.api.names import RESOURCE_CPU
 from koord.api.priority import PriorityClass, translate_resource_name
 from koord.api.quantity import QuantityError, parse_value
 from koord.decisions.record import Record, Subject, Term
-from roles.koordlet.eviction.tasks import REQUEST, EvictionTask
-from roles.koordlet.eviction.victims import opted_in, overcommitted_class, priority_value, requested, victim
+from roles.koordlet.eviction.tasks import REQUEST, USED, EvictionTask, critical_percent
+from roles.koordlet.eviction.victims import opted_in, overcommitted_class, priority_value, victim
+from roles.koordlet.qos.outcome import Outcome, Strategy
+from roles.koordlet.states.allocation import requested
 from roles.koordlet.states.model import PodState, Snapshot
+from roles.koordlet.states.slo import ThresholdStrategy
 
 MAX_ALLOCATABLE_PRIORITY = 7999
 
@@ -40,15 +45,68 @@ def lasts(since: float | None, now: float, seconds: float) -> bool:
     return since is not None and 0 <= now - since < seconds
 
 
-def told(snapshot: Snapshot, state: EvictState, invalid: list[Invalid], now: float) -> tuple[frozenset[str], tuple[Record, ...]]:
-    """A record for each setting that has become invalid."""
-    texts = {f"{i.gate}: {i.detail}" for i in invalid}
-    records = tuple(
-        Record("koordlet", Subject("Node", name=snapshot.node_name), now, "InvalidConfig", rule=i.gate, message=f"not evicting: {i.detail}")
-        for i in invalid
-        if f"{i.gate}: {i.detail}" not in state.complaints
+Found = EvictionTask | Invalid | None
+Maker = Callable[[Snapshot, ThresholdStrategy], Found]
+
+
+class EvictStrategy(Strategy[EvictState]):
+    """One strategy for all gates of a resource, because they share victims, accounting and cool-down."""
+
+    urgent: ClassVar[bool] = True
+    gates: ClassVar[tuple[str, ...]]
+
+    @property
+    def enabled(self) -> bool:
+        return any(self.gate(g) for g in self.gates)
+
+    def initial(self) -> EvictState:
+        return EvictState()
+
+    def evicted(self, state: EvictState, now: float) -> EvictState:
+        return replace(state, cooling_since=now)
+
+    def tasks(
+        self, makers: Sequence[Maker], snapshot: Snapshot, threshold: ThresholdStrategy, state: EvictState, now: float
+    ) -> Outcome[EvictState]:
+        """What the makers of the gates that are on, in the order of the gates, want; a record for each setting that has become invalid."""
+        found = [make(snapshot, threshold) for gate, make in zip(self.gates, makers, strict=True) if self.gate(gate)]
+        invalid = {f"{each.gate}: {each.detail}": each for each in found if isinstance(each, Invalid)}
+        node = Subject("Node", name=snapshot.node_name)
+        records = tuple(
+            Record("koordlet", node, now, "InvalidConfig", rule=each.gate, message=f"not evicting: {each.detail}")
+            for text, each in invalid.items()
+            if text not in state.complaints
+        )
+        tasks = tuple(each for each in found if isinstance(each, EvictionTask))
+        return Outcome(replace(state, complaints=frozenset(invalid)), tasks=tasks, records=records)
+
+
+def used_task(
+    snapshot: Snapshot,
+    gate: str,
+    resource: str,
+    *,
+    used: int,
+    capacity: int,
+    limit: int,
+    lower: int,
+    pods: Callable[[], Sequence[PodState]],
+) -> EvictionTask | None:
+    """Evict pods until the node uses ``lower`` percent of its capacity, where it uses ``limit`` percent or more."""
+    percent = used * 100 // capacity
+    if percent < limit:
+        return None
+    release = capacity * (percent - lower) // 100
+    what, amount, unit = ("CPU", f"{release}m", "milli") if resource == RESOURCE_CPU else ("memory", f"{release} bytes", "bytes")
+    return EvictionTask(
+        gate,
+        USED,
+        {resource: release},
+        tuple(victim(snapshot, pod) for pod in pods()),
+        f"the node uses {percent} % of its {what} (threshold {limit} %); {amount} to release",
+        {"usage_percent": percent, "threshold_percent": limit, "lower_percent": lower, f"release_{unit}": release},
+        critical=percent >= critical_percent(limit),
     )
-    return frozenset(texts), records
 
 
 def allocatable_task(

@@ -5,14 +5,14 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import ClassVar
 
 from koord.api import names
-from koord.api.quantity import QuantityError, parse_value
-from roles.koordlet.eviction.tasks import USED, EvictionTask, critical_percent
-from roles.koordlet.eviction.victims import be_pods, memory_used, opted_in, order_by_memory, victim, willing_first
-from roles.koordlet.qos.evict_common import EvictState, Invalid, allocatable_task, lasts, told
-from roles.koordlet.qos.outcome import Outcome, Strategy
+from koord.api.quantity import value_or
+from roles.koordlet.eviction.victims import be_pods, memory_used, opted_in, order_by_memory, willing_first
+from roles.koordlet.qos.evict_common import EvictState, EvictStrategy, Found, Invalid, allocatable_task, lasts, used_task
+from roles.koordlet.qos.outcome import Outcome
 from roles.koordlet.states.model import PodState, Snapshot
 from roles.koordlet.states.slo import SLO, ThresholdStrategy
 from roles.koordlet.store import kinds
@@ -25,34 +25,19 @@ UNSAMPLED_PATIENCE = 5.0
 
 def capacity_bytes(snapshot: Snapshot) -> int:
     """Memory capacity of the node; 0 when it is not known."""
-    quantity = None if snapshot.node is None else snapshot.node.status.capacity.get(names.RESOURCE_MEMORY)
-    try:
-        return 0 if quantity is None else parse_value(quantity)
-    except QuantityError:
-        return 0
+    return 0 if snapshot.node is None else value_or(snapshot.node.status.capacity.get(names.RESOURCE_MEMORY))
 
 
-class MemoryEvict(Strategy[EvictState]):
-    """One strategy for all three, because they share victims, accounting and cool-down."""
+class MemoryEvict(EvictStrategy):
+    """Memory: use of the node by best-effort pods first, requests of what the node offers, use by pods that opted in."""
 
     name: ClassVar[str] = "MemoryEvict"
     features: ClassVar[tuple[str, ...]] = ("KA-MEV-01", "KA-MEV-02", "KA-MEV-03")
-    urgent: ClassVar[bool] = True
     gates: ClassVar[tuple[str, ...]] = ("BEMemoryEvict", "MemoryAllocatableEvict", "MemoryEvict")
-
-    @property
-    def enabled(self) -> bool:
-        return any(self.gate(g) for g in self.gates)
 
     @property
     def interval(self) -> float:
         return self.options.memory_evict_interval_seconds
-
-    def initial(self) -> EvictState:
-        return EvictState()
-
-    def evicted(self, state: EvictState, now: float) -> EvictState:
-        return replace(state, cooling_since=now)
 
     def decide(self, snapshot: Snapshot, slo: SLO, state: EvictState, now: float) -> Outcome[EvictState]:
         threshold = slo.threshold
@@ -62,15 +47,8 @@ class MemoryEvict(Strategy[EvictState]):
             return Outcome(state)
         state = replace(state, unsampled_since=self._unsampled(snapshot, state, now))
         patient = state.unsampled_since is None or lasts(state.unsampled_since, now, UNSAMPLED_PATIENCE)
-        makers = (
-            ("BEMemoryEvict", self._patient if patient else self._best_effort),
-            ("MemoryAllocatableEvict", self._allocatable),
-            ("MemoryEvict", self._by_priority),
-        )
-        found = [make(snapshot, threshold) for gate, make in makers if self.gate(gate)]
-        complaints, records = told(snapshot, state, [f for f in found if isinstance(f, Invalid)], now)
-        tasks = tuple(f for f in found if isinstance(f, EvictionTask))
-        return Outcome(replace(state, complaints=complaints), tasks=tasks, records=records)
+        best_effort = partial(self._best_effort, unsampled=0 if patient else 1)
+        return self.tasks((best_effort, self._allocatable, self._by_priority), snapshot, threshold, state, now)
 
     def _unsampled(self, snapshot: Snapshot, state: EvictState, now: float) -> float | None:
         """Since when there are BE pods whose memory is not known; they may just not have been read yet."""
@@ -78,10 +56,7 @@ class MemoryEvict(Strategy[EvictState]):
             return None
         return now if state.unsampled_since is None else state.unsampled_since
 
-    def _patient(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> EvictionTask | Invalid | None:
-        return self._best_effort(snapshot, threshold, unsampled=0)
-
-    def _best_effort(self, snapshot: Snapshot, threshold: ThresholdStrategy, unsampled: int = 1) -> EvictionTask | Invalid | None:
+    def _best_effort(self, snapshot: Snapshot, threshold: ThresholdStrategy, unsampled: int) -> Found:
         """At most so many ``unsampled`` pods a run: what they release is not known, so nothing would ever be enough."""
         gate = "BEMemoryEvict"
 
@@ -93,7 +68,7 @@ class MemoryEvict(Strategy[EvictState]):
 
         return self._by_use(snapshot, threshold, gate, pods)
 
-    def _by_priority(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> EvictionTask | Invalid | None:
+    def _by_priority(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> Found:
         gate, priority = "MemoryEvict", threshold.evict_enabled_priority_threshold
         if priority is None:
             return Invalid(gate, "evictEnabledPriorityThreshold is needed")
@@ -103,7 +78,7 @@ class MemoryEvict(Strategy[EvictState]):
 
         return self._by_use(snapshot, threshold, gate, lambda: opted_in(snapshot, gate, priority, used, used))
 
-    def _by_use(self, snapshot: Snapshot, threshold: ThresholdStrategy, gate: str, pods: Pods) -> EvictionTask | Invalid | None:
+    def _by_use(self, snapshot: Snapshot, threshold: ThresholdStrategy, gate: str, pods: Pods) -> Found:
         limit = threshold.memory_evict_threshold_percent
         lower = threshold.memory_evict_lower_percent
         lower = limit - 2 if lower is None else lower
@@ -113,21 +88,9 @@ class MemoryEvict(Strategy[EvictState]):
         if used is None:
             return None
         capacity = capacity_bytes(snapshot)
-        percent = int(used) * 100 // capacity
-        if percent < limit:
-            return None
-        release = capacity * (percent - lower) // 100
-        return EvictionTask(
-            gate,
-            USED,
-            {names.RESOURCE_MEMORY: release},
-            tuple(victim(snapshot, p) for p in pods()),
-            f"the node uses {percent} % of its memory (threshold {limit} %); {release} bytes to release",
-            {"usage_percent": percent, "threshold_percent": limit, "lower_percent": lower, "release_bytes": release},
-            critical=percent >= critical_percent(limit),
-        )
+        return used_task(snapshot, gate, names.RESOURCE_MEMORY, used=int(used), capacity=capacity, limit=limit, lower=lower, pods=pods)
 
-    def _allocatable(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> EvictionTask | Invalid | None:
+    def _allocatable(self, snapshot: Snapshot, threshold: ThresholdStrategy) -> Found:
         return allocatable_task(
             snapshot,
             gate="MemoryAllocatableEvict",

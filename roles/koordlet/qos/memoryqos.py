@@ -8,7 +8,7 @@ from typing import ClassVar
 
 from koord.api.names import RESOURCE_MEMORY
 from koord.api.objects import Node
-from koord.api.quantity import QuantityError, parse_value
+from koord.api.quantity import value_or
 from roles.koordlet.actuation.writes import NODE, About, Batch, Merge, Write
 from roles.koordlet.host.cgroup import BESTEFFORT, BURSTABLE, KUBE_QOS
 from roles.koordlet.host.cgroup_files import MAX_INT64
@@ -109,10 +109,7 @@ def _watermarks(body: MemoryQOS) -> list[tuple[str, int | None]]:
 
 def allocatable_memory(node: Node) -> int:
     """Bytes; 0 when it is not known."""
-    try:
-        return parse_value(node.status.allocatable.get(RESOURCE_MEMORY, 0))
-    except QuantityError:
-        return 0
+    return value_or(node.status.allocatable.get(RESOURCE_MEMORY))
 
 
 class MemoryQoS(Strategy[MemoryState]):

@@ -8,13 +8,14 @@ from typing import Any
 
 import msgspec
 
-from koord.accounting.pods import pod_limits, pod_requests
+from koord.accounting.pods import pod_limits
 from koord.api import trust
 from koord.api.annotations import AnnotationError, parse_memory_qos
 from koord.api.names import ANNOTATION_MEMORY_QOS, RESOURCE_BATCH_MEMORY, RESOURCE_MEMORY
 from koord.api.qos import QoSClass
 from koord.api.quantity import QuantityError, parse_value
 from roles.koordlet.host.cgroup_files import MAX_INT64
+from roles.koordlet.states.allocation import requested
 from roles.koordlet.states.model import ContainerState, PodState
 from roles.koordlet.states.slo import MemoryQOS, ResourceQOSStrategy, default_class_body
 
@@ -142,10 +143,7 @@ def pod_request(pod: PodState) -> int:
     """Effective memory request in bytes; of BE pods the sum of their batch memory."""
     if pod.qos is QoSClass.BE:
         return sum(_container_value(c, RESOURCE_BATCH_MEMORY, limit=False) or 0 for c in pod.containers)
-    try:
-        return pod_requests(pod.pod).get(RESOURCE_MEMORY, 0)
-    except QuantityError:
-        return 0
+    return requested(pod, RESOURCE_MEMORY)
 
 
 def pod_limit(pod: PodState) -> int:

@@ -223,7 +223,7 @@ class _Round:
             self.scores += score_writes(self.snapshot, found, base, last, target, about)
         return replace(after, base_score=base, score=target) if level else replace(after, base_score=None, score=0)
 
-    # -- telling -------------------------------------------------------------------------------------------------------------
+    # -- records -------------------------------------------------------------------------------------------------------------
 
     def _add(self, pod: PodState, resource: str, directory: str, amount: int) -> None:
         """More for a container, and for what it lies in."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from koord.api.quantity import QuantityError, format_binary, format_decimal, parse_milli
+from koord.api.quantity import format_binary, format_decimal, milli_or, parse_milli
 from roles.koordlet.host.numa import HUGEPAGE_SIZES, NumaNode
 from roles.koordlet.host.topology import CPUTopology
 
@@ -46,7 +46,7 @@ def make_zones(topology: CPUTopology, numa: Sequence[NumaNode], reserved: Mappin
     """One zone a NUMA node that exists; memory-only nodes have no CPUs.
 
     ``reserved`` (milli units a zone) lowers allocatable and available; capacity stays. A NUMA node with CPUs but without
-    readable memory is a :class:`ZoneError`: half a picture must not be published.
+    readable memory is a :class:`ZoneError`: half of a report must not be published.
     """
     memory = {node.id: node for node in numa}
     lacking = [n for n in topology.nodes if n not in memory]
@@ -87,13 +87,6 @@ def zone_values(zones: Sequence[Zone]) -> list[tuple[str, str, tuple[tuple[str, 
         rows = []
         for row in zone.get("resources") or []:
             if row.get("name") in COMPARED:
-                rows.append((str(row["name"]), _value(row.get("capacity")), _value(row.get("allocatable"))))
+                rows.append((str(row["name"]), milli_or(row.get("capacity"), -1), milli_or(row.get("allocatable"), -1)))
         out.append((str(zone.get("name")), str(zone.get("type")), tuple(sorted(rows))))
     return sorted(out)
-
-
-def _value(quantity: Any) -> int:
-    try:
-        return parse_milli(quantity) if quantity is not None else -1
-    except QuantityError:
-        return -1

@@ -2,27 +2,18 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import ClassVar
 
 from roles.koordlet.host.errors import HostError
-from roles.koordlet.host.numa import NumaNode, NumaReader
+from roles.koordlet.host.numa import NumaReader
 from roles.koordlet.host.root import PathEscapeError
-from roles.koordlet.host.topology import BasicInfo, read_basic_info, read_topology
+from roles.koordlet.host.topology import read_basic_info, read_topology
 from roles.koordlet.sensing.base import Collector, Round, SensingContext
 
 #: Names in the store's snapshots (KLO-TSDB-02).
 CPU_INFO = "node_cpu_info"
 CPU_BASIC_INFO = "node_cpu_basic_info"
 NUMA_INFO = "node_numa_info"
-
-
-@dataclass(frozen=True, slots=True)
-class NodeInventory:
-    """Static facts of the machine; ``numa`` is empty while no NUMA node can be read."""
-
-    basic: BasicInfo
-    numa: tuple[NumaNode, ...]
 
 
 class NodeInfoCollector(Collector):

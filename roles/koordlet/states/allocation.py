@@ -61,6 +61,14 @@ def claimant(pod: PodState) -> Claimant:
     return Claimant(pod.uid, pod.qos, requests_of(pod), guaranteed=pod.pod.status.qos_class == "Guaranteed")
 
 
+def requested(pod: PodState, resource: str) -> int:
+    """Effective request of a resource in its base unit; 0 when there is none or it cannot be read."""
+    try:
+        return pod_requests(pod.pod).get(resource, 0)
+    except QuantityError:
+        return 0
+
+
 def requests_of(pod: PodState) -> dict[str, int] | None:
     """Effective requests under today's names; None when they cannot be read."""
     try:

@@ -1,4 +1,4 @@
-"""Telling other modules that a state changed (KLO-SI-08).
+"""Notifies other modules that a state changed (KLO-SI-08).
 
 Pending events of one kind coalesce into one, each kind runs in its own sequence, and nothing runs before every state is
 synced; what happened before that is kept, one event a kind.

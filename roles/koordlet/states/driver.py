@@ -124,12 +124,6 @@ def layout_of(content: str) -> Layout | None:
     return _layout(str(told.get("cgroupDriver") or ""), str(told.get("cgroupRoot") or ""))
 
 
-def driver_of(content: str) -> CgroupDriver | None:
-    """The driver of :func:`layout_of`."""
-    layout = layout_of(content)
-    return layout.driver if layout is not None else None
-
-
 def _layout(driver: str | None, cgroup_root: str | None) -> Layout | None:
     names = [name for name in (cgroup_root or "").split("/") if name]
     if ".." in names:

@@ -140,7 +140,7 @@ class HostState:
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """The picture of one tick. None means "not known yet": a strategy then keeps what is set."""
+    """What is known in one tick. None means "not known yet": a strategy then keeps what is set."""
 
     time: float
     node_name: str

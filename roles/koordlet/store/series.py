@@ -117,7 +117,6 @@ class Points:
 
 
 PERCENTILES = {"p50": 0.5, "p90": 0.9, "p95": 0.95, "p99": 0.99}
-AGGREGATIONS = ("avg", *PERCENTILES, "last", "count")
 
 
 def percentile(ordered: Sequence[float], p: float) -> float:

@@ -12,7 +12,7 @@ import msgspec
 from koord.api import names
 from koord.api.kinds import NODERESOURCETOPOLOGIES, NODES
 from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology, Pod
-from koord.api.quantity import QuantityError, parse_value
+from koord.api.quantity import QuantityError, value_or
 from koord.config import slo_schema
 from koord.config.gates import FeatureGates
 from koord.config.slo import SLOConfig
@@ -109,7 +109,7 @@ class NodeResourceController(Controller):
             on_update=lambda old, new: self.queue.add(new.metadata.name),
             on_delete=self._on_node_gone,
         )
-        # A NodeMetric that was only created says nothing yet; it is in the picture all the same once its status comes.
+        # A NodeMetric that was only created says nothing yet; it counts once its status comes.
         self.world.node_metrics.add_handler(on_update=self._on_metric, on_delete=lambda metric: self.queue.add(metric.metadata.name))
         self.world.devices.add_handler(
             on_add=self._on_device_there,
@@ -292,10 +292,7 @@ class NodeResourceController(Controller):
 
     @staticmethod
     def _promised(node: Node) -> int:
-        try:
-            return parse_value(node.status.allocatable.get(names.RESOURCE_BATCH_CPU, 0))
-        except QuantityError:
-            return 0
+        return value_or(node.status.allocatable.get(names.RESOURCE_BATCH_CPU))
 
     async def _decided(self, key: str) -> tuple[Inputs, Plan] | tuple[None, None]:
         """What one node is to be told now; one decision at a time, so that the tasks together do not hold the loop."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from koord.api import names
@@ -11,10 +11,8 @@ from koord.api.objects import Node, NodeSLO
 from koord.api.quantity import Quantity, QuantityError
 from koord.config import slo_schema as s
 from koord.config.slo import SLOConfig
-from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.kube.patch import copy_json, diff_merge_patch
-from roles.manager.controllers.base import EVERYTHING, Controller
-from roles.manager.controllers.nodemetric import node_is_gone
+from roles.manager.controllers.pernode import PerNodeController
 from roles.manager.controllers.world import World
 from roles.manager.controllers.writer import Writer
 from roles.manager.metrics import Metrics
@@ -65,79 +63,28 @@ def _adopt_defaults(wanted: Any, present: Any) -> None:
             _adopt_defaults(value, other)
 
 
-class NodeSLOController(Controller):
+class NodeSLOController(PerNodeController[NodeSLO]):
     """Keys are node names."""
 
     name = "nodeslo"
+    kind = NODESLOS
+    config_keys = KEYS
 
     def __init__(self, world: World, writer: Writer, metrics: Metrics) -> None:
-        super().__init__()
-        self.world, self.writer, self.metrics = world, writer, metrics
+        super().__init__(world, writer, world.node_slos, metrics.node_slo_reconciled)
 
     def attach(self) -> None:
-        """Listen."""
-        self.world.nodes.add_handler(
-            on_add=lambda node: self.queue.add(node.metadata.name),
-            on_update=self._on_node,
-            on_delete=lambda node: self.queue.add(node.metadata.name),
-        )
-        self.world.node_slos.add_handler(
-            on_add=lambda slo: self.queue.add(slo.metadata.name),
-            on_update=lambda old, new: self.queue.add(new.metadata.name) if old.spec != new.spec else None,
-            on_delete=lambda slo: self.queue.add(slo.metadata.name),
-        )
-        self.world.on_config(self._on_config)
+        """Listen, also to nodes that an edit of the configuration reaches now."""
+        super().attach()
         self.world.on_release(self.queue.add)
 
-    def _on_node(self, old: Node, new: Node) -> None:
+    def concerns(self, old: Node, new: Node) -> bool:
+        """Strategies are chosen by labels; the bandwidth is an annotation."""
         key = names.ANNOTATION_NODE_NETWORK_BANDWIDTH
         same_bandwidth = old.metadata.annotations.get(key) == new.metadata.annotations.get(key)
-        if not same_bandwidth or old.metadata.labels != new.metadata.labels or old.status.allocatable != new.status.allocatable:
-            self.queue.add(new.metadata.name)
+        return not same_bandwidth or old.metadata.labels != new.metadata.labels or old.status.allocatable != new.status.allocatable
 
-    def _on_config(self, changed: frozenset[str]) -> None:
-        if KEYS & changed:
-            self.queue.add(EVERYTHING)
-
-    def keys(self) -> Iterable[str]:
-        """All nodes."""
-        return (name for name, _ in self.world.nodes.items())
-
-    async def reconcile(self, key: str) -> float | None:
-        """Create, correct or delete the node's NodeSLO."""
-        node: Node | None = self.world.nodes.get(key)
-        slo: NodeSLO | None = self.world.node_slos.get(key)
-        reason = "deleteNodeSLO" if node is None else "createNodeSLO" if slo is None else "updateNodeSLO"
-        try:
-            if node is None:
-                done = slo is not None and await self._delete(key)
-            elif slo is None:
-                done = await self._create(key, build(self.world.config_of(key), node, {}))
-            else:
-                patch = diff_merge_patch(slo.spec, build(self.world.config_of(key), node, slo.spec))
-                done = bool(patch)
-                if patch:
-                    await self.writer.patch(NODESLOS, key, {"spec": patch})
-        except ApiError:
-            self.metrics.node_slo_reconciled(False, reason)
-            raise
-        if done:
-            self.metrics.node_slo_reconciled(True, reason)
-        return None
-
-    async def _create(self, name: str, spec: dict[str, Any]) -> bool:
-        body = {"apiVersion": NODESLOS.api_version, "kind": NODESLOS.kind, "metadata": {"name": name}, "spec": spec}
-        try:
-            await self.writer.create(NODESLOS, body)
-        except AlreadyExists:
-            return False
-        return True
-
-    async def _delete(self, name: str) -> bool:
-        if not await node_is_gone(self.writer, name):
-            return False
-        try:
-            await self.writer.delete(NODESLOS, name)
-        except NotFound:
-            return False
-        return True
+    def change(self, node: Node, found: NodeSLO | None) -> dict[str, Any]:
+        """The spec, or the difference to the one that is there."""
+        config = self.world.config_of(node.metadata.name)
+        return build(config, node, {}) if found is None else diff_merge_patch(found.spec, build(config, node, found.spec))

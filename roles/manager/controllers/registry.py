@@ -11,6 +11,7 @@ from koord.kube.informers import InformerFactory
 from roles.manager.controllers.abnormalnode import AbnormalNodeController
 from roles.manager.controllers.base import Controller
 from roles.manager.controllers.colocationprofile import ColocationProfileController
+from roles.manager.controllers.deviceslices import DeviceSliceController, DeviceSliceRemoval
 from roles.manager.controllers.nodemetric import NodeMetricController
 from roles.manager.controllers.noderesource import NodeResourceController
 from roles.manager.controllers.nodeslo import NodeSLOController
@@ -39,13 +40,9 @@ class Parts:
     replay_log: ManagerFile | None = None
 
 
-def _nodemetric(parts: Parts) -> Controller:
-    return NodeMetricController(parts.world, parts.writer, parts.metrics)
-
-
 def _noderesource(parts: Parts) -> Controller:
-    plugins = tuple(name for name in PLUGIN_NAMES if selected(name, parts.options.noderesource_plugins))
     options = parts.options
+    plugins = tuple(name for name in PLUGIN_NAMES if selected(name, options.noderesource_plugins))
     return NodeResourceController(
         parts.world,
         parts.writer,
@@ -59,36 +56,35 @@ def _noderesource(parts: Parts) -> Controller:
     )
 
 
-def _nodeslo(parts: Parts) -> Controller:
-    return NodeSLOController(parts.world, parts.writer, parts.metrics)
-
-
-def _quotaprofile(parts: Parts) -> Controller:
-    return QuotaProfileController(parts.world, parts.informers, parts.writer, parts.events)
-
-
-def _colocationprofile(parts: Parts) -> Controller:
-    return ColocationProfileController(parts.world, parts.informers, parts.writer, parts.options, parts.draw)
-
-
-def _abnormalnode(parts: Parts) -> Controller:
-    return AbnormalNodeController(parts.world, parts.writer, parts.recorder, parts.events, interval=parts.options.abnormal_node_interval)
-
-
 def _recommender(parts: Parts) -> Controller:
     options = parts.options
     return RecommenderController(parts.world, parts.informers, parts.writer, parts.recorder, options.recommender, options.webhook.namespace)
 
 
+def _deviceslices(parts: Parts) -> Controller:
+    if parts.options.gates.enabled("DeviceResourceSlices"):
+        return DeviceSliceController(parts.world, parts.informers, parts.writer)
+    return DeviceSliceRemoval(parts.writer)
+
+
 # name, gate that must be on ("" for none), how it is made
 CONTROLLERS: tuple[tuple[str, str, Callable[[Parts], Controller]], ...] = (
-    ("nodemetric", "", _nodemetric),
+    ("nodemetric", "", lambda p: NodeMetricController(p.world, p.writer, p.metrics)),
     ("noderesource", "", _noderesource),
-    ("nodeslo", "", _nodeslo),
-    ("quotaprofile", "", _quotaprofile),
-    ("colocationprofile", "ColocationProfileController", _colocationprofile),
+    ("nodeslo", "", lambda p: NodeSLOController(p.world, p.writer, p.metrics)),
+    ("quotaprofile", "", lambda p: QuotaProfileController(p.world, p.informers, p.writer, p.events)),
+    (
+        "colocationprofile",
+        "ColocationProfileController",
+        lambda p: ColocationProfileController(p.world, p.informers, p.writer, p.options, p.draw),
+    ),
     ("recommender", "Recommender", _recommender),
-    ("abnormalnode", "AbnormalNodes", _abnormalnode),
+    (
+        "abnormalnode",
+        "AbnormalNodes",
+        lambda p: AbnormalNodeController(p.world, p.writer, p.recorder, p.events, interval=p.options.abnormal_node_interval),
+    ),
+    ("deviceslices", "", _deviceslices),
 )
 
 

@@ -41,6 +41,16 @@ def calculate(inputs: Inputs) -> Contribution:
     return _answer(float(ratio), source)
 
 
+def taken_back(inputs: Inputs) -> bool:
+    """Whether it was rolled back, and the node still shows a ratio: agents go by it, co-location or not."""
+    if not inputs.normalization or names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO not in inputs.node.metadata.annotations:
+        return False
+    try:
+        return not _enabled(inputs)
+    except PluginError:
+        return False  # told where co-location is on
+
+
 def _enabled(inputs: Inputs) -> bool:
     label = inputs.node.metadata.labels.get(names.LABEL_NODE_CPU_NORMALIZATION_ENABLED)
     if label is None:

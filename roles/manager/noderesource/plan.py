@@ -95,7 +95,7 @@ def decide(inputs: Inputs, *, cluster_enabled: bool, plugins: Collection[str], l
     else:
         why = "the cluster's enable is off" if not cluster_enabled else "the node's enable is off"
         _reset(plugins, plan, why)
-        _calculate(inputs, [name for name in plugins if name in (devices.GPU, devices.RDMA)] if _reports_devices(inputs) else (), plan)
+        _calculate(inputs, [name for name in plugins if name in _apart(inputs)], plan)
     since = None if last_write is None else inputs.now - last_write
     annotations, labels = _collect(inputs, plan, since)
     _status(inputs, plan, last_write)
@@ -122,8 +122,14 @@ def _reports_devices(inputs: Inputs) -> bool:
     return inputs.device is not None or inputs.device_gone
 
 
+def _apart(inputs: Inputs) -> tuple[str, ...]:
+    """Plugins that run where co-location is off."""
+    reported = (devices.GPU, devices.RDMA) if _reports_devices(inputs) else ()
+    return (normalization.NAME, *reported) if normalization.taken_back(inputs) else reported
+
+
 def _reset(plugins: Collection[str], plan: Plan, why: str) -> None:
-    """Co-location is off: Mid, Batch and amplification go, the normalization annotation stays."""
+    """Co-location is off: Mid, Batch and amplification go, the normalization annotation stays unless that was rolled back itself."""
     if mid.NAME in plugins:
         plan.contributions.append(Contribution(mid.NAME, why, removed=frozenset(mid.NAMES)))
     if batch.NAME in plugins:

@@ -135,7 +135,7 @@ def moments(containers: Mapping[str, Sequence[Series]], policy: Policy, *, in_pl
         learner.expire(time)
         day = int((time - begin) // DAY)
         if day != today:
-            in_force = {name: found.target for name, found in learner.estimates(in_place=in_place).items()}
+            in_force = {name: found.target.written() for name, found in learner.estimates(in_place=in_place).items()}
             today, killed = day, set()
         lived: list[tuple[Series, Usage, Amount | None]] = []
         every: list[Kill] = []
@@ -172,7 +172,7 @@ class _Resized:
             return held
         if time > self._asked:
             self._asked = time
-            self._wanted = self._learner.targets()
+            self._wanted = {name: target.written() for name, target in self._learner.targets().items()}
         wanted = self._wanted.get(one.container, held)
         moved = Amount(_moved(held.cpu, wanted.cpu), _moved(held.memory, wanted.memory))
         if moved == held:
@@ -198,7 +198,7 @@ def _first_request(container: str, replicas: Sequence[Series], policy: Policy) -
     for one in replicas:
         for usage in takewhile(lambda usage: usage.time < begin + DAY, one.usage):
             learner.feed([Sample(container, one.replica, usage.time, usage.cpu, usage.memory, 1.0)])
-    return learner.estimates()[container].target.cpu
+    return learner.estimates()[container].target.written().cpu
 
 
 def _replay_workload(containers: dict[str, list[Series]], policy: Policy, outcome: Outcome, in_place: bool) -> None:

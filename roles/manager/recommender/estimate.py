@@ -18,13 +18,17 @@ class Amount:
     cpu: float
     memory: float
 
+    def written(self) -> Amount:
+        """As a pod can ask for it: rounded up to 1m and to a byte."""
+        return Amount(_up(self.cpu * 1000, 6) / 1000, _up(self.memory, 3))
+
     def resources(self) -> dict[str, str]:
-        """As a resource list, rounded up to 1m and to a byte; what is not bounded is left out."""
-        found = {}
-        if math.isfinite(self.cpu):
-            found["cpu"] = format_milli(math.ceil(round(self.cpu * 1000, 6)))
-        if math.isfinite(self.memory):
-            found["memory"] = format_decimal(math.ceil(round(self.memory, 3)))
+        """As a resource list; what is not bounded is left out."""
+        found, written = {}, self.written()
+        if math.isfinite(written.cpu):
+            found["cpu"] = format_milli(round(written.cpu * 1000))
+        if math.isfinite(written.memory):
+            found["memory"] = format_decimal(int(written.memory))
         return found
 
 
@@ -90,6 +94,11 @@ def _estimate(group: ContainerGroup, policy: Policy, floor: Amount, in_place: bo
         model,
         group.history.growth(),
     )
+
+
+def _up(value: float, digits: int) -> float:
+    """The next whole number, but for what arithmetic added in the last digits."""
+    return float(math.ceil(round(value, digits))) if math.isfinite(value) else value
 
 
 def _scaled(value: float, factor: float, floor: float) -> float:

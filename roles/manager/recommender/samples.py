@@ -6,7 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from koord.api.objects import Container, Pod
-from koord.api.quantity import QuantityError, parse_milli, parse_value
+from koord.api.quantity import milli_or, value_or
 from koord.api.times import TimeError, parse_time
 
 _OOM_KILLED = "OOMKilled"
@@ -39,19 +39,13 @@ def watched(pod: Pod) -> list[Container]:
 
 def request(container: Container, resource: str) -> float:
     """A request in cores or bytes; 0 without one, or with one that cannot be read."""
-    text = container.resources.requests.get(resource, 0)
-    try:
-        return parse_milli(text) / 1000 if resource == "cpu" else float(parse_value(text))
-    except QuantityError:
-        return 0.0
+    text = container.resources.requests.get(resource)
+    return milli_or(text) / 1000 if resource == "cpu" else float(value_or(text))
 
 
 def had(container: Container) -> float:
     """Bytes that the container could use: its limit, or without one what it asked for."""
-    try:
-        return float(parse_value(container.resources.limits.get("memory", 0))) or request(container, "memory")
-    except QuantityError:
-        return request(container, "memory")
+    return float(value_or(container.resources.limits.get("memory"))) or request(container, "memory")
 
 
 def of_containers(pod: Pod, time: float, used: Iterable[tuple[str, float, float]]) -> Iterator[Sample]:

@@ -94,7 +94,7 @@ class WebhookLifecycle:
             return False
 
     async def probe(self) -> None:
-        """Keep the readiness check true to what a GET through our own TLS door says."""
+        """Keep the readiness check true to what a GET of our own TLS port says."""
         await self.synced.wait()
         while True:
             try:

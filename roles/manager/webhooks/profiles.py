@@ -9,8 +9,8 @@ from typing import Any
 from koord.api import names
 from koord.api.objects import ClusterColocationProfile, ClusterColocationProfileSpec
 from koord.api.selectors import Selector, SelectorError, from_label_selector
+from koord.kube.errors import PatchError
 from koord.kube.patch import apply_strategic_patch, copy_json
-from koord.kube.patch_errors import PatchError
 from roles.manager.webhooks.review import Refusal
 
 

@@ -14,8 +14,6 @@ from roles.sandbox.process_kubelet import layout
 from roles.sandbox.process_kubelet.layout import Hierarchies, LayoutError
 from roles.sandbox.process_kubelet.limits import CFS_PERIOD_US, CgroupLimits, weight_of
 
-NO_MEMORY_LIMIT = -1
-
 
 def write(path: Path, value: str) -> None:
     """Write one value by one system call; errors of the kernel (EINVAL, EBUSY) come out as OSError with the path in them."""

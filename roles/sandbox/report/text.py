@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 
 from roles.sandbox.measure import PhaseResult, contradiction, merge_steps
 from roles.sandbox.others import too_busy
+from roles.tools.headline import cpus
 
 TITLES: Mapping[str, str] = {
     "alone": "service alone",
@@ -235,7 +236,7 @@ def simulated(facts: Facts) -> str:
         return "There were none in this run."
     return (
         f"{facts.simulated_nodes} simulated nodes reported usage by their curves; the manager offered "
-        f"{facts.simulated_batch_cpu} milli-CPU of batch-cpu on them, and {facts.simulated_bound} pods ran there."
+        f"{cpus(facts.simulated_batch_cpu)} CPUs to batch pods on them, and {facts.simulated_bound} pods ran there."
     )
 
 

@@ -10,6 +10,7 @@ if TYPE_CHECKING:
 
 async def start(sandbox: Sandbox) -> None:
     """Build the App on the sandbox's client and cache and let it live. Raises ConfigurationError."""
+    from koord.config.gates import MANAGER, FeatureGates
     from roles.manager.app import App
     from roles.manager.options import Options, WebhookOptions
 
@@ -17,13 +18,13 @@ async def start(sandbox: Sandbox) -> None:
     webhook = WebhookOptions(
         port=sandbox.port("webhook"), address="127.0.0.1", host="127.0.0.1", cert_dir=str(sandbox.scratch / "webhook-certs"), writer="fs"
     )
+    gates = FeatureGates(MANAGER)
+    gates.set_from_flag(sandbox.scenario.manager.feature_gates)
     options = Options(
-        kubeconfig=str(sandbox.kubeconfig),
-        metrics_addr="127.0.0.1:0",
-        health_probe_addr="127.0.0.1:0",
         enable_leader_election=False,
         shutdown_delay=0.0,  # nothing balances load here
         webhook=webhook,
+        gates=gates,
     )
     app = App(options, client=sandbox.client, informers=sandbox.informers, recorder=sandbox.recorders["manager"], ops=ops)
     await ops.start()
@@ -46,4 +47,5 @@ def arguments(sandbox: Sandbox) -> list[str]:
         "--enable-leader-election=false",
         "--shutdown-delay-duration=0s",
         "--enable-pprof=false",
+        f"--feature-gates={sandbox.scenario.manager.feature_gates}",
     ]

@@ -9,6 +9,7 @@ from roles.sandbox.nodes.fleet import node_name
 from roles.sandbox.training import jobs
 from roles.sandbox.training.setup import NODES_PER_RACK, RACK_SEATS, REVOKE_SECONDS, SEATS
 from roles.sandbox.training.stage import Outcome, Stage, StepError
+from roles.tools.headline import short
 
 Say = Callable[[str], None]
 SETTLE_SECONDS = 1.5
@@ -32,7 +33,8 @@ async def topology(stage: Stage, outcome: Outcome, say: Say) -> None:
     await stage.submit(jobs.workers("wide", wide, priority=jobs.MIDDLE), jobs.gang("wide", wide, gather=RACK))
     await stage.see(lambda: stage.refused("PodGroup", "wide"), "a record that says why the gang wide waits")
     outcome.reasons["PodGroup wide"] = stage.reasons("PodGroup", "wide")
-    say(f"wide waits: {outcome.reasons['PodGroup wide'][0]}")
+    why = outcome.reasons["PodGroup wide"][0]
+    say(f"wide waits: {short(why.partition('nodes are available: ')[2] or why)}")
     await asyncio.sleep(SETTLE_SECONDS)
     outcome.placed = stage.placed()
     outcome.lines = [

@@ -6,6 +6,8 @@ from typing import Any
 
 import orjson
 
+from koord.api.deviceslices import DRIVER
+from koord.api.kinds import DEVICECLASSES, RESOURCECLAIMTEMPLATES, Kind
 from roles.sandbox import objects, profile
 
 REPORT = 20
@@ -26,6 +28,17 @@ HERE, THERE = "here", "there"
 AGED = "aged"  # the workload whose pods are not to get old
 QUOTAS = {"team-a": (4, 14), "team-b": (6, 14)}
 """CPUs that each quota is guaranteed, and that it may use at most: more than there is, so that one lends to the other."""
+
+
+def claims(namespace: str) -> list[tuple[Kind, dict[str, Any]]]:
+    """What claims of cards need beside slices: a class, and templates for one card and for two."""
+    device_class = {"metadata": {"name": "cards"}, "spec": {"selectors": [{"cel": {"expression": f'device.driver == "{DRIVER}"'}}]}}
+    made: list[tuple[Kind, dict[str, Any]]] = [(DEVICECLASSES, device_class)]
+    for count in (1, 2):
+        request = {"name": "cards", "exactly": {"deviceClassName": "cards", "count": count}}
+        meta = {"name": f"cards-{count}", "namespace": namespace}
+        made.append((RESOURCECLAIMTEMPLATES, {"metadata": meta, "spec": {"spec": {"devices": {"requests": [request]}}}}))
+    return made
 
 
 def colocation(report: int) -> str:

@@ -145,11 +145,11 @@ class Injector:
         self._later(fault.seconds, self.world.start, fault.target)
 
     def _struck(self, process: Process, fault: Fault, last: float = 0.0) -> Callable[[], None]:
-        """Kill it at a moment that was counted."""
+        """Kill it at a moment that was counted; or the next life, where it was killed by something else meanwhile."""
 
         def strike() -> None:
             self.world.history.tell("struck", fault.target, fault.kind)
-            self._strike(process, fault, last)
+            self._strike(self._process(fault.target) or process, fault, last)
 
         return strike
 

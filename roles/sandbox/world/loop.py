@@ -9,7 +9,7 @@ import os
 import socket
 from asyncio import base_events, events
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from roles.sandbox.world.process import PROCESS, Process
@@ -92,7 +92,10 @@ class _Timer(_Handle):
         if not self._cancelled:
             self._cancelled = True
             self._callback = self._args = None  # type: ignore[assignment]
-            self._loop.cancelled()
+            loop = self._loop
+            loop._idle_timers += 1
+            if loop._idle_timers > 200:
+                loop.tidy()
 
     def when(self) -> float:
         """The time at which it is called."""
@@ -143,22 +146,27 @@ class VirtualLoop(base_events.BaseEventLoop):
     def time(self) -> float:
         return self._virtual
 
+    get_debug = staticmethod(bool)  # type: ignore[assignment]  # asked at each task and future: no call of Python's for a False
+
     def call_at(self, when: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
         timer = _Timer(when, callback, args, self, context)
         self._order += 1
         heapq.heappush(self._timers, (when if when > self._virtual else self._virtual, self._order, timer))
         return timer
 
-    def cancelled(self) -> None:
-        """A timer was. Most are: of the time that a request may take. In their hundreds they would make each step on the heap longer."""
-        self._idle_timers += 1
-        if self._idle_timers > 200 and self._idle_timers * 2 > len(self._timers):
+    def tidy(self) -> None:
+        """Most timers are cancelled: of the time that a request may take. In their hundreds they would make steps on the heap longer."""
+        if self._idle_timers * 2 > len(self._timers):
             self._timers[:] = [timer for timer in self._timers if not timer[2]._cancelled]  # type: ignore[attr-defined]
             heapq.heapify(self._timers)
             self._idle_timers = 0
 
     def call_later(self, delay: float, callback: Callable[..., Any], *args: Any, context: contextvars.Context | None = None) -> Any:  # type: ignore[override]
-        return self.call_at(self._virtual + delay, callback, *args, context=context)
+        when = self._virtual + delay  # not by call_at: there are thousands
+        timer = _Timer(when, callback, args, self, context)
+        self._order += 1
+        heapq.heappush(self._timers, (when if delay > 0.0 else self._virtual, self._order, timer))
+        return timer
 
     def run_forever(self) -> None:
         if self.is_running():
@@ -168,8 +176,7 @@ class VirtualLoop(base_events.BaseEventLoop):
         self._thread_id = -1  # type: ignore[assignment]
         self._stopping = False
         try:
-            while not self._stopping:
-                self._turn()
+            self._run()
         finally:
             self._stopping = False
             self._thread_id = None  # type: ignore[assignment]
@@ -178,42 +185,50 @@ class VirtualLoop(base_events.BaseEventLoop):
     def is_running(self) -> bool:
         return self._thread_id is not None  # type: ignore[attr-defined]
 
-    def _turn(self) -> None:
-        """Everything that is due now; if nothing is, the next moment."""
+    def _run(self) -> None:
+        """Again and again everything that is due now; if nothing is, the next moment."""
         ready = self._ready  # type: ignore[attr-defined]
-        timers = self._timers
-        if not ready:
-            while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
-                heapq.heappop(timers)
-            if not timers:
-                raise Stuck("nothing is left to run")
-            if timers[0][0] > self._virtual:
-                self._virtual = timers[0][0]
-                self._callbacks = 0
-        while timers and timers[0][0] <= self._virtual:
-            timer = heapq.heappop(timers)[2]
-            if not timer._cancelled:  # type: ignore[attr-defined]
-                ready.append(timer)
-        take = ready.popleft
-        watched = self._callbacks > _STUCK - 1000
-        self._callbacks += len(ready)
-        for _ in range(len(ready)):
-            handle = take()
-            if handle._cancelled:
-                continue
-            process = handle._context.get(PROCESS)
-            if process is not None and process.hindered and not process.admits(handle):
-                continue
-            if watched:
-                self._blame[f"{process}: {_name(handle)}"] += 1
-            try:
-                handle._context.run(handle._callback, *handle._args)
-            except (SystemExit, KeyboardInterrupt):
-                raise
-            except BaseException as error:
-                self.call_exception_handler({"message": f"Exception in callback {_name(handle)}", "exception": error, "handle": handle})
-            if self._stopping:
-                break
+        timers, pop, take = self._timers, heapq.heappop, ready.popleft
+        while not self._stopping:
+            if not ready:
+                while timers and timers[0][2]._cancelled:  # type: ignore[attr-defined]
+                    pop(timers)
+                if not timers:
+                    raise Stuck("nothing is left to run")
+                if timers[0][0] > self._virtual:
+                    self._virtual = timers[0][0]
+                    self._callbacks = 0
+            now = self._virtual
+            while timers and timers[0][0] <= now:
+                timer = pop(timers)[2]
+                if not timer._cancelled:  # type: ignore[attr-defined]
+                    ready.append(timer)
+            count = len(ready)
+            self._callbacks += count
+            if self._callbacks > _STUCK - 1000:
+                self._blame_all(ready)
+            for _ in range(count):
+                handle = take()
+                if handle._cancelled:
+                    continue
+                context = handle._context
+                process = context.get(PROCESS)
+                if process is not None and process.hindered and not process.admits(handle):
+                    continue
+                try:
+                    context.run(handle._callback, *handle._args)
+                except (SystemExit, KeyboardInterrupt):
+                    raise
+                except BaseException as error:
+                    self.call_exception_handler({"message": f"Exception in callback {_name(handle)}", "exception": error, "handle": handle})
+                if self._stopping:
+                    break
+
+    def _blame_all(self, ready: Iterable[Any]) -> None:
+        """Time does not pass: remember what is done meanwhile, and give up in the end."""
+        for handle in ready:
+            if not handle._cancelled:
+                self._blame[f"{handle._context.get(PROCESS)}: {_name(handle)}"] += 1
         if self._callbacks > _STUCK:
             who = ", ".join(f"{name} ({times})" for name, times in self._blame.most_common(4))
             raise Stuck(f"{self._callbacks} callbacks without time passing at {self._virtual:.3f}: {who}")

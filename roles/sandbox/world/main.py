@@ -63,6 +63,7 @@ class Settings:
         whole = replace(USUAL, seed=seed) if usual else drawn(seed)
         if self.tree:
             asked |= {"schedulers": 2, "managers": 2, "deschedulers": 2, "beside": self.tree}
+            asked["claims"] = False  # a release of before may know nothing of devices that are had by claims as well
         spec = sized(replace(whole, **{name: value for name, value in asked.items() if value is not None}))
         return hunting.aim(spec, MUTANTS[self.mutant]) if self.mutant in MUTANTS else spec
 

@@ -92,6 +92,7 @@ def manager(world: Environment, name: str, life: Life, certificates: Path) -> Ma
         webhook = WebhookOptions(cert_dir=str(certificates))
         gates = FeatureGates(MANAGER)
         gates.set("WebhookFramework", world.spec.webhooks)
+        gates.set("DeviceResourceSlices", world.spec.claims)
         async with Client(connection(name), qps=30, burst=50, role="koordinator-manager") as client:
             informers = InformerFactory(client)
             options = Options(
@@ -122,7 +123,8 @@ def descheduler(world: Environment, name: str, life: Life, config: Path) -> Main
         ops = _ops(recorder, "descheduler")
         async with Client(connection(name), qps=50, burst=100, role="descheduler") as client:
             informers = InformerFactory(client)
-            app = App(read(str(config), {}), client=client, informers=informers, recorder=recorder, ops=ops)
+            flags = {"scheduler_config": str(config.with_name("scheduler.yaml"))}
+            app = App(read(str(config), flags), client=client, informers=informers, recorder=recorder, ops=ops)
             life.on_stop(informers.stop, "informers")
             await app.run(life)
 

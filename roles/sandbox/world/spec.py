@@ -30,6 +30,7 @@ class Workload:
     quota: str = ""
     batch: bool = False
     gpu: int = 0  # percent of a card
+    claim: int = 0  # cards that a claim of each pod asks for
     limit: int = 100  # percent of what it requests that it may have
     resizes: tuple[tuple[float, int], ...] = ()  # when its pods are resized in place, and to how many percent
     prefers: str = ""  # the node that it likes best
@@ -67,6 +68,7 @@ class Spec:
     memory_gib: int = 16
     gpu_nodes: int = 2
     gpus: int = 2
+    claims: bool = False  # whether cards are published as slices, and pods have them by claims as well
     schedulers: int = 2
     managers: int = 2
     deschedulers: int = 2
@@ -104,7 +106,7 @@ def sized(spec: Spec) -> Spec:
 def drawn(seed: int) -> Spec:
     """A small world as a seed draws it: 2 to 4 nodes, 10 to 26 pods, 5 to 12 faults. Each role has a standby in every second world, one in
     two has an agent on a modelled host and a tenant who attacks: what is not there cannot hide what the rest does, and costs nothing.
-    In one of three the descheduler runs the community's plugins, mostly beside its own."""
+    In one of three the descheduler runs the community's plugins, mostly beside its own, and in another third pods have cards by claims."""
     rng = random.Random(f"world/{seed}/size")
     return Spec(
         seed,
@@ -117,4 +119,5 @@ def drawn(seed: int) -> Spec:
         koordlets=rng.choice((0, 1)),
         hostile=rng.choice((0, 4)),
         profiles=random.Random(f"world/{seed}/profiles").choice(_PROFILES),
+        claims=random.Random(f"world/{seed}/claims").random() < 1 / 3,
     )

@@ -43,13 +43,16 @@ def pod_template(work: Workload) -> Obj:
     amounts = {cpu: str(work.cpu) if work.batch else f"{work.cpu}m", memory: f"{work.memory}Mi"}
     if work.gpu:
         amounts |= {"koordinator.sh/gpu-core": str(work.gpu), "koordinator.sh/gpu-memory-ratio": str(work.gpu)}
-    resources = {"requests": amounts, "limits": amounts | (limits_of(work, work.limit) if work.limit != 100 else {})}
+    resources: Obj = {"requests": amounts, "limits": amounts | (limits_of(work, work.limit) if work.limit != 100 else {})}
     spec: Obj = {
         "schedulerName": SCHEDULER,
         "priorityClassName": work.priority,
         "terminationGracePeriodSeconds": 5,
         "containers": [{"name": "main", "image": "app", "resources": resources}],
     }
+    if work.claim:
+        spec["resourceClaims"] = [{"name": f"cards-{work.claim}", "resourceClaimTemplateName": f"cards-{work.claim}"}]
+        resources["claims"] = [{"name": f"cards-{work.claim}"}]
     affinity: Obj = {}
     if work.prefers:
         expressions = [{"key": "kubernetes.io/hostname", "operator": "In", "values": [work.prefers]}]
@@ -76,7 +79,8 @@ def limits_of(work: Workload, percent: int) -> dict[str, str]:
 
 
 class Controllers:
-    """What a controller manager does for ReplicaSets: pods that left are replaced. Deciding from its own list, as the real one."""
+    """What a controller manager does for ReplicaSets: pods that left are replaced, and the status says what is there and which generation
+    was seen. Deciding from its own list, as the real one."""
 
     def __init__(self, world: Environment) -> None:
         self.world = world
@@ -126,8 +130,24 @@ class Controllers:
             failed = failed or not made
         if expected:
             self._expected[name] = expected
-        if expected or failed:
+        told = await self._tell(client, owner, mine)
+        if expected or failed or not told:
             self._touched.add(name)
+
+    async def _tell(self, client: Client, owner: Obj, mine: list[Obj]) -> bool:
+        """Write the status where it says something else. False: it could not be written."""
+        active = [pod for pod in mine if not pod["metadata"].get("deletionTimestamp") and _phase(pod) not in FINISHED]
+        ready = sum(1 for pod in active if _ready(pod))
+        seen = {"replicas": len(active), "fullyLabeledReplicas": len(active), "readyReplicas": ready, "availableReplicas": ready}
+        wanted = {**seen, "observedGeneration": owner["metadata"].get("generation", 1)}
+        held = owner.get("status") or {}
+        if all(held.get(name, 0) == value for name, value in wanted.items()):
+            return True
+        try:
+            await client.patch(REPLICASETS, owner["metadata"]["name"], {"status": wanted}, NAMESPACE, subresource="status")
+        except ApiError as error:
+            return error.status == 404
+        return True
 
     async def _create(self, client: Client, owner: Obj) -> str:
         self._made += 1
@@ -147,6 +167,11 @@ class Controllers:
         except ApiError:
             return ""
         return name
+
+
+def _ready(pod: Obj) -> bool:
+    conditions = (pod.get("status") or {}).get("conditions") or []
+    return any(each["type"] == "Ready" and each["status"] == "True" for each in conditions)
 
 
 def _phase(pod: Obj) -> str:
@@ -269,6 +294,16 @@ def flexible(rng: random.Random, minutes: float) -> list[Workload]:
         cpu, usage, curve = rng.choice((300, 500, 1000)), rng.randint(60, 180), rng.choice(("steady", "bursty"))
         work = Workload(f"flexible-{index + 1}", rng.randint(1, 2), cpu, 256, usage=usage, curve=curve, limit=200)
         made.append(replace(work, resizes=resizes, prefers=node_name(0)))
+    return made
+
+
+def claiming(rng: random.Random, minutes: float) -> list[Workload]:
+    """Pods that have whole cards by claims, beside those that ask for a part of one."""
+    made = []
+    for index in range(rng.randint(1, 2)):
+        work = Workload(f"claiming-{index + 1}", rng.randint(1, 4), 250, 128, claim=rng.choice((1, 1, 2)), usage=10)
+        until = round(rng.uniform(30, minutes * 60), 1) if rng.random() < 0.5 else 0.0
+        made.append(replace(work, at=round(rng.uniform(0, minutes * 30), 1), until=until))
     return made
 
 

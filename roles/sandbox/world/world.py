@@ -89,6 +89,8 @@ class World(Environment):
                 await ensure(client, NODERESOURCETOPOLOGIES, _topology(name, self.spec.cpus))
                 if index < self.spec.gpu_nodes:
                     await ensure(client, DEVICES, _device(name, self.spec.gpus))
+            for kind, body in configuration.claims(NAMESPACE) if self.spec.claims else ():
+                await ensure(client, kind, body, body["metadata"].get("namespace"))
             for name, (least, most) in QUOTAS.items():
                 await ensure(client, ELASTICQUOTAS, _quota(name, least, most), NAMESPACE)
             if self.spec.policies:
@@ -115,6 +117,8 @@ class World(Environment):
             more = random.Random(f"{self.seed}/pinned")
             works += workloads.pinned(more, spec.minutes, bool(self.hosts.static)) + workloads.hungry(more, spec.minutes)
             works += workloads.flexible(more, spec.minutes)
+        if spec.claims and not spec.workloads:
+            works += workloads.claiming(random.Random(f"{self.seed}/claiming"), spec.minutes)
         if self.tended and not spec.workloads:
             works += upkeep.workloads(random.Random(f"{self.seed}/tended"), spec.nodes, spec.minutes)
         names = [f"{role}-{letter}" for role, count in self._replicas() for letter in "ab"[:count]]
@@ -182,7 +186,7 @@ class World(Environment):
         attacks = tenant.draw(random.Random(f"{self.seed}/hostile"), spec.hostile if spec.webhooks else 0)
         self.add(tenant.NAME, lambda program: tenant.Tenant(self, attacks, spec.minutes * 30).main)
         self.programs[tenant.NAME].wanted = False
-        if self.tended:
+        if self.tended or spec.chores:
             operators = upkeep.Operators(self, self.chores())
             self.add(upkeep.NAME, lambda program: operators.main)
             self.programs[upkeep.NAME].wanted = False

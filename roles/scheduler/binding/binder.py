@@ -12,6 +12,7 @@ from enum import Enum
 from koord.api import trust
 from koord.kube.errors import ApiError, Conflict, Invalid, NotFound, ServerError, Unreachable
 from koord.seams import perf_counter
+from roles.scheduler.cluster.defects import DEFECTS, ends_us
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.extenders.chain import Extenders
@@ -152,7 +153,7 @@ class Binder:
             self._busy -= 1
         try:
             self._finished(task, outcome, status)
-        except Exception:
+        except DEFECTS:
             log.exception("what follows from the binding of %s failed", task.decision.pod.key)
 
     async def _carry_out(self, task: Task) -> tuple[Outcome, Status]:
@@ -169,7 +170,9 @@ class Binder:
             return Outcome.PARKED, error(f"binding rejected: {failure}")
         except ApiError as failure:
             return Outcome.RETRY, error(f"binding failed: {failure}")
-        except Exception as failure:
+        except DEFECTS as failure:
+            if ends_us(failure):
+                raise
             log.exception("preparing the binding of %s failed", pod.key)
             return Outcome.RETRY, error(f"binding failed: {told(failure)}")
         try:
@@ -184,7 +187,9 @@ class Binder:
             return Outcome.LOST, error(f"binding failed: {failure}")
         except ApiError as failure:
             return Outcome.RETRY, error(f"binding failed: {failure}")
-        except Exception as failure:
+        except DEFECTS as failure:
+            if ends_us(failure):
+                raise
             log.exception("binding of %s failed", pod.key)
             return Outcome.OPEN, error(f"binding failed: {told(failure)}")
 

@@ -13,6 +13,7 @@ from roles.scheduler.binding.binder import Binder, Outcome, Task
 from roles.scheduler.binding.readback import ReadBack
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.framework import told
 from roles.scheduler.framework.status import Code, Status, error
@@ -89,12 +90,12 @@ class Carrier:
             if end is not None:
                 try:
                     end(placement.task)
-                except Exception:
+                except DEFECTS:
                     log.exception("pod %s: %s failed", placement.uid, do.value)
             elif self.placements.get(placement.uid) is placement:
                 try:
                     following = self._steps[do](placement, placement.task)
-                except Exception as failure:
+                except DEFECTS as failure:
                     following = self._raised(do, placement, failure)
                 self.run(following)
 
@@ -105,7 +106,7 @@ class Carrier:
         if self._tasks:
             await asyncio.wait(self._tasks)
 
-    def _raised(self, do: Do, placement: Placement, failure: Exception) -> Iterable[Effect]:
+    def _raised(self, do: Do, placement: Placement, failure: BaseException) -> Iterable[Effect]:
         task: Task = placement.task
         log.error("pod %s: %s failed", task.decision.pod.key, do.value, exc_info=failure)
         task.status = error(told(failure))

@@ -49,7 +49,7 @@ def _unknown(pod: PodInfo, message: str, now: float) -> dict[str, Any] | None:
 class Reporter:
     """Writes conditions and events. Conditions are written by `workers` tasks, the newest one of a pod only; equal ones are left out.
 
-    For a reserve pod `reservation(pod, message, now)` tells what its Reservation's status shows, None for nothing new.
+    For a reserve pod `reservation(pod, message, now)` is the patch of its Reservation's status, None for nothing new.
     """
 
     def __init__(
@@ -200,8 +200,7 @@ class Reporter:
     async def _write(self, uid: str, pod: PodInfo, status: dict[str, Any]) -> None:
         try:
             if pod.reservation:
-                body = {"metadata": {"uid": pod.pod.metadata.uid}, "status": status}
-                await self._client.patch(RESERVATIONS, pod.reservation, body, subresource="status")
+                await self._client.patch(RESERVATIONS, pod.reservation, status, subresource="status")
             elif not await self._tell(pod, status):
                 self._lost(uid)
         except NotFound:

@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 
 from roles.scheduler.cluster.changes import FIRST_FREE_KIND, NODE, PODS, ChangeLog
 from roles.scheduler.cluster.columns import Columns, Vector, grown, picked
+from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.labels import LabelColumns
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -188,7 +189,7 @@ class Cluster:
             self.remove_pod(pod.uid)
         self.place(pod, slot)
 
-    def place(self, pod: PodInfo, slot: int) -> Exception | None:
+    def place(self, pod: PodInfo, slot: int) -> BaseException | None:
         """Count a pod that counts nowhere yet on a slot. It counts there also when a plugin's columns raise, which is returned."""
         row = self.row(slot)
         pod, failure = self._sized(slot, pod)
@@ -291,28 +292,28 @@ class Cluster:
 
     # ---------------------------------------------------------------- inside
 
-    def _tell(self, hook: str, *args: Any) -> Exception | None:
+    def _tell(self, hook: str, *args: Any) -> BaseException | None:
         """Tell all columns that follow. One that raises keeps neither the others nor us from going on; returns what was raised first."""
         first = None
         for step in self._hooks[hook]:
             try:
                 step(*args)
-            except Exception as failure:
+            except DEFECTS as failure:
                 self._failed(step, failure)
                 first = first or failure
         return first
 
-    def _sized(self, slot: int, pod: PodInfo) -> tuple[PodInfo, Exception | None]:
+    def _sized(self, slot: int, pod: PodInfo) -> tuple[PodInfo, BaseException | None]:
         first = None
         for step in self._hooks["sized"]:
             try:
                 pod = step(slot, pod)
-            except Exception as failure:
+            except DEFECTS as failure:
                 self._failed(step, failure)
                 first = first or failure
         return pod, first
 
-    def _failed(self, step: Callable[..., Any], failure: Exception) -> None:
+    def _failed(self, step: Callable[..., Any], failure: BaseException) -> None:
         """What-ifs ask again and again: the whole story is told once a hook."""
         told = step.__qualname__
         log.log(logging.DEBUG if told in self._told else logging.ERROR, "columns: %s failed", told, exc_info=failure)

@@ -1,4 +1,4 @@
-"""Small integers for values that columns hold: label values, taint sets, resource names, images."""
+"""Small integers for values that columns hold: label values, taint sets, resource names."""
 
 from __future__ import annotations
 

@@ -15,6 +15,7 @@ from koord.api.deprecated import rewrite_pod
 from koord.api.objects import Condition, ObjectMeta, Pod, PodAffinity, PodSpec, TopologySpreadConstraint, Volume
 from koord.api.priority import PriorityClass, priority_class_with_default
 from koord.api.qos import QoSClass, pod_qos
+from roles.scheduler.cluster.gpuforms import translate_rest
 from roles.scheduler.cluster.terms import (
     NodeTerm,
     PodTerm,
@@ -106,6 +107,11 @@ class PodShape:
     memo: dict[Any, Any]
 
 
+def may_select(selector: Selector | None, shape: PodShape) -> bool:
+    """Whether a label selector may match pods of a shape, of which some labels are another on each."""
+    return selector is not None and all(wanted.key in UNIQUE_LABELS or wanted.matches(shape.labels) for wanted in selector)
+
+
 class PodInfo:
     """One pod. Everything that placing needs is on `shape`; `pod` is the projection, cut down to what the scheduler still reads when it
     came from a PodParser: without container statuses, volumes that do not matter and annotations of others. `labels` are all labels.
@@ -178,6 +184,7 @@ class PodParser:
 
     def __init__(self, vocabulary: Vocabulary, transforms: tuple[Transform, ...] = ()) -> None:
         self.vocabulary = vocabulary
+        self.all_annotations = False  # whether annotations of others are kept, for plugins of others
         self._transforms = transforms
         self._shapes: WeakValueDictionary[bytes, PodShape] = WeakValueDictionary()
         self._encode = msgspec.msgpack.Encoder().encode
@@ -185,6 +192,8 @@ class PodParser:
     def parse(self, pod: Pod, *, reservation: str = "") -> PodInfo:
         """The PodInfo of a pod as it stands; `reservation` names the Reservation that it stands for."""
         rewrite_pod(pod)
+        if pod.spec.init_containers:
+            translate_rest(pod)
         for transform in self._transforms:
             pod = transform(pod)
         digest = self._digest(pod)
@@ -192,7 +201,7 @@ class PodParser:
         if shape is None:
             shape = self._shape(pod, digest)
             self._shapes[digest] = shape
-        info = PodInfo(_slim(pod, shape), shape, reservation)
+        info = PodInfo(_slim(pod, shape, self.all_annotations), shape, reservation)
         if pod.spec.node_name and resize_pending(pod) == RESIZE_DEFERRED:
             info.growth = resize_growth(pod)
         return info
@@ -210,7 +219,6 @@ class PodParser:
             spec.overhead,
             spec.resources, spec.node_selector, spec.tolerations, spec.priority, spec.scheduler_name, spec.preemption_policy,
             spec.scheduling_gates, volumes, spec.host_network, spec.host_users, spec.resource_claims,
-            spec.scheduling_group, spec.workload_ref,
             [owner.kind for owner in meta.owner_references],
             pod.status.qos_class,
             # While it is resized in place, what a pod counts for depends on its status: the amounts themselves are the identity.
@@ -288,11 +296,13 @@ def _same(own: T, first: T) -> T:
     return first if own == first else own
 
 
-def _slim(pod: Pod, shape: PodShape) -> Pod:
+def _slim(pod: Pod, shape: PodShape, all_annotations: bool) -> Pod:
     """The projection with the parts that decide the shape shared with the first pod of the shape, and without what nobody reads."""
     meta, spec, status, first = pod.metadata, pod.spec, pod.status, shape.template.spec
     model = shape.template
-    annotations = {key: value for key, value in meta.annotations.items() if _kept(key)} if meta.annotations else meta.annotations
+    annotations = meta.annotations
+    if annotations and not all_annotations:
+        annotations = {key: value for key, value in annotations.items() if _kept(key)}
     slim = _replace(
         pod,
         metadata=_replace(
@@ -314,8 +324,8 @@ def _slim(pod: Pod, shape: PodShape) -> Pod:
             tolerations=first.tolerations,
             topology_spread_constraints=first.topology_spread_constraints,
             scheduling_gates=first.scheduling_gates,
-            scheduling_group=first.scheduling_group,
-            workload_ref=first.workload_ref,
+            scheduling_group=_same(spec.scheduling_group, first.scheduling_group),
+            workload_ref=_same(spec.workload_ref, first.workload_ref),
             volumes=shape.volumes,
             scheduler_name=first.scheduler_name,
             priority_class_name=_same(spec.priority_class_name, first.priority_class_name),

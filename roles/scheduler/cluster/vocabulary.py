@@ -29,12 +29,11 @@ class TaintKey(NamedTuple):
 class Vocabulary:
     """Interners that a cluster, its forks and the parsed pods have in common."""
 
-    __slots__ = ("images", "resources", "taint_sets")
+    __slots__ = ("resources", "taint_sets")
 
     def __init__(self) -> None:
         self.resources: Interner[str] = Interner((names.RESOURCE_CPU, names.RESOURCE_MEMORY, names.RESOURCE_EPHEMERAL_STORAGE))
         self.taint_sets: Counted[tuple[TaintKey, ...]] = Counted(())
-        self.images: Interner[str] = Interner()
 
     def vector(self, amounts: dict[str, int]) -> tuple[tuple[int, float], ...]:
         """(resource id, amount) of the positive amounts, in id order. Amounts beyond 2^53 are held at 2^53."""

@@ -27,6 +27,7 @@ from roles.scheduler.framework.steps import Steps, at_once, begun, in_steps
 
 _CACHE_BYTES = 48 << 20
 _VECTORS_PER_SHAPE = 8
+_BESIDES = 16 << 10  # bytes of an evaluation that do not grow with the cluster
 _MIN_WANTED = 100
 
 Mask = NDArray[np.bool_]
@@ -152,7 +153,7 @@ class Cycle:
         if refusal is not None:
             return Survey(ctx, evaluation, np.zeros(self.state.cluster.capacity, dtype=np.bool_), refusal, restriction)
         mask = evaluation.feasible if restriction.mask is None else evaluation.feasible & restriction.mask
-        blocked = self._blocked(ctx, evaluation)
+        blocked = at_once(self._blocked(ctx, evaluation))
         if blocked.mask is not None:
             mask = mask & ~blocked.mask
         return Survey(ctx, evaluation, mask, None, restriction, blocked.among(evaluation.feasible))
@@ -178,7 +179,7 @@ class Cycle:
         found = self._evaluations.get(key)
         if found is None:
             found = self._evaluations[key] = Evaluation(framework, self.state.cluster)
-            limit = max(8, _CACHE_BYTES // (self.state.cluster.capacity * 8 * _VECTORS_PER_SHAPE))
+            limit = max(8, _CACHE_BYTES // (self.state.cluster.capacity * 8 * _VECTORS_PER_SHAPE + _BESIDES))
             while len(self._evaluations) > limit:
                 self._evaluations.popitem(last=False)
         else:
@@ -264,10 +265,26 @@ class Cycle:
     def _choose(
         self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction, advice: Advice | None
     ) -> Decision | Steps[Decision]:
-        """Pick the best of the feasible nodes."""
+        """Pick the best of the feasible nodes, once it is known where nominated pods leave no room."""
+        blocked = begun(self._blocked(ctx, evaluation)) if len(self.state.nominations) else NOBODY
+        if isinstance(blocked, Blocked):
+            return self._pick(ctx, framework, evaluation, restriction, advice, blocked)
+        return begun(self._chosen_later(ctx, framework, evaluation, restriction, advice, blocked))
+
+    def _chosen_later(
+        self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction, advice: Advice | None,
+        looking: Steps[Blocked],
+    ) -> Steps[Decision]:  # fmt: skip
+        """The rest of a cycle that looks at many nominated nodes."""
+        blocked = yield from looking
+        return (yield from in_steps(self._pick(ctx, framework, evaluation, restriction, advice, blocked)))
+
+    def _pick(
+        self, ctx: CycleContext, framework: Framework, evaluation: Evaluation, restriction: Restriction, advice: Advice | None,
+        blocked: Blocked,
+    ) -> Decision | Steps[Decision]:  # fmt: skip
         cluster = self.state.cluster
         decision = Decision(SCHEDULED, ctx, framework, evaluated=cluster.live, evaluation=evaluation, feasible=evaluation.count)
-        blocked = self._blocked(ctx, evaluation)
         refused: Refusals = {}
         totals = evaluation.totals
         if evaluation.count and (restriction.mask is not None or blocked.mask is not None):
@@ -339,9 +356,9 @@ class Cycle:
         ctx.effects.append(lambda: self.state.go_on_at(int(chosen[-1]) + 1))
         return chosen
 
-    def _blocked(self, ctx: CycleContext, evaluation: Evaluation) -> Blocked:
+    def _blocked(self, ctx: CycleContext, evaluation: Evaluation) -> Steps[Blocked]:
         """Nodes that are closed once the pods nominated to them, of this pod's priority or higher, are counted."""
-        return evaluation.nominated.blocked(ctx, self._job_of) if len(self.state.nominations) else NOBODY
+        return evaluation.nominated.blocked(ctx, self._job_of)
 
     def _job_of(self, pod: PodInfo) -> Hashable:
         """What a pod is placed together with: their nominations do not stand in one another's way."""

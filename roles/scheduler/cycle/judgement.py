@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
 
-from roles.scheduler.cluster.changes import NODE
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cycle.vectors import FilterVector, ScoreVector
@@ -33,13 +32,13 @@ class Judgement:
         self.count = 0
         self.restored: Restored = NOTHING
 
-    def check_row(self, ctx: CycleContext, slot: int) -> tuple[str, Rejection] | None:
-        """Ask every filter about one row as it is now (inside a what-if), keeping nothing; the first refusal, or None."""
+    def check_row(self, ctx: CycleContext, slot: int, vectors: Iterable[FilterVector] | None = None) -> tuple[str, Rejection] | None:
+        """Ask every filter, or those given, about one row as it is now (inside a what-if), keeping nothing; the first refusal, or None."""
         if not self.cluster.alive[slot]:
             raise IndexError(f"slot {slot} holds no node")
         row = np.array((slot,), dtype=np.intp)
         with ctx.restoring(slot):
-            for plugin, codes in self._refusals(ctx, row):
+            for plugin, codes in self._refusals(ctx, row, vectors):
                 refined = plugin.refine(ctx, row, codes)
                 return plugin.name, plugin.rejection(ctx, int(refined[0]))
         return None
@@ -49,10 +48,12 @@ class Judgement:
         with ctx.restoring(slot):
             return next(self._refusals(ctx, np.array((slot,), dtype=np.intp)), None) is None
 
-    def _refusals(self, ctx: CycleContext, row: NDArray[np.intp]) -> Iterator[tuple[Filter, Codes]]:
+    def _refusals(
+        self, ctx: CycleContext, row: NDArray[np.intp], vectors: Iterable[FilterVector] | None = None
+    ) -> Iterator[tuple[Filter, Codes]]:
         """Who refuses a row as it is now. What filters say that look at the node alone is known: what-ifs move pods."""
-        for vector in (*self.filters, *self.row_filters):
-            if vector.plugin.reads == NODE and vector.stamp is None and vector.asked is None:
+        for vector in (*self.filters, *self.row_filters) if vectors is None else vectors:
+            if vector.of_node_alone:
                 codes = None if vector.codes is None else vector.codes[row]
             else:
                 codes = vector.plugin.filter(ctx, row)

@@ -1,21 +1,28 @@
 """Rows that the pods nominated to them make too full for a shape, kept row by row like the shape's vectors.
 
-A row is looked at again when it changed, when its nominations did, or when a filter says that its answers may differ (its stamp).
+A row is looked at again when it changed, when its nominations did, or when a filter that these pods concern says that its answers may
+differ (its stamp). Filters that they do not concern say what they say anyway. Where those that they do concern add up (framework/tally.py)
+all rows are worked out together; the others are tried one by one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Iterable
+from collections.abc import Callable, Hashable, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roles.scheduler.cluster.hypothesis import Hypothesis
-from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.cycle.judgement import Judgement
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.interfaces import Rejection
+from roles.scheduler.framework.steps import Steps
+from roles.scheduler.framework.tally import Tally
+
+_FEW = 8  # pods that are put on their rows one by one faster than they are added up
+_ROWS_A_STEP = 16
 
 Refused = dict[int, tuple[str, Rejection]]
 JobOf = Callable[[PodInfo], Hashable]
@@ -35,80 +42,196 @@ class Blocked(NamedTuple):
 NOBODY = Blocked(None, {})
 
 
+class Asked(NamedTuple):
+    """The filters that pods of one shape concern, in order: by position with what such a pod adds; None where only trying tells.
+    `sums`: whether sums of all of them are to tell."""
+
+    filters: dict[int, tuple[float, ...] | None]
+    sums: bool
+
+
 class NominatedRows:
     """The kept answers of one shape. `judgement` is its current one."""
 
     def __init__(self, judgement: Judgement) -> None:
         self._judgement = judgement
         self._refused: Refused = {}
+        self._concerned: set[int] = set()  # slots about which a filter with a stamp was asked
         self._mask: NDArray[np.bool_] | None = None
         self._stamp: Any = None
         self._rows_at = self._nominations_at = -1
+        self._base: Any = None  # what all answers rest on
 
-    def blocked(self, ctx: CycleContext, job_of: JobOf) -> Blocked:
-        """What is closed to the pod of `ctx`."""
+    def blocked(self, ctx: CycleContext, job_of: JobOf) -> Steps[Blocked]:
+        """What is closed to the pod of `ctx`. Comes in steps where many rows have to be tried."""
         nominations, cluster = ctx.state.nominations, ctx.cluster
-        self._catch_up(ctx, job_of)
+        yield from self._catch_up(ctx, job_of)
         own = nominations.node_of(ctx.pod.uid)
         slot = cluster.slot_of(own) if own else -1
         if slot < 0 or not cluster.alive[slot]:
             return Blocked(self._mask, self._refused) if self._refused else NOBODY
         # The pod does not stand in its own way.
-        refusal = self._ask(ctx, slot, own, job_of, besides=ctx.pod.uid)
-        refused = {other: known for other, known in self._refused.items() if other != slot}
-        if refusal is not None:
-            refused[slot] = refusal
+        others = [(slot, pod) for pod in nominations.ahead_of(ctx.pod, own)]
+        found = yield from _look(self._judgement, ctx, self._counting(ctx, others, job_of))
+        refused = {other: known for other, known in self._refused.items() if other != slot} | found.refused
         return Blocked(_mask_of(refused, cluster.capacity), refused) if refused else NOBODY
 
-    def _catch_up(self, ctx: CycleContext, job_of: JobOf) -> None:
+    def _catch_up(self, ctx: CycleContext, job_of: JobOf) -> Steps[None]:
         nominations, changes = ctx.state.nominations, ctx.cluster.changes
-        stamp = (changes.epoch, *(vector.stamp_of(ctx) for vector in self._judgement.filters))
-        if self._rows_at == changes.position and self._nominations_at == nominations.position and self._stamp == stamp:
+        filters = (*self._judgement.filters, *self._judgement.row_filters)
+        stamp = [vector.stamp_of(ctx) for vector in filters]
+        base = (changes.epoch, job_of(ctx.pod), [vector.plugin for vector in filters])
+        anew = self._base != base
+        if not anew and self._stamp == stamp and self._rows_at == changes.position and self._nominations_at == nominations.position:
             return
-        nodes = self._changed(ctx) if self._stamp == stamp else None
-        if nodes is None:
-            self._refused = {}
-            nodes = list(nominations.nodes())
-        before = dict(self._refused)
-        for node in nodes:
-            slot = ctx.cluster.slot_of(node)
-            if slot < 0:
-                continue
-            self._refused.pop(slot, None)
-            refusal = self._ask(ctx, slot, node, job_of) if ctx.cluster.alive[slot] else None
-            if refusal is not None:
-                self._refused[slot] = refusal
-        if self._refused.keys() != before.keys() or self._stamp != stamp:
+        changed = None if anew else self._changed(ctx)
+        if changed is None:
+            slot_of = ctx.cluster.slot_of
+            ahead = [(slot_of(node), pod) for node, pod in nominations.all_ahead_of(ctx.pod)]
+        else:
+            if self._stamp != stamp:
+                changed |= self._concerned
+            names = ((slot, ctx.cluster.known_name(slot)) for slot in changed)
+            ahead = [(slot, pod) for slot, node in names if node for pod in nominations.ahead_of(ctx.pod, node, besides="")]
+        found = yield from _look(self._judgement, ctx, self._counting(ctx, ahead, job_of))
+        # Nothing was taken over before: work that is given up leaves everything as it was.
+        if changed is None or self._mask is None:
+            self._refused, self._concerned = found.refused, found.concerned
             self._mask = _mask_of(self._refused, ctx.cluster.capacity)
+        else:
+            for slot in changed:
+                self._refused.pop(slot, None)
+            self._refused.update(found.refused)
+            self._concerned = (self._concerned - changed) | found.concerned
+            self._mask[list(changed)] = [slot in self._refused for slot in changed]
         self._rows_at, self._nominations_at = changes.position, nominations.position
-        self._stamp = (changes.epoch, *(vector.stamp_of(ctx) for vector in self._judgement.filters))
+        self._base, self._stamp = base, [vector.stamp_of(ctx) for vector in filters]
 
-    def _changed(self, ctx: CycleContext) -> list[str] | None:
-        """Nodes whose rows or nominations changed since; None when nobody knows."""
+    def _changed(self, ctx: CycleContext) -> set[int] | None:
+        """Slots whose rows or nominations changed since and that have or had some; None when nobody knows."""
         nominations, cluster = ctx.state.nominations, ctx.cluster
         changed, nodes = cluster.changes.since(self._rows_at), nominations.since(self._nominations_at)
         if changed is None or nodes is None:
             return None
+        slots = {cluster.slot_of(node) for node in nodes}
         for slot in changed[0].tolist():
             node = cluster.known_name(slot)
-            if node and nominations.any_on(node):
-                nodes.add(node)
-            elif not node:
-                self._refused.pop(slot, None)
-        return list(nodes)
+            if slot in self._refused or slot in self._concerned or (node and nominations.any_on(node)):
+                slots.add(slot)
+        slots.discard(-1)
+        return slots
 
-    def _ask(self, ctx: CycleContext, slot: int, node: str, job_of: JobOf, *, besides: str = "") -> tuple[str, Rejection] | None:
-        """The first refusal of a row with the pods nominated to it that count before this one; None when there is none."""
-        cluster, pod = ctx.cluster, ctx.pod
-        mine = job_of(pod)
-        ahead: Iterable[PodInfo] = ctx.state.nominations.ahead_of(pod, node, besides=besides)
-        others = [o for o in ahead if cluster.slot_of_pod(o.uid) < 0 and (mine is None or job_of(o) != mine)]
-        if not others:
-            return None
-        with Hypothesis(cluster, quiet=True) as supposed:
-            for other in others:
-                supposed.add(other, slot)
-            return self._judgement.check_row(ctx, slot)
+    def _counting(self, ctx: CycleContext, ahead: Iterable[tuple[int, PodInfo]], job_of: JobOf) -> list[tuple[int, PodInfo]]:
+        """Those on live rows that do not count anywhere yet and are not placed together with the pod."""
+        cluster, mine = ctx.cluster, job_of(ctx.pod)
+        where, alive = cluster.slot_of_pod, cluster.alive
+        found = [(slot, pod) for slot, pod in ahead if slot >= 0 and where(pod.uid) < 0 and alive[slot]]
+        return found if mine is None else [(slot, pod) for slot, pod in found if job_of(pod) != mine]
+
+
+def _look(judgement: Judgement, ctx: CycleContext, pods: Sequence[tuple[int, PodInfo]]) -> Steps[_Look]:
+    """Put pods on rows and ask the filters that they concern."""
+    found = _Look(judgement, ctx)
+    if pods:
+        yield from found.at(pods)
+    return found
+
+
+class _Look:
+    """What a shape's filters say of rows with more pods on them: `refused` has the first refusal by slot, `concerned` the slots of which
+    a filter with a stamp was asked."""
+
+    def __init__(self, judgement: Judgement, ctx: CycleContext) -> None:
+        self._judgement = judgement
+        self._ctx = ctx
+        self._vectors = [vector for vector in (*judgement.filters, *judgement.row_filters) if not vector.of_node_alone]
+        self._tallies: dict[int, Tally] = {}
+        self.refused: Refused = {}
+        self.concerned: set[int] = set()
+
+    def at(self, pods: Sequence[tuple[int, PodInfo]]) -> Steps[None]:
+        """Judge these rows with these pods."""
+        by_shape: dict[PodShape | None, list[int]] = {}
+        for slot, pod in pods:
+            # What a reservation takes is no matter of its shape.
+            by_shape.setdefault(None if pod.reservation else pod.shape, []).append(slot)
+        asked = {shape: self._asked(shape, len(pods) <= _FEW) for shape in by_shape}
+        tried = {slot for shape, slots in by_shape.items() if not asked[shape].sums for slot in slots}
+        summed = {shape: slots for shape, slots in by_shape.items() if asked[shape].sums and asked[shape].filters}
+        if summed:
+            tried |= self._work_out(summed, asked, tried)
+        if tried:
+            yield from self._try(tried, pods, asked)
+
+    def _asked(self, shape: PodShape | None, few: bool) -> Asked:
+        """Whom to ask about pods of a shape."""
+        filters: dict[int, tuple[float, ...] | None] = {}
+        for position, vector in enumerate(self._vectors):
+            if shape is None:
+                filters[position] = None
+            elif not vector.plugin.affected_by(self._ctx, shape):
+                continue
+            elif few:
+                filters[position] = None
+            else:
+                tally = self._tallies.get(position)
+                if tally is None:
+                    tally = self._tallies[position] = vector.plugin.tally(self._ctx) or Tally()
+                filters[position] = tally.brought(shape)
+        return Asked(filters, not few and None not in filters.values())
+
+    def _work_out(self, by_shape: dict[PodShape | None, list[int]], asked: dict[PodShape | None, Asked], tried: set[int]) -> set[int]:
+        """Judge rows by sums, all together; returns those that have to be tried."""
+        rows = np.unique(np.concatenate([np.array(slots, dtype=np.intp) for slots in by_shape.values()]))
+        counts = {shape: np.bincount(np.searchsorted(rows, slots), minlength=len(rows)) for shape, slots in by_shape.items()}
+        open_to_all = np.ones(len(rows), dtype=np.bool_)
+        again = self._ctx.may_use(rows)
+        for position, vector in enumerate(self._vectors):
+            weights = [(counts[shape], asked[shape].filters[position]) for shape in by_shape if position in asked[shape].filters]
+            if not weights:
+                continue
+            tally = self._tallies[position]
+            freed = np.zeros((tally.size, len(rows)))
+            for count, weight in weights:
+                freed -= np.outer(weight or (), count)
+            unknown = tally.unknown(rows)
+            if unknown is not None:
+                again = again | unknown
+            there = np.any([count > 0 for count, _ in weights], axis=0)
+            if vector.stamp is not None:
+                self.concerned.update(rows[there].tolist())
+            full = open_to_all & there & ~tally.passes(rows, freed)
+            closed = np.flatnonzero(full & ~again)
+            codes = tally.codes(rows[closed], freed[:, closed]).tolist()
+            told = {code: (vector.plugin.name, vector.plugin.rejection(self._ctx, int(code))) for code in set(codes)}
+            self.refused.update((slot, told[code]) for slot, code in zip(rows[closed].tolist(), codes, strict=True) if slot not in tried)
+            open_to_all &= ~full
+        for slot in rows[again].tolist():
+            self.refused.pop(slot, None)
+        return set(rows[again].tolist())
+
+    def _try(self, slots: set[int], pods: Sequence[tuple[int, PodInfo]], asked: dict[PodShape | None, Asked]) -> Steps[None]:
+        """Put the pods on rows, one row after another, and ask those whom they concern."""
+        by_slot: dict[int, list[PodInfo]] = {}
+        for slot, pod in pods:
+            if slot in slots:
+                by_slot.setdefault(slot, []).append(pod)
+        for number, (slot, others) in enumerate(by_slot.items(), 1):
+            if slot in self._ctx.restored:
+                vectors = self._vectors
+            else:
+                wanted = {at for other in others for at in asked[None if other.reservation else other.shape].filters}
+                vectors = [self._vectors[position] for position in sorted(wanted)]
+            if any(vector.stamp is not None for vector in vectors):
+                self.concerned.add(slot)
+            with Hypothesis(self._ctx.cluster, quiet=True) as supposed:
+                for other in others:
+                    supposed.add(other, slot)
+                refusal = self._judgement.check_row(self._ctx, slot, vectors)
+            if refusal is not None:
+                self.refused[slot] = refusal
+            if not number % _ROWS_A_STEP:
+                yield
 
 
 def _mask_of(refused: Iterable[int], capacity: int) -> NDArray[np.bool_]:

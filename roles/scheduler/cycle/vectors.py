@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from roles.scheduler.cluster.changes import NODE
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.interfaces import Codes, Filter, Score
@@ -30,6 +31,11 @@ class FilterVector:
         self.codes: Codes | None = None
         self.stamp: Any = None
         self.asked: NDArray[np.bool_] | None = None
+
+    @property
+    def of_node_alone(self) -> bool:
+        """Whether pods on a node change nothing of what the filter says of it."""
+        return self.plugin.reads == NODE and self.stamp is None and self.asked is None
 
     def stamp_of(self, ctx: CycleContext) -> Any:
         """What says whether answers about rows that did not change themselves still hold."""

@@ -23,6 +23,7 @@ from roles.scheduler.planner.evictions import Evictions
 Rows = slice | NDArray[np.intp]
 ALL_ROWS = slice(None)
 _NOTED = 1 << 13  # changes of nominations that are remembered at least
+_PRIORITIES = 64  # for which nominations are kept sorted out
 _AS_IT_IS: AbstractContextManager[Any] = nullcontext()
 
 
@@ -35,6 +36,8 @@ class Nominations:
         self._foreign: set[str] = set()
         self._changed: list[str] = []  # nodes, in the order in which their nominations changed
         self._base = 0
+        self._ahead: dict[int, list[tuple[str, PodInfo]]] = {}  # by priority, as of a position
+        self._ahead_at = -1
 
     @property
     def position(self) -> int:
@@ -95,6 +98,16 @@ class Nominations:
     def nodes(self) -> Iterable[str]:
         """Nodes to which pods are nominated."""
         return self._by_node.keys()
+
+    def all_ahead_of(self, pod: PodInfo) -> list[tuple[str, PodInfo]]:
+        """Pods nominated to any node that count before one, itself among them, with their nodes. Not to be changed."""
+        if self._ahead_at != self.position or len(self._ahead) > _PRIORITIES:
+            self._ahead, self._ahead_at = {}, self.position
+        found = self._ahead.get(pod.priority)
+        if found is None:
+            found = [(node, other) for node in self._by_node for other in self.ahead_of(pod, node, besides="")]
+            self._ahead[pod.priority] = found
+        return found
 
     def __len__(self) -> int:
         return len(self._node_of)

@@ -7,6 +7,7 @@ from collections.abc import Callable, Hashable
 from enum import IntFlag
 from typing import Any, NamedTuple
 
+from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.podinfo import PodInfo
 
 log = logging.getLogger(__name__)
@@ -58,13 +59,23 @@ class Subscription(NamedTuple):
     """Events a plugin wants its rejected pods retried on. `hint` returns False for an event that cannot help; None means always retry.
 
     A hint may look at the pod's shape and the event only, not at the single pod: its answer is shared by pods of one shape. Events are
-    kept for pods in flight, and those of one object merged: `keep` cuts an event down to what the hint reads of it.
+    kept for pods in flight, and those of one object merged: `keep` cuts an event down to what the hint reads of it. `nobody` is asked once
+    about an event, before the hint is about each shape: whether it helps no pod at all.
     """
 
     resource: str
     actions: Action
     hint: Hint | None = None
     keep: Callable[[ClusterEvent], ClusterEvent] | None = None
+    nobody: Callable[[ClusterEvent], bool] | None = None
+
+    def helps_nobody(self, event: ClusterEvent) -> bool:
+        """Whether no pod is worth another try after such an event. A test that fails rules nothing out."""
+        try:
+            return self.nobody is not None and self.nobody(event)
+        except DEFECTS:
+            log.exception("the test of %s for everybody failed: each pod is looked at", event.label)
+            return False
 
     def covers(self, event: ClusterEvent) -> bool:
         """Whether the event is one of those."""
@@ -74,6 +85,6 @@ class Subscription(NamedTuple):
         """Whether the pod is worth another try after such an event. A hint that fails rules nothing out."""
         try:
             return self.hint is None or self.hint(pod, event)
-        except Exception:
+        except DEFECTS:
             log.exception("queueing hint for %s failed on pod %s: it is tried again", event.label, pod.key)
             return True

@@ -11,6 +11,7 @@ from koord.config.loader import validate_model
 from koord.config.scheduler import Profile as ProfileConfig
 from koord.seams import perf_counter
 from roles.scheduler.cluster.columns import Columns
+from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.context import CycleContext
@@ -51,6 +52,7 @@ class Framework:
             name: _build(registry[name], profile, handle, source) for name in _with_configured(self.layout, profile, registry)
         }
         self.trust = Trust(self.plugins.values())
+        handle.parser.all_annotations |= self.trust.foreign  # what they read of a pod is their own affair
         self.pre_enqueues = self._at(Point.PRE_ENQUEUE, api.PreEnqueue)
         self.queue_sort = self._at(Point.QUEUE_SORT, api.QueueSort)[0]
         self.pre_filters = self._at(Point.PRE_FILTER, api.PreFilter)
@@ -160,7 +162,7 @@ class Framework:
         for plugin in reversed(self.reserves):
             try:
                 plugin.unreserve(ctx, slot)
-            except Exception:
+            except DEFECTS:
                 log.exception("plugin %s: unreserve of pod %s on node %s failed", plugin.name, ctx.pod.key, ctx.node)
 
     def run_post_bind(self, ctx: CycleContext, node: str) -> None:
@@ -168,7 +170,7 @@ class Framework:
         for plugin in self.post_binds:
             try:
                 plugin.post_bind(ctx, node)
-            except Exception:
+            except DEFECTS:
                 log.exception("plugin %s: postBind of pod %s on node %s failed", plugin.name, ctx.pod.key, node)
 
     def run_forget(self, pod: PodInfo) -> None:
@@ -176,7 +178,7 @@ class Framework:
         for plugin in self.forgets:
             try:
                 plugin.forget(pod)
-            except Exception:
+            except DEFECTS:
                 log.exception("plugin %s: forgetting pod %s failed", plugin.name, pod.key)
 
     def run_permit(self, ctx: CycleContext, slot: int) -> tuple[Status, dict[str, float]]:

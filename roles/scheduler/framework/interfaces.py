@@ -32,7 +32,7 @@ from koord.api.kinds import Kind
 from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
-from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import Subscription
 from roles.scheduler.framework.normalize import Normalizer
@@ -269,6 +269,10 @@ class Filter(Plugin):
         whoever leaves it; None where only trying tells. Not asked for one that `reads` nothing but NODE."""
         return None
 
+    def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
+        """Whether one more pod of that shape on a node can change what the filter says of the node. True where only trying tells."""
+        return True
+
     def room(self, ctx: CycleContext) -> Vector | None:
         """By slot, how many pods of the shape the filter lets in one after another; None where only trying tells."""
         return None
@@ -368,7 +372,7 @@ class ReserveFailure(Plugin):
     """Knows what a Reservation shows of an attempt that failed."""
 
     def failure_status(self, pod: PodInfo, message: str, now: float) -> dict[str, Any] | None:
-        """The members of the Reservation's status to be written (a merge patch); None when they say so already."""
+        """The merge patch of the Reservation's status, for the version that was seen; None when it says so already."""
         raise NotImplementedError
 
 

@@ -1,7 +1,7 @@
 """Filters that add up: what they would say of nodes that some pods have left is worked out, for many nodes at once, and not tried.
 
 A filter adds up when its answer about a node follows from what the pods there count for together. One that does hands out a `Tally`
-(`Filter.tally`); preemption asks it in place of what-ifs.
+(`Filter.tally`); preemption asks it in place of what-ifs, and so does who looks at nodes with the pods nominated to them.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roles.scheduler.cluster.columns import Vector
-from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 
 Slots = NDArray[np.intp]
 Mask = NDArray[np.bool_]
@@ -29,6 +29,10 @@ class Tally:
     def weigh(self, slot: int, pod: PodInfo) -> tuple[float, ...]:
         """What a pod that counts on the slot adds there, by amount; never below 0, so that leaving never hurts."""
         return ()
+
+    def brought(self, shape: PodShape) -> tuple[float, ...] | None:
+        """What a pod of that shape would add on any slot, by amount, if it came; None where only trying tells."""
+        return None
 
     def passes(self, slots: Slots, freed: Vector) -> Mask:
         """Which slots the filter lets through."""

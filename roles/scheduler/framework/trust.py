@@ -43,11 +43,9 @@ class Trust:
     hears of each find: the plugin's name and what it did."""
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
-        self.watched = frozenset(
-            plugin.name
-            for plugin in plugins
-            if not type(plugin).__module__.startswith(_BUILT_IN) and type(plugin).shape_key is Plugin.shape_key
-        )
+        foreign = [plugin for plugin in plugins if not type(plugin).__module__.startswith(_BUILT_IN)]
+        self.foreign = bool(foreign)  # whether there are plugins of others
+        self.watched = frozenset(plugin.name for plugin in foreign if type(plugin).shape_key is Plugin.shape_key)
         self.unkept: dict[str, str] = {}
         self.told: Callable[[str, str], None] = _nobody
         self.unshared = False  # whether a step before filters and scores is among them: then nothing at all is kept

@@ -12,6 +12,7 @@ from koord.api.quantity import QuantityError
 from koord.process.reporters import ReportTimes
 from roles.scheduler.cluster.audit import compare, recount
 from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import State
@@ -168,7 +169,7 @@ class Observer:
             try:
                 if feed.observe(old, new) is False:
                     return
-            except Exception:  # others wait for the event, too
+            except DEFECTS:  # others wait for the event, too
                 log.exception("%s: a plugin failed to take a change over", feed.kind.kind)
             action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
             self._event(ClusterEvent(feed.kind.kind, action, old, new))
@@ -328,7 +329,7 @@ class Observer:
         for step in steps:
             try:
                 step(about)
-            except Exception:
+            except DEFECTS:
                 whose, what = type(getattr(step, "__self__", step)).__name__, getattr(step, "__name__", "a step")
                 log.exception("plugin %s: %s of pod %s failed", whose, what, about)
 
@@ -359,7 +360,8 @@ class Observer:
             self._foreign(info)
             return
         if entry is None:
-            self._queue.add(info, now)
+            if not info.deleting:
+                self._queue.add(info, now)
         else:
             action = pod_action(entry.pod, info)
             events = [
@@ -384,7 +386,7 @@ def _node_matters(old: Node, new: Node) -> bool:
     return (
         a.labels != b.labels
         or a.annotations != b.annotations
-        or old.spec != new.spec
+        or (old.spec.unschedulable, old.spec.taints) != (new.spec.unschedulable, new.spec.taints)
         or old.status.allocatable != new.status.allocatable
         or old.status.images != new.status.images
         or old.status.declared_features != new.status.declared_features

@@ -132,9 +132,10 @@ class Placements:
         late = (p for p in self._of.values() if p.stage is not Stage.WAITING and now - p.since > p.limit)
         return max(late, key=lambda p: now - p.since - p.limit, default=None)
 
-    def lasting(self) -> Iterator[Placement]:
-        """Those that wait for something outside, with a node that was found: on permit, or for volumes and the like."""
-        return (p for p in self._of.values() if p.stage is Stage.WAITING or (p.stage is Stage.BINDING and p.limit > DEADLINE))
+    def lasting(self, since: float) -> Iterator[Placement]:
+        """Those that have a node and wait for something outside since then or longer: on permit, or for volumes and the like."""
+        waiting = (p for p in self._of.values() if p.stage is Stage.WAITING or (p.stage is Stage.BINDING and p.limit > DEADLINE))
+        return (p for p in waiting if p.since <= since)
 
     # ---------------------------------------------------------------- deciding
 

@@ -10,8 +10,8 @@ import numpy as np
 from koord.api.kinds import NAMESPACES
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.labels import ABSENT
-from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.cluster.terms import PodTerm
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape, may_select
+from roles.scheduler.cluster.terms import PodTerm, selects
 from roles.scheduler.config.args import InterPodAffinityArgs
 from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, Subscription
@@ -118,6 +118,17 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
     def tally(self, ctx: CycleContext) -> Tally | None:
         shape = ctx.pod.shape
         return None if shape.affinity or shape.anti_affinity or self._brought(ctx, self._terms.anti) else FIXED
+
+    def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
+        mine = ctx.pod.shape
+        pairs = [(term, other) for term in (*mine.anti_affinity, *mine.affinity)] + [(term, mine) for term in other.anti_affinity]
+        return any(self._may_match(ctx, term, shape) for term, shape in pairs)
+
+    def _may_match(self, ctx: CycleContext, term: PodTerm, shape: PodShape) -> bool:
+        """Whether a term may select pods of a shape."""
+        by_label, own = term.namespace_selector, ctx.state.namespaces.get(shape.namespace, {})
+        reached = shape.namespace in term.namespaces or (by_label is not None and selects(by_label, own))
+        return reached and may_select(term.selector, shape)
 
     def _codes(self, ctx: CycleContext) -> Codes | None:
         """Codes of all rows; kept until a counter or a node changes."""

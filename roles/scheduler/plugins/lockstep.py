@@ -13,7 +13,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from roles.scheduler.cluster.changes import NODE
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.evaluation import Evaluation
@@ -51,8 +50,7 @@ class Lockstep:
         parts: list[tuple[FilterVector, Tally | None]] = []
         for vector in (*evaluation.filters, *evaluation.row_filters):
             plugin = vector.plugin
-            fixed = plugin.reads == NODE and vector.stamp is None and vector.asked is None
-            tally = FIXED if fixed else plugin.tally(ctx)
+            tally = FIXED if vector.of_node_alone else plugin.tally(ctx)
             if tally is None:
                 return None
             if tally is not FIXED:

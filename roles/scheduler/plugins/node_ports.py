@@ -9,7 +9,7 @@ import numpy as np
 
 from roles.scheduler.cluster.changes import PODS
 from roles.scheduler.cluster.columns import Columns
-from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.handle import Handle
@@ -68,6 +68,9 @@ class NodePorts(PreFilter, Filter):
         slots = ctx.cluster.slots[rows]
         taken = self._ports.conflicting(ctx.pod.shape.ports, slots.tolist())
         return np.isin(slots, list(taken)) if taken else None
+
+    def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
+        return bool(other.ports)
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return _TAKEN

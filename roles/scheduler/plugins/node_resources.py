@@ -35,9 +35,6 @@ _FIFTY = constant(50.0)
 RESOURCE_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 """What the resource of a device class by its own name begins with."""
 _NONE: Mapping[str, str] = {}
-# Over how many cards a request is spread: DeviceShare finds them in the node's Device. What a node offers of it is no amount that is
-# used up, and only nodes of managers with a gate that is off by default offer it at all.
-_COUNTED_BY_CARD = frozenset({names.RESOURCE_GPU_SHARED})
 
 
 def is_scalar(resource: str) -> bool:
@@ -123,7 +120,7 @@ class NodeResourcesFit(PreFilter, Filter, Score):
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._ignored = frozenset(args.ignored_resources) | handle.extended | _COUNTED_BY_CARD
+        self._ignored = frozenset(args.ignored_resources) | handle.extended | names.COUNTED_BY_CARD
         self._ignored_prefixes = tuple(f"{group}/" for group in args.ignored_resource_groups)
         self._strategy = args.scoring_strategy.type
         ratio = args.scoring_strategy.requested_to_capacity_ratio
@@ -291,10 +288,13 @@ class _FitTally(Tally):
         self._weights: dict[PodShape, tuple[float, ...]] = {}
 
     def weigh(self, slot: int, pod: PodInfo) -> tuple[float, ...]:
-        known = self._weights.get(pod.shape)
+        return self.brought(pod.shape)
+
+    def brought(self, shape: PodShape) -> tuple[float, ...]:
+        known = self._weights.get(shape)
         if known is None:
-            amounts = dict(pod.shape.requests)
-            known = self._weights[pod.shape] = (1.0, *(amounts.get(resource, 0.0) for resource, _ in self._wanted))
+            amounts = dict(shape.requests)
+            known = self._weights[shape] = (1.0, *(amounts.get(resource, 0.0) for resource, _ in self._wanted))
         return known
 
     def passes(self, slots: NDArray[np.intp], freed: Vector) -> NDArray[np.bool_]:

@@ -9,7 +9,7 @@ from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import UNIQUE_LABELS, PodInfo, PodShape
 from roles.scheduler.cluster.terms import PodTerm
-from roles.scheduler.plugins.topology_columns import Pair, pairs_of
+from roles.scheduler.plugins.topology_columns import Pair, pairs_of, places_of
 
 _EMPTY = 256  # terms that nobody brings any more and that are kept, for they come back
 
@@ -20,11 +20,12 @@ class Brought:
     """A term with its weight (0 for required ones), and by slot how many pods bring it. `version` names the state: the same one never
     stands for two."""
 
-    __slots__ = ("slots", "term", "version", "weight")
+    __slots__ = ("places", "slots", "term", "version", "weight")
 
-    def __init__(self, term: PodTerm, weight: int) -> None:
+    def __init__(self, term: PodTerm, weight: int, places: list[Place]) -> None:
         self.term = term
         self.weight = weight
+        self.places = places
         self.slots: dict[int, int] = {}
         self.version = 0
 
@@ -57,8 +58,8 @@ class TermIndex:
         key = (weight, term)
         brought = self._all.get(key)
         if brought is None:
-            brought = self._all[key] = Brought(term, weight)
-            for place in _places(term):
+            brought = self._all[key] = Brought(term, weight, self._places(term))
+            for place in brought.places:
                 self._at.setdefault(place, {})[brought] = None
         if self._before is not None:
             self._before.setdefault(brought, brought.version)
@@ -78,24 +79,25 @@ class TermIndex:
             key = next(iter(self._empty))
             del self._empty[key]
             brought = self._all.pop(key)
-            for place in _places(brought.term):
+            for place in brought.places:
                 del self._at[place][brought]
                 if not self._at[place]:
                     del self._at[place]
 
+    def _places(self, term: PodTerm) -> list[Place]:
+        """Where a term is found: under each label of which whatever it selects has one, in each namespace that it names if it names all."""
+        scopes = sorted(term.namespaces) if term.namespace_selector is None else [""]
+        at = self._at
+        pairs = pairs_of(term.selector, lambda pair: sum(len(at.get((scope, pair), ())) for scope in scopes))
+        return [(scope, pair) for scope in scopes for pair in pairs or (None,)]
+
     def concerning(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> Iterator[Brought]:
         """Terms that select a pod."""
         for scope in (namespace, ""):
-            for pair in (None, *labels.items()):
+            for pair in places_of(labels):
                 for brought in self._at.get((scope, pair), ()):
                     if brought.slots and brought.term.matches(namespace, labels, namespace_labels):
                         yield brought
-
-
-def _places(term: PodTerm) -> list[Place]:
-    """Where a term is found: under each label of which whatever it selects has one, in its namespace if it names one only."""
-    only = next(iter(term.namespaces)) if len(term.namespaces) == 1 and term.namespace_selector is None else ""
-    return [(only, pair) for pair in pairs_of(term.selector) or (None,)]
 
 
 class TermColumns(Columns):

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.labels import ABSENT
-from roles.scheduler.cluster.podinfo import PodInfo, PodShape
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape, may_select
 from roles.scheduler.cluster.terms import HOSTNAME, SpreadConstraint, selects
 from roles.scheduler.cluster.tolerations import HARD, first_untolerated
 from roles.scheduler.config.args import PodTopologySpreadArgs
@@ -182,6 +182,12 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
             one = spread.codes[ctx.cluster.labels.column(spread.constraint.topology_key).ids[rows]]
             codes = one if codes is None else np.where(codes != 0, codes, one)
         return codes
+
+    def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
+        if other.namespace != ctx.pod.shape.namespace:
+            return False
+        hard = [constraint.selector for constraint in self._constraints(ctx.pod) if constraint.hard]
+        return any(may_select(selector, other) for selector in hard)
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return _REJECTIONS[code]

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import TypeVar
 
 import numpy as np
@@ -18,14 +18,14 @@ from numpy.typing import NDArray
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns, Vector, grown
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.cluster.terms import IN, Selector
+from roles.scheduler.cluster.terms import EXISTS, IN, Requirement, Selector
 
 _BYTES = 64 << 20  # of counters that are kept; those not asked for the longest are dropped, and filled again when they are
 _FEWEST = 64
 _EMPTY = 1024  # groups without pods that are kept, for they come back
 
 Matches = Callable[[PodInfo], float]
-Pair = tuple[str, str]
+Pair = tuple[str, str | None]
 T = TypeVar("T")
 
 
@@ -56,13 +56,24 @@ class Counter:
         self.version = 0
 
 
-def pairs_of(selector: Selector | None) -> tuple[Pair, ...]:
-    """Labels of which whatever a selector matches has one: those of its requirement with the fewest values. () if it has no such one."""
-    wanted = [requirement for requirement in selector or () if requirement.op == IN]
-    if not wanted:
-        return ()
-    first = min(wanted, key=lambda requirement: len(requirement.values))
-    return tuple((first.key, value) for value in first.values)
+def pairs_of(selector: Selector | None, crowd: Callable[[Pair], int]) -> tuple[Pair, ...]:
+    """Labels of which whatever a selector matches has one: those of the requirement that tells most apart, for `crowd` is how much is found
+    under a label already. None as the value stands for any (Exists). () if it has no such requirement."""
+    found = [_pairs(requirement) for requirement in selector or () if requirement.op in (IN, EXISTS)]
+    return min(found, key=lambda pairs: (sum(map(crowd, pairs)), len(pairs)), default=())
+
+
+def _pairs(requirement: Requirement) -> tuple[Pair, ...]:
+    values: tuple[str | None, ...] = requirement.values if requirement.op == IN else (None,)
+    return tuple((requirement.key, value) for value in values)
+
+
+def places_of(labels: Mapping[str, str]) -> Iterator[Pair | None]:
+    """Where whatever may select these labels is found."""
+    yield None
+    for key, value in labels.items():
+        yield key, value
+        yield key, None
 
 
 class CountColumns(Columns):
@@ -138,9 +149,9 @@ class CountColumns(Columns):
         group = Group(pod)
         found: dict[Counter, None] = {}
         for namespace in (pod.namespace, ""):
-            for pair in (None, *pod.labels.items()):
+            for pair in places_of(pod.labels):
                 found.update(self._counters_with.get((namespace, pair), ()))
-        for pair in (None, *pod.labels.items()):
+        for pair in places_of(pod.labels):
             for namespace in (pod.namespace, ""):
                 self._groups_with.setdefault((namespace, pair), {})[group] = None
         for counter in found:
@@ -153,7 +164,7 @@ class CountColumns(Columns):
             key = next(iter(self._empty))
             del self._empty[key]
             group = self._groups.pop(key)
-            for pair in (None, *group.pod.labels.items()):
+            for pair in places_of(group.pod.labels):
                 for namespace in (group.pod.namespace, ""):
                     _drop(self._groups_with, (namespace, pair), group)
             for counter in group.counters:
@@ -184,6 +195,11 @@ class CountColumns(Columns):
         for pair in counter.pairs or (None,):
             _drop(self._counters_with, (counter.namespace, pair), counter)
 
+    def _pairs_of(self, selector: Selector | None, namespace: str) -> tuple[Pair, ...]:
+        """The labels of a selector that the fewest groups and counters have."""
+        groups, counters = self._groups_with, self._counters_with
+        return pairs_of(selector, lambda pair: len(groups.get((namespace, pair), ())) + len(counters.get((namespace, pair), ())))
+
     def counter(self, key: Hashable, matches: Matches, namespace: str = "", selector: Selector | None = None) -> Counter:
         """The counter of a key; `matches(pod)` is how much a pod counts, which must depend on the key and on the pod's namespace, labels
         and `deleting` only.
@@ -192,7 +208,7 @@ class CountColumns(Columns):
         """
         counter = self._counters.get(key)
         if counter is None:
-            counter = self._counters[key] = Counter(matches, self.cluster.capacity, namespace, pairs_of(selector))
+            counter = self._counters[key] = Counter(matches, self.cluster.capacity, namespace, self._pairs_of(selector, namespace))
             counter.version = next(self._versions)
             if self._before is not None:
                 self._before[counter] = next(self._versions)

@@ -1,16 +1,19 @@
 """Events that happen while pods are in flight, kept so that a pod that fails can look whether one of them helps it.
 
 What is kept is bounded by objects times kinds of change, not by time: events of one object and kind are merged, and of an event only that
-is kept which hints read (`Subscription.keep`).
+is kept which hints read (`Subscription.keep`). Of a kind whose objects come and go the oldest are folded into one, that something happened.
 """
 
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator, Mapping
 from typing import Any
 
 from roles.scheduler.framework.events import Action, ClusterEvent
+
+MOST = 8192  # objects of a kind of change
+_FOLDED = object()
 
 
 class Kept:
@@ -87,9 +90,21 @@ class EventLog:
         known = objects.get(key)
         if known is None:
             objects[key] = Kept(event, self.position)
+            if len(objects) > MOST:
+                self._fold(objects)
         else:
             known.follow(event, self.position)
             objects.move_to_end(key)
+
+    def _fold(self, objects: OrderedDict[Hashable, Kept]) -> None:
+        """Nobody knows any more what the objects were that changed first: hints are not asked about them."""
+        folded = objects.pop((_FOLDED, None), None)
+        _, oldest = objects.popitem(last=False)
+        if folded is None:
+            folded = Kept(oldest.event._replace(old=None, new=None, job=None), -1)
+        folded.last = oldest.last
+        objects[_FOLDED, None] = folded
+        objects.move_to_end((_FOLDED, None), last=False)
 
     def since(self, position: int, wanted: Callable[[ClusterEvent], bool]) -> Iterator[Kept]:
         """What happened after a position, the latest first, of the kinds that are wanted."""
@@ -109,6 +124,9 @@ def object_of(event: ClusterEvent) -> Hashable:
         value = getattr(found, name, None)
         if isinstance(value, str) and value:
             return value
+    if isinstance(found, Mapping):
+        named = found.get("metadata") or {}
+        return named.get("namespace", ""), named.get("name", "")
     meta = getattr(found, "metadata", None)
     if meta is not None:
         return meta.namespace, meta.name

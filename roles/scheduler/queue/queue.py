@@ -6,12 +6,15 @@ import heapq
 import itertools
 import logging
 import math
-from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.events import UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.status import Status
+from roles.scheduler.framework.steps import Steps, at_once
 from roles.scheduler.queue.entry import ACTIVE, BACKOFF, GATED, IN_FLIGHT, UNSCHEDULABLE, Entry
 from roles.scheduler.queue.events import EventLog
 
@@ -21,6 +24,10 @@ PreEnqueue = Callable[[PodInfo], Status]
 SortKey = Callable[[PodInfo, float], tuple[Any, ...]]
 Subscriptions = Mapping[str, Mapping[str, tuple[Subscription, ...]]]
 
+_KNOWN = 1024  # kinds of pods that came back of which it is known whether anything helped them
+_TOGETHER = 1.0  # seconds
+_AT_ONCE, _A_STEP = 512, 64  # pods of a crowd that come back in one piece
+
 _Group = tuple[str, str, bytes, frozenset[str]]
 _Heap = list[tuple[tuple[Any, ...], int, Entry]]
 
@@ -29,7 +36,9 @@ class SchedulingQueue:
     """Pods waiting for a cycle.
 
     `subscriptions` are those of every plugin by profile and plugin name; `initial_backoff` and `max_backoff` in seconds;
-    `max_unschedulable` is how long a pod may lie there without an event before it is tried again.
+    `max_unschedulable` is how long a pod may lie there without an event before it is tried again. Backoff is a floor: no pod is tried
+    before its rest since the last attempt is over, and of a job, whose pods are tried together, nobody before all have rested.
+    `pop_from_backoff` (gate SchedulerPopFromBackoffQ): with nothing else to do a pod need not sit its first rest out.
     """
 
     def __init__(
@@ -42,6 +51,7 @@ class SchedulingQueue:
         max_backoff: float = 10.0,
         max_unschedulable: float = 300.0,
         job_of: Callable[[PodInfo], Hashable] = lambda pod: None,
+        pop_from_backoff: bool = False,
     ) -> None:
         self._sort_key = sort_key
         self._pre_enqueue = pre_enqueue
@@ -50,6 +60,8 @@ class SchedulingQueue:
         self._max_backoff = max_backoff
         self._max_unschedulable = max_unschedulable
         self._job_of = job_of
+        self._pop_from_backoff = pop_from_backoff
+        self._job_rests: dict[Hashable, float] = {}  # by job, until when those who were tried rest
         self._entries: dict[str, Entry] = {}
         self._active: _Heap = []
         self._backoff: _Heap = []
@@ -62,9 +74,11 @@ class SchedulingQueue:
         self._counts = dict.fromkeys((ACTIVE, BACKOFF, UNSCHEDULABLE, GATED, IN_FLIGHT), 0)
         self._log = EventLog()
         self._readers: dict[tuple[str, Action], list[Subscription]] = {}  # subscriptions with hints, by kind of event
-        self._judged: dict[Hashable, bool] = {}
-        self._judged_at = -1
-        self._interested: dict[tuple[str, Action], tuple[str, ...]] = {}
+        self._judged: dict[Hashable, tuple[int, bool]] = {}  # up to which event, and whether one helped
+        self._asked, self._asked_at = 0, 0.0  # how often a hint was asked lately about what is kept
+        self._interested: dict[tuple[str, Action], dict[str, list[Subscription]]] = {}
+        # By UID, with when they were parked and what brings them back. Each once: while scheduling is held nobody asks for them.
+        self._returning: OrderedDict[str, tuple[Entry, float, str]] = OrderedDict()
         self.incoming: Callable[[str, str], None] = lambda event, queue: None
         self.broken: Callable[[PodInfo, str, float], None] = lambda pod, message, now: None  # told of a preEnqueue plugin's defect
         self.admission: Callable[[PodInfo, bool], None] | None = None  # told whether preEnqueue let a pod in
@@ -95,21 +109,21 @@ class SchedulingQueue:
         if entry.state in (ACTIVE, BACKOFF):
             entry.pod = pod
             if changed:
-                resting = entry.state == BACKOFF
                 self._leave(entry)
-                self._enter(entry, now, "PodUpdate", backoff=resting)
+                self._enter(entry, now, "PodUpdate")
             return
         gated = entry.state == GATED
         self._leave(entry)
         entry.pod = pod
         if changed and (gated or any(self._helps(entry, event) for event in changed)):
-            self._enter(entry, now, "PodUpdate", backoff=not gated)
+            self._enter(entry, now, "PodUpdate")
         else:
             self._park(entry, GATED if gated else UNSCHEDULABLE)
 
     def delete(self, uid: str) -> None:
         """A pod is gone, has a node, or belongs to another scheduler now."""
         entry = self._entries.pop(uid, None)
+        self._returning.pop(uid, None)
         if entry is not None:
             self._leave(entry)
 
@@ -119,8 +133,7 @@ class SchedulingQueue:
         """The next pod to schedule, or None. It counts as in flight until `done` or `requeue`."""
         self.flush_backoff(now)
         entry = self._pop_heap(self._active, ACTIVE)
-        if entry is None:
-            # With nothing else to do, a pod that was rejected once (not one that met an error) need not sit its first rest out.
+        if entry is None and self._pop_from_backoff:
             resting = self._head(self._backoff)
             entry = self._pop_heap(self._backoff, BACKOFF) if resting is not None and resting.failures <= 1 else None
         return None if entry is None else self._start(entry, now)
@@ -161,39 +174,50 @@ class SchedulingQueue:
         if entry is None or entry.state != IN_FLIGHT:
             return
         entry.rejected_by = rejected_by
-        helped = error or self._was_helped(entry)
+        helped = error or self._was_helped(entry, now)
         self._leave(entry)
         entry.stopped = entry.entered = now
         entry.pending = pending
         entry.failures = 0 if error else entry.failures + 1
         entry.errors = entry.errors + 1 if error else 0
         entry.ready_at = now if pending else now + self.backoff(entry)
+        job = self._job_of(entry.pod)
+        if job is not None:
+            self._job_rests[job] = max(self._job_rests.pop(job, 0.0), entry.ready_at)
         if helped:
-            self._enter(entry, now, "ScheduleAttemptFailure", backoff=True)
+            self._enter(entry, now, "ScheduleAttemptFailure")
         else:
             self.incoming("ScheduleAttemptFailure", UNSCHEDULABLE)
             self._park(entry, UNSCHEDULABLE)
 
-    def _was_helped(self, entry: Entry) -> bool:
-        """Whether something that happened during the attempt is worth another one. Pods that are alike are looked at once."""
+    def _was_helped(self, entry: Entry, now: float) -> bool:
+        """Whether something that happened during the attempt is worth another one. Pods that are alike are looked at once, and each event
+        about once for all that come back together: beyond that hints are not asked."""
         if any(self._helps(entry, event) for event in entry.changes.values()):
             return True
         if not self._log.is_open(entry.pod.uid):  # while it was bound nobody kept events for it
             return any(s.resource != UNSCHEDULED_POD for s in self._watched(entry))
         if entry.since_event == self._log.position:
             return False  # nothing has happened, and there is nothing to remember
-        if self._judged_at != self._log.position:
-            self._judged_at, self._judged = self._log.position, {}
+        if now - self._asked_at > _TOGETHER:
+            self._asked, self._asked_at = 0, now
+        if len(self._judged) > _KNOWN:
+            self._judged.clear()
         key = (self._group(entry, IN_FLIGHT), entry.since_event)
-        known = self._judged.get(key)
-        if known is None:
+        upto, known = self._judged.get(key, (entry.since_event, False))
+        if not known and upto < self._log.position:
             subscriptions = None if not entry.rejected_by else self._watched(entry)
-            known = self._judged[key] = any(
-                kept.helps(entry.since_event, lambda event, hints: self._helps(entry, event, hints=hints))
-                for kept in self._log.since(
-                    entry.since_event, lambda event: subscriptions is None or any(s.covers(event) for s in subscriptions)
-                )
+            most = _KNOWN + 2 * len(self._log)
+
+            def helps(event: ClusterEvent, hints: bool) -> bool:
+                self._asked += hints
+                return self._helps(entry, event, hints=hints and self._asked <= most)
+
+            known = any(
+                kept.helps(entry.since_event, helps)
+                for kept in self._log.since(upto, lambda event: subscriptions is None or any(s.covers(event) for s in subscriptions))
             )
+            self._judged[key] = self._log.position, known
         return known
 
     def _watched(self, entry: Entry) -> list[Subscription]:
@@ -212,32 +236,51 @@ class SchedulingQueue:
 
     def on_event(self, event: ClusterEvent, now: float) -> int:
         """Something happened in the cluster; returns how many pods it brought back."""
-        interested = self._plugins_for(event)
+        interested = [name for name, found in self._plugins_for(event).items() if not all(s.helps_nobody(event) for s in found)]
         if self._log.opened:
             self._log.append(self._cut(event) if interested else event._replace(old=None, new=None))
         if not self._parked:
             return 0
-        moved = 0
+        helped: dict[_Group, None] = {}
         for name in ("", *interested):
             for group in list(self._groups_of.get(name, ())):
-                members = self._parked.get(group)
-                if members and self._helps(next(iter(members.values())), event):
-                    for entry in list(members.values()):
-                        moved += self._return(entry, now, event.label)
-        return moved
+                if group not in helped and self._helps(next(iter(self._parked[group].values())), event):
+                    helped[group] = None
+        return self._bring_back([entry for group in helped for entry in self._parked[group].values()], now, event.label)
 
-    def _plugins_for(self, event: ClusterEvent) -> tuple[str, ...]:
-        """Plugins, of whatever profile, that subscribed to such an event. In the profiles' order: pods come back in it."""
+    def _bring_back(self, entries: Sequence[Entry], now: float, label: str) -> int:
+        """Return parked pods; of a crowd the first ones now and the rest in `come_back`. Returns how many came, or will."""
+        moved = sum([self._return(entry, now, label) for entry in entries[:_AT_ONCE]])
+        self._returning.update((entry.pod.uid, (entry, entry.stopped, label)) for entry in entries[_AT_ONCE:])
+        return moved + max(len(entries) - _AT_ONCE, 0)
+
+    @property
+    def returning(self) -> bool:
+        """Whether pods of a crowd are still to be brought back, by `come_back`."""
+        return bool(self._returning)
+
+    def come_back(self, now: float) -> Steps[None]:
+        """Bring back the rest of a crowd that something helped, a few a step."""
+        number = 0
+        while self._returning:
+            _, (entry, stopped, label) = self._returning.popitem(last=False)
+            if entry.state in (UNSCHEDULABLE, GATED) and entry.stopped == stopped:  # it was not tried since
+                self._return(entry, now, label)
+            number += 1
+            if not number % _A_STEP:
+                yield
+
+    def _plugins_for(self, event: ClusterEvent) -> dict[str, list[Subscription]]:
+        """Plugins, of whatever profile, that subscribed to such an event, and how. In the profiles' order: pods come back in it."""
         key = (event.resource, event.action)
         found = self._interested.get(key)
         if found is None:
-            covering = (
-                name
-                for plugins in self._subscriptions.values()
-                for name, subscriptions in plugins.items()
-                if any(subscription.covers(event) for subscription in subscriptions)
-            )
-            found = self._interested[key] = tuple(dict.fromkeys(covering))
+            found = self._interested[key] = {}
+            for plugins in self._subscriptions.values():
+                for name, subscriptions in plugins.items():
+                    covering = [subscription for subscription in subscriptions if subscription.covers(event)]
+                    if covering:
+                        found.setdefault(name, []).extend(covering)
         return found
 
     def _cut(self, event: ClusterEvent) -> ClusterEvent:
@@ -254,34 +297,49 @@ class SchedulingQueue:
         return keep(event) if keep is not None and all(reader.keep == keep for reader in readers) else event
 
     def _return(self, entry: Entry, now: float, label: str) -> int:
-        gated = entry.state == GATED
         self._leave(entry)
-        self._enter(entry, now, label, backoff=not gated)
+        self._enter(entry, now, label)
         return int(entry.state in (ACTIVE, BACKOFF))
 
-    def activate(self, pods: Iterable[PodInfo], now: float) -> None:
-        """Put pods straight into the active queue, skipping backoff; others than waiting ones are left alone."""
+    def activate(self, pods: Iterable[PodInfo], now: float, *, rested: bool = False) -> None:
+        """Bring waiting pods back, whatever refused them; others are left alone. `rested`: what they were refused for is over, and neither
+        they nor their jobs need sit their rest out."""
         for pod in pods:
             entry = self._entries.get(pod.uid)
             if entry is not None and entry.state in (UNSCHEDULABLE, BACKOFF, GATED):
-                self._leave(entry)
-                self._enter(entry, now, "ForceActivate")
+                for one in (entry, *self._resting_with(entry)) if rested else (entry,):
+                    one.ready_at = now if rested else one.ready_at
+                    self._leave(one)
+                    self._enter(one, now, "ForceActivate")
+
+    def _resting_with(self, entry: Entry) -> list[Entry]:
+        """Others of a pod's job, which rests no more, that were in backoff."""
+        job = self._job_of(entry.pod)
+        if job is None or self._job_rests.pop(job, None) is None:
+            return []
+        resting = (other for _, ticket, other in (*self._backoff, *self._error_backoff) if other.ticket == ticket)
+        return [other for other in resting if other is not entry and self._job_of(other.pod) == job]
 
     def wake(self, test: Callable[[PodInfo], bool], by_template: bool, now: float) -> None:
         """Bring back waiting pods of which a test holds, whichever plugin refused them. `by_template`: it holds for all pods of a
         template or for none."""
+        woken: list[Entry] = []
         for members in list(self._parked.values()):
-            entries = list(members.values())
-            if by_template and not test(entries[0].pod):
+            if by_template and not test(next(iter(members.values())).pod):
                 continue
-            for entry in entries:
-                if entry.state == UNSCHEDULABLE and (by_template or test(entry.pod)):
-                    self._return(entry, now, "ReservationAvailable")
+            woken.extend(entry for entry in members.values() if entry.state == UNSCHEDULABLE and (by_template or test(entry.pod)))
+        self._bring_back(woken, now, "ReservationAvailable")
 
     def flush_backoff(self, now: float) -> None:
-        """Move pods whose backoff is over to the active queue."""
+        """Move pods whose backoff is over to the active queue, of a crowd the first ones, and whom else an event has brought back."""
+        at_once(self.come_back(now))
+        while self._job_rests and next(iter(self._job_rests.values())) <= now:
+            del self._job_rests[next(iter(self._job_rests))]
         for heap in (self._backoff, self._error_backoff):
-            while (entry := self._head(heap)) is not None and entry.ready_at <= now:
+            for _ in range(_AT_ONCE):
+                entry = self._head(heap)
+                if entry is None or entry.ready_at > now:
+                    break
                 heapq.heappop(heap)
                 self._leave(entry)
                 self._enter(entry, now, "BackoffComplete")
@@ -291,7 +349,7 @@ class SchedulingQueue:
         over = [entry for members in self._parked.values() for entry in members.values() if now - entry.stopped > self._max_unschedulable]
         for entry in over:
             entry.stopped = now
-            self._return(entry, now, "UnschedulableTimeout")
+        self._bring_back(over, now, "UnschedulableTimeout")
         return len(over)
 
     def next_wake(self) -> float | None:
@@ -341,7 +399,7 @@ class SchedulingQueue:
         entry.state = state
         self._counts[state] += 1
 
-    def _enter(self, entry: Entry, now: float, label: str, *, backoff: bool = False) -> None:
+    def _enter(self, entry: Entry, now: float, label: str) -> None:
         """To backoff while it runs, else to the active queue, unless a preEnqueue plugin says no."""
         status = self._pre_enqueue(entry.pod)
         if self.admission is not None:
@@ -363,10 +421,12 @@ class SchedulingQueue:
         entry.ticket = next(self._tickets)
         try:
             entry.key = self._sort_key(entry.pod, entry.entered)
-        except Exception:
+        except DEFECTS:
             log.exception("pod %s cannot be sorted; it goes first", entry.pod.key)
             entry.key = ()
-        if backoff and entry.ready_at > now:
+        if self._job_rests:
+            entry.ready_at = max(entry.ready_at, self._job_rests.get(self._job_of(entry.pod), 0.0))
+        if entry.ready_at > now:
             self._rest(entry, label)
             return
         self._set(entry, ACTIVE)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from email.utils import parsedate_to_datetime
@@ -17,6 +18,7 @@ from koord.api.kinds import (
     CUSTOMRESOURCEDEFINITIONS,
     DAEMONSETS,
     DEPLOYMENTS,
+    DEVICECLASSES,
     LEASES,
     NODEMETRICS,
     NODES,
@@ -25,7 +27,7 @@ from koord.api.kinds import (
     Kind,
 )
 from koord.kube.client import Client
-from koord.kube.errors import ApiError, NotFound
+from koord.kube.errors import ApiError, Forbidden, NotFound
 from roles.tools import manifests
 from roles.tools.doctor import webhooks
 from roles.tools.doctor.access import Access
@@ -35,9 +37,9 @@ from roles.tools.doctor.powers import NODES_PROXY, POWERS
 LEASE_NAMES = ("koordinator-manager", "koord-scheduler", "koord-descheduler")
 POLICIES = Kind("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False)
 NETWORK_POLICIES = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", True)
+BY_CLASS = "deviceclass.resource.kubernetes.io/"  # followed by the name of a DeviceClass: a resource
 MAX_KUBELETS = 20
 """Kubelets that are asked in a big cluster; what differs shows among these."""
-_BY_CARD = frozenset({names.RESOURCE_GPU_SHARED})  # over how many cards a request is spread; nodes need not offer it
 TIMEOUT = 15.0  # seconds for one request
 
 
@@ -165,7 +167,10 @@ async def _node_metrics(client: Client, facts: ClusterFacts) -> None:
     nodes = (await client.list(NODES)).items
     facts.node_names = sorted(node["metadata"]["name"] for node in nodes)
     facts.offered = frozenset(
-        name for node in nodes for name, amount in ((node.get("status") or {}).get("allocatable") or {}).items() if str(amount) != "0"
+        _today(name)
+        for node in nodes
+        for name, amount in ((node.get("status") or {}).get("allocatable") or {}).items()
+        if str(amount) != "0"
     )
     try:
         facts.node_metrics = {one["metadata"]["name"]: one for one in (await client.list(NODEMETRICS)).items}
@@ -174,17 +179,27 @@ async def _node_metrics(client: Client, facts: ClusterFacts) -> None:
 
 
 async def _pending(client: Client, facts: ClusterFacts) -> None:
-    """What pods without a node request that some nodes have and others have not: extended resources."""
+    """What pods without a node request that some nodes have and others have not: extended resources. Devices of a class that stands for
+    a resource are offered in ResourceSlices."""
+    with contextlib.suppress(NotFound, Forbidden):
+        classes = (await client.list(DEVICECLASSES)).items
+        given = {(one.get("spec") or {}).get("extendedResourceName") for one in classes}
+        facts.by_class = frozenset(given | {BY_CLASS + one["metadata"]["name"] for one in classes})
     for pod in (await client.list(PODS, field_selector="spec.nodeName=,status.phase=Pending")).items:
         meta, spec = pod["metadata"], pod.get("spec") or {}
         wanted = {
-            name
+            _today(name)
             for container in (*(spec.get("initContainers") or ()), *(spec.get("containers") or ()))
             for name, amount in ((container.get("resources") or {}).get("requests") or {}).items()
-            if "/" in name and str(amount) != "0" and name not in _BY_CARD
+            if "/" in name and str(amount) != "0" and name not in names.COUNTED_BY_CARD
         }
         for name in wanted:
             facts.requested.setdefault(name, []).append(f"{meta['namespace']}/{meta['name']}")
+
+
+def _today(resource: str) -> str:
+    """Its name, where a former release called it otherwise."""
+    return names.DEPRECATED_RESOURCES.get(resource, resource)
 
 
 async def _policy(client: Client, facts: ClusterFacts) -> None:

@@ -132,6 +132,8 @@ class ClusterFacts:
     node_metrics: dict[str, Obj] = field(default_factory=dict)
     offered: frozenset[str] = frozenset()
     """Resources of which some node has something."""
+    by_class: frozenset[str | None] = frozenset()
+    """Resources that a DeviceClass stands for."""
     requested: dict[str, list[str]] = field(default_factory=dict)
     """Extended resource -> pods without a node that request it, as namespace/name."""
     slo_data: dict[str, str] | None = None

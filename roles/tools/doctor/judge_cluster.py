@@ -134,7 +134,7 @@ def _leases(facts: ClusterFacts) -> Iterator[Finding]:
         if lease is None:
             installed = name.replace("koordinator-", "koord-") in facts.workloads
             how = f"kubectl -n {facts.namespace} logs of a replica" if installed else f"install it, or start it: {_APPLY}"
-            yield (fail if installed else warn)("leaders", f"{name}: nobody ever led", how)
+            yield (fail if installed else warn)("leaders", f"{name}: it has never had a leader", how)
             continue
         spec = lease.get("spec") or {}
         holder, age = spec.get("holderIdentity"), _age(spec.get("renewTime"), facts.now)
@@ -293,7 +293,7 @@ def _requests(facts: ClusterFacts) -> Iterator[Finding]:
     if not facts.node_names:
         return
     for name, pods in sorted(facts.requested.items()):
-        if name not in facts.offered:
+        if name not in facts.offered | facts.by_class:
             how = "koord why node tells what a node offers and why; the name may be misspelt, or what reports it does not run there"
             yield warn("pending pods", f"no node offers {name}, which {listed(sorted(pods))} request", how)
 

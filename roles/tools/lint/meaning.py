@@ -10,6 +10,7 @@ import msgspec
 
 from koord.api.objects import ClusterNetworkTopology, Pod, PodGroup, Reservation, convert
 from koord.api.quantity import QuantityError
+from roles.tools.lint import requests
 from roles.tools.lint.finding import Finding, Level
 from roles.tools.lint.sources import Document
 
@@ -41,6 +42,7 @@ def _pod(document: Document, obj: Obj) -> Iterator[Finding]:
 
     spec = from_pod(PodParser(Vocabulary()).parse(convert(obj, Pod)), Defaults())
     yield from _told(document, spec.problems if spec is not None else ())
+    yield from requests.check(document, obj)
 
 
 def _reservation(document: Document, obj: Obj) -> Iterator[Finding]:

@@ -7,7 +7,7 @@ from typing import Any
 
 from koord.api import names
 from koord.config.errors import unknown_field
-from roles.tools.lint import components, packing
+from roles.tools.lint import components, packing, requests
 from roles.tools.lint.finding import Finding, Level, Report, report
 from roles.tools.lint.objects import Objects
 from roles.tools.lint.schema import Schemas
@@ -127,9 +127,9 @@ class _Run:
             yield document.finding(f"is defined already, at {where}", "metadata.name", level=Level.WARNING)
 
     async def together(self) -> list[Finding]:
-        """Quotas among one another, parents first; schedulers on the nodes and pods of the files."""
+        """Quotas among one another, parents first; schedulers, and requests of pods, on the nodes and pods of the files."""
         assert self.checks is not None
-        found = list(packing.check(self._schedulers, self._objects))
+        found = [*packing.check(self._schedulers, self._objects), *requests.against(self._seen.values())]
         waiting = dict(self._quotas)
         done = set(names.RESERVED_QUOTAS)
         while waiting:

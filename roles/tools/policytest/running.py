@@ -18,7 +18,7 @@ from roles.tools.policytest.cases import Case, Expectation, Given, Loaded
 from roles.tools.simulate import changes
 from roles.tools.simulate.answer import Answer, Simulator
 from roles.tools.simulate.changes import Changes
-from roles.tools.simulate.picture import Obj, Picture, normalized, read, taken_at
+from roles.tools.simulate.cluster import Cluster, Obj, normalized, read, taken_at
 from roles.tools.simulate.setup import scheduler_of
 
 
@@ -64,10 +64,10 @@ class Runner:
 
     def _answer(self, path: Path, shared: Given, case: Case) -> Answer:
         where = f"{path}: case {case.name!r}"
-        picture = Picture()
+        cluster = Cluster()
         for given in (shared, case.given):
             for obj in (*self._read(path, given.files), *normalized(given.objects, where)):
-                picture.put(obj)
+                cluster.put(obj)
         when = case.when
         wanted = Changes(
             (*self._read(path, when.files), *normalized(when.add, where)),
@@ -80,7 +80,7 @@ class Runner:
             tuple((node, {name: str(amount) for name, amount in wanted.items()}) for node, wanted in when.pressure.items()),
         )
         try:
-            now = taken_at(picture, 0.0) + parse_duration(when.after)
+            now = taken_at(cluster, 0.0) + parse_duration(when.after)
         except ValueError as error:
             raise ConfigurationError(f"{where}: after: {error}") from error
         agent_gates = case.given.agent_feature_gates or shared.agent_feature_gates
@@ -88,7 +88,7 @@ class Runner:
         gates = case.given.feature_gates or shared.feature_gates
         try:
             simulator = Simulator(self._scheduler(path, config, gates), now=now, agent_gates=agent_gates)
-            return simulator.ask(picture, changes.apply(picture, wanted, format_time(now)), helping=False)
+            return simulator.ask(cluster, changes.apply(cluster, wanted, format_time(now)), helping=False)
         except ConfigurationError as error:
             raise ConfigurationError(f"{where}: {error}") from error
 

@@ -80,7 +80,7 @@ def _common(role: str) -> CollectorRegistry:
     registry = common.registry(role)
     common.client_observer(registry, "https://api:6443")
     common.watch_recorder(registry, Recorder(role))
-    common.watch_pictures(registry, _Nothing())
+    common.watch_caches(registry, _Nothing())
     common.watch_events(registry, tuple)
     return registry
 
@@ -93,7 +93,7 @@ def _scheduler() -> CollectorRegistry:
     for fill in (GangMetrics, QuotaMetrics, PlanMetric, ReservationMetrics):
         fill(registry)
     AuditMetrics(registry, ["priority"])
-    registry.register(PodResources(list))  # type: ignore[arg-type]
+    registry.register(PodResources(()))  # type: ignore[arg-type]
     return registry
 
 
@@ -126,7 +126,7 @@ def _koordlet() -> list[Entry]:
     process = [Entry(name, kind, (), texts.get(name, "")) for name, kind in kinds.items()]
     shared = common.registry("koordlet")
     common.watch_recorder(shared, Recorder("koordlet"))
-    common.watch_pictures(shared, _Nothing())
+    common.watch_caches(shared, _Nothing())
     found = {entry.name: entry for entry in (*own, *process, *entries(shared))}
     return [found[name] for name in sorted(found)]
 

@@ -156,6 +156,7 @@ ANNOTATION_PASSED_ARBITRATION; PodMigrationJob; descheduler; descheduler; The jo
 ANNOTATION_MIGRATION_PROFILE; PodMigrationJob; descheduler; descheduler; Profile whose arguments the job follows.
 ANNOTATION_MIGRATION_WORKLOAD; PodMigrationJob; descheduler; descheduler; Workload of the pod.
 ANNOTATION_MIGRATION_RELIEF; PodMigrationJob; descheduler; descheduler; Nodes where a pod that moves for load may go, and its use.
+ANNOTATION_MIGRATION_GANG; PodMigrationJob; descheduler; descheduler; The gang that moves as one, how many members, and the uid of the move.
 ANNOTATION_MIGRATION_AVOID; PodMigrationJob; descheduler; descheduler; Nodes, by comma, whose place was given back.
 ANNOTATION_LAST_CHECKPOINT; Pod; user; descheduler; When the pod last saved its work (RFC 3339); its leaving costs what was done since.
 ANNOTATION_DRAIN_CORDONED; Node; descheduler; descheduler; The node was cordoned for a drain; who gives the drain up takes the cordon back.

@@ -19,7 +19,6 @@ from koord.api.objects import AgentPod, Node, NodeMetric, convert
 from koord.api.qos import QoSClass
 from koord.config.gates import KOORDLET, FeatureGates
 from koord.config.slo import SLOConfig
-from koord.process.errors import ConfigurationError
 from roles.koordlet.eviction.tasks import EvictionTask, Ledger
 from roles.koordlet.hooks.asking import Asking
 from roles.koordlet.hooks.plan import writes
@@ -92,12 +91,9 @@ def _machine() -> HostState:
 
 
 def gates_of(text: str) -> Gate:
-    """koordlet's feature gates with those of a flag. Raises ConfigurationError."""
+    """koordlet's feature gates with those of a flag. Raises ConfigError."""
     gates = FeatureGates(KOORDLET)
-    try:
-        gates.set_from_flag(text)
-    except ValueError as error:
-        raise ConfigurationError(str(error)) from error
+    gates.set_from_flag(text)
     return gates.enabled
 
 

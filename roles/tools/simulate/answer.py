@@ -1,4 +1,4 @@
-"""What would become of a cluster: the scheduler's own cycle on the changed picture, and the books before and after. Pure (BEY-SIM-01)."""
+"""What would become of a cluster: the scheduler's own cycle on the changed objects, and the sums before and after. Pure (BEY-SIM-01)."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from roles.koordlet.qos.memevict import MemoryEvict
 from roles.scheduler.whatif import Placement, Scheduler, Simulation, Snapshot
 from roles.tools.simulate.agent import Agent, Evicted, gates_of
 from roles.tools.simulate.changes import Changed, clones, shape_of
+from roles.tools.simulate.cluster import Cluster, Obj, Structs, key_of
 from roles.tools.simulate.moving import Moved, moves
 from roles.tools.simulate.overcommit import Overcommit, admitted, config_of
-from roles.tools.simulate.picture import Obj, Picture, Structs, key_of
 from roles.tools.simulate.suppression import Suppressed, cpu_of, estimate, suppressed
 
 MOST = 256  # new nodes of a shape that are tried for pods that find no place
@@ -160,14 +160,14 @@ class Simulator:
         """How many rounds of which descheduler follow each question."""
         self._structs = Structs()
         self._overcommit = Overcommit(self._structs, now)
-        self._known: tuple[Picture, Simulation] | None = None  # the last one, for questions about the same picture
+        self._known: tuple[Cluster, Simulation] | None = None  # the last one, for questions about the same cluster
         self._counted: dict[int, tuple[Pod, ResourceVector]] = {}
 
-    def ask(self, before: Picture, changed: Changed, *, helping: bool = True) -> Answer:
+    def ask(self, before: Cluster, changed: Changed, *, helping: bool = True) -> Answer:
         """What the changes lead to. `helping`: look for what would help, too."""
         answer = Answer(lost=changed.lost)
         chance = random.Random(self._seed)
-        before, after = self._overcommit.offered(before), self._overcommit.offered(changed.picture)
+        before, after = self._overcommit.offered(before), self._overcommit.offered(changed.cluster)
         fresh = [pod for pod in changed.new if key_of(pod) not in changed.leave]
         made, answer.refused = admitted(after, fresh, lambda: chance.randrange(100))
         answer.admitted = {key_of(pod): pod for pod in made}
@@ -186,23 +186,23 @@ class Simulator:
             answer.helps = self._helps(after, pods, answer)
         return answer
 
-    def _moves(self, answer: Answer, after: Picture) -> Picture:
-        """The picture after the descheduler's rounds, with new pods where they were placed."""
+    def _moves(self, answer: Answer, after: Cluster) -> Cluster:
+        """The cluster after the descheduler's rounds, with new pods where they were placed."""
         assert self.rounds is not None
         options, rounds = self.rounds
-        picture = after.copy()
+        cluster = after.copy()
         for fate in answer.placed:
             pod = after.all(kinds.PODS).get(fate.pod) or answer.admitted.get(fate.pod)
             if pod is not None:
-                picture.put({**pod, "spec": {**pod["spec"], "nodeName": fate.node}, "status": {"phase": "Running"}})
-        picture, answer.moved = moves(
-            picture, options, lambda there, pods: self._simulated(there).ask(pods), self._structs, self._now, rounds
+                cluster.put({**pod, "spec": {**pod["spec"], "nodeName": fate.node}, "status": {"phase": "Running"}})
+        cluster, answer.moved = moves(
+            cluster, options, lambda there, pods: self._simulated(there).ask(pods), self._structs, self._now, rounds
         )
-        return picture
+        return cluster
 
-    def help_for(self, before: Picture, changed: Changed, pod: str) -> list[str]:
+    def help_for(self, before: Cluster, changed: Changed, pod: str) -> list[str]:
         """What would give one pending pod ("namespace/name") a node, as the others stand."""
-        after = self._overcommit.offered(changed.picture)
+        after = self._overcommit.offered(changed.cluster)
         found = after.all(kinds.PODS).get(pod)
         if found is None or not _waits(found):
             return ["It does not wait for a node."]
@@ -213,23 +213,23 @@ class Simulator:
             return [f"Nothing: it fits on {fate.node} as the cluster is now."]
         return self._helps(after, [asked], Answer([fate])) or ["Neither other nodes nor less pods of lower priority: see the reason."]
 
-    def _simulation(self, picture: Picture) -> Simulation:
+    def _simulation(self, cluster: Cluster) -> Simulation:
         """What the scheduler would do there; each question leaves it as it was."""
-        if self._known is None or not _same(self._known[0], picture):
-            self._known = picture.copy(), self._simulated(picture)
+        if self._known is None or not _same(self._known[0], cluster):
+            self._known = cluster.copy(), self._simulated(cluster)
         return self._known[1]
 
-    def _simulated(self, picture: Picture) -> Simulation:
+    def _simulated(self, cluster: Cluster) -> Simulation:
         of = self._structs.of
-        nodes = [of(node, Node) for node in picture.all(kinds.NODES).values()]
-        pods = [of(pod, Pod) for pod in picture.all(kinds.PODS).values() if (pod.get("spec") or {}).get("nodeName")]
-        namespaces = [of(each, Namespace) for each in picture.all(kinds.NAMESPACES).values()]
-        objects = {kind: [of(each, feed.projection) for each in picture.all(feed.kind).values()] for kind, feed in self._feeds.items()}
+        nodes = [of(node, Node) for node in cluster.all(kinds.NODES).values()]
+        pods = [of(pod, Pod) for pod in cluster.all(kinds.PODS).values() if (pod.get("spec") or {}).get("nodeName")]
+        namespaces = [of(each, Namespace) for each in cluster.all(kinds.NAMESPACES).values()]
+        objects = {kind: [of(each, feed.projection) for each in cluster.all(feed.kind).values()] for kind, feed in self._feeds.items()}
         return self._scheduler.simulate(Snapshot(nodes, pods, namespaces, objects), now=self._now, seed=self._seed)
 
     # ---------------------------------------------------------------- what helps
 
-    def _helps(self, after: Picture, pods: Sequence[Pod], answer: Answer) -> list[str]:
+    def _helps(self, after: Cluster, pods: Sequence[Pod], answer: Answer) -> list[str]:
         """The smallest changes that would give everybody a place: pods that would go, or new nodes of a shape that is there."""
         found = [
             f"{len(fate.victims)} pods of lower priority leave {fate.nominated}: {', '.join(fate.victims)} (for {fate.pod})"
@@ -250,7 +250,7 @@ class Simulator:
             found.append(f"{best[0]} more {'node' if best[0] == 1 else 'nodes'} like {best[1]} (--more {best[0]}={best[1]})")
         return found
 
-    def _nodes_needed(self, after: Picture, pods: Sequence[Pod], like: str, most: int) -> int | None:
+    def _nodes_needed(self, after: Cluster, pods: Sequence[Pod], like: str, most: int) -> int | None:
         low, high = 0, 1
         while high <= most and not self._all_fit(after, pods, like, high):
             low, high = high, high * 2
@@ -262,13 +262,13 @@ class Simulator:
             low, high = (low, middle) if self._all_fit(after, pods, like, middle) else (middle, high)
         return high if high <= most else None
 
-    def _all_fit(self, after: Picture, pods: Sequence[Pod], like: str, count: int) -> bool:
+    def _all_fit(self, after: Cluster, pods: Sequence[Pod], like: str, count: int) -> bool:
         more = [convert(node, Node) for node in clones(after, like, count)]
         return all(each.placed for each in self._simulation(after).ask(pods, more))
 
     # ---------------------------------------------------------------- books
 
-    def _books(self, answer: Answer, before: Picture, after: Picture, placed: list[tuple[Pod, str]]) -> None:
+    def _books(self, answer: Answer, before: Cluster, after: Cluster, placed: list[tuple[Pod, str]]) -> None:
         stays, then_stays = {pod.key: pod for pod in self._bound(before)}, {pod.key: pod for pod in self._bound(after)}
         was = _Books()
         was.add(map(self._counts, stays.values()))
@@ -294,7 +294,7 @@ class Simulator:
         answer.hot = [*self._hot_nodes(before, after, placed, then_stays.keys())]
         self._evictions(answer, before, after, placed)
 
-    def _evictions(self, answer: Answer, before: Picture, after: Picture, placed: list[tuple[Pod, str]]) -> None:
+    def _evictions(self, answer: Answer, before: Cluster, after: Cluster, placed: list[tuple[Pod, str]]) -> None:
         """Whom node agents evict, and who is so because of the changes."""
         coming: dict[str, list[Obj]] = defaultdict(list)
         new = {**after.all(kinds.PODS), **answer.admitted}
@@ -303,12 +303,12 @@ class Simulator:
         then, was = _by_node(after), _by_node(before)
         answer.where = {key_of(pod): node for node, pods in then.items() for pod in pods if node}
 
-        def agent(picture: Picture, name: str, there: list[Obj]) -> Agent | None:
-            node, metric = (picture.all(kind).get(name) for kind in (kinds.NODES, kinds.NODEMETRICS))
+        def agent(cluster: Cluster, name: str, there: list[Obj]) -> Agent | None:
+            node, metric = (cluster.all(kind).get(name) for kind in (kinds.NODES, kinds.NODEMETRICS))
             if node is None:
                 return None
             read = self._structs.of(metric, NodeMetric) if metric is not None else None
-            return Agent(config_of(picture), self._structs.of(node, Node), read, there, self._now, self._gate)
+            return Agent(config_of(cluster), self._structs.of(node, Node), read, there, self._now, self._gate)
 
         answer.agents = lambda name: agent(after, name, [*then[name], *coming[name]])
         if not any(self._gate(gate) for gate in (*MemoryEvict.gates, *CPUEvict.gates)):
@@ -322,14 +322,14 @@ class Simulator:
             known = {each.pod for each in earlier.evicted()} if earlier is not None else set()
             answer.worse += [each.pod for each in found if each.pod not in known]
 
-    def _cooler(self, answer: Answer, then: Picture) -> None:
+    def _cooler(self, answer: Answer, then: Cluster) -> None:
         """Which nodes are hot when the descheduler has moved what it moves."""
         bound = {pod.key for pod in self._bound(then)}
         coming = [(pod, fate.node) for fate in answer.placed if (pod := self._of(then, fate.pod)) is not None]
         answer.hot_then = [name for name, _, _ in self._hot_nodes(then, then, coming, bound)]
 
-    def _of(self, picture: Picture, key: str) -> Pod | None:
-        pod = picture.all(kinds.PODS).get(key)
+    def _of(self, cluster: Cluster, key: str) -> Pod | None:
+        pod = cluster.all(kinds.PODS).get(key)
         return self._structs.of(pod, Pod) if pod is not None else None
 
     def _counts(self, pod: Pod) -> tuple[str, ResourceVector]:
@@ -339,13 +339,13 @@ class Simulator:
             found = self._counted[id(pod)] = pod, pod_requests(pod)
         return pod.metadata.labels.get(names.LABEL_QUOTA_NAME, pod.metadata.namespace), found[1]
 
-    def _bound(self, picture: Picture) -> Iterator[Pod]:
-        for pod in picture.all(kinds.PODS).values():
+    def _bound(self, cluster: Cluster) -> Iterator[Pod]:
+        for pod in cluster.all(kinds.PODS).values():
             if (pod.get("spec") or {}).get("nodeName") and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
                 yield self._structs.of(pod, Pod)
 
     def _hot_nodes(
-        self, before: Picture, after: Picture, placed: Iterable[tuple[Pod, str]], stays: Collection[str]
+        self, before: Cluster, after: Cluster, placed: Iterable[tuple[Pod, str]], stays: Collection[str]
     ) -> Iterator[tuple[str, int, int]]:
         """Nodes whose CPU use passes the threshold with the changes: measured, and for pods that come or go by measure or estimate."""
         coming: dict[str, int] = defaultdict(int)
@@ -365,9 +365,9 @@ class Simulator:
                 yield name, 100 * earlier // room, 100 * usage // room
 
 
-def _by_node(picture: Picture) -> dict[str, list[Obj]]:
+def _by_node(cluster: Cluster) -> dict[str, list[Obj]]:
     found: dict[str, list[Obj]] = defaultdict(list)
-    for pod in picture.all(kinds.PODS).values():
+    for pod in cluster.all(kinds.PODS).values():
         if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
             found[(pod.get("spec") or {}).get("nodeName", "")].append(pod)
     return found
@@ -393,8 +393,8 @@ def _fate(placement: Placement, leave: dict[str, str], waiting: set[str]) -> Fat
     return Fate(placement.pod, placement.node, message, leave.get(placement.pod, ""), placement.pod in waiting, victims, nominated)
 
 
-def _same(one: Picture, other: Picture) -> bool:
-    """Whether two pictures have the same objects: nobody changes one in place."""
+def _same(one: Cluster, other: Cluster) -> bool:
+    """Whether they have the same objects: nobody changes one in place."""
     if one.objects.keys() != other.objects.keys():
         return False
     return all(
@@ -425,9 +425,9 @@ class _Books:
             add_into(self.quotas[quota], amounts)
 
 
-def _allocatable(picture: Picture) -> dict[str, ResourceVector]:
+def _allocatable(cluster: Cluster) -> dict[str, ResourceVector]:
     """Of nodes that take pods."""
-    nodes = picture.all(kinds.NODES).items()
+    nodes = cluster.all(kinds.NODES).items()
     open_ = ((name, node) for name, node in nodes if not (node.get("spec") or {}).get("unschedulable"))
     return {name: parse((node.get("status") or {}).get("allocatable") or {}) for name, node in open_}
 
@@ -436,7 +436,7 @@ def _total(amounts: dict[str, ResourceVector], resource: str) -> int:
     return sum(each.get(resource, 0) for each in amounts.values())
 
 
-def _quotas(after: Picture, was: dict[str, ResourceVector], will: dict[str, ResourceVector]) -> Iterable[Quota]:
+def _quotas(after: Cluster, was: dict[str, ResourceVector], will: dict[str, ResourceVector]) -> Iterable[Quota]:
     """Quotas whose own use changes."""
     for quota in after.all(kinds.ELASTICQUOTAS).values():
         name = quota["metadata"]["name"]

@@ -8,8 +8,8 @@ from typing import Any
 
 from koord.accounting.resources import format_value, parse_quantity
 from koord.api import kinds, names
-from koord.process.errors import ConfigurationError
-from roles.tools.simulate.picture import Obj, Picture, key_of
+from koord.process.errors import ConfigurationError, UsageError
+from roles.tools.simulate.cluster import Cluster, Obj, key_of
 
 _WORKLOADS = frozenset({"Deployment", "ReplicaSet", "ReplicationController", "StatefulSet", "Job"})
 _STATUS = frozenset({"capacity", "allocatable"})
@@ -48,68 +48,68 @@ class Changed:
     `lost` are pods of nodes that go, which nobody makes again; `gone` are the names of the nodes.
     """
 
-    picture: Picture
+    cluster: Cluster
     new: list[Obj] = field(default_factory=list)
     leave: dict[str, str] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
 
 
-def apply(picture: Picture, changes: Changes, now: str) -> Changed:
-    """Change a copy of the picture. `now` (RFC 3339) is when new nodes report. Raises ConfigurationError for a node that is not there."""
-    result = Changed(picture.copy())
+def apply(cluster: Cluster, changes: Changes, now: str) -> Changed:
+    """Change a copy of the cluster. `now` (RFC 3339) is when new nodes report. Raises ConfigurationError for an unknown node."""
+    result = Changed(cluster.copy())
     for obj in changes.objects:
         if obj["kind"] in _WORKLOADS:
             result.new += pods_of(obj)
         elif obj["kind"] == "Pod" and not (obj.get("spec") or {}).get("nodeName"):
             result.new.append(_alive(obj))
         else:
-            result.picture.put(obj)
+            result.cluster.put(obj)
     for count, like in changes.fewer:
-        for name in _emptiest(result.picture, like, count):
+        for name in _emptiest(result.cluster, like, count):
             _empty(result, name)
             result.gone.append(name)
             for kind in (kinds.NODES, kinds.NODEMETRICS, kinds.DEVICES, kinds.NODERESOURCETOPOLOGIES):
-                result.picture.all(kind).pop(name, None)
+                result.cluster.all(kind).pop(name, None)
     for count, like in changes.more:
-        for node in clones(result.picture, like, count):
-            result.picture.put(node)
-            result.picture.put(_idle(node["metadata"]["name"], now))
+        for node in clones(result.cluster, like, count):
+            result.cluster.put(node)
+            result.cluster.put(_idle(node["metadata"]["name"], now))
     for name in changes.drain:
-        node = _node(result.picture, name)
+        node = _node(result.cluster, name)
         _empty(result, name)
         result.gone.append(name)
-        result.picture.put({**node, "spec": {**(node.get("spec") or {}), "unschedulable": True}})
+        result.cluster.put({**node, "spec": {**(node.get("spec") or {}), "unschedulable": True}})
     if changes.usage != 1.0:
-        for metric in list(result.picture.all(kinds.NODEMETRICS).values()):
-            result.picture.put({**metric, "status": _scaled(metric.get("status") or {}, changes.usage)})
-    _fail(result.picture, changes)
+        for metric in list(result.cluster.all(kinds.NODEMETRICS).values()):
+            result.cluster.put({**metric, "status": _scaled(metric.get("status") or {}, changes.usage)})
+    _fail(result.cluster, changes)
     for name, wanted in changes.pressure:
-        _press(result.picture, name, wanted, now)
+        _press(result.cluster, name, wanted, now)
     return result
 
 
-def _fail(picture: Picture, changes: Changes) -> None:
+def _fail(cluster: Cluster, changes: Changes) -> None:
     """Nodes that are not heard of, as the node controller marks them, and reports that are too old for everybody."""
     for name in changes.down:
-        node = _node(picture, name)
+        node = _node(cluster, name)
         spec, status = node.get("spec") or {}, node.get("status") or {}
         taints = [{"key": "node.kubernetes.io/unreachable", "effect": effect} for effect in ("NoSchedule", "NoExecute")]
         spec = {**spec, "taints": [*(spec.get("taints") or ()), *taints]}
         others = [each for each in status.get("conditions") or () if each.get("type") != "Ready"]
         status = {**status, "conditions": [*others, {"type": "Ready", "status": "Unknown"}]}
-        picture.put({**node, "spec": spec, "status": status})
+        cluster.put({**node, "spec": spec, "status": status})
     for name in (*changes.down, *changes.silent):
-        _node(picture, name)
-        metric = picture.all(kinds.NODEMETRICS).get(name)
+        _node(cluster, name)
+        metric = cluster.all(kinds.NODEMETRICS).get(name)
         if metric is not None:
-            picture.put({**metric, "status": {**(metric.get("status") or {}), "updateTime": _NEVER}})
+            cluster.put({**metric, "status": {**(metric.get("status") or {}), "updateTime": _NEVER}})
 
 
-def _press(picture: Picture, name: str, wanted: Mapping[str, str], now: str) -> None:
-    node = _node(picture, name)
+def _press(cluster: Cluster, name: str, wanted: Mapping[str, str], now: str) -> None:
+    node = _node(cluster, name)
     there = (node.get("status") or {}).get("capacity") or {}
-    known = picture.all(kinds.NODEMETRICS).get(name) or _idle(name, now)
+    known = cluster.all(kinds.NODEMETRICS).get(name) or _idle(name, now)
     status = known.get("status") or {}
     info = status.get("nodeMetric") or {}
     pods = [(each.get("podUsage") or {}).get("resources") or {} for each in status.get("podsMetric") or ()]
@@ -124,7 +124,7 @@ def _press(picture: Picture, name: str, wanted: Mapping[str, str], now: str) -> 
             raise ConfigurationError(f"pressure on {name}: {resource}: {text!r}: an amount, or a share of the node like 95%") from error
         use[resource], system[resource] = (format_value(resource, round(each)) for each in (amount, max(rest, 0)))
     info = {**info, "nodeUsage": {"resources": use}, "systemUsage": {"resources": system}}
-    picture.put({**known, "status": {**status, "nodeMetric": info}})
+    cluster.put({**known, "status": {**status, "nodeMetric": info}})
 
 
 # ---------------------------------------------------------------- pods
@@ -153,7 +153,7 @@ def _alive(pod: Obj) -> Obj:
 
 def _empty(result: Changed, name: str) -> None:
     """The pods of a node leave: they are made again elsewhere, end with the node, or are lost."""
-    pods = result.picture.all(kinds.PODS)
+    pods = result.cluster.all(kinds.PODS)
     for key, pod in list(pods.items()):
         if (pod.get("spec") or {}).get("nodeName") != name:
             continue
@@ -177,8 +177,8 @@ def _empty(result: Changed, name: str) -> None:
 # ---------------------------------------------------------------- nodes
 
 
-def _node(picture: Picture, name: str) -> Obj:
-    found = picture.all(kinds.NODES).get(name)
+def _node(cluster: Cluster, name: str) -> Obj:
+    found = cluster.all(kinds.NODES).get(name)
     if found is None:
         raise ConfigurationError(f"node {name!r} is not in the snapshot")
     return found
@@ -199,10 +199,10 @@ def shape_of(node: Obj) -> tuple[Any, ...]:
     return tuple(sorted(amounts.items())), tuple(sorted(labels.items())), tuple(taints)
 
 
-def clones(picture: Picture, like: str, count: int) -> Iterator[Obj]:
+def clones(cluster: Cluster, like: str, count: int) -> Iterator[Obj]:
     """New nodes of a node's shape, empty and schedulable. Raises ConfigurationError."""
-    model = _node(picture, like)
-    number, there = 0, picture.all(kinds.NODES)
+    model = _node(cluster, like)
+    number, there = 0, cluster.all(kinds.NODES)
     for _ in range(count):
         while (name := f"{like}-more-{(number := number + 1)}") in there:
             pass
@@ -223,14 +223,14 @@ def _idle(name: str, now: str) -> Obj:
     return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}, "status": status}
 
 
-def _emptiest(picture: Picture, like: str, count: int) -> list[str]:
+def _emptiest(cluster: Cluster, like: str, count: int) -> list[str]:
     """So many nodes of a node's shape, those with the fewest pods first."""
-    shape = shape_of(_node(picture, like))
+    shape = shape_of(_node(cluster, like))
     pods: dict[str, int] = {}
-    for pod in picture.all(kinds.PODS).values():
+    for pod in cluster.all(kinds.PODS).values():
         name = (pod.get("spec") or {}).get("nodeName", "")
         pods[name] = pods.get(name, 0) + 1
-    found = sorted((pods.get(name, 0), name) for name, node in picture.all(kinds.NODES).items() if shape_of(node) == shape)
+    found = sorted((pods.get(name, 0), name) for name, node in cluster.all(kinds.NODES).items() if shape_of(node) == shape)
     if count > len(found):
         raise ConfigurationError(f"there are {len(found)} nodes like {like!r}, {count} cannot go")
     return [name for _, name in found[:count]]
@@ -256,22 +256,22 @@ def _amounts(amounts: Mapping[str, Any], factor: float) -> Obj:
 
 
 def factors(text: str) -> tuple[float, ...]:
-    """`0.5,1,1.4` as numbers. Raises ConfigurationError."""
+    """`0.5,1,1.4` as numbers. Raises UsageError."""
     try:
         found = tuple(float(part) for part in text.split(",")) if text else ()
     except ValueError:
         found = (-1.0,)
     if not all(0 <= factor <= 100 for factor in found):
-        raise ConfigurationError(f"--curve {text!r} must be factors from 0 to 100, such as 0.5,1,1.4")
+        raise UsageError(f"--curve {text!r} must be factors from 0 to 100, such as 0.5,1,1.4")
     return found
 
 
 def counts(texts: Iterable[str], flag: str) -> tuple[tuple[int, str], ...]:
-    """`3=node-a` as (3, "node-a"). Raises ConfigurationError."""
+    """`3=node-a` as (3, "node-a"). Raises UsageError."""
     found = []
     for text in texts:
         number, equals, name = text.partition("=")
         if not equals or not name or not number.isdigit() or int(number) == 0:
-            raise ConfigurationError(f"{flag} {text!r} must be NUMBER=NODE, such as 3=node-a")
+            raise UsageError(f"{flag} {text!r} must be NUMBER=NODE, such as 3=node-a")
         found.append((int(number), name))
     return tuple(found)

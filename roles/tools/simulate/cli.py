@@ -16,12 +16,12 @@ from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.config import load
 from koord.process import tuning
-from koord.process.errors import ConfigurationError
+from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand
 from roles.tools.simulate import changes, render
 from roles.tools.simulate.answer import Hour, Simulator
 from roles.tools.simulate.changes import Changes
-from roles.tools.simulate.picture import Picture, live, read, taken_at
+from roles.tools.simulate.cluster import Cluster, live, read, taken_at
 from roles.tools.simulate.setup import descheduler_of, scheduler_of
 
 DOES_NOT_FIT = 2
@@ -78,28 +78,28 @@ def command(
     with 2 if not.
     """
     if bool(paths) == (kubeconfig is not None or context is not None):
-        raise ConfigurationError("give either --snapshot, or --kubeconfig or --context for a live cluster")
+        raise UsageError("give either --snapshot, or --kubeconfig or --context for a live cluster")
     wanted = Changes(
         tuple(read(add)), drain, changes.counts(more, "--more"), changes.counts(fewer, "--fewer"), usage
     )  # before anything is asked: a mistake here costs no list
     factors = changes.factors(curve)
     descheduler = descheduler_of(descheduler_config) if rounds else None
     scheduler = scheduler_of(config, feature_gates, plugin_path)
-    picture = Picture()
+    cluster = Cluster()
     with tuning.collecting_seldom():
         for obj in read(paths):
-            picture.put(obj)
+            cluster.put(obj)
         if not paths:
-            picture = asyncio.run(_live(kubeconfig, context, [feed.kind for feed in scheduler.kinds().values()], config_namespace))
-        now = taken_at(picture, seams.now()) if paths else seams.now()
-        changed = changes.apply(picture, wanted, format_time(now))
+            cluster = asyncio.run(_live(kubeconfig, context, [feed.kind for feed in scheduler.kinds().values()], config_namespace))
+        now = taken_at(cluster, seams.now()) if paths else seams.now()
+        changed = changes.apply(cluster, wanted, format_time(now))
         simulator = Simulator(scheduler, now=now, seed=seed, hot=hot, agent_gates=agent_feature_gates)
         simulator.rounds = (descheduler, rounds) if descheduler is not None else None
-        answer = simulator.ask(picture, changed)
+        answer = simulator.ask(cluster, changed)
         simulator.rounds = None  # hours of a day are other days' work
         for factor in factors:
-            hour = changes.apply(picture, replace(wanted, usage=usage * factor), format_time(now))
-            answer.hours.append(Hour.of(factor, simulator.ask(picture, hour, helping=False)))
+            hour = changes.apply(cluster, replace(wanted, usage=usage * factor), format_time(now))
+            answer.hours.append(Hour.of(factor, simulator.ask(cluster, hour, helping=False)))
     if output == "json":
         click.echo(orjson.dumps(answer.as_json(), option=orjson.OPT_INDENT_2).decode())
     else:
@@ -107,7 +107,7 @@ def command(
     sys.exit(0 if answer.fits else DOES_NOT_FIT)
 
 
-async def _live(kubeconfig: str | None, context: str | None, kinds: list[Kind], namespace: str) -> Picture:
+async def _live(kubeconfig: str | None, context: str | None, kinds: list[Kind], namespace: str) -> Cluster:
     try:
         async with Client(load(kubeconfig, context=context), role="simulate") as client:
             return await live(client, kinds, namespace)

@@ -1,4 +1,4 @@
-"""What the descheduler would move: its own rounds on a picture, and the scheduler asked where pods would go (BEY-SIM-01).
+"""What the descheduler would move: its own rounds on the objects, and the scheduler asked where pods would go (BEY-SIM-01).
 
 A round is as long after the one before as the configuration says. Pods that leave come again where the scheduler puts them, with what they
 used; everything else is measured as it is now.
@@ -23,9 +23,9 @@ from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictRe
 from roles.descheduler.migration.template import elsewhere
 from roles.descheduler.replaying import Rerun, Round, Seen, Then
 from roles.scheduler.whatif import Placement
-from roles.tools.simulate.picture import Obj, Picture, Structs, key_of
+from roles.tools.simulate.cluster import Cluster, Obj, Structs, key_of
 
-Ask = Callable[[Picture, Sequence[Pod]], list[Placement]]
+Ask = Callable[[Cluster, Sequence[Pod]], list[Placement]]
 
 
 @dataclass(slots=True)
@@ -52,25 +52,25 @@ class _Leaving(Then):
         return EvictResult(True)
 
 
-def moves(picture: Picture, options: Options, ask: Ask, structs: Structs, now: float, rounds: int) -> tuple[Picture, list[Moved]]:
-    """So many rounds of the descheduler: the picture then, and who was moved."""
-    return asyncio.run(_moves(picture.copy(), options, ask, structs, now, rounds))
+def moves(cluster: Cluster, options: Options, ask: Ask, structs: Structs, now: float, rounds: int) -> tuple[Cluster, list[Moved]]:
+    """So many rounds of the descheduler: the cluster then, and who was moved."""
+    return asyncio.run(_moves(cluster.copy(), options, ask, structs, now, rounds))
 
 
 async def _moves(
-    picture: Picture, options: Options, ask: Ask, structs: Structs, now: float, rounds: int
-) -> tuple[Picture, list[Moved]]:  # fmt: skip
+    cluster: Cluster, options: Options, ask: Ask, structs: Structs, now: float, rounds: int
+) -> tuple[Cluster, list[Moved]]:  # fmt: skip
     rerun, found = Rerun(options), list[Moved]()
     stuck: set[str] = set()
     for number in range(rounds):
         at = now + number * options.config.descheduling_interval
-        _report(picture, at)
+        _report(cluster, at)
         acting = _Leaving()
-        await rerun.make(Round(at, _seen(picture, structs), {}, {}, [], _waiting(picture, structs)), acting)
+        await rerun.make(Round(at, _seen(cluster, structs), {}, {}, [], _waiting(cluster, structs)), acting)
         leaving = [(pod, why) for pod, why in acting.left if pod.key not in stuck]
         if not leaving:
             continue
-        without = picture.copy()
+        without = cluster.copy()
         for pod, _ in leaving:
             without.all(kinds.PODS).pop(pod.key, None)
         wanted = [_again(pod, why) for pod, why in leaving]
@@ -79,10 +79,10 @@ async def _moves(
             source, target = pod.spec.node_name, places.get(pod.key, "")
             found.append(Moved(pod.key, source, target, why.reason, number + 1))
             if target:
-                _move(picture, pod.key, source, target)
+                _move(cluster, pod.key, source, target)
             else:
                 stuck.add(pod.key)
-    return picture, found
+    return cluster, found
 
 
 def _again(pod: Pod, why: EvictOptions) -> Pod:
@@ -92,43 +92,43 @@ def _again(pod: Pod, why: EvictOptions) -> Pod:
     return msgspec.structs.replace(made, spec=spec, status=msgspec.structs.replace(made.status, phase="Pending"))
 
 
-def _seen(picture: Picture, structs: Structs) -> list[Seen]:
+def _seen(cluster: Cluster, structs: Structs) -> list[Seen]:
     there: dict[str, list[Pod]] = defaultdict(list)
-    for pod in picture.all(kinds.PODS).values():
+    for pod in cluster.all(kinds.PODS).values():
         if node := (pod.get("spec") or {}).get("nodeName"):
             there[node].append(structs.of(pod, Pod))
-    metrics = picture.all(kinds.NODEMETRICS)
+    metrics = cluster.all(kinds.NODEMETRICS)
     return [
         Seen(structs.of(node, Node), there[name], structs.of(metrics[name], NodeMetric) if name in metrics else None)
-        for name, node in sorted(picture.all(kinds.NODES).items())
+        for name, node in sorted(cluster.all(kinds.NODES).items())
     ]
 
 
-def _waiting(picture: Picture, structs: Structs) -> list[Pod]:
+def _waiting(cluster: Cluster, structs: Structs) -> list[Pod]:
     """Pods without a node."""
-    pods = (structs.of(pod, Pod) for pod in picture.all(kinds.PODS).values() if not (pod.get("spec") or {}).get("nodeName"))
+    pods = (structs.of(pod, Pod) for pod in cluster.all(kinds.PODS).values() if not (pod.get("spec") or {}).get("nodeName"))
     return [pod for pod in pods if pod.status.phase not in ("Succeeded", "Failed")]
 
 
-def _report(picture: Picture, at: float) -> None:
+def _report(cluster: Cluster, at: float) -> None:
     """Every node reports again, what it uses now."""
-    for metric in list(picture.all(kinds.NODEMETRICS).values()):
-        picture.put({**metric, "status": {**(metric.get("status") or {}), "updateTime": format_time(at)}})
+    for metric in list(cluster.all(kinds.NODEMETRICS).values()):
+        cluster.put({**metric, "status": {**(metric.get("status") or {}), "updateTime": format_time(at)}})
 
 
-def _move(picture: Picture, key: str, source: str, target: str) -> None:
+def _move(cluster: Cluster, key: str, source: str, target: str) -> None:
     """The pod runs on the other node now, with what it used."""
-    pod = picture.all(kinds.PODS)[key]
-    picture.put({**pod, "spec": {**pod["spec"], "nodeName": target}})
-    metrics = picture.all(kinds.NODEMETRICS)
+    pod = cluster.all(kinds.PODS)[key]
+    cluster.put({**pod, "spec": {**pod["spec"], "nodeName": target}})
+    metrics = cluster.all(kinds.NODEMETRICS)
     entry = None
     if source in metrics:
         status = metrics[source].get("status") or {}
         entry = next((each for each in status.get("podsMetric") or () if key_of({"metadata": each}) == key), None)
         if entry is not None:
-            picture.put({**metrics[source], "status": _with(status, entry, -1)})
+            cluster.put({**metrics[source], "status": _with(status, entry, -1)})
     if entry is not None and target in metrics:
-        picture.put({**metrics[target], "status": _with(metrics[target].get("status") or {}, entry, 1)})
+        cluster.put({**metrics[target], "status": _with(metrics[target].get("status") or {}, entry, 1)})
 
 
 def _with(status: Obj, entry: Obj, sign: int) -> Obj:

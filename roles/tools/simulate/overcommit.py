@@ -1,4 +1,4 @@
-"""What the manager would make of a picture: the amounts that nodes offer to best-effort pods, and new pods as admission changes them."""
+"""What the manager would make of a cluster: the amounts that nodes offer to best-effort pods, and new pods as admission changes them."""
 
 from __future__ import annotations
 
@@ -30,14 +30,14 @@ from roles.manager.options import Options
 from roles.manager.webhooks import pod_mutate
 from roles.manager.webhooks.review import Refusal, Request
 from roles.manager.webhooks.view import View
-from roles.tools.simulate.picture import Obj, Picture, Structs, key_of
+from roles.tools.simulate.cluster import Cluster, Obj, Structs, key_of
 
 _ABOUT: tuple[Any, ...] = (NodeMetric, NodeResourceTopology, Device)
 
 
-def config_of(picture: Picture) -> SLOConfig | None:
+def config_of(cluster: Cluster) -> SLOConfig | None:
     """The cluster's slo-controller-config; None without one: then what nodes offer stays. Raises ConfigurationError."""
-    data = picture.slo_config()
+    data = cluster.slo_config()
     if data is None:
         return None
     result = parse(data, previous=None)
@@ -48,23 +48,23 @@ def config_of(picture: Picture) -> SLOConfig | None:
 
 class Overcommit:
     """Batch and Mid of every node as the manager would set them at `now` (Unix time). A node about which nothing has changed is looked at
-    once, however many pictures it is in."""
+    once, however many copies it is in."""
 
     def __init__(self, structs: Structs, now: float) -> None:
         self._structs, self._now = structs, now
         self._known: dict[tuple[Any, ...], tuple[Obj, ...]] = {}
 
-    def offered(self, picture: Picture) -> Picture:
-        """The picture with what nodes would offer then. Raises ConfigurationError."""
-        config = config_of(picture)
+    def offered(self, cluster: Cluster) -> Cluster:
+        """The cluster with what nodes would offer then. Raises ConfigurationError."""
+        config = config_of(cluster)
         if config is None:
-            return picture
+            return cluster
         pods: dict[str, list[Obj]] = defaultdict(list)
-        for pod in picture.all(kinds.PODS).values():
+        for pod in cluster.all(kinds.PODS).values():
             pods[(pod.get("spec") or {}).get("nodeName", "")].append(pod)
-        result, key = picture.copy(), tuple(sorted((picture.slo_config() or {}).items()))
-        for name, node in picture.all(kinds.NODES).items():
-            about = [picture.all(kind).get(name) for kind in (kinds.NODEMETRICS, kinds.NODERESOURCETOPOLOGIES, kinds.DEVICES)]
+        result, key = cluster.copy(), tuple(sorted((cluster.slo_config() or {}).items()))
+        for name, node in cluster.all(kinds.NODES).items():
+            about = [cluster.all(kind).get(name) for kind in (kinds.NODEMETRICS, kinds.NODERESOURCETOPOLOGIES, kinds.DEVICES)]
             seen = (key, id(node), *map(id, about), *map(id, pods[name]))
             if seen not in self._known:
                 self._known[seen] = (self._node(config, node, about, pods[name]), node, *pods[name])  # kept: an id is one object's
@@ -99,7 +99,7 @@ class Overcommit:
 
 
 class _Nothing:
-    """An API server that knows no more than the picture."""
+    """An API server that knows the snapshot's objects only."""
 
     async def get(self, kind: kinds.Kind, name: str, namespace: str | None = None) -> dict[str, Any] | None:
         """What admission asks the API server for, because no informer has it: nobody has."""
@@ -117,14 +117,14 @@ class _Objects:
         return [*self._found.values()]
 
 
-def admitted(picture: Picture, pods: list[Obj], draw: Any) -> tuple[list[Obj], dict[str, str]]:
+def admitted(cluster: Cluster, pods: list[Obj], draw: Any) -> tuple[list[Obj], dict[str, str]]:
     """New pods as the manager's webhook changes them, and why some are refused, by key."""
     nothing: Any = _Nothing()
     view = View(Options(), FeatureGates(MANAGER), nothing, draw)
     view.live = nothing
-    view.namespaces = _Objects({name: convert(obj, NamespaceObject) for name, obj in picture.all(kinds.NAMESPACES).items()})
-    view.priority_classes = _Objects({name: convert(obj, PriorityClassObject) for name, obj in picture.all(kinds.PRIORITYCLASSES).items()})
-    for profile in picture.all(kinds.CLUSTERCOLOCATIONPROFILES).values():
+    view.namespaces = _Objects({name: convert(obj, NamespaceObject) for name, obj in cluster.all(kinds.NAMESPACES).items()})
+    view.priority_classes = _Objects({name: convert(obj, PriorityClassObject) for name, obj in cluster.all(kinds.PRIORITYCLASSES).items()})
+    for profile in cluster.all(kinds.CLUSTERCOLOCATIONPROFILES).values():
         view.on_profile(convert(profile, ClusterColocationProfile))
 
     async def change(pod: Obj) -> Obj:
@@ -133,7 +133,7 @@ def admitted(picture: Picture, pods: list[Obj], draw: Any) -> tuple[list[Obj], d
         pod = pod_mutate.working_copy(pod)
         for _, step in pod_mutate.STEPS:
             pod = await pod_mutate.run_step(step, pod, request, view)
-        return _with_priority(pod, picture)
+        return _with_priority(pod, cluster)
 
     found, refused = [], {}
     for pod in pods:
@@ -147,22 +147,22 @@ def admitted(picture: Picture, pods: list[Obj], draw: Any) -> tuple[list[Obj], d
 
 
 def _at_once(work: Coroutine[Any, Any, Obj]) -> Obj:
-    """The result of work that waits for nobody: its API server is a picture. It needs no event loop, and may run inside one."""
+    """The result of work that waits for nobody: its API server is the snapshot. It needs no event loop, and may run inside one."""
     try:
         work.send(None)
     except StopIteration as end:
         made: Obj = end.value
         return made
     work.close()
-    raise RuntimeError("a step of admission waits for something that is not in the picture")
+    raise RuntimeError("a step of admission waits for something that is not in the snapshot")
 
 
-def _with_priority(pod: Obj, picture: Picture) -> Obj:
+def _with_priority(pod: Obj, cluster: Cluster) -> Obj:
     """The API server's own admission: the value of the PriorityClass that the pod names, or of the default one."""
     spec = pod.get("spec") or {}
     if spec.get("priority") is not None:
         return pod
-    classes = picture.all(kinds.PRIORITYCLASSES)
+    classes = cluster.all(kinds.PRIORITYCLASSES)
     name = spec.get("priorityClassName") or next((each for each, obj in sorted(classes.items()) if obj.get("globalDefault")), "")
     value = classes[name].get("value", 0) if name in classes else 0
     return {**pod, "spec": {**spec, "priority": value} | ({"priorityClassName": name} if name else {})}

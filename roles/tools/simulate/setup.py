@@ -22,10 +22,10 @@ _KIND = "KubeSchedulerConfiguration"
 
 
 def scheduler_of(path: str, feature_gates: str, plugin_paths: tuple[str, ...]) -> Scheduler:
-    """The scheduler of these flags; without a file the one that koord is installed with. Raises ConfigurationError."""
+    """The scheduler of these flags; without a file the one that koord is installed with. Raises ConfigurationError, ConfigError."""
     gates = FeatureGates(SCHEDULER)
+    gates.set_from_flag(feature_gates)
     try:
-        gates.set_from_flag(feature_gates)
         config = load(path) if path else parse(_installed(), "the installed profile")
         return Scheduler(config, registry(plugin_paths), {name: gates.enabled(name) for name in SCHEDULER})
     except (PluginError, ValueError) as error:

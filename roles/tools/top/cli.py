@@ -49,7 +49,7 @@ def command(
 ) -> None:
     """Show every node's use by tier, what it offers to batch pods and what is asked of that, and which nodes are hot, squeezed or silent.
 
-    Usage is what the nodes reported last. `BE MAY` is the CPU that koordlet leaves to best-effort pods.
+    Usage is what the nodes reported last. `BE LIMIT` is the CPU that koordlet leaves to best-effort pods.
     """
     import os
 

@@ -12,7 +12,7 @@ from koord.api.objects import Node, NodeMetric, NodeSLO, Pod
 from koord.api.objects_meta import ResourceList
 from koord.api.priority import PriorityClass
 from koord.api.qos import KUBERNETES_BEST_EFFORT, QoSClass, kubernetes_qos
-from koord.api.quantity import QuantityError, parse_milli, parse_value
+from koord.api.quantity import QuantityError, milli_or, value_or
 from koord.api.times import TimeError, parse_time
 from roles.koordlet.qos.allowance import capacity_milli, reserved_milli
 from roles.koordlet.states.slo import effective_slo
@@ -91,11 +91,11 @@ def row(node: Node, metric: NodeMetric | None, slo: NodeSLO | None, pods: Sequen
 
 
 def _use(resources: ResourceList) -> Use:
-    return Use(_milli(resources.get(names.RESOURCE_CPU)), _value(resources.get(names.RESOURCE_MEMORY)))
+    return Use(milli_or(resources.get(names.RESOURCE_CPU)), value_or(resources.get(names.RESOURCE_MEMORY)))
 
 
 def _batch(resources: ResourceList) -> Use:
-    return Use(_value(resources.get(names.RESOURCE_BATCH_CPU)), _value(resources.get(names.RESOURCE_BATCH_MEMORY)))
+    return Use(value_or(resources.get(names.RESOURCE_BATCH_CPU)), value_or(resources.get(names.RESOURCE_BATCH_MEMORY)))
 
 
 def _requested(pod: Pod) -> Use:
@@ -104,20 +104,6 @@ def _requested(pod: Pod) -> Use:
     except QuantityError:
         return Use()
     return Use(wanted.get(names.RESOURCE_BATCH_CPU, 0), wanted.get(names.RESOURCE_BATCH_MEMORY, 0))
-
-
-def _milli(quantity: str | int | float | None) -> int:
-    try:
-        return 0 if quantity is None else parse_milli(quantity)
-    except QuantityError:
-        return 0
-
-
-def _value(quantity: str | int | float | None) -> int:
-    try:
-        return 0 if quantity is None else parse_value(quantity)
-    except QuantityError:
-        return 0
 
 
 def _tier(priority: str) -> str:

@@ -8,7 +8,7 @@ from typing import Any
 from roles.tools.top.rows import Row, Use
 
 HEADINGS = (
-    "NODE", "CPU", "USED", "PROD", "MID", "BATCH", "SYSTEM", "BATCH CPU", "BE MAY", "MEMORY", "MEM USED", "BATCH MEM", "AGE", "MARKS",
+    "NODE", "CPU", "USED", "PROD", "MID", "BATCH", "SYSTEM", "BATCH CPU", "BE LIMIT", "MEMORY", "MEM USED", "BATCH MEM", "AGE", "MARKS",
 )  # fmt: skip
 _GAP = "  "
 _FIRST_TO_GO = (6, 4, 11, 12, 3, 9, 1, 8, 5, 7, 13, 10)

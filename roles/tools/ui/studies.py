@@ -70,16 +70,16 @@ class Studies:
     async def helps(self, namespace: str, name: str) -> list[str]:
         """What would give a pending pod a node, as `koord simulate` tells it. Raises ApiError, ConfigurationError."""
         from roles.tools.simulate.changes import Changes, apply
-        from roles.tools.simulate.picture import live
+        from roles.tools.simulate.cluster import live
         from roles.tools.simulate.setup import scheduler_of
 
         watching = self._watching
         if len(watching.pods) > HELP_FOR:
             return [f"The cluster has {len(watching.pods)} pods: ask koord simulate --kubeconfig …"]
         scheduler = scheduler_of("", "", ())
-        picture = await live(watching.client, [feed.kind for feed in scheduler.kinds().values()], "koordinator-system")
-        changed = apply(picture, Changes(), "")
-        return await seams.to_thread(_help, scheduler, picture, changed, f"{namespace}/{name}")
+        cluster = await live(watching.client, [feed.kind for feed in scheduler.kinds().values()], "koordinator-system")
+        changed = apply(cluster, Changes(), "")
+        return await seams.to_thread(_help, scheduler, cluster, changed, f"{namespace}/{name}")
 
 
 def _replay(log: Path) -> dict[str, Any]:
@@ -105,7 +105,7 @@ def _test(policies: Path) -> dict[str, Any]:
     return {"headline": report.summary(results), "text": "\n".join([report.summary(results), *lines])}
 
 
-def _help(scheduler: Any, picture: Any, changed: Any, pod: str) -> list[str]:
+def _help(scheduler: Any, cluster: Any, changed: Any, pod: str) -> list[str]:
     from roles.tools.simulate.answer import Simulator
 
-    return Simulator(scheduler, now=seams.now()).help_for(picture, changed, pod)
+    return Simulator(scheduler, now=seams.now()).help_for(cluster, changed, pod)

@@ -21,7 +21,7 @@ from koord.kube.informers import InformerFactory
 from roles.tools import explain, gather, reach, render
 from roles.tools.reach import Endpoint
 from roles.tools.top.rows import row
-from roles.tools.ui import picture
+from roles.tools.ui import view
 
 log = logging.getLogger(__name__)
 
@@ -131,14 +131,14 @@ class Watching:
                 self.gone.append((self.revision, name))
             return
         pods = self.pods.by_index("node", name)
-        made = picture.node(row(node, self.metrics.get(name), self.slos.get(name), pods, now), len(pods), now)
+        made = view.node(row(node, self.metrics.get(name), self.slos.get(name), pods, now), len(pods), now)
         before = self.rows.get(name)
         if before is None or before[1] != made:
             self.revision += 1
             self.rows[name] = (self.revision, made)
 
     def _keep(self) -> None:
-        sums = picture.totals([columns for _, columns in self.rows.values()])
+        sums = view.totals([columns for _, columns in self.rows.values()])
         waiting = sum(1 for pod in self.pods.by_index("node", "") if pod.status.phase in ("", "Pending"))
         wanted = ("cpu", "used", "prod", "mid", "batch", "system", "offered", "requested")
         self.history.append({"time": round(time.time()), **{name: sums[name] for name in wanted}, "pending": waiting})
@@ -187,13 +187,13 @@ class Watching:
                 "ready": self.ready,
                 "revision": self.revision,
                 "since": since,
-                "columns": picture.NODE_COLUMNS,
+                "columns": view.NODE_COLUMNS,
                 "count": len(self.rows),
                 "nodes": orjson.Fragment(nodes),
                 "gone": [name for revision, name in self.gone if revision > since] if since else [],
-                "pending": picture.pending(self.pods.by_index("node", "")),
-                "quotas": picture.quotas(self.quotas.list()),
-                "decisions": [picture.decision(record) for record in reversed(self.feed)],
+                "pending": view.pending(self.pods.by_index("node", "")),
+                "quotas": view.quotas(self.quotas.list()),
+                "decisions": [view.decision(record) for record in reversed(self.feed)],
                 "history": list(self.history),
                 "problems": self._said(),
                 "offered": self.offered,

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.objects import Node, NodeMetric, Pod, convert
@@ -17,11 +17,12 @@ from koord.api.times import format_time
 from roles.descheduler.arrivals import Expected, expect
 from roles.descheduler.framework.effects import Evict, Tell
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.picture import NodeView, Pictures
+from roles.descheduler.picture import NodeView, Pictures, node_view
 from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs
 from roles.descheduler.plugins.lownodeload.effect import TRIES, Effects
 from roles.descheduler.plugins.lownodeload.plugin import LowNodeLoad
 from roles.descheduler.relief import Relief
+from tests.support.examples import examples
 
 ARGS = {
     "lowThresholds": {"cpu": 40},
@@ -123,7 +124,7 @@ PODS = st.lists(st.tuples(st.integers(0, 2), st.integers(300, 2_500)), min_size=
 
 @pytest.mark.feature("DS-LNL-06")
 @pytest.mark.feature("DS-LNL-07")
-@settings(max_examples=150, deadline=None)
+@examples(60)
 @given(systems=SYSTEMS, given_pods=PODS, late=st.sets(st.integers(0, 5)))
 def test_whatever_the_scheduler_chooses_no_migration_makes_the_excess_larger_and_they_end(
     systems: list[int], given_pods: list[tuple[int, int]], late: set[int]
@@ -252,3 +253,26 @@ def test_a_full_node_does_not_look_as_if_moves_were_in_vain(used: int, left_alon
         (measured,) = effects.observe(sim.view(0), sim.now)
         assert not measured.helped
     assert bool(effects.why_not("n0", sim.now)) is left_alone
+
+
+@pytest.mark.feature("DS-LNL-06")
+def test_what_two_moves_of_a_node_have_done_together_counts_once() -> None:
+    """The second one was told to leave before the first had gone; one report tells of both."""
+    effects = Effects()
+
+    def seen(at: float, used: int, *names: str) -> NodeView:
+        pods = [
+            convert({"metadata": {"name": name, "namespace": "d", "uid": name}, "spec": {"nodeName": "n1", "containers": []}}, Pod)
+            for name in names
+        ]
+        node = convert({"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "10"}}}, Node)
+        info = {"systemUsage": {"resources": {"cpu": f"{used}m"}}}
+        metric = convert({"metadata": {"name": "n1"}, "status": {"updateTime": format_time(at), "nodeMetric": info}}, NodeMetric)
+        return node_view(node, pods, metric, now=at)
+
+    effects.moved("n1", ["a"], {"cpu": 7100}, {"cpu": 6400})
+    effects.moved("n1", ["b"], {"cpu": 7100}, {"cpu": 6400})
+    assert effects.observe(seen(1000.0, 7100, "a", "b"), 1000.0) == []
+    assert effects.observe(seen(1010.0, 7100), 1010.0) == []
+    (measured,) = effects.observe(seen(1070.0, 5700), 1070.0)
+    assert (measured.pods, measured.before, measured.expected, measured.after) == (("a", "b"), {"cpu": 7100}, {"cpu": 5700}, {"cpu": 5700})

@@ -131,6 +131,21 @@ def test_node_affinity_is_violated_only_if_another_node_would_do() -> None:
     assert left(plugin, {"nodeAffinityType": [f"preferred{long}"]}, objects)[0] == {"go", "nowhere", "too-big", "there"}
 
 
+@pytest.mark.feature("DS-K8S-05")
+@pytest.mark.feature("DS-FIT-01")
+def test_a_pod_with_gpus_fits_where_the_number_of_cards_is_not_offered() -> None:
+    """The pod webhook writes over how many cards a request is spread; nodes offer the cards alone."""
+    gpus = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"}
+    target = node("n2", labels={"disk": "ssd"})
+    for kind in ("capacity", "allocatable"):
+        target["status"][kind] = {**target["status"][kind], **gpus}
+    asked = {"cpu": "1", **gpus, "koordinator.sh/gpu.shared": "1"}
+    container = {"name": "c", "image": "i", "resources": {"requests": asked, "limits": asked}}
+    moving = pod("trains", "n1", affinity=affinity("required", "ssd"), containers=[container])
+    args = {"nodeAffinityType": ["requiredDuringSchedulingIgnoredDuringExecution"]}
+    assert left("RemovePodsViolatingNodeAffinity", args, [node("n1"), target, moving])[0] == set()
+
+
 @pytest.mark.feature("DS-K8S-06")
 def test_of_two_pods_that_exclude_one_another_the_less_important_leaves() -> None:
     apart = {

@@ -63,7 +63,7 @@ def test_which_flags_count_beside_a_file(tmp_path: Path) -> None:
     assert without.config.healthz_bind_address == "127.0.0.1:9"
     assert [profile.plugins["evict"] for profile in without.profiles] == [["MigrationController"]]
     assert read(None, {"feature_gates": "DisablePVCReservation=true"}).gates["DisablePVCReservation"]
-    with pytest.raises(ConfigError, match="renewDeadline"):
+    with pytest.raises(ConfigError, match="leader-elect-renew-deadline"):
         read(path, {"leader_elect_renew_deadline": 1.0})
 
 

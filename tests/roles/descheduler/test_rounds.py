@@ -6,14 +6,17 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
+from koord import seams
 from koord.api import objects
 from koord.api.objects import Node, Pod
 from roles.descheduler import registry
+from roles.descheduler.acting import ClusterActing
 from roles.descheduler.framework.effects import Evict, Outcome, PluginError, Turn
 from roles.descheduler.framework.evicting import EvictOptions, EvictResult, NoController
 from roles.descheduler.framework.handle import Handle
@@ -22,6 +25,7 @@ from roles.descheduler.framework.plugin import Plugin
 from roles.descheduler.framework.round import Profile, Rounds
 from roles.descheduler.picture import NodeView, node_view
 from tests.roles.descheduler.support import metric, node, pod
+from tests.support.examples import examples
 
 PLUGINS = {
     "PodLifeTime": {"states": ["Running"]},
@@ -147,7 +151,7 @@ def run(cluster: Cluster, names: Iterable[str], door: Door, *, dry_run: bool = F
 
 
 @pytest.mark.feature("DS-FW-03")
-@settings(max_examples=120, deadline=None)
+@examples(48)
 @given(
     clusters,
     st.lists(st.sampled_from(sorted(PLUGINS)), min_size=1, max_size=4, unique=True),
@@ -168,7 +172,7 @@ def test_property_limits_hold_at_every_instant(
 
 
 @pytest.mark.feature("DS-FW-03")
-@settings(max_examples=80, deadline=None)
+@examples(32)
 @given(clusters, st.lists(st.sampled_from(sorted(PLUGINS)), min_size=1, max_size=4, unique=True), limit, limit)
 def test_property_a_dry_run_lists_what_would_happen(cluster: Cluster, names: list[str], node_limit: int | None, total: int | None) -> None:
     limits = Limits(node_limit, None, total)
@@ -234,7 +238,7 @@ def test_every_filter_must_agree() -> None:
 
 @pytest.mark.feature("DS-LNL-06")
 @pytest.mark.feature("DS-LNL-07")
-@settings(max_examples=150, deadline=None)
+@examples(60)
 @given(clusters)
 def test_property_load_moves_only_from_hot_to_low_and_never_too_much(cluster: Cluster) -> None:
     """No node is relieved further than it must be, and no target is promised more than its high threshold leaves (here 5 of 10 cores)."""
@@ -296,3 +300,35 @@ def test_a_limit_that_keeps_many_pods_is_told_in_few_words() -> None:
     assert {record.message for record in told} == {"the round has had its 3 evictions"}
     (note,) = [record.message for record in outcome.records if record.verdict == "Round"]
     assert note == f"the round has had its 3 evictions: {60 - 3 - len(told)} more pods would have left"
+
+
+@pytest.mark.feature("DS-FW-01")
+def test_a_round_that_has_waited_for_its_evictions_leaves_the_rest_to_the_next_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An eviction takes a second (a slow webhook); what was seen at the beginning is not decided on for ever."""
+    late = [0.0]
+
+    class Slow(NoController):
+        name = "Slow"
+
+        def filter(self, pod: Pod) -> str:
+            return ""
+
+        async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
+            late[0] += 1.0
+            return EvictResult(True)
+
+    async def nowhere(*_: object) -> Any:
+        return ""
+
+    async def scenario() -> list[list[bool]]:
+        acting = ClusterActing(None, lambda: True, nowhere, nowhere, 3.0)  # type: ignore[arg-type]
+        found = []
+        for _ in range(2):
+            acting.begin()
+            results = [await acting.evict(Slow(), Pod(), EvictOptions("p", "r")) for _ in range(8)]
+            assert all("the next one goes on" in result.message for result in results if not result.accepted)
+            found.append([result.accepted for result in results])
+        return found
+
+    monkeypatch.setattr(seams, "monotonic", lambda: late[0])
+    assert asyncio.run(scenario()) == [[True] * 4 + [False] * 4] * 2

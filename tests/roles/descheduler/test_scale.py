@@ -7,7 +7,7 @@ from importlib import import_module
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api import selectors
@@ -20,6 +20,7 @@ from roles.descheduler.framework.handle import SLICE, STEPS, Handle
 from roles.descheduler.framework.pace import Runs
 from roles.descheduler.nodefit import Placeable, anti_affinity_terms, term_matches
 from roles.descheduler.picture import NodeView, Pictures, PodView, node_view
+from tests.support.examples import examples
 
 Obj = dict[str, Any]
 HOSTNAME = "kubernetes.io/hostname"
@@ -336,7 +337,7 @@ def placed(number: int, given: Obj) -> NodeView:
 
 
 @pytest.mark.feature("DS-FIT-01")
-@settings(max_examples=300, deadline=None)
+@examples(99)
 @given(given_nodes=NODES, spec=SPECS, own=st.integers(0, 6), taken=st.booleans())
 def test_a_table_of_nodes_answers_as_each_node_does(given_nodes: list[Obj], spec: Obj, own: int, taken: bool) -> None:
     nodes = [placed(number, given) for number, given in enumerate(given_nodes)]

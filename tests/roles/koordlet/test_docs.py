@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import fields
 from pathlib import Path
 
 import pytest
 
 from koord.config.gates import KOORDLET
 from roles.koordlet.metrics.registry import Metrics
-from roles.koordlet.options import FLAGS
+from roles.koordlet.options import Options
 from roles.koordlet.qos.manager import _WOULD
 from roles.koordlet.qos.registry import NAMES, OBSERVING
 from roles.koordlet.states.slo import CPUTuning, InterferenceStrategy, MemoryTuning
@@ -38,7 +39,7 @@ def test_metrics_that_are_named_are_there() -> None:
 
 
 def test_flags_that_are_named_are_there() -> None:
-    flags = {flag.name for flag in FLAGS}
+    flags = {field.name.replace("_", "-") for field in fields(Options)}
     own = {"oneshot", "sleep-interval", "prints-output-file", "config-file", "kubeconfig"}  # of the device daemon and of every role
     for named in set(re.findall(r"`--([a-z-]+)", PAGE)):
         assert named in flags | own, named

@@ -38,7 +38,7 @@ from roles.koordlet.qos.tuning_memory import kills, refaults
 from roles.koordlet.report.cpupools import CPUStateError, kubelet_pinned, kubelet_policy, node_reservation, system_qos
 from roles.koordlet.report.policy import CollectPolicy, PolicyError, effective_policy
 from roles.koordlet.sensing.xpu import read_devices
-from roles.koordlet.states.driver import driver_of, listening_inodes
+from roles.koordlet.states.driver import layout_of, listening_inodes
 from roles.koordlet.states.pods import PodBook, PodListError, pod_state
 from roles.koordlet.states.slo import SLO, effective_slo
 
@@ -89,7 +89,6 @@ PARSERS: dict[str, Parser] = {
     "/proc/stat per CPU": lambda d: proc.per_cpu_ticks(FILE, d),
     "meminfo": lambda d: proc.meminfo(FILE, d),
     "cpuinfo": proc.cpuinfo,
-    "pid stat": lambda d: proc.pid_stat(FILE, d),
     "cbm mask": lambda d: ways(d.decode("utf-8", "replace")),
     "schemata": lambda d: cache_ids(d.decode("utf-8", "replace"), "L3"),
     "disk lines": lambda d: by_disk(d.decode("utf-8", "replace")),
@@ -101,13 +100,13 @@ PARSERS: dict[str, Parser] = {
     "refaults and kills": lambda d: (refaults(parse.key_values(d), v2=True), refaults(parse.key_values(d), v2=False), kills(d)),
     "CPU list": lambda d: parse_cpu_list(FILE, d.decode("utf-8", "replace")),
     "sockets": lambda d: listening_inodes(d.decode("utf-8", "replace"), 10250),
-    "kubelet's file": lambda d: driver_of(d.decode("utf-8", "replace")),
+    "kubelet's file": lambda d: layout_of(d.decode("utf-8", "replace")),
     "journal": lambda d: decode(b"%08x %s" % (zlib.crc32(d), d)),
 }
 
 
 #: More examples than elsewhere in the suite, and a hundred thousand in `make fuzz`: parsers see what nobody foresaw.
-thorough = settings(max_examples=100_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 200)
+thorough = settings(max_examples=100_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 80)
 
 
 def texts() -> st.SearchStrategy[bytes]:

@@ -22,8 +22,8 @@ from roles.koordlet.store.store import MetricStore
 
 NOW = 1_700_000_000.0
 NIGHTLY = os.environ.get("HYPOTHESIS_PROFILE") == "nightly"
-thorough = settings(max_examples=100_000 if NIGHTLY else 200)
-with_files = settings(max_examples=20_000 if NIGHTLY else 100)
+thorough = settings(max_examples=100_000 if NIGHTLY else 80)
+with_files = settings(max_examples=20_000 if NIGHTLY else 40)
 
 leaves = st.one_of(
     st.none(),

@@ -31,7 +31,7 @@ from roles.koordlet.store import kinds
 from roles.koordlet.store.store import MetricStore
 
 #: A tree is a hundred times as slow as a text.
-thorough = settings(max_examples=5_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 40)
+thorough = settings(max_examples=5_000 if os.environ.get("HYPOTHESIS_PROFILE") == "nightly" else 20)
 
 #: Ten times as quick as a disk.
 IN_MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None

@@ -22,6 +22,12 @@ def test_every_webhook_and_its_gate_is_documented():
     for webhook in WEBHOOKS:
         assert webhook.path.replace("scheduling-sigs-k8s-io-v1alpha1", "…") in TEXT, webhook.path
         assert webhook.gate in TEXT
-    for gate in ("Recommender", "AbnormalNodes", "BatchCountPodsWithoutMetric", "ColocationProfileSkipMutatingResources"):
+    for gate in (
+        "Recommender",
+        "AbnormalNodes",
+        "DeviceResourceSlices",
+        "BatchCountPodsWithoutMetric",
+        "ColocationProfileSkipMutatingResources",
+    ):
         assert gate in TEXT
         assert gate in MANAGER

@@ -537,7 +537,9 @@ def test_devices_are_offered_while_colocation_is_off(bed, make):
 
 @pytest.mark.feature("MGR-CFG-01")
 @pytest.mark.feature("MGR-NR-NORM-01")
-def test_emptying_a_key_takes_back_what_its_feature_wrote(bed, make):
+@pytest.mark.parametrize("text", ["", None, "null", "{}"], ids=["emptied", "taken out", "null", "empty object"])
+@pytest.mark.parametrize("off", [False, True], ids=["", "with co-location"])
+def test_emptying_a_key_takes_back_what_its_feature_wrote(bed, make, text, off):
     from koord.api.kinds import CONFIGMAPS
 
     async def test(bed):
@@ -546,6 +548,7 @@ def test_emptying_a_key_takes_back_what_its_feature_wrote(bed, make):
                 colocation_config={"enable": True},
                 cpu_normalization_config={"enable": True, "defaultRatio": 1.2},
                 cpu_burst_config={"clusterStrategy": {"policy": "auto"}},
+                interference_config={"clusterStrategy": {"actions": ["squeeze"]}},
             ),
             {
                 "apiVersion": "topology.node.k8s.io/v1alpha1",
@@ -560,15 +563,19 @@ def test_emptying_a_key_takes_back_what_its_feature_wrote(bed, make):
         manager = await bed.start()
         batch = 19200 - 1000
         await settled(bed, "n1", BATCH_CPU, batch * 12 // 10)
-        empty = {"data": {"cpu-normalization-config": "", "cpu-burst-config": " "}}
-        await bed.client.patch(CONFIGMAPS, "slo-controller-config", empty, "koordinator-system")
+        keys = ("cpu-normalization-config", "cpu-burst-config", "interference-config", *(("colocation-config",) if off else ()))
+        await bed.client.patch(CONFIGMAPS, "slo-controller-config", {"data": dict.fromkeys(keys, text)}, "koordinator-system")
 
         async def taken_back():
             node, slo = await bed.get("Node", "n1"), await bed.get("NodeSLO", "n1")
-            return node["metadata"]["annotations"][RATIO] == "1.00" and slo["spec"]["cpuBurstStrategy"]["policy"] == "none"
+            assert node["metadata"]["annotations"][RATIO] == "1.00"
+            assert slo["spec"]["cpuBurstStrategy"]["policy"] == "none"
+            assert slo["spec"]["extensions"]["interference"] == {}
+            return True
 
         await bed.until(taken_back)
-        await settled(bed, "n1", BATCH_CPU, batch)
+        if not off:
+            await settled(bed, "n1", BATCH_CPU, batch)
         assert "koord_manager_config_errors 0.0" in (await manager.get("/metrics"))[1]
 
     bed(test)

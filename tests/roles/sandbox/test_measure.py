@@ -88,6 +88,7 @@ def test_report_says_what_was_measured() -> None:
     assert out.index("service alone") < out.index("with batch, unmanaged") < out.index("with batch under koord")
     assert "**800 milli-CPU**" in out
     assert re.search(r"\| 1 \| 1\.00 \| 0\.20 \| 0\.[67]\d s \|", out)
+    assert "the manager offered 12 CPUs to batch pods on them" in out
     assert "latency.svg" in out
     assert "Every process was ended" in out
     assert "service alone, with batch under koord, with batch, unmanaged" in out

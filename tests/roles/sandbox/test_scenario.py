@@ -17,7 +17,7 @@ from koord.config.scheduler import load
 from roles.koordlet.options import Options, check
 from roles.sandbox import objects, scenario
 from roles.sandbox.cli import command
-from roles.sandbox.rolesets import koordlet, scheduler
+from roles.sandbox.rolesets import koordlet, manager, scheduler
 from roles.sandbox.scenario import Scenario
 
 CONFIGS = Path(__file__).resolve().parents[3] / "configs" / "sandbox"
@@ -36,6 +36,17 @@ def write(tmp_path: Path, **changes: object) -> Path:
     path = tmp_path / "s.yaml"
     path.write_text(yaml.safe_dump({**wire(Scenario()), **changes}))
     return path
+
+
+def test_the_manager_has_the_gates_of_the_scenario(tmp_path: Path) -> None:
+    path = tmp_path / "scenario.yaml"
+    head = {"apiVersion": scenario.API_VERSION, "kind": scenario.KIND}
+    path.write_text(yaml.safe_dump({**head, "manager": {"featureGates": "DeviceResourceSlices=true"}}))
+    sandbox: Any = SimpleNamespace(scenario=scenario.load(path), scratch=tmp_path, port=lambda role: 1, environment={})
+    assert "--feature-gates=DeviceResourceSlices=true" in manager.arguments(sandbox)
+    path.write_text(yaml.safe_dump({**head, "manager": {"featureGates": "Nonsense=true"}}))
+    with pytest.raises(InvalidConfig, match=r"manager\.featureGates.*Nonsense"):
+        scenario.load(path)
 
 
 @pytest.mark.parametrize(

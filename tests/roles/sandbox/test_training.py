@@ -31,6 +31,9 @@ def test_training_jobs_are_placed_lent_to_and_given_room(tmp_path: Path) -> None
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
+    told = [line for line in done.stdout.splitlines() if "kubectl" not in line]
+    assert max(map(len, told)) <= 140, "piped, a change is one short line"
+    assert "wide waits: no place in the network takes" in done.stdout
     data = json.loads((out / "report.json").read_text())
     topology, lending, preemption = data["steps"]
 

@@ -94,10 +94,13 @@ def with_plugin(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.feature("SCH-FW-06")
-def test_a_plugin_that_raises_anywhere_costs_that_pod_an_attempt(scheduler: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("kind", ["ValueError", "CancelledError", "SystemExit"])
+def test_a_plugin_that_raises_anywhere_costs_that_pod_an_attempt(scheduler: Any, tmp_path: Path, kind: str) -> None:
+    """Also what is no Exception: a task of its own that was cancelled, or a library that would end the process."""
+
     async def run() -> None:
         file = tmp_path / "faulty.py"
-        file.write_text(PLUGIN)
+        file.write_text("from asyncio import CancelledError\n" + PLUGIN.replace("ValueError", kind))
         async with scheduler(with_plugin("Faulty"), plugin_paths=(str(file),), binders=2) as live:
             await live.node("n", cpu="64")
             for point in POINTS:
@@ -111,7 +114,7 @@ def test_a_plugin_that_raises_anywhere_costs_that_pod_an_attempt(scheduler: Any,
                 elif point != "unreserve":
                     condition = await live.refused(name)
                     assert condition["reason"] == "SchedulerError", name
-                    assert f"plugin Faulty ({point}): ValueError: a defect in {point}" in condition["message"]
+                    assert f"plugin Faulty ({point}): {kind}: a defect in {point}" in condition["message"]
             await live.pod("later", cpu="100m")
             assert await live.bound("later") == "n"
             assert not live.running.done()
@@ -447,6 +450,8 @@ def test_a_pod_on_its_way_out_is_not_tried_again(scheduler: Any) -> None:
 
             async def fails(namespace: str, pod: str, node: str, uid: str | None = None) -> None:
                 targets.append(node)
+                if pod != "p":
+                    return
                 await live.client.delete(PODS, "p", "default")
                 while not live.app.queue.get(uid).pod.deleting:
                     await asyncio.sleep(0.005)
@@ -458,6 +463,15 @@ def test_a_pod_on_its_way_out_is_not_tried_again(scheduler: Any) -> None:
                 await asyncio.sleep(0.01)
             assert not live.app.cache.is_assumed(pod["metadata"]["uid"])
             assert targets == ["n"]
+            told: list[str] = []
+            live.app.reporter.event = lambda pod, kind, reason, note, action: told.append(note)
+            for number in range(3):  # whatever happens to it until it is gone
+                await live.client.patch(PODS, "p", {"metadata": {"labels": {"number": str(number)}}}, "default")
+            while live.app.observer.pods.get("default/p").labels.get("number") != "2":
+                await asyncio.sleep(0.005)
+            await live.pod("next")
+            await live.until("next", lambda pod: len(targets) == 2)
+            assert not [note for note in told if "skip schedule deleting" in note]
             await live.client.patch(PODS, "p", {"metadata": {"finalizers": None}}, "default")
 
     asyncio.run(run())

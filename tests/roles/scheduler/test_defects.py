@@ -19,7 +19,7 @@ COSTLY = (
     "sized", "pod_added", "shape_key", "before_pre_filter", "after_pre_filter", "find_one_node", "find_in_steps", "filter_stamp",
     "score_stamp", "normalizer_of", "prefer_nodes", "restored_rows", "resize", "waits", "apply",
 )  # fmt: skip
-HARMLESS = ("pod_seen", "placed", "pod_replaced")
+HARMLESS = ("pod_seen", "placed", "pod_replaced", "job_of")
 
 PLUGIN = """
 import asyncio
@@ -94,6 +94,9 @@ class Faulty(api.PreFilter, api.Filter, api.Score, api.PreBind, api.PreBindPatch
 
     def pod_gone(self, uid):
         raise ValueError("a defect in pod_gone")
+
+    def job_of(self, pod):
+        trip(pod, "job_of")
 
     def next_pod(self):
         if self.broken_work == 1:

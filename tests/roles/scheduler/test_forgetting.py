@@ -8,12 +8,16 @@ import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from prometheus_client import CollectorRegistry
 
 from koord.api.kinds import NODERESOURCETOPOLOGIES
 from koord.api.objects import Node, NodeResourceTopology
 from roles.scheduler import testing
+from roles.scheduler.cluster.audit import recount
 from roles.scheduler.cluster.interning import Counted
+from roles.scheduler.cycle import cycle
 from roles.scheduler.observing.observer import _node_matters
+from roles.scheduler.plugins.coscheduling import metrics as gang_metrics
 
 
 @pytest.mark.feature("SCH-FW-04")
@@ -48,6 +52,7 @@ def test_an_autoscaled_cluster_grows_no_columns() -> None:
         placed = [made.schedule(item) for item in pods]
         assert sorted(decision.node for decision in placed) == names
         assert f"untolerated taint {{owner: {generation}}}" in made.decide(testing.pod()).message()
+        assert recount(made.cluster) == []
         for decision in placed:
             made.cluster.remove_pod(decision.pod.uid)
         for name in names:
@@ -66,6 +71,36 @@ def test_a_heartbeat_is_no_change() -> None:
 
     assert not _node_matters(beat(1), beat(2))
     assert _node_matters(beat(1), beat(2, "False"))
+
+
+@pytest.mark.feature("SCH-FW-04")
+@pytest.mark.parametrize("what", [{"podCIDR": "10.0.0.0/24"}, {"podCIDRs": ["10.0.0.0/24"]}, {"providerID": "cloud://1"}])
+def test_what_cloud_and_network_controllers_write_is_no_change(what: dict[str, Any]) -> None:
+    made = msgspec.to_builtins(testing.node("n"))
+    assert not _node_matters(msgspec.convert(made, Node), msgspec.convert({**made, "spec": {**made["spec"], **what}}, Node))
+    tainted = {**made["spec"], "taints": [{"key": "k", "effect": "NoSchedule"}]}
+    assert _node_matters(msgspec.convert(made, Node), msgspec.convert({**made, "spec": tainted}, Node))
+
+
+@pytest.mark.feature("SCH-FW-04")
+def test_a_small_cluster_keeps_no_more_of_many_shapes_than_a_large_one(monkeypatch: Any) -> None:
+    monkeypatch.setattr(cycle, "_CACHE_BYTES", 1 << 20)
+    made = testing.World()
+    made.add_nodes(testing.node("n"))
+    for number in range(200):
+        made.decide(testing.pod(labels={"job": str(number)}))
+    assert len(made.cycle._evaluations) <= 64
+
+
+@pytest.mark.feature("SCH-GANG-06")
+def test_series_of_jobs_that_were_told_longest_ago_go(monkeypatch: Any) -> None:
+    monkeypatch.setattr(gang_metrics, "_JOBS", 3)
+    registry = CollectorRegistry()
+    metrics = gang_metrics.GangMetrics(registry)
+    for job in ("a", "b", "a", "c", "d", "e", "a"):
+        metrics.preempted(job, "failure", 1.0)
+    (family,) = (family for family in registry.collect() if family.name == "scheduler_job_preemption_duration_seconds")
+    assert {sample.labels["jobName"] for sample in family.samples} == {"d", "e", "a"}
 
 
 @pytest.mark.feature("SCH-FW-04")

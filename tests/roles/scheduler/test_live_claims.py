@@ -183,7 +183,7 @@ def test_what_a_pod_that_is_not_bound_had_is_given_back(scheduler: Any, monkeypa
             assert results(written[0]) == ["gpu=n/gpu-0"]
             assert not (found.get("status") or {}).get("allocation")
             await live.client.patch(PODS, "p", {"metadata": {"labels": {"try": "again"}}}, "default")
-            live.app.queue.activate([live.app.queue.get((await live.get("p"))["metadata"]["uid"]).pod], 0.0)
+            live.app.queue.activate([live.app.queue.get((await live.get("p"))["metadata"]["uid"]).pod], 0.0, rested=True)
             live.app.scheduler.wake()
             assert await live.bound("p") == "n"
             assert results(await live.client.get(RESOURCECLAIMS, "mine", "default")) == ["gpu=n/gpu-0"]

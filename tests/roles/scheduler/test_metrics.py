@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import threading
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -10,6 +12,7 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from koord.apiserver.testing import running_server
+from roles.scheduler import resource_metrics, testing
 from tests.benchmarks import bench_scheduler_api
 from tests.support import patience
 
@@ -79,6 +82,27 @@ def test_requests_and_limits_of_pods(scheduler: Any) -> None:
                 assert found["kube_pod_resource_request", labels] == amount
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_many_pods_are_written_off_the_event_loop(monkeypatch: Any) -> None:
+    """A scrape of a hundred thousand pods takes seconds; the pods are those of the moment it began."""
+    threads: list[threading.Thread] = []
+    written = resource_metrics.expose
+
+    def noted(*args: Any) -> Any:
+        threads.append(threading.current_thread())
+        return written(*args)
+
+    monkeypatch.setattr(resource_metrics, "expose", noted)
+    pods = [testing.World().parser.parse(testing.pod("p", cpu="2"))]
+    page = resource_metrics.resource_page(lambda: iter(pods))
+    asked: Any = SimpleNamespace(headers={})
+    body = asyncio.run(page(asked)).body
+    assert b'pod="p",priority="",resource="cpu",scheduler="koord-scheduler",unit="cores"} 2.0' in body
+    assert [thread is threading.main_thread() for thread in threads] == [False]
+    pods.clear()
+    assert asyncio.run(page(asked)).body == b""
 
 
 @pytest.mark.feature("SCH-PERF-01")

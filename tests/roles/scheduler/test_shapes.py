@@ -65,3 +65,11 @@ def test_the_class_of_service_is_each_pod_s_own() -> None:
     parser = PodParser(Vocabulary())
     besteffort, burstable = (parser.parse(testing.pod("a", cpu="1", status={"qosClass": name})) for name in ("BestEffort", "Burstable"))
     assert besteffort.shape.qos is not burstable.shape.qos
+
+
+@pytest.mark.feature("SCH-WL-02")
+def test_pods_of_other_pod_groups_share_a_shape_and_keep_their_group() -> None:
+    parser = PodParser(Vocabulary())
+    pods = [parser.parse(testing.pod(name, cpu="2", schedulingGroup={"podGroupName": name})) for name in "ab"]
+    assert pods[0].shape is pods[1].shape
+    assert [pod.pod.spec.scheduling_group.pod_group_name for pod in pods if pod.pod.spec.scheduling_group is not None] == ["a", "b"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from typing import Any, NamedTuple
 
 import pytest
@@ -10,14 +11,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kinds import NODES, PODS
+from roles.scheduler import live as live_module
 from roles.scheduler import testing
+from roles.scheduler import turns as turns_module
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.steps import Steps, at_once, sorted_in_steps
 from roles.scheduler.gate import Gate
 from roles.scheduler.observing.observer import Observer
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.preemption import JobPreemption, job_rule
-from roles.scheduler.turns import CATCH_UP, Turns
+from roles.scheduler.turns import CATCH_UP, SLICE, Turns
 
 from .gang.conftest import gangs
 
@@ -170,9 +173,9 @@ def test_a_plan_that_took_long_is_checked_against_what_has_happened_meanwhile(ga
             take = app.scheduler.turns._slice
             held = False
 
-            def slow(work: Any) -> Any:
+            def slow(work: Any, since: float) -> Any:
                 nonlocal held
-                found = take(work)
+                found = take(work, since)
                 if found[1] is CATCH_UP and not held:
                     held = True
                     planned.set()
@@ -235,3 +238,31 @@ def test_a_gate_that_holds_nothing_back_is_handed_on() -> None:
     nothing: Any = None
     observer = Observer(nothing, nothing, nothing, {}, clock=float, changed=lambda: None, gone=lambda _: None, gate=gate)
     assert observer._gate is gate
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_short_works_in_a_row_leave_others_their_turn(scheduler: Any, monkeypatch: Any) -> None:
+    """Each by itself ends before its slice does."""
+    done: list[int] = []
+    clock = 0.0
+    for module in (turns_module, live_module):
+        monkeypatch.setattr(module, "perf_counter", lambda: clock)
+
+    def short(number: int) -> Steps[None]:
+        nonlocal clock
+        clock += SLICE / 4
+        done.append(number)
+        yield
+
+    async def run() -> None:
+        async with scheduler() as live:
+            live.app.scheduler.turns.steps = 0
+            live.app.scheduler._later.extend(short(number) for number in range(200))
+            live.app.scheduler.wake()
+            seen = []
+            while len(done) < 200:
+                await asyncio.sleep(0)
+                seen.append(len(done))
+            assert max(after - before for before, after in itertools.pairwise([0, *seen])) <= 5
+
+    asyncio.run(run())

@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kinds import PODGROUPS, PODS
@@ -19,6 +19,7 @@ from roles.scheduler.engine import registry
 from roles.scheduler.framework.interfaces import Filter, Rejection
 from roles.scheduler.whatif import Scheduler, Simulation, Snapshot, configured
 from tests.roles.scheduler.gang.conftest import profile
+from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("SCH-FW-06")
 
@@ -137,7 +138,7 @@ SHAPES = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=40, deadline=None)
+@examples(16)
 @given(pods=st.lists(SHAPES, min_size=1, max_size=7), nodes=st.integers(1, 3), least=st.integers(2, 3), nominated=st.booleans())
 def test_whatever_is_asked_one_by_one_is_what_is_placed_then(pods: list[dict[str, Any]], nodes: int, least: int, nominated: bool) -> None:
     """What `fits` says of a pod is what becomes of it when it is placed; and no gang is placed in part."""

@@ -16,7 +16,7 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from koord.api.kinds import NODES, PODS
+from koord.api.kinds import DEVICECLASSES, NODES, PODS
 from koord.api.times import format_time
 from koord.apiserver.testing import running_server
 from koord.process.certificates import ensure
@@ -269,8 +269,8 @@ LATE = {"spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime":
         ({"classes": {"koord-prod": 5000}}, Level.FAIL, "priority classes", "outside its band"),
         ({"workloads": {"koord-manager": (2, 1)}}, Level.WARN, "workloads", "1 of 2 ready"),
         ({"workloads": {"koord-manager": (2, 0)}}, Level.FAIL, "workloads", "0 of 2 ready"),
-        ({"leases": {"koordinator-manager": None}}, Level.FAIL, "leaders", "nobody ever led"),
-        ({"leases": {"koord-scheduler": None}}, Level.WARN, "leaders", "nobody ever led"),
+        ({"leases": {"koordinator-manager": None}}, Level.FAIL, "leaders", "it has never had a leader"),
+        ({"leases": {"koord-scheduler": None}}, Level.WARN, "leaders", "it has never had a leader"),
         ({"leases": {"koordinator-manager": LATE}}, Level.FAIL, "leaders", "a renewed it 120 s ago"),
         ({"webhook_configurations": {"m": False}}, Level.FAIL, "webhooks", "m does not exist"),
         (_webhook(ca="is empty"), Level.FAIL, "webhooks", "caBundle is empty; such writes pass unchecked"),
@@ -414,14 +414,18 @@ def test_requests_of_pending_pods_are_held_against_what_nodes_offer() -> None:
     async def main() -> list[Finding]:
         async with running_server() as server, server.client() as client:
             await client.create(NODES, {"metadata": {"name": "n"}})
-            amounts = {"cpu": "4", "example.com/card": "2", "example.com/broken": "0"}
+            amounts = {"cpu": "4", "example.com/card": "2", "example.com/broken": "0", "koordinator.sh/gpu": "100"}
+            device_class = {"spec": {"extendedResourceName": "example.com/of-a-class"}, "metadata": {"name": "c"}}
+            await client.create(DEVICECLASSES, device_class)
             await client.patch(NODES, "n", {"status": {"allocatable": amounts}}, subresource="status")
             for name, node in (("waits", ""), ("runs", "n")):
-                for resource in ("card", "broken", "none"):
-                    requests = {f"example.com/{resource}": "1", "cpu": "1"}
+                # under its former name, and what a DeviceClass stands for: somebody offers them
+                good = ("kubernetes.io/gpu", "example.com/of-a-class", "deviceclass.resource.kubernetes.io/c", "koordinator.sh/gpu.shared")
+                for resource in (*good, "example.com/card", "example.com/broken", "example.com/none"):
+                    requests = {resource: "1", "cpu": "1"}
                     container = {"name": "main", "image": "i", "resources": {"requests": requests, "limits": requests}}
                     spec = {"containers": [container], **({"nodeName": node} if node else {})}
-                    await client.create(PODS, {"metadata": {"name": f"{name}-{resource}"}, "spec": spec}, "default")
+                    await client.create(PODS, {"metadata": {"name": f"{name}-{resource.partition('/')[2]}"}, "spec": spec}, "default")
             facts = await cluster.gather(client, namespace="koordinator-system", roles=())
             return [one for one in judge_cluster.judge(facts) if one.area == "pending pods"]
 

@@ -89,9 +89,12 @@ async def uninstalled(node: Machine | None, *flags: str) -> tuple[int, str, bool
         await client.create(PODS, {"apiVersion": "v1", "kind": "Pod", **pod}, NAMESPACE)
         await client.create(NODES, {"apiVersion": "v1", "kind": "Node", "metadata": {"name": "n1"}})
         amounts = {"cpu": "8", "kubernetes.io/batch-cpu": "4k", "kubernetes.io/mid-memory": "1Gi"}
+        amounts |= {"koordinator.sh/gpu": "200", "koordinator.sh/gpu.shared": "200", "koordinator.sh/rdma": "100"}
         await client.patch(NODES, "n1", {"status": {"capacity": amounts, "allocatable": amounts}}, subresource="status")
         marks = {"node.koordinator.sh/cpu-normalization-ratio": "1.2", "node.koordinator.sh/originExtendedAllocatable": "{}", "mine": "1"}
-        await client.patch(NODES, "n1", {"metadata": {"annotations": marks}})
+        marks["descheduler.koordinator.sh/cordoned"] = "true"
+        labels = {"node.koordinator.sh/gpu-model": "A100", "mine": "1"}
+        await client.patch(NODES, "n1", {"metadata": {"annotations": marks, "labels": labels}, "spec": {"unschedulable": True}})
         await client.create(LEASES, {"metadata": {"name": "koord-scheduler"}, "spec": {"holderIdentity": "x"}}, NAMESPACE)
         controller = asyncio.create_task(rolled_out(client, node))
         try:
@@ -102,11 +105,8 @@ async def uninstalled(node: Machine | None, *flags: str) -> tuple[int, str, bool
         left = await client.list(DAEMONSETS, NAMESPACE)
         found = await client.get(NODES, "n1")
         offered = set(found["status"]["capacity"]) | set(found["status"]["allocatable"])
-        clean = (offered, set(found["metadata"]["annotations"]), len((await client.list(LEASES, NAMESPACE)).items)) == (
-            {"cpu"},
-            {"mine"},
-            0,
-        )
+        marked = set(found["metadata"]["annotations"]), set(found["metadata"]["labels"]), "unschedulable" in found["spec"]
+        clean = (offered, marked, len((await client.list(LEASES, NAMESPACE)).items)) == ({"cpu"}, ({"mine"}, {"mine"}, False), 0)
         assert clean is (done.exit_code == 0), "nodes offer nothing of ours once koord is gone"
         return done.exit_code, done.output, bool(left.items)
 

@@ -25,7 +25,7 @@ from roles.scheduler import testing
 from roles.scheduler.whatif import unknown
 from roles.tools.simulate.answer import Simulator
 from roles.tools.simulate.changes import Changes, apply
-from roles.tools.simulate.picture import Picture
+from roles.tools.simulate.cluster import Cluster
 from tests.benchmarks import scheduling
 
 Obj = dict[str, Any]
@@ -183,7 +183,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     Path("list.yaml").write_text("- 1\n")
     written(Path("good.yaml"), node("n0"))
     result = CliRunner().invoke(main, ["simulate", *arguments])
-    assert result.exit_code == (2 if "--feature-gates" in arguments else 1)
+    assert result.exit_code == (2 if not arguments or {"--feature-gates", "--more"} & set(arguments) else 1)
     assert told in result.output
     assert result.output.count("\n") == 1
 
@@ -219,13 +219,13 @@ def test_a_live_cluster_is_read_and_nothing_else(tmp_path: Path, monkeypatch: py
 @pytest.mark.feature("BEY-SIM-01")
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=5), st.lists(st.integers(1, 9), max_size=8), st.data())
 def test_property_the_books_agree_and_no_node_is_given_more_than_it_has(sizes: list[int], asked: list[int], data: st.DataObject) -> None:
-    picture = Picture()
+    cluster = Cluster()
     for number, size in enumerate(sizes):
-        picture.put(node(f"n{number}", str(size)))
+        cluster.put(node(f"n{number}", str(size)))
     pods = tuple(pod(f"p{number}", cpu=str(cpu)) for number, cpu in enumerate(asked))
     drain = tuple(data.draw(st.sets(st.sampled_from([f"n{number}" for number in range(len(sizes))]), max_size=2)))
     simulator = Simulator(unknown({"koord-scheduler"}), now=1.0)
-    answer = simulator.ask(picture, apply(picture, Changes(pods, drain), NOW))
+    answer = simulator.ask(cluster, apply(cluster, Changes(pods, drain), NOW))
     assert {fate.pod for fate in answer.fates} == {f"default/p{number}" for number in range(len(asked))}
     load = dict.fromkeys((f"n{number}" for number in range(len(sizes))), 0)
     for fate in answer.placed:
@@ -239,7 +239,7 @@ def test_property_the_books_agree_and_no_node_is_given_more_than_it_has(sizes: l
     assert requested == (0, 1000 * sum(load.values()))
     for line in answer.helps:
         count, like = line.split("--more ")[1].rstrip(")").split("=")
-        again = simulator.ask(picture, apply(picture, Changes(pods, drain, ((int(count), like),)), NOW))
+        again = simulator.ask(cluster, apply(cluster, Changes(pods, drain, ((int(count), like),)), NOW))
         assert again.fits, "what is said to help helps"
     assert orjson.dumps(answer.as_json())
 

@@ -25,7 +25,7 @@ from koord.decisions.record import Record, Subject, Term
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from roles.tools.cost.prices import load as load_prices
-from roles.tools.ui import picture
+from roles.tools.ui import view
 from roles.tools.ui.server import UiServer
 from roles.tools.ui.studies import Studies
 from roles.tools.ui.watching import Watching
@@ -108,7 +108,7 @@ def test_pending_pods_say_why() -> None:
             pod("placed", nodeName="n1"),
         )
     ]
-    shown = picture.pending(listed)
+    shown = view.pending(listed)
     assert shown["count"] == 4
     assert shown["reasons"] == {"Unschedulable": 2, "SchedulingGated": 1, "NotTried": 1}
     said = {one["name"]: one["message"] for one in shown["pods"]}
@@ -126,7 +126,7 @@ def test_quotas_stand_as_a_tree() -> None:
         quota("y", "x"),
         quota("bad", "nobody", min={"cpu": "much"}),
     ]
-    shown = picture.quotas(listed)
+    shown = view.quotas(listed)
     assert [(one["name"], one["depth"]) for one in shown] == [("bad", 0), ("root", 0), ("a", 1), ("b", 1), ("x", 0), ("y", 1)]
     by_name = {one["name"]: one for one in shown}
     assert by_name["b"]["max"] == {"cpu": 0.5, "memory": 2**30}
@@ -137,10 +137,10 @@ def test_quotas_stand_as_a_tree() -> None:
 def test_a_decision_is_one_short_line_with_its_number() -> None:
     terms = (Term("cpu.total", 2000, "", "milli"), Term("cpu.system", 1978, "", "milli"), Term("cpu.hpUsed", 5, "", "milli"))
     record = Record("manager", Subject("Node", name="n1"), 1.0, "Allocatable", message="x" * 900, terms=(*terms, Term("batch-cpu", 0)))
-    shown = picture.decision(record)
+    shown = view.decision(record)
     assert shown["message"] == "offers no batch CPU: processes outside pods use 1.98 of 2 CPUs"
-    long = picture.decision(Record("koordlet", Subject("Pod", "a", "b"), 1.0, "Evicted", message="word " * 100))
-    assert len(long["message"]) <= picture.MOST_TEXT
+    long = view.decision(Record("koordlet", Subject("Pod", "a", "b"), 1.0, "Evicted", message="word " * 100))
+    assert len(long["message"]) <= view.MOST_TEXT
 
 
 # --- who may see it ---------------------------------------------------------------------------------------------------------

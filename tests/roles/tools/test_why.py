@@ -29,6 +29,7 @@ from roles.scheduler.cycle.record import record_of
 from roles.tools.explain import explain
 from roles.tools.facts import Gathered, Live
 from roles.tools.headline import headline
+from roles.tools.nearest import nearest_node
 from roles.tools.render import as_text
 
 Run = Callable[..., Any]
@@ -238,6 +239,26 @@ def test_the_live_object_tells_the_nearest_node_conditions_and_events(tmp_path: 
             await server.stop()
 
     asyncio.run(story())
+
+
+@pytest.mark.feature("BEY-WHY-01")
+def test_a_request_that_no_node_offers_is_named_without_a_scheduler_to_ask() -> None:
+    """The number of cards that the pod webhook writes is none, nor is a former release's name of what there is."""
+    amounts = {"cpu": "4", "pods": "9"}
+    cards = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100"}
+    nodes = [{"metadata": {"name": name}, "status": {"allocatable": {**amounts, **more}}} for name, more in (("a", cards), ("b", {}))]
+
+    def near(**requests: str) -> Any:
+        asked = {name.replace("__", "/"): amount for name, amount in requests.items()}
+        return nearest_node({"spec": {"containers": [{"name": "c", "resources": {"requests": asked}}]}}, nodes, [])
+
+    translated = {"koordinator.sh/gpu-core": "100", "koordinator.sh/gpu-memory-ratio": "100", "koordinator.sh/gpu.shared": "1"}
+    former = {name.replace("koordinator.sh", "kubernetes.io"): amount for name, amount in cards.items()}
+    assert [(one.node, one.shortages, one.nowhere) for one in (near(**translated), near(**former))] == [("a", (), ())] * 2
+    assert near(**{"example.com/card": "1", "koordinator.sh/gpu-core": "200"}).nowhere == ("example.com/card",)
+    missing = {"spec": {"containers": [{"name": "c", "resources": {"requests": {"example.com/card": "1"}}}]}}
+    told = explain("Pod", Gathered(live=Live(missing, nodes=nodes)), namespace="d", name="p", now=0.0)
+    assert "No node offers example.com/card, which it requests." in str(told)
 
 
 def test_a_running_sandbox_is_found(tmp_path: Path) -> None:

@@ -60,7 +60,7 @@ class RemovePodsViolatingInterPodAntiAffinity:
             if handle.pause():
                 yield PAUSE
         broken = yield from _broken(rules, present, handle)
-        yield from free(handle, rules, present.row, *pods.tables())
+        yield from free(handle, rules, *pods.tables())
         for node in nodes:
             if handle.pause():
                 yield PAUSE
@@ -124,7 +124,6 @@ class Present:
 
     def __init__(self, nodes: list[NodeView]) -> None:
         self.pods = PodIndex()
-        self.row: list[int] = []
         self.gone: set[str] = set()  # by uid
         self._nodes = nodes
         self._rows = {node.name: row for row, node in enumerate(nodes)}
@@ -132,12 +131,11 @@ class Present:
 
     def add(self, view: PodView, row: int) -> None:
         """One more pod."""
-        self.pods.add(view)
-        self.row.append(row)
+        self.pods.add(view, row)
 
     def learn(self, rule: Rule) -> bool:
         """Where the pods are that the rule means. False where each of its pods is alone: they mean one another, and are all apart."""
-        meant, places, row = self._matching(rule), self._places_of(rule.term.topology_key), self.row
+        meant, places, row = self._matching(rule), self._places_of(rule.term.topology_key), self.pods.rows
         numbers = in_order(meant)
         if (
             len(meant) == len(rule.owners)

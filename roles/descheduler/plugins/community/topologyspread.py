@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Generator, Sequence
 from typing import ClassVar
 
 from pydantic import model_validator
@@ -17,6 +17,7 @@ from roles.descheduler.framework.pace import free
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.plugins.community.common import CommunityArgs, importance, one_of
+from roles.descheduler.podindex import PodIndex, in_order
 from roles.descheduler.spreading import DomainMaps, Spread, moves
 
 POLICIES = ("DoNotSchedule", "ScheduleAnyway")
@@ -48,46 +49,52 @@ class RemovePodsViolatingTopologySpreadConstraint:
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Namespace by namespace, constraint by constraint; then the pods that all of them together give up leave, each once."""
-        spreads = Spreads(frozenset(self.args.constraints))
-        for node in nodes:
+        pods, spreads = PodIndex(), Spreads(frozenset(self.args.constraints))
+        for row, node in enumerate(nodes):
             if handle.pause(1 + len(node.pods)):
                 yield PAUSE
             for view in node.pods:
-                if not view.leaving and self._chosen(view.pod):
-                    spreads.collect(view)
+                pods.add(view, row)
+        for alike in pods.templates.values():
+            if handle.pause():
+                yield PAUSE
+            if self._chosen(alike.view.pod) and not all(pods.pods[number].leaving for number in alike.numbers):
+                spreads.collect(alike.view.pod)
         if not spreads.found:
+            yield from free(handle, *pods.tables())
             return
         columns = yield from Columns.paced(nodes)
-        for _ in columns.learn(spreads.keys):
+        for _ in columns.know(pods, spreads.keys):
             yield PAUSE
         maps = DomainMaps(columns)
         leaving: dict[str, tuple[PodView, str]] = {}
         for namespace, found in sorted(spreads.found.items()):
             for spread in found.values():
-                matching = [view for view in columns.matching(namespace, spread.selector) if not view.accepted and self._chosen(view.pod)]
+                matching = in_order([alike for alike in pods.alike(namespace, spread.selector) if self._chosen(alike.view.pod)])
                 if handle.pause(1 + len(matching)):
                     yield PAUSE
-                given_up = yield from self._given_up(spread, matching, maps, handle)
+                given_up = yield from self._given_up(spread, pods, matching, maps, handle)
                 for view in given_up:
                     leaving.setdefault(view.pod.metadata.uid, (view, spread.reason()))
             yield from free(handle, found)
         yield from columns.free(handle)
-        yield from free(handle, spreads.seen)
         for view, reason in leaving.values():
             if not handle.filter(view.pod):
                 yield Evict(view.pod, reason)
         yield from free(handle, leaving)
 
-    def _given_up(self, spread: Spread, views: list[PodView], maps: DomainMaps, handle: Handle) -> Generator[Effect, bool, list[PodView]]:
+    def _given_up(
+        self, spread: Spread, pods: PodIndex, numbers: Sequence[int], maps: DomainMaps, handle: Handle
+    ) -> Generator[Effect, bool, list[PodView]]:
         """Pods that leave, of the domains that have more than the average.
 
         One whose migration is under way counts where it is until it has been told to leave, and is the first that its domain gives up."""
-        domains, count, size = maps.filled(spread, views)
+        domains, count, size = maps.filled(spread, pods, numbers)
         if not domains or len(domains[-1].pods) - len(domains[0].pods) <= spread.max_skew:
             return []
         average = size / count
         columns, below = maps.columns, maps.smaller(spread, domains, average)
-        known: dict[bytes, bool] = {}
+        known: dict[bytes, tuple[bool, bool, bool]] = {}  # by template: bound to nodes; would find a place; asked about that
         fit: set[int] = set()  # ids of the views of pods that would find a place
         for domain in domains:
             if len(domain.pods) <= average:
@@ -99,15 +106,18 @@ class RemovePodsViolatingTopologySpreadConstraint:
                     yield PAUSE
                 pod = view.pod
                 evictable = not view.leaving and not handle.filter(pod)
-                if fits := evictable:
-                    template = view.template
-                    if template not in known:
-                        known[template] = bool(columns.elsewhere(view, community=True, among=below))
-                    if fits := known[template]:
-                        fit.add(id(view))
+                like = known.get(view.template)
+                if like is None or (evictable and not like[2]):
+                    found = evictable and bool(columns.elsewhere(view, community=True, among=below))
+                    like = known[view.template] = (_bound_to_nodes(pod), found, evictable)
+                free_to_go, fits = not like[0], evictable and like[1]
+                if fits:
+                    fit.add(id(view))
                 priority, stays, qos, cost = importance(pod)
-                place = columns.row(pod.spec.node_name), pod.metadata.name
-                order.append((view.leaving, fits, evictable, not _bound_to_nodes(pod), -priority, not stays, -qos, -cost, *place, number))
+                place = columns.row(pod.spec.node_name)
+                order.append(
+                    (view.leaving, fits, evictable, free_to_go, -priority, not stays, -qos, -cost, place, pod.metadata.name, number)
+                )
             order.sort()
             domain.pods = [domain.pods[each[-1]] for each in order]
         if not self.args.topology_balance_node_fit:
@@ -129,15 +139,9 @@ class Spreads:
         self._wanted = wanted
         self.found: dict[str, dict[object, Spread]] = {}
         self.keys: set[str] = set()
-        self.seen: dict[bytes, None] = {}
 
-    def collect(self, view: PodView) -> None:
+    def collect(self, pod: Pod) -> None:
         """One pod of each template is looked at. A constraint whose selector cannot be read is passed over."""
-        template = view.template
-        if template in self.seen:
-            return
-        self.seen[template] = None
-        pod = view.pod
         for constraint in pod.spec.topology_spread_constraints:
             if constraint.when_unsatisfiable not in self._wanted:
                 continue

@@ -64,6 +64,17 @@ class _Node:
     hot_since: float | None = None
 
 
+def _as_one(moves: Sequence[Move]) -> Move:
+    """Moves of several rounds that the same report tells of: what the node came down by is the work of all of them, once."""
+    before: Vector = {}
+    by: Vector = {}
+    for move in moves:
+        for name, value in move.expected.items():
+            before[name] = max(before.get(name, 0), move.before.get(name, 0))
+            by[name] = by.get(name, 0) + move.before.get(name, 0) - value
+    return Move(tuple(uid for move in moves for uid in move.pods), before, {name: before[name] - value for name, value in by.items()})
+
+
 class Effects:
     """Of all nodes, from round to round."""
 
@@ -77,24 +88,27 @@ class Effects:
             return []
         here = {pod.pod.metadata.uid for pod in view.pods}
         reported = reported_at(view) or 0.0
-        found, left = [], []
+        done, left = [], []
         for move in node.moves:
             if move.gone is None and not here.intersection(move.pods):
                 move.gone = now
             if move.gone is None or reported <= move.gone:
                 left.append(move)
                 continue
-            after = {name: view.usage.get(name, 0) for name in move.expected}
-            full = any(
-                0 < FULL * view.capacity.get(name, 0) <= min(move.before.get(name, 0), value)
-                for name, value in after.items()
-                if move.before.get(name, 0) > move.expected[name]
-            )
-            measured = Measured(move.pods, move.before, move.expected, after, full)
-            found.append(measured)
-            self._judge(node, measured, now)
+            done.append(move)
         node.moves = left
-        return found
+        if not done:
+            return []
+        move = _as_one(done)
+        after = {name: view.usage.get(name, 0) for name in move.expected}
+        full = any(
+            0 < FULL * view.capacity.get(name, 0) <= min(move.before.get(name, 0), value)
+            for name, value in after.items()
+            if move.before.get(name, 0) > move.expected[name]
+        )
+        measured = Measured(move.pods, move.before, move.expected, after, full)
+        self._judge(node, measured, now)
+        return [measured]
 
     @staticmethod
     def _judge(node: _Node, measured: Measured, now: float) -> None:

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
+import orjson
+
 from koord.api.quantity import parse_milli, parse_value
 from roles.sandbox.world.configuration import LOUD
 
@@ -19,6 +21,7 @@ Obj = dict[str, Any]
 # buckets of entries
 WORLD = ""  # what the world did
 POD = "pod"
+NODE = "node"
 EVENTS = ("event", "event.events.k8s.io")
 NODE_METRIC = "nodemetric.slo.koordinator.sh"
 LEASE = "lease.coordination.k8s.io"
@@ -27,10 +30,12 @@ QUOTA = "elasticquota.scheduling.sigs.k8s.io"
 DEVICE = "device.scheduling.koordinator.sh"
 DEVICE_ALLOCATED = "scheduling.koordinator.sh/device-allocated"
 RESOURCE_STATUS = "scheduling.koordinator.sh/resource-status"
+ALLOCATED = "scheduling.koordinator.sh/reservation-allocated"
 GANG = "gang.scheduling.koordinator.sh/name"
 GANG_MIN = "gang.scheduling.koordinator.sh/min-available"
 MIGRATION_JOB = "podmigrationjob.scheduling.koordinator.sh"
 BUDGET = "poddisruptionbudget.policy"
+CLAIM = "resourceclaim.resource.k8s.io"
 QUOTA_LABEL = "quota.scheduling.koordinator.sh/name"
 
 # the lease of each role, and what a replica that does not lead may write
@@ -87,6 +92,11 @@ def requests(pod: Obj) -> dict[str, int]:
 def annotations_of(obj: Obj | None) -> dict[str, str]:
     """The annotations of an object."""
     return ((obj or {}).get("metadata") or {}).get("annotations") or {}
+
+
+def reservation_of(pod: Obj) -> str:
+    """The name of the reservation that a pod came into, or ""."""
+    return str(orjson.loads(annotations_of(pod).get(ALLOCATED, "{}")).get("name", ""))
 
 
 def bound_by(entry: Entry) -> bool:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING
 
 from roles.sandbox.world.invariants.base import Invariant, Violation
@@ -20,7 +20,7 @@ class Checker:
         self._about = about
         self.invariants = [kind(history) for kind in INVARIANTS]
         self._seeing = [one for one in self.invariants if type(one).see is not Invariant.see]
-        self._by_bucket: dict[str, list[Invariant]] = {}
+        self._by_bucket: dict[str, list[tuple[str, Callable[[Entry], Iterator[str]]]]] = {}
         self._ending = [one for one in self.invariants if type(one).end is not Invariant.end]
         self.violations: list[Violation] = []
         history.watchers.append(self.see)
@@ -29,11 +29,11 @@ class Checker:
         """One entry."""
         seeing = self._by_bucket.get(entry.bucket)
         if seeing is None:
-            seeing = [one for one in self._seeing if one.hears is None or entry.bucket in one.hears]
+            seeing = [(one.name, one.see) for one in self._seeing if one.hears is None or entry.bucket in one.hears]
             self._by_bucket[entry.bucket] = seeing
-        for invariant in seeing:
-            for text in invariant.see(entry):
-                self.violations.append(Violation(entry.time, entry.number, invariant.name, text + self._about(entry.author)))
+        for name, see in seeing:
+            for text in see(entry):
+                self.violations.append(Violation(entry.time, entry.number, name, text + self._about(entry.author)))
 
     def accuse(self, name: str, text: str) -> None:
         """A program found something wrong with itself."""

@@ -11,6 +11,9 @@ from roles.sandbox.world.invariants.base import (
     BUDGET,
     GANG,
     MIGRATION_JOB,
+    NODE,
+    POD,
+    WORLD,
     Invariant,
     Obj,
     annotations_of,
@@ -51,37 +54,58 @@ def tainted(node: Obj | None) -> bool:
     return bool(((node or {}).get("spec") or {}).get("taints"))
 
 
-class Order(Invariant):
+class Tended(Invariant):
+    """Is told of what deschedulers evict, where they run the community's plugins."""
+
+    hears = frozenset({WORLD, POD, NODE})
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self.born: dict[str, float] = {}
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if not is_tended(self.history):
+            return
+        if entry.bucket == POD:
+            if entry.verb == "ADDED":
+                self.born[entry.obj["metadata"]["uid"]] = entry.time
+            if leaves(entry) and role_of(entry.author) == "descheduler":
+                yield from self.evicted(entry)
+
+    def evicted(self, entry: Entry) -> Iterator[str]:
+        """A descheduler evicts a pod."""
+        return iter(())
+
+
+class Order(Tended):
     """Follows which pods are where they should not be, by which plugin, since when, and when they were last."""
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self.since: dict[Wrong, float] = {}  # of those that are wrong now
         self.last: dict[Wrong, float] = {}
-        self.born: dict[str, float] = {}
         self.stepped: set[str] = set()  # programs whose clock is wrong
 
     def see(self, entry: Entry) -> Iterator[str]:
+        yield from super().see(entry)
         if not is_tended(self.history):
             return
-        if entry.bucket == "pod":
-            if entry.verb == "ADDED":
-                self.born[entry.obj["metadata"]["uid"]] = entry.time
-            if leaves(entry) and role_of(entry.author) == "descheduler":
-                yield from self.evicted(entry)
-        elif entry.verb == "fault" and entry.key == "clock":
+        if entry.verb == "fault" and entry.key == "clock":
             self.stepped.add(entry.text.partition(" of ")[2].partition(" ")[0])
-        if entry.bucket in ("pod", "node"):
-            self._look(entry.time)
+        elif entry.bucket in (POD, NODE):
+            self._look(entry)
 
-    def evicted(self, entry: Entry) -> Iterator[str]:
-        """A descheduler evicts a pod."""
-        return iter(())
+    def _look(self, entry: Entry) -> None:
+        same = entry.old is not None and entry.new is not None and _looked_at(entry.old) == _looked_at(entry.new)
+        found = self.since if same else set(wrong(self.history))  # most writes tell how something is, not where
+        self.last.update(dict.fromkeys([*self.since, *found], entry.time))
+        self.since = {one: self.since.get(one, entry.time) for one in found}
 
-    def _look(self, now: float) -> None:
-        found = set(wrong(self.history))
-        self.last.update(dict.fromkeys([*self.since, *found], now))
-        self.since = {one: self.since.get(one, now) for one in found}
+
+def _looked_at(obj: Obj) -> object:
+    """What `wrong` looks at in a pod or a node."""
+    meta, phase = obj["metadata"], (obj.get("status") or {}).get("phase")
+    return obj.get("spec"), meta.get("labels"), meta.get("ownerReferences"), meta.get("deletionTimestamp"), phase, meta["uid"]
 
 
 def wrong(history: History) -> Iterator[Wrong]:
@@ -143,7 +167,7 @@ class EvictedForWhatIsWrong(Order):
 
     def see(self, entry: Entry) -> Iterator[str]:
         yield from super().see(entry)
-        if entry.bucket == "node" and _rules(entry.old) != _rules(entry.new):
+        if entry.bucket == "node" and rules(entry.old) != rules(entry.new):
             self._ruled[entry.key] = entry.time
 
     def evicted(self, entry: Entry) -> Iterator[str]:
@@ -178,7 +202,7 @@ class EvictedForWhatIsWrong(Order):
         return False
 
 
-class EvictedWithAPlace(Order):
+class EvictedWithAPlace(Tended):
     """No plugin takes a pod away from its place when no other node would take one like it, by taints, pool and topology spread. (Age and
     failure are no matter of place, and room comes and goes.)"""
 
@@ -196,7 +220,7 @@ class EvictedWithAPlace(Order):
             if target.startswith(("descheduler", "requests")) or not target:  # "30% of requests" are everybody's
                 self._hurt = entry.time
         yield from super().see(entry)
-        if entry.bucket == "node" and _rules(entry.old) != _rules(entry.new):
+        if entry.bucket == "node" and rules(entry.old) != rules(entry.new):
             self._changed[""] = entry.time
         elif entry.bucket == "pod" and (leaves(entry) or node_of(entry.old) != node_of(entry.new)):
             self._changed[owner_of(entry.obj)] = entry.time
@@ -226,7 +250,7 @@ class EvictedWithAPlace(Order):
         return there[name] + 1 - min(there[each] for each in self.history.of("node")) <= int(constraints[0]["maxSkew"])
 
 
-class NotEvictedInVain(Order):
+class NotEvictedInVain(Tended):
     """No plugin takes away the successors of pods that it took away from the same node, one after the other, while no node has changed:
     where they come back to it was for nothing. A new leader does not know of what the last one did."""
 
@@ -238,7 +262,7 @@ class NotEvictedInVain(Order):
 
     def see(self, entry: Entry) -> Iterator[str]:
         began = entry.verb == "started" and role_of(entry.key) == "descheduler"
-        if began or entry.verb == "wiped" or (entry.bucket == "node" and _rules(entry.old) != _rules(entry.new)):
+        if began or entry.verb == "wiped" or (entry.bucket == "node" and rules(entry.old) != rules(entry.new)):
             self._left.append(None)
         yield from super().see(entry)
 
@@ -271,7 +295,8 @@ class NotEvictedInVain(Order):
         return False
 
 
-def _rules(node: Obj | None) -> object:
+def rules(node: Obj | None) -> object:
+    """What a node says about which pods it takes."""
     spec = (node or {}).get("spec") or {}
     return spec.get("taints"), spec.get("unschedulable"), ((node or {}).get("metadata") or {}).get("labels")
 

@@ -282,7 +282,8 @@ class RoomIsUsed(Preemptions):
     def bound(self, entry: Entry, plan: Preemption) -> Iterator[str]:
         landed, pod = node_of(entry.new), entry.obj
         pinned = (pod["metadata"].get("labels") or {}).get("koordinator.sh/qosClass") in ("LSR", "LSE")
-        if landed in plan.left or pinned or annotations_of(pod).get(GANG) or any("gpu" in name for name in requests(pod)):
+        by_card = any("gpu" in name for name in requests(pod)) or bool(pod["spec"].get("resourceClaims"))
+        if landed in plan.left or pinned or annotations_of(pod).get(GANG) or by_card:
             return
         gone, decided = [self._gone.get(uid) for uid in plan.victims], self._decided(pod)
         gone.append(self._freed.get(plan.node))  # who is promised room there may wait for more than its own victims

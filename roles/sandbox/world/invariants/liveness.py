@@ -25,6 +25,7 @@ from roles.sandbox.world.invariants.base import (
     requests,
     role_of,
 )
+from roles.sandbox.world.invariants.claims import claimed
 from roles.sandbox.world.invariants.placement import cards_used
 
 if TYPE_CHECKING:
@@ -72,6 +73,8 @@ class WhatFitsIsBound(Invariant):
                 if resource in free.get(node_of(pod), {}):
                     free[node_of(pod)][resource] -= amount
         cards = cards_used(self.pods())
+        for card in claimed(self.history):
+            cards[card] += 100
         places = sorted(free.items())
         for key, pod in sorted(self.history.of("pod").items()):
             if node_of(pod) or finished(pod) or pod["metadata"].get("deletionTimestamp") or annotations_of(pod).get(GANG) or held:
@@ -82,10 +85,13 @@ class WhatFitsIsBound(Invariant):
             if labels.get(QUOTA_LABEL) or labels.get("koordinator.sh/qosClass") in ("LSE", "LSR"):
                 continue  # CPUs of its own are more than so much CPU
             wants = requests(pod)
+            count = sum(int(reference["name"].rpartition("-")[2]) for reference in pod["spec"].get("resourceClaims") or ())
             for place, left in places:
                 share = wants.get("koordinator.sh/gpu-core", 0)
                 devices = ((self.history.of(DEVICE).get(place) or {}).get("spec") or {}).get("devices") or ()
                 if share and all(cards.get((place, "gpu", device["minor"]), 0) + share > 100 for device in devices):
+                    continue
+                if count and sum(not cards.get((place, "gpu", device["minor"])) for device in devices) < count:
                     continue
                 if all(left.get(resource, 0) >= amount for resource, amount in wants.items()):
                     yield f"{key} waits although {place} has room for {dict(wants)}"

@@ -25,6 +25,7 @@ from roles.sandbox.world.invariants.base import (
     owner_of,
     picky,
     requests,
+    reservation_of,
     role_of,
 )
 from roles.sandbox.world.invariants.community import is_tended, migrates, tainted
@@ -172,28 +173,32 @@ class TargetsStayCool(Loads):
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        self._sent: dict[str, list[tuple[float, int]]] = defaultdict(list)  # by target: when a pod left for it, and what it used
+        self._sent: dict[str, list[tuple[float, int, str]]] = defaultdict(list)  # by target: when a pod left for which place, what it used
 
     def see(self, entry: Entry) -> Iterator[str]:
         yield from super().see(entry)
+        if entry.bucket == POD and (leaves(entry) or entry.verb == "DELETED") and (place := reservation_of(entry.obj)):
+            here = node_of(entry.obj)  # who came has left again
+            self._sent[here] = [sent for sent in self._sent[here] if sent[2] != place]
         if not moves(self.history, entry):
             return
         uid = entry.obj["metadata"]["uid"]
         for job in self.history.of(MIGRATION_JOB).values():
-            status, pod = job.get("status") or {}, (job.get("spec") or {}).get("podRef") or {}
+            spec, status = job.get("spec") or {}, job.get("status") or {}
             target = str(status.get("nodeName") or "")
-            if pod.get("uid") != uid or status.get("phase") != "Running" or not target:
+            if (spec.get("podRef") or {}).get("uid") != uid or status.get("phase") != "Running" or not target:
                 continue
+            place = (spec.get("reservationOptions") or {}).get("reservationRef", {}).get("name") or status.get("reservationName") or uid
             used = min((self.stays(target, load) + self._coming(target, load.time) for load in self.lately(target, self.lag)), default=0)
             brings = self.usage(node_of(entry.old), entry.key, self.measured)
-            self._sent[target].append((entry.time, brings))
+            self._sent[target].append((entry.time, brings, str(place)))
             if used and (used + brings) * 100 > HIGH * self.capacity(target):
                 yield f"{entry.key} uses {brings} milli-CPU and moves to {target}, which used {used} already"
 
     def _coming(self, target: str, since: float) -> int:
         """What pods use that left for a node after one of its reports, but so lately that they are sure to be on their way."""
         recent = max(since, self.history.clock() - self.lag)
-        return sum(used for at, used in self._sent[target] if at >= recent)
+        return sum(used for at, used, _ in self._sent[target] if at >= recent)
 
 
 @dataclass(slots=True)

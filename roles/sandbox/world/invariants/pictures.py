@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from itertools import islice
 from typing import TYPE_CHECKING
 
-from koord.kube.informers import PICTURE_LIMIT
+from koord.kube.informers import MAX_CACHE_AGE
 from roles.sandbox.world.invariants.base import POD, RESERVATION, WORLD, Invariant, bound_by, leaves, role_of
 
 if TYPE_CHECKING:
@@ -26,28 +26,33 @@ class OldPicturesAreNotActedOn(Invariant):
         if role_of(entry.author) not in ("scheduler", "descheduler") or not (bound_by(entry) or leaves(entry)):
             return
         heard = self.history.heard.get((entry.author, "pods"))
-        if heard is not None and entry.time - heard > PICTURE_LIMIT + self.slack:
+        if heard is not None and entry.time - heard > MAX_CACHE_AGE + self.slack:
             yield f"{entry.author} wrote {entry.request} and had heard of pods {entry.time - heard:.0f} s before"
 
 
 class NothingForGhosts(Invariant):
-    """Half a minute after the API server has lost everything nobody makes anything for pods that were lost."""
+    """Half a minute after the API server has lost everything nobody makes anything for pods that were lost; later where a watch may have
+    stood still."""
 
     seconds = 30.0
+    stalled, after = 130.0, 150.0  # seconds for who may not have heard, and for how long after a stall began that may be so
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._pods: set[str] = set()
         self._ghosts: set[str] = set()
+        self._stall = float("-inf")
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.verb == "wiped":
             self._ghosts |= self._pods
+        elif entry.verb == "fault" and entry.key == "stall":
+            self._stall = entry.time
         elif entry.bucket == "pod" and entry.verb == "ADDED":
             self._pods.add(entry.obj["metadata"]["uid"])
         elif entry.verb == "ADDED" and self._ghosts and about(entry) & self._ghosts:
             since = entry.time - self.history.wiped
-            if since > self.seconds:
+            if since > (self.stalled if entry.time - self._stall < self.after else self.seconds):
                 yield f"{entry.author} made {entry.bucket} {entry.key} for a pod that was lost {since:.0f} s before"
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from roles.sandbox.world.invariants.base import Invariant
+from roles.sandbox.world.invariants.claims import ClaimedOnce
 from roles.sandbox.world.invariants.community import (
     EvictedForWhatIsWrong,
     EvictedWithAPlace,
@@ -28,11 +29,13 @@ from roles.sandbox.world.invariants.overcommit import BatchWithinPromise, NoProm
 from roles.sandbox.world.invariants.pictures import BookmarksSpareLists, NothingForGhosts, OldPicturesAreNotActedOn
 from roles.sandbox.world.invariants.placement import BoundIsScheduled, BoundOnce, DeviceOnce, ExclusiveCpuOnce, NodeNotOvercommitted
 from roles.sandbox.world.invariants.quotas import MinimumIsReturned, QuotaWithinMax
+from roles.sandbox.world.invariants.suitability import BoundWhereItMay, ReservedIsHeld, TargetsAreOpen
 from roles.sandbox.world.invariants.trust import AllocatedByScheduler, TrustedByAdmission
 
 INVARIANTS: tuple[type[Invariant], ...] = (
     NodeNotOvercommitted,
     DeviceOnce,
+    ClaimedOnce,
     ExclusiveCpuOnce,
     BatchWithinPromise,
     PromisesAreBacked,
@@ -42,6 +45,8 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     MinimumIsReturned,
     BoundOnce,
     BoundIsScheduled,
+    BoundWhereItMay,
+    ReservedIsHeld,
     TrustedByAdmission,
     AllocatedByScheduler,
     GangWhole,
@@ -61,6 +66,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     MoveHasAPlace,
     OnlyHotNodesAreRelieved,
     TargetsStayCool,
+    TargetsAreOpen,
     MovesLoseNothing,
     HotIsRelieved,
     EvictedForWhatIsWrong,

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from koord.api import trust
-from koord.kube.informers import PICTURE_LIMIT
+from koord.kube.informers import MAX_CACHE_AGE
 from roles.sandbox.world.invariants.base import POD, WORLD, Invariant, annotations_of, bound_by, node_of, role_of
 
 if TYPE_CHECKING:
@@ -65,5 +65,5 @@ class AllocatedByScheduler(Invariant):
         own |= {key: after.get(key, "") for key in changed}
         if bound_by(entry):
             for key in trust.RESERVED:
-                if key in after and own.get(key) != after[key] and entry.time - added.get(key, float("-inf")) > PICTURE_LIMIT:
+                if key in after and own.get(key) != after[key] and entry.time - added.get(key, float("-inf")) > MAX_CACHE_AGE:
                     yield f"{entry.key} is on {node_of(entry.new)} with {key}: {after[key][:80]}, which no scheduler wrote"

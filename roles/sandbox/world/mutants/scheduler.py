@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace as replaced
 from typing import Any
 
 from roles.sandbox.world.faults import Fault
@@ -457,3 +458,37 @@ def _needless() -> None:
 )
 def _left_over() -> None:
     replace("roles.scheduler.binding.binder:_leave_nothing", lambda pod, draft: None)
+
+
+# -- devices by claims and by amounts ------------------------------------------------------------------------------------------
+
+CLAIMING = (Workload("claiming", 4, 250, 128, claim=1, usage=10, at=2.0), Workload("gpu", 4, 250, 128, gpu=60, at=12.0))
+"""Four cards on two nodes, and more who want one than there are."""
+
+MUTANTS.wrap(
+    "claims-take-nothing",
+    "a device that a claim has is given to the next one",
+    "roles.scheduler.plugins.dynamic_resources.inventory:DeviceColumns.use",
+    nothing(),
+    rule="ClaimedOnce",
+    claims=True,
+    workloads=CLAIMING,
+)
+MUTANTS.wrap(
+    "claims-are-not-heard-of",
+    "a card that a claim has is given to pods that ask for a part of one",
+    "roles.scheduler.plugins.device_share.columns:DeviceColumns._claim_has",
+    nothing(),
+    rule="ClaimedOnce",
+    claims=True,
+    workloads=CLAIMING,
+)
+MUTANTS.wrap(
+    "amounts-are-not-heard-of",
+    "a card of which a pod has a part is given to a claim",
+    "roles.scheduler.plugins.device_share.columns:DeviceColumns._tell",
+    nothing(),
+    rule="ClaimedOnce",
+    claims=True,
+    workloads=tuple(replaced(work, at=14.0 - work.at) for work in CLAIMING),
+)

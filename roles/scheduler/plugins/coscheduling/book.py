@@ -6,6 +6,7 @@ released (let go, not seen on its node yet) or bound.
 
 from __future__ import annotations
 
+import re
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field, replace
@@ -29,6 +30,14 @@ from roles.scheduler.plugins.coscheduling.spec import (
     needs_pod_group,
 )
 
+_FEW_TRIES = 16  # after which a reason that was not met any more is no reason; more where there are many members to come first
+_NAMED = re.compile(r"\b(pod|by) \S+/\S+")  # pods in a message, which may be others at the next try
+
+
+def unnamed(message: str) -> str:
+    """A message without the pods that it names."""
+    return _NAMED.sub("pod", message)
+
 
 class Stage(StrEnum):
     """How far a child of a gang is."""
@@ -42,11 +51,30 @@ class Stage(StrEnum):
 PENDING, WAITING, RELEASED, BOUND = Stage.PENDING, Stage.WAITING, Stage.RELEASED, Stage.BOUND
 
 
+class Said:
+    """What one of a group shows of its refusals. Which of several reasons is met depends on who comes first, so one that was met lately is
+    no news; what is shown gives way when it was not met for as long."""
+
+    __slots__ = ("_met", "shown", "why")
+
+    def __init__(self) -> None:
+        self.shown = self.why = ""
+        self._met: dict[str, int] = {}  # by reason, at which try last
+
+    def tell(self, message: str, why: str, turn: int, window: int) -> str:
+        """A try failed for a reason; returns what is shown from now on."""
+        self._met = {reason: last for reason, last in self._met.items() if turn - last <= window}
+        if why not in self._met or self.why not in self._met:
+            self.shown, self.why = message, why
+        self._met[why] = turn
+        return self.shown
+
+
 class Group:
     """What gangs that are scheduled together share: whether it came about once, the pod that stands for it in the queue, who was let go."""
 
     __slots__ = (
-        "binding", "gist", "id", "missing", "once_satisfied", "partial", "refusal", "representative", "said", "shown", "terms", "told",
+        "binding", "gist", "id", "missing", "once_satisfied", "partial", "refusal", "representative", "said", "terms", "told", "tries",
         "unplanned",
     )  # fmt: skip
 
@@ -58,9 +86,9 @@ class Group:
         self.refusal = ""  # why its last try failed
         self.terms: tuple[Term, ...] = ()  # the numbers of that
         self.missing = ""  # UID of the member that found no node then
-        self.shown = ""  # what is shown of that: as it was told first
         self.gist = ""  # the refusal without what differs from try to try: who came first, and how far the others got
-        self.said: dict[str, str] = {}  # what members were told of this refusal, by UID
+        self.said: dict[str, Said] = {}  # what members show of refusals, by UID; under "" the group
+        self.tries = 0  # that failed, since it last came about
         self.unplanned = False  # the last plan failed: any node or pod that changes may help
         self.partial = False  # its last batch was not bound whole at once
         # UIDs of pods that were let go, until all of them are bound; each with those that were let go together with it.
@@ -68,18 +96,29 @@ class Group:
 
     def refused(self, why: str, missing: str = "", gist: str = "") -> None:
         """Its try failed, or it came about (no reason)."""
-        if gist != self.gist or not gist:
-            self.said.clear()
-            self.shown = why
         self.refusal, self.missing, self.gist = why, missing, gist
+        self.tries += 1
+        if not why:
+            self.said.clear()
+            self.tries = 0
+        elif gist:
+            self._tell("", why, gist)
+
+    @property
+    def shown(self) -> str:
+        """What is shown of the refusal."""
+        return self.said[""].shown if "" in self.said else self.refusal
+
+    def _tell(self, uid: str, message: str, why: str) -> str:
+        return self.said.setdefault(uid, Said()).tell(message, why, self.tries, _FEW_TRIES + 2 * len(self.said))
 
     def wording(self, uid: str, message: str) -> str:
         """What a member shows of a message. It keeps what it was told of the same refusal, whoever the member is this time that found no
         node, so that trying again is no reason to write to everybody."""
-        if self.gist and (message == self.refusal or uid == self.missing):
-            return self.said.setdefault(uid, message)
-        self.said.pop(uid, None)
-        return message
+        if not self.gist:
+            return message
+        of_group = message == self.refusal or uid == self.missing
+        return self._tell(uid, message, self.gist if of_group else unnamed(message))
 
     def stands_no_more(self, uid: str) -> None:
         """A pod does not stand for the group any more, if it did."""

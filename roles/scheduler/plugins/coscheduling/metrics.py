@@ -5,6 +5,7 @@ from __future__ import annotations
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 
 _SECONDS = (0.1, 0.5, 1, 2, 3, 5, 7.5, 10, 12.5, 15, 20, 25, 30, 45, 60, 120)
+_JOBS = 500  # job names with results of which seconds are shown
 
 
 def job_size(members: int) -> str:
@@ -31,6 +32,7 @@ class GangMetrics:
 
         self._rounds = seconds("gang_schedule_cycle_duration", "Seconds of a try to place a gang.", "reason", "job_size")
         self._preemptions = seconds("job_preemption_duration", "Seconds of looking for room for a job.", "jobName", "result")
+        self._told: dict[tuple[str, str], None] = {}  # series of the one before, those told last at the end
         self._batches = seconds("inline_batch_schedule_duration", "Seconds of placing a planned gang whole.", "result")
         self._by_node = seconds("batch_algorithm_by_node_duration", "Seconds of planning a batch: what each node takes of it.")
         self._by_pod = seconds("batch_algorithm_by_pod_duration", "Seconds of putting a batch's pods where they are planned, one by one.")
@@ -69,8 +71,14 @@ class GangMetrics:
         self._partial_pods.labels("success").inc()
 
     def preempted(self, job: str, result: str, seconds: float) -> None:
-        """Room for a job was looked for."""
+        """Room for a job was looked for. Of jobs there is no end: the series that was told longest ago goes."""
         self._preemptions.labels(job, result).observe(seconds)
+        self._told.pop((job, result), None)
+        self._told[job, result] = None
+        if len(self._told) > _JOBS:
+            oldest = next(iter(self._told))
+            del self._told[oldest]
+            self._preemptions.remove(*oldest)
 
     def waiting(self, gangs: int) -> None:
         """So many gangs have members that wait."""

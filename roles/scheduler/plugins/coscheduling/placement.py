@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,6 +32,13 @@ def rank_of(pod: PodInfo) -> tuple[int, int, str]:
     except AnnotationError:
         index = None
     return (0, index, pod.name) if index is not None and index >= 0 else (1, 0, pod.name)
+
+
+def _laid(counts: Mapping[int, int], capacity: int) -> NDArray[np.intp]:
+    """Counts by slot as a column."""
+    found = np.zeros(capacity, dtype=np.intp)
+    found[list(counts)] = list(counts.values())
+    return found
 
 
 class Placement:
@@ -105,26 +112,26 @@ class Placement:
         assert spec is not None
         cluster = self._handle.state.cluster
         counts, first = yield from offers(self.cycle, self._handle.state, pods, candidates, PLUGIN)
-        slots = {cluster.name_of(slot): int(counts[slot]) for slot in np.flatnonzero(counts).tolist()}
-        totals = first.evaluation.totals
-        scores = {cluster.name_of(slot): float(totals[slot]) for slot in np.flatnonzero(counts).tolist()} if len(totals) else {}
-        kind = selector_of(pods[0])
-        existing = {cluster.name_of(slot): count for slot, count in self.network.counts(kind).items()} if kind else {}
+        leaves = self.network.slots_of(tree)
+        totals, kind = first.evaluation.totals, selector_of(pods[0])
+        slots = np.where(leaves >= 0, counts[leaves], 0)
+        scores = np.where(slots > 0, totals[leaves], 0.0) if len(totals) else None
+        existing = _laid(self.network.counts(kind), cluster.capacity)[leaves] if kind else None
+        own = self._placed(gang)
         demand = Demand(len(pods), spec.domain)
         if spec.topology is not None:
             demand = demand_of(tree, spec.topology, len(pods))
-        return Planner(tree, demand, Offer(slots, scores, existing, self._placed(gang))).plan(), first
+        return Planner(tree, demand, Offer(slots, scores, existing, _laid(own, cluster.capacity)[leaves] if own else None)).plan(), first
 
-    def _placed(self, gang: Gang) -> dict[str, int]:
-        """Members of the group that have nodes already, by node."""
+    def _placed(self, gang: Gang) -> dict[int, int]:
+        """Members of the group that have nodes already, by slot."""
         cluster = self._handle.state.cluster
-        found: dict[str, int] = {}
+        found: dict[int, int] = {}
         for stage in (WAITING, RELEASED, BOUND):
             for pod in self._book.members(gang, stage):
                 slot = cluster.slot_of_pod(pod.uid)
                 if slot >= 0:
-                    name = cluster.name_of(slot)
-                    found[name] = found.get(name, 0) + 1
+                    found[slot] = found.get(slot, 0) + 1
         return found
 
     def _fewest(self, gang: Gang, pods: Sequence[PodInfo], first: PodInfo) -> list[PodInfo]:

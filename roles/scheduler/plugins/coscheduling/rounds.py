@@ -5,7 +5,6 @@ One group is tried at a time, its pods back to back. Nobody of a strict group ke
 
 from __future__ import annotations
 
-import re
 from collections import deque
 from typing import TYPE_CHECKING
 
@@ -16,7 +15,7 @@ from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, PostFilterResult
 from roles.scheduler.framework.steps import Steps
-from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook, Round
+from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook, Round, unnamed
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 
 if TYPE_CHECKING:
@@ -29,9 +28,6 @@ _FEW = 32  # members that are told something at once
 _CROWD_REST = 30.0  # seconds before so many members that were not tried are told again
 _PLACES = 10  # places in the network whose offer a record tells
 _EXPLAINED = 200  # members that get a decision record of their own when their group fails
-
-
-_NAMED = re.compile(r"pod \S+/\S+")  # pods in a message, which may be others at the next try
 
 DRAFT = "Coscheduling"
 """Key in `CycleContext.drafts`."""
@@ -54,7 +50,7 @@ class Rounds:
         self._todo: deque[Steps[None]] = deque()  # what many members have yet to be told
 
     def lost_binding(self, gang: Gang, pod: PodInfo) -> None:
-        """A pod of a batch was let go but not bound: it is tried again by itself, without resting."""
+        """A pod of a batch was let go but not bound: it is tried again by itself, whatever refuses it."""
         self._lost.append(pod)
         together = gang.group.binding.get(pod.uid, ())
         bound = sum(1 for other in self._book.members(gang, BOUND) if other.uid in together)
@@ -221,7 +217,7 @@ class Rounds:
             gist = failure.message()
             if result.status.message:
                 current.failure += f" {result.status.message}"
-                gist += _NAMED.sub("pod", result.status.message)
+                gist += unnamed(result.status.message)
             more = (yield from self._best(gang, ctx.pod, current)) if self._best is not None else 0
             self._explain(gang, ctx, failure, current, (waiting, more), gist)
         if gang.spec is not None and gang.spec.strict:

@@ -90,9 +90,12 @@ class Chooser:
 
         return self.cached(node, (request.key, mask), work)
 
-    def guess(self, node: NodeDevices, pod: PodInfo, request: DeviceRequest) -> Holding | None:
-        """What a pod that is only supposed to be on a node would get. One that waits there for others to leave gets what there is."""
+    def guess(self, node: NodeDevices, pod: PodInfo, request: DeviceRequest, leaving: Callable[[str], bool]) -> Holding | None:
+        """What a pod that is only supposed to be on a node would get. One that waits there for others to leave gets what they have, and
+        where that is not enough what there is."""
         found = self.plain(node, request)
+        if isinstance(found, Status) and (gone := [uid for uid in node.holdings if leaving(uid)]):
+            found = self.plain(node.without(*gone), request)
         if isinstance(found, Status):
             assert node.inventory is not None
             view = view_of(node.inventory, node.labels, node.use)

@@ -20,14 +20,20 @@ from koord.api.annotations import parse_reservation_allocated
 from koord.api.objects import Device
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns, Vector, grown
+from roles.scheduler.cluster.interning import Counted
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.context import Rows
 from roles.scheduler.plugins.device_share.amounts import DEVICE_RESOURCES
-from roles.scheduler.plugins.device_share.holdings import Allocation, Holding, read_allocation
+from roles.scheduler.plugins.device_share.claimed import CLAIM, by_pods, ids, places
+from roles.scheduler.plugins.device_share.claimed import holding_of as claim_holding
+from roles.scheduler.plugins.device_share.holdings import Allocation, Holding, Place, read_allocation
 from roles.scheduler.plugins.device_share.inventory import Card, Inventory, read_device
 from roles.scheduler.plugins.device_share.node import NodeDevices
 from roles.scheduler.plugins.device_share.partitions import honored
 from roles.scheduler.plugins.device_share.request import DeviceRequest, request_for
+from roles.scheduler.plugins.dynamic_resources.claims import Claims
+from roles.scheduler.plugins.dynamic_resources.inventory import Use
 
 log = logging.getLogger(__name__)
 
@@ -121,6 +127,8 @@ class DeviceColumns(Columns):
         self._quiet = False
         self._quiet_dirty: set[int] = set()  # rows that a what-if has changed, and will change back
         self._before: dict[NodeDevices, tuple[Any, ...]] = {}
+        self._claims: Claims | None = None
+        self._claimed: dict[str, dict[str, frozenset[Place]]] = {}  # by claim and node
 
     def attach(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -128,10 +136,15 @@ class DeviceColumns(Columns):
         self.honors: NDArray[np.bool_] = np.zeros(cluster.capacity, dtype=np.bool_)
         self.held: NDArray[np.bool_] = np.zeros(cluster.capacity, dtype=np.bool_)
         self.content: NDArray[np.int64] = np.zeros(cluster.capacity, dtype=np.int64)
+        self._kinds = Counted(0)  # contents that there are now, numbered without gaps to speak of
+        self._kind: NDArray[np.intp] = np.zeros(cluster.capacity, dtype=np.intp)
+        self._alike: tuple[NDArray[np.intp], NDArray[np.intp]] | None = None  # of all rows, until one is written
 
     def grow(self, capacity: int) -> None:
         self.known, self.honors, self.held = grown(self.known, capacity), grown(self.honors, capacity), grown(self.held, capacity)
         self.content = grown(self.content, capacity)
+        self._kind = grown(self._kind, capacity)
+        self._alike = None
         for columns in self.by_type.values():
             columns.grow(capacity)
 
@@ -147,6 +160,47 @@ class DeviceColumns(Columns):
     def names(self) -> list[str]:
         """Nodes with a Device object, sorted."""
         return sorted(name for name, node in self._nodes.items() if node.inventory is not None)
+
+    # ---------------------------------------------------------------- devices that claims have
+
+    def beside(self, claims: Claims) -> None:
+        """Devices are given out by claims as well: each side hears what the other gives."""
+        self._claims = claims
+        claims.told = self._claim_has
+
+    def holders(self, uid: str) -> Sequence[str]:
+        """UIDs of the pods behind a holding: of a claim those for which it is reserved."""
+        if not uid.startswith(CLAIM) or self._claims is None:
+            return (uid,)
+        claim = self._claims.claims.get(uid.removeprefix(CLAIM))
+        return [consumer.uid for consumer in claim.status.reserved_for] if claim is not None else ()
+
+    def _claim_has(self, key: str, uses: Sequence[Use]) -> None:
+        before, now = self._claimed.pop(key, {}), places(uses)
+        if now:
+            self._claimed[key] = now
+        for name in before.keys() | now.keys():
+            if before.get(name) != now.get(name):
+                node = self._node(name)
+                self._hold(node, key)
+                slot = self.cluster.slot_of(name)
+                self._changed(slot, node)
+                if slot < 0 or not self.cluster.alive[slot]:
+                    self._collect(name)
+
+    def _hold(self, node: NodeDevices, key: str) -> None:
+        has = self._claimed.get(key, {}).get(node.name)
+        if has is None:
+            node.holdings.pop(CLAIM + key, None)
+        else:
+            node.holdings[CLAIM + key] = claim_holding(CLAIM + key, has, node.inventory)
+
+    def _tell(self, node: NodeDevices) -> None:
+        """What pods have of a node's devices is in use for claims."""
+        now = by_pods(node.holdings)
+        if self._claims is not None and now != node.told:
+            before, node.told = node.told, now
+            self._claims.taken_otherwise(ids(node.name, now - before), ids(node.name, before - now))
 
     # ---------------------------------------------------------------- Device objects and nodes
 
@@ -172,6 +226,8 @@ class DeviceColumns(Columns):
         elif node.inventory is not None and inventory.same(node.inventory):
             return False
         node.inventory = inventory
+        for uid in [uid for uid in node.holdings if uid.startswith(CLAIM)]:
+            self._hold(node, uid.removeprefix(CLAIM))
         self._changed(slot, node)
         if new is None and (slot < 0 or not self.cluster.alive[slot]):
             self._collect(name)
@@ -199,7 +255,7 @@ class DeviceColumns(Columns):
     def _node(self, name: str) -> NodeDevices:
         node = self._nodes.get(name)
         if node is None:
-            node = self._nodes[name] = NodeDevices()
+            node = self._nodes[name] = NodeDevices(name)
         return node
 
     # ---------------------------------------------------------------- pods
@@ -303,6 +359,7 @@ class DeviceColumns(Columns):
         if self._quiet and node not in self._before:
             self._before[node] = node.state()
         node.changed()
+        self._tell(node)
         if slot >= 0:
             (self._quiet_dirty if self._quiet else self._dirty).add(slot)
             self.cluster.changes.note(slot, self.kind)
@@ -318,21 +375,15 @@ class DeviceColumns(Columns):
                 self._write(slot)
             self._dirty = set(self._quiet_dirty)  # to be written again when the what-if is over
 
-    def alike(self, slots: NDArray[np.intp]) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
-        """Indexes of one of each kind of nodes in `slots`, and for each of `slots` which of these it is like. What the arrays tell of nodes
-        that are alike is the same."""
+    def alike(self, rows: Rows) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+        """Indexes of one of each kind of nodes in `rows`, and for each of `rows` which of these it is like. What the arrays tell of nodes
+        that are alike is the same. Not to be written to."""
         self.refresh()
-        content = self.content[slots]
-        low = int(content.min(initial=np.iinfo(np.int64).max))
-        span = int(content.max(initial=low)) - low + 1
-        if span > 4 * len(content):  # contents of long ago: sorting them is less work than a table of all numbers between
-            _, first, alike = np.unique(content, return_index=True, return_inverse=True)
-            return first, alike
-        content -= low
-        where = np.full(span, -1, dtype=np.intp)
-        where[content] = np.arange(len(content))
-        there = where >= 0
-        return where[there], (np.cumsum(there) - 1)[content]
+        if not isinstance(rows, slice):
+            return _alike(self._kind[rows], len(self._kinds))
+        if self._alike is None:
+            self._alike = _alike(self._kind, len(self._kinds))
+        return self._alike
 
     def cards(self, kind: str) -> CardColumns:
         """The columns of a type."""
@@ -350,15 +401,31 @@ class DeviceColumns(Columns):
         for columns in self.by_type.values():
             columns.clear(slot)
         if node is None or inventory is None:
-            self.content[slot] = 0
+            self._became(slot, 0)
             return
         known = self._contents.get(node.content)
         if known is None:
             known = self._contents[node.content] = next(self._numbers)
-        self.content[slot] = known
+        self._became(slot, known)
         use = node.use
         for kind, found in inventory.cards.items():
             self.cards(kind).write(slot, found, [use.of((kind, card.minor)) for card in found])
+
+    def _became(self, slot: int, content: int) -> None:
+        if content == self.content[slot]:
+            return
+        before = self._kind.item(slot)
+        self.content[slot] = content
+        self._kind[slot] = self._kinds.hold(content) if content else 0
+        self._kinds.let_go(before)
+        self._alike = None
+
+
+def _alike(kinds: NDArray[np.intp], count: int) -> tuple[NDArray[np.intp], NDArray[np.intp]]:
+    where = np.full(count, -1, dtype=np.intp)
+    where[kinds] = np.arange(len(kinds))
+    there = where >= 0
+    return where[there], (np.cumsum(there) - 1)[kinds]
 
 
 def _owner_of(pod: PodInfo) -> str:

@@ -6,7 +6,7 @@ import itertools
 from collections.abc import Hashable, Mapping
 from typing import Any
 
-from roles.scheduler.plugins.device_share.holdings import Holding, Use, use_of
+from roles.scheduler.plugins.device_share.holdings import Holding, Place, Use, use_of
 from roles.scheduler.plugins.device_share.inventory import Inventory
 
 _versions = itertools.count(1)
@@ -17,9 +17,11 @@ _NO_LABELS: Mapping[str, str] = {}
 class NodeDevices:
     """What is known of a node. `inventory` None: there is (and was) no Device object."""
 
-    __slots__ = ("_content", "_use", "holdings", "inventory", "labels", "results", "version")
+    __slots__ = ("_content", "_use", "holdings", "inventory", "labels", "name", "results", "told", "version")
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.told: frozenset[Place] = frozenset()  # devices that are known to be in use by pods, where claims are allocated
         self.inventory: Inventory | None = None
         self.labels: Mapping[str, str] = _NO_LABELS
         self.holdings: dict[str, Holding] = {}
@@ -35,11 +37,11 @@ class NodeDevices:
         self._content = None
         self.results = {}
 
-    def without(self, uid: str) -> NodeDevices:
-        """A copy that lacks one holding."""
+    def without(self, *uids: str) -> NodeDevices:
+        """A copy that lacks some holdings."""
         copy = NodeDevices()
         copy.inventory, copy.labels = self.inventory, self.labels
-        copy.holdings = {key: holding for key, holding in self.holdings.items() if key != uid}
+        copy.holdings = {key: holding for key, holding in self.holdings.items() if key not in uids}
         return copy
 
     def state(self) -> tuple[Any, ...]:

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.api import names
-from koord.api.kinds import CONFIGMAPS, DEVICES, RESERVATIONS
+from koord.api.kinds import CONFIGMAPS, DEVICES, RESERVATIONS, RESOURCECLAIMS
 from koord.api.objects import ConfigMap, Device
 from koord.config.errors import ConfigError
 from koord.decisions.record import Term
@@ -58,6 +58,8 @@ from roles.scheduler.plugins.device_share.scoring import Scorer
 from roles.scheduler.plugins.device_share.stranding import Stranding
 from roles.scheduler.plugins.device_share.templates import DATA_KEY, Templates
 from roles.scheduler.plugins.device_share.vectors import REFUSED, coarse, nearest, node_scores
+from roles.scheduler.plugins.dynamic_resources.claims import Claims
+from roles.scheduler.plugins.dynamic_resources.hints import claim_helps
 from roles.scheduler.plugins.reservation.observing import offers_anew
 from roles.scheduler.plugins.topology_manager.manager import TopologyManager
 
@@ -96,6 +98,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             self._topology.add_provider(self.name, DeviceHints(self.chooser))
         if self._keeper:
             self.columns.guess = self._guess
+            self.columns.beside(handle.cluster.register("DynamicResources", Claims()))
         self._stranding: Stranding | None = None
         if args.scoring_strategy.type == "LeastStranded":
             self._stranding = Stranding(
@@ -157,7 +160,12 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
 
     def _guess(self, node: NodeDevices, pod: PodInfo) -> Holding | None:
         request = request_for(pod.shape)
-        return self.chooser.guess(node, pod, request) if isinstance(request, DeviceRequest) else None
+        return self.chooser.guess(node, pod, request, self._leaving) if isinstance(request, DeviceRequest) else None
+
+    def _leaving(self, uid: str) -> bool:
+        """Whether a holder of devices is on its way out: a pod, or all pods of a claim."""
+        state, pods = self.handle.state, [self.handle.cluster.pod(one) for one in self.columns.holders(uid)]
+        return bool(pods) and all(pod is not None and state.leaving(pod) for pod in pods)
 
     def subscriptions(self) -> Sequence[Subscription]:
         any_change = Action.ADD | Action.UPDATE | Action.DELETE
@@ -166,6 +174,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             Subscription(DEVICES.kind, any_change),
             Subscription(CONFIGMAPS.kind, any_change),
             Subscription(RESERVATIONS.kind, any_change, offers_anew),
+            Subscription(RESOURCECLAIMS.kind, Action.UPDATE | Action.DELETE, claim_helps),
             Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_LABELS),
         )
 
@@ -237,7 +246,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
     def _told(self, rows: Rows, slots: NDArray[np.intp], tell: Callable[[Rows], NDArray[Any]]) -> NDArray[Any]:
         """What columns tell of `rows`, whose slots are these: worked out once for all nodes that are alike where that is less work."""
         if len(slots) > _FEW:
-            first, alike = self.columns.alike(slots)
+            first, alike = self.columns.alike(rows)
             if 2 * len(first) < len(slots):
                 told: NDArray[Any] = tell(slots[first])[alike]
                 return told

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
@@ -35,7 +35,8 @@ class Scorer:
         """How good one device is for one unit of what is wanted, 0..100; with `worth`, what is lost, below 0."""
         if self.worth and wanted.type == GPU:
             return self._kept(unit, wanted)
-        return self._score((unit,), wanted, 1)
+        amounts, free = unit.card.amounts, unit.free
+        return self._rate((weight, amounts.get(name, 0), free.get(name, 0), wanted.of(name)) for name, weight in self.weights)
 
     def _kept(self, unit: Unit, wanted: Wanted) -> int:
         free = min((unit.free[name] for name in _PERCENTS if name in unit.free), default=0)
@@ -45,15 +46,23 @@ class Scorer:
 
     def node(self, units: Iterable[Unit], wanted: Wanted) -> int:
         """How good the devices of a type are together for all that is wanted, 0..100."""
-        return self._score(tuple(units), wanted, wanted.count)
+        cards = tuple(units)
+        return self._rate(
+            (
+                weight,
+                sum(unit.card.amounts.get(name, 0) for unit in cards),
+                sum(unit.free.get(name, 0) for unit in cards),
+                wanted.of(name) * wanted.count,
+            )
+            for name, weight in self.weights
+        )
 
-    def _score(self, units: Sequence[Unit], wanted: Wanted, count: int) -> int:
+    def _rate(self, sums: Iterable[tuple[int, int, int, int]]) -> int:
+        """(weight, total, free, wanted) by resource."""
         total_score = total_weight = 0
-        for name, weight in self.weights:
-            total = sum(unit.card.amounts.get(name, 0) for unit in units)
+        for weight, total, free, amount in sums:
             if total > 0:
-                used = total - sum(unit.free.get(name, 0) for unit in units) + wanted.of(name) * count
-                total_score += weight * self._percent(total, used)
+                total_score += weight * self._percent(total, total - free + amount)
                 total_weight += weight
         return total_score // total_weight if total_weight else 0
 

@@ -13,6 +13,7 @@ from koord.api.objects_pod import NodeSelector
 from koord.api.objects_resource import DeviceClass, ResourceClaim, ResourceClaimSpec, ResourceClaimTemplate
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cluster.terms import NodeTerm, node_term
+from roles.scheduler.plugins.dynamic_resources.devices import DeviceId
 from roles.scheduler.plugins.dynamic_resources.extended import ANNOTATION, classes_by_resource
 from roles.scheduler.plugins.dynamic_resources.inventory import DeviceColumns, Use, uses
 from roles.scheduler.plugins.dynamic_resources.requests import Wanted, compiled
@@ -57,6 +58,7 @@ class Claims(DeviceColumns):
         self._away: set[str] = set()  # pods that a what-if has taken away
         self._guests: dict[str, tuple[Use, ...]] = {}  # what pods that a what-if has added would get
         self.supposed: Callable[[int, PodInfo], tuple[Use, ...]] = _nothing  # what a pod gets that a what-if puts on a slot
+        self.told: Callable[[str, tuple[Use, ...]], None] = _nobody  # what somebody (a claim, a pod of a what-if) has now
 
     # ---------------------------------------------------------------- what the API server shows
 
@@ -144,6 +146,13 @@ class Claims(DeviceColumns):
             del self._uses[key]
         self.use(now, 1)
         self.use(before, -1)
+        self.told(key, now)
+
+    def taken_otherwise(self, more: Iterable[DeviceId], less: Iterable[DeviceId]) -> None:
+        """Devices that pods have without a claim (SCH-DRA-21)."""
+        self.version += 1
+        self.use([Use(device, None) for device in more], 1)
+        self.use([Use(device, None) for device in less], -1)
 
     def awaited(self, key: str, pod: PodInfo, activate: Callable[[Iterable[PodInfo]], None]) -> None:
         """A pod waits for a claim to be there."""
@@ -185,6 +194,7 @@ class Claims(DeviceColumns):
         if guest is not None:
             self.version += 1
             self.use(guest, -1)
+            self.told(pod.uid, ())
             return
         held = self._held(pod)
         if held:
@@ -205,6 +215,7 @@ class Claims(DeviceColumns):
             self._guests[pod.uid] = gets
             self.version += 1
             self.use(gets, 1)
+            self.told(pod.uid, gets)
 
     def _held(self, pod: PodInfo) -> set[str]:
         """Claims that are reserved for a pod, or about to be."""
@@ -244,6 +255,10 @@ class Claims(DeviceColumns):
 
 def _nothing(slot: int, pod: PodInfo) -> tuple[Use, ...]:
     return ()
+
+
+def _nobody(key: str, has: tuple[Use, ...]) -> None:
+    """Where no devices are given out otherwise."""
 
 
 def terms_of(selector: NodeSelector | None) -> tuple[NodeTerm, ...] | None:

@@ -12,6 +12,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.events import ClusterEvent
 from roles.scheduler.framework.interfaces import Codes
 from roles.scheduler.framework.tally import Mask, Slots, Tally
+from roles.scheduler.plugins.device_share.amounts import DEVICE_RESOURCES
 from roles.scheduler.plugins.dynamic_resources.inventory import DeviceColumns
 
 
@@ -51,5 +52,9 @@ def claim_helps(pod: PodInfo, event: ClusterEvent) -> bool:
 
 
 def pod_helps(pod: PodInfo, event: ClusterEvent) -> bool:
-    """A pod that lost its place has given back what it was about to get. (Without claims of its own it may have had extended resources.)"""
-    return event.old is None or bool(event.old.shape.template.spec.resource_claims) or not pod.shape.template.spec.resource_claims
+    """A pod that lost its place has given back what it was about to get. (Without claims of its own it may have had extended resources, or
+    devices that claims may have too.)"""
+    claims = pod.shape.template.spec.resource_claims
+    if event.old is None or not claims:
+        return True
+    return bool(event.old.shape.template.spec.resource_claims) or not DEVICE_RESOURCES.isdisjoint(event.old.shape.amounts)

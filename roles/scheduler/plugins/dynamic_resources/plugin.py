@@ -21,7 +21,7 @@ from koord.api.objects_resource import DeviceClass, DeviceTaintRule, ResourceCla
 from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
 from roles.scheduler.cluster.columns import Vector
-from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.config.args import DynamicResourcesArgs
 from roles.scheduler.framework import interfaces as api
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
@@ -187,10 +187,17 @@ class DynamicResources(
             codes[(codes == _FULL) & (self.book.busy[slots] > 0)] = _IN_USE
         return codes
 
+    def room(self, ctx: CycleContext) -> Vector | None:
+        found = self._plan(ctx.pod)
+        return None if found.keys or found.backed else np.full(ctx.cluster.capacity, np.inf)
+
     def tally(self, ctx: CycleContext) -> Tally | None:
         # What a node has of an extended resource is free at once, devices when claims are given back.
         found = self._plan(ctx.pod)
         return None if found.backed else Devices(partial(self.filter, ctx), self.book) if found.wanted else FIXED
+
+    def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
+        return self.tally(ctx) is not FIXED
 
     def _verdict(self, ctx: CycleContext, found: Plan, slot: int) -> Verdict:
         """Whether the claims can be allocated on a node; asked once for nodes that are alike."""

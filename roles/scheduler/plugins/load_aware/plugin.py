@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,15 +14,16 @@ from koord.api.objects import NodeMetric
 from koord.api.priority import PriorityClass
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import HUNDRED, Vector, constant, picked
-from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.config.args import LoadAwareSchedulingArgs
 from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.hints import OPENS, closed
 from roles.scheduler.framework.interfaces import Codes, Endpoint, Feed, Filter, Rejection, Reserve, Score
 from roles.scheduler.framework.tally import FIXED, Tally
-from roles.scheduler.plugins.load_aware.columns import OTHER, PROD, LoadColumns, PodClass, Report
+from roles.scheduler.plugins.load_aware.columns import OTHER, PROD, LoadColumns, PodClass, Report, Row
 from roles.scheduler.plugins.node_resources import added_up, left_percent
 
 _EXPIRED = 1
@@ -49,6 +51,8 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         self.columns = handle.cluster.register(key, LoadColumns(args, handle.state, key))
         self.reads = self.score_reads = NODE | PODS | self.columns.kind
         self._resources = self.columns.resources
+        # By class, no more than what any of those that were refused would use.
+        self._least = [[math.inf] * len(self._resources) for _ in self.columns.classes]
         weights = tuple(float(args.resource_weights.get(name, 0)) for name in self._resources)
         self._lines = [index for index, weight in enumerate(weights) if weight or args.dominant_resource_weight]  # resources that score
         self._weights = None if set(weights) == {1.0} else np.array(weights)[self._lines, None]
@@ -67,22 +71,49 @@ class LoadAwareScheduling(Filter, Score, Reserve):
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
-            Subscription(ASSIGNED_POD, Action.DELETE | Action.SCALE_DOWN),
+            Subscription(ASSIGNED_POD, Action.DELETE | Action.SCALE_DOWN, self._leaving_helps),
             Subscription(UNSCHEDULED_POD, Action.ALL),
-            Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_ALLOCATABLE | Action.UPDATE_ANNOTATIONS),
-            Subscription(NODEMETRICS.kind, Action.ADD | Action.UPDATE | Action.DELETE, self._report_helps, self._keep),
+            Subscription(NODE_EVENTS, OPENS, self._change_helps),
+            Subscription(NODEMETRICS.kind, Action.ADD | Action.UPDATE | Action.DELETE, self._report_helps, self._keep, self._helps_nobody),
         )
 
+    def _leaving_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """A pod left a node, or shrank, that is not too busy for the pending one."""
+        found: PodInfo = event.old
+        if not found.node_name:
+            return True  # it was only to be there
+        slot = self._slot(found.node_name)
+        return slot >= 0 and not self._refuses(pod, self.columns.report(found.node_name, slot), slot)
+
+    def _change_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """A node appeared or changed, and lets the pod in."""
+        slot = self._slot(event.new.name)
+        return slot >= 0 and not self._refuses(pod, self.columns.report(event.new.name, slot), slot) and not self._closed(pod, slot)
+
     def _report_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
-        """A report of a node that refused the pod and does not any more."""
+        """A report of a node that refused the pod and does not any more. Where the node keeps the pod out for reasons of its own, it is
+        looked at again when those are over."""
         name = _node_of(event)
-        slot = self.handle.cluster.slot_of(name)
-        if slot < 0 or not self.handle.cluster.alive[slot]:
+        slot = self._slot(name)
+        if slot < 0 or self._refuses(pod, self.columns.report(name, slot), slot):
             return False
         before = event.old if isinstance(event.old, Report) else self.columns.before(name)
-        if self._refuses(pod, self.columns.report(name, slot), slot):
-            return False
-        return before is None or bool(self._refuses(pod, before, slot))
+        return (before is None or bool(self._refuses(pod, before, slot))) and not self._closed(pod, slot)
+
+    def _helps_nobody(self, event: ClusterEvent) -> bool:
+        """A report of a node that is too busy for whoever was refused so far."""
+        name = _node_of(event)
+        slot = self._slot(name)
+        rows = self.columns.report(name, slot).rows if slot >= 0 else ()
+        return all(self._over(row, least, slot) for row, least in zip(rows, self._least, strict=False))
+
+    def _slot(self, name: str) -> int:
+        slot = self.handle.cluster.slot_of(name)
+        return slot if slot >= 0 and self.handle.cluster.alive[slot] else -1
+
+    def _closed(self, pod: PodInfo, slot: int) -> bool:
+        framework = self.handle.frameworks.get(self.handle.profile)
+        return framework is not None and closed(framework, self.handle.state, pod, slot)
 
     def _keep(self, event: ClusterEvent) -> ClusterEvent:
         """For pods in flight: what the node showed before."""
@@ -93,10 +124,12 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         """The code that a pod gets from what a node showed, 0 where it passes."""
         if pod.shape.daemonset:
             return 0
-        used, limits, expires = report.rows[self.class_of(pod)]
+        return self._over(report.rows[self.class_of(pod)], self.columns.estimator.estimate(pod), slot)
+
+    def _over(self, row: Row, estimate: Sequence[float], slot: int) -> int:
+        used, limits, expires = row
         if expires <= self.handle.state.now:
             return 0 if self.args.enable_schedule_when_node_metrics_expired else _EXPIRED
-        estimate = self.columns.estimator.estimate(pod)
         for index, limit in enumerate(limits):
             if (used[index] + estimate[index]) * 100.0 / self.columns.divisor[index].item(slot) >= limit:
                 return 1
@@ -120,6 +153,9 @@ class LoadAwareScheduling(Filter, Score, Reserve):
 
     def tally(self, ctx: CycleContext) -> Tally:
         return FIXED if ctx.pod.shape.daemonset else _LoadTally(self, ctx)
+
+    def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
+        return not ctx.pod.shape.daemonset and any(self._group(ctx).limited)
 
     def refused(self, ctx: CycleContext, rows: Rows, freed: Vector | None = None) -> NDArray[np.bool_] | None:
         """Rows that are over a limit or whose report expired, where so much less (by resource) is used; None for no row."""
@@ -148,6 +184,8 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         return part
 
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
+        least = self._least[self.class_of(ctx.pod)]
+        least[:] = map(min, least, self.columns.estimator.estimate(ctx.pod))
         return self.refined(ctx, slots)
 
     def refined(self, ctx: CycleContext, slots: NDArray[np.intp], freed: Vector | None = None) -> Codes:

@@ -6,6 +6,9 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable
 
+import numpy as np
+from numpy.typing import NDArray
+
 from koord.api import names
 from koord.api.objects import ClusterNetworkTopology
 from koord.api.v1alpha1.clusternetworktopology import NODE_LAYER, ROOT_LAYER
@@ -39,6 +42,8 @@ class Network(Columns):
         self._counts: dict[str, dict[int, int]] = {}
         self._domains: dict[str, Tree] = {}
         self._domains_at = -1
+        self._slots: dict[Tree, NDArray[np.intp]] = {}  # of the leaves of trees
+        self._slots_at = -1
 
     # ---------------------------------------------------------------- columns
 
@@ -101,6 +106,17 @@ class Network(Columns):
             self._built_at = cluster.node_version
             self.version += 1
         return self._tree
+
+    def slots_of(self, tree: Tree) -> NDArray[np.intp]:
+        """The slot of each of a tree's leaves, -1 for a node that is gone."""
+        cluster = self._cluster
+        assert cluster is not None
+        if self._slots_at != cluster.node_version:
+            self._slots, self._slots_at = {}, cluster.node_version
+        found = self._slots.get(tree)
+        if found is None:
+            found = self._slots[tree] = np.array([cluster.slot_of(name) for name in tree.leaves], dtype=np.intp)
+        return found
 
     def domains(self, key: str) -> Tree:
         """The tree of the nodes that have a label, by its value: the layer between root and nodes is named after it."""

@@ -58,12 +58,12 @@ def twin(pod: PodInfo, uid: str) -> PodInfo:
 def _room(survey: Survey, pods: Sequence[PodInfo]) -> NDArray[np.float64] | None:
     """Pods that fit by node slot; None where only trying tells (different pods, constraints over several pods, filters that cannot say)."""
     shape, evaluation = pods[0].shape, survey.evaluation
-    if evaluation is None or evaluation.row_filters or evaluation.restored or any(pod.shape is not shape for pod in pods):
+    if evaluation is None or evaluation.restored or any(pod.shape is not shape for pod in pods):
         return None
     if shape.affinity or shape.anti_affinity or shape.spread or shape.ports or shape.claims:
         return None
     found: NDArray[np.float64] | None = None
-    for vector in evaluation.filters:
+    for vector in (*evaluation.filters, *evaluation.row_filters):
         if not vector.plugin.reads & ~NODE:
             continue
         room = vector.plugin.room(survey.ctx)

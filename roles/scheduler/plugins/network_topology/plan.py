@@ -9,11 +9,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+import numpy as np
+from numpy.typing import NDArray
+
 from koord.api.annotations import NetworkTopologyGatherSpec
 from koord.api.v1alpha1.clusternetworktopology import ROOT_LAYER
 from roles.scheduler.plugins.network_topology.tree import Place, Tree
 
 MUST_GATHER = "MustGather"
+Counts = NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,13 +31,13 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """What nodes offer, by node name: how many of the pods fit, how good the node is, how many pods of the same kind are there, and how
-    many of the job itself (they count for multiples, and where all must gather they say where)."""
+    """What nodes offer, in the order of the tree's leaves: how many of the pods fit, how good the node is, how many pods of the same kind
+    are there, and how many of the job itself (they count for multiples, and where all must gather they say where). None: nothing."""
 
-    slots: Mapping[str, int]
-    scores: Mapping[str, float] = field(default_factory=dict)
-    existing: Mapping[str, int] = field(default_factory=dict)
-    own: Mapping[str, int] = field(default_factory=dict)
+    slots: Counts
+    scores: NDArray[np.float64] | None = None
+    existing: Counts | None = None
+    own: Counts | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,41 +65,43 @@ def demand_of(tree: Tree, spec: NetworkTopologyGatherSpec, pods: int) -> Demand:
 
 
 class Planner:
-    """One question: where in a tree do the pods go, given what the nodes offer?"""
+    """One question: where in a tree do the pods go, given what the nodes offer? What is known of places is an array by place."""
 
     def __init__(self, tree: Tree, demand: Demand, offer: Offer) -> None:
         self._tree = tree
         self._demand = demand
-        size = len(tree.places)
-        self._slots = [0] * size
-        self._scores = [0.0] * size
-        self._existing = [0] * size
-        self._own = [0] * size
-        self._possible: list[int] = [0] * size
-        for name, leaf in tree.leaves.items():
-            self._slots[leaf.index] = min(offer.slots.get(name, 0), demand.pods)
-            for place in leaf.lineage():
-                self._scores[place.index] += offer.scores.get(name, 0.0)
-                self._existing[place.index] += offer.existing.get(name, 0)
-                self._own[place.index] += offer.own.get(name, 0)
-        self._sum(tree.root)
+        self._nothing = np.zeros(len(tree.places), dtype=np.intp)
+        self._scores = tree.sums(offer.scores) if offer.scores is not None else np.zeros(len(tree.places))
+        self._own = tree.sums(offer.own) if offer.own is not None else self._nothing
+        self._there = self._own + tree.sums(offer.existing) if offer.existing is not None else self._own
+        self._slots: Counts = np.zeros(len(tree.places), dtype=np.intp)
+        if tree.leaves:
+            self._slots[tree.levels[-1]] = np.minimum(offer.slots, demand.pods)
+        tree.add_up(self._slots, self._round_down if demand.multiples else lambda level: None)
+        self._possible: list[int] = []
+        if demand.multiples:
+            self._possible = [0] * len(tree.places)
+            for place in reversed(tree.places):
+                self._fill_in(place)
 
     # ---------------------------------------------------------------- what each place can take
 
-    def _sum(self, place: Place) -> None:
+    def _round_down(self, level: int) -> None:
+        """Places of a level take what makes a multiple with who is there."""
+        here = self._tree.levels[level]
+        multiple = self._demand.multiples.get(self._layer(level), 1)
+        own, slots = self._own[here], self._slots[here]
+        self._slots[here] = np.maximum((slots + own) // multiple * multiple - own, 0)
+
+    def _layer(self, level: int) -> str:
+        return self._tree.layers[-1 - level].name
+
+    def _fill_in(self, place: Place) -> None:
+        """Which counts a place can take, those of its children being known."""
+        limit, index = self._demand.pods, place.index
+        possible = _bits(min(self._slots.item(index), limit)) if not place.children else self._combined(place.children)
         multiple = self._demand.multiples.get(place.layer, 1)
-        own = self._own[place.index]
-        if place.children:
-            for child in place.children:
-                self._sum(child)
-            self._slots[place.index] = sum(self._slots[child.index] for child in place.children)
-        slots = max(0, (self._slots[place.index] + own) // multiple * multiple - own)
-        self._slots[place.index] = slots
-        if not self._demand.multiples:
-            return
-        limit = self._demand.pods
-        possible = _bits(min(slots, limit)) if not place.children else self._combined(place.children)
-        self._possible[place.index] = possible & _multiples(multiple, own, limit)
+        self._possible[index] = possible & _multiples(multiple, self._own.item(index), limit)
 
     def _combined(self, places: Sequence[Place]) -> int:
         """Which sums the places can take together."""
@@ -104,55 +110,73 @@ class Planner:
             total = _sums(total, self._possible[place.index]) & mask
         return total
 
-    def _takes(self, place: Place, pods: int) -> bool:
+    def _takes(self, places: Counts) -> Counts:
+        """Those of some places that can take all pods."""
+        pods = self._demand.pods
         if self._demand.multiples:
-            return bool(self._possible[place.index] >> pods & 1)
-        return self._slots[place.index] >= pods
+            return places[[bool(self._possible[index] >> pods & 1) for index in places.tolist()]]
+        return places[self._slots[places] >= pods]
 
     # ---------------------------------------------------------------- choosing
 
     def plan(self) -> Layout:
         """The best layout, or what there is to offer."""
+        tree = self._tree
         gathering = self._gathering()
-        offered = tuple((place.name or ROOT_LAYER, self._slots[place.index]) for place in gathering)
-        level = [place for place in gathering if self._takes(place, self._demand.pods) and self._allowed_above(place)]
-        candidates: list[Place] = []
-        while level:
+        level = self._takes(gathering)
+        if self._demand.multiples:
+            level = level[[self._allowed_above(tree.places[index]) for index in level.tolist()]]
+        if not len(level):
+            offered = sorted((tree.places[index].name or ROOT_LAYER, self._slots.item(index)) for index in gathering.tolist())
+            return Layout(offered=tuple(offered))
+        candidates = level
+        while len(level):
             candidates = level
-            level = [child for place in level for child in place.children if self._takes(child, self._demand.pods)]
-        if not candidates:
-            return Layout(offered=offered)
-        best = min(candidates, key=self._rank)
+            depth = tree.places[level.item(0)].depth + 1
+            if depth == len(tree.levels):
+                break
+            below = tree.levels[depth]
+            able = np.zeros(len(tree.places), dtype=np.bool_)
+            able[level] = True
+            level = self._takes(np.flatnonzero(able[tree.parents[below]]) + below.start)
+        best = tree.places[self._best(candidates)]
         counts: list[tuple[str, int]] = []
         self._lay(best, self._demand.pods, counts)
-        return Layout(tuple(counts), best, offered)
+        return Layout(tuple(counts), best)
 
     def _allowed_above(self, place: Place) -> bool:
         """Whether the places around this one may have all the pods: they have a multiple then too."""
         around = [above for above in place.lineage() if above is not place]
-        return all((self._demand.pods + self._own[above.index]) % self._demand.multiples.get(above.layer, 1) == 0 for above in around)
+        return all((self._demand.pods + self._own.item(above.index)) % self._demand.multiples.get(above.layer, 1) == 0 for above in around)
 
-    def _gathering(self) -> list[Place]:
+    def _gathering(self) -> Counts:
         """The places in one of which all must be. Members that are somewhere already decide it."""
-        places = self._tree.at(self._demand.gather)
-        if any(self._own[place.index] for place in places):
-            places = [place for place in places if self._own[place.index] == self._own[self._tree.root.index]]
-        return sorted(places, key=lambda place: place.name)
+        depth = self._tree.depth_of(self._demand.gather)
+        if not 0 <= depth < len(self._tree.levels):
+            return np.zeros(0, dtype=np.intp)
+        level = self._tree.levels[depth]
+        places = np.arange(level.start, level.stop, dtype=np.intp)
+        own = self._own[places]
+        return places[own == self._own[0]] if own.any() else places
 
-    def _rank(self, place: Place) -> tuple[object, ...]:
-        """Smaller is better: more pods of the same kind here, then above; fewer slots here, then above; higher score; name."""
-        lineage = list(place.lineage())
-        return (
-            tuple(-self._own[above.index] - self._existing[above.index] for above in lineage),
-            tuple(self._slots[above.index] for above in lineage),
-            -self._scores[place.index],
-            place.name,
-        )
+    def _best(self, places: Counts) -> int:
+        """The place with more pods of the same kind here, then above; fewer slots here, then above; the higher score; the first name."""
+        for values, sign in ((self._there, -1), (self._slots, 1))[not self._there.any() :]:
+            above = places
+            for _ in range(self._tree.places[places.item(0)].depth + 1):
+                if len(places) == 1:
+                    return places.item(0)
+                keys = values[above] * sign
+                least = keys == keys.min()
+                places, above = places[least], self._tree.parents[above[least]]
+        places = places[self._scores[places] == self._scores[places].max()]
+        return places.item(int(self._tree.ranks[places].argmin()))
 
-    def _share(self, place: Place) -> tuple[object, ...]:
-        """The order in which the children of a place are filled: as `_rank`, but the roomiest first."""
-        index = place.index
-        return (-self._own[index] - self._existing[index], -self._slots[index], -self._scores[index], place.name)
+    def _shared(self, place: Place) -> list[Place]:
+        """The children of a place in the order in which they are filled: as for `_best`, but the roomiest first."""
+        here = self._tree.children(place)
+        order = np.lexsort((-self._scores[here], -self._slots[here], -self._there[here]))
+        return [place.children[index] for index in order.tolist()]
 
     def _lay(self, place: Place, pods: int, counts: list[tuple[str, int]]) -> None:
         """Lay out pods that the place can take."""
@@ -160,7 +184,7 @@ class Planner:
             if pods:
                 counts.append((place.name, pods))
             return
-        order = sorted(place.children, key=self._share)
+        order = self._shared(place)
         rests = self._rests(order)
         for number, child in enumerate(order):
             if not pods:
@@ -182,10 +206,10 @@ class Planner:
     def _portion(self, child: Place, pods: int, rest: int) -> int:
         """The most that a child can take so that what is left fits behind it."""
         if rest < 0:
-            return min(self._slots[child.index], pods)
+            return min(self._slots.item(child.index), pods)
         possible = self._possible[child.index]
         return next(
-            given for given in range(min(self._slots[child.index], pods), -1, -1) if possible >> given & 1 and rest >> pods - given & 1
+            given for given in range(min(self._slots.item(child.index), pods), -1, -1) if possible >> given & 1 and rest >> pods - given & 1
         )
 
 

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from koord.api.objects import NetworkTopologySpec
 from koord.api.v1alpha1.clusternetworktopology import NODE_LAYER, ROOT_LAYER
@@ -76,7 +80,11 @@ class Place:
 
 
 class Tree:
-    """Places by (layer, name). The first parent that a place is seen under sticks."""
+    """Places by (layer, name). The first parent that a place is seen under sticks.
+
+    Places are numbered level by level, those with one parent one after another: what is known of all places is an array, a level is a slice
+    of it and so are the children of a place. Nodes come last, in the order of `leaves`.
+    """
 
     def __init__(self, layers: Sequence[Layer], nodes: Iterable[tuple[str, Mapping[str, str]]]) -> None:
         self.layers = tuple(layers)
@@ -88,8 +96,50 @@ class Tree:
             leaf = self._leaf(name, labels)
             if leaf is not None:
                 self.leaves[name] = leaf
-        for place in self.places:
+        self._number()
+        self.levels = self._levels()
+        above = [place.parent.index if place.parent is not None else 0 for place in self.places]
+        self.parents: NDArray[np.intp] = np.array(above, dtype=np.intp)
+        self.leaves = dict(sorted(self.leaves.items(), key=lambda item: item[1].index))
+        by_name = sorted(self.places, key=lambda place: place.name)
+        self.ranks: NDArray[np.intp] = np.empty(len(by_name), dtype=np.intp)  # of names, by place
+        self.ranks[[place.index for place in by_name]] = np.arange(len(by_name))
+        self._named: dict[str, list[Place]] = {}
+
+    def _number(self) -> None:
+        ordered = [self.root]
+        for place in ordered:
             place.children.sort(key=lambda child: child.name)
+            ordered.extend(place.children)
+        for index, place in enumerate(ordered):
+            place.index = index
+        self.places = ordered
+
+    def _levels(self) -> tuple[slice, ...]:
+        """The places of each layer, from the root down."""
+        ends = np.cumsum([0, *np.bincount([place.depth for place in self.places])]).tolist()
+        return tuple(slice(start, end) for start, end in itertools.pairwise(ends))
+
+    def children(self, place: Place) -> slice:
+        """Where the children of a place are."""
+        first = place.children[0].index
+        return slice(first, first + len(place.children))
+
+    def sums(self, of_nodes: Sequence[float] | NDArray[Any]) -> NDArray[Any]:
+        """What the nodes below each place have together, by place; `of_nodes` in the order of `leaves`."""
+        total = np.zeros(len(self.places), dtype=np.asarray(of_nodes).dtype)
+        if len(self.levels) == len(self.layers):
+            total[self.levels[-1]] = of_nodes
+            self.add_up(total)
+        return total
+
+    def add_up(self, total: NDArray[Any], adjust: Callable[[int], None] = lambda level: None) -> None:
+        """Sums from the level of nodes up; `adjust` is asked about each level, nodes first, before it is added to the one above."""
+        for level in range(len(self.levels) - 1, 0, -1):
+            adjust(level)
+            above, here = self.levels[level - 1], self.levels[level]
+            total[above] = np.bincount(self.parents[here] - above.start, total[here], above.stop - above.start)
+        adjust(0)
 
     def _place(self, layer: str, name: str, parent: Place | None) -> Place:
         key = (layer, name)
@@ -115,8 +165,11 @@ class Tree:
         return self._place(NODE_LAYER, name, place)
 
     def at(self, layer: str) -> list[Place]:
-        """The places of a layer."""
-        return [place for place in self.places if place.layer == layer]
+        """The places of a layer, in the order of their names."""
+        found = self._named.get(layer)
+        if found is None:
+            found = self._named[layer] = sorted((place for place in self.places if place.layer == layer), key=lambda place: place.name)
+        return found
 
     def depth_of(self, layer: str) -> int:
         """How deep a layer lies below the root, -1 for an unknown one."""

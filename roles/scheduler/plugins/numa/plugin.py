@@ -17,7 +17,7 @@ from koord.api.objects import NodeResourceTopology
 from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
-from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.codes import StatusCodes
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
@@ -150,6 +150,10 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         if not checks.concerns(request, self.columns):
             return FIXED
         return None if request.numa_policy or request.binds else checks.PlainNodes(self.columns)
+
+    def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
+        self.columns.current()
+        return checks.concerns(self._request(ctx), self.columns)
 
     def _alone(self, ctx: CycleContext, request: Request) -> bool:
         """Whether the columns of this plugin are all that strict policies have to look at."""

@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
+from koord.api import names
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.interfaces import ReservationFilter
@@ -30,11 +31,12 @@ class Verdict(NamedTuple):
 
 
 class Judge:
-    """`others` are the plugins that have a say on each reservation; `skip_node`: with one reservation only that is looked at."""
+    """`others` are the plugins that have a say on each reservation; `skip_node`: with one reservation only that is looked at. `extended`
+    are resources that only HTTP extenders look at."""
 
-    def __init__(self, args: ReservationArgs, ledger: Ledger, *, skip_node: bool) -> None:
+    def __init__(self, args: ReservationArgs, ledger: Ledger, *, skip_node: bool, extended: frozenset[str] = frozenset()) -> None:
         self._ledger = ledger
-        self._ignored = frozenset(args.ignored_resources)
+        self._ignored = frozenset(args.ignored_resources) | extended | names.COUNTED_BY_CARD
         self._prefixes = tuple(f"{group}/" for group in args.ignored_resource_groups)
         self._skip_node = skip_node
         self.others: Sequence[ReservationFilter] = ()

@@ -32,11 +32,14 @@ class Book:
             self._seen(new)
 
     def failure_status(self, pod: PodInfo, message: str, now: float) -> dict[str, Any] | None:
-        """What a Reservation that was not placed is to show."""
+        """What a Reservation that was not placed is to show: it may have been, by another replica, since this version."""
         found, given = self.ledger.objects.get(pod.uid), self.ledger.given.get(pod.uid)
         if given is not None and given.shape.scheduler_name != pod.shape.scheduler_name:
             return None  # another scheduler has it now
-        return unscheduled(found, message, now) if found is not None else None
+        status = unscheduled(found, message, now) if found is not None else None
+        if found is None or status is None:
+            return None
+        return {"metadata": {"uid": found.metadata.uid, "resourceVersion": found.metadata.resource_version}, "status": status}
 
     def _seen(self, reservation: Reservation) -> None:
         uid, ledger = reservation.metadata.uid, self.ledger

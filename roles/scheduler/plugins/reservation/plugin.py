@@ -14,7 +14,7 @@ from koord.api.objects import Reservation as ReservationObject
 from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
-from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.codes import StatusCodes
 from roles.scheduler.framework.context import ALL_ROWS, BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent, Subscription
@@ -92,7 +92,7 @@ class Reservation(
             handle.state.holdings = self.ledger
         gates = handle.gates
         self.matcher = Matcher(self.ledger, handle.cluster, omit_node_labels=gates.get("OmitNodeLabelsForReservation", False))
-        self.judge = Judge(args, self.ledger, skip_node=gates.get("SkipReservationFitsNode", False))
+        self.judge = Judge(args, self.ledger, skip_node=gates.get("SkipReservationFitsNode", False), extended=handle.extended)
         self.book = Book(self.ledger, handle)
         self.writer = Writer(self.ledger, handle)
         self.pre_allocation = PreAllocation(args.pre_allocation_config, self.ledger, self.judge, self.matcher)
@@ -227,6 +227,9 @@ class Reservation(
 
     def tally(self, ctx: CycleContext) -> Tally | None:
         return None if ctx.pod.reservation else FIXED  # rows that the pod may use are tried anyway
+
+    def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
+        return bool(ctx.pod.reservation)
 
     def _conflicts(self, ctx: CycleContext, slot: int) -> bool:
         """Whether the reservation's policy does not go with one that is on the node."""

@@ -17,7 +17,7 @@ from koord.api.kinds import (
 )
 from koord.api.objects_meta import ObjectMeta
 from koord.kube.errors import Conflict, NotFound
-from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.config.args import VolumeBindingArgs
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import NODE, Action, Subscription
@@ -136,6 +136,9 @@ class VolumeBinding(PreFilter, Filter, Reserve, PreBind):
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return _REJECTIONS[code]
+
+    def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
+        return False
 
     # ---------------------------------------------------------------- carrying out
 

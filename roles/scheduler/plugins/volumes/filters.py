@@ -8,8 +8,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.api.objects import CSINode
 from roles.scheduler.cluster.changes import PODS
 from roles.scheduler.cluster.labels import ABSENT
+from roles.scheduler.cluster.podinfo import PodShape
 from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, Subscription
 from roles.scheduler.framework.handle import Handle
@@ -41,6 +43,10 @@ class _VolumeFilter(PreFilter, Filter):
     def pre_filter(self, ctx: CycleContext) -> Status:
         volumes = volumes_of(ctx.pod.shape)
         return SUCCESS if volumes.any_claim or volumes.disks else SKIP
+
+    def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
+        volumes = volumes_of(other)
+        return bool(volumes.any_claim or volumes.disks)
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (*STORAGE_EVENTS, Subscription(ASSIGNED_POD, Action.DELETE), Subscription(NODE, Action.ADD | Action.UPDATE_LABELS))
@@ -78,7 +84,8 @@ class VolumeRestrictions(_VolumeFilter):
 
 
 class NodeVolumeLimits(_VolumeFilter):
-    """Refuses nodes on which a CSI driver takes no more volumes (CSINode)."""
+    """Refuses nodes on which a CSI driver takes no more volumes (CSINode; code 1), and those without a driver whose CSIDriver wants no pods
+    there (code 2; 3 without a CSINode)."""
 
     name = "NodeVolumeLimits"
 
@@ -99,10 +106,18 @@ class NodeVolumeLimits(_VolumeFilter):
         if not wanted:
             return None
         slots = ctx.cluster.slots[rows].tolist()
-        return np.fromiter((self._over(ctx.cluster.known_name(slot), slot, wanted) for slot in slots), np.bool_, len(slots))
+        demanded = {name for name in wanted if (known := self.store.drivers.get(name)) and known.spec.prevent_pod_scheduling_if_missing}
+        return np.fromiter((self._code(ctx.cluster.known_name(slot), slot, wanted, demanded) for slot in slots), np.int32, len(slots))
 
-    def _over(self, node: str, slot: int, wanted: dict[str, set[str]]) -> bool:
+    def _code(self, node: str, slot: int, wanted: dict[str, set[str]], demanded: set[str]) -> int:
         found = self.store.nodes.get(node)
+        if demanded and found is None:
+            return 3
+        if demanded and found is not None and not demanded <= {driver.name for driver in found.spec.drivers}:
+            return 2
+        return int(self._over(found, slot, wanted))
+
+    def _over(self, found: CSINode | None, slot: int, wanted: dict[str, set[str]]) -> bool:
         for driver in found.spec.drivers if found is not None else ():
             limit = driver.allocatable.count if driver.allocatable is not None else None
             volumes = wanted.get(driver.name)
@@ -114,7 +129,9 @@ class NodeVolumeLimits(_VolumeFilter):
         return False
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
-        return Rejection(("node(s) exceed max volume count",))
+        if code == 1:
+            return Rejection(("node(s) exceed max volume count",))
+        return Rejection(("CSIDriverMissingOnNode" if code == 2 else "CSINodeMissing",), resolvable=False)
 
 
 class VolumeZone(_VolumeFilter):
@@ -161,6 +178,9 @@ class VolumeZone(_VolumeFilter):
 
     def tally(self, ctx: CycleContext) -> Tally:
         return FIXED
+
+    def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
+        return False
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return Rejection(("node(s) had no available volume zone",), resolvable=False)

@@ -163,7 +163,7 @@ class Model:
         homeless = len(self.unbound()) + self.missing()
         stand = {job.status.pod_ref.uid for job in self.jobs.values() if job.status.pod_ref is not None}
         stand |= {status.pod_uid(job) for job in self.jobs.values()}
-        settled = [] if homeless else [pod for uid, pod in self.pods.items() if uid not in stand]
+        settled = None if homeless else [pod for uid, pod in self.pods.items() if uid not in stand]
         shown = [self.shown(each) for each in self.reservations.values()]
         users = {owner.uid: self.pods[owner.uid] for each in shown for owner in each.status.current_owners if owner.uid in self.pods}
         return Pool(peers, shown, users, homeless, NODES, settled)

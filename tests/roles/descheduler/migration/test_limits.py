@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 import pytest
-from hypothesis import Phase, given, settings
+from hypothesis import Phase, given
 from hypothesis import strategies as st
 
 from koord.api import kinds, objects
@@ -16,6 +16,7 @@ from koord.config.loader import validate_model
 from roles.descheduler.migration.args import GATES, MigrationControllerArgs
 from roles.descheduler.migration.limits import Book, Migration, Owner, expected_replicas, maximum, reached, unavailable
 from roles.descheduler.migration.objectlimiter import ObjectLimiters
+from tests.support.examples import examples
 from tests.support.migration import NS
 from tests.support.wholecluster import Workers, at_work, whole
 
@@ -296,7 +297,7 @@ def _follow(informer: Any, store: dict[str, Any], watcher: Watcher) -> None:
 
 
 @pytest.mark.feature("DS-ARB-03")
-@settings(max_examples=6, phases=[Phase.explicit, Phase.generate])  # a cluster is too dear to shrink
+@examples(3, phases=[Phase.explicit, Phase.generate])  # a cluster is too dear to shrink
 @given(limits=LIMITS, pods=PODS, directly=st.booleans())
 def test_limits_hold_at_every_instant(limits: dict[str, Any], pods: list[tuple[str, bool]], directly: bool) -> None:
     watcher = asyncio.run(_crowd(limits, pods, directly))

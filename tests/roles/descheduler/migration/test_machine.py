@@ -6,12 +6,13 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api import names, objects
 from roles.descheduler.migration import leaving, machine, scavenger, status
 from roles.descheduler.migration.step import Act, Step, View
+from tests.support.examples import examples
 
 CONDITION = st.fixed_dictionaries(
     {
@@ -52,6 +53,7 @@ JOB = st.fixed_dictionaries(
         ),
     }
 )
+
 PASSED = {
     "name": "j",
     "uid": "job",
@@ -127,7 +129,7 @@ def view(job: Any, pod: Any, reservation: Any, gone: bool, late: bool) -> View:
 
 @pytest.mark.feature("DS-MC-03")
 @pytest.mark.feature("DS-MC-04")
-@settings(max_examples=800)
+@examples(300)
 @given(job=st.one_of(JOB, BUSY), pod=POD, reservation=RESERVATION, gone=st.booleans(), late=st.booleans())
 def test_whatever_is_seen_nobody_is_hurt(job: Any, pod: Any, reservation: Any, gone: bool, late: bool) -> None:
     seen = view(job, pod, reservation, gone, late)

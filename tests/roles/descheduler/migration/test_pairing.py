@@ -5,12 +5,13 @@ from __future__ import annotations
 from typing import TypeVar
 
 import pytest
-from hypothesis import HealthCheck, Phase, settings
+from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
 from roles.descheduler.migration import pairing, status
 from tests.roles.descheduler.migration.poolmodel import NODES, Model
+from tests.support.examples import examples
 
 T = TypeVar("T")
 PICK = st.integers(0, 20)
@@ -153,23 +154,22 @@ class MovingAmongStrangers(Moving):
         assert len(came) == len(set(came)), "a pod stands for two jobs"
 
 
-QUICK = settings(  # without shrinking, which takes minutes here: what fails is printed as it was found
-    max_examples=60,
+QUICK = examples(  # without shrinking, which takes minutes here: what fails is printed as it was found
+    60,
     phases=(Phase.reuse, Phase.explicit, Phase.generate),
     stateful_step_count=60,
-    deadline=None,
     suppress_health_check=list(HealthCheck),
 )
 
 
 @pytest.mark.feature("DS-MC-03")
 @pytest.mark.feature("DS-ARB-03")
-def test_pods_of_one_workload_that_move_at_once_always_have_a_place() -> None:
+def test_property_pods_of_one_workload_that_move_at_once_always_have_a_place() -> None:
     run_state_machine_as_test(Moving, settings=QUICK)
 
 
 @pytest.mark.feature("DS-MC-03")
-def test_nothing_is_left_behind_while_strangers_take_places() -> None:
+def test_property_nothing_is_left_behind_while_strangers_take_places() -> None:
     run_state_machine_as_test(MovingAmongStrangers, settings=QUICK)
 
 
@@ -202,6 +202,55 @@ def test_a_pod_stays_while_an_exchange_that_was_cut_short_gives_it_a_place() -> 
     assert place(model, "j-p0") == "r-j-p1"
     rest("j-p1")
     assert model.evicted == ["p0", "p1"]
+
+
+def leave(model: Model, job: str, node: str) -> None:
+    """The job's pod leaves, with a place on a node."""
+    while f"r-{job}" not in model.reservations:
+        model.step(job)
+    model.place(f"r-{job}", node)
+    while model.step(job):
+        pass
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_a_place_is_kept_until_the_controller_has_made_the_successor() -> None:
+    model = Model(2, 1)
+    leave(model, "j-p0", "n2")
+    model.now += 60
+    while model.step("j-p0"):
+        pass
+    assert status.running(model.jobs["j-p0"])
+    assert model.places() == ["r-j-p0"]
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_a_place_is_kept_for_whom_a_leaving_pod_s_place_was_taken() -> None:
+    """The successor of p1 comes into the place of p0 while the eviction of p0 is under way: p0's successor needs that of p1."""
+    model = Model(2, 2)
+    leave(model, "j-p1", "n3")
+    model.create()
+    while "r-j-p0" not in model.reservations:
+        model.step("j-p0")
+    model.place("r-j-p0", "n3")
+    while not status.eviction_begun(model.jobs["j-p0"]):
+        model.step("j-p0")
+    model.bind("p2", "r-j-p0")
+    model.now += 60
+    while model.step("j-p1"):
+        pass
+    assert model.places() == ["r-j-p1"]
+    model.step("j-p0")
+    assert model.evicted == ["p1", "p0"]
+    model.create()
+    model.bind("p3", "r-j-p1")
+    for pod in ("p2", "p3"):
+        model.ready(pod)
+    for job in ("j-p0", "j-p1"):
+        model.sync(f"r-{job}")
+        while model.step(job):
+            pass
+        assert model.jobs[job].status.phase == "Succeeded"
 
 
 def place(model: Model, job: str) -> str:

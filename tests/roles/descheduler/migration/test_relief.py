@@ -14,7 +14,7 @@ from koord.kube import errors
 from roles.descheduler import workloads
 from roles.descheduler.framework.evicting import EvictOptions
 from roles.descheduler.migration import evictors
-from roles.descheduler.migration.backoff import FIRST, LONGEST, Backoff
+from roles.descheduler.migration.backoff import FIRST, Backoff
 from roles.descheduler.relief import Ceiling, Relief
 from tests.roles.descheduler.migration.test_whole import configuration
 from tests.support.migration import NS, Cluster, cluster, condition
@@ -230,20 +230,25 @@ def test_an_eviction_that_would_be_refused_holds_no_place() -> None:
     play(scenario)
 
 
-def test_waits_double_and_end_with_a_success() -> None:
+@pytest.mark.feature("DS-MC-01")
+@pytest.mark.parametrize(
+    ("cause", "first", "longest"), [("Timeout", 60.0, 1800.0), ("FailedEvict", 15.0, 300.0), ("Unschedulable", 30.0, 1800.0)]
+)
+def test_waits_double_by_their_cause_and_end_with_a_success(cause: str, first: float, longest: float) -> None:
     backoff = Backoff()
     now, waits = 1000.0, []
     for _ in range(9):
-        backoff.failed(["p", "w"], "Timeout", now)
-        backoff.failed(["p", "w"], "Timeout", now + 1)  # another one of the same workload, at the same time
+        backoff.failed(["p", "w"], cause, now)
+        backoff.failed(["p", "w"], cause, now + 1)  # another one of the same workload, at the same time
         start = now
         while backoff.refuse(["w"], now):
             now += 1.0
         waits.append(now - start)
-    assert waits[:4] == [FIRST, 2 * FIRST, 4 * FIRST, 8 * FIRST]
-    assert waits[-1] == LONGEST
-    assert "(Timeout); the next one may begin at 1970-01-01T" in backoff.refuse(["p"], now - 1)
-    backoff.failed(["w"], "Unschedulable", now)
+    assert waits[:4] == [first, 2 * first, 4 * first, 8 * first]
+    assert waits[-1] == longest
+    assert f"({cause}); the next one may begin at 1970-01-01T" in backoff.refuse(["p"], now - 1)
+    backoff.failed(["w"], "ReservationExpired", now)  # something else: the first time
+    assert not backoff.refuse(["w"], now + FIRST)
     backoff.succeeded(["w"])
     assert not backoff.refuse(["w"], now)
     backoff.failed(["w"], "Unschedulable", now)
@@ -522,6 +527,43 @@ def test_a_promised_node_that_is_lost_before_the_eviction_is_given_back(lost: st
         assert await world.get(kinds.PODS, "p") is not None
         await world.reserve(job["metadata"]["uid"], nodeName="n3")
         await world.until_job("j", condition="Eviction=True/EvictComplete", nodeName="n3")
+
+    play(scenario)
+
+
+class Deaf:
+    """What a watch that has stalled knows of reports: those of before."""
+
+    def __init__(self, informer: Any) -> None:
+        self.known = {metric.metadata.name: metric for metric in informer.list()}
+
+    def get(self, name: str) -> Any:
+        return self.known.get(name)
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_no_pod_leaves_for_a_node_that_has_become_hot_while_the_watch_of_reports_says_nothing() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        await world.pod("p", owner=owner)
+        await report(world, {"n1": (6.5, 0.7), "n2": (1.0, 0.0), "n3": (6.5, 0.7)})
+        life = await world.live(**MANY)
+        name = await load_job(world, life, relief(n2=6000))
+        job = await world.until_job(name, condition="ReservationCreated=True/")
+        await budget(world, "hold", "web", count=4)
+        await world.reserve(job["metadata"]["uid"])
+        await world.until_job(name, condition="Eviction=False/FailedEvict", nodeName="n2")
+        life.setup.world.node_metrics = Deaf(life.setup.world.node_metrics)
+        await report(world, {"n2": (6.5, 0.0)})
+        # The budget changes and still allows nothing: an attempt that is under way may have read the report of before.
+        await world.client.patch(kinds.PODDISRUPTIONBUDGETS, "hold", {"spec": {"minAvailable": 5}}, NS)
+
+        async def given_back() -> bool:
+            job = await world.get(kinds.PODMIGRATIONJOBS, name)
+            return job is not None and condition(job, "ReservationScheduled").get("status") == "False"
+
+        await world.until(given_back)
+        assert await world.get(kinds.PODS, "p") is not None
 
     play(scenario)
 

@@ -27,11 +27,12 @@ from roles.koordlet.options import Options
 from roles.koordlet.qos.burst import CPUBurst, effective
 from roles.koordlet.qos.memoryqos import MemoryQoS
 from roles.koordlet.qos.picker import allocated_cpus, pools
-from roles.koordlet.report.cpupools import owned_cpus, pod_cpuset
+from roles.koordlet.report.cpupools import owned_cpus
 from roles.koordlet.states.allocation import Claimant, granted_devices, held, held_cpus
 from roles.koordlet.states.nodecpus import NodeCPUs
 from roles.koordlet.states.slo import CPUBurstStrategy
 from roles.koordlet.store import kinds
+from tests.support.examples import examples
 
 _ACT = Path(__file__).parent / "conftest.py"
 _spec = importlib.util.spec_from_file_location("koord_test_koordlet_act", _ACT)
@@ -133,7 +134,7 @@ _CPU_TEXTS = st.one_of(
     milli=st.sampled_from([None, 0, 100, 1000, 1500, 2000, 4000]),
     binds=st.booleans(),
 )
-@settings(max_examples=300, deadline=None)
+@examples(99)
 def test_cpus_are_those_that_are_asked_for(text: str, qos: QoSClass, milli: int | None, binds: bool) -> None:
     node = NodeCPUs(CPUSet(range(16)), binds, {"other": CPUSet([0])})
     requests = None if milli is None else {names.RESOURCE_CPU: milli}
@@ -161,7 +162,7 @@ class TestCPUs:
         for text in odd:
             pod = act.make_pod(world.machine, "a", qos="LSE", kube_qos="Guaranteed", requests={"cpu": "4"}, annotations={STATUS: text})
             snapshot = world.snapshot()
-            assert str(allocated_cpus(pod)) == str(pod_cpuset(pod)) == "0-3", text
+            assert str(allocated_cpus(pod)) == str(held_cpus(pod).cpus) == "0-3", text
             assert pools([pod], snapshot.nrt).lse == owned_cpus([pod], [])[1] == CPUSet(range(4))
             context, (container,) = contexts(pod)
             answer = CPUSetAllocator(Options(), act.make_gate()).container(container, None)

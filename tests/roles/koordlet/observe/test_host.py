@@ -303,7 +303,6 @@ class TestParse:
             lambda: proc.cpu_ticks("the-file", data),
             lambda: proc.per_cpu_ticks("the-file", data),
             lambda: proc.meminfo("the-file", data),
-            lambda: proc.pid_stat("the-file", data),
         )
         for read in readers:
             said = "the-file"
@@ -326,13 +325,6 @@ class TestProc:
     def test_meminfo(self) -> None:
         info = proc.meminfo("f", b"MemTotal: 100 kB\nMemFree: 30 kB\nMemAvailable: 60 kB\n")
         assert (info.used, info.used_with_page_cache) == (40 * 1024, 70 * 1024)
-
-    def test_pid_stat_with_odd_command(self) -> None:
-        stat = proc.pid_stat("f", b"12 (a (b) c) S 3 4 5 6\n")
-        assert (stat.pid, stat.command, stat.state, stat.ppid, stat.pgrp) == (12, "a (b) c", "S", 3, 4)
-
-    def test_process_groups(self) -> None:
-        assert proc.process_groups([5, 6, 7], {5: 5, 6: 5, 7: 99}) == [5, 7]
 
 
 class TestNuma:

@@ -8,6 +8,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +21,7 @@ from koord.apiserver.testing import running_server
 from koord.config.gates import KOORDLET
 from roles.koordlet.app import host_root
 from roles.koordlet.cli import command
-from roles.koordlet.options import FLAGS, OptionError, Options, check
+from roles.koordlet.options import OptionError, Options, check
 from roles.koordlet.store import persist
 from tests.support import patience
 
@@ -56,10 +57,10 @@ UPSTREAM = _UPSTREAM.split()
 @pytest.mark.feature("KLO-CFG-01")
 class TestFlags:
     def test_every_upstream_flag_is_there(self) -> None:
-        names = {f.name for f in FLAGS}
+        names = {f.name.replace("_", "-") for f in fields(Options)}
         assert [f for f in UPSTREAM if f not in names] == []
         accepted = {p.name for p in command.params}
-        assert {f.attribute for f in FLAGS} <= accepted
+        assert {f.name for f in fields(Options)} <= accepted
         assert {"kubeconfig"} <= accepted
 
     @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import msgspec
 import orjson
 import pytest
 from click.testing import CliRunner
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kinds import RECOMMENDATIONS
@@ -27,6 +27,7 @@ from roles.manager.controllers.writer import Writer
 from roles.manager.options import Options
 from roles.manager.recommender.backtest import Moment, Series, Usage, moments, replay
 from roles.manager.recommender.policy import Policy
+from tests.support.examples import examples
 
 BEGIN = 1_700_006_400
 POLICY = Policy(min_cpu=1, min_memory=1 << 20)
@@ -138,7 +139,7 @@ def recorded(draw: st.DrawFn) -> dict[str, list[Series]]:
 
 @pytest.mark.feature("BEY-REC-01")
 @pytest.mark.feature("MGR-REC-02")
-@settings(max_examples=60, deadline=None)
+@examples(24)
 @given(recorded())
 def test_property_a_backtest_gives_the_targets_of_the_controller(containers: dict[str, list[Series]]) -> None:
     async def main() -> None:
@@ -152,6 +153,17 @@ def test_property_a_backtest_gives_the_targets_of_the_controller(containers: dic
             assert written.keys() == wanted.keys()
 
     asyncio.run(main())
+
+
+@pytest.mark.feature("BEY-REC-01")
+def test_a_killed_container_had_what_its_pod_could_ask_for() -> None:
+    """A target lies between two bytes, a pod's request on one: what a kill teaches starts from that, as in a cluster."""
+    usage = [Usage(float(BEGIN + n * 21600), 0.5, memory, 1.0) for n, memory in enumerate([600e6, 601e6, 602e6, 603e6, 2e9])]
+    (kill,) = [kill for moment in moments({"c": [Series("w", "c", "r", usage)]}, POLICY) for kill in moment.kills]
+    before = next(moment for moment in moments({"c": [Series("w", "c", "r", usage[:-1])]}, POLICY) if moment.time == usage[-2].time)
+    asked = before.learner.estimates()["c"].target
+    assert asked.memory != int(asked.memory)
+    assert kill.request == float(asked.resources()["memory"])
 
 
 @pytest.mark.feature("BEY-REC-01")

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koord.kube.pool import Pool
-from roles.sandbox.world import faults
+from roles.sandbox.world import faults, runner
 from roles.sandbox.world.faults import Fault, FaultRules, Fuse
 from roles.sandbox.world.history import Entry, History
 from roles.sandbox.world.hunting import Catch
@@ -21,6 +21,7 @@ from roles.sandbox.world.mutants.registry import MUTANTS
 from roles.sandbox.world.network import Network
 from roles.sandbox.world.process import Clock, Process
 from roles.sandbox.world.runner import Result
+from roles.sandbox.world.spec import Spec
 
 WRITE = b"POST /api/v1/pods HTTP/1.1\r\n\r\n"
 
@@ -189,3 +190,10 @@ def test_rules_and_mutants_have_names_and_say_what_they_are() -> None:
     assert all(kind.__doc__ for kind in INVARIANTS)
     assert len(MUTANTS) >= 40
     assert all(mutant.text and set(mutant.world.get("kinds", ())) <= set(faults.KINDS) for mutant in MUTANTS.values())
+
+
+def test_a_count_goes_on_in_the_next_life_and_swallows_no_write() -> None:
+    plan = (Fault(4.0, "kill-before-write", "scheduler-a", 1.0, count=8), Fault(4.05, "kill", "scheduler-a", 1.0))
+    spec = Spec(nodes=2, pods=4, minutes=0.5, plan=plan, calm=5.0, hostile=0, koordlets=0, schedulers=1, managers=1, deschedulers=0)
+    result = runner.run(spec, story=True)
+    assert sum("started scheduler-a" in line for line in result.story) == 3

@@ -8,12 +8,14 @@ import pytest
 
 from koord.decisions.record import Record, Subject
 from roles.sandbox.world.history import Entry, History
-from roles.sandbox.world.invariants.base import Invariant
+from roles.sandbox.world.invariants.base import CLAIM, Invariant
+from roles.sandbox.world.invariants.claims import ClaimedOnce
 from roles.sandbox.world.invariants.evictions import RoomIsUsed
 from roles.sandbox.world.invariants.hosts import HostsSettle
 from roles.sandbox.world.invariants.migrations import Loads, OnlyHotNodesAreRelieved, TargetsStayCool
 from roles.sandbox.world.invariants.overcommit import WhatIsLeftIsOffered
 from roles.sandbox.world.invariants.quotas import MinimumIsReturned
+from roles.sandbox.world.invariants.suitability import BoundWhereItMay, ReservedIsHeld, TargetsAreOpen
 
 QUOTA = "sys/fs/cgroup/kubepods-besteffort.slice/cpu.cfs_quota_us"
 
@@ -114,6 +116,103 @@ def test_a_target_counts_what_left_for_it_and_is_in_no_report(reported: bool, co
     assert not told.said if cool else told.said
 
 
+@pytest.mark.parametrize("left", [False, True])
+def test_a_target_does_not_count_who_came_and_has_left_again(left: bool) -> None:
+    told = Told(TargetsStayCool)
+    told.store("node", "n", {"status": {"capacity": {"cpu": "6"}}})
+    told.report("hot", 5000, 150, web=1000, api=1000)
+    told.pod("mild", "n")
+    told.report("n", 2200, 150, mild=2050)
+    for name in ("web", "api"):
+        told.pod(name, "hot")
+        status = {"phase": "Running", "nodeName": "n", "reservationName": f"for-{name}"}
+        told.store("podmigrationjob.scheduling.koordinator.sh", name, {"spec": {"podRef": {"uid": name}}, "status": status})
+        told.pod(name, "hot", deletionTimestamp="now")
+        if left:
+            came = {"annotations": {"scheduling.koordinator.sh/reservation-allocated": f'{{"name": "for-{name}"}}'}}
+            told.pod(f"{name}-2", "n", **came)
+            told.pod(f"{name}-2", "n", **came, deletionTimestamp="now")
+    assert not told.said if left else told.said
+
+
+def bind(told: Told, name: str, node: str, **spec: Any) -> None:
+    """A scheduler assigns a pod that it has just looked at."""
+    meta = {"name": name, "namespace": "d", "uid": name}
+    told.history.records.append(
+        (told.time, "scheduler-a", Record("scheduler", Subject("Pod", "d", name), told.time, "Scheduled", "fit", ""))
+    )
+    cpu = {"containers": [{"resources": {"requests": {"cpu": "1"}}}]}
+    old, new = ({"metadata": meta, "spec": {**cpu, **spec, **place}, "status": {}} for place in ({}, {"nodeName": node}))
+    told.history.of("pod")[f"d/{name}"] = new
+    told.history.placed.setdefault(node, {})[f"d/{name}"] = new
+    told.history._add(Entry(len(told.history.entries), told.time, "scheduler-a", "", "pod", "MODIFIED", f"d/{name}", old, new))
+
+
+@pytest.mark.parametrize("known", [False, True])
+@pytest.mark.parametrize("closed", [{"taints": [{"key": "k", "effect": "NoSchedule"}]}, {"unschedulable": True}])
+def test_a_pod_gets_no_node_that_is_known_to_be_closed(closed: dict[str, Any], known: bool) -> None:
+    told = Told(BoundWhereItMay)
+    told.time = 200.0
+    told.store("node", "n", {"metadata": {}, "spec": {}})
+    told.time += 10.0
+    told.store("node", "n", {"metadata": {}, "spec": closed})
+    told.time += 10.0 if known else 1.0
+    bind(told, "p", "n")
+    assert bool(told.said) is known
+
+
+@pytest.mark.parametrize("hurt", [False, True])
+def test_who_was_hurt_may_not_have_heard_of_it(hurt: bool) -> None:
+    told = Told(BoundWhereItMay)
+    told.time = 200.0
+    told.store("node", "n", {"metadata": {}, "spec": {"unschedulable": True}})
+    if hurt:
+        told.history.tell("fault", "stall", "1.0s stall of scheduler-a for 30.0s")
+    told.time += 20.0
+    bind(told, "p", "n")
+    assert bool(told.said) is not hurt
+
+
+@pytest.mark.parametrize(("node", "said"), [("m", True), ("n", False)])
+def test_pods_are_spread_evenly_when_they_get_a_node(node: str, said: bool) -> None:
+    told = Told(BoundWhereItMay)
+    for name in ("m", "n"):
+        told.store("node", name, {"metadata": {}, "spec": {}})
+    told.time = 200.0
+    even = {"topologySpreadConstraints": [{"maxSkew": 1}]}
+    bind(told, "first", "m", **even)
+    told.time += 10.0
+    bind(told, "second", node, **even)
+    assert bool(told.said) is said
+
+
+@pytest.mark.parametrize(("phase", "said"), [("Available", True), ("Failed", False)])
+def test_what_a_reservation_holds_is_nobody_elses(phase: str, said: bool) -> None:
+    told = Told(ReservedIsHeld)
+    told.time = 100.0
+    told.store("node", "n", {"status": {"allocatable": {"cpu": "2"}}})
+    wants = {"containers": [{"resources": {"requests": {"cpu": "1"}}}]}
+    held = {"metadata": {"name": "r"}, "spec": {"template": {"spec": wants}}, "status": {"phase": phase, "nodeName": "n"}}
+    told.store("reservation.scheduling.koordinator.sh", "r", held)
+    bind(told, "first", "n")
+    assert not told.said
+    bind(told, "second", "n")
+    assert bool(told.said) is said
+
+
+@pytest.mark.parametrize(("seconds", "said"), [(1.0, False), (10.0, True)])
+def test_no_pod_is_moved_towards_a_node_that_is_closed(seconds: float, said: bool) -> None:
+    told = Told(TargetsAreOpen)
+    told.pod("web", "hot")
+    job = {"spec": {"podRef": {"uid": "web"}}, "status": {"phase": "Running", "nodeName": "n"}}
+    told.store("podmigrationjob.scheduling.koordinator.sh", "j", job)
+    told.time = 100.0
+    told.store("node", "n", {"metadata": {}, "spec": {"unschedulable": True}})
+    told.time += seconds
+    told.pod("web", "hot", deletionTimestamp="now")
+    assert bool(told.said) is said
+
+
 @pytest.mark.parametrize(("rooms", "said"), [((400, 300), False), ((200, 200), True)])
 def test_a_quota_does_not_wait_for_what_others_owe_where_room_is_in_pieces(rooms: tuple[int, int], said: bool) -> None:
     told = Told(MinimumIsReturned)
@@ -164,3 +263,40 @@ def test_room_for_a_pod_whose_binding_is_on_its_way_is_nobody_elses(verdict: str
     told.history._add(event)
     told.quota_pod("second", "q", 2000, "b")
     assert bool(told.said) is (verdict == "Unschedulable")
+
+
+def claim(name: str, device: str, pod: str, driver: str = "koordinator.sh") -> dict[str, Any]:
+    """A claim that was made for a pod, with a device of node n."""
+    results = [{"request": "cards", "driver": driver, "pool": "n", "device": device}]
+    meta = {"name": name, "namespace": "d", "ownerReferences": [{"kind": "Pod", "name": pod, "uid": pod}]}
+    return {"metadata": meta, "status": {"allocation": {"devices": {"results": results}}, "reservedFor": [{"name": pod, "uid": pod}]}}
+
+
+@pytest.mark.feature("SCH-DRA-21")
+def test_a_device_of_two_claims_and_one_of_a_claim_and_of_pods_are_told() -> None:
+    told = Told(ClaimedOnce)
+    told.store(CLAIM, "d/a", claim("a", "gpu-0", "p"))
+    told.store(CLAIM, "d/b", claim("b", "gpu-1", "q"))
+    told.store(CLAIM, "d/other", claim("other", "gpu-0", "r", "gpu.example.com"))
+    assert not told.said
+    told.store(CLAIM, "d/c", claim("c", "gpu-1", "s"))
+    assert told.said == ["gpu 1 of n is allocated to d/b, d/c, and 0 % of it to pods"]
+    body = {
+        "metadata": {"name": "half", "namespace": "d", "uid": "half", "annotations": {
+            "scheduling.koordinator.sh/device-allocated": '{"gpu": [{"minor": 0, "resources": {"koordinator.sh/gpu-core": "50"}}]}'
+        }},
+        "spec": {"nodeName": "n"},
+    }  # fmt: skip
+    told.history.placed.setdefault("n", {})["d/half"] = body
+    told.store("pod", "d/half", body)
+    assert told.said[1] == "gpu 0 of n is allocated to d/a, and 50 % of it to pods"
+
+
+@pytest.mark.feature("SCH-DRA-21")
+def test_a_claim_of_a_pod_that_is_gone_has_to_be_given_back() -> None:
+    told = Told(ClaimedOnce)
+    told.pod("p", "n")
+    told.store(CLAIM, "d/a", claim("a", "gpu-0", "p"))
+    assert list(told.rule.end()) == []
+    told.pod("p", "n", "Succeeded")
+    assert list(told.rule.end()) == ["claim d/a is reserved for p, which is gone"]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.objects import Node, Pod
@@ -15,6 +15,7 @@ from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.cycle.judgement import INFEASIBLE
 from roles.scheduler.framework.interfaces import PodObserver
 from tests.roles.scheduler.cycle.reference import EXTENDED, HOST, QUOTA, Reference
+from tests.support.examples import examples
 
 
 def node_strategy() -> st.SearchStrategy[dict[str, Any]]:
@@ -154,7 +155,7 @@ def furnish(world: testing.World, reference: Reference) -> None:
 @pytest.mark.feature("SCH-KS-06")
 @pytest.mark.feature("SCH-KS-07")
 @pytest.mark.feature("SCH-LA-01")
-@settings(max_examples=150, deadline=None)
+@examples(52)
 @given(
     nodes=st.lists(node_strategy(), min_size=1, max_size=6),
     shapes=st.lists(pod_strategy(), min_size=4, max_size=4),
@@ -173,7 +174,7 @@ PLAIN = {"memory": None, "zone": "", "prefer": "", "port": 0, "tolerations": [],
 
 @pytest.mark.feature("SCH-KS-06")
 @pytest.mark.feature("SCH-KS-07")
-@settings(max_examples=60, deadline=None)
+@examples(21)
 @given(
     zones=st.lists(st.sampled_from(["a", "b", "c", ""]), min_size=3, max_size=6),
     shapes=st.lists(

@@ -6,13 +6,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.times import format_time
 from roles.scheduler import testing
 from roles.scheduler.cycle.evaluation import Evaluation
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext
+from tests.support.examples import examples
 
 NOW = 1_000_000.0
 ZONE = "topology.kubernetes.io/zone"
@@ -70,7 +71,7 @@ STEP = st.tuples(
 
 
 @pytest.mark.feature("SCH-FW-06")
-@settings(max_examples=120, deadline=None)
+@examples(40)
 @given(plan=st.lists(STEP, min_size=1, max_size=40))
 def test_kept_vectors_equal_fresh_ones(plan: list[tuple[str, int, int]]) -> None:
     world = testing.World(PROFILE, now=NOW)

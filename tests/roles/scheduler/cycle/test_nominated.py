@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Generator
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roles.scheduler import testing
+from roles.scheduler.cluster.hypothesis import Hypothesis
+from roles.scheduler.cycle import nominated as nominated_rows
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.cycle.judgement import Judgement
 
@@ -24,8 +27,14 @@ STEP = st.one_of(
 
 
 @pytest.mark.feature("SCH-FW-11")
-@given(st.lists(STEP, max_size=25), st.integers(1, 2))
-def test_property_kept_answers_are_fresh_ones(steps: list[tuple[str, int, int]], every: int) -> None:
+@given(st.lists(STEP, max_size=25), st.integers(1, 2), st.sampled_from([0, 8]))
+def test_property_kept_answers_are_fresh_ones(steps: list[tuple[str, int, int]], every: int, few: int) -> None:
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(nominated_rows, "_FEW", few)
+        _kept_answers_are_fresh_ones(steps, every)
+
+
+def _kept_answers_are_fresh_ones(steps: list[tuple[str, int, int]], every: int) -> None:
     made = testing.World()
     made.add_nodes(*(testing.node(f"n{number}", cpu="3") for number in range(NODES)))
     high = [made.parser.parse(testing.pod(f"h{n}", uid=f"h{n}", cpu=str(1 + n % 2), priority=5 + n)) for n in range(PODS)]
@@ -55,28 +64,135 @@ def test_property_kept_answers_are_fresh_ones(steps: list[tuple[str, int, int]],
             assert kept.blocked == anew.blocked
 
 
+def _spread(key: str, app: str) -> dict[str, Any]:
+    selector = {"matchLabels": {"app": app}}
+    return {"topologyKey": key, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": selector}
+
+
+def _apart(app: str) -> dict[str, Any]:
+    term = {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": "kubernetes.io/hostname"}
+    return {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+
+
+KINDS: list[dict[str, Any]] = [
+    {},
+    {"labels": {"app": "a"}},
+    {"labels": {"app": "a"}, "topologySpreadConstraints": [_spread("zone", "a")]},
+    {"labels": {"app": "a"}, "affinity": _apart("a")},
+    {"labels": {"app": "b"}, "affinity": _apart("a")},
+    {"labels": {"app": "b"}, "ports": [{"containerPort": 80, "hostPort": 8080}]},
+    {"labels": {"app": "a", "apps.kubernetes.io/pod-index": "0"}},
+]
+KIND = st.integers(0, len(KINDS) - 1)
+
+
 @pytest.mark.feature("SCH-FW-11")
-def test_only_nodes_that_changed_are_looked_at_again(monkeypatch: Any) -> None:
+@given(
+    st.lists(st.tuples(KIND, st.integers(0, 5), st.sampled_from([1, 2]), st.sampled_from([0, 5, 9])), max_size=14),
+    st.lists(st.tuples(KIND, st.integers(0, 5)), max_size=8),
+    st.lists(st.tuples(KIND, st.sampled_from([0, 5])), min_size=2, max_size=5),
+    st.sampled_from([0, 8]),
+)
+def test_property_answers_are_those_of_putting_the_pods_there(
+    nominated: list[tuple[int, int, int, int]], running: list[tuple[int, int]], asking: list[tuple[int, int]], few: int
+) -> None:
+    """Whoever is not asked again would have said the same, and sums say what trying says."""
     made = testing.World()
-    made.add_nodes(*(testing.node(f"n{number}", cpu="64") for number in range(50)))
+    made.add_nodes(*(testing.node(f"n{n}", cpu="4", labels={"zone": f"z{n % 3}"}) for n in range(6)))
+    made.add_pods(*(testing.pod(node=f"n{where}", cpu="1", **KINDS[kind]) for kind, where in running))
+    for number, (kind, where, cpu, priority) in enumerate(nominated):
+        item = testing.pod(f"h{number}", uid=f"h{number}", cpu=str(cpu), priority=priority, **KINDS[kind])
+        made.state.nominations.add(made.parser.parse(item), f"n{where}")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(nominated_rows, "_FEW", few)
+        for kind, priority in asking * 2:
+            pod = made.parser.parse(testing.pod(cpu="2", priority=priority, **KINDS[kind]))
+            found = made.cycle.survey(pod)
+            assert {slot: refusal.reasons for slot, (_, refusal) in found.blocked.items()} == _by_trying(made, found)
+            made.schedule(pod.pod)
+
+
+def _by_trying(made: testing.World, found: Any) -> dict[int, tuple[str, ...]]:
+    refused: dict[int, tuple[str, ...]] = {}
+    cluster = made.cluster
+    for node in made.state.nominations.nodes():
+        slot = cluster.slot_of(node)
+        if not found.evaluation.feasible[slot]:
+            continue
+        with Hypothesis(cluster, quiet=True) as supposed:
+            for other in made.state.nominations.ahead_of(found.ctx.pod, node):
+                supposed.add(other, slot)
+            refusal = found.evaluation.check_row(found.ctx, slot)
+        if refusal is not None:
+            refused[slot] = refusal[1].reasons
+    return refused
+
+
+@pytest.mark.feature("SCH-FW-11")
+@pytest.mark.parametrize("kind", [0, 2, 3])
+def test_only_nodes_that_changed_are_looked_at_again(monkeypatch: Any, kind: int) -> None:
+    """Also where a filter looks beyond the node, if the nominated pods are not those that it looks for."""
+    made = testing.World()
+    made.add_nodes(*(testing.node(f"n{number}", cpu="64", labels={"zone": f"z{number % 3}"}) for number in range(50)))
     for number in range(40):
         made.state.nominations.add(made.parser.parse(testing.pod(f"h{number}", uid=f"h{number}", cpu="8", priority=9)), f"n{number}")
     asked: list[int] = []
-    check = Judgement.check_row
+    look = nominated_rows._Look.at
 
-    def counted(self: Judgement, ctx: Any, slot: int) -> Any:
-        asked.append(slot)
-        return check(self, ctx, slot)
+    def counted(self: Any, pods: Any) -> Any:
+        asked.extend(slot for slot, _ in pods)
+        return look(self, pods)
 
-    monkeypatch.setattr(Judgement, "check_row", counted)
-    made.schedule(testing.pod(priority=0))
+    monkeypatch.setattr(nominated_rows._Look, "at", counted)
+    asking = {"priority": 0, **KINDS[kind]}
+    made.schedule(testing.pod(**asking))
     assert len(asked) == 40
     asked.clear()
     for _ in range(10):
-        made.schedule(testing.pod(priority=0))
+        assert made.schedule(testing.pod(**asking)).scheduled
     assert len(asked) <= 10
     asked.clear()
     made.state.nominations.remove("h0")
     made.state.nominations.add(made.parser.parse(testing.pod("new", uid="new", cpu="8", priority=9)), "n49")
-    made.decide(testing.pod(priority=0))
+    made.decide(testing.pod(**asking))
     assert len(asked) <= 3
+
+
+@pytest.mark.feature("SCH-FW-11")
+def test_many_nominations_are_added_up(monkeypatch: Any) -> None:
+    """The first pod of a shape tries no node where sums tell."""
+    made = testing.World()
+    made.add_nodes(*(testing.node(f"n{number}", cpu="8") for number in range(50)))
+    for number in range(40):
+        made.state.nominations.add(made.parser.parse(testing.pod(f"h{number}", uid=f"h{number}", cpu="7", priority=9)), f"n{number}")
+    tried: list[int] = []
+    check = Judgement.check_row
+
+    def counted(self: Judgement, ctx: Any, slot: int, *vectors: Any) -> Any:
+        tried.append(slot)
+        return check(self, ctx, slot, *vectors)
+
+    monkeypatch.setattr(Judgement, "check_row", counted)
+    decision = made.decide(testing.pod(cpu="2", priority=0))
+    assert decision.feasible == 10
+    assert not tried
+
+
+@pytest.mark.feature("SCH-FW-11")
+def test_many_nodes_that_have_to_be_tried_are_looked_at_in_steps() -> None:
+    """Others have their turn meanwhile; a look that is given up leaves nothing half done."""
+    made = testing.World()
+    made.add_nodes(*(testing.node(f"n{number}", cpu="64") for number in range(110)))
+    for number in range(100):
+        item = testing.pod(f"h{number}", uid=f"h{number}", cpu="8", priority=9, **KINDS[1])
+        made.state.nominations.add(made.parser.parse(item), f"n{number}")
+    pod = made.parser.parse(testing.pod(priority=0, **KINDS[3]))
+    given_up = made.cycle.begin(pod)
+    assert isinstance(given_up, Generator)
+    next(given_up)
+    given_up.close()
+    work = made.cycle.begin(pod)
+    assert isinstance(work, Generator)
+    assert sum(1 for _ in work) >= 3
+    decision = made.decide(pod)
+    assert decision.feasible == 10

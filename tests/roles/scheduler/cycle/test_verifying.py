@@ -154,3 +154,17 @@ def test_built_in_plugins_never_differ() -> None:
     for number in range(40):
         found.schedule(testing.pod(cpu=f"{number % 4 + 1}00m", ports=[{"containerPort": 80, "hostPort": 80}] if number % 5 == 0 else ()))
     assert not found.framework.trust.unkept
+
+
+class ByAnnotation(Probe, api.Filter):
+    def filter(self, ctx: Any, rows: Any) -> Any:
+        return np.full(ctx.cluster.capacity, ctx.pod.pod.metadata.annotations.get("example.com/keep-off") == "true")[rows]
+
+
+def test_a_plugin_of_others_sees_annotations_of_others() -> None:
+    """Nobody else reads them, so they are not kept without such a plugin."""
+    made = world(ByAnnotation)
+    verdicts = [made.decide(testing.pod(annotations={"example.com/keep-off": value})).scheduled for value in ("true", "false", "true")]
+    assert verdicts == [False, True, False]
+    plain = testing.World().parser.parse(testing.pod(annotations={"example.com/keep-off": "true"}))
+    assert not plain.pod.metadata.annotations

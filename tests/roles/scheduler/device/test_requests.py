@@ -62,6 +62,22 @@ def test_every_way_to_ask_for_gpus(requests: dict[str, Any], cards: int, unit: d
 
 @pytest.mark.feature("SCH-DEV-02")
 @pytest.mark.parametrize(
+    ("first", "sidecar", "cards", "unit"),
+    [
+        ({K + "gpu": "50"}, {}, 1, {CORE: "50", RATIO: "50", MEMORY: "40Gi"}),  # one after the other, on the same card
+        ({K + "gpu": "200"}, {}, 2, {CORE: "100", RATIO: "100", MEMORY: "80Gi"}),
+        ({K + "gpu": "50"}, {"restartPolicy": "Always"}, 2, {CORE: "50", RATIO: "50", MEMORY: "40Gi"}),  # beside one another
+        ({}, {}, 1, {CORE: "50", RATIO: "50", MEMORY: "40Gi"}),
+    ],
+)
+def test_init_containers_that_the_webhook_leaves_as_they_are(first: dict[str, str], sidecar: Any, cards: int, unit: dict[str, str]) -> None:
+    before = {"name": "first", "image": "i", "resources": {"requests": first, "limits": first}, **sidecar}
+    allocated = give(machine(), pod({CORE: 50, RATIO: 50, SHARED: 1}, initContainers=[before]))["gpu"]
+    assert [item["resources"] for item in allocated] == [unit] * cards
+
+
+@pytest.mark.feature("SCH-DEV-02")
+@pytest.mark.parametrize(
     ("requests", "text"),
     [
         ({CORE: 50}, f"invalid resource device requests: [{CORE}]"),

@@ -254,26 +254,34 @@ def test_a_reservation_that_takes_a_pod_over_gets_its_devices() -> None:
 
 
 _RAW, _TRANSLATED = {"koordinator.sh/gpu": 100}, {CORE: 100, RATIO: 100, "koordinator.sh/gpu.shared": 1}
+_VENDOR = {"nvidia.com/gpu": 1}
+_FORMS = {
+    "pod translated": (_RAW, _TRANSLATED), "template translated": (_TRANSLATED, _RAW), "both translated": (_TRANSLATED, _TRANSLATED),
+    "template in parts": ({CORE: 100, RATIO: 100}, _TRANSLATED), "template of a vendor": (_VENDOR, _TRANSLATED),
+    "pod of a vendor": (_RAW, _VENDOR), "template in parts, pod of a vendor": ({CORE: 100, RATIO: 100}, _VENDOR),
+}  # fmt: skip
 
 
 @pytest.mark.feature("SCH-DEV-16")
 @pytest.mark.feature("SCH-RSV-04")
 @pytest.mark.parametrize("policy", ["Aligned", "Restricted"])
-@pytest.mark.parametrize(("reserved", "asked"), [(_RAW, _TRANSLATED), (_TRANSLATED, _RAW)], ids=["pod translated", "template translated"])
-def test_a_reservation_and_its_owner_may_write_gpus_differently(reserved: dict[str, int], asked: dict[str, int], policy: str) -> None:
+@pytest.mark.parametrize(("reserved", "asked"), _FORMS.values(), ids=_FORMS)
+@pytest.mark.parametrize("wish", [{}, REQUIRED], ids=["", "required"])
+def test_a_reservation_and_its_owner_may_write_gpus_differently(
+    reserved: dict[str, int], asked: dict[str, int], policy: str, wish: dict[str, str]
+) -> None:
     """The pod webhook translates pods and no templates, and it may be there or not."""
     found = world(2)
     annotations = {ALLOCATED: json.dumps({"gpu": [entry(1)]})}
     texts = {name: str(amount) for name, amount in reserved.items()}
     found.feed("Reservation", placed("r", "n", cpu=None, memory=None, requests=texts, annotations=annotations, policy=policy))
-    wanting = testing.pod("p", cpu=None, memory=None, requests={name: str(amount) for name, amount in asked.items()}, labels=OWNER)
-    decision = found.schedule(wanting)
+    amounts = {name: str(amount) for name, amount in asked.items()}
+    decision = found.schedule(testing.pod("p", cpu=None, memory=None, requests=amounts, labels=OWNER, annotations=wish))
     assert decision.scheduled, decision.message()
     assert decision.ctx.reservation is not None
     assert decision.ctx.reservation.name == "r"
     ledger = found.framework.plugins["Reservation"].ledger  # type: ignore[attr-defined]
     held = ledger.held["r-uid"]
     assert held.taken == held.terms.allocatable  # it is used up, whatever it is called
-    second = testing.pod("q", cpu=None, memory=None, requests={name: str(amount) for name, amount in asked.items()},
-                         labels=OWNER, annotations=REQUIRED)  # fmt: skip
+    second = testing.pod("q", cpu=None, memory=None, requests=amounts, labels=OWNER, annotations=REQUIRED)
     assert found.decide(second).scheduled is (policy == "Aligned")

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.objects import Pod
@@ -39,6 +39,7 @@ from tests.support.devices import (
     refusal,
     world,
 )  # fmt: skip
+from tests.support.examples import examples
 
 VFS = [f"0000:3b:00.{n}" for n in range(3)]
 
@@ -126,7 +127,7 @@ def bound(decision: Any, written: Any) -> Pod:
 @pytest.mark.feature("SCH-DEV-03")
 @pytest.mark.feature("SCH-DEV-08")
 @pytest.mark.feature("SCH-DEV-11")
-@settings(max_examples=40, deadline=None)
+@examples(20)
 @given(items=st.lists(wishes, max_size=14), leaving=st.sets(st.integers(0, 13), max_size=5), more=st.lists(wishes, max_size=4))
 def test_no_share_is_given_twice_and_a_restart_finds_the_same(items: list[Any], leaving: set[int], more: list[Any]) -> None:
     found = world()
@@ -159,7 +160,7 @@ def test_no_share_is_given_twice_and_a_restart_finds_the_same(items: list[Any], 
 
 
 @pytest.mark.feature("SCH-DEV-16")
-@settings(max_examples=30, deadline=None)
+@examples(15)
 @given(items=st.lists(wishes, min_size=1, max_size=8), order=st.permutations(range(8)), quiet=st.booleans(), asked=wishes)
 def test_what_ifs_leave_no_trace(items: list[Any], order: list[int], quiet: bool, asked: Any) -> None:
     found = world()
@@ -185,7 +186,7 @@ def test_what_ifs_leave_no_trace(items: list[Any], order: list[int], quiet: bool
 
 
 @pytest.mark.feature("SCH-DEV-03")
-@settings(max_examples=30, deadline=None)
+@examples(15)
 @given(items=st.lists(wishes, max_size=10), asked=wishes)
 def test_columns_and_rows_agree(items: list[Any], asked: Any) -> None:
     """What the columns decide for all nodes, and for each by itself, is what choosing devices on it says; scores likewise."""

@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from prometheus_client import CollectorRegistry
 
@@ -25,6 +25,7 @@ from roles.scheduler.plugins.elastic_quota.book import QuotaBook, Rules
 from roles.scheduler.plugins.elastic_quota.hooks import QuotaHook
 from roles.scheduler.plugins.elastic_quota.revoke import Revoker, victims
 from roles.scheduler.plugins.elastic_quota.status import patch_of
+from tests.support.examples import examples
 
 PREFIX = "quota.scheduling.koordinator.sh/"
 PROFILE = {"plugins": {point: {"enabled": [{"name": "ElasticQuota"}]} for point in ("preFilter", "reserve")}}
@@ -71,7 +72,7 @@ steps = st.lists(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@examples(60)
 @given(steps)
 def test_every_pod_counts_exactly_once_whatever_happens(actions: list[tuple[Any, ...]]) -> None:
     made, book = world()

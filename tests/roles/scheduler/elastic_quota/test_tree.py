@@ -6,12 +6,13 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from roles.scheduler.plugins.elastic_quota.model import DEFAULT, ROOT, SYSTEM, QuotaSpec
 from roles.scheduler.plugins.elastic_quota.tree import Quota, QuotaTree
 from roles.scheduler.plugins.elastic_quota.waterfill import Claim, fill, scaled_mins
+from tests.support.examples import examples
 
 RESOURCES = ("cpu", "memory", "gpu")
 NAMES = ("a", "b", "c", "d", "e", DEFAULT)
@@ -191,7 +192,7 @@ class Both:
             self.tree.charge_used(self.quota(name), less, preemptible=preemptible)
 
 
-@settings(max_examples=200, deadline=None)
+@examples(80)
 @given(st.booleans(), st.booleans(), changes())
 def test_keeping_up_equals_starting_over(guarantee: bool, scale: bool, steps: list[tuple[Any, ...]]) -> None:
     both = Both(guarantee, scale)

@@ -16,6 +16,7 @@ from koord.api.names import (
     LABEL_POD_GROUP_MIN_AVAILABLE_DEPRECATED,
     LABEL_POD_GROUP_NAME_DEPRECATED,
 )
+from roles.scheduler.plugins.coscheduling.book import Group
 
 from .conftest import GANG, condition, profile
 
@@ -75,19 +76,54 @@ def test_a_strict_gang_that_does_not_fit_holds_nothing_and_says_why_on_every_mem
     asyncio.run(run())
 
 
+async def count_writes(g: Any) -> Counter[str]:
+    """Writes of statuses from now on, by object; rests are short, as nobody wants to wait for them here."""
+    patch, told = g.live.app.client.patch, Counter[str]()
+
+    async def counted(kind: Any, name: str, *args: Any, **options: Any) -> Any:
+        if options.get("subresource") == "status":
+            told[name] += 1
+        return await patch(kind, name, *args, **options)
+
+    g.live.app.client.patch = counted
+    g.live.app.queue._initial_backoff = g.live.app.queue._max_backoff = 0.01
+    return told
+
+
+async def written(g: Any) -> None:
+    """Nothing more is tried or told."""
+    app = g.live.app
+
+    def busy() -> bool:
+        counts = app.queue.counts()
+        tried = counts["active"] or counts["backoff"] or g.plugin.book.round or counts["in-flight"] > len(app.waiting)
+        return bool(tried or app.reporter._pending or app.reporter._writing)
+
+    while busy():
+        await asyncio.sleep(0.005)
+
+
+async def begin(g: Any, *members: str) -> None:
+    """Tries of a refused gang, each begun by another member; those with a place begin none."""
+    for name in members:
+        begins = next(entry for entry in g.live.app.queue.entries() if entry.pod.name == name)
+        if begins.state == "in-flight":
+            continue
+        g.plugin.book.gang_of(begins.pod).group.representative = ""
+        before = begins.attempts
+        g.live.app.queue.activate((begins.pod,), g.live.app._clock())
+        g.live.app.scheduler.wake()
+        while begins.attempts == before:
+            await asyncio.sleep(0.005)
+        await written(g)
+
+
 @pytest.mark.feature("SCH-GANG-10")
 @pytest.mark.parametrize("cpus", ["33333", "32311", "12333"])
 def test_each_member_of_an_unchanged_refused_gang_is_told_once(gangs: Any, cpus: str) -> None:
     async def run() -> None:
         async with gangs(nodes=("4", "4")) as g:
-            patch, told = g.live.app.client.patch, Counter[str]()
-
-            async def counted(kind: Any, name: str, *args: Any, **options: Any) -> Any:
-                if options.get("subresource") == "status":
-                    told[name] += 1
-                return await patch(kind, name, *args, **options)
-
-            g.live.app.client.patch = counted
+            told = await count_writes(g)
             await g.group("crowd", 5)
             for number, cpu in enumerate(cpus):
                 await g.member(f"c{number}", "crowd", cpu=cpu)
@@ -96,21 +132,44 @@ def test_each_member_of_an_unchanged_refused_gang_is_told_once(gangs: Any, cpus:
             await written(g)
             assert told.keys() >= {f"c{number}" for number in range(5)}
             told.clear()
-            for turn in range(6):  # another member comes first each time
-                begins = next(entry for entry in g.live.app.queue.entries() if entry.pod.name == f"c{turn % 5}")
-                g.plugin.book.gang_of(begins.pod).group.representative = ""
-                before = begins.attempts
-                g.live.app.queue.activate((begins.pod,), g.live.app._clock())
-                g.live.app.scheduler.wake()
-                while begins.attempts == before:
-                    await asyncio.sleep(0.005)
-                await written(g)
+            await begin(g, "c0", "c1", "c2", "c3", "c4", "c0")
             assert not told
 
-    async def written(g: Any) -> None:
-        await g.quiet()
-        while g.live.app.reporter._pending or g.live.app.reporter._writing:
-            await asyncio.sleep(0.005)
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-10")
+def test_a_reason_that_is_met_no_more_is_not_shown_for_good() -> None:
+    group = Group("default/g")
+
+    def shown(why: str) -> str:
+        group.refused(f"gang: {why}", "first", why)
+        return group.wording("second", f"gang: {why}")
+
+    assert [shown(why) for why in ("cpu", "disk", "cpu", "disk", "cpu")] == ["gang: cpu", *4 * ["gang: disk"]]
+    told = [shown("cpu") for _ in range(40)]
+    assert told[10] == "gang: disk"
+    assert told[-1] == group.shown == "gang: cpu"
+    assert shown("disk") == "gang: disk", "it is news again"
+    group.refused("")
+    assert group.wording("second", "alone") == "alone"
+
+
+@pytest.mark.feature("SCH-GANG-10")
+@pytest.mark.parametrize("mode", ["Strict", "NonStrict"])
+def test_members_refused_for_different_reasons_are_told_each_once_whoever_comes_first(gangs: Any, mode: str) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("4", "4")) as g:
+            told = await count_writes(g)
+            await g.group("crowd", 5, annotations={"mode": mode})
+            for number, spec in enumerate(({"cpu": "3"}, {"cpu": "3"}, {"cpu": "9"}, {"nodeSelector": {"no": "where"}}, {"cpu": "2"})):
+                await g.member(f"c{number}", "crowd", **spec)
+            await g.said("c2", "nodes are available")
+            await begin(g, "c2", "c3", "c4", "c2", "c3", "c4")
+            told.clear()
+            for _ in range(4):
+                await begin(g, "c4", "c3", "c2")
+            assert not told
 
     asyncio.run(run())
 

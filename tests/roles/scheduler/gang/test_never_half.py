@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kinds import NODES, PODGROUPS, PODS, Kind
@@ -21,6 +21,7 @@ from koord.process.life import Life
 from roles.scheduler import testing
 from roles.scheduler.app import App
 from roles.scheduler.options import Options
+from tests.support.examples import examples
 
 from .conftest import profile
 
@@ -157,7 +158,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["node", "drop", "settle"]), st.integ
 
 
 @pytest.mark.feature("SCH-GANG-07")
-@settings(max_examples=20, deadline=None)
+@examples(10)
 @given(nodes=st.lists(st.integers(1, 6), min_size=1, max_size=3), gangs=GANGS, policy=POLICIES, steps=STEPS, seed=st.randoms())
 def test_a_strict_gang_is_bound_whole_or_not_at_all(
     nodes: list[int], gangs: list[tuple[int, int, int]], policy: str, steps: list[tuple[str, int]], seed: Any

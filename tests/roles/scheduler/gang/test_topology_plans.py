@@ -6,6 +6,7 @@ import itertools
 from typing import Any
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
@@ -75,25 +76,31 @@ def test_layers_that_make_no_chain_are_refused(entries: Any, text: str) -> None:
         layers(*entries)
 
 
+def offer(found: Tree, slots: dict[str, int], **more: dict[str, int]) -> Offer:
+    """What nodes offer, by name."""
+    columns = {key: np.array([by.get(name, 0) for name in found.leaves], dtype=np.intp) for key, by in {"slots": slots, **more}.items()}
+    return Offer(**columns)
+
+
 @pytest.mark.feature("SCH-NT-02")
 def test_the_fullest_place_that_is_deep_enough_wins() -> None:
     found = tree(("a", "s", "r1"), ("b", "s", "r1"), ("c", "s", "r2"), ("d", "s", "r2"))
-    plan = Planner(found, Demand(5), Offer({"a": 3, "b": 2, "c": 4, "d": 4})).plan()
+    plan = Planner(found, Demand(5), offer(found, {"a": 3, "b": 2, "c": 4, "d": 4})).plan()
     assert plan.counts == (("a", 3), ("b", 2))
-    more = Planner(found, Demand(5), Offer({"a": 3, "b": 2, "c": 4, "d": 4}, existing={"d": 1})).plan()
+    more = Planner(found, Demand(5), offer(found, {"a": 3, "b": 2, "c": 4, "d": 4}, existing={"d": 1})).plan()
     assert more.counts == (("d", 4), ("c", 1))
-    assert Planner(found, Demand(14), Offer({"a": 3, "b": 2, "c": 4, "d": 4})).plan() == Layout(offered=((ROOT, 13),))
+    assert Planner(found, Demand(14), offer(found, {"a": 3, "b": 2, "c": 4, "d": 4})).plan() == Layout(offered=((ROOT, 13),))
 
 
 @pytest.mark.feature("SCH-NT-02")
 def test_multiples_are_kept_in_every_layer() -> None:
     found = tree(("a", "s", "r1"), ("b", "s", "r1"), ("c", "s", "r2"), ("d", "s", "r2"))
     slots = {"a": 3, "b": 3, "c": 3, "d": 1}
-    assert Planner(found, Demand(4, multiples={NODE: 2}), Offer(slots)).plan().counts == (("a", 2), ("b", 2))
+    assert Planner(found, Demand(4, multiples={NODE: 2}), offer(found, slots)).plan().counts == (("a", 2), ("b", 2))
     # Filling the roomiest node first would leave one pod that fits nowhere in twos.
-    assert Planner(found, Demand(6, multiples={NODE: 2, RACK: 3}), Offer({"a": 8, "c": 8})).plan().counts == (("a", 6),)
+    assert Planner(found, Demand(6, multiples={NODE: 2, RACK: 3}), offer(found, {"a": 8, "c": 8})).plan().counts == (("a", 6),)
     # Members that are there already count.
-    assert Planner(found, Demand(1, RACK, {NODE: 2}), Offer(slots, own={"c": 1})).plan().counts == (("c", 1),)
+    assert Planner(found, Demand(1, RACK, {NODE: 2}), offer(found, slots, own={"c": 1})).plan().counts == (("c", 1),)
 
 
 @pytest.mark.feature("SCH-NT-02")
@@ -163,7 +170,7 @@ def test_plans_equal_trying_everything(nodes: list[tuple[str, str, int, int]], p
     slots = {f"n{number}": room for number, (_, _, room, _) in enumerate(nodes)}
     own = {f"n{number}": there for number, (_, _, _, there) in enumerate(nodes) if there}  # members that have nodes already
     demand = Demand(pods, gather, multiples)
-    plan = Planner(found, demand, Offer(slots, own=own)).plan()
+    plan = Planner(found, demand, offer(found, slots, own=own)).plan()
     possible = every_layout(found, demand, slots, own)
     assert bool(plan.counts) == bool(possible)
     if possible:
@@ -201,3 +208,17 @@ def test_an_object_that_makes_no_tree_leaves_the_last_one() -> None:
     assert [place.name for place in current.at(RACK)] == ["r1", "r2"]
     network.observe(topology(RACK), None)
     assert network.tree() is current
+
+
+@pytest.mark.feature("SCH-NT-02")
+def test_how_many_like_pods_nodes_take_is_seen_at_one_look() -> None:
+    """With kube-scheduler's plugins nothing has to be tried: each step would be a pod laid on a node."""
+    from roles.scheduler import testing
+    from roles.scheduler.plugins.network_topology.offers import offers
+
+    world = testing.World()
+    world.add_nodes(testing.node("a", cpu="4"), testing.node("b", cpu="1"))
+    pods = [world.parser.parse(testing.pod(f"p{number}", cpu="1")) for number in range(3)]
+    with pytest.raises(StopIteration) as told:
+        next(offers(world.cycle, world.state, pods, world.cluster.alive, "Coscheduling"))
+    assert told.value.value[0][[world.cluster.slot_of("a"), world.cluster.slot_of("b")]].tolist() == [3, 1]

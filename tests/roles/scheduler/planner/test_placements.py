@@ -346,3 +346,20 @@ def test_a_placement_that_takes_too_long_is_stuck_one_on_permit_is_not() -> None
     assert machine.stuck(slow.limit + 1) is slow
     machine.answered(slow, Answer.BOUND)
     assert machine.stuck(1e9) is None
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_only_who_has_waited_for_long_shows_its_node() -> None:
+    """Members of a job that does not come about have nodes for moments, at each of its tries."""
+    machine = Placements()
+    held = machine.begin("held", 10.0)
+    machine.decided(held, "n")
+    machine.reserved(held, True)
+    machine.permitted(held, True, waits=True)
+    assert not list(machine.lasting(9.9))
+    assert list(machine.lasting(10.0)) == [held]
+    machine.released(held, True, 12.0)
+    assert not list(machine.lasting(12.0)), "a binding is quick unless it waits for something"
+    held.limit = 3600.0
+    assert not list(machine.lasting(11.0))
+    assert list(machine.lasting(12.0)) == [held]

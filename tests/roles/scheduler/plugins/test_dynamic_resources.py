@@ -361,6 +361,17 @@ def test_a_device_for_several_is_shared_by_what_they_take() -> None:
     assert place(made)[0] == ""
 
 
+@pytest.mark.feature("SCH-DRA-07")
+def test_ranges_of_a_capacity_may_be_fractions() -> None:
+    policy = {"default": "100m", "validRange": {"min": "100m", "max": "900m", "step": "50m"}}
+    card = device("card", allowMultipleAllocations=True, capacity={"share": {"value": "1", "requestPolicy": policy}})
+    made = world(slice_of("n0", card))
+    assert place(made, request("card", capacity={"requests": {"share": "330m"}})) == ("n0", ["card=n0/card"])
+    assert status(made, "c0")["devices"]["results"][0]["consumedCapacity"] == {"share": "350m"}
+    assert place(made, request("card", capacity={"requests": {"share": "660m"}}))[0] == ""  # 700m, and 650m are left
+    assert place(made, request("card", capacity={"requests": {"share": "650m"}}))[0] == "n0"
+
+
 @pytest.mark.feature("SCH-DRA-12")
 def test_only_the_newest_generation_of_a_complete_pool_counts() -> None:
     made = world(slice_of("n0", device("old"), name="old", pool="p"))

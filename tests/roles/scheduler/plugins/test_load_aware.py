@@ -8,15 +8,16 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.objects import NodeMetric
 from koord.api.times import format_time
 from roles.scheduler import testing
-from roles.scheduler.framework.events import Action, ClusterEvent
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, ClusterEvent
 from roles.scheduler.framework.status import SUCCESS
 from roles.scheduler.queue.queue import SchedulingQueue
+from tests.support.examples import examples
 
 NOW = 1_000_000.0
 POINTS = {"filter": {"enabled": [{"name": "LoadAwareScheduling"}]}, "reserve": {"enabled": [{"name": "LoadAwareScheduling"}]}}
@@ -144,7 +145,7 @@ STEPS = st.lists(st.tuples(st.sampled_from(["add", "add", "remove", "metric"]), 
 
 
 @pytest.mark.feature("SCH-LA-07")
-@settings(max_examples=80, deadline=None)
+@examples(40)
 @given(plan=STEPS)
 def test_columns_that_follow_pods_equal_columns_built_afresh(plan: list[tuple[str, int, int]]) -> None:
     args = {
@@ -267,3 +268,100 @@ def test_what_a_pod_in_flight_missed_is_not_hidden_by_later_reports() -> None:
         queue.on_event(ClusterEvent("NodeMetric", Action.UPDATE, None, msgspec.convert(body, NodeMetric)), NOW)
     queue.requeue(waiting.uid, NOW, rejected_by=refused.rejected_by)
     assert queue.counts()["backoff"] == 1
+
+
+class Waiting:
+    """Pods that LoadAwareScheduling refused, in a queue of their own."""
+
+    def __init__(self, found: testing.World, *pods: Any) -> None:
+        self.world, self.now = found, NOW
+        self.queue = SchedulingQueue(
+            sort_key=lambda item, entered: (entered,), pre_enqueue=lambda item: SUCCESS,
+            subscriptions={testing.SCHEDULER: found.framework.subscriptions},
+        )  # fmt: skip
+        for item in pods:
+            self.queue.add(found.parser.parse(item), NOW)
+        self.try_all()
+
+    def try_all(self) -> int:
+        """Try whoever is due ten seconds later; returns how many were."""
+        tried, self.now = 0, self.now + 10.0
+        while (entry := self.queue.pop(self.now)) is not None:
+            decision = self.world.decide(entry.pod)
+            if decision.scheduled:
+                self.queue.done(entry.pod.uid)
+            else:
+                self.queue.requeue(entry.pod.uid, self.now, rejected_by=decision.rejected_by)
+            tried += 1
+        return tried
+
+    def report(self, name: str, cpu: str) -> int:
+        """A node reports; returns how many pods were tried for it."""
+        body = metric(name, cpu=cpu)
+        self.world.feed("NodeMetric", body)
+        return self.told("NodeMetric", Action.UPDATE, None, msgspec.convert(body, NodeMetric))
+
+    def changed(self, node: Any, action: Action) -> int:
+        """A node changed."""
+        cluster = self.world.cluster
+        old = cluster.row(cluster.slot_of(node.metadata.name)).view
+        self.world.add_nodes(node)
+        return self.told(NODE, action, old, cluster.row(cluster.slot_of(node.metadata.name)).view)
+
+    def told(self, *event: Any) -> int:
+        """Something happened."""
+        self.queue.on_event(ClusterEvent(*event), self.now)
+        return self.try_all()
+
+
+@pytest.mark.feature("SCH-LA-01")
+@pytest.mark.parametrize(("of_node", "of_pod", "opened", "action"), [
+    ({"labels": {"pool": "b"}}, {"nodeSelector": {"pool": "a"}}, {"labels": {"pool": "a"}}, Action.UPDATE_LABELS),
+    ({"taints": [{"key": "k", "value": "v", "effect": "NoSchedule"}]}, {}, {}, Action.UPDATE_TAINTS),
+    ({"unschedulable": True}, {}, {}, Action.UPDATE_TAINTS),
+    ({"memory": "50Mi"}, {}, {"memory": "10Gi"}, Action.UPDATE_ALLOCATABLE),
+])  # fmt: skip
+def test_a_report_brings_no_pod_back_that_the_node_keeps_out_anyhow(of_node: Any, of_pod: Any, opened: Any, action: Action) -> None:
+    """It is looked at when that is over."""
+    found = world(usageThresholds={"cpu": 65})
+    found.add_nodes(testing.node("n", cpu="10", labels={"pool": "a"}), testing.node("other", cpu="10", **of_node))
+    for name in ("n", "other"):
+        found.feed("NodeMetric", metric(name, cpu="9"))
+    waiting = Waiting(found, pod("2", **of_pod))
+    for _ in range(3):
+        assert waiting.report("other", "1") == waiting.report("other", "9") == 0
+    assert waiting.report("other", "1") == 0
+    assert waiting.changed(testing.node("other", cpu="10", **opened), action) == 1
+    assert not len(waiting.queue)
+
+
+@pytest.mark.feature("SCH-LA-01")
+def test_what_does_not_make_a_node_less_busy_brings_nobody_back() -> None:
+    found = world(usageThresholds={"cpu": 65})
+    found.feed("NodeMetric", metric(cpu="7"))
+    waiting = Waiting(found, pod("2"))
+    assert waiting.changed(testing.node("n", cpu="10", annotations={"written": "by others"}), Action.UPDATE_ANNOTATIONS) == 0
+    (guest,) = found.add_pods(testing.pod(cpu="1", node="n"))
+    found.cluster.remove_pod(guest.uid)
+    assert waiting.told(ASSIGNED_POD, Action.DELETE, guest, None) == 0
+    limits = {"scheduling.koordinator.sh/usage-thresholds": json.dumps({"usageThresholds": {"cpu": 95}})}
+    assert waiting.changed(testing.node("n", cpu="10", annotations=limits), Action.UPDATE_ANNOTATIONS) == 1
+    assert not len(waiting.queue)
+
+
+@pytest.mark.feature("SCH-LA-01")
+def test_a_report_that_helps_nobody_is_looked_at_once_however_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = world(usageThresholds={"cpu": 65})
+    found.feed("NodeMetric", metric(cpu="9"))
+    waiting = Waiting(found, *(pod("3", labels={"app": str(number)}) for number in range(20)), pod("2"))
+    plugin: Any = found.framework.plugins["LoadAwareScheduling"]
+    asked: list[str] = []
+    refuses = plugin._refuses
+    monkeypatch.setattr(plugin, "_refuses", lambda item, *rest: asked.append(item.name) or refuses(item, *rest))
+    for cpu in ("9", "8", "6"):  # with 65 % the least of them would need it at 5.1 or below
+        assert waiting.report("n", cpu) == 0
+    assert not asked
+    assert waiting.queue.counts()["unschedulable"] == 21
+    body = metric("n", cpu="4")
+    found.feed("NodeMetric", body)
+    assert waiting.queue.on_event(ClusterEvent("NodeMetric", Action.UPDATE, None, msgspec.convert(body, NodeMetric)), waiting.now) == 1

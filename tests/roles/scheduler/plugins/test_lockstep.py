@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.objects import NodeMetric, PodDisruptionBudget
@@ -22,6 +22,7 @@ from roles.scheduler.plugins import default_preemption
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.lockstep import Lockstep
 from tests.roles.scheduler.reservation.worlds import ALLOCATED, placed, profile
+from tests.support.examples import examples
 
 NOW = 1_000_000.0
 LIMITS = {"usageThresholds": {"cpu": 80, "memory": 90}, "prodUsageThresholds": {"cpu": 60}}
@@ -129,7 +130,7 @@ def one_by_one() -> Iterator[None]:
 
 
 @pytest.mark.feature("SCH-KS-12")
-@settings(max_examples=60, deadline=None)
+@examples(30)
 @given(seed=st.integers(0, 10**9))
 def test_property_the_victims_are_those_that_trying_finds(seed: int) -> None:
     draw = random.Random(seed)

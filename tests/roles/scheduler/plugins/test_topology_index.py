@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from roles.scheduler import testing
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.cluster.terms import IN, NOT_IN, PodTerm, Requirement, Selector, selects
+from roles.scheduler.cluster.terms import EXISTS, IN, NOT_IN, PodTerm, Requirement, Selector, selects
 from roles.scheduler.plugins import topology_columns
 from roles.scheduler.plugins.pod_terms import TermIndex
 from roles.scheduler.plugins.topology_columns import CountColumns
@@ -18,7 +18,10 @@ from roles.scheduler.plugins.topology_columns import CountColumns
 NAMES, SPACES = ("a", "b", "c"), ("one", "two")
 LABELS = st.fixed_dictionaries({}, optional={"app": st.sampled_from(NAMES), "tier": st.sampled_from(NAMES)})
 VALUES = st.lists(st.sampled_from(NAMES), min_size=1, max_size=2, unique=True).map(tuple)
-REQUIREMENT = st.builds(Requirement, st.sampled_from(["app", "tier"]), st.sampled_from([IN, NOT_IN]), VALUES)
+REQUIREMENT = st.one_of(
+    st.builds(Requirement, st.sampled_from(["app", "tier"]), st.sampled_from([IN, NOT_IN]), VALUES),
+    st.builds(Requirement, st.sampled_from(["app", "tier"]), st.just(EXISTS)),
+)
 SELECTOR = st.lists(REQUIREMENT, max_size=2).map(tuple)
 STEP = st.one_of(
     st.tuples(st.just("add"), st.integers(0, 9), LABELS, st.sampled_from(SPACES)),
@@ -114,6 +117,47 @@ def test_property_terms_found_by_label_are_those_that_select_the_pod(steps: list
             brought[term, slot] -= 1
     found = {(b.term, slot): pods for b in index.concerning(space, labels, {}) for slot, pods in b.slots.items()}
     assert found == {key: pods for key, pods in brought.items() if pods and key[0].matches(space, labels, {})}
+
+
+def _own_label(number: int) -> Selector:
+    """A label that all have, and one of its own."""
+    return Requirement("app", IN, ("web",)), Requirement("pod-template-hash", IN, (f"h{number}",))
+
+
+def _own_key(number: int) -> Selector:
+    return (Requirement(f"app-{number}", EXISTS),)
+
+
+@pytest.mark.feature("SCH-KS-06")
+@pytest.mark.parametrize("selector", [_own_label, _own_key])
+@pytest.mark.parametrize("scope", [("one",), ("one", "two")])
+def test_terms_are_found_by_what_tells_them_apart(monkeypatch: Any, selector: Any, scope: tuple[str, ...]) -> None:
+    index, asked = TermIndex(), list[PodTerm]()
+    for number in range(100):
+        index.count(0, PodTerm("zone", selector(number), frozenset(scope), None), 0, 1)
+    matches = PodTerm.matches
+    monkeypatch.setattr(PodTerm, "matches", lambda term, *pod: asked.append(term) or matches(term, *pod))
+    found = list(index.concerning("one", {"app": "web", "pod-template-hash": "h7", "app-7": "x"}, {}))
+    assert [brought.term.selector for brought in found] == [selector(7)]
+    assert len(asked) <= 2
+
+
+@pytest.mark.feature("SCH-KS-05")
+@pytest.mark.parametrize("selector", [_own_label, _own_key])
+def test_a_counter_is_filled_from_those_that_it_can_match(selector: Any) -> None:
+    made = testing.World()
+    made.add_nodes(testing.node("n"))
+    for number in range(100):
+        labels = {"app": "web", "pod-template-hash": f"h{number}", f"app-{number}": "x"}
+        made.add_pods(testing.pod(labels=labels, node="n"))
+    columns, asked = made.cluster.register("PodCounts", CountColumns()), list[str]()
+
+    def matches(pod: PodInfo) -> float:
+        asked.append(pod.name)
+        return float(selects(selector(7), pod.labels))
+
+    assert columns.counter("new", matches, "default", selector(7)).by_slot.sum() == 1
+    assert len(asked) == 1
 
 
 @pytest.mark.feature("SCH-KS-06")

@@ -163,6 +163,20 @@ def test_a_driver_takes_only_so_many_volumes() -> None:
     assert again.feasible == 1  # a volume that is attached there already is no further one
 
 
+def test_a_driver_may_want_no_pods_where_it_is_missing() -> None:
+    found = world()
+    nodes = {"a1": [{"name": "d", "nodeID": "x"}], "a2": []}
+    feed(found, CSINode=[{"metadata": {"name": name}, "spec": {"drivers": drivers}} for name, drivers in nodes.items()])
+    feed(found, claims=[claim("c", volume="v")], volumes=[volume("v", driver="d")])
+    assert found.decide(using("c")).feasible == 3
+    feed(found, CSIDriver=[{"metadata": {"name": "d"}, "spec": {"preventPodSchedulingIfMissing": True}}])
+    assert found.decide(using("c")).node == "a1"
+    found.cluster.remove_node("a1")
+    told = found.decide(using("c")).message()
+    assert "1 CSIDriverMissingOnNode" in told
+    assert "1 CSINodeMissing" in told
+
+
 def test_one_pod_only_and_disks_that_are_not_shared() -> None:
     found = world()
     feed(found, claims=[claim("c", volume="v", modes=("ReadWriteOncePod",))], volumes=[volume("v")])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from itertools import pairwise
 from typing import Any
 
@@ -26,10 +27,11 @@ def gate(pod: PodInfo) -> Status:
     return unresolvable("gated").by("Gate") if pod.shape.gates else SUCCESS
 
 
-def queue(**subscriptions: tuple[Subscription, ...]) -> SchedulingQueue:
+def queue(options: dict[str, Any] | None = None, **subscriptions: tuple[Subscription, ...]) -> SchedulingQueue:
     return SchedulingQueue(
-        sort_key=lambda pod, entered: (-pod.priority, entered), pre_enqueue=gate, subscriptions={testing.SCHEDULER: subscriptions}
-    )
+        sort_key=lambda pod, entered: (-pod.priority, entered), pre_enqueue=gate, subscriptions={testing.SCHEDULER: subscriptions},
+        **(options or {}),
+    )  # fmt: skip
 
 
 def pop(found: SchedulingQueue, now: float) -> str:
@@ -106,7 +108,8 @@ def test_events_during_an_attempt_are_not_lost() -> None:
     assert found.counts()["unschedulable"] == 1
     found.requeue(first.uid, 1.0, rejected_by=frozenset({"Fit"}))
     assert found.counts()["backoff"] == 1
-    assert pop(found, 1.1) == "first", "with nothing else to do a rejected pod need not sit its backoff out"
+    assert pop(found, 1.9) == ""
+    assert pop(found, 2.0) == "first"
 
 
 @pytest.mark.feature("SCH-KS-11")
@@ -150,20 +153,82 @@ def test_status_changes_do_not_requeue_deletion_leaves_everything() -> None:
     assert set(found.counts().values()) == {0}
 
 
-@pytest.mark.feature("SCH-FW-05")
-def test_no_pod_is_tried_more_often_than_its_backoff_allows_with_nothing_else_to_do() -> None:
-    found, pod = queue(Fit=(Subscription(ASSIGNED_POD, Action.DELETE),)), info("p")
-    found.add(pod, 0.0)
+ROOM = ClusterEvent(ASSIGNED_POD, Action.DELETE)
+FIT = {"Fit": (Subscription(ASSIGNED_POD, Action.DELETE), Subscription(UNSCHEDULED_POD, Action.ALL))}
+
+
+def refuse(found: SchedulingQueue, pod: PodInfo, now: float) -> None:
+    found.requeue(pod.uid, now, rejected_by=frozenset({"Fit"}))
+
+
+def rests_of(found: SchedulingQueue, happens: Callable[[float], object]) -> list[float]:
+    """Seconds between the tries of a pod with nothing else to do; something happens each tenth of a second."""
     tried: list[float] = []
     for tenth in range(400):
-        now = tenth / 10
-        found.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE), now)  # each would bring it back
-        if pop(found, now):
-            tried.append(now)
-            found.requeue(pod.uid, now, rejected_by=frozenset({"Fit"}))
-    rests = [after - before for before, after in pairwise(tried)]
-    assert rests[0] <= 1.0  # the first rest may be cut short
-    assert [round(rest) for rest in rests[1:6]] == [2, 4, 8, 10, 10]
+        happens(tenth / 10)
+        while (entry := found.pop(tenth / 10)) is not None:
+            tried.append(tenth / 10)
+            refuse(found, entry.pod, tenth / 10)
+    return [round(after - before, 1) for before, after in pairwise(tried)]
+
+
+@pytest.mark.feature("SCH-FW-05")
+@pytest.mark.parametrize("gate_on", [False, True])
+def test_no_pod_is_tried_more_often_than_its_backoff_allows_with_nothing_else_to_do(gate_on: bool) -> None:
+    """Not before its first rest is over either, unless a gate says so."""
+    found, pod = queue({"pop_from_backoff": gate_on}, **FIT), info("p")
+    found.add(pod, 0.0)
+    rests = rests_of(found, lambda now: found.on_event(ROOM, now))  # each would bring it back
+    assert rests[0] == (0.1 if gate_on else 1.0)
+    assert rests[1:6] == [2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+@pytest.mark.feature("SCH-FW-05")
+@pytest.mark.parametrize("how", ["edited", "activated", "gated for a moment"])
+def test_nothing_that_brings_a_pod_back_cuts_its_rest_short(how: str) -> None:
+    found, pod = queue(**FIT), info("p", uid="u")
+    found.add(pod, 0.0)
+
+    def happens(now: float) -> None:
+        number = str(round(now * 10))
+        if how == "activated":
+            found.activate([pod], now)
+            return
+        before = found.get("u")
+        assert before is not None
+        if how == "gated for a moment":  # put on hold and let go: the rest goes on
+            held = info("p", uid="u", schedulingGates=[{"name": "g"}])
+            found.update(held, [ClusterEvent(UNSCHEDULED_POD, Action.UPDATE_GATES, before.pod, held)], now)
+            found.on_event(ROOM, now)
+            before = found.get("u")
+            assert before is not None
+        changed = info("p", uid="u", labels={"version": number})
+        found.update(changed, [ClusterEvent(UNSCHEDULED_POD, Action.UPDATE_LABELS, before.pod, changed)], now)
+
+    assert rests_of(found, happens)[:6] == [1.0, 2.0, 4.0, 8.0, 10.0, 10.0]
+
+
+@pytest.mark.feature("SCH-GANG-06")
+def test_nobody_of_a_job_is_tried_before_those_who_were_have_rested() -> None:
+    """Its pods are tried together: a new one would take the others along."""
+    found = queue({"job_of": lambda pod: pod.labels.get("job")}, **FIT)
+    first, second = info("first", uid="1", labels={"job": "j"}), info("second", uid="2", labels={"job": "j"})
+    found.add(first, 0.0)
+    for now in (0.0, 1.0):
+        assert pop(found, now) == "first"
+        refuse(found, first, now)
+        found.on_event(ROOM, now)
+    found.add(second, 1.5)
+    found.add(info("other", labels={"job": "k"}), 1.5)
+    found.add(info("alone"), 1.5)
+    assert [pop(found, 2.9) for _ in range(3)] == ["other", "alone", ""]
+    assert {pop(found, 3.0), pop(found, 3.0)} == {"first", "second"}
+    refuse(found, second, 3.0)
+    refuse(found, first, 3.0)
+    found.on_event(ROOM, 3.0)
+    assert pop(found, 4.0) == "", "the one that was refused more often rests for longer"
+    found.activate([first], 4.0, rested=True)
+    assert {pop(found, 4.0), pop(found, 4.0)} == {"first", "second"}, "what they waited for is over"
 
 
 @pytest.mark.feature("SCH-FW-05")
@@ -268,3 +333,98 @@ def test_a_preenqueue_plugin_that_breaks_costs_the_pod_a_rest() -> None:
     assert told == ["plugin X (pre_enqueue): ValueError: a defect"]
     broken[0] = False
     assert pop(found, 1.0) == "p"
+
+
+@pytest.mark.feature("SCH-FW-05")
+@pytest.mark.parametrize("room", [False, True])
+def test_pods_that_come_back_together_cost_about_what_happened_since(room: bool) -> None:
+    """However different they are, and though each tells of the room that it gives back."""
+    asked: list[str] = []
+    found = queue(Fit=(Subscription(ASSIGNED_POD, Action.DELETE, lambda pod, event: bool(asked.append(pod.name))),))
+    held = [info(f"h{number}", cpu=f"{number + 1}m") for number in range(50)]
+    for pod in held:
+        found.add(pod, 0.0)
+        assert found.pop(0.0) is not None
+    for _ in range(500):
+        found.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, info()), 1.0)
+    for pod in held:
+        if room:
+            found.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, pod), 9.0)
+        refuse(found, pod, 9.0)
+    assert len(asked) < 6 * 500
+    assert found.counts()["unschedulable"] + found.counts()["backoff"] == 50
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_objects_that_come_and_go_while_a_pod_is_held_are_not_kept_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("roles.scheduler.queue.events.MOST", 10)
+    hint = Subscription(ASSIGNED_POD, Action.DELETE, lambda pod, event: event.old is not None and event.old.name == "big")
+    found = queue(Fit=(hint, Subscription("Thing", Action.ADD, lambda pod, event: False)))
+    early, late = info("early"), info("late")
+    for at, pod in ((0.0, early), (2.0, late)):
+        found.add(pod, at)
+        assert pop(found, at) == pod.name
+        if pod is early:
+            found.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, info("big")), 1.0)
+    for number in range(50):
+        found.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, info("small")), 3.0)
+        found.on_event(ClusterEvent("Thing", Action.ADD, None, {"metadata": {"name": f"t{number % 3}"}}), 3.0)
+    assert len(found._log) == (10 + 1) + 3, "the last ones and that there were others; things by their names"
+    refuse(found, early, 4.0)
+    assert found.counts()["backoff"] == 1, "nobody knows any more which pods ended first: perhaps one that helps"
+    refuse(found, late, 4.0)
+    assert found.counts()["in-flight"] == 0
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_a_crowd_that_an_event_brings_back_comes_in_pieces_and_whole_before_anybody_is_tried() -> None:
+    found = queue(Fit=(Subscription(NODE, Action.ADD),))
+    pods = [info(f"p{number}", priority=number) for number in range(1500)]
+    for pod in pods:
+        found.add(pod, 0.0)
+    for _ in pods:
+        entry = found.pop(0.0)
+        assert entry is not None
+        found.requeue(entry.pod.uid, 0.0, rejected_by=frozenset({"Fit"}))
+    assert found.on_event(ClusterEvent(NODE, Action.ADD), 20.0) == 1500
+    assert found.returning
+    waiting = found.counts()["unschedulable"]
+    assert 0 < waiting < 1500, "some are there at once, the others leave the loop a turn"
+    found.delete(pods[0].uid)
+    assert found.take(pods[1].uid, 20.0) is not None, "one of them is tried before and fails again"
+    found.requeue(pods[1].uid, 20.0, rejected_by=frozenset({"Fit"}))
+    steps = sum(1 for _ in found.come_back(20.0))
+    assert steps >= waiting // 100, "none of the steps is long"
+    assert not found.returning
+    assert [pop(found, 20.0) for _ in range(1498)] == [pod.name for pod in reversed(pods[2:])]
+    assert pop(found, 20.0) == "", "what was tried since is not helped by what came before"
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_whoever_asks_for_the_next_pod_finds_a_whole_crowd() -> None:
+    found = queue(Fit=(Subscription(NODE, Action.ADD),))
+    for number in range(1500):
+        found.add(info(f"p{number}", priority=number), 0.0)
+    while (entry := found.pop(0.0)) is not None:
+        found.requeue(entry.pod.uid, 0.0, rejected_by=frozenset({"Fit"}))
+    found.on_event(ClusterEvent(NODE, Action.ADD), 20.0)
+    assert pop(found, 20.0) == "p1499", "the most important one, wherever it was in the crowd"
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_a_crowd_is_noted_once_while_nobody_asks_for_pods_and_forgotten_with_its_pods() -> None:
+    """A standby hears of events for months and tries nobody."""
+    found = queue(Fit=(Subscription(NODE, Action.ADD),))
+    pods = [info(f"p{number}") for number in range(1500)]
+    for pod in pods:
+        found.add(pod, 0.0)
+    while (entry := found.pop(0.0)) is not None:
+        found.requeue(entry.pod.uid, 0.0, rejected_by=frozenset({"Fit"}))
+    found.on_event(ClusterEvent(NODE, Action.ADD), 20.0)
+    once = len(found._returning)
+    for _ in range(5):
+        found.on_event(ClusterEvent(NODE, Action.ADD), 20.0)
+    assert len(found._returning) <= once
+    for pod in pods:
+        found.delete(pod.uid)
+    assert not found.returning

@@ -7,7 +7,7 @@ import random
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.accounting.pods import pod_requests
@@ -16,6 +16,7 @@ from koord.api.objects import Pod
 from roles.scheduler import testing
 from roles.scheduler.cluster.audit import recount
 from tests.roles.scheduler.reservation.worlds import AFFINITY, ALLOCATED, OWNER, World, placed
+from tests.support.examples import examples
 
 NODES = ("a", "b", "c")
 RESOURCES = ("cpu", "memory")
@@ -100,7 +101,7 @@ def a_pod(draw: random.Random, number: int) -> Pod:
 @pytest.mark.feature("SCH-RSV-04")
 @pytest.mark.feature("SCH-RSV-05")
 @pytest.mark.feature("SCH-RSV-06")
-@settings(max_examples=30, deadline=None)
+@examples(15)
 @given(seed=st.integers(0, 10**9))
 def test_amounts_count_once_and_nothing_is_oversold(seed: int) -> None:
     draw = random.Random(seed)

@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.accounting.pods import pod_requests
@@ -16,6 +16,7 @@ from roles.scheduler import testing
 from roles.scheduler.cycle.evaluation import Evaluation
 from roles.scheduler.framework.context import CycleContext
 from tests.roles.scheduler.reservation.worlds import AFFINITY, BY_LABEL, OWNER, World, placed
+from tests.support.examples import examples
 
 HOST = "kubernetes.io/hostname"
 NODES = 5
@@ -60,7 +61,7 @@ STEP = st.tuples(
 
 @pytest.mark.feature("SCH-RSV-06")
 @pytest.mark.feature("SCH-RSV-07")
-@settings(max_examples=80, deadline=None)
+@examples(32)
 @given(plan=st.lists(STEP, min_size=1, max_size=30))
 def test_kept_vectors_equal_fresh_ones_and_the_reference(plan: list[tuple[str, int, int]]) -> None:
     check(plan)

@@ -11,7 +11,7 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 import yaml
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.objects import Node, Pod
@@ -21,6 +21,7 @@ from roles.scheduler.framework.context import CycleContext
 from tests.roles.scheduler.reservation import test_equivalence as plain
 from tests.roles.scheduler.reservation import worlds
 from tests.support import devices, numa
+from tests.support.examples import examples
 
 INSTALLED = Path(__file__).resolve().parents[4] / "configs" / "install" / "30-config.yaml"
 CARD = {devices.CORE: "50", devices.RATIO: "50"}
@@ -76,7 +77,7 @@ def compare(world: worlds.World, pod: Pod) -> None:
 
 @pytest.mark.feature("SCH-RSV-06")
 @pytest.mark.feature("SCH-CFG-02")
-@settings(max_examples=15, deadline=None)
+@examples(6)
 @given(seed=st.integers(0, 10**6))
 def test_kept_vectors_equal_fresh_ones_with_every_plugin(seed: int) -> None:
     draw = random.Random(seed)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import aiohttp
@@ -136,6 +137,36 @@ def test_a_reservation_that_does_not_fit_says_so_and_is_tried_again(scheduler: A
             assert event["type"] == "Warning"
             await live.node("big", cpu="8")
             assert (await found.phase("r", "Available"))["status"]["nodeName"] == "big"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-RSV-03")
+def test_a_failure_is_not_told_of_a_reservation_that_was_placed_meanwhile(scheduler: Any) -> None:
+    """By another replica: the conditions are one list, which would be the old one again."""
+
+    async def run() -> None:
+        async with started(scheduler) as live:
+            found = Reservations(live)
+            await live.node("small", cpu="1")
+            client, written = live.app.reporter._client, asyncio.Event()
+            patch = client.patch
+
+            async def late(kind: Any, name: str, body: Any, *more: Any, **options: Any) -> Any:
+                if kind is RESERVATIONS and not written.is_set():
+                    placed = [{"type": "Scheduled", "status": "True", "reason": "Scheduled"}]
+                    status = {"phase": "Available", "nodeName": "small", "conditions": placed}
+                    await live.client.patch(RESERVATIONS, name, {"status": status}, subresource="status")
+                    try:
+                        return await patch(kind, name, body, *more, **options)
+                    finally:
+                        written.set()
+                return await patch(kind, name, body, *more, **options)
+
+            live.app.reporter._client = SimpleNamespace(patch=late, get=client.get)
+            await found.make("r", cpu="4")
+            await asyncio.wait_for(written.wait(), 10)
+            assert conditions(await live.client.get(RESERVATIONS, "r")) == {"Scheduled": ("True", "Scheduled")}
 
     asyncio.run(run())
 

@@ -301,3 +301,55 @@ def test_a_limit_is_put_back_under_a_limit_with_swap_that_others_set(machine, tr
     machine.journal.close()
     result = restore(machine.root)
     assert (result.failed, path.read_text()) == ([], first)
+
+
+@pytest.mark.root
+@swap_accounting
+def test_a_limit_with_swap_that_a_runtime_set_beside_ours_does_not_outlive_it(machine, tree) -> None:
+    """What was there before the limit with swap cannot stand beside what was there before the memory limit."""
+    pod, container, mega = "kubepods.slice/pod", "kubepods.slice/pod/a", 1 << 20
+    tree.make(container)
+    limits = [Path(machine.host.cgroups.file("memory.limit_in_bytes", directory)) for directory in (pod, container)]
+    first = [(path.read_text(), path.with_name("memory.memsw.limit_in_bytes").read_text()) for path in limits]
+
+    def set_to(directory: str, amount: int) -> None:
+        machine.now += 1
+        batch = sequence(Write("memory.limit_in_bytes", directory, str(amount), cached=False))
+        assert machine.executor.apply([batch], rule="r", now=1).failed == []
+
+    for path, directory, amount in zip(limits, (pod, container), (128, 64), strict=True):
+        set_to(directory, amount * mega)
+        path.with_name("memory.memsw.limit_in_bytes").write_text(str(amount * mega))
+    set_to(container, 100 * mega)
+    set_to(container, 32 * mega)
+    machine.journal.close()
+    result = restore(machine.root)
+    assert result.failed == []
+    assert [error.path.rsplit("/", 2)[-2:] for error in result.theirs] == [["a", "memory.memsw.limit_in_bytes"]]
+    assert [(path.read_text(), path.with_name("memory.memsw.limit_in_bytes").read_text()) for path in limits] == first
+    assert restore(machine.root).lines == [], "nothing is left on record"
+
+
+@pytest.mark.root
+@swap_accounting
+def test_limits_that_tasks_do_not_let_go_back_are_named_with_the_reason_and_stay_on_record(machine, tree) -> None:
+    directory, mega = "kubepods.slice/pod", 1 << 20
+    tree.make(directory)
+    path = Path(machine.host.cgroups.file("memory.limit_in_bytes", directory))
+    swap = path.with_name("memory.memsw.limit_in_bytes")
+    path.write_text(str(32 * mega))
+    swap.write_text(str(32 * mega))
+    batch = sequence(Write("memory.limit_in_bytes", directory, str(256 * mega)))
+    assert machine.executor.apply([batch], rule="r", now=1).failed == []
+    held = "x = bytearray(100 << 20)\nfor i in range(0, len(x), 4096): x[i] = 1\nprint('held', flush=True)\nsys.stdin.readline()"
+    process = tree.run(directory, held)
+    assert process.stdout.readline() == b"held\n"
+    machine.journal.close()
+    for _ in range(2):
+        result = restore(machine.root)
+        assert {error.path for error in result.failed} == {str(path), str(swap)}
+        assert all("is refused" in line for line in result.lines)
+        assert process.poll() is None
+    process.communicate(b"\n")
+    assert restore(machine.root).failed == []
+    assert (int(path.read_text()), int(swap.read_text())) == (32 * mega, 32 * mega)

@@ -32,7 +32,7 @@ _YAML: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(slots=True)
-class Picture:
+class Cluster:
     """Objects by kind, and within a kind by `namespace/name` (`name` where there is no namespace). Nobody changes an object in place."""
 
     objects: dict[str, dict[str, Obj]] = field(default_factory=dict)
@@ -45,9 +45,9 @@ class Picture:
         """The objects of a kind by key."""
         return self.objects.get(kind.key, {})
 
-    def copy(self) -> Picture:
-        """A picture of its own, with the same objects."""
-        return Picture({kind: dict(found) for kind, found in self.objects.items()})
+    def copy(self) -> Cluster:
+        """A copy that may be changed, with the same objects."""
+        return Cluster({kind: dict(found) for kind, found in self.objects.items()})
 
     def slo_config(self) -> dict[str, str] | None:
         """The data of slo-controller-config, None where there is none."""
@@ -61,7 +61,7 @@ class Picture:
 
 
 class Structs:
-    """Objects as projections, each read once: pictures share objects, and nobody changes one in place."""
+    """Objects as projections, each read once: clusters share objects, and nobody changes one in place."""
 
     def __init__(self) -> None:
         self._read: dict[tuple[int, type], tuple[Obj, Any]] = {}
@@ -108,10 +108,10 @@ def normalized(documents: Iterable[Any], where: str) -> Iterator[Obj]:
         yield from _objects(document, f"{where}, object {number}")
 
 
-def taken_at(picture: Picture, otherwise: float) -> float:
-    """When a picture was taken, in Unix time: at its newest report, so that reports are as fresh as they were then."""
+def taken_at(cluster: Cluster, otherwise: float) -> float:
+    """When a snapshot was taken, in Unix time: at its newest report, so that reports are as fresh as they were then."""
     times = []
-    for metric in picture.all(kinds.NODEMETRICS).values():
+    for metric in cluster.all(kinds.NODEMETRICS).values():
         with contextlib.suppress(TimeError):
             times.append(parse_time((metric.get("status") or {}).get("updateTime") or ""))
     return max(times, default=otherwise)
@@ -140,17 +140,17 @@ def _objects(document: Any, where: str) -> Iterator[Obj]:
     yield document
 
 
-async def live(client: Client, wanted: Iterable[Kind], config_namespace: str) -> Picture:
+async def live(client: Client, wanted: Iterable[Kind], config_namespace: str) -> Cluster:
     """The cluster as it is now: lists, one read, and nothing else. What the server does not know is left out. Raises ApiError."""
-    picture = Picture()
+    cluster = Cluster()
     for kind in dict.fromkeys((*BASE, *wanted)):
         try:
             listed = await client.list(kind)
         except errors.NotFound:
             continue
-        picture.objects[kind.key] = {}
+        cluster.objects[kind.key] = {}
         for item in listed.items:
-            picture.put({"apiVersion": kind.api_version, "kind": kind.kind, **item})
+            cluster.put({"apiVersion": kind.api_version, "kind": kind.kind, **item})
     with contextlib.suppress(errors.NotFound):
-        picture.put({"kind": "ConfigMap", **await client.get(kinds.CONFIGMAPS, names.CONFIGMAP_SLO_CONTROLLER_CONFIG, config_namespace)})
-    return picture
+        cluster.put({"kind": "ConfigMap", **await client.get(kinds.CONFIGMAPS, names.CONFIGMAP_SLO_CONTROLLER_CONFIG, config_namespace)})
+    return cluster

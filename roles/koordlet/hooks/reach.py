@@ -1,6 +1,6 @@
 """What a hook's answer reaches by each way to a container: the runtime proxy, NRI, and the reconciler. For the page in docs/.
 
-Asked of the code that carries answers, so that the page cannot say something else: `python -m roles.koordlet.hooks.doors` prints it.
+Asked of the code that carries answers, so that the page cannot say something else: `python -m roles.koordlet.hooks.reach` prints it.
 """
 
 from __future__ import annotations

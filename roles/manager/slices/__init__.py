@@ -1,0 +1,1 @@
+"""Devices of nodes as ResourceSlices. Decides; the controller acts."""

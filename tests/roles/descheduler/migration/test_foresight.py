@@ -1,0 +1,114 @@
+"""Right before a pod leaves, the scheduler is asked with its whole profile whether the next pod would come into the place (DS-MC-03)."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from koord.api import kinds
+from roles.descheduler.placement import SchedulerFlags
+from tests.roles.descheduler.migration.test_whole import configuration
+from tests.support.migration import NS, condition
+from tests.support.wholecluster import PROFILE, Whole, at_work, descheduling, whole
+
+pytestmark = pytest.mark.feature("DS-MC-03")
+FREE = {"maxMigratingPerNode": 0, "maxMigratingPerWorkload": "90%", "maxUnavailablePerWorkload": "90%", "skipCheckExpectedReplicas": True}
+NO_ROUNDS = "1h"
+
+
+def play(scenario: Callable[[Whole], Awaitable[None]]) -> None:
+    async def run() -> None:
+        async with whole() as plan:
+            await scenario(plan)
+
+    asyncio.run(run())
+
+
+async def held_back(plan: Whole) -> dict[str, Any]:
+    """Two pods of a budget that allows nothing yet; the job of one of them has its place on another node. The job."""
+    seen = {"observedGeneration": 1, "expectedPods": 2, "desiredHealthy": 2, "currentHealthy": 2, "disruptionsAllowed": 0}
+    spec = {"minAvailable": 2, "selector": {"matchLabels": {"app": "web"}}}
+    await plan.world.put(kinds.PODDISRUPTIONBUDGETS, "hold", {"spec": spec, "status": seen})
+    await plan.world.job("j", "p0")
+    return await plan.world.until_job("j", condition="Eviction=False/FailedEvict")
+
+
+@pytest.mark.parametrize("whole_profile", [False, True], ids=["kube-scheduler", "the cluster's own"])
+def test_a_place_that_the_scheduler_would_not_use_by_now_is_given_back(whole_profile: bool, tmp_path: Path) -> None:
+    """While the pod waits for its budget another one comes to the node, which its successor must not be beside."""
+    flags = None
+    if whole_profile:
+        path = tmp_path / "scheduler.yaml"
+        head = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration"}
+        path.write_text(yaml.safe_dump({**head, "profiles": [PROFILE]}))
+        flags = SchedulerFlags(str(path))
+
+    async def scenario(plan: Whole) -> None:
+        apart = [{"labelSelector": {"matchLabels": {"loud": "yes"}}, "topologyKey": "kubernetes.io/hostname"}]
+        rule = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": apart}}}
+        for name in ("n1", "n2", "n3"):
+            await plan.client.patch(kinds.NODES, name, {"metadata": {"labels": {"kubernetes.io/hostname": name}}})
+        workers = await plan.workload({"p0": "n1", "p1": "n1"}, spec=rule)
+        text = configuration(migration=FREE, deschedulingInterval=NO_ROUNDS)
+        async with at_work(workers), descheduling(plan.client, text, flags) as (app, _):
+            first = (await held_back(plan))["status"]["nodeName"]
+            await plan.world.pod("noise", first, metadata={"labels": {"loud": "yes"}})
+
+            async def heard() -> bool:
+                return app._world.pods.get(f"{NS}/noise") is not None
+
+            await plan.world.until(heard)  # pods and budgets come by watches of their own
+
+            async def given_back() -> bool:
+                job = await plan.world.get(kinds.PODMIGRATIONJOBS, "j")
+                return first in (job or {})["metadata"].get("annotations", {}).get("descheduler.koordinator.sh/avoid", "")
+
+            await plan.world.until(given_back)  # an attempt that was under way may have asked before
+            await plan.client.delete(kinds.PODDISRUPTIONBUDGETS, "hold", NS)
+            (job,) = await plan.until_ended(1)
+            other = ({"n2", "n3"} - {first}).pop()
+            assert (job["status"]["phase"], job["status"]["nodeName"]) == ("Succeeded", other)
+            assert first in job["metadata"]["annotations"]["descheduler.koordinator.sh/avoid"]
+            assert await plan.nodes_of(workers.born) == {other: 1}
+
+    play(scenario)
+
+
+def test_a_pod_whose_successor_would_find_no_place_stays() -> None:
+    """A job names a place that is there already; by its own rules the next pod would not come into it."""
+
+    async def scenario(plan: Whole) -> None:
+        for name in ("n1", "n2", "n3"):
+            await plan.client.patch(kinds.NODES, name, {"metadata": {"labels": {"kubernetes.io/hostname": name}}})
+        rule = {"nodeSelector": {"disk": "ssd"}}
+        await plan.client.patch(kinds.NODES, "n1", {"metadata": {"labels": {"disk": "ssd"}}})
+        workers = await plan.workload({"p0": "n1", "p1": "n1"}, spec=rule)
+        pod = await plan.world.get(kinds.PODS, "p0")
+        assert pod is not None
+        owners = [{"controller": {**pod["metadata"]["ownerReferences"][0], "namespace": NS}}]
+        container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "100m"}}}
+        template = {"metadata": {"labels": {"app": "web"}}, "spec": {"schedulerName": "koord-scheduler", "containers": [container]}}
+        keep = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [
+            {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n2"]}]}]}}}  # fmt: skip
+        template["spec"]["affinity"] = keep
+        await plan.world.put(kinds.RESERVATIONS, "mine", {"spec": {"owners": owners, "template": template, "ttl": "1h"}})
+
+        async def lies() -> bool:
+            found = await plan.world.get(kinds.RESERVATIONS, "mine")
+            return bool(found and (found.get("status") or {}).get("nodeName"))
+
+        await plan.world.until(lies)
+        await plan.client.patch(kinds.NODES, "n2", {"metadata": {"labels": {"disk": "hdd"}}})
+        async with at_work(workers), descheduling(plan.client, configuration(migration=FREE, deschedulingInterval=NO_ROUNDS)):
+            await plan.world.job("j", "p0", reservationOptions={"reservationRef": {"name": "mine"}})
+            job = await plan.world.until_job("j", phase="Failed")
+            assert job["status"]["reason"] == "Unschedulable"
+            assert not condition(job, "Eviction")
+            assert not workers.born
+
+    play(scenario)
