@@ -9,7 +9,7 @@ import pytest
 
 from tests.vm.machine import run
 
-pytestmark = [pytest.mark.vm, pytest.mark.slow]
+pytestmark = [pytest.mark.vm, pytest.mark.slow, pytest.mark.timeout(400)]  # two boots at most
 
 
 @pytest.fixture(scope="module")
