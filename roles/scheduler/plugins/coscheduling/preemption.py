@@ -16,8 +16,8 @@ from koord.api import names
 from roles.scheduler.cluster.hypothesis import Hypothesis
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.cycle import Cycle
-from roles.scheduler.framework.bonds import Breaking, Rule, Unit
 from roles.scheduler.framework.context import State
+from roles.scheduler.framework.gangs import Rule, Unit, VictimUnits
 from roles.scheduler.framework.steps import Steps, at_once, sorted_in_steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.prices import Prices
@@ -216,17 +216,17 @@ class JobPreemption:
         cluster = self._state.cluster
         spared = self._budgets.untouchable
         overdue = self._state.evictions.overdue
-        breaking = Breaking(
-            self._state.bonds,
+        victim_units = VictimUnits(
+            self._state.gangs,
             lambda pod: pod.uid not in protected and rule.may_go(pod) and not spared(pod) and not overdue(pod.uid),
             _importance,
             self._state.leaving,
         )
         candidates: list[PodInfo] = []
         for slot in slots:
-            candidates.extend(pod for pod in cluster.row(slot).pods.values() if breaking.may_go(pod))
+            candidates.extend(pod for pod in cluster.row(slot).pods.values() if victim_units.may_go(pod))
             yield
-        return (yield from breaking.units_in_steps(candidates))
+        return (yield from victim_units.units_in_steps(candidates))
 
     def _make_room(
         self, pods: Sequence[PodInfo], units: Sequence[Unit], prices: Prices, rule: Rule, supposed: Hypothesis

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.framework.bonds import Unit
+from roles.scheduler.framework.gangs import Unit
 from roles.scheduler.framework.steps import Steps
 
 _NAME_BITS, _LOST_BITS = 21, 20
