@@ -35,6 +35,8 @@ CLAIMS, TEMPLATES = f"{DRA}/namespaces/default/resourceclaims", f"{DRA}/namespac
 OURS = 'device.driver == "koordinator.sh"'
 ATTRIBUTE = 'device.attributes["koordinator.sh"]'
 CARDS = 4
+QUOTA, BURST = "cpu.cfs_quota_us", "cpu.cfs_burst_us"
+STRATEGIC = "application/strategic-merge-patch+json"
 
 
 @dataclass
@@ -315,3 +317,88 @@ def test_a_claim_of_a_template_is_free_when_its_pod_has_ended(rig: Rig) -> None:
     rig.admin(Row("DELETE", f"{PODS}/holds"))
     assert got(rig.result("next")) == ["0", "1"]
     rig.delete(f"{PODS}/next")
+
+
+# -- resizes in place --------------------------------------------------------------------------------------------------------
+
+
+def resize(rig: Rig, name: str, request: str, limit: str) -> None:
+    container = {"name": "main", "resources": {"requests": {"cpu": request}, "limits": {"cpu": limit}}}
+    row = Row("PATCH", f"{PODS}/{name}/resize", {"spec": {"containers": [container]}}, (("Content-Type", STRATEGIC),))
+    answer = rig.admin(row)
+    assert answer.status_code == 200, answer.text
+
+
+def pending(rig: Rig, name: str) -> str:
+    """Why a resize waits."""
+    conditions = (rig.pod(name).get("status") or {}).get("conditions") or ()
+    return next((one.get("reason", "") for one in conditions if one["type"] == "PodResizePending"), "")
+
+
+def in_force(rig: Rig, name: str) -> str:
+    statuses = (rig.pod(name).get("status") or {}).get("containerStatuses") or [{}]
+    return str(((statuses[0].get("resources") or {}).get("limits") or {}).get("cpu") or "")
+
+
+def running(name: str, request: str, limit: str = "", qos: str = "LS") -> Obj:
+    resources = {"requests": {"cpu": request}, "limits": {"cpu": limit or request, "memory": "64Mi"}}
+    pod = real_kubelet.pod(name, resources=resources)
+    pod["metadata"]["labels"] = {"koordinator.sh/qosClass": qos}
+    return pod
+
+
+def cgroup_file(rig: Rig, name: str, file: str) -> tuple[str, str]:
+    """What a file holds in the pod's group and in its container's."""
+    uid = rig.pod(name)["metadata"]["uid"]
+    group = next((rig.kubelet.machine / "sys/fs/cgroup/cpu").glob(f"kubepods/**/pod{uid}"))
+    container = rig.pod(name)["status"]["containerStatuses"][0]["containerID"].removeprefix("containerd://")
+    return (group / file).read_text().strip(), (group / container / file).read_text().strip()
+
+
+def unplaced(rig: Rig, name: str) -> bool:
+    conditions = (rig.pod(name).get("status") or {}).get("conditions") or ()
+    return any(one["type"] == "PodScheduled" and "Insufficient cpu" in one.get("message", "") for one in conditions)
+
+
+@pytest.mark.feature("SCH-RSZ-01")
+@pytest.mark.feature("SCH-RSZ-03")
+def test_room_of_resized_pods_is_counted(rig: Rig) -> None:
+    cores = int(rig.get(f"{CORE}/nodes/{NODE}")["status"]["allocatable"]["cpu"])
+    rest = 1000 * cores - 200
+    made(rig.admin, PODS, running("grows", "200m"))
+    rig.runs("grows")
+    resize(rig, "grows", f"{rest}m", f"{rest}m")
+    until(lambda: in_force(rig, "grows") in (f"{rest}m", str(rest / 1000)), f"it has grown: {rig.pod('grows').get('status')}", 60)
+    made(rig.admin, PODS, running("small", "150m"))
+    made(rig.admin, PODS, running("more", "100m"))
+    rig.runs("small")
+    until(lambda: unplaced(rig, "more"), "there is no room beside the grown pod", 60)
+    resize(rig, "grows", "200m", "200m")
+    rig.runs("more")
+    made(rig.admin, PODS, running("beside", "500m"))
+    rig.runs("beside")
+    resize(rig, "grows", f"{rest}m", f"{rest}m")
+    until(lambda: pending(rig, "grows") == "Deferred", "the kubelet defers what has no room now", 60)
+    made(rig.admin, PODS, running("held-off", "100m"))
+    until(lambda: unplaced(rig, "held-off"), "nobody is given the room that a resize waits for", 60)
+    rig.delete(f"{PODS}/beside", f"{PODS}/small", f"{PODS}/more")
+    until(lambda: in_force(rig, "grows") in (f"{rest}m", str(rest / 1000)), "the resize that waited is done", 120)
+    rig.runs("held-off")
+    rig.delete(f"{PODS}/grows", f"{PODS}/held-off")
+
+
+@pytest.mark.feature("SCH-RSZ-05")
+def test_koordlet_stands_in_the_way_of_no_resize(rig: Rig) -> None:
+    burst = {"clusterStrategy": {"policy": "auto", "cpuBurstPercent": 100, "cfsQuotaBurstPercent": 300, "cfsQuotaBurstPeriodSeconds": -1}}
+    settings = {"metadata": {"name": "slo-controller-config"}, "data": {"cpu-burst-config": json.dumps(burst)}}
+    made(rig.admin, f"{CORE}/namespaces/koordinator-system/configmaps", settings)
+    made(rig.admin, PODS, running("service", "200m", "400m"))
+    rig.runs("service")
+    until(lambda: cgroup_file(rig, "service", BURST) == ("40000", "40000"), "koordlet lends what the limit did not use", 60)
+    for request, limit, quota in (("100m", "200m", "20000"), ("100m", "800m", "80000"), ("100m", "300m", "30000")):
+        resize(rig, "service", request, limit)
+        until(lambda limit=limit: in_force(rig, "service") == limit, f"{limit} is in force: {rig.pod('service').get('status')}", 90)
+        until(lambda quota=quota: cgroup_file(rig, "service", QUOTA) == (quota, quota), f"the quota is {quota}", 30)
+        until(lambda quota=quota: cgroup_file(rig, "service", BURST) == (quota, quota), f"the burst is {quota}", 30)
+        assert cgroup_file(rig, "service", QUOTA) == (quota, quota)
+    rig.delete(f"{PODS}/service")
