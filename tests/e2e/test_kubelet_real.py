@@ -125,7 +125,8 @@ def vendor(path: Path, count: int) -> None:
 def koordlet(rig: Rig, *more: str) -> list[str]:
     own, machine = rig.directory / "koordlet", rig.kubelet.machine
     return [
-        KOORD, "koordlet", f"--kubeconfig={rig.server.kubeconfig}", f"--node-name={NODE}", f"--host-root={machine}", "--proc-root-dir=/proc",
+        KOORD, "koordlet", f"--kubeconfig={rig.server.kubeconfig}", f"--node-name={NODE}", f"--host-root={machine}",
+        "--proc-root-dir=/proc",
         "--sys-root-dir=/sys", f"--addr=127.0.0.1:{free_port()}", f"--audit-log-dir={own}/audit", f"--tsdb-path={own}/series",
         f"--prediction-checkpoint-filepath={own}/prediction", f"--lock-file={own}.lock", "--node-topology-sync-interval=1s",
         "--kubelet-sync-interval=2s", "--enable-nri-runtime-hook=false", f"--runtime-hooks-addr={own}.sock",
@@ -186,7 +187,7 @@ def ready(rig: Rig) -> None:
         return any(one["spec"]["driver"] == "koordinator.sh" for one in rig.get(f"{DRA}/resourceslices").get("items") or ())
 
     until(published, "the node's devices are published", 90)
-    until(lambda: (rig.kubelet.root / "plugins_registry/koordinator.sh-reg.sock").is_socket(), "the plugin's socket", 60)
+    until((rig.kubelet.root / "plugins_registry/koordinator.sh-reg.sock").is_socket, "the plugin's socket", 60)
 
 
 def need_controllers(rig: Rig) -> None:
@@ -197,7 +198,11 @@ def need_controllers(rig: Rig) -> None:
 def once(name: str, **more: Any) -> Obj:
     """A pod that shows which cards it has, and ends."""
     pod = real_kubelet.pod(name, restartPolicy="Never", **more)
-    pod["spec"]["containers"][0]["command"] = ["/bin/sh", "-c", "for f in /dev/acme*; do echo $f; done > /dev/termination-log; env >> /dev/termination-log"]
+    pod["spec"]["containers"][0]["command"] = [
+        "/bin/sh",
+        "-c",
+        "for f in /dev/acme*; do echo $f; done > /dev/termination-log; env >> /dev/termination-log",
+    ]
     return pod
 
 
@@ -395,8 +400,8 @@ def test_koordlet_stands_in_the_way_of_no_resize(rig: Rig) -> None:
     made(rig.admin, PODS, running("service", "200m", "400m"))
     rig.runs("service")
     until(lambda: cgroup_file(rig, "service", BURST) == ("40000", "40000"), "koordlet lends what the limit did not use", 60)
-    for request, limit, quota in (("100m", "200m", "20000"), ("100m", "800m", "80000"), ("100m", "300m", "30000")):
-        resize(rig, "service", request, limit)
+    for wanted, limit, quota in (("100m", "200m", "20000"), ("100m", "800m", "80000"), ("100m", "300m", "30000")):
+        resize(rig, "service", wanted, limit)
         until(lambda limit=limit: in_force(rig, "service") == limit, f"{limit} is in force: {rig.pod('service').get('status')}", 90)
         until(lambda quota=quota: cgroup_file(rig, "service", QUOTA) == (quota, quota), f"the quota is {quota}", 30)
         until(lambda quota=quota: cgroup_file(rig, "service", BURST) == (quota, quota), f"the burst is {quota}", 30)

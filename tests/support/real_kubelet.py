@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import subprocess
-import tempfile
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -119,14 +118,14 @@ _SANDBOX = """\
 
 
 def _configuration(directory: Path, containerd: Containerd, port: int, group: str) -> Obj:
-    never = {name: "0%" for name in ("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "pid.available")}
+    never = dict.fromkeys(("memory.available", "nodefs.available", "nodefs.inodesFree", "imagefs.available", "pid.available"), "0%")
     return {
         "apiVersion": "kubelet.config.k8s.io/v1beta1", "kind": "KubeletConfiguration", "containerRuntimeEndpoint": f"unix://{containerd.socket}",
         "failCgroupV1": False, "cgroupDriver": "cgroupfs", "cgroupRoot": group, "enforceNodeAllocatable": ["pods"], "failSwapOn": False,
         "authentication": {"anonymous": {"enabled": False}, "webhook": {"enabled": True}}, "authorization": {"mode": "Webhook"},
         "port": port, "healthzPort": 0, "readOnlyPort": 0, "resolvConf": "", "oomScoreAdj": 0,
         "evictionHard": never, "imageGCHighThresholdPercent": 100, "makeIPTablesUtilChains": False, "podLogsDir": str(directory / "logs"),
-        "volumePluginDir": str(directory / "volumes"), "nodeStatusUpdateFrequency": "2s", "syncFrequency": "2s", "fileCheckFrequency": "60s",
+        "volumePluginDir": str(directory / "volumes"), "nodeStatusUpdateFrequency": "2s", "syncFrequency": "2s",
         "localStorageCapacityIsolation": False, "shutdownGracePeriod": "0s", "registerNode": True,
     }  # fmt: skip
 
@@ -153,7 +152,8 @@ def _start(program: str, directory: Path, server: real_apiserver.RealApiServer, 
         (kernel / path).write_text(value + "\n")
         hidden.append(f"mount --bind {kernel / path} /proc/sys/{path}")
     command = [
-        program, f"--config={directory}/kubelet.yaml", f"--kubeconfig={server.kubeconfig}", f"--root-dir={directory}/machine/var/lib/kubelet",
+        program, f"--config={directory}/kubelet.yaml", f"--kubeconfig={server.kubeconfig}",
+        f"--root-dir={directory}/machine/var/lib/kubelet",
         f"--cert-dir={directory}/machine/var/lib/kubelet/pki", f"--hostname-override={name}", "--v=4",
     ]  # fmt: skip
     script = " && ".join([*hidden, f"exec {' '.join(command)}"])

@@ -39,7 +39,10 @@ ROLE = "koordlet-resource-claims"
 #: Below the kubelet's directory.
 SOCKET = f"plugins_registry/{DRIVER}-reg.sock"
 #: In the kubelet's words, the newest first. Messages of both are the same.
-SERVICES = {"v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin", "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin"}
+SERVICES = {
+    "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
+    "v1beta1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1beta1.DRAPlugin",
+}
 REGISTRATION = "pluginregistration.Registration"
 #: How often the socket is looked for (seconds).
 LOOK = 3.0
@@ -135,17 +138,17 @@ class ClaimPlugin:
         """Listen until stopping, and again where the socket was taken away. What the kubelet has not made yet is waited for."""
         path = self._root.kubelet_path(SOCKET)
         server: grpc.aio.Server | None = None
-        complaint = ""
+        own, complaint = 0, ""
         try:
             while not stopping.is_set():
-                if server is not None and not os.path.exists(path):
-                    log.error("the socket %s was taken away; it is made again", path)
+                if server is not None and _inode(path) != own:
+                    log.error("the socket %s was taken away or replaced; it is made again", path)
                     await server.stop(_GRACE)
                     server = None
                 if server is None:
                     try:
                         server = await self._listen(path)
-                        complaint = ""
+                        own, complaint = _inode(path), ""
                     except (OSError, RuntimeError) as error:
                         if str(error) != complaint:
                             log.error("claims: %s cannot be listened on, it is tried again: %s", path, error)
@@ -161,8 +164,8 @@ class ClaimPlugin:
     async def _listen(self, path: str) -> grpc.aio.Server:
         import grpc.aio
 
-        if not os.path.isdir(os.path.dirname(path)):
-            raise OSError(f"the kubelet has no directory {os.path.dirname(path)}")
+        if not _inode(directory := os.path.dirname(path)):
+            raise OSError(f"the kubelet has no directory {directory}")
         with contextlib.suppress(FileNotFoundError):
             os.unlink(path)
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
@@ -203,6 +206,14 @@ class ClaimPlugin:
             grpc.method_handlers_generic_handler(REGISTRATION, own),
             *(grpc.method_handlers_generic_handler(service, claims) for service in SERVICES.values()),
         )
+
+
+def _inode(path: str) -> int:
+    """0 where nothing is."""
+    try:
+        return os.stat(path).st_ino
+    except OSError:
+        return 0
 
 
 def make_plugin(parts: Parts, root: HostRoot, executor: Executor) -> ClaimPlugin:

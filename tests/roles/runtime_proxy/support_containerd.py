@@ -290,9 +290,7 @@ def _shims(directory: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def running_containerd(
-    binaries: Path | None = None, extra: str = "", snapshotter: str = "native", cri: str = ""
-) -> Iterator[Containerd]:
+def running_containerd(binaries: Path | None = None, extra: str = "", snapshotter: str = "native", cri: str = "") -> Iterator[Containerd]:
     """A started daemon with the test image; skips, with the reason, where containerd or runc cannot run."""
     for program in ("containerd", "ctr", "runc"):
         if shutil.which(program) is None:
