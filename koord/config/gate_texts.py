@@ -26,7 +26,7 @@ SCHEDULER: Final[Mapping[str, str]] = {
     **_QUOTAS,
     "DynamicSchedulerCheck": "Before a pod is bound it is read again; one that changed scheduler, is being deleted or is gone is let go.",
     "GangPendingPodsConditionPatch": "When a gang fails, the condition of its members that were not tried says so too.",
-    "EnableBatchScheduleNodeSnapshot": _NOTHING + "every member of a batch sees one consistent picture.",
+    "EnableBatchScheduleNodeSnapshot": _NOTHING + "every member of a batch sees one consistent snapshot.",
     "CSIStorageCapacity": _NOTHING + "CSIStorageCapacity objects are honoured where the API server serves them.",
     "GenericEphemeralVolume": _NOTHING + "generic ephemeral volumes are always understood.",
     "PodDisruptionBudget": "Preemption looks at PodDisruptionBudgets.",

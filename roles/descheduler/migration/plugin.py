@@ -24,8 +24,8 @@ from roles.descheduler.migration.controller import Migrations
 from roles.descheduler.migration.policy import EVICTION
 from roles.descheduler.migration.together import Move
 from roles.descheduler.migration.words import Mode, Phase, Reason
-from roles.descheduler.picture import NodeView, Vector
 from roles.descheduler.relief import TARGETS, Relief
+from roles.descheduler.snapshot import NodeView, Vector
 
 log = logging.getLogger(__name__)
 

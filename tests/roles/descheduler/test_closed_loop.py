@@ -17,11 +17,11 @@ from koord.api.times import format_time
 from roles.descheduler.arrivals import Expected, expect
 from roles.descheduler.framework.effects import Evict, Tell
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.picture import NodeView, Pictures, node_view
 from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs
 from roles.descheduler.plugins.lownodeload.effect import TRIES, Effects
 from roles.descheduler.plugins.lownodeload.plugin import LowNodeLoad
 from roles.descheduler.relief import Relief
+from roles.descheduler.snapshot import NodeView, Snapshots, node_view
 from tests.support.examples import examples
 
 ARGS = {
@@ -76,7 +76,7 @@ class Sim:
         status = {"allocatable": {"cpu": "10", "memory": "64Gi", "pods": "110"}}
         machine = convert({"metadata": {"name": f"n{node}"}, "status": status}, Node)
         pods = [self.pod(name) for name, (where, _) in self.pods.items() if where == node]
-        view = Pictures().node(machine, pods, self.reports[node], now=self.now)
+        view = Snapshots().node(machine, pods, self.reports[node], now=self.now)
         expect(view, places or [], lambda pod: {"cpu": self.brought[pod.metadata.name]} if pod.metadata.name in self.brought else None)
         return view
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from koord.api.times import format_time
 from roles.descheduler.arrivals import reported_at
-from roles.descheduler.picture import NodeView, Vector
+from roles.descheduler.snapshot import NodeView, Vector
 
 ENOUGH = 0.25  # of what was expected; less than that is no help
 FULL = 0.95  # of what a node has
