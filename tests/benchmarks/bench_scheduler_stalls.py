@@ -14,7 +14,7 @@ import signal
 import sys
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any, NamedTuple
 
 import msgspec
@@ -34,7 +34,6 @@ from koord.decisions.recorder import Recorder
 from koord.process import tuning
 from koord.process.http import OpsServer
 from koord.process.life import Life
-from koord.process.requests import Request
 from roles.scheduler import testing
 from roles.scheduler.app import App
 from roles.scheduler.options import Options
@@ -159,7 +158,10 @@ class Lab:
                 await asyncio.sleep(0)
 
     async def nodes(self, count: int, labels: Callable[[int], dict[str, str]] = lambda number: {}, cpu: str = "32") -> None:
-        made = [testing.node(f"n{n}", cpu=cpu, memory="256Gi", labels={"topology.kubernetes.io/zone": f"z{n % 3}", **labels(n)}) for n in range(count)]
+        made = [
+            testing.node(f"n{n}", cpu=cpu, memory="256Gi", labels={"topology.kubernetes.io/zone": f"z{n % 3}", **labels(n)})
+            for n in range(count)
+        ]
         await self.put(NODES, [(node.metadata.name, encode(node)) for node in made])
         await self.put(NODEMETRICS, [(f"n{n}", metric(f"n{n}", n, time.time())) for n in range(count)])
 
@@ -219,7 +221,9 @@ def gang(members: int, nodes: int, network: bool = False, **spec: Any) -> Scene:
                 {"topologyLayer": "RackLayer", "parentTopologyLayer": "SpineLayer", "labelKey": ["rack"]},
                 {"topologyLayer": "SpineLayer", "labelKey": ["spine"]},
             ]
-            await lab.put(CLUSTERNETWORKTOPOLOGIES, [("default", {"metadata": {"name": "default"}, "spec": {"networkTopologySpec": layers}})])
+            await lab.put(
+                CLUSTERNETWORKTOPOLOGIES, [("default", {"metadata": {"name": "default"}, "spec": {"networkTopologySpec": layers}})]
+            )
             gather = {"gatherStrategy": [{"layer": "SpineLayer", "strategy": "MustGather"}]}
             notes = {ANNOTATION_GANG_NETWORK_TOPOLOGY_SPEC: encode(gather).decode()}
         group = {"metadata": {"name": "g", "namespace": "default", "annotations": notes}, "spec": {"minMember": members}}
@@ -236,7 +240,9 @@ def gang(members: int, nodes: int, network: bool = False, **spec: Any) -> Scene:
 def preempting(members: int, nodes: int) -> Scene:
     async def scene(lab: Lab) -> AsyncIterator[None]:
         await lab.nodes(nodes)
-        await lab.put(PODS, [lab.pod(f"low-{n}", node=f"n{n // 4}", cpu="8", priority=n % 3, labels={"app": f"a{n % 50}"}) for n in range(4 * nodes)])
+        await lab.put(
+            PODS, [lab.pod(f"low-{n}", node=f"n{n // 4}", cpu="8", priority=n % 3, labels={"app": f"a{n % 50}"}) for n in range(4 * nodes)]
+        )
         await lab.put(PODGROUPS, [("default/g", {"metadata": {"name": "g", "namespace": "default"}, "spec": {"minMember": members}})])
         pods = [lab.pod(f"g-{n}", labels={LABEL_POD_GROUP: "g"}, cpu="16", priority=9500) for n in range(members)]
         yield
@@ -286,9 +292,24 @@ def reservations(count: int, nodes: int) -> Scene:
         await lab.nodes(nodes)
         found = []
         for n in range(count):
-            template = {"metadata": {"labels": {"app": f"a{n}"}}, "spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}], "schedulerName": testing.SCHEDULER}}
+            template = {
+                "metadata": {"labels": {"app": f"a{n}"}},
+                "spec": {
+                    "containers": [{"name": "main", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}}],
+                    "schedulerName": testing.SCHEDULER,
+                },
+            }
             spec = {"template": template, "owners": [{"labelSelector": {"matchLabels": {"app": f"a{n}"}}}], "ttl": "1h"}
-            found.append((f"r{n}", {"metadata": {"name": f"r{n}", "uid": f"r-{n}", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": spec, "status": {}}))
+            found.append(
+                (
+                    f"r{n}",
+                    {
+                        "metadata": {"name": f"r{n}", "uid": f"r-{n}", "resourceVersion": "1", "creationTimestamp": "2026-01-01T00:00:00Z"},
+                        "spec": spec,
+                        "status": {},
+                    },
+                )
+            )
         owners = [lab.pod(f"p{n}", cpu="1", labels={"app": f"a{n}"}) for n in range(count)]
         lab.client.reservations = dict(found)
         yield
@@ -333,7 +354,12 @@ def relabelled(nodes: int, shapes: int = 500) -> Scene:
     async def scene(lab: Lab) -> AsyncIterator[None]:
         await lab.nodes(nodes)
         waiting = [lab.pod(f"p{n}", cpu=f"{100 + n % shapes}m", nodeSelector={"pool": f"x{n % 7}"}) for n in range(4 * shapes)]
-        spread = {"maxSkew": 1, "topologyKey": "topology.kubernetes.io/zone", "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]}}
+        spread = {
+            "maxSkew": 1,
+            "topologyKey": "topology.kubernetes.io/zone",
+            "whenUnsatisfiable": "DoNotSchedule",
+            "labelSelector": {"matchExpressions": [{"key": "app", "operator": "Exists"}]},
+        }
         placed = [lab.pod(f"s{n}", cpu="100m", labels={"app": f"a{n % 100}"}, topologySpreadConstraints=[spread]) for n in range(1000)]
         await lab.put(PODS, [*waiting, *placed])
         await lab.settled(lambda: lab.app.queue.counts()["unschedulable"] >= len(waiting) and lab.client.bound >= 1000)
@@ -351,10 +377,29 @@ def selectors(groups: int, nodes: int) -> Scene:
 
     async def scene(lab: Lab) -> AsyncIterator[None]:
         await lab.nodes(nodes)
-        await lab.put(PODS, [lab.pod(f"r{n}", node=f"n{n % nodes}", cpu="10m", memory="1Mi", labels={"app": f"a{n % 500}", "statefulset.kubernetes.io/pod-name": f"r{n}", "n": f"{n}"}) for n in range(groups)])
+        await lab.put(
+            PODS,
+            [
+                lab.pod(
+                    f"r{n}",
+                    node=f"n{n % nodes}",
+                    cpu="10m",
+                    memory="1Mi",
+                    labels={"app": f"a{n % 500}", "statefulset.kubernetes.io/pod-name": f"r{n}", "n": f"{n}"},
+                )
+                for n in range(groups)
+            ],
+        )
         zone, host = "topology.kubernetes.io/zone", "kubernetes.io/hostname"
         pods = []
-        for n, expression in enumerate([{"key": "app", "operator": "NotIn", "values": ["x"]}, {"key": "app", "operator": "Exists"}, {"key": "y", "operator": "DoesNotExist"}, {"key": "app", "operator": "In", "values": [f"a{k}" for k in range(500)]}]):
+        for n, expression in enumerate(
+            [
+                {"key": "app", "operator": "NotIn", "values": ["x"]},
+                {"key": "app", "operator": "Exists"},
+                {"key": "y", "operator": "DoesNotExist"},
+                {"key": "app", "operator": "In", "values": [f"a{k}" for k in range(500)]},
+            ]
+        ):
             selector = {"matchExpressions": [expression]}
             spread = {"maxSkew": 9, "topologyKey": zone, "whenUnsatisfiable": "ScheduleAnyway", "labelSelector": selector}
             pods.append(lab.pod(f"spread{n}", cpu="10m", topologySpreadConstraints=[spread]))

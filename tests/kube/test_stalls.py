@@ -344,7 +344,8 @@ def test_others_have_their_turn_between_any_two_objects(fault_server: Any, monke
             store.add_handler(tell, tell, tell)
             other = asyncio.create_task(others())
             await asyncio.sleep(0)
-            objects = [{**config_map(f"c{n}"), "metadata": {"name": f"c{n}", "namespace": "d", "resourceVersion": f"{n}"}} for n in range(40)]
+            metas = [{"name": f"c{n}", "namespace": "d", "resourceVersion": f"{n}"} for n in range(40)]
+            objects = [{**config_map("c"), "metadata": meta} for meta in metas]
             lines = [msgspec.json.encode({"type": "ADDED", "object": obj}) for obj in objects]
             if streams:
                 one._initial = set()
