@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from koord.api.selectors import NodeSelector, NodeSelectorTerm, Requirement
-from roles.descheduler.picture import NodeView
+from roles.descheduler.snapshot import NodeView
 
 Rows = Any  # numpy array of bool, one a node
 
