@@ -170,10 +170,10 @@ def plugin(name: str) -> Any:
     return row.make(row.args.model_validate(ARGS.get(name, {})), 60.0)
 
 
-def effects(name: str, nodes: list[NodeView], door: Any) -> list[Any]:
+def effects(name: str, nodes: list[NodeView], evictor: Any) -> list[Any]:
     """Everything that a turn asks for, all of it granted."""
     found: list[Any] = []
-    turn = plugin(name).turn(nodes, Handle("p", name, 1e9, [door]))
+    turn = plugin(name).turn(nodes, Handle("p", name, 1e9, [evictor]))
     answer: Any = None
     while True:
         try:
@@ -186,16 +186,16 @@ def effects(name: str, nodes: list[NodeView], door: Any) -> list[Any]:
 @pytest.mark.feature("DS-FW-01")
 @pytest.mark.parametrize("name", sorted(set(registry.PLUGIN_TYPES) - {"ScaleDownBinPack"}))
 def test_a_plugin_does_not_look_at_many_pods_without_letting_others_have_their_turn(name: str) -> None:
-    door = Counted()
-    turn = plugin(name).turn(views(120, 240, 6), Handle("p", name, 1e9, [door]))
+    evictor = Counted()
+    turn = plugin(name).turn(views(120, 240, 6), Handle("p", name, 1e9, [evictor]))
     answer: Any = None
     while True:
-        before = door.asked
+        before = evictor.asked
         try:
             turn.send(answer)
         except StopIteration:
             return
-        assert door.asked - before <= 3 * STEPS
+        assert evictor.asked - before <= 3 * STEPS
         answer = True
 
 
