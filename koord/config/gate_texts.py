@@ -115,6 +115,7 @@ KOORDLET: Final[Mapping[str, str]] = {
     "ResctrlCollector": "Collect cache occupancy and memory bandwidth.",
     "ColdPageCollector": "Collect cold memory (kidled).",
     "HugePageReport": "Report huge pages of NUMA nodes in the NodeResourceTopology.",
+    "DRAPlugin": "Prepare claims of published devices for the kubelet; needs ClusterRole koordlet-resource-claims.",
     "PodResourcesProxy": "Serve the kubelet's PodResources API with the devices that the scheduler allocated.",
     "HamiCoreVGPUMonitor": "Mount what HAMi-core's monitor needs into GPU containers.",
     "PerCPUMetric": "Export a series for each CPU of the share pools.",

@@ -23,6 +23,7 @@ from roles.descheduler.migration.budgets import Budgets
 from roles.descheduler.migration.expectations import Expectations
 from roles.descheduler.migration.jobs import Jobs
 from roles.descheduler.migration.ledger import Ledger, workload_reference
+from roles.descheduler.migration.outcomes import Outcomes
 from roles.descheduler.migration.pairing import allocated
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.pools import Pools
@@ -77,6 +78,7 @@ class Migrations:
             setup.successors,
             no_claims=no_claims,
         )
+        self.outcomes = Outcomes(self.jobs, self.writing)
         self.reconciler = Reconciler(
             self.jobs,
             setup.world,
@@ -88,6 +90,7 @@ class Migrations:
             moves,
             turns,
             self.reporting,
+            self.outcomes,
             self.policy_of,
             setup.clock,
         )
@@ -211,6 +214,7 @@ class Migrations:
         def job_gone(job: PodMigrationJob) -> None:
             queue.forget(job.metadata.name)
             self.reporting.forget(job)
+            self.outcomes.forget(job)
             self._judged.discard(job.metadata.uid)
             self._open.discard(job.metadata.uid)
             self._leave(job)

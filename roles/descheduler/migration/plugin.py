@@ -23,7 +23,7 @@ from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.controller import Migrations
 from roles.descheduler.migration.policy import EVICTION
 from roles.descheduler.migration.together import Move
-from roles.descheduler.migration.words import Mode, Phase, Reason
+from roles.descheduler.migration.words import Mode, Reason
 from roles.descheduler.relief import TARGETS, Relief
 from roles.descheduler.snapshot import NodeView, Vector
 
@@ -157,13 +157,8 @@ class MigrationController:
         return replace(options.relief, usage=larger(estimate(pod), parse(own)), prod=is_prod(pod))
 
     async def remember(self, pods: Sequence[str], helped: bool, message: str) -> None:
-        """Write on the jobs whether their moves have helped. Raises ApiError."""
-        for job in self._migrations.jobs.list():
-            if status.pod_uid(job) not in pods or job.status.phase != Phase.SUCCEEDED:
-                continue
-            changed = status.with_relief(job, helped, message, self._setup.clock())
-            if changed is not None:
-                await self._migrations.writing.status(job, changed)
+        """Have it written on the jobs whether their moves have helped, as soon as they have ended."""
+        self._migrations.reconciler.queue.add_all(self._migrations.outcomes.measured(pods, helped, message))
 
     def assume(self, pod: Pod) -> Callable[[], None]:
         """Count the job that a dry run would make for the pod."""

@@ -14,6 +14,7 @@ from koord.kube.workqueue import WorkQueue
 from roles.descheduler.migration import limits, machine, status, template
 from roles.descheduler.migration.acting import Acting, Again
 from roles.descheduler.migration.jobs import Jobs
+from roles.descheduler.migration.outcomes import Outcomes
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.pools import Pools
 from roles.descheduler.migration.reporting import Reporting
@@ -46,6 +47,7 @@ class Reconciler:
         moves: Moves,
         turns: Turns,
         reporting: Reporting,
+        outcomes: Outcomes,
         policy_of: Callable[[PodMigrationJob], Policy],
         clock: Callable[[], float],
     ) -> None:
@@ -60,6 +62,7 @@ class Reconciler:
         self._moves = moves
         self._turns = turns
         self._reporting = reporting
+        self._outcomes = outcomes
         self._policy_of = policy_of
         self._clock = clock
 
@@ -106,6 +109,7 @@ class Reconciler:
             job = self._jobs.get(name)
             if job is None:
                 return None
+            job = await self._outcomes.write(job, self._clock())
             policy = self._policy_of(job)
             job = await self._keep_time(job)
             view = await self._look(job, policy)

@@ -102,6 +102,36 @@ def test_pods_of_hot_nodes_go_to_the_cool_one_though_the_scheduler_likes_it_leas
     play_whole(scenario)
 
 
+@pytest.mark.feature("DS-LNL-06")
+def test_what_a_move_has_done_is_written_when_the_job_ends_though_it_was_measured_before() -> None:
+    """The successor comes late: the node has told that it is cooler, and the job still waits."""
+
+    async def scenario(plan: Whole) -> None:
+        world = plan.world
+        workers = await plan.workload({f"p{number}": "n1" for number in range(8)})
+        use = {"n1": (1.5, 0.7), "n2": (0.3, 0.7), "n3": (0.3, 0.7)}
+        await report(world, use)
+        text = configuration(migration=MANY, deschedulingInterval="300ms")
+        async with descheduling(plan.client, text) as (app, _):
+
+            async def measured() -> bool:
+                await report(world, use)
+                return bool(app.metrics.registry.get_sample_value("koord_descheduler_moves_measured_total", {"helped": "true"}))
+
+            await world.until(measured)
+            assert {job["status"]["phase"] for job in await plan.jobs()} == {"Running"}
+            async with at_work(workers):
+
+                async def written() -> bool:
+                    return all(condition(job, "Relieved") for job in await plan.jobs())
+
+                await world.until(written)
+            for job in await plan.jobs():
+                assert (job["status"]["phase"], job["status"]["status"]) == ("Succeeded", "Complete")
+
+    play_whole(scenario)
+
+
 async def budget(world: Cluster, name: str, app: str, *, allowed: int = 0, count: int = 2) -> None:
     seen = {"observedGeneration": 1, "expectedPods": count, "desiredHealthy": count, "currentHealthy": count, "disruptionsAllowed": allowed}
     spec = {"minAvailable": count, "selector": {"matchLabels": {"app": app}}}
