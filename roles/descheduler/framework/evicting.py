@@ -173,7 +173,7 @@ class Remembers(Protocol):
     """A door that keeps what has become of the pods that it took away."""
 
     async def remember(self, pods: Sequence[str], helped: bool, message: str) -> None:
-        """Whether the leaving of these pods (their uids) has helped. An ApiError is logged by the round."""
+        """Whether the leaving of these pods (their uids) has helped."""
 
 
 @runtime_checkable

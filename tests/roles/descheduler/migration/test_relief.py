@@ -102,6 +102,38 @@ def test_pods_of_hot_nodes_go_to_the_cool_one_though_the_scheduler_likes_it_leas
     play_whole(scenario)
 
 
+@pytest.mark.feature("DS-LNL-06")
+def test_what_a_move_has_done_is_written_though_its_job_ends_later() -> None:
+    """On a busy machine the node's next report is there before the descheduler has seen its own job's end."""
+
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        uids = {name: (await world.pod(name, owner=owner))["metadata"]["uid"] for name in ("p", "q")}
+        life = await world.live()
+        for name, uid in uids.items():
+            pod = {"namespace": NS, "name": name, "uid": uid}
+            await world.job(f"of-{name}", podRef=pod, mode="EvictDirectly", paused=name == "q")
+        await world.until_job("of-p", phase="Succeeded")
+
+        async def known() -> bool:
+            return {"of-p", "of-q"} <= {job.metadata.name for job in life.migrations.jobs.list()}
+
+        await world.until(known)
+        await life.plugin.remember([*uids.values()], True, "cooler")
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "of-q", {"spec": {"paused": False}})
+        await world.until_job("of-q", phase="Succeeded")
+
+        async def written() -> bool:
+            await life.plugin.prepare(())  # the next round
+            jobs = [await world.get(kinds.PODMIGRATIONJOBS, name) or {} for name in ("of-p", "of-q")]
+            return all(condition(job, "Relieved") for job in jobs)
+
+        await world.until(written)
+        assert condition(await world.get(kinds.PODMIGRATIONJOBS, "of-q") or {}, "Relieved")["message"] == "cooler"
+
+    play(scenario)
+
+
 async def budget(world: Cluster, name: str, app: str, *, allowed: int = 0, count: int = 2) -> None:
     seen = {"observedGeneration": 1, "expectedPods": count, "desiredHealthy": count, "currentHealthy": count, "disruptionsAllowed": allowed}
     spec = {"minAvailable": count, "selector": {"matchLabels": {"app": app}}}
