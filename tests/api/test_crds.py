@@ -25,6 +25,7 @@ from koord.apiserver.schema.structural import Structural
 from koord.apiserver.testing import RunningServer, running_server
 from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
+from tests.support import patience
 from tests.support.examples import examples
 
 Obj = dict[str, Any]
@@ -357,7 +358,7 @@ def test_the_default_strategies_are_valid_and_fresh() -> None:
 def test_kubectl_applies_explains_and_lists() -> None:
     async def kubectl(server: RunningServer, *arguments: str) -> str:
         command = ["kubectl", "--kubeconfig", str(server.kubeconfig_path), *arguments]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=patience.seconds(60), check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
