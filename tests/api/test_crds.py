@@ -29,7 +29,7 @@ from tests.support import patience
 from tests.support.examples import examples
 
 Obj = dict[str, Any]
-OBJECTS: list[Obj] = list(yaml.safe_load_all((Path(__file__).parent / "objects.yaml").read_text(encoding="utf-8")))
+OBJECTS: list[Obj] = list(yaml.load_all((Path(__file__).parent / "objects.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader))
 BY_NAME: dict[str, Obj] = {obj["kind"]: obj for obj in OBJECTS}
 DEFINITIONS = {definition["metadata"]["name"]: definition for definition in crdgen.all_crds()}
 CRDS = Path(__file__).resolve().parents[2] / "configs" / "crds"
