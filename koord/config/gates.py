@@ -44,7 +44,7 @@ KOORDLET: Mapping[str, bool] = _table(
     off="""AuditEvents AuditEventsHTTPHandler BECPUManager BECPUEvict BEMemoryEvict CPUEvict MemoryEvict CPUAllocatableEvict
     MemoryAllocatableEvict SystemConfig CgroupReconcile Accelerators RDMADevices CPICollector Libpfm4 PSICollector ResctrlCollector
     ColdPageCollector HugePageReport PodResourcesProxy HamiCoreVGPUMonitor PerCPUMetric NodeMetricPromMetrics BlkIOReconcile
-    InterferenceDetection ResourceTuning MemoryOffloading
+    InterferenceDetection ResourceTuning MemoryOffloading DRAPlugin
     GPUEnvInject RDMADeviceInject CPUNormalization CoreSched TerwayQoS TCNetworkQoS Resctrl OOMScoreAdj""",
 )
 

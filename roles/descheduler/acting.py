@@ -16,7 +16,7 @@ from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictRe
 log = logging.getLogger(__name__)
 
 NOT_LEADING = EvictResult(False, "this process does not lead any more")
-SHARE = 1 / 6  # of the interval of rounds, that a round may wait for evictions: its picture is as old
+SHARE = 1 / 6  # of the interval of rounds, that a round may wait for evictions: its snapshot is as old
 
 
 class ClusterActing:
@@ -39,7 +39,7 @@ class ClusterActing:
         self._waited = 0.0
 
     def begin(self) -> None:
-        """A new round, on a new picture."""
+        """A new round, on a new snapshot."""
         self._waited = 0.0
 
     async def where(self, pod: Pod) -> str:

@@ -28,9 +28,9 @@ from roles.descheduler.framework.evicting import Controller, Setup
 from roles.descheduler.journal import DeschedulerFile, Heard, HeardActing, Round, seen
 from roles.descheduler.metrics import Metrics
 from roles.descheduler.observing import Observer
-from roles.descheduler.picture import NodeView
 from roles.descheduler.placement import Placements, Simulations
 from roles.descheduler.reading import EXPIRES, KUBERNETES_METRICS, Reading
+from roles.descheduler.snapshot import NodeView
 from roles.descheduler.successors import Successors
 from roles.descheduler.workloads import Workloads
 from roles.descheduler.world import World
@@ -64,9 +64,9 @@ class App:
         self._recorder = recorder
         election = options.config.leader_election
         self._leadership = Leadership(election.renew_deadline) if election.leader_elect else None
-        self._unfenced = self._telling = client
+        self._unfenced = self._reporting = client
         if self._leadership is not None:
-            client, self._telling = client.fenced(self._leadership), client.fenced(self._leadership.reports)
+            client, self._reporting = client.fenced(self._leadership), client.fenced(self._leadership.reports)
         self._client = client
         self._ops = ops
         self._clock = clock
@@ -93,7 +93,7 @@ class App:
             self.install(ops)
 
     def _setup(self, profile: str) -> Setup:
-        events = self._events[profile] = EventRecorder(self._telling, profile)
+        events = self._events[profile] = EventRecorder(self._reporting, profile)
         return Setup(
             profile=profile,
             dry_run=self._config.dry_run,
@@ -139,7 +139,7 @@ class App:
             await self._lead(life, None)
             return
         timing = Timing(election.lease_duration, election.renew_deadline, election.retry_period)
-        events = self._events.setdefault(COMPONENT, EventRecorder(self._telling, COMPONENT))
+        events = self._events.setdefault(COMPONENT, EventRecorder(self._reporting, COMPONENT))
         where = (election.resource_namespace, election.resource_name)
         elector = LeaderElector(self._unfenced, *where, timing=timing, leadership=self._leadership, events=events)
         life.on_stop(elector.release, "lease", phase=Phase.LEASE)
@@ -220,9 +220,9 @@ class App:
         waiting = self._world.waiting()
         if self._replay_log is None:
             return await self._rounds.run(views, now, self._acting, readings, waiting)
-        heard, picture = Heard(), await seen(views)
+        heard, snapshot = Heard(), await seen(views)
         outcome = await self._rounds.run(views, now, HeardActing(self._acting, heard), readings, waiting, heard)
-        self._replay_log.put(Round(now, picture, waiting, readings, heard.answers, outcome.records))
+        self._replay_log.put(Round(now, snapshot, waiting, readings, heard.answers, outcome.records))
         return outcome
 
     async def _where(self, pod: Any) -> str:

@@ -15,7 +15,7 @@ from koord.api.objects import Pod, find_condition
 from koord.api.priority import PriorityClass, pod_priority_class
 from koord.api.quantity import QuantityError
 from koord.api.times import TimeError, parse_time
-from roles.descheduler.picture import NodeView, Vector
+from roles.descheduler.snapshot import NodeView, Vector
 
 REPORT = 60.0  # seconds that a report may have taken: a pod that came in them, and is not in it, came after it
 

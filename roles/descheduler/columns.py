@@ -21,8 +21,8 @@ from roles.descheduler.framework.effects import PAUSE, Pause, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
 from roles.descheduler.nodefit import HARD, Placeable, anti_affinity_terms, compiled_affinity, must_fit, tolerates
-from roles.descheduler.picture import NodeView, PodView, Vector
 from roles.descheduler.podindex import Alike, PodIndex, asked_for
+from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 Rows = Any  # numpy array of bool, one a node
 READ_AT_ONCE = 500  # nodes that are read before others get their turn
@@ -89,7 +89,7 @@ class Columns:
         return self._row[node]
 
     def view_of(self, pod: Pod) -> PodView | None:
-        """The pod as its node's picture shows it, None for one that is on none of these nodes."""
+        """The pod as its node's snapshot shows it, None for one that is on none of these nodes."""
         row = self._row.get(pod.spec.node_name)
         return None if row is None else next((view for view in self.nodes[row].pods if view.pod is pod), None)
 

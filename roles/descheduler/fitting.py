@@ -10,7 +10,7 @@ from koord.api.objects import Node, Pod
 from koord.api.quantity import QuantityError
 from koord.api.selectors import Selector, parse_label_selector
 from roles.descheduler.columns import Columns
-from roles.descheduler.picture import NodeView, Pictures, PodView, is_ready, pod_view
+from roles.descheduler.snapshot import NodeView, PodView, Snapshots, is_ready, pod_view
 from roles.descheduler.spreading import DomainMaps, admitted, spreads
 from roles.descheduler.world import World
 
@@ -26,17 +26,17 @@ class OtherNodes:
         """Raises SelectorError."""
         self._world = world
         self._selector: Selector = parse_label_selector(selector)
-        self._pictures = Pictures()
+        self._snapshots = Snapshots()
         self._columns: Columns | None = None
         self._maps: DomainMaps | None = None
 
     def begin(self) -> None:
         """A new round: nodes are looked at anew, and what is remembered of pods that are gone may go too."""
-        self._pictures.begin()
+        self._snapshots.begin()
         self._columns = self._maps = None
 
     async def see(self, nodes: Sequence[NodeView]) -> None:
-        """The round's own picture of all nodes. Without one the nodes are looked at with the first question."""
+        """The round's own snapshot of all nodes. Without one the nodes are looked at with the first question."""
         columns = Columns()
         for _ in columns.read([view for view in nodes if self._counts(view.node)]):
             await seams.sleep(0)
@@ -75,6 +75,6 @@ class OtherNodes:
             if not self._counts(node):
                 continue
             try:
-                yield self._pictures.node(node, self._world.pods_on(node.metadata.name), None, now=0.0)
+                yield self._snapshots.node(node, self._world.pods_on(node.metadata.name), None, now=0.0)
             except (QuantityError, ValueError) as error:
                 log.warning("node %s is not asked, a value cannot be read: %s", node.metadata.name, error)

@@ -15,7 +15,7 @@ from koord.api.gangs import gang_id, gang_minimum, gang_name
 from koord.api.objects import Pod, PodGroup, SchedulingPodGroup, SchedulingWorkload
 from koord.api.objects_scheduling import GroupPolicy
 from koord.kube.informers import Informer, InformerFactory
-from roles.descheduler.picture import FINISHED
+from roles.descheduler.snapshot import FINISHED
 
 log = logging.getLogger(__name__)
 

@@ -14,7 +14,7 @@ from koord.accounting.resources import fits, parse, sub
 from koord.api import names
 from koord.api.annotations import parse_device_allocations
 from koord.api.quantity import QuantityError
-from roles.descheduler.picture import NodeView, PodView, Vector
+from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 WHOLE = 100  # percent
 _CARDS = (names.RESOURCE_NVIDIA_GPU, names.RESOURCE_AMD_GPU, names.RESOURCE_HYGON_DCU)

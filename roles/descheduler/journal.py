@@ -32,8 +32,8 @@ from koord.decisions.replayfile import ReplayFile
 from roles.descheduler.build import Options
 from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictResult
 from roles.descheduler.framework.round import Acting
-from roles.descheduler.picture import NodeView, Vector
 from roles.descheduler.reading import Reading
+from roles.descheduler.snapshot import NodeView, Vector
 
 T = TypeVar("T")
 Key = tuple[str, str, str]
@@ -122,7 +122,7 @@ class HeardActing:
 
 
 async def seen(views: Sequence[NodeView]) -> list[Seen]:
-    """The picture as it is before the round changes it."""
+    """The snapshot as it is before the round changes it."""
     found = []
     for number, view in enumerate(views, 1):
         if number % _AT_ONCE == 0:

@@ -8,7 +8,7 @@ from koord.accounting.resources import ResourceVector, fits
 from koord.api import names
 from koord.api.objects import Node, Pod, PodAffinityTerm, Taint, Toleration
 from koord.api.selectors import NodeSelector, SelectorError, from_label_selector, node_selector
-from roles.descheduler.picture import NodeView, PodView
+from roles.descheduler.snapshot import NodeView, PodView
 
 HARD = ("NoSchedule", "NoExecute")
 

@@ -1,4 +1,4 @@
-"""The picture of a round, made from the caches without keeping the event loop for long."""
+"""The snapshot of a round, made from the caches without keeping the event loop for long."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from koord.api.quantity import QuantityError
 from roles.descheduler.arrivals import Expected, expect
 from roles.descheduler.framework.evicting import KnowsArriving, KnowsLeaving
 from roles.descheduler.framework.round import Profile
-from roles.descheduler.picture import NodeView, Pictures, Vector
+from roles.descheduler.snapshot import NodeView, Snapshots, Vector
 from roles.descheduler.world import World
 
 log = logging.getLogger(__name__)
@@ -27,7 +27,7 @@ class Observer:
         doors = [door for profile in profiles for door in profile.doors()]
         self._leave = [door for door in doors if isinstance(door, KnowsLeaving)]
         self._arrive = [door for door in doors if isinstance(door, KnowsArriving)][:1]  # migrations are one for all profiles
-        self._pictures = Pictures(self._leaving, self._accepted)
+        self._snapshots = Snapshots(self._leaving, self._accepted)
 
     def _leaving(self, pod: Pod) -> bool:
         return any(door.leaving(pod) for door in self._leave)
@@ -40,7 +40,7 @@ class Observer:
 
     async def views(self, now: float) -> list[NodeView]:
         """All nodes in name order. `now` is in seconds since the epoch."""
-        self._pictures.begin()
+        self._snapshots.begin()
         expected: dict[str, list[Expected]] = {}
         for door in self._arrive:
             for place in door.expected():
@@ -51,7 +51,7 @@ class Observer:
                 await seams.sleep(0)
             name = node.metadata.name
             try:
-                view = self._pictures.node(node, self._world.pods_on(name), self._world.node_metrics.get(name), now=now)
+                view = self._snapshots.node(node, self._world.pods_on(name), self._world.node_metrics.get(name), now=now)
             except (QuantityError, ValueError) as error:
                 log.error("node %s is left out of this round, a value cannot be read: %s", name, error)
                 continue

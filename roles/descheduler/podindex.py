@@ -9,7 +9,7 @@ from typing import Any
 
 from koord.api.objects import LabelSelector
 from koord.api.selectors import Requirement, Selector
-from roles.descheduler.picture import PodView
+from roles.descheduler.snapshot import PodView
 
 
 @dataclass(slots=True, eq=False)

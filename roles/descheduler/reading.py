@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from roles.descheduler.picture import Vector
+from roles.descheduler.snapshot import Vector
 
 KUBERNETES_METRICS, PROMETHEUS = "KubernetesMetrics", "Prometheus"
 METRIC_RESOURCE = "MetricResource"

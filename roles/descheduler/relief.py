@@ -11,7 +11,7 @@ from dataclasses import dataclass, field, replace
 
 import orjson
 
-from roles.descheduler.picture import NodeView, Vector
+from roles.descheduler.snapshot import NodeView, Vector
 
 TARGETS = 16  # nodes that a job names; more would only make its reservation longer
 CANDIDATES = 1024  # of which those are taken that the pod's topology spread is open to

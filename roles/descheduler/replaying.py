@@ -23,10 +23,10 @@ from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictRe
 from roles.descheduler.framework.round import Rounds
 from roles.descheduler.journal import METRIC, NODE, POD, check_of
 from roles.descheduler.migration.args import MigrationControllerArgs
-from roles.descheduler.picture import NodeView, Pictures, Vector
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
 from roles.descheduler.plugins.defaultevictor.protections import Protections, Surroundings
 from roles.descheduler.reading import Reading
+from roles.descheduler.snapshot import NodeView, Snapshots, Vector
 
 T = TypeVar("T")
 Key = tuple[str, str, str]
@@ -157,7 +157,7 @@ class Rerun:
         self._rounds: Rounds = rounds_with(options, self._door)
         self._leaving: frozenset[str] = frozenset()
         self._accepted: frozenset[str] = frozenset()
-        self._pictures = Pictures(lambda pod: pod.metadata.uid in self._leaving, lambda pod: pod.metadata.uid in self._accepted)
+        self._snapshots = Snapshots(lambda pod: pod.metadata.uid in self._leaving, lambda pod: pod.metadata.uid in self._accepted)
 
     def _door(self, profile: str, name: str, args: Any) -> Evicting:
         made = _Door(name, args)
@@ -166,7 +166,7 @@ class Rerun:
 
     async def make(self, made: Round, acting: Then | None = None) -> Outcome:
         """A round again; `acting` answers in place of the log."""
-        self._pictures.begin()
+        self._snapshots.begin()
         views = [view for one in made.seen if (view := self._view(one, made.now)) is not None]
         around = _Around(made)
         for door in self._doors:
@@ -177,7 +177,7 @@ class Rerun:
     def _view(self, one: Seen, now: float) -> NodeView | None:
         self._leaving, self._accepted = one.leaving, one.accepted
         try:
-            view = self._pictures.node(one.node, one.pods, one.metric, now=now)
+            view = self._snapshots.node(one.node, one.pods, one.metric, now=now)
         except (QuantityError, ValueError):
             return None
         view.arriving, view.prod_arriving, view.reserved = (dict(each) for each in one.expected)
@@ -236,7 +236,7 @@ class Then:
 
 
 class _Around:
-    """What DefaultEvictor judges a pod by, as far as the picture holds it: no priority classes, budgets, claims and namespaces."""
+    """What DefaultEvictor judges a pod by, as far as the snapshot holds it: no priority classes, budgets, claims and namespaces."""
 
     def __init__(self, made: Round) -> None:
         owners: dict[tuple[str, str], list[Pod]] = {}

@@ -14,8 +14,8 @@ from koord.api.objects import Node, Pod, TopologySpreadConstraint
 from koord.api.selectors import Requirement, Selector, SelectorError, from_label_selector
 from roles.descheduler.columns import Columns
 from roles.descheduler.nodefit import Placeable, compiled_affinity, untolerated
-from roles.descheduler.picture import PodView
 from roles.descheduler.podindex import PodIndex
+from roles.descheduler.snapshot import PodView
 
 FEW = 8  # domains of which every subset may be remembered
 _ENCODER = msgspec.msgpack.Encoder()

@@ -21,8 +21,8 @@ from koord.api.quantity import QuantityError
 from koord.api.times import TimeError, parse_time
 from koord.kube import errors
 from koord.kube.client import Client
-from roles.descheduler.picture import Vector
 from roles.descheduler.reading import EXPIRES, METRIC_RESOURCE, WHOLE, Reading
+from roles.descheduler.snapshot import Vector
 
 log = logging.getLogger(__name__)
 

@@ -21,7 +21,7 @@ from koord.api.objects import Object, OwnerReference, Pod, Projection
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.informers import InformerFactory
-from roles.descheduler.picture import FINISHED
+from roles.descheduler.snapshot import FINISHED
 from roles.descheduler.world import World
 
 log = logging.getLogger(__name__)

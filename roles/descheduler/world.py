@@ -10,7 +10,7 @@ from koord.api.objects import Node, NodeMetric, Pod, PriorityClassObject
 from koord.kube.informers import InformerFactory
 from koord.process.reporters import ReportTimes
 from roles.descheduler.gangs import Gangs
-from roles.descheduler.picture import FINISHED
+from roles.descheduler.snapshot import FINISHED
 
 
 class World:

@@ -20,6 +20,7 @@ from roles.koordlet.acting import Acting
 from roles.koordlet.audit.http import EventsHandler
 from roles.koordlet.audit.log import FLUSH_AFTER, AuditLog
 from roles.koordlet.audit.reader import Readers
+from roles.koordlet.claims import plugin as claims
 from roles.koordlet.extensions import load as load_extensions
 from roles.koordlet.host.cgroup import Cgroups, detect_layout
 from roles.koordlet.host.errors import HostError
@@ -201,6 +202,9 @@ class App:
         spawn_reports(
             life, self.parts, root=self.root, book=self.book, kubelet=kubelet, reportable=self._reportable, trainable=self._trainable
         )
+        if self.gates.enabled(claims.GATE) and not options.observe_only:
+            plugin = claims.make_plugin(self.parts, self.root, self.acting.executor)
+            life.spawn(lambda: plugin.run(stopping), "claims", restart=True)
         self._pressure = self._watch_pressure()
         try:
             if options.collect_res_used_interval >= 1.0:

@@ -62,6 +62,9 @@ _NRI = Mount("run-nri", "/var/run/nri", made=True)
 _PROC = Mount("proc", "/proc", writable=True)
 _KERNEL = Mount("sys-kernel", "/sys/kernel", writable=True, follows=True)
 _TERWAY = Mount("terway", "/var/lib/terway/qos", writable=True)
+_PLUGINS = Mount("kubelet-plugins", "/var/lib/kubelet/plugins_registry", writable=True)
+_CDI = Mount("cdi", "/var/run/cdi", writable=True, made=True)
+_ETC_CDI = Mount("etc-cdi", "/etc/cdi", made=True)
 _HOOKS = Mount("hooks", "/etc/runtime/hookserver.d", writable=True, made=True)
 
 RIGHTS: tuple[Right, ...] = (
@@ -130,6 +133,13 @@ RIGHTS: tuple[Right, ...] = (
         component="koordlet-gpu",
         environment={"NVIDIA_VISIBLE_DEVICES": "all", "NVIDIA_DRIVER_CAPABILITIES": "utility"},
         runtime_class="nvidia",
+    ),
+    Right(
+        "`DRAPlugin`",
+        "the kubelet's directory of plugins and `/var/run/cdi` writable, `/etc/cdi`; ClusterRole `koordlet-resource-claims`",
+        "pods with claims for driver `koordinator.sh` do not start",
+        mounts=(_PLUGINS, _CDI, _ETC_CDI),
+        component="koordlet-claims",
     ),
     Right(
         "`SystemConfig`, `ColdPageCollector`, the kernel's switch for `GroupIdentity`",

@@ -184,6 +184,13 @@ def _pod_resources(machine: Machine) -> str:
     return "" if os.path.exists(path) else f"the kubelet's socket is not there: {path}"
 
 
+def _claims(machine: Machine) -> str:
+    path = machine.root.kubelet_path("plugins_registry")
+    if not os.path.isdir(path):
+        return f"the kubelet's directory of plugins is not there: {path}"
+    return "" if os.access(path, os.W_OK) else f"may not be written: {path}"
+
+
 def _signals(machine: Machine) -> str:
     """Signals of interference that have no data, because the gate that collects them is off or cannot work."""
     rows = (("cpu, memory and io", "PSICollector", _pressure), ("cpi", "CPICollector", _counters))
@@ -220,6 +227,7 @@ BLOCKED: tuple[Blocked, ...] = (
     Blocked("TCNetworkQoS", _shaping, general=True),
     Blocked("BlkIOReconcile", _without_tools("lsblk", "findmnt"), general=True),
     Blocked("PodResourcesProxy", _pod_resources),
+    Blocked("DRAPlugin", _claims),
     Blocked("Accelerators", _nvidia, general=True),
 )
 

@@ -41,6 +41,12 @@ ROWS: tuple[Asked, ...] = (
         "with --observe-only",
     ),
     Asked(
+        "feature gate DRAPlugin",
+        "no claims are prepared",
+        lambda options, gate, _: options.observe_only and gate("DRAPlugin"),
+        "with --observe-only",
+    ),
+    Asked(
         "feature gate AuditEvents",
         "nothing is changed, so there is nothing to audit",
         lambda options, gate, _: options.observe_only and gate("AuditEvents"),

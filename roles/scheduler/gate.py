@@ -1,4 +1,4 @@
-"""Keeps a decision that is made in slices on one picture: while the gate is closed nobody looks at the scheduler's state or changes it.
+"""Keeps a decision that is made in slices on one state: while the gate is closed nobody looks at the scheduler's state or changes it.
 
 What informers tell is held back, merged by object, and told when the gate has opened, in the order of each object's first change. Tasks
 that look at the state (bindings, evictions, controllers of plugins) are driven: after an answer, a pause or whatever else they waited for
@@ -46,7 +46,7 @@ class Gate:
         return len(self._held)
 
     def close(self) -> None:
-        """From now on one picture."""
+        """From now on one state."""
         self.closed = True
         self._opened.clear()
 

@@ -176,7 +176,7 @@ class Scheduler:
         if self._outdated and not before:
             log.error("no pod is scheduled: %s", self._outdated)
         elif before and not self._outdated:
-            log.info("scheduling goes on: the picture is up to date again")
+            log.info("scheduling goes on: the caches are up to date again")
 
     def _tell_places(self) -> None:
         """Pods that have a node and wait for something else show it, so that autoscalers add no node for them and the next leader begins

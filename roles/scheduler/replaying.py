@@ -1,7 +1,7 @@
 """Decisions made again: a scheduler of its own, which lives by a journal (BEY-REPLAY-01).
 
 It is the live scheduler without a way out: objects, answers and moments come from the journal in their order, and each pod has its turn
-when it had it then. What was decided then is carried out whatever is decided now, so that every decision is made on the picture of then.
+when it had it then. What was decided then is carried out whatever is decided now, so that every decision is made on the state of then.
 """
 
 from __future__ import annotations

@@ -13,12 +13,12 @@ from koord.api import names
 from koord.decisions.record import Record, Term
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.record import ROLE, subject_of
-from roles.scheduler.framework.bonds import Breaking, Unit
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.framework import Framework
+from roles.scheduler.framework.gangs import Unit, VictimUnits
 from roles.scheduler.plugins.coscheduling.preemption import preemptible
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
-from roles.scheduler.plugins.harm import importance
+from roles.scheduler.plugins.preemption_cost import importance
 
 GATE = "InPlacePodVerticalScalingSchedulerPreemption"
 PLUGIN = "DefaultPreemption"
@@ -51,9 +51,9 @@ def victims(state: State, slot: int, pod: PodInfo, missing: Mapping[int, float],
     """Who has to leave the node so that nothing is missing, the most important first; () when that helps nobody.
 
     Pods of lower priority that hold some of what is missing, the least important first; of those the important ones stay where they can.
-    Whose leaving breaks a disruption budget goes last, and jobs go by their own rules (`framework/bonds.py`).
+    Whose leaving breaks a disruption budget goes last, and jobs go by their own rules (`framework/gangs.py`).
     """
-    breaking = Breaking(state.bonds, lambda other: preemptible(other, pod.priority), importance, state.leaving)
+    victim_units = VictimUnits(state.gangs, lambda other: preemptible(other, pod.priority), importance, state.leaving)
     row = state.cluster.row(slot).pods
     names_of = state.cluster.vocabulary.resources
 
@@ -66,8 +66,10 @@ def victims(state: State, slot: int, pod: PodInfo, missing: Mapping[int, float],
                     found[resource] += amount - growth  # what it asks for beyond what it holds was not held against the pod
         return found
 
-    candidates = breaking.units(
-        other for other in row.values() if breaking.may_go(other) and not state.leaving(other) and not state.evictions.overdue(other.uid)
+    candidates = victim_units.units(
+        other
+        for other in row.values()
+        if victim_units.may_go(other) and not state.leaving(other) and not state.evictions.overdue(other.uid)
     )
     order, _ = budgets.budgets.ordered(candidates)
     left = dict(missing)

@@ -1,4 +1,4 @@
-"""What would happen: a snapshot and pods in, placements with reasons out. Pure, and the only door to the scheduler for other roles.
+"""What would happen: a snapshot and pods in, placements with reasons out. Pure, and the only way to the scheduler for other roles.
 
 It runs the very cycle that schedules live, with queue order, gang rules, nominations and permits (`rehearsal`), so there is never a second
 opinion on placement.
@@ -26,7 +26,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import UNSCHEDULABLE, Decision
 from roles.scheduler.cycle.record import ROLE, record_of, subject_of
 from roles.scheduler.engine import Engine, registry
-from roles.scheduler.framework.handle import ClusterDoor
+from roles.scheduler.framework.handle import ClusterPods
 from roles.scheduler.framework.interfaces import Feed, PodObserver
 from roles.scheduler.framework.registry import Registry
 from roles.scheduler.rehearsal import Outcome, Rehearsal
@@ -116,9 +116,9 @@ class Simulation:
         for info in pods:
             if info.node_name:
                 engine.cluster.add_pod(info, info.node_name)
-        self._door = _Door(engine.cluster)
+        self._pods = _SimulatedPods(engine.cluster)
         for handle in engine.handles.values():
-            handle.pods = self._door
+            handle.pods = self._pods
         self._feed(snapshot.objects)
         for info in pods:
             self._see(info)
@@ -289,7 +289,7 @@ class Simulation:
     def _reserve(self, reservation: Reservation) -> Placement:
         name = reservation.metadata.name
         self._feed({RESERVATIONS.kind: (reservation,)})
-        info = self._door.waiting.pop(name, None)
+        info = self._pods.waiting.pop(name, None)
         if info is None:
             message = (
                 f"reservation {name} cannot be scheduled: it is not valid, has a node already, or no profile has the Reservation plugin"
@@ -389,7 +389,7 @@ def _observers(engine: Engine, objects: Mapping[str, Sequence[Any]]) -> list[Pod
     return found
 
 
-class _Door(ClusterDoor):
+class _SimulatedPods(ClusterPods):
     """Reserve pods with a node count on it; the others wait here, by the Reservation's name."""
 
     def __init__(self, cluster: Cluster) -> None:

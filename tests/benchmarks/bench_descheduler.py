@@ -22,7 +22,7 @@ from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictRe
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.limits import Limits
 from roles.descheduler.framework.round import Profile, Rounds
-from roles.descheduler.picture import Pictures
+from roles.descheduler.snapshot import Snapshots
 from tests.benchmarks.table import Row, current_rss_mib, script
 
 PODS_A_NODE = 50
@@ -91,11 +91,11 @@ def machine(number: int, now: float) -> tuple[Node, list[Pod], NodeMetric]:
     return convert(node, Node), [convert(pod, Pod) for pod in pods], convert(metric, NodeMetric)
 
 
-async def a_pass(machines: list[tuple[Node, list[Pod], NodeMetric]], pictures: Pictures, now: float) -> tuple[float, float, Outcome]:
-    """Seconds to make the picture, seconds of the round, and what it did."""
+async def a_pass(machines: list[tuple[Node, list[Pod], NodeMetric]], snapshots: Snapshots, now: float) -> tuple[float, float, Outcome]:
+    """Seconds to make the snapshot, seconds of the round, and what it did."""
     began = time.perf_counter()
-    pictures.begin()
-    views = [pictures.node(*entry, now=now) for entry in machines]
+    snapshots.begin()
+    views = [snapshots.node(*entry, now=now) for entry in machines]
     seen = time.perf_counter()
     row = registry.PLUGIN_TYPES["LowNodeLoad"]
     door = Accepting()
@@ -147,8 +147,8 @@ def spread_out(count: int, pods_a_node: int, now: float) -> list[tuple[Node, lis
 def a_turn(name: str, machines: list[tuple[Node, list[Pod], NodeMetric]], now: float, *, stalls: bool) -> float:
     """CPU seconds of a plugin's turn in which whatever it asks for is granted; or (`stalls`) the longest of the times between two things
     that it asks for, for which nothing else in the process has its turn. Both in one run would measure the clock."""
-    pictures = Pictures()
-    views = [pictures.node(*entry, now=now) for entry in machines]
+    snapshots = Snapshots()
+    views = [snapshots.node(*entry, now=now) for entry in machines]
     row = registry.PLUGIN_TYPES[name]
     plugin = row.make(row.args.model_validate(PLUGIN_ARGS.get(name, {})), 60.0)
     turn = plugin.turn(views, Handle("bench", name, now, [Accepting()]))
@@ -170,8 +170,8 @@ def a_turn(name: str, machines: list[tuple[Node, list[Pod], NodeMetric]], now: f
 
 def node_fit(machines: list[tuple[Node, list[Pod], NodeMetric]], now: float) -> tuple[float, float]:
     """CPU seconds to look at all nodes once for nodeFit, and for each pod when all of them are asked about then."""
-    pictures = Pictures()
-    views = [pictures.node(*entry, now=now) for entry in machines]
+    snapshots = Snapshots()
+    views = [snapshots.node(*entry, now=now) for entry in machines]
     gc.collect()
     gc.freeze()
     began = time.thread_time()
@@ -206,9 +206,9 @@ async def measure(quick: bool) -> list[Row]:
     before, now = current_rss_mib(), time.time()
     machines = [machine(number, now) for number in range(count)]
     held = current_rss_mib() - before
-    pictures = Pictures()
-    await a_pass(machines, pictures, now)
-    looking, deciding, outcome = await a_pass(machines, pictures, now)
+    snapshots = Snapshots()
+    await a_pass(machines, snapshots, now)
+    looking, deciding, outcome = await a_pass(machines, snapshots, now)
     what = f"{count} nodes × {PODS_A_NODE} pods, {count // HOT_EVERY} hot"
     return [
         Row(f"descheduler: one LowNodeLoad pass, {what}", looking + deciding, "s",

@@ -26,8 +26,8 @@ from koord.process import tuning
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import Evict, Rehearse
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.picture import node_view
 from roles.descheduler.plugins.gpuroom import GPURoomArgs, Rooms
+from roles.descheduler.snapshot import node_view
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.interfaces import PodObserver
 from tests.benchmarks import openb

@@ -28,7 +28,7 @@ from roles.descheduler import registry
 from roles.descheduler.framework.evicting import EvictOptions, EvictResult, NoController
 from roles.descheduler.framework.limits import Limits
 from roles.descheduler.framework.round import Profile, Rounds
-from roles.descheduler.picture import NodeView, PodView, pod_view
+from roles.descheduler.snapshot import NodeView, PodView, pod_view
 from tests.benchmarks.bench_descheduler import Acting
 from tests.benchmarks.table import Row, script
 
@@ -166,7 +166,7 @@ class Cluster:
                     each.view.usage = {**(each.view.usage or {}), "cpu": (each.view.usage or {})["cpu"] * (CORES - SYSTEM) // wanted}
 
     def views(self) -> Iterator[NodeView]:
-        """The picture of a round."""
+        """The snapshot of a round."""
         allocatable = {"cpu": CORES, "memory": MEMORY, "pods": 110}
         for node, pods in zip(self.nodes, self.on, strict=True):
             views = [each.view for each in pods]

@@ -1,4 +1,4 @@
-"""The scheduler's picture of a large cluster: memory and decisions at 15,000 nodes, and with `--all` at 50,000 nodes and 150,000 pods."""
+"""The scheduler's snapshot of a large cluster: memory and decisions at 15,000 nodes, and with `--all` at 50,000 nodes and 150,000 pods."""
 
 from __future__ import annotations
 

@@ -33,6 +33,7 @@ ROLES = ("koord-manager", "koord-scheduler", "koord-descheduler", "koordlet")
 UNREACHED = {
     "koord-manager-colocation-profiles: patch pods": "gate ColocationProfileController; tests/roles/manager/test_controllers.py",
     "koord-manager-resource-slices: watch,create,patch,delete resourceslices": "gate DeviceResourceSlices; tests/roles/manager",
+    "koordlet-resource-claims: get resourceclaims": "gate DRAPlugin; tests/roles/koordlet/act/test_claims.py",
     **dict.fromkeys(
         (
             "koord-manager-recommender: list,watch,patch recommendations",

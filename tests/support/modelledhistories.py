@@ -19,7 +19,7 @@ from pathlib import Path
 from koord import seams
 from roles.koordlet.host.root import HostRoot
 from roles.sandbox.world.history import History as Told
-from roles.sandbox.world.host.door import Door, Killed
+from roles.sandbox.world.host.files import Killed, ProcessFiles
 from roles.sandbox.world.host.layout import BESTEFFORT, LEVELS, Layout
 from roles.sandbox.world.host.layout import LIMIT as LIMIT_KNOB
 from roles.sandbox.world.host.layout import QUOTA as QUOTA_KNOB
@@ -46,7 +46,7 @@ class Modelled(History):
 
     def __init__(self, machine: Machine, seed: int, surroundings: _Surroundings) -> None:
         self.machine, self.surroundings = machine, surroundings
-        self.door: Door | None = None
+        self.files: ProcessFiles | None = None
         super().__init__(machine.root, seed)
 
     def now(self, name: str, group: str) -> str:
@@ -56,15 +56,15 @@ class Modelled(History):
         root = super()._see()
         self.machine.mounted_at(str(self.seen))
         dead: list[bool] = []
-        self.door = Door(self.machine, "koordlet-n", lambda: bool(dead), lambda: dead.append(True))
-        self.surroundings.files = self.door
+        self.files = ProcessFiles(self.machine, "koordlet-n", lambda: bool(dead), lambda: dead.append(True))
+        self.surroundings.files = self.files
         return root
 
     def _unsee(self) -> None:
         if self.seen is not None:
             self.machine.unmounted(str(self.seen))
-        if self.door is not None:
-            self.door.abandon()
+        if self.files is not None:
+            self.files.abandon()
         super()._unsee()
 
     def _resized(self, name: str, group: str, value: int) -> None:

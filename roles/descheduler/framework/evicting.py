@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from koord.kube.leases import Leadership
     from roles.descheduler.arrivals import Expected
     from roles.descheduler.metrics import Metrics
-    from roles.descheduler.picture import NodeView, Vector
     from roles.descheduler.relief import Relief
+    from roles.descheduler.snapshot import NodeView, Vector
     from roles.descheduler.workloads import Workloads
     from roles.descheduler.world import World
 
@@ -173,7 +173,7 @@ class Remembers(Protocol):
     """A door that keeps what has become of the pods that it took away."""
 
     async def remember(self, pods: Sequence[str], helped: bool, message: str) -> None:
-        """Whether the leaving of these pods (their uids) has helped."""
+        """Whether the leaving of these pods (their uids) has helped. An ApiError is logged by the round."""
 
 
 @runtime_checkable
@@ -181,7 +181,7 @@ class Sees(Protocol):
     """A door that asks about nodes."""
 
     async def see(self, nodes: Sequence[NodeView]) -> None:
-        """Called after `prepare` with the round's picture of all nodes, which pods leave as the round goes on."""
+        """Called after `prepare` with the round's snapshot of all nodes, which pods leave as the round goes on."""
 
 
 @runtime_checkable

@@ -10,8 +10,8 @@ from koord import seams
 from koord.api.objects import Pod
 from koord.decisions.record import Number, Record, Subject, Term
 from roles.descheduler.framework.evicting import Evicting, Explains
-from roles.descheduler.picture import NodeView
 from roles.descheduler.reading import Reading
+from roles.descheduler.snapshot import NodeView
 
 T = TypeVar("T")
 ROLE = "descheduler"

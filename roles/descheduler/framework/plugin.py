@@ -8,7 +8,7 @@ from typing import Any, ClassVar, Protocol, runtime_checkable
 from koord.config.model import ConfigModel
 from roles.descheduler.framework.effects import Turn
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.picture import NodeView
+from roles.descheduler.snapshot import NodeView
 
 DESCHEDULE = "deschedule"
 BALANCE = "balance"

@@ -34,8 +34,8 @@ from roles.descheduler.framework.handle import Answers, Handle, node_subject, po
 from roles.descheduler.framework.limits import Counts, Limits
 from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin, Reads, minds_place
 from roles.descheduler.framework.recurrence import Key, Recurrence
-from roles.descheduler.picture import NodeView, is_ready
 from roles.descheduler.reading import Reading
+from roles.descheduler.snapshot import NodeView, is_ready
 
 log = logging.getLogger(__name__)
 
@@ -85,7 +85,7 @@ class Profile:
 
 
 class Rounds:
-    """Runs rounds over pictures. Holds no connection and no clock."""
+    """Runs rounds over snapshots. Holds no connection and no clock."""
 
     def __init__(
         self, profiles: Sequence[Profile], *, selector: Selector | None, limits: Limits, dry_run: bool, grace_period: int | None = None

@@ -19,9 +19,9 @@ from roles.descheduler.migration import evictors, leaving, limits, machine, stat
 from roles.descheduler.migration.ledger import Ledger
 from roles.descheduler.migration.pairing import made_for
 from roles.descheduler.migration.policy import Policy
+from roles.descheduler.migration.reporting import Reporting
 from roles.descheduler.migration.step import Act, Step, View, set_condition
 from roles.descheduler.migration.targets import Targets
-from roles.descheduler.migration.telling import Telling
 from roles.descheduler.migration.together import Moves
 from roles.descheduler.migration.turns import Turns
 from roles.descheduler.migration.words import Kind, Mode, Reason
@@ -47,7 +47,7 @@ class Acting:
         self,
         writing: Writing,
         ledger: Ledger,
-        telling: Telling,
+        reporting: Reporting,
         metrics: Metrics,
         policies: Callable[[], Iterable[Policy]],
         targets: Targets,
@@ -59,7 +59,7 @@ class Acting:
     ) -> None:
         self._writing = writing
         self._ledger = ledger
-        self._telling = telling
+        self._reporting = reporting
         self._metrics = metrics
         self._policies = policies
         self._targets = targets
@@ -100,7 +100,7 @@ class Acting:
         if step.status is None:
             return job
         written = await self._writing.status(job, step.status, told=True)
-        self._telling.step(job, step, policy.events, view.now)
+        self._reporting.step(job, step, policy.events, view.now)
         return written
 
     async def _begin(self, view: View) -> PodMigrationJob:
@@ -180,7 +180,7 @@ class Acting:
             if heir is not None:
                 ref = status.reservation_ref(heir)
                 if ref is None or ref.name != own.metadata.name:
-                    self._telling.record(await self._name(heir, own), "TakenOver", step.message, view.now)
+                    self._reporting.record(await self._name(heir, own), "TakenOver", step.message, view.now)
                 await self._hand_on(own, view.job, heir)
             await self._name(view.job, taken)
         except errors.Conflict as error:
@@ -314,7 +314,7 @@ class Acting:
             return
         self._metrics.evicted("success", trigger, meta.namespace, pod.spec.node_name)
         self._counted.discard(job.metadata.uid)
-        self._telling.descheduled(pod, reason, policy.events)
+        self._reporting.descheduled(pod, reason, policy.events)
         await self._write(view, leaving.evicted(view, pod, reason), policy, job)
 
     async def _failed(self, view: View, policy: Policy, error: errors.ApiError, undo: Callable[[], None]) -> None:

@@ -15,8 +15,8 @@ from roles.descheduler.migration.jobs import Jobs
 from roles.descheduler.migration.ledger import Ledger, remember_workload
 from roles.descheduler.migration.limits import Migration, Refusal
 from roles.descheduler.migration.policy import Policy
+from roles.descheduler.migration.reporting import Reporting
 from roles.descheduler.migration.step import Step
-from roles.descheduler.migration.telling import Telling
 from roles.descheduler.migration.together import move_of
 from roles.descheduler.migration.words import Kind, Reason
 from roles.descheduler.migration.writing import NotLeading, Writing
@@ -36,7 +36,7 @@ class Arbiter:
         workloads: Workloads,
         ledger: Ledger,
         writing: Writing,
-        telling: Telling,
+        reporting: Reporting,
         policy_of: Callable[[PodMigrationJob], Policy],
         clock: Callable[[], float],
     ) -> None:
@@ -45,7 +45,7 @@ class Arbiter:
         self._workloads = workloads
         self._ledger = ledger
         self._writing = writing
-        self._telling = telling
+        self._reporting = reporting
         self._policy_of = policy_of
         self._clock = clock
         self._said: dict[str, str] = {}
@@ -64,9 +64,9 @@ class Arbiter:
     async def tick(self) -> list[Ruling]:
         """One round of arbitration over all jobs that wait."""
         jobs = self._jobs.list()
-        self._telling.metrics.count(jobs)
+        self._reporting.metrics.count(jobs)
         waiting = [self._waiting(job) for job in jobs if arbitration.queued(job)]
-        self._telling.metrics.waiting.set(len(waiting))
+        self._reporting.metrics.waiting.set(len(waiting))
         names_of = {each.job.metadata.name for each in waiting}
         self._ledger.passing &= names_of
         self._said = {name: text for name, text in self._said.items() if name in names_of}
@@ -134,7 +134,7 @@ class Arbiter:
         await self._writing.job(job, {"metadata": {"annotations": annotations}})
         self._ledger.passing.discard(job.metadata.name)
         self._said.pop(job.metadata.name, None)
-        self._telling.record(job, "Passed", "arbitration lets the migration begin", decided)
+        self._reporting.record(job, "Passed", "arbitration lets the migration begin", decided)
 
     async def _forbid(self, ruling: Ruling) -> None:
         job = ruling.waiting.job
@@ -144,7 +144,7 @@ class Arbiter:
         await self._writing.status(job, ended)
         self._count(ruling)
         step = Step("Failed", message, ended, event=Reason.FORBIDDEN, warning=True)
-        self._telling.step(job, step, self._policy_of(job).events, self._clock())
+        self._reporting.step(job, step, self._policy_of(job).events, self._clock())
 
     async def _explain(self, ruling: Ruling) -> None:
         """Say once what a job waits for: in a record whenever that changes, in its status when it is another limit."""
@@ -154,7 +154,7 @@ class Arbiter:
         self._said[job.metadata.name] = refusal.message
         self._count(ruling)
         numbers: dict[str, float | int | str] = {"gate": refusal.gate, "count": refusal.count, "limit": refusal.limit}
-        self._telling.record(job, "Waiting", f"arbitration: {refusal.message}", self._clock(), numbers)
+        self._reporting.record(job, "Waiting", f"arbitration: {refusal.message}", self._clock(), numbers)
         known = status.condition(job, Kind.ARBITRATION)
         if known is None or (known.status, known.reason) != ("False", refusal.gate):
             changed = status.with_condition(job.status, Kind.ARBITRATION, "False", refusal.gate, refusal.message, self._clock())
@@ -163,4 +163,4 @@ class Arbiter:
 
     def _count(self, ruling: Ruling) -> None:
         if ruling.refusal is not None:
-            self._telling.metrics.refused.labels(ruling.refusal.gate).inc()
+            self._reporting.metrics.refused.labels(ruling.refusal.gate).inc()

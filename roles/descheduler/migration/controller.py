@@ -23,18 +23,19 @@ from roles.descheduler.migration.budgets import Budgets
 from roles.descheduler.migration.expectations import Expectations
 from roles.descheduler.migration.jobs import Jobs
 from roles.descheduler.migration.ledger import Ledger, workload_reference
+from roles.descheduler.migration.outcomes import Outcomes
 from roles.descheduler.migration.pairing import allocated
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.pools import Pools
 from roles.descheduler.migration.reconciler import Reconciler
+from roles.descheduler.migration.reporting import MigrationMetrics, Reporting
 from roles.descheduler.migration.scavenger import Scavenger
 from roles.descheduler.migration.targets import Targets
-from roles.descheduler.migration.telling import MigrationMetrics, Telling
 from roles.descheduler.migration.together import Moves
 from roles.descheduler.migration.turns import Turns
 from roles.descheduler.migration.words import Kind, Phase, Reason
 from roles.descheduler.migration.writing import NotLeading, Writing
-from roles.descheduler.picture import is_ready
+from roles.descheduler.snapshot import is_ready
 
 log = logging.getLogger(__name__)
 
@@ -58,7 +59,7 @@ class Migrations:
         self._judged: set[str] = set()  # and of those whose end is remembered
         self.ledger = Ledger(self.jobs, setup.world, setup.workloads)
         self.writing = Writing(setup.client, self.jobs, self._held)
-        self.telling = Telling(setup.recorder, MigrationMetrics(setup.metrics.registry))
+        self.reporting = Reporting(setup.recorder, MigrationMetrics(setup.metrics.registry))
         no_claims = setup.gates.enabled("DisablePVCReservation")
         self.pools = Pools(self.jobs, self.reservations, setup.world, self.ledger)
         self.expectations = Expectations(self.jobs, self.reservations, self.pools, setup.world, setup.clock)
@@ -68,7 +69,7 @@ class Migrations:
         acting = Acting(
             self.writing,
             self.ledger,
-            self.telling,
+            self.reporting,
             setup.metrics,
             self.policies.values,
             targets,
@@ -77,6 +78,7 @@ class Migrations:
             setup.successors,
             no_claims=no_claims,
         )
+        self.outcomes = Outcomes(self.jobs, self.writing)
         self.reconciler = Reconciler(
             self.jobs,
             setup.world,
@@ -87,12 +89,13 @@ class Migrations:
             targets,
             moves,
             turns,
-            self.telling,
+            self.reporting,
+            self.outcomes,
             self.policy_of,
             setup.clock,
         )
         self.arbiter = Arbiter(
-            self.jobs, setup.world, setup.workloads, self.ledger, self.writing, self.telling, self.policy_of, setup.clock
+            self.jobs, setup.world, setup.workloads, self.ledger, self.writing, self.reporting, self.policy_of, setup.clock
         )
         self.scavenger = Scavenger(self.jobs, self.reservations, self.writing, setup.clock)
         self._left: dict[str, str] = {}  # reservations of deleted jobs: name -> uid, "" if the job did not say
@@ -210,7 +213,8 @@ class Migrations:
 
         def job_gone(job: PodMigrationJob) -> None:
             queue.forget(job.metadata.name)
-            self.telling.forget(job)
+            self.reporting.forget(job)
+            self.outcomes.forget(job)
             self._judged.discard(job.metadata.uid)
             self._open.discard(job.metadata.uid)
             self._leave(job)

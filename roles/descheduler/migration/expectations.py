@@ -13,8 +13,8 @@ from roles.descheduler.arrivals import Expected, estimate, is_prod, larger
 from roles.descheduler.migration import pairing, status
 from roles.descheduler.migration.jobs import Jobs
 from roles.descheduler.migration.pools import Pools
-from roles.descheduler.picture import Vector
 from roles.descheduler.relief import Relief
+from roles.descheduler.snapshot import Vector
 from roles.descheduler.world import World
 
 Order = tuple[str, str]

@@ -23,9 +23,9 @@ from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.controller import Migrations
 from roles.descheduler.migration.policy import EVICTION
 from roles.descheduler.migration.together import Move
-from roles.descheduler.migration.words import Mode, Phase, Reason
-from roles.descheduler.picture import NodeView, Vector
+from roles.descheduler.migration.words import Mode, Reason
 from roles.descheduler.relief import TARGETS, Relief
+from roles.descheduler.snapshot import NodeView, Vector
 
 log = logging.getLogger(__name__)
 
@@ -42,13 +42,11 @@ class MigrationController:
         self._policy = self._migrations.join(setup.profile, args, setup)
         effective = self._policy.args
         self._nodes = OtherNodes(setup.world, effective.node_selector) if effective.node_fit else None
-        self._unwritten: dict[str, tuple[bool, str]] = {}  # by the uid of a pod, what its move has done, until its job says so
 
     async def prepare(self, pods: Iterable[Pod]) -> None:
         """Know the kinds of workloads of the pods, and all jobs."""
         await self._migrations.wait_synced()
         self._migrations.ledger.forget_assumed()
-        await self._write_effects()
         await self._setup.workloads.learn(pods)
         if self._nodes is not None:
             self._nodes.begin()
@@ -159,28 +157,8 @@ class MigrationController:
         return replace(options.relief, usage=larger(estimate(pod), parse(own)), prod=is_prod(pod))
 
     async def remember(self, pods: Sequence[str], helped: bool, message: str) -> None:
-        """Write on the jobs whether their moves have helped: on one that has yet to end, in a later round."""
-        self._unwritten.update(dict.fromkeys(pods, (helped, message)))
-        await self._write_effects()
-
-    async def _write_effects(self) -> None:
-        """A job that fails, or is gone, says nothing; one that could not be written is tried again in the next round."""
-        if not self._unwritten or not self._migrations.writing.held():
-            return
-        jobs = [job for job in self._migrations.jobs.list() if status.pod_uid(job) in self._unwritten]
-        left = {status.pod_uid(job) for job in jobs if not status.finished(job)}
-        for job in jobs:
-            uid = status.pod_uid(job)
-            if job.status.phase != Phase.SUCCEEDED:
-                continue
-            changed = status.with_relief(job, *self._unwritten[uid], self._setup.clock())
-            try:
-                if changed is not None:
-                    await self._migrations.writing.status(job, changed)
-            except errors.ApiError as error:
-                log.warning("PodMigrationJob %s: what its move has done could not be written yet: %s", job.metadata.name, error)
-                left.add(uid)
-        self._unwritten = {uid: effect for uid, effect in self._unwritten.items() if uid in left}
+        """Have it written on the jobs whether their moves have helped, as soon as they have ended."""
+        self._migrations.reconciler.queue.add_all(self._migrations.outcomes.measured(pods, helped, message))
 
     def assume(self, pod: Pod) -> Callable[[], None]:
         """Count the job that a dry run would make for the pod."""

@@ -14,11 +14,12 @@ from koord.kube.workqueue import WorkQueue
 from roles.descheduler.migration import limits, machine, status, template
 from roles.descheduler.migration.acting import Acting, Again
 from roles.descheduler.migration.jobs import Jobs
+from roles.descheduler.migration.outcomes import Outcomes
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.pools import Pools
+from roles.descheduler.migration.reporting import Reporting
 from roles.descheduler.migration.step import Hold, Step, View
 from roles.descheduler.migration.targets import Targets
-from roles.descheduler.migration.telling import Telling
 from roles.descheduler.migration.together import Moves
 from roles.descheduler.migration.turns import Turns
 from roles.descheduler.migration.words import Kind
@@ -45,7 +46,8 @@ class Reconciler:
         targets: Targets,
         moves: Moves,
         turns: Turns,
-        telling: Telling,
+        reporting: Reporting,
+        outcomes: Outcomes,
         policy_of: Callable[[PodMigrationJob], Policy],
         clock: Callable[[], float],
     ) -> None:
@@ -59,7 +61,8 @@ class Reconciler:
         self._targets = targets
         self._moves = moves
         self._turns = turns
-        self._telling = telling
+        self._reporting = reporting
+        self._outcomes = outcomes
         self._policy_of = policy_of
         self._clock = clock
 
@@ -106,12 +109,13 @@ class Reconciler:
             job = self._jobs.get(name)
             if job is None:
                 return None
+            job = await self._outcomes.write(job, self._clock())
             policy = self._policy_of(job)
             job = await self._keep_time(job)
             view = await self._look(job, policy)
             step = machine.decide(view)
             if step.status is None:  # what is written is told when it has been
-                self._telling.step(job, step, policy.events, view.now)
+                self._reporting.step(job, step, policy.events, view.now)
             if step.rests:
                 return _next_look(view, step)
             self._writing.check()

@@ -15,7 +15,7 @@ from koord.api.objects import Pod, PodMigrationJob
 from koord.api.selectors import SelectorError
 from roles.descheduler.migration import status
 from roles.descheduler.migration.expectations import Expectations
-from roles.descheduler.picture import FINISHED
+from roles.descheduler.snapshot import FINISHED
 from roles.descheduler.spreading import Domains, Spread, spreads
 from roles.descheduler.world import World
 

@@ -11,7 +11,7 @@ from roles.descheduler.migration import status
 from roles.descheduler.migration.expectations import Expectations
 from roles.descheduler.migration.spread import SpreadCounts
 from roles.descheduler.nodefit import affinity_matches, tolerates, untolerated
-from roles.descheduler.picture import Pictures, is_ready
+from roles.descheduler.snapshot import Snapshots, is_ready
 from roles.descheduler.spreading import Domains
 from roles.descheduler.world import World
 
@@ -76,7 +76,7 @@ class Targets:
             return ""
         try:
             report = self._world.report_times(metric) if metric is not None else self._world.node_metrics.get(name)
-            view = Pictures(accepted=self._accepted).node(node, self._world.pods_on(name), report, now=self._clock())
+            view = Snapshots(accepted=self._accepted).node(node, self._world.pods_on(name), report, now=self._clock())
         except (QuantityError, ValueError) as error:
             return f'the load of node "{name}" cannot be read: {error}'
         expect(view, self._expectations.on(name, job), self._expectations.brought)

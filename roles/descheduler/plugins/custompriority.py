@@ -18,9 +18,9 @@ from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Cordon, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
-from roles.descheduler.picture import NodeView, PodView, Vector, pod_view
 from roles.descheduler.plugins.firstfit import FirstFit
 from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
+from roles.descheduler.snapshot import NodeView, PodView, Vector, pod_view
 
 MODES = ("BestEffort", "DrainNode")
 PATIENCE = 1800.0  # seconds without progress after which a drain is given up, and for which the node is then left alone

@@ -9,7 +9,7 @@ import msgspec
 import numpy as np
 
 from roles.descheduler.columns import Columns
-from roles.descheduler.picture import NodeView, PodView, Vector
+from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 
 class FirstFit:

@@ -17,9 +17,9 @@ from roles.descheduler.cost import eviction_cost
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
-from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.plugins.gpuroom import GPURoomArgs, Rooms
 from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
+from roles.descheduler.snapshot import NodeView, PodView
 
 
 class FragmentationAwareArgs(ConfigModel):

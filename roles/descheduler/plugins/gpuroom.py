@@ -15,7 +15,7 @@ from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Rehearse, Turn
 from roles.descheduler.framework.handle import Handle, pod_subject
 from roles.descheduler.gpus import Cards, Group, Wanted, fewest, lacking, wanted
-from roles.descheduler.picture import NodeView, PodView, pod_view
+from roles.descheduler.snapshot import NodeView, PodView, pod_view
 
 TRIED = 32
 """Nodes that are looked at closely for one waiting pod: those where fewest pods would have to move."""

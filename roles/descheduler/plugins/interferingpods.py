@@ -12,8 +12,8 @@ from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
-from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
+from roles.descheduler.snapshot import NodeView, PodView
 
 
 class RemoveInterferingPodsArgs(ConfigModel):

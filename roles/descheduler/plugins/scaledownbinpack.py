@@ -18,9 +18,9 @@ from roles.descheduler.cost import eviction_cost
 from roles.descheduler.framework.effects import PAUSE, Annotate, Evict, PluginError, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
-from roles.descheduler.picture import NodeView, PodView, Vector
 from roles.descheduler.plugins.fragmentationaware import check_resources
 from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
+from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 STRATEGIES = ("CalculateOnly", "EvictDirectly")
 NEVER = 2**31 - 1

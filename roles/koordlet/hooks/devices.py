@@ -19,11 +19,11 @@ from koord.api.quantity import parse_value
 from roles.koordlet.hooks.context import Answer, ContainerContext, DeviceNode, Mount, Stage
 from roles.koordlet.hooks.hook import Hook, PartialAnswerError
 from roles.koordlet.host.root import HostRoot
+from roles.koordlet.sensing.rdma import device_files
 from roles.koordlet.states.model import Snapshot
 
 VGPU_LOCK = "/tmp/vgpulock"
 RDMA = "rdma"
-RDMA_CM = "/dev/infiniband/rdma_cm"
 
 
 class GPUEnvInject(Hook[None]):
@@ -89,20 +89,7 @@ class RDMADeviceInject(Hook[HostRoot]):
         for device in devices:
             functions = [vf.bus_id for vf in device.extension.vfs] if device.extension is not None else []
             addresses += [f for f in functions if f] or [device.id]
-        paths = [RDMA_CM, *(_uverbs(rule, address) for address in addresses)]
-        return Answer(devices=tuple(_node(rule, path) for path in dict.fromkeys(paths)))
-
-
-def _uverbs(root: HostRoot, address: str) -> str:
-    """The verbs device of a PCI function."""
-    directory = root.sys_path("bus/pci/devices", address, "infiniband_verbs")
-    try:
-        names = sorted(os.listdir(directory))
-    except OSError as error:
-        raise ValueError(f"RDMA device {address}: {directory} cannot be listed: {error.strerror}") from None
-    if not names:
-        raise ValueError(f"RDMA device {address}: {directory} is empty")
-    return f"/dev/infiniband/{names[0]}"
+        return Answer(devices=tuple(_node(rule, path) for path in device_files(rule, addresses)))
 
 
 def _node(root: HostRoot, path: str) -> DeviceNode:

@@ -15,7 +15,7 @@ _WANTED = {PROCESSES: "hostPID", NETWORK: "hostNetwork"}
 
 
 def runs(root: HostRoot) -> bool:
-    """Whether a machine that runs is below the root, and not a picture of one."""
+    """Whether a machine that runs is below the root, and not a model of one."""
     return os.path.lexists(f"{root.proc}/1/ns/pid")
 
 

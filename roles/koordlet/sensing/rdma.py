@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -13,6 +14,7 @@ from roles.koordlet.sensing.base import Collector, Round
 
 #: Name of the snapshot in the store (KLO-TSDB-02).
 RDMA = "RDMA"
+_RDMA_CM = "/dev/infiniband/rdma_cm"
 _NETWORK_CLASS = "0x02"
 _MELLANOX = re.compile(r"mlx\d+_(\d+)")
 _TRAILING = re.compile(r".*?(\d+)")
@@ -45,6 +47,22 @@ def _names(path: str) -> list[str]:
         return sorted(os.listdir(path))
     except OSError:
         return []
+
+
+def device_files(root: HostRoot, addresses: Iterable[str]) -> list[str]:
+    """What a program needs to use PCI functions by verbs: the connection manager and a verbs device of each. Raises ValueError."""
+    return list(dict.fromkeys([_RDMA_CM, *(_uverbs(root, address) for address in addresses)]))
+
+
+def _uverbs(root: HostRoot, address: str) -> str:
+    directory = root.sys_path("bus/pci/devices", address, "infiniband_verbs")
+    try:
+        names = sorted(os.listdir(directory))
+    except OSError as error:
+        raise ValueError(f"RDMA device {address}: {directory} cannot be listed: {error.strerror}") from None
+    if not names:
+        raise ValueError(f"RDMA device {address}: {directory} is empty")
+    return f"/dev/infiniband/{names[0]}"
 
 
 def minor_of(name: str) -> int | None:

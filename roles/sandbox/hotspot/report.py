@@ -26,12 +26,12 @@ def chart(recording: Recording) -> str:
     return document([Chart("CPU of each node", "seconds", "percent of the node", lines, y_min=0.0)])
 
 
-def render(title: str, date: str, recording: Recording, picture: str | None, notes: Sequence[str]) -> str:
-    """The report as Markdown. `picture` is the name of the chart's file beside it."""
+def render(title: str, date: str, recording: Recording, chart: str | None, notes: Sequence[str]) -> str:
+    """The report as Markdown. `chart` is the name of the chart's file beside it."""
     parts = [f"# {title}", "", f"{date}. Simulated nodes; API server, manager, scheduler and descheduler are the real ones.", ""]
     parts += [_summary(recording), ""]
-    if picture:
-        parts += [f"![CPU of each node over time]({picture})", ""]
+    if chart:
+        parts += [f"![CPU of each node over time]({chart})", ""]
     parts += ["## Nodes", "", _nodes(recording), "", "## Migrations", "", _migrations(list(recording.migrations.values())), ""]
     if notes:
         parts += ["## Notes", "", *(f"* {note}" for note in notes), ""]

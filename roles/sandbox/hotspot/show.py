@@ -118,11 +118,11 @@ class HotSpot:
 
     def write(self, out: Path, session: Session) -> Path:
         """Write the report and the chart; returns the report's path. Raises OSError."""
-        picture: str | None = None
+        chart: str | None = None
         if self.recording.utilisation:
-            picture = PLOT
+            chart = PLOT
             (out / PLOT).write_text(report.chart(self.recording))
         date = datetime.now().astimezone().strftime("%Y-%m-%d %H:%M %Z")
         path = out / REPORT
-        path.write_text(report.render(session.scenario.title, date, self.recording, picture, self.notes))
+        path.write_text(report.render(session.scenario.title, date, self.recording, chart, self.notes))
         return path

@@ -81,7 +81,7 @@ class History:
 
 
 class LiveView:
-    """A picture that is drawn anew four times a second."""
+    """A screen that is drawn anew four times a second."""
 
     def __init__(self, out: TextIO) -> None:
         from rich.console import Console

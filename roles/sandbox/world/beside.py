@@ -27,7 +27,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from roles.sandbox.world.faults import ROLES, Fault
-from roles.sandbox.world.host.door import Door
+from roles.sandbox.world.host.files import ProcessFiles
 from roles.sandbox.world.process import Surroundings
 
 if TYPE_CHECKING:
@@ -179,7 +179,7 @@ def misfits(release: Release) -> list[str]:
     if number != ours.CONTRACT:
         return [f"its programs have contract {number}, this release has {ours.CONTRACT}"]
     wrong = []
-    for theirs, here in ((release.seams.System, Surroundings), (release.seams.Files, Door)):
+    for theirs, here in ((release.seams.System, Surroundings), (release.seams.Files, ProcessFiles)):
         for name, function in inspect.getmembers(theirs, inspect.isfunction):
             if not name.startswith("_") and not _takes(getattr(here, name, None), function):
                 wrong.append(f"koord.seams: {theirs.__name__}.{name}{inspect.signature(function)}")

@@ -213,7 +213,7 @@ class Reporter:
             log.exception("%s: the condition of a failed attempt could not be written", pod.reservation or pod.key)
 
     async def _tell(self, pod: PodInfo, status: dict[str, Any]) -> bool:
-        """Write a pod's status, unless it has a node: the picture on which the attempt was made may be older than the binding of another
+        """Write a pod's status, unless it has a node: the cache on which the attempt was made may be older than the binding of another
         replica. So the write holds for the version that was seen, and one that was overtaken is looked at. False: nothing is to be told."""
         uid, version = pod.pod.metadata.uid, pod.pod.metadata.resource_version
         for left in reversed(range(_TRIES)):

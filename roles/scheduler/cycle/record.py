@@ -10,7 +10,7 @@ from koord.decisions.record import Number, Record, Subject, Term
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import SCHEDULED, Decision
 from roles.scheduler.cycle.judgement import INFEASIBLE
-from roles.scheduler.framework.bonds import what_goes
+from roles.scheduler.framework.gangs import what_goes
 
 ROLE = "scheduler"
 FEATURES = ("SCH-FW-06",)
@@ -55,7 +55,7 @@ def record_of(decision: Decision, *, now: float, attempt: int = 1) -> Record:
         if decision.nominate:
             numbers["nominated"] = decision.nominate
             numbers["victims"] = len(decision.victims)
-            what = what_goes(decision.victims, decision.ctx.state.bonds)
+            what = what_goes(decision.victims, decision.ctx.state.gangs)
             terms += tuple(Term(f"victim {pod.key}", pod.priority, what[pod.uid], "priority") for pod in decision.victims[:_SHOWN])
     return Record(ROLE, subject_of(decision.pod), now, decision.verdict, rule, message, numbers, terms, FEATURES)
 
@@ -64,7 +64,7 @@ def victim_records(decision: Decision, victims: Sequence[PodInfo] | None = None,
     """For each of the victims (by default all of the decision's), for whom it has to go, and whether it goes by itself, because its job can
     spare it, or with all of its job."""
     victims = decision.victims if victims is None else victims
-    what = what_goes(victims, decision.ctx.state.bonds)
+    what = what_goes(victims, decision.ctx.state.gangs)
     rule, numbers = "preemption", {"priority": decision.pod.priority, "victims": len(victims)}
     for pod in victims:
         yield Record(

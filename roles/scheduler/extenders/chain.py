@@ -17,7 +17,7 @@ from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.extenders import wire
 from roles.scheduler.extenders.client import Extender, ExtenderError, ExtenderRefusal
 from roles.scheduler.framework.interfaces import Rejection
-from roles.scheduler.plugins.harm import harm
+from roles.scheduler.plugins.preemption_cost import cost_of
 
 log = logging.getLogger(__name__)
 
@@ -111,7 +111,7 @@ class Extenders:
             left = left if answer is None else tuple(candidate for candidate in answer if candidate.victims)
         if left == decision.candidates:
             return
-        best = min(left, key=harm, default=None)
+        best = min(left, key=cost_of, default=None)
         decision.candidates = left
         decision.nominate = best.node if best is not None else ""
         decision.victims = best.victims if best is not None else ()

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.hypothesis import Hypothesis
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.framework.bonds import Bonds, NoBonds, Rule
+from roles.scheduler.framework.gangs import Gangs, NoGangs, Rule
 from roles.scheduler.framework.restoring import NOTHING, Holdings, NoHoldings, Restored, RestoredNode, RestoredReservation
 from roles.scheduler.framework.status import PostFilterResult
 from roles.scheduler.framework.steps import Steps
@@ -117,16 +117,16 @@ class State:
     """The read-only world of one cycle. Plugins read `cluster`; only the planner changes it, after the cycle.
 
     `now` is the time of the cycle in seconds since the epoch; `random` decides ties and where preemption begins to look. `holdings` are
-    what reservations hold, `bonds` which pods are of use only together, `evictions` who was chosen to leave.
+    what reservations hold, `gangs` which pods are of use only together, `evictions` who was chosen to leave.
     """
 
-    __slots__ = ("bonds", "cluster", "evictions", "holdings", "namespaces", "next_start", "nominations", "now", "random")
+    __slots__ = ("cluster", "evictions", "gangs", "holdings", "namespaces", "next_start", "nominations", "now", "random")
 
     def __init__(self, cluster: Cluster, *, now: float = 0.0, seed: int = 0) -> None:
         self.cluster = cluster
         self.nominations = Nominations()
         self.holdings: Holdings = NoHoldings()
-        self.bonds: PreemptingBonds = NoBonds()
+        self.gangs: PreemptingGangs = NoGangs()
         self.evictions = Evictions()
         self.namespaces: dict[str, dict[str, str]] = {}
         self.now = now
@@ -194,11 +194,11 @@ class CycleContext:
         return RestoredNode(self.cluster, usable) if usable else _AS_IT_IS
 
 
-class PreemptingBonds(Bonds, Protocol):
-    """Bonds that can make room for pods that are placed together."""
+class PreemptingGangs(Gangs, Protocol):
+    """Gangs that can make room for pods that are placed together."""
 
     def make_room(self, ctx: CycleContext, failure: Any, rule: Rule) -> Steps[PostFilterResult]:
-        """Room for the pod's whole party, or for nobody."""
+        """Room for the pod and all that it is placed together with, or for nobody."""
 
 
 @dataclass(slots=True)

@@ -27,7 +27,7 @@ def _nobody(test: Callable[[PodInfo], bool], by_template: bool) -> None:
     """Nobody waits outside a live scheduler."""
 
 
-class Door(Protocol):
+class PodEvents(Protocol):
     """Where reserve pods come in, as if the API server showed them (pods that stand for Reservations are not in its list of pods)."""
 
     def pod_added(self, info: PodInfo) -> None:
@@ -40,7 +40,7 @@ class Door(Protocol):
         """It is gone, or counts no more."""
 
 
-class ClusterDoor:
+class ClusterPods:
     """The door outside a live scheduler: pods with a node count on it, nobody waits."""
 
     def __init__(self, cluster: Cluster) -> None:
@@ -83,13 +83,13 @@ class Handle:
     audit: Callable[[str, str], None] = _nothing  # tells the workload auditor of a job: its id and what happened
     event: Callable[..., None] = _nothing  # about an object: its reference, type, reason and note; `action` when it is not the reason
     frameworks: dict[str, Any] = field(default_factory=dict)  # the Framework of each profile, by scheduler name
-    pods: Door = field(init=False)
+    pods: PodEvents = field(init=False)
     wake: Callable[[Callable[[PodInfo], bool], bool], None] = _nobody  # see SchedulingQueue.wake
     gate: Gate = field(default_factory=Gate)  # background work waits here after every pause, before it looks at the state
     shared: dict[str, Any] = field(default_factory=dict)  # what plugins of the profile have in common, by a name they agree on
 
     def __post_init__(self) -> None:
-        self.pods = ClusterDoor(self.state.cluster)
+        self.pods = ClusterPods(self.state.cluster)
 
     @property
     def api(self) -> Client:

@@ -1,7 +1,7 @@
 """Long work in steps: a generator that yields where the event loop may have a turn, and returns its result.
 
 Whoever has no loop runs it to its end with `at_once`. The live scheduler takes it in slices (turns.py); between two slices nobody else sees
-or changes the scheduler's state, so all of the work sees one picture.
+or changes the scheduler's state, so all of the work sees one state.
 """
 
 from __future__ import annotations

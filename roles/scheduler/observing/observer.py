@@ -1,4 +1,4 @@
-"""Informer events into the picture: cache, queue, plugin feeds (SCH-FW-04, SCH-FW-05, SCH-FW-08)."""
+"""Informer events into the scheduler's state: cache, queue, plugin feeds (SCH-FW-04, SCH-FW-05, SCH-FW-08)."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class NobodyActs:
 
 
 class Observer:
-    """Keeps the scheduler's picture current. `clock` gives seconds since the epoch; `changed` is called after everything that may
+    """Keeps the scheduler's state current. `clock` gives seconds since the epoch; `changed` is called after everything that may
     give the scheduler something to do; `gone(uid)` when a pod needs no more reporting.
     `acting` follows what it has set out to do."""
 

@@ -9,7 +9,7 @@ from koord.api.kinds import PODDISRUPTIONBUDGETS
 from koord.api.objects import PodDisruptionBudget
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cluster.terms import Selector, label_selector, selects
-from roles.scheduler.framework.bonds import Unit
+from roles.scheduler.framework.gangs import Unit
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Feed
 from roles.scheduler.framework.steps import Steps, at_once

@@ -13,16 +13,16 @@ from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.decision import FitFailure
-from roles.scheduler.framework.bonds import Breaking, Rule, Unit
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
+from roles.scheduler.framework.gangs import Rule, Unit, VictimUnits
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Feed, PostFilter
 from roles.scheduler.framework.status import SUCCESS, Candidate, PostFilterResult, Status, unschedulable
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
-from roles.scheduler.plugins.harm import Harm, Lacking, Need, harm, importance, lacking_of
 from roles.scheduler.plugins.lockstep import Lockstep
+from roles.scheduler.plugins.preemption_cost import Lacking, PreemptionCost, Shortfall, cost_of, importance, lacking_of
 
 _TOGETHER = 100  # nodes judged in one step
 _NOT_HELPFUL = "Preemption is not helpful for scheduling"
@@ -52,10 +52,10 @@ class DefaultPreemption(PostFilter):
     def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult | Steps[PostFilterResult]:
         if ctx.pod.reservation and not self.for_reservations:
             return PostFilterResult(unschedulable())
-        party = ctx.state.bonds.party(ctx.pod)
-        if party:
-            rule = self.for_party(ctx, failure, party)
-            return ctx.state.bonds.make_room(ctx, failure, rule) if rule is not None else PostFilterResult(unschedulable())
+        members = ctx.state.gangs.pending_members(ctx.pod)
+        if members:
+            rule = self.for_gang(ctx, failure, members)
+            return ctx.state.gangs.make_room(ctx, failure, rule) if rule is not None else PostFilterResult(unschedulable())
         refusal = self._not_eligible(ctx, failure)
         return PostFilterResult(_message(refusal)) if refusal else self._for_one(ctx, failure)
 
@@ -73,11 +73,11 @@ class DefaultPreemption(PostFilter):
         best = candidates[0]
         return PostFilterResult(SUCCESS, best.node, best.victims, tuple(candidates) if self.handle.all_candidates else (best,))
 
-    def for_party(self, ctx: CycleContext, failure: FitFailure, party: Sequence[PodInfo]) -> Rule | None:
+    def for_gang(self, ctx: CycleContext, failure: FitFailure, members: Sequence[PodInfo]) -> Rule | None:
         """On which terms room is made for pods that are placed together; None when removing pods helps none of them."""
         if failure.pre_filter is not None:
             return None
-        below = min(pod.priority for pod in party)
+        below = min(pod.priority for pod in members)
         return Rule(self.name, lambda pod: pod.priority < below and not pod.reservation and self.removable(ctx, pod))
 
     def slots(self, ctx: CycleContext, failure: FitFailure) -> list[int]:
@@ -141,11 +141,11 @@ class DefaultPreemption(PostFilter):
         """Candidates among so many nodes that have victims, what hurts least first. Where filters add up nodes are judged together. Others
         are tried one by one, but for those that cannot beat the best one found so far, unless somebody else is to choose among all."""
         priority, lockstep = ctx.pod.priority, self.lockstep(ctx, failure)
-        breaking = Breaking(
-            ctx.state.bonds, lambda pod: pod.priority < priority and self.removable(ctx, pod), importance, ctx.state.leaving
+        victim_units = VictimUnits(
+            ctx.state.gangs, lambda pod: pod.priority < priority and self.removable(ctx, pod), importance, ctx.state.leaving
         )  # fmt: skip
         lacking = lacking_of(failure.evaluation, ctx)
-        found: list[tuple[Harm, int, Candidate]] = []
+        found: list[tuple[PreemptionCost, int, Candidate]] = []
         looked = 0
         for begin in range(0, len(slots), _TOGETHER):
             chunk = slots[begin : begin + _TOGETHER]
@@ -157,12 +157,12 @@ class DefaultPreemption(PostFilter):
                     answer = judged[slot]
                 else:
                     yield
-                    answer = self._tried(ctx, failure, slot, breaking, lacking, reasons, best)
+                    answer = self._tried(ctx, failure, slot, victim_units, lacking, reasons, best)
                 if answer is None:
                     continue
                 looked += 1
                 if isinstance(answer, Candidate):
-                    entry = (harm(answer), looked, answer)
+                    entry = (cost_of(answer), looked, answer)
                     if best is None:
                         found.append(entry)
                     elif entry < found[0]:
@@ -198,7 +198,7 @@ class DefaultPreemption(PostFilter):
                 reasons[_NO_VICTIMS] += 1
                 continue
             leaving = frozenset(pod.uid for pod in pods if state.leaving(pod))
-            if any(state.bonds.of(pod) and pod.uid not in leaving for pod in pods):
+            if any(state.gangs.of(pod) and pod.uid not in leaving for pod in pods):
                 continue
             pods.sort(key=importance)
             open_slots.append(slot)
@@ -222,35 +222,35 @@ class DefaultPreemption(PostFilter):
     # ---------------------------------------------------------------- one node
 
     def _tried(
-        self, ctx: CycleContext, failure: FitFailure, slot: int, breaking: Breaking, lacking: Lacking, reasons: Counter[str],
-        best: Harm | None,
+        self, ctx: CycleContext, failure: FitFailure, slot: int, victim_units: VictimUnits, lacking: Lacking, reasons: Counter[str],
+        best: PreemptionCost | None,
     ) -> Candidate | bool | None:  # fmt: skip
         """The candidate on a node, None for none; True for one that could not beat the best one."""
-        units = self._units(ctx, slot, breaking, reasons)
+        units = self._units(ctx, slot, victim_units, reasons)
         if not units:
             return None
-        need = Need(ctx.cluster, slot, units, lacking)
-        if best is not None and not _some_leave(ctx, units) and need.hopeless(best):
+        shortfall = Shortfall(ctx.cluster, slot, units, lacking)
+        if best is not None and not _some_leave(ctx, units) and shortfall.hopeless(best):
             return True
-        return self._try(ctx, failure, slot, need, reasons)
+        return self._try(ctx, failure, slot, shortfall, reasons)
 
-    def _units(self, ctx: CycleContext, slot: int, breaking: Breaking, reasons: Counter[str]) -> list[Unit]:
+    def _units(self, ctx: CycleContext, slot: int, victim_units: VictimUnits, reasons: Counter[str]) -> list[Unit]:
         """Who may go from a node, the most important first."""
         pods = (pod for pod in ctx.cluster.row(slot).pods.values() if not pod.reservation)  # what is reserved stays reserved
-        units = breaking.units(pod for pod in pods if breaking.may_go(pod))
+        units = victim_units.units(pod for pod in pods if victim_units.may_go(pod))
         if not units:
             reasons[_NO_VICTIMS] += 1
         return units
 
-    def _try(self, ctx: CycleContext, failure: FitFailure, slot: int, need: Need, reasons: Counter[str]) -> Candidate | None:
+    def _try(self, ctx: CycleContext, failure: FitFailure, slot: int, shortfall: Shortfall, reasons: Counter[str]) -> Candidate | None:
         """The least important go one after another until the pod fits; of those, who can comes back, the important ones first.
 
         What is left is what taking all away and giving back one after another would leave, where taking away never hurts.
         """
         cluster, name = ctx.cluster, ctx.cluster.name_of(slot)
-        touched = {unit: self.touched(cluster, slot, unit) for unit in need.units}
-        free = [unit for unit in need.units if all(ctx.state.leaving(pod) for pod in unit.pods)]
-        order, violating = self.budgets.ordered([unit for unit in need.units if unit not in free] if free else need.units)
+        touched = {unit: self.touched(cluster, slot, unit) for unit in shortfall.units}
+        free = [unit for unit in shortfall.units if all(ctx.state.leaving(pod) for pod in unit.pods)]
+        order, violating = self.budgets.ordered([unit for unit in shortfall.units if unit not in free] if free else shortfall.units)
         order += free  # they go in any case: first of all, and they are the last to come back
         with ctx.state.suppose() as supposed:
             for other in ctx.state.nominations.ahead_of(ctx.pod, name):
@@ -262,7 +262,7 @@ class DefaultPreemption(PostFilter):
                 away.append(order.pop())
                 for pod, _ in touched[away[-1]]:
                     supposed.remove(pod.uid)
-                enough = need.met() and self.fits(ctx, failure, slot)
+                enough = shortfall.met() and self.fits(ctx, failure, slot)
             if not enough:
                 reasons.update(self.obstacles(ctx, failure, slot))
                 return None
@@ -271,7 +271,7 @@ class DefaultPreemption(PostFilter):
                 if unit.core not in gone:
                     for pod, where in touched[unit]:
                         supposed.add(pod, where)
-                    if need.met() and self.fits(ctx, failure, slot):
+                    if shortfall.met() and self.fits(ctx, failure, slot):
                         continue
                     for pod, _ in touched[unit]:
                         supposed.remove(pod.uid)

@@ -12,7 +12,7 @@ from koord.process import metrics as common
 from koord.process.health import Health
 from koord.process.slis import Slis
 from roles.descheduler.metrics import Metrics as DeschedulerMetrics
-from roles.descheduler.migration.telling import MigrationMetrics
+from roles.descheduler.migration.reporting import MigrationMetrics
 from roles.koordlet.metrics.registry import Metrics as KoordletMetrics
 from roles.koordlet.metrics.registry import process_text
 from roles.manager.metrics import Metrics as ManagerMetrics

@@ -53,7 +53,7 @@ Examples:
     help="Output format; decisions: one line of JSON for each.",
 )
 def command(log: Path, other: str, role: str | None, diff: bool, output: str) -> None:
-    """Make the decisions of a decision log again, each on the picture that it was made on.
+    """Make the decisions of a decision log again, each on the state that it was made on.
 
     LOG is the directory of --decision-log of the scheduler, the manager or the descheduler, or one of its replay.jsonl files. Ends with 0
     if all decisions are as they were, and with 2 if not.

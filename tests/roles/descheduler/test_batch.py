@@ -10,9 +10,9 @@ from koord.api import kinds, names
 from koord.api.objects import Pod, convert
 from koord.api.times import format_time
 from roles.descheduler.cost import lost, restart_cost
-from roles.descheduler.picture import pod_view
 from roles.descheduler.plugins.community.common import least_important_first
 from roles.descheduler.plugins.lownodeload.order import leaving_order
+from roles.descheduler.snapshot import pod_view
 from tests.roles.descheduler.support import Obj, after_rounds, configuration, node, pod
 
 NOW = 1_700_000_000.0

@@ -17,11 +17,11 @@ from koord.api.times import format_time
 from roles.descheduler.arrivals import Expected, expect
 from roles.descheduler.framework.effects import Evict, Tell
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.picture import NodeView, Pictures, node_view
 from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs
 from roles.descheduler.plugins.lownodeload.effect import TRIES, Effects
 from roles.descheduler.plugins.lownodeload.plugin import LowNodeLoad
 from roles.descheduler.relief import Relief
+from roles.descheduler.snapshot import NodeView, Snapshots, node_view
 from tests.support.examples import examples
 
 ARGS = {
@@ -76,7 +76,7 @@ class Sim:
         status = {"allocatable": {"cpu": "10", "memory": "64Gi", "pods": "110"}}
         machine = convert({"metadata": {"name": f"n{node}"}, "status": status}, Node)
         pods = [self.pod(name) for name, (where, _) in self.pods.items() if where == node]
-        view = Pictures().node(machine, pods, self.reports[node], now=self.now)
+        view = Snapshots().node(machine, pods, self.reports[node], now=self.now)
         expect(view, places or [], lambda pod: {"cpu": self.brought[pod.metadata.name]} if pod.metadata.name in self.brought else None)
         return view
 
@@ -276,3 +276,35 @@ def test_what_two_moves_of_a_node_have_done_together_counts_once() -> None:
     assert effects.observe(seen(1010.0, 7100), 1010.0) == []
     (measured,) = effects.observe(seen(1070.0, 5700), 1070.0)
     assert (measured.pods, measured.before, measured.expected, measured.after) == (("a", "b"), {"cpu": 7100}, {"cpu": 5700}, {"cpu": 5700})
+
+
+@pytest.mark.feature("DS-LNL-06")
+@pytest.mark.parametrize("accepted", [False, True], ids=["asked", "accepted"])
+@pytest.mark.parametrize("begun", [7100, 6400], ids=["told at once", "told when the first was leaving"])
+@pytest.mark.parametrize("here", [True, False], ids=["there", "gone"])
+def test_what_two_moves_have_done_is_told_apart_by_two_reports(accepted: bool, begun: int, here: bool) -> None:
+    """Two pods of 700m leave a node that uses 7100m. The first report after the first has left may be without the second one already."""
+    effects = Effects()
+
+    def seen(at: float, reported: float, system: int, *names: str) -> NodeView:
+        pods = [
+            convert({"metadata": {"name": name, "namespace": "d", "uid": name}, "spec": {"nodeName": "n1", "containers": []}}, Pod)
+            for name in names
+        ]
+        node = convert({"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "10"}}}, Node)
+        status = {
+            "updateTime": format_time(reported),
+            "nodeMetric": {"systemUsage": {"resources": {"cpu": f"{system}m"}}},
+            "podsMetric": [{"namespace": "d", "name": name, "podUsage": {"resources": {"cpu": "700m"}}} for name in ("a", "b")],
+        }
+        metric = convert({"metadata": {"name": "n1"}, "status": status}, NodeMetric)
+        return Snapshots(accepted=lambda pod: accepted).node(node, pods, metric, now=at)
+
+    effects.moved("n1", ["a"], {"cpu": 7100}, {"cpu": 6400})
+    effects.moved("n1", ["b"], {"cpu": begun}, {"cpu": begun - 700})
+    assert effects.observe(seen(1010.0, 1000.0, 5700, "b"), 1010.0) == []
+    (first,) = effects.observe(seen(1070.0, 1060.0, 5700, *(["b"] if here else [])), 1070.0)
+    assert effects.observe(seen(1080.0, 1060.0, 5700), 1080.0) == []
+    (second,) = effects.observe(seen(1130.0, 1120.0, 5700), 1130.0)
+    told = [(each.pods, each.before["cpu"] - each.after["cpu"], each.helped) for each in (first, second)]
+    assert told == [(("a",), 700, True), (("b",), 700, True)]

@@ -14,7 +14,7 @@ from roles.descheduler import registry
 from roles.descheduler.config import parse_configuration
 from roles.descheduler.framework.effects import Evict
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.picture import node_view
+from roles.descheduler.snapshot import node_view
 from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, metric, node, pod
 
 

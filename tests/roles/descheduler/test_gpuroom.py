@@ -17,8 +17,8 @@ from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import Evict, Pause, Rehearse
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.gpus import Cards, Group, Wanted, fewest, wanted
-from roles.descheduler.picture import NodeView, PodView, node_view, pod_view
 from roles.descheduler.plugins.gpuroom import GPURoomArgs, Rooms
+from roles.descheduler.snapshot import NodeView, PodView, node_view, pod_view
 from tests.roles.descheduler.support import after_rounds, configuration, descheduling, eventually, node, pod
 from tests.support import patience
 

@@ -15,8 +15,8 @@ from roles.descheduler.build import Options
 from roles.descheduler.config import parse_configuration
 from roles.descheduler.framework.effects import Cordon, Evict
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.picture import node_view
 from roles.descheduler.plugins.custompriority import PATIENCE, CustomPriority, CustomPriorityArgs
+from roles.descheduler.snapshot import node_view
 from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, eventually, node, pod
 
 LEVELS = [

@@ -10,7 +10,7 @@ import pytest
 
 from koord.api import kinds
 from koord.api.objects import Node, convert
-from roles.descheduler.picture import NodeView
+from roles.descheduler.snapshot import NodeView
 from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, eventually, metric, node, pod
 
 ONCE = {"consecutiveAbnormalities": 1, "consecutiveNormalities": 1, "timeout": "1m"}

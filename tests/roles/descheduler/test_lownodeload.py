@@ -10,12 +10,12 @@ from koord.api import objects
 from roles.descheduler.cost import canonical_int32
 from roles.descheduler.framework.effects import Pause
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.picture import NodeView, node_view, pod_view
 from roles.descheduler.plugins.lownodeload.args import AnomalyCondition, LowNodeLoadArgs
 from roles.descheduler.plugins.lownodeload.classify import NodeClass, classify, quantity_at
 from roles.descheduler.plugins.lownodeload.detector import Detectors
 from roles.descheduler.plugins.lownodeload.order import leaving_order, node_score, usage_score
 from roles.descheduler.plugins.lownodeload.plugin import LowNodeLoad
+from roles.descheduler.snapshot import NodeView, node_view, pod_view
 
 
 def pool_of(**args: object):

@@ -16,7 +16,7 @@ from roles.descheduler.framework.evicting import EvictOptions, EvictResult
 from roles.descheduler.framework.limits import Limits
 from roles.descheduler.framework.round import Profile, Rounds
 from roles.descheduler.migration.template import elsewhere
-from roles.descheduler.picture import NodeView, node_view
+from roles.descheduler.snapshot import NodeView, node_view
 from roles.descheduler.spreading import Spread
 from tests.roles.descheduler.support import node, pod
 from tests.roles.descheduler.test_rounds import Door, Nothing, made

@@ -23,7 +23,7 @@ from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.limits import Limits
 from roles.descheduler.framework.plugin import Plugin
 from roles.descheduler.framework.round import Profile, Rounds
-from roles.descheduler.picture import NodeView, node_view
+from roles.descheduler.snapshot import NodeView, node_view
 from tests.roles.descheduler.support import metric, node, pod
 from tests.support.examples import examples
 

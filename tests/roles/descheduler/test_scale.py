@@ -19,7 +19,7 @@ from roles.descheduler.framework.effects import Evict, Pause
 from roles.descheduler.framework.handle import SLICE, STEPS, Handle
 from roles.descheduler.framework.pace import Runs
 from roles.descheduler.nodefit import Placeable, anti_affinity_terms, term_matches
-from roles.descheduler.picture import NodeView, Pictures, PodView, node_view
+from roles.descheduler.snapshot import NodeView, PodView, Snapshots, node_view
 from tests.support.examples import examples
 
 Obj = dict[str, Any]
@@ -236,15 +236,15 @@ def test_one_pod_of_each_template_is_looked_at_and_remembered_between_rounds(nam
             read[self.what] += 1
             return bytes(self.real.encode(thing))
 
-    for module in ("roles.descheduler.picture", "roles.descheduler.plugins.community.antiaffinity", "roles.descheduler.columns"):
+    for module in ("roles.descheduler.snapshot", "roles.descheduler.plugins.community.antiaffinity", "roles.descheduler.columns"):
         monkeypatch.setattr(f"{module}._ENCODER", Counting(module.rpartition(".")[2], import_module(module)._ENCODER))
-    pictures = Pictures()
+    snapshots = Snapshots()
     for first in (True, False):
         read.clear()
-        pictures.begin()
-        again = [pictures.node(node.node, node.everyone, None, now=0.0) for node in nodes]
+        snapshots.begin()
+        again = [snapshots.node(node.node, node.everyone, None, now=0.0) for node in nodes]
         assert any(isinstance(effect, Evict) for effect in effects(name, again, Counted()))
-        assert read["picture"] == (workloads * replicas if first else 0)
+        assert read["snapshot"] == (workloads * replicas if first else 0)
         assert 0 < read["antiaffinity"] + read["columns"] <= 2 * workloads  # one for each rule of a template
 
 

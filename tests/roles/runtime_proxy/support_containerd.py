@@ -44,7 +44,7 @@ disabled_plugins = ["io.containerd.internal.v1.opt", "io.containerd.snapshotter.
   sandbox_image = "{1}"
   stream_server_address = "127.0.0.1"
   stream_server_port = "0"
-  [plugins."io.containerd.grpc.v1.cri".containerd]
+{3}  [plugins."io.containerd.grpc.v1.cri".containerd]
     snapshotter = "{2}"
 """
 
@@ -103,8 +103,9 @@ def image_tar(target: Path, name: str) -> None:
 class Containerd:
     """One daemon. `stop` and `start` may be called in the middle of a test: containers outlive it, as on a node."""
 
-    def __init__(self, directory: Path, binaries: Path | None = None, extra: str = "", snapshotter: str = "native") -> None:
-        """``binaries``: a directory with another containerd than the one on PATH; ``extra``: configuration to append."""
+    def __init__(self, directory: Path, binaries: Path | None = None, extra: str = "", snapshotter: str = "native", cri: str = "") -> None:
+        """``binaries``: a directory with another containerd than the one on PATH; ``extra``: configuration to append; ``cri``: lines of
+        the CRI plugin."""
         self.directory = directory
         self.binaries = binaries
         self.socket = directory / "c.sock"
@@ -112,7 +113,7 @@ class Containerd:
         self.parents: list[str] = []
         self._log = open(directory / "containerd.log", "ab")  # noqa: SIM115
         self._process: subprocess.Popen[bytes] | None = None
-        (directory / "config.toml").write_text(_CONFIG.format(directory, IMAGE, snapshotter) + extra)
+        (directory / "config.toml").write_text(_CONFIG.format(directory, IMAGE, snapshotter, cri) + extra)
 
     def parent(self, name: str) -> str:
         """A cgroup parent of the test's own, `/koord-test-…`; removed with the daemon."""
@@ -291,7 +292,7 @@ def _shims(directory: Path) -> list[int]:
 
 
 @contextlib.contextmanager
-def running_containerd(binaries: Path | None = None, extra: str = "", snapshotter: str = "native") -> Iterator[Containerd]:
+def running_containerd(binaries: Path | None = None, extra: str = "", snapshotter: str = "native", cri: str = "") -> Iterator[Containerd]:
     """A started daemon with the test image; skips, with the reason, where containerd or runc cannot run."""
     for program in ("containerd", "ctr", "runc"):
         if shutil.which(program) is None:
@@ -299,7 +300,7 @@ def running_containerd(binaries: Path | None = None, extra: str = "", snapshotte
     if not (CGROUPS / "cpu").is_dir():
         pytest.skip("needs cgroup v1 controllers in /sys/fs/cgroup")
     directory = Path(tempfile.mkdtemp(prefix="koord-cri-"))
-    daemon = Containerd(directory, binaries, extra.format(directory), snapshotter)
+    daemon = Containerd(directory, binaries, extra.format(directory), snapshotter, cri.format(directory))
     try:
         daemon.start()
         image_tar(directory / "image.tar", IMAGE)

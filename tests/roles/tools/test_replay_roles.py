@@ -27,7 +27,7 @@ from roles.descheduler.config import parse_configuration
 from roles.descheduler.framework.effects import Outcome
 from roles.descheduler.framework.evicting import EvictOptions, EvictResult, NoController
 from roles.descheduler.journal import DeschedulerFile, Heard, HeardActing, Round, seen
-from roles.descheduler.picture import node_view
+from roles.descheduler.snapshot import node_view
 from roles.manager.journal import Journal, ManagerFile
 from roles.manager.noderesource.inputs import NodePods, pod_input
 from roles.manager.noderesource.model import Inputs
@@ -255,9 +255,9 @@ def moved(folder: Path, nodes: int, pods: int, moments: int, seed: int = 0, **li
             for number, mine in there.items():
                 load = [chance.randrange(100, 4000 if number % 2 else 300) for _ in mine]
                 views.append(node_view(standing[number], mine, metric(number, mine, now - 5, load), now=now))
-            heard, picture = Heard(), await seen(views)
+            heard, snapshot = Heard(), await seen(views)
             outcome = await rounds.run(views, now, HeardActing(acting, heard), {}, (), heard)
-            file.put(Round(now, picture, (), {}, heard.answers, outcome.records))
+            file.put(Round(now, snapshot, (), {}, heard.answers, outcome.records))
             outcomes.append(outcome)
             for view in views:
                 left = {each.metadata.uid for each in view.everyone}
@@ -339,9 +339,9 @@ def test_room_that_was_made_for_a_waiting_pod_is_made_again(tmp_path: Path, woul
     async def play() -> Outcome:
         rounds = rounds_with(options, lambda profile, name, args: Door(name))
         views = [node_view(each, pods, None, now=START) for each, pods in zip(machines, (small, taken), strict=True)]
-        heard, picture, acting = Heard(), await seen(views), cast(Any, Asked())
+        heard, snapshot, acting = Heard(), await seen(views), cast(Any, Asked())
         outcome = await rounds.run(views, START, HeardActing(acting, heard), {}, (large,), heard)
-        file.put(Round(START, picture, (large,), {}, heard.answers, outcome.records))
+        file.put(Round(START, snapshot, (large,), {}, heard.answers, outcome.records))
         file.close()
         return outcome
 

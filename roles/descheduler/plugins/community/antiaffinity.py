@@ -16,9 +16,9 @@ from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
 from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.nodefit import anti_affinity_terms
-from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.plugins.community.common import CommunityArgs, least_important_first
 from roles.descheduler.podindex import Alike, PodIndex, asked_for, in_order
+from roles.descheduler.snapshot import NodeView, PodView
 
 Place = tuple[str, str]  # a value of the topology key, or a node that does not have the key
 NODE = "node"

@@ -17,8 +17,8 @@ from koord.config.model import ConfigModel
 from koord.config.selectors import compile_selector
 from roles.descheduler.cost import eviction_cost
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.selection import Namespaces
+from roles.descheduler.snapshot import NodeView, PodView
 
 _QOS = {"BestEffort": 0, "Burstable": 1, "Guaranteed": 2}
 

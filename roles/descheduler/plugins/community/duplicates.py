@@ -14,7 +14,6 @@ from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import Runs, free
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.nodefit import Placeable, compiled_affinity, untolerated
-from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.plugins.community.common import (
     CommunityNamespaces,
     LenientModel,
@@ -23,6 +22,7 @@ from roles.descheduler.plugins.community.common import (
     may_leave,
     owner_kinds,
 )
+from roles.descheduler.snapshot import NodeView, PodView
 
 OwnerKey = tuple[str, str, str, str]  # namespace, kind, name, images
 Extra = dict[str, list[Pod]]  # pods of one owner beyond the first of each node

@@ -10,7 +10,6 @@ from koord.api.objects import Pod
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
-from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.community.common import (
     CommunityArgs,
     age,
@@ -20,6 +19,7 @@ from roles.descheduler.plugins.community.common import (
     owner_kinds,
     statuses,
 )
+from roles.descheduler.snapshot import NodeView
 
 
 class RemoveFailedPodsArgs(CommunityArgs):

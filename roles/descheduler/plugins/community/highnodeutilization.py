@@ -10,7 +10,6 @@ from roles.descheduler.framework.effects import PAUSE, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
 from roles.descheduler.framework.plugin import BALANCE
-from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.plugins.community.common import LenientModel, one_of
 from roles.descheduler.plugins.community.requested import (
     BASIC,
@@ -21,6 +20,7 @@ from roles.descheduler.plugins.community.requested import (
     check_percentages,
     headroom,
 )
+from roles.descheduler.snapshot import NodeView, PodView
 
 ONLY_THRESHOLDING = "OnlyThresholdingResources"
 

@@ -11,7 +11,6 @@ from koord.config.errors import ConfigError
 from roles.descheduler.framework.effects import PAUSE, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
-from roles.descheduler.picture import NodeView, PodView, Vector
 from roles.descheduler.plugins.community.common import LenientModel
 from roles.descheduler.plugins.community.requested import (
     BASIC,
@@ -23,6 +22,7 @@ from roles.descheduler.plugins.community.requested import (
     headroom,
 )
 from roles.descheduler.reading import EXPIRES, KUBERNETES_METRICS, METRIC_RESOURCE, PROMETHEUS, WHOLE, Reading, key_of
+from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 
 class EvictionLimits(LenientModel):

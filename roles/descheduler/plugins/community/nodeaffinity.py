@@ -17,8 +17,8 @@ from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.nodefit import affinity_matches
-from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.community.common import CommunityArgs, in_name_order, may_leave
+from roles.descheduler.snapshot import NodeView
 
 log = logging.getLogger(__name__)
 

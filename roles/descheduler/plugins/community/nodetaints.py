@@ -12,8 +12,8 @@ from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.nodefit import untolerated
-from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.community.common import CommunityArgs, candidates
+from roles.descheduler.snapshot import NodeView
 
 
 class RemovePodsViolatingNodeTaintsArgs(CommunityArgs):

@@ -14,7 +14,6 @@ from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import Runs
 from roles.descheduler.framework.plugin import DESCHEDULE
-from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.community.common import (
     CommunityArgs,
     LenientModel,
@@ -26,6 +25,7 @@ from roles.descheduler.plugins.community.common import (
     owner_kinds,
     statuses,
 )
+from roles.descheduler.snapshot import NodeView
 
 STATES = (
     "Running", "Pending", "Succeeded", "Failed", "Unknown",

@@ -11,8 +11,8 @@ from koord.api.objects import Pod, Taint
 from koord.config.errors import ConfigError
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.nodefit import tolerates
-from roles.descheduler.picture import NodeView, PodView, Vector
 from roles.descheduler.plugins.community.common import LenientModel, least_important_first
+from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 BASIC = ("cpu", "memory", "pods")
 Percentages = dict[str, float | int]

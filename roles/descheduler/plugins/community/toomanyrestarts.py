@@ -10,8 +10,8 @@ from koord.api.objects import Pod
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
-from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.community.common import CommunityArgs, candidates, one_of, statuses
+from roles.descheduler.snapshot import NodeView
 
 STATES = ("Running", "CrashLoopBackOff")
 

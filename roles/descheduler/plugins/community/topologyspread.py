@@ -15,9 +15,9 @@ from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
 from roles.descheduler.framework.plugin import BALANCE
-from roles.descheduler.picture import NodeView, PodView
 from roles.descheduler.plugins.community.common import CommunityArgs, importance, one_of
 from roles.descheduler.podindex import PodIndex, in_order
+from roles.descheduler.snapshot import NodeView, PodView
 from roles.descheduler.spreading import DomainMaps, Spread, moves
 
 POLICIES = ("DoNotSchedule", "ScheduleAnyway")

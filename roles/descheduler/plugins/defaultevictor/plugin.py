@@ -12,11 +12,11 @@ from koord.kube.informers import Informer
 from koord.kube.references import reference
 from roles.descheduler.fitting import OtherNodes
 from roles.descheduler.framework.evicting import EvictOptions, EvictResult, NoController, Setup
-from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
 from roles.descheduler.plugins.defaultevictor.background import Background
 from roles.descheduler.plugins.defaultevictor.protections import Protections, Surroundings
 from roles.descheduler.protection import forced
+from roles.descheduler.snapshot import NodeView
 
 
 class DefaultEvictor(NoController):

@@ -6,8 +6,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 
-from roles.descheduler.picture import NodeView, Vector
 from roles.descheduler.plugins.lownodeload.args import Pool
+from roles.descheduler.snapshot import NodeView, Vector
 
 
 class NodeClass(StrEnum):

@@ -6,12 +6,13 @@ is used up before and after, nobody can tell: those who stay take what they were
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 
+from koord.accounting import resources
 from koord.api.times import format_time
 from roles.descheduler.arrivals import reported_at
-from roles.descheduler.picture import NodeView, Vector
+from roles.descheduler.snapshot import NodeView, Vector
 
 ENOUGH = 0.25  # of what was expected; less than that is no help
 FULL = 0.95  # of what a node has
@@ -27,6 +28,17 @@ class Move:
     before: Vector
     expected: Vector
     gone: float | None = None
+
+    def uncounted(self, counted: Collection[str]) -> Vector:
+        """What those of its pods use of which a node's usage tells nothing any more."""
+        share = sum(uid not in counted for uid in self.pods) / len(self.pods)
+        return {name: round(share * (self.before[name] - value)) for name, value in self.expected.items()}
+
+    def begin_at(self, usage: Vector) -> None:
+        """What was before is this: what other moves have brought is theirs."""
+        for name, value in self.expected.items():
+            if name in usage:
+                self.expected[name], self.before[name] = usage[name] - (self.before[name] - value), usage[name]
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,7 +112,13 @@ class Effects:
         if not done:
             return []
         move = _as_one(done)
-        after = {name: view.usage.get(name, 0) for name in move.expected}
+        usage = dict(view.usage)
+        counted = {pod.pod.metadata.uid for pod in view.pods if not pod.accepted}
+        for each in left:  # the report may be without their pods already, but that is not the work of those that are told now
+            resources.add_into(usage, {name: value for name, value in each.uncounted(counted).items() if name in usage})
+        for each in left:
+            each.begin_at(usage)
+        after = {name: usage.get(name, 0) for name in move.expected}
         full = any(
             0 < FULL * view.capacity.get(name, 0) <= min(move.before.get(name, 0), value)
             for name, value in after.items()

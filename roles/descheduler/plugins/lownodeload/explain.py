@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 from koord.decisions.record import Number, Term
 from roles.descheduler.framework.effects import Tell
 from roles.descheduler.framework.handle import Handle, node_subject
-from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.lownodeload.args import Pool
 from roles.descheduler.plugins.lownodeload.classify import Placed
+from roles.descheduler.snapshot import NodeView
 
 if TYPE_CHECKING:
     from roles.descheduler.plugins.lownodeload.effect import Measured

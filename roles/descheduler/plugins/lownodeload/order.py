@@ -11,7 +11,7 @@ from koord.api.priority import PriorityClass
 from koord.api.qos import QoSClass, kubernetes_qos, pod_qos_raw
 from koord.api.times import parse_time
 from roles.descheduler.cost import canonical_int32, eviction_cost, restart_cost
-from roles.descheduler.picture import NodeView, PodView, Vector
+from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 __all__ = ["canonical_int32", "eviction_cost", "hottest_first", "leaving_order", "node_score", "pod_rank", "usage_score"]
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from koord.accounting import resources
 from koord.api.objects import NodeMetric
 from koord.api.times import parse_duration
-from roles.descheduler.picture import Vector
 from roles.descheduler.plugins.lownodeload.args import Aggregated
+from roles.descheduler.snapshot import Vector
 
 
 def shift(metric: NodeMetric | None, by: Aggregated | None) -> Vector:

@@ -13,7 +13,6 @@ from roles.descheduler.framework.effects import PAUSE, Effect, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
 from roles.descheduler.framework.plugin import BALANCE
-from roles.descheduler.picture import NodeView
 from roles.descheduler.plugins.lownodeload import explain
 from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs, Pool
 from roles.descheduler.plugins.lownodeload.classify import Classifier, NodeClass, Placed
@@ -23,6 +22,7 @@ from roles.descheduler.plugins.lownodeload.percentile import shift
 from roles.descheduler.plugins.lownodeload.room import headroom
 from roles.descheduler.plugins.lownodeload.select import Outcome, Pass, relieve
 from roles.descheduler.selection import PodChoice
+from roles.descheduler.snapshot import NodeView
 
 log = logging.getLogger(__name__)
 

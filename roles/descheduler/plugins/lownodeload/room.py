@@ -9,9 +9,9 @@ import numpy as np
 
 from koord.accounting.resources import add_into
 from roles.descheduler.columns import Columns
-from roles.descheduler.picture import PodView, Vector
 from roles.descheduler.plugins.lownodeload.classify import Placed
 from roles.descheduler.relief import Ceiling, pod_use
+from roles.descheduler.snapshot import PodView, Vector
 
 
 def used(node: Placed, name: str, *, prod: bool) -> int:

@@ -12,7 +12,6 @@ from roles.descheduler.arrivals import estimate
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Filter, Handle
-from roles.descheduler.picture import PodView, Vector, restrict
 from roles.descheduler.plugins.lownodeload.args import Pool
 from roles.descheduler.plugins.lownodeload.classify import Placed, over
 from roles.descheduler.plugins.lownodeload.effect import Effects
@@ -20,6 +19,7 @@ from roles.descheduler.plugins.lownodeload.order import hottest_first, leaving_o
 from roles.descheduler.plugins.lownodeload.room import Room, ceiling
 from roles.descheduler.plugins.lownodeload.stuck import NO_PLACE, Kept, terms
 from roles.descheduler.relief import CANDIDATES, TARGETS, Relief
+from roles.descheduler.snapshot import PodView, Vector, restrict
 from roles.descheduler.spreading import spreads
 
 EXPLAINED = 25  # nodes of a pass of which is said what would help

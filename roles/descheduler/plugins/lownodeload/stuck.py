@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from koord.accounting.resources import add_into
 from koord.decisions.record import Term
-from roles.descheduler.picture import Vector
+from roles.descheduler.snapshot import Vector
 
 NAMED = 3  # pods of a reason that are named; of the others only the number is told
 REASONS = 8  # reasons that are told, those that keep most pods first

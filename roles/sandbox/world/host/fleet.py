@@ -15,7 +15,7 @@ import orjson
 
 from roles.sandbox.nodes.fleet import node_name
 from roles.sandbox.world import programs, settling
-from roles.sandbox.world.host.door import Door
+from roles.sandbox.world.host.files import ProcessFiles
 from roles.sandbox.world.host.layout import BURST, BVT, CPUS, IDLE, LEVELS, LIMIT, MEMSW, PSI, QUOTA, SHARES, Layout
 from roles.sandbox.world.host.machine import Machine
 from roles.sandbox.world.host.running import Running
@@ -49,7 +49,7 @@ class Hosts:
         self.names = [node_name(index) for index in range(min(world.spec.koordlets, world.spec.nodes))]
         self.machines: dict[str, Machine] = {}
         self._roots: dict[str, str] = {}
-        self._doors: dict[str, Door] = {}
+        self._files: dict[str, ProcessFiles] = {}
         self._disturbed: dict[str, float] = {}
         self._still: float | None = None
         self._strategies: dict[str, str] = {}
@@ -148,18 +148,18 @@ class Hosts:
     def _agent(self, node: str, program: Program) -> Callable[[], Awaitable[None]]:
         process = program.process
         assert process is not None
-        process.surroundings.files = self._door(program.name, process, node)
+        process.surroundings.files = self._files_of(program.name, process, node)
         machine, root = self.machines[node], self._roots[node]
         return program.release.compose("koordlet", self.world, program.name, program.life, machine, root, self.gates)
 
-    def _door(self, name: str, process: Process, node: str) -> Door:
+    def _files_of(self, name: str, process: Process, node: str) -> ProcessFiles:
         """The machine's files for a process; what the one before it had open is closed."""
-        if name in self._doors:
-            self._doors[name].abandon()
+        if name in self._files:
+            self._files[name].abandon()
         machine = self.machines[node]
         machine.steps_to_live = 0
-        door = self._doors[name] = Door(machine, name, lambda: process.dead, lambda: self._fell(name, process))
-        return door
+        files = self._files[name] = ProcessFiles(machine, name, lambda: process.dead, lambda: self._fell(name, process))
+        return files
 
     def _fell(self, name: str, process: Process) -> None:
         self.world.history.tell("crash", name, "between two changes")
@@ -265,7 +265,7 @@ class Hosts:
         if program.process is not None and not program.process.ended:
             program.process.kill()
         process = Process(self.world.loop, name, program.number + 1, self.world.clocks[name], self.world.seed, self.world.addresses[name])
-        process.surroundings.files = self._door(name, process, node)
+        process.surroundings.files = self._files_of(name, process, node)
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             status = process.context.run(_put_back, self._roots[node])

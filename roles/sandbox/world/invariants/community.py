@@ -157,7 +157,7 @@ def _for_its_place(pod: Obj) -> bool:
 class EvictedForWhatIsWrong(Order):
     """A plugin takes away only pods that are as it says, or were within the last minute, and none whose migration is under way."""
 
-    seconds = 60.0  # for which a picture may be old, and a round last
+    seconds = 60.0  # for which a snapshot may be old, and a round last
     lenient = 5.0  # seconds by which ages may differ: they are told in whole ones, and by clocks of others
 
     def __init__(self, history: History) -> None:
@@ -206,7 +206,7 @@ class EvictedWithAPlace(Tended):
     """No plugin takes a pod away from its place when no other node would take one like it, by taints, pool and topology spread. (Age and
     failure are no matter of place, and room comes and goes.)"""
 
-    seconds = 1.5  # for which that must have been so: a picture is no older
+    seconds = 1.5  # for which that must have been so: a snapshot is no older
     hurt = 40.0  # where a descheduler, or all, were hurt within the last two minutes
 
     def __init__(self, history: History) -> None:
@@ -315,7 +315,7 @@ class WhatIsWrongLeaves(Order):
 
     def _staying(self, seconds: float) -> Iterator[str]:
         if any(role_of(program) == "descheduler" for program in self.stepped):
-            return  # its pictures look old to it
+            return  # its caches look old to it
         pods = {pod["metadata"]["uid"]: pod for pod in self.history.of("pod").values()}
         for (uid, plugin), since in sorted(self.since.items()):
             pod = pods.get(uid)

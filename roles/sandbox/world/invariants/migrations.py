@@ -213,7 +213,7 @@ class MovesLoseNothing(Invariant):
     """When all is calm a workload of which a pod was moved has as many pods on nodes as before, unless others took their room.
 
     Batch pods are left out: what nodes offer them shrinks by itself. More than the workload asks for nobody replaces: a controller with
-    an old picture makes some twice.
+    an old snapshot makes some twice.
     """
 
     hears = frozenset({WORLD, POD})

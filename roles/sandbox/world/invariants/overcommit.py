@@ -154,7 +154,7 @@ class BatchWithinPromise(Invariant):
     """Batch pods are assigned only within what the node offered lately."""
 
     hears = frozenset({"node", POD})
-    seconds = 75.0  # in which a scheduler may act on an older picture
+    seconds = 75.0  # in which a scheduler may act on an older cache
 
     def __init__(self, history: History) -> None:
         super().__init__(history)

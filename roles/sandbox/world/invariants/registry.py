@@ -26,9 +26,9 @@ from roles.sandbox.world.invariants.migrations import (
     TargetsStayCool,
 )
 from roles.sandbox.world.invariants.overcommit import BatchWithinPromise, NoPromiseFromSilence, PromisesAreBacked, WhatIsLeftIsOffered
-from roles.sandbox.world.invariants.pictures import BookmarksSpareLists, NothingForGhosts, OldPicturesAreNotActedOn
 from roles.sandbox.world.invariants.placement import BoundIsScheduled, BoundOnce, DeviceOnce, ExclusiveCpuOnce, NodeNotOvercommitted
 from roles.sandbox.world.invariants.quotas import MinimumIsReturned, QuotaWithinMax
+from roles.sandbox.world.invariants.staleness import BookmarksSpareLists, NothingForGhosts, OldCachesAreNotActedOn
 from roles.sandbox.world.invariants.suitability import BoundWhereItMay, ReservedIsHeld, TargetsAreOpen
 from roles.sandbox.world.invariants.trust import AllocatedByScheduler, TrustedByAdmission
 
@@ -53,7 +53,7 @@ INVARIANTS: tuple[type[Invariant], ...] = (
     OneLeaderWrites,
     LeadersLead,
     LeadersHandOver,
-    OldPicturesAreNotActedOn,
+    OldCachesAreNotActedOn,
     NothingForGhosts,
     BookmarksSpareLists,
     AcknowledgedIsKept,

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 _NEVER = float("-inf")
 
 
-class Pictures(Invariant):
+class Snapshots(Invariant):
     """Follows since when nodes, and the pods on them, are as they are. `who` decides had heard of it if it was so for `lag` seconds, or
     much longer where it was hurt lately."""
 
@@ -61,7 +61,7 @@ class Pictures(Invariant):
         return now - (self.hurt if now - self._hurt < self.after else self.lag) * self.history.pace
 
 
-class BoundWhereItMay(Pictures):
+class BoundWhereItMay(Snapshots):
     """A pod gets a node only that takes it: by its taints, its pool, the pods on it that one of them shuns, and by topology spread."""
 
     who = "scheduler"
@@ -158,7 +158,7 @@ def _holds(reservation: Obj, node: str) -> bool:
     return status.get("phase") == "Available" and status.get("nodeName") == node and not reservation["metadata"].get("deletionTimestamp")
 
 
-class TargetsAreOpen(Pictures):
+class TargetsAreOpen(Snapshots):
     """No pod is moved towards a node that is tainted or cordoned."""
 
     who = "descheduler"

@@ -231,7 +231,7 @@ def _cpus_stay_free() -> None:
 
 @MUTANTS.add("quotas-are-not-revoked", "nobody takes back what a quota has lent", rule="MinimumIsReturned", sorts=("quota",))
 def _nothing_back() -> None:
-    replace("roles.scheduler.plugins.elastic_quota.revoke:Revoker.due", lambda self, book, now, bonds: [])
+    replace("roles.scheduler.plugins.elastic_quota.revoke:Revoker.due", lambda self, book, now, gangs: [])
 
 
 @MUTANTS.add(
@@ -285,9 +285,9 @@ def _not_quiet() -> None:
 
 
 @MUTANTS.add(
-    "old-pictures-are-trusted",
+    "old-caches-are-trusted",
     "a scheduler acts on whatever it was told last, however long ago",
-    rule="OldPicturesAreNotActedOn",
+    rule="OldCachesAreNotActedOn",
     workloads=(Workload("web", 3, 500, 256, at=2.0),),
     minutes=1.6,
     plan=(Fault(1.9, "storm", "scheduler-a", 85.0, status=503, method="POST"), Fault(2.6, "resume", "scheduler-a", 95.0)),

@@ -10,8 +10,8 @@ from koord import seams
 from koord.api import names
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import FitFailure
-from roles.scheduler.framework.bonds import Rule
 from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.gangs import Rule
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.status import SUCCESS, PostFilterResult, unresolvable, unschedulable
 from roles.scheduler.framework.steps import Steps

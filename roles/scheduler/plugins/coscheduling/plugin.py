@@ -48,8 +48,8 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, PostFilterResult, St
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.args import CoschedulingArgs
-from roles.scheduler.plugins.coscheduling.bonds import GangBonds
 from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
+from roles.scheduler.plugins.coscheduling.groups import BookedGangs
 from roles.scheduler.plugins.coscheduling.jobs import Jobs
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 from roles.scheduler.plugins.coscheduling.native import NativeGroups, as_v1alpha2, as_v1beta1
@@ -112,7 +112,7 @@ class Coscheduling(
         self._notices = Notices(handle, self.book)
         self._native = NativeGroups(self.book)
         if self._keeper:
-            handle.state.bonds = GangBonds(handle.state, self.book, self.jobs)
+            handle.state.gangs = BookedGangs(handle.state, self.book, self.jobs)
             self.book.listeners += [self._pod_groups.changed, self._notices.changed]
 
     def _activate(self, pods: Iterable[PodInfo]) -> None:

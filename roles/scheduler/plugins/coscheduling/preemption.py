@@ -16,11 +16,11 @@ from koord.api import names
 from roles.scheduler.cluster.hypothesis import Hypothesis
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.cycle import Cycle
-from roles.scheduler.framework.bonds import Breaking, Rule, Unit
 from roles.scheduler.framework.context import State
+from roles.scheduler.framework.gangs import Rule, Unit, VictimUnits
 from roles.scheduler.framework.steps import Steps, at_once, sorted_in_steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
-from roles.scheduler.plugins.coscheduling.prices import Prices
+from roles.scheduler.plugins.coscheduling.nodecosts import NodeCosts
 from roles.scheduler.plugins.coscheduling.spec import gang_id
 
 _ROUNDS = 5  # tries with ever more pods protected by disruption budgets
@@ -109,13 +109,13 @@ class JobPreemption:
         units = yield from self.units_on(self._slots(rest, rule), rule, protected)
         if not units:
             return JobPlan(refusal="no pod may be preempted on a node where that could help")
-        prices = yield from Prices.worked_out(self._state.cluster, units, job_key)
+        costs = yield from NodeCosts.worked_out(self._state.cluster, units, job_key)
         found = JobPlan(refusal="nothing was tried")
-        for count in (len(rest) + _SPARE, len(prices.slots)) if rule.slots is None else (len(prices.slots),):
+        for count in (len(rest) + _SPARE, len(costs.slots)) if rule.slots is None else (len(costs.slots),):
             with self._state.suppose() as deeper:
-                found = yield from self._make_room(rest, prices.cheapest(count), prices, rule, deeper)
+                found = yield from self._make_room(rest, costs.cheapest(count), costs, rule, deeper)
                 yield from deeper.undo()
-            if not found.refusal or count >= len(prices.slots):
+            if not found.refusal or count >= len(costs.slots):
                 break
         if not found.refusal:
             found.nodes.update(nodes)
@@ -216,24 +216,24 @@ class JobPreemption:
         cluster = self._state.cluster
         spared = self._budgets.untouchable
         overdue = self._state.evictions.overdue
-        breaking = Breaking(
-            self._state.bonds,
+        victim_units = VictimUnits(
+            self._state.gangs,
             lambda pod: pod.uid not in protected and rule.may_go(pod) and not spared(pod) and not overdue(pod.uid),
             _importance,
             self._state.leaving,
         )
         candidates: list[PodInfo] = []
         for slot in slots:
-            candidates.extend(pod for pod in cluster.row(slot).pods.values() if breaking.may_go(pod))
+            candidates.extend(pod for pod in cluster.row(slot).pods.values() if victim_units.may_go(pod))
             yield
-        return (yield from breaking.units_in_steps(candidates))
+        return (yield from victim_units.units_in_steps(candidates))
 
     def _make_room(
-        self, pods: Sequence[PodInfo], units: Sequence[Unit], prices: Prices, rule: Rule, supposed: Hypothesis
+        self, pods: Sequence[PodInfo], units: Sequence[Unit], costs: NodeCosts, rule: Rule, supposed: Hypothesis
     ) -> Steps[JobPlan]:  # fmt: skip
         """Without the victims every member gets the cheapest node that takes it."""
         where = yield from self.take_away(units, supposed)
-        keys = prices.keys(units)
+        keys = costs.keys(units)
         placed: dict[int, list[PodInfo]] = {}
         for pod in pods:
             survey = self._cycle.survey(pod, without=self._without)
@@ -243,7 +243,7 @@ class JobPreemption:
             slot = int(slots[np.argmin(keys[slots])])
             supposed.add(pod, slot)
             if slot not in placed:
-                prices.taken(slot, keys)
+                costs.taken(slot, keys)
             placed.setdefault(slot, []).append(pod)
             yield
         return (yield from self.settle(placed, units, where, rule, supposed))

@@ -168,7 +168,7 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
     # ---------------------------------------------------------------- preemption and accounting
 
     def post_filter(self, ctx: CycleContext, failure: FitFailure) -> PostFilterResult | Steps[PostFilterResult]:
-        if not ctx.state.bonds.party(ctx.pod) and not self.preemption.slots(ctx, failure):
+        if not ctx.state.gangs.pending_members(ctx.pod) and not self.preemption.slots(ctx, failure):
             return PostFilterResult(unschedulable())
         return self.preemption.post_filter(ctx, failure)
 

@@ -11,8 +11,8 @@ from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.decision import FitFailure
-from roles.scheduler.framework.bonds import Rule, Unit
 from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.gangs import Rule, Unit
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.status import Candidate, Code
 from roles.scheduler.framework.steps import Steps
@@ -88,50 +88,50 @@ class QuotaPreemption(DefaultPreemption):
 
     # ---------------------------------------------------------------- for a whole gang group
 
-    def for_party(self, ctx: CycleContext, failure: FitFailure, party: Sequence[PodInfo]) -> Rule | None:
+    def for_gang(self, ctx: CycleContext, failure: FitFailure, pending: Sequence[PodInfo]) -> Rule | None:
         """Victims are of the quotas that members belong to, on any node if a quota refused the pod, and all members must be let in."""
         refused = failure.pre_filter
         if refused is not None and (refused.plugin != self._plugin or refused.code is not Code.UNSCHEDULABLE):
             return None
-        quotas = {quota.name: quota for pod in party if (quota := self.quota_of(pod)) is not None}
-        below = min(pod.priority for pod in party)
+        quotas = {quota.name: quota for pod in pending if (quota := self.quota_of(pod)) is not None}
+        below = min(pod.priority for pod in pending)
 
         def may_go(pod: PodInfo) -> bool:
             member = self._book.member(pod.uid)
             mine = member is not None and quotas.get(member.quota.name) is member.quota
             return mine and pod.priority < below and is_preemptible(pod) and DefaultPreemption.removable(self, ctx, pod)
 
-        if self.quota_of(ctx.pod) is None or not self._could_admit(party, quotas, may_go):
+        if self.quota_of(ctx.pod) is None or not self._could_admit(pending, quotas, may_go):
             return None
         slots = self._slots_of(ctx.cluster, quotas) if refused is not None else None
-        return Rule(self._plugin, may_go, slots, lambda: self._admits(party, quotas))
+        return Rule(self._plugin, may_go, slots, lambda: self._admits(pending, quotas))
 
     def _slots_of(self, cluster: Cluster, quotas: Iterable[str]) -> tuple[int, ...]:
         """Nodes with pods of these quotas, in slot order."""
         found = {cluster.slot_of_pod(member.pod.uid) for name in quotas for member in self._book.members(name) if member.assigned}
         return tuple(sorted(slot for slot in found if slot >= 0 and cluster.alive[slot]))
 
-    def _could_admit(self, party: Sequence[PodInfo], quotas: Mapping[str, Quota], may_go: Callable[[PodInfo], bool]) -> bool:
+    def _could_admit(self, pending: Sequence[PodInfo], quotas: Mapping[str, Quota], may_go: Callable[[PodInfo], bool]) -> bool:
         """Whether the quotas would have room for all members if all who may go went; a what-if would tell no more."""
         for quota in quotas.values():
             left = dict(quota.used)
             for member in self._book.members(quota.name):
                 if member.assigned and may_go(member.pod):
                     sub_into(left, member.amount)
-            for pod in party:
+            for pod in pending:
                 if self.quota_of(pod) is quota:
                     add_into(left, self._book.amount(pod, quota))
             if exceeded(left, limit_of(quota, runtime=self._quota_args.enable_runtime_quota)):
                 return False
         return True
 
-    def _admits(self, party: Sequence[PodInfo], quotas: Mapping[str, Quota]) -> bool:
+    def _admits(self, pending: Sequence[PodInfo], quotas: Mapping[str, Quota]) -> bool:
         """Whether the quotas hold all members, who are on nodes in the what-if."""
         runtime = self._quota_args.enable_runtime_quota
         for quota in quotas.values():
             if exceeded(quota.used, limit_of(quota, runtime=runtime)):
                 return False
-            mine = [pod for pod in party if self.quota_of(pod) is quota]
+            mine = [pod for pod in pending if self.quota_of(pod) is quota]
             if not all(is_preemptible(pod) for pod in mine) and exceeded(quota.non_preemptible_used, quota.spec.min):
                 return False
             if self._quota_args.enable_check_parent_quota:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from koord.accounting.resources import ResourceVector, add_into, sub_into
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.framework.bonds import Bonds, Breaking, Unit
+from roles.scheduler.framework.gangs import Gangs, Unit, VictimUnits
 from roles.scheduler.plugins.elastic_quota.admission import exceeded
 from roles.scheduler.plugins.elastic_quota.book import Member, QuotaBook, is_preemptible
 from roles.scheduler.plugins.elastic_quota.model import ROOT, SYSTEM
@@ -17,15 +17,15 @@ def _importance(pod: PodInfo) -> tuple[int, str]:
     return (-pod.priority, pod.pod.status.start_time or "9999")
 
 
-def victims(members: Iterable[Member], used: ResourceVector, runtime: ResourceVector, bonds: Bonds) -> list[PodInfo]:
+def victims(members: Iterable[Member], used: ResourceVector, runtime: ResourceVector, gangs: Gangs) -> list[PodInfo]:
     """Which pods have to go so that a quota uses no more than its runtime, least important first.
 
     Non-preemptible pods stay. A job gives what it has above its minimum, or goes as a whole, with its pods in other quotas. If the quota
     does not fit without all of those, they all go; else the important ones among those taken come back where there is room.
     """
     own = {member.pod.uid: member for member in members if member.assigned and member.preemptible}
-    breaking = Breaking(bonds, is_preemptible, _importance)
-    units = breaking.units(member.pod for member in own.values())
+    victim_units = VictimUnits(gangs, is_preemptible, _importance)
+    units = victim_units.units(member.pod for member in own.values())
     left = dict(used)
     taken: list[Unit] = []
     for unit in reversed(units):
@@ -67,7 +67,7 @@ class Revoker:
         self._delay = delay
         self._since: dict[str, float] = {}
 
-    def due(self, book: QuotaBook, now: float, bonds: Bonds) -> list[tuple[str, PodInfo]]:
+    def due(self, book: QuotaBook, now: float, gangs: Gangs) -> list[tuple[str, PodInfo]]:
         """Quota and pod of what is to be evicted now."""
         result: dict[str, tuple[str, PodInfo]] = {}
         over: dict[str, float] = {}
@@ -80,7 +80,7 @@ class Revoker:
             since = self._since.get(quota.name, now)
             if now - since > self._delay:
                 since = now
-                for pod in victims(book.members(quota.name), quota.used, runtime, bonds):
+                for pod in victims(book.members(quota.name), quota.used, runtime, gangs):
                     result.setdefault(pod.uid, (quota.name, pod))
             over[quota.name] = since
         self._since = over

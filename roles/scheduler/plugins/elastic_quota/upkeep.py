@@ -17,7 +17,7 @@ from koord.decisions.record import Record, Subject, Term
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.process.steady import SteadyClock
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.framework.bonds import what_goes
+from roles.scheduler.framework.gangs import what_goes
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
 from roles.scheduler.plugins.elastic_quota.book import QuotaBook
@@ -171,9 +171,9 @@ class Upkeep:
             await seams.sleep(max(0.05, self._args.revoke_pod_interval))
             self.refresh()
             if self._handle.may_write():
-                bonds = self._handle.state.bonds
-                due = revoker.due(self._book, self._clock(), bonds)
-                what = what_goes([pod for _, pod in due], bonds)
+                gangs = self._handle.state.gangs
+                due = revoker.due(self._book, self._clock(), gangs)
+                what = what_goes([pod for _, pod in due], gangs)
                 api = self._handle.api.within(_EVICT_WITHIN)
                 for quota, pod in due:
                     await self._evict(api, quota, pod, what[pod.uid])

@@ -40,8 +40,20 @@ class Held:
     """A reservation that holds resources, or will once its reserve pod counts. `slot` is -1 while that does not."""
 
     __slots__ = (
-        "allocated", "announced", "consumed", "dirty", "ignored_view", "owner_key", "owners", "pod", "rest", "seat", "slot", "taken",
-        "terms", "view",
+        "allocated",
+        "announced",
+        "consumed",
+        "counted_at",
+        "dirty",
+        "ignored_view",
+        "owner_key",
+        "owners",
+        "pod",
+        "rest",
+        "slot",
+        "taken",
+        "terms",
+        "view",
     )  # fmt: skip
 
     def __init__(self, terms: Terms, pod: PodInfo) -> None:
@@ -49,7 +61,7 @@ class Held:
         self.pod = pod  # with all that is reserved
         self.rest = pod.shape  # with what it counts with
         self.slot = -1
-        self.seat = -1  # the slot that owners were last counted for
+        self.counted_at = -1  # the slot that owners were last counted for
         self.owner_key: Owners | None = None
         self.owners: dict[str, PodInfo] = {}
         self.taken: ResourceVector = {}  # by owners, of whatever is reserved
@@ -173,7 +185,7 @@ class Ledger(Columns):
         if held is not None:
             self._leave_owners(held)
             self.index.leave(uid)
-            self._unseat(held)
+            self._uncount(held)
         self.touch(uid)
 
     def _enter_owners(self, held: Held) -> None:
@@ -248,7 +260,7 @@ class Ledger(Columns):
 
     def _recount(self, held: Held) -> bool:
         """Owners and what they take; returns whether the reserve pod counts with another amount now."""
-        terms, slot = held.terms, held.slot if held.slot >= 0 else held.seat
+        terms, slot = held.terms, held.slot if held.slot >= 0 else held.counted_at
         held.owners = {uid: pod for uid, (where, pod) in self._claims.get(terms.uid, {}).items() if where == slot}
         allocated: ResourceVector = {}
         for pod in held.owners.values():
@@ -280,8 +292,8 @@ class Ledger(Columns):
         full = pod.shape.memo.get(_FULL, pod.shape)
         if full is pod.shape and full is not held.pod.shape:
             held.pod = pod
-        if held.dirty or held.seat != slot or held.rest.memo.get(_FULL, held.rest) is not held.pod.shape:
-            held.seat = slot if held.slot < 0 else held.slot
+        if held.dirty or held.counted_at != slot or held.rest.memo.get(_FULL, held.rest) is not held.pod.shape:
+            held.counted_at = slot if held.slot < 0 else held.slot
             self._recount(held)
         if pod.shape is held.rest:
             return pod
@@ -293,7 +305,7 @@ class Ledger(Columns):
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         held = self.held.get(pod.uid)
         if held is not None:
-            held.slot = held.seat = slot
+            held.slot = held.counted_at = slot
             self._on.setdefault(slot, {})[pod.uid] = held
             self.cluster.changes.note(slot, self.kind)
             self._announce(held)
@@ -304,7 +316,7 @@ class Ledger(Columns):
     def pod_removed(self, slot: int, pod: PodInfo) -> None:
         held = self.held.get(pod.uid)
         if held is not None:
-            self._unseat(held)
+            self._uncount(held)
             return
         self._unclaim(pod.uid)
 
@@ -346,7 +358,7 @@ class Ledger(Columns):
         if uid:
             self._claim(pod, uid, slot)
 
-    def _unseat(self, held: Held) -> None:
+    def _uncount(self, held: Held) -> None:
         if held.slot >= 0:
             here = self._on[held.slot]
             del here[held.terms.uid]

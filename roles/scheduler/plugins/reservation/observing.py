@@ -66,15 +66,15 @@ class Book:
 
     def _hand_in(self, pod: PodInfo) -> None:
         """To queue or cluster, as a pod without or with a node."""
-        given, door = self.ledger.given, self._handle.pods
+        given, pods = self.ledger.given, self._handle.pods
         before, given[pod.uid] = given.get(pod.uid), pod
         if before is None:
-            door.pod_added(pod)
+            pods.pod_added(pod)
         elif before.node_name and before.node_name != pod.node_name:
-            door.pod_deleted(before)
-            door.pod_added(pod)
+            pods.pod_deleted(before)
+            pods.pod_added(pod)
         else:
-            door.pod_updated(before, pod)
+            pods.pod_updated(before, pod)
 
     def _withdraw(self, uid: str) -> None:
         """It holds nothing any more."""

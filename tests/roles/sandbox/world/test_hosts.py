@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from roles.sandbox.world.history import History
-from roles.sandbox.world.host.door import Door, Killed
+from roles.sandbox.world.host.files import Killed, ProcessFiles
 from roles.sandbox.world.host.kernel import CPUS, IDLE, LIMIT, MEMSW, QUOTA, SHARES, Kernel, Refused
 from roles.sandbox.world.host.layout import BESTEFFORT, BURST, LEVELS, Layout
 from roles.sandbox.world.host.machine import Machine
@@ -138,7 +138,7 @@ class Agent:
     def __init__(self, machine: Machine) -> None:
         self.dead = False
         self.machine = machine
-        self.files = Door(machine, "koordlet-n", lambda: self.dead, self._fall)
+        self.files = ProcessFiles(machine, "koordlet-n", lambda: self.dead, self._fall)
 
     def _fall(self) -> None:
         self.dead = True

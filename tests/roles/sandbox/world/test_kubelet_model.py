@@ -19,7 +19,7 @@ from roles.koordlet.sensing.pressure import PressureWatch
 from roles.koordlet.states.model import HostState
 from roles.sandbox.world.history import History
 from roles.sandbox.world.host.cpumanager import CpuManager, whole_cpus
-from roles.sandbox.world.host.door import Door
+from roles.sandbox.world.host.files import ProcessFiles
 from roles.sandbox.world.host.kernel import BURST, CPUS, IDLE, LIMIT, QUOTA, SHARES
 from roles.sandbox.world.host.layout import BESTEFFORT, HIGH, LEVELS, PSI, Layout
 from roles.sandbox.world.host.machine import Machine
@@ -279,7 +279,7 @@ def test_koordlets_pressure_path_sees_a_service_that_needs_more(node: Any, versi
     service = pod("service", {"cpu": "2"}, usage=10)
     n.start(service)
     surroundings = seams.System()
-    surroundings.files = Door(n.machine, "koordlet-n", lambda: False, lambda: None)
+    surroundings.files = ProcessFiles(n.machine, "koordlet-n", lambda: False, lambda: None)
     token = seams.use(surroundings)
     try:
         root = HostRoot.at(str(n.machine.root))

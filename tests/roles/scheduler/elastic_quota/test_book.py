@@ -17,7 +17,7 @@ from koord.api.objects_crd import ElasticQuotaStatus
 from koord.config.scheduler import KubeSchedulerConfiguration, Profile
 from roles.scheduler import testing
 from roles.scheduler.engine import Engine, registry
-from roles.scheduler.framework.bonds import NoBonds
+from roles.scheduler.framework.gangs import NoGangs
 from roles.scheduler.framework.registry import PluginError
 from roles.scheduler.plugins.elastic_quota import hooks as hooks_module
 from roles.scheduler.plugins.elastic_quota.args import HookPluginArgs
@@ -229,12 +229,12 @@ def test_the_least_important_go_first_and_come_back_where_there_is_room(runtime:
         member("old", 2, 1, "2026-01-01T00:00:00Z"), member("young", 3, 1, "2026-01-02T00:00:00Z"),
         member("great", 4, 9, "2026-01-03T00:00:00Z"), member("kept", 1, 0, "2026-01-04T00:00:00Z", preemptible=False),
     ]  # fmt: skip
-    assert [pod.key for pod in victims(members, {"cpu": 10}, {"cpu": runtime}, NoBonds())] == gone
+    assert [pod.key for pod in victims(members, {"cpu": 10}, {"cpu": runtime}, NoGangs())] == gone
 
 
 def test_one_that_is_not_needed_comes_back() -> None:
     members = [member("small", 1, 1, "2026-01-02T00:00:00Z"), member("big", 5, 2, "2026-01-01T00:00:00Z")]
-    assert [pod.key for pod in victims(members, {"cpu": 6}, {"cpu": 1}, NoBonds())] == ["big"]
+    assert [pod.key for pod in victims(members, {"cpu": 6}, {"cpu": 1}, NoGangs())] == ["big"]
 
 
 @pytest.mark.feature("SCH-EQ-09")
@@ -246,10 +246,10 @@ def test_over_use_is_borne_for_a_while() -> None:
         made.add_pods(pod(f"p{number}", "a", 2, node="n"))
     book.trees[""].refresh_all()
     revoker = Revoker(10.0)
-    assert revoker.due(book, 100.0, NoBonds()) == []
-    assert revoker.due(book, 110.0, NoBonds()) == []
-    assert len(revoker.due(book, 110.1, NoBonds())) == 1
-    assert revoker.due(book, 115.0, NoBonds()) == []  # it has the same time again
+    assert revoker.due(book, 100.0, NoGangs()) == []
+    assert revoker.due(book, 110.0, NoGangs()) == []
+    assert len(revoker.due(book, 110.1, NoGangs())) == 1
+    assert revoker.due(book, 115.0, NoGangs()) == []  # it has the same time again
 
 
 # ---------------------------------------------------------------- hooks

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roles.scheduler import testing
-from roles.scheduler.framework.bonds import NoBonds
+from roles.scheduler.framework.gangs import NoGangs
 from roles.scheduler.plugins.elastic_quota.model import QuotaSpec
 from roles.scheduler.plugins.elastic_quota.revoke import Revoker
 from roles.scheduler.plugins.elastic_quota.tree import QuotaTree
@@ -93,9 +93,9 @@ def test_what_was_lent_comes_back_after_the_time_and_not_before(mins: tuple[int,
     borrower, owner = book.quota("a")[1], book.quota("b")[1]
     over = borrower.used["cpu"] > borrower.runtime["cpu"]
     revoker = Revoker(60.0)
-    assert revoker.due(book, 0.0, NoBonds()) == []
-    assert revoker.due(book, 60.0, NoBonds()) == []
-    gone = revoker.due(book, 60.1, NoBonds())
+    assert revoker.due(book, 0.0, NoGangs()) == []
+    assert revoker.due(book, 60.0, NoGangs()) == []
+    gone = revoker.due(book, 60.1, NoGangs())
     assert bool(gone) == over
     for _, victim in gone:
         plugin.pod_gone(victim.uid)

@@ -180,10 +180,10 @@ def test_no_gang_is_left_below_its_minimum_and_nobody_goes_in_vain(
         job = [made.see(testing.pod(f"job-{n}", cpu=str(cpu), priority=100, labels=labels)) for n, cpu in enumerate(wanted)]
     decision = made.decide(job[0])
     lost: dict[str, int] = {}
-    bonds = made.state.bonds
+    gangs = made.state.gangs
     for victim in decision.victims:
         assert victim.priority < 100
-        lost[bonds.of(victim)] = lost.get(bonds.of(victim), 0) + 1
+        lost[gangs.of(victim)] = lost.get(gangs.of(victim), 0) + 1
     for gang, count in lost.items():
         if gang:
             size, minimum = sizes[gang]
@@ -193,9 +193,9 @@ def test_no_gang_is_left_below_its_minimum_and_nobody_goes_in_vain(
     assert fits(made, decision, job if jobs else job[:1], decision.victims)
     # Nobody may stay: neither one by himself, nor one that his gang could spare, nor a whole gang.
     for victim in decision.victims:
-        gang = bonds.of(victim)
+        gang = gangs.of(victim)
         whole = bool(gang) and lost[gang] == sizes[gang][0]
-        back = [p for p in decision.victims if (bonds.of(p) == gang if whole else p is victim)]
+        back = [p for p in decision.victims if (gangs.of(p) == gang if whole else p is victim)]
         assert not fits(made, decision, job if jobs else job[:1], tuple(p for p in decision.victims if p not in back))
 
 
@@ -313,12 +313,12 @@ def test_what_is_revoked_leaves_no_gang_below_its_minimum(teams: list[tuple[int,
         made.alone(f"a{number}", "n0", priority=priority, cpu="1", labels=label)
     book: Any = made.framework.plugins["ElasticQuota"]
     quota = book.book.quota("q")[1]
-    gone = revoked(book.book.members("q"), quota.used, {"cpu": runtime * 1000}, made.state.bonds)
+    gone = revoked(book.book.members("q"), quota.used, {"cpu": runtime * 1000}, made.state.gangs)
     used = quota.used.get("cpu", 0) // 1000
     assert used - len(gone) <= runtime  # what was lent comes back
     lost: dict[str, int] = {}
     for pod in gone:
-        job = made.state.bonds.of(pod)
+        job = made.state.gangs.of(pod)
         lost[job] = lost.get(job, 0) + 1
     for job, count in lost.items():
         if job:
@@ -331,6 +331,6 @@ def test_the_projection_of_a_podgroup_is_what_is_fed() -> None:
     """The worlds above feed PodGroups as dictionaries: a misspelt field would make every gang one without a minimum."""
     made = world(1)
     made.gang("team", 3, "n0")
-    bond = made.state.bonds.bond("default/team")
-    assert [(part.minimum, len(part.pods), part.spare) for part in bond.parts] == [(3, 1, 0)]
-    assert msgspec.to_builtins(made.state.bonds.of(made.alone("x", "n0"))) == ""
+    group = made.state.gangs.group("default/team")
+    assert [(part.minimum, len(part.pods), part.spare) for part in group.parts] == [(3, 1, 0)]
+    assert msgspec.to_builtins(made.state.gangs.of(made.alone("x", "n0"))) == ""

@@ -17,7 +17,7 @@ from koord.api.times import format_time
 from roles.scheduler import testing
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import Decision
-from roles.scheduler.framework.bonds import Bond, NoBonds, Part
+from roles.scheduler.framework.gangs import GangGroup, NoGangs, Part
 from roles.scheduler.plugins import default_preemption
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.lockstep import Lockstep
@@ -40,7 +40,7 @@ def world() -> testing.World:
     return found
 
 
-class Jobs(NoBonds):
+class Jobs(NoGangs):
     """Pods with the label `job`; a job may lose all but two."""
 
     def __init__(self, pods: list[PodInfo]) -> None:
@@ -49,8 +49,8 @@ class Jobs(NoBonds):
     def of(self, pod: PodInfo) -> str:
         return pod.labels.get("job", "")
 
-    def bond(self, job: str) -> Bond:
-        return Bond(job, (Part(job, self.members, 2),))
+    def group(self, job: str) -> GangGroup:
+        return GangGroup(job, (Part(job, self.members, 2),))
 
 
 def report(draw: random.Random, name: str, pods: list[PodInfo]) -> dict[str, Any]:
@@ -95,7 +95,7 @@ def filled(draw: random.Random) -> testing.World:
                 content.metadata.annotations[ALLOCATED] = f'{{"name": "r{number}", "uid": "r{number}-uid"}}'
             pods += found.add_pods(content)
             pods[-1].deleting = draw.random() < 0.08
-    found.state.bonds = Jobs(pods)
+    found.state.gangs = Jobs(pods)
     for number in range(nodes):
         if draw.random() < 0.7:
             found.feed("NodeMetric", msgspec.convert(report(draw, f"n{number}", pods), NodeMetric))

@@ -1,4 +1,4 @@
-"""Pictures of the world and their age: nothing is done with an old one, and nothing for what is no more."""
+"""Caches and their age: nothing is done with an old one, and nothing for what is no more."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 JOB = "podmigrationjob.scheduling.koordinator.sh"
 
 
-class OldPicturesAreNotActedOn(Invariant):
+class OldCachesAreNotActedOn(Invariant):
     """A scheduler binds and evicts, a descheduler evicts only while it hears of pods: not when nothing came for longer than the limit."""
 
     hears = frozenset({POD})

@@ -17,7 +17,7 @@ class Killed(BaseException):
     """The process died in this very call; nothing of it may go on."""
 
 
-class Door(seams.Files):
+class ProcessFiles(seams.Files):
     """System calls of one life of one process.
 
     `dead` says whether that life is over: a dead process neither changes nor closes anything. `fell` is called at a change that the

@@ -29,7 +29,7 @@ class Part(NamedTuple):
         return max(0, len(self.pods) - self.minimum)
 
 
-class Bond(NamedTuple):
+class GangGroup(NamedTuple):
     """A job: gangs that came about together and go together."""
 
     name: str
@@ -47,36 +47,36 @@ class Rule(NamedTuple):
     admits: Callable[[], bool] | None = None
 
 
-class Bonds(Protocol):
+class Gangs(Protocol):
     """Who knows the jobs."""
 
     def of(self, pod: PodInfo) -> str:
         """The job of a pod, "" for a pod by itself."""
 
-    def bond(self, job: str) -> Bond:
+    def group(self, job: str) -> GangGroup:
         """A job as it is on the nodes now."""
 
-    def party(self, pod: PodInfo) -> Sequence[PodInfo]:
+    def pending_members(self, pod: PodInfo) -> Sequence[PodInfo]:
         """The pending pods that a pending pod has to be placed together with, itself among them; () for one by itself."""
 
 
-class NoBonds:
+class NoGangs:
     """A scheduler without gangs."""
 
     def of(self, pod: PodInfo) -> str:
         """Every pod is by itself."""
         return ""
 
-    def bond(self, job: str) -> Bond:
+    def group(self, job: str) -> GangGroup:
         """There is none."""
-        return Bond(job, ())
+        return GangGroup(job, ())
 
-    def party(self, pod: PodInfo) -> Sequence[PodInfo]:
+    def pending_members(self, pod: PodInfo) -> Sequence[PodInfo]:
         """Nobody is placed together."""
         return ()
 
     def make_room(self, ctx: object, failure: object, rule: Rule) -> Steps[Any]:
-        """Never asked, because there is no party."""
+        """Never asked, because nobody is placed together."""
         raise NotImplementedError
 
 
@@ -101,20 +101,20 @@ class Unit:
 
 
 @dataclass(slots=True)
-class Breaking:
-    """Turns pods that may go into units. `importance` sorts pods, the most important first; `leaving` says who goes in any case. Bonds are
+class VictimUnits:
+    """Turns pods that may go into units. `importance` sorts pods, the most important first; `leaving` says who goes in any case. Gangs are
     looked up once: use a new one for each decision, and before the what-if takes pods away."""
 
-    bonds: Bonds
+    gangs: Gangs
     may_go: Callable[[PodInfo], bool]
     importance: Callable[[PodInfo], Any]
     leaving: Callable[[PodInfo], bool] = lambda pod: pod.deleting
-    _bonds: dict[str, tuple[Bond, bool]] = field(default_factory=dict)
+    _groups: dict[str, tuple[GangGroup, bool]] = field(default_factory=dict)
 
     def units(self, pods: Iterable[PodInfo]) -> list[Unit]:
         """Units of pods of which each may go, the most important first, what is left of a job before those above its minimum. Pods of a
         job that may not go as a whole and that it cannot spare are left out."""
-        if type(self.bonds) is NoBonds:
+        if type(self.gangs) is NoGangs:
             return [Unit((pod,)) for pod in sorted(pods, key=lambda pod: (-pod.priority, self.importance(pod)))]
         return at_once(self.units_in_steps(pods))
 
@@ -125,7 +125,7 @@ class Breaking:
         for number, pod in enumerate(pods):
             if number % _MANY == _MANY - 1:
                 yield
-            job = "" if self.leaving(pod) else self.bonds.of(pod)
+            job = "" if self.leaving(pod) else self.gangs.of(pod)
             if job:
                 jobs.setdefault(job, []).append(pod)
             else:
@@ -139,15 +139,15 @@ class Breaking:
         return [unit for _, unit in (yield from sorted_in_steps(entries, lambda entry: entry[0]))]
 
     def _of_job(self, job: str, members: Sequence[PodInfo]) -> list[tuple[Any, Unit]]:
-        bond, whole = self._look_up(job)
+        group, whole = self._look_up(job)
         mine = {pod.uid: pod for pod in members}
         spares: list[PodInfo] = []
-        for part in bond.parts:
+        for part in group.parts:
             if part.spare:
                 here = sorted((mine[pod.uid] for pod in part.pods if pod.uid in mine), key=self.importance)
                 spares += here[max(0, len(here) - part.spare) :]
         apart = {pod.uid for pod in spares}
-        rest = tuple(sorted((p for part in bond.parts for p in part.pods if p.uid not in apart), key=self.importance)) if whole else ()
+        rest = tuple(sorted((p for part in group.parts for p in part.pods if p.uid not in apart), key=self.importance)) if whole else ()
         if not rest:
             return [(self._key(unit, unit.pods), unit) for unit in (Unit((pod,), job, _STAYS) for pod in spares)]
         core = Unit(rest, job)
@@ -157,11 +157,11 @@ class Breaking:
             entries.append((self._key(unit, unit.pods), unit))
         return entries
 
-    def _look_up(self, job: str) -> tuple[Bond, bool]:
-        found = self._bonds.get(job)
+    def _look_up(self, job: str) -> tuple[GangGroup, bool]:
+        found = self._groups.get(job)
         if found is None:
-            bond = self.bonds.bond(job)
-            found = self._bonds[job] = bond, all(self.may_go(pod) for part in bond.parts for pod in part.pods)
+            group = self.gangs.group(job)
+            found = self._groups[job] = group, all(self.may_go(pod) for part in group.parts for pod in part.pods)
         return found
 
     def _key(self, unit: Unit, pods: Sequence[PodInfo]) -> tuple[int, int, bool, Any]:
@@ -172,18 +172,18 @@ class Breaking:
 _STAYS = Unit(())  # the rest of a job that must not go
 
 
-def what_goes(victims: Sequence[PodInfo], bonds: Bonds) -> dict[str, str]:
+def what_goes(victims: Sequence[PodInfo], gangs: Gangs) -> dict[str, str]:
     """By UID, what each victim is: by itself, above its gang's minimum, or part of a job that goes as a whole."""
     gone = {pod.uid for pod in victims}
     jobs: dict[str, str] = {}
     told: dict[str, str] = {}
     for pod in victims:
-        job = bonds.of(pod)
+        job = gangs.of(pod)
         if not job:
             told[pod.uid] = "by itself"
             continue
         if job not in jobs:
-            parts = bonds.bond(job).parts
+            parts = gangs.group(job).parts
             ends = all(member.uid in gone for part in parts for member in part.pods)
             jobs[job] = f"the whole of job {job}" if ends else f"above the minimum of job {job}"
         told[pod.uid] = jobs[job]

@@ -9,14 +9,14 @@ from numpy.typing import NDArray
 
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.framework.bonds import Unit
+from roles.scheduler.framework.gangs import Unit
 from roles.scheduler.framework.steps import Steps
 
 _NAME_BITS, _LOST_BITS = 21, 20
 _MOST_LOST = (1 << _LOST_BITS) - 1
 
 
-class Prices:
+class NodeCosts:
     """Nodes with pods that may go. A node is the dearer, the higher the priorities of the jobs with pods there rank among all victims; of
     equal ones it is the dearer, the more pods of broken-up jobs would go from other nodes too; then names decide. A job that has to go
     anyway costs nothing any more."""
@@ -30,24 +30,24 @@ class Prices:
         self._at: dict[int, list[tuple[PodInfo, Unit]]] = {}
         self._doomed: set[Unit] = set()
         self._named: dict[int, int] = {}
-        self._price: dict[int, int] = {}
+        self._costs: dict[int, int] = {}
         self.slots: list[int] = []
 
     @classmethod
-    def worked_out(cls, cluster: Cluster, units: Sequence[Unit], job_of: Callable[[PodInfo], str]) -> Steps[Prices]:
-        """Prices of all nodes, as they are while nobody has gone."""
-        prices = cls(cluster, units, job_of)
+    def worked_out(cls, cluster: Cluster, units: Sequence[Unit], job_of: Callable[[PodInfo], str]) -> Steps[NodeCosts]:
+        """NodeCosts of all nodes, as they are while nobody has gone."""
+        costs = cls(cluster, units, job_of)
         for unit in units:
             for pod in unit.pods:
-                slot = prices._where[pod.uid] = cluster.slot_of_pod(pod.uid)
-                prices._at.setdefault(slot, []).append((pod, unit))
+                slot = costs._where[pod.uid] = cluster.slot_of_pod(pod.uid)
+                costs._at.setdefault(slot, []).append((pod, unit))
             yield
-        prices._named = {slot: place for place, slot in enumerate(sorted(prices._at, key=cluster.name_of))}
-        for slot in prices._at:
-            prices._price[slot] = prices._cost(slot)
+        costs._named = {slot: place for place, slot in enumerate(sorted(costs._at, key=cluster.name_of))}
+        for slot in costs._at:
+            costs._costs[slot] = costs._cost(slot)
             yield
-        prices.slots = sorted(prices._at, key=prices._price.__getitem__)
-        return prices
+        costs.slots = sorted(costs._at, key=costs._costs.__getitem__)
+        return costs
 
     def _cost(self, slot: int) -> int:
         """One number: first what the jobs there rank, then how many pods elsewhere go with them, then the name's place."""
@@ -75,7 +75,7 @@ class Prices:
         keys = np.full(self._capacity, -1, dtype=np.int64)
         self._doomed.clear()
         for slot in {self._where[pod.uid] for unit in units for pod in unit.pods}:
-            keys[slot] = self._price[slot]
+            keys[slot] = self._costs[slot]
         return keys
 
     def taken(self, slot: int, keys: NDArray[np.int64]) -> None:

@@ -1,4 +1,4 @@
-"""How much a choice of victims hurts, and how little it could at best (SCH-KS-12). Pure."""
+"""What a choice of victims costs, and how little it could cost at best (SCH-KS-12). Pure."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Iterable, Sequence
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.evaluation import Evaluation
-from roles.scheduler.framework.bonds import Unit
 from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.framework.gangs import Unit
 from roles.scheduler.framework.status import Candidate
 
-Harm = tuple[int, int, int, int, str]
+PreemptionCost = tuple[int, int, int, int, str]
 Lacking = tuple[tuple[int, float], ...]
 
 _LATE = "9999"
 _FIT = "NodeResourcesFit"
 _MIRROR = {code: chr(255 - code) for code in range(128)}
-_NONE: Harm = (0, -(2**63), 0, 0, "")
-_OFFSET = 2**31  # keeps priorities positive, so that more victims hurt more
+_NONE: PreemptionCost = (0, -(2**63), 0, 0, "")
+_OFFSET = 2**31  # keeps priorities positive, so that more victims cost more
 
 
 def start_of(pod: PodInfo) -> str:
@@ -31,7 +31,7 @@ def importance(pod: PodInfo) -> tuple[int, str]:
     return (-pod.shape.priority, pod.pod.status.start_time or _LATE)
 
 
-def harm(candidate: Candidate) -> Harm:
+def cost_of(candidate: Candidate) -> PreemptionCost:
     """Less is better: budget violations, highest victim priority, sum of priorities, number of victims, and the earliest start among
     the highest-priority victims (the later, the better). Those that leave anyway do not count."""
     victims = [pod for pod in candidate.victims if pod.uid not in candidate.leaving]
@@ -55,8 +55,8 @@ def lacking_of(evaluation: Evaluation, ctx: CycleContext) -> Lacking:
     return tuple((resource, amount.item()) for resource, amount in ctx.data.get(_FIT, ()))
 
 
-class Need:
-    """What must come free on a node, whose leaving could free it (`units`), and how little harm that could do at best."""
+class Shortfall:
+    """What must come free on a node, whose leaving could free it (`units`), and how little that could cost at best."""
 
     def __init__(self, cluster: Cluster, slot: int, units: Sequence[Unit], lacking: Lacking) -> None:
         self.units = units
@@ -69,8 +69,8 @@ class Need:
         free, slot = self._cluster.free, self._slot
         return all(free[resource].item(slot) >= amount for resource, amount in self._lacking)
 
-    def hopeless(self, best: Harm) -> bool:
-        """Whether no choice among the units can hurt less than `best`: those that go must free what lacks."""
+    def hopeless(self, best: PreemptionCost) -> bool:
+        """Whether no choice among the units can cost less than `best`: those that go must free what lacks."""
         units, slot, free = self.units, self._slot, self._cluster.free
         needs = [(resource, amount - free[resource].item(slot)) for resource, amount in self._lacking]
         freed = [dict(_frees(self._cluster, slot, unit)) for unit in units] if needs else []

@@ -51,7 +51,7 @@ class MigrationMetrics:
             self.jobs.labels(phase).set(number)
 
 
-class Telling:
+class Reporting:
     """What is told about each job, each thing once."""
 
     def __init__(self, recorder: Recorder, metrics: MigrationMetrics) -> None:

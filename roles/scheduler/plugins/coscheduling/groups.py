@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import FitFailure
-from roles.scheduler.framework.bonds import Bond, Part, Rule
 from roles.scheduler.framework.context import CycleContext, State
+from roles.scheduler.framework.gangs import GangGroup, Part, Rule
 from roles.scheduler.framework.status import PostFilterResult
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.coscheduling.book import GangBook
@@ -15,7 +15,7 @@ from roles.scheduler.plugins.coscheduling.jobs import Jobs
 from roles.scheduler.plugins.coscheduling.spec import Whole
 
 
-class GangBonds:
+class BookedGangs:
     """What the books say of pods on nodes, and of those that wait to be placed together."""
 
     def __init__(self, state: State, book: GangBook, jobs: Jobs) -> None:
@@ -28,7 +28,7 @@ class GangBonds:
         gang = self._book.gang_of(pod)
         return gang.group.id if gang is not None and gang.spec is not None and gang.spec.whole is not Whole.NEVER else ""
 
-    def bond(self, job: str) -> Bond:
+    def group(self, job: str) -> GangGroup:
         """The gangs of a group with their pods on nodes."""
         parts: list[Part] = []
         for gang in self._book.gangs_of_group(job):
@@ -38,9 +38,9 @@ class GangBonds:
             pods, spec = tuple(placed), gang.spec
             minimum = 0 if spec is None else len(pods) if spec.whole is Whole.ALWAYS else spec.min_number
             parts.append(Part(gang.id, pods, minimum))
-        return Bond(job, tuple(parts))
+        return GangGroup(job, tuple(parts))
 
-    def party(self, pod: PodInfo) -> Sequence[PodInfo]:
+    def pending_members(self, pod: PodInfo) -> Sequence[PodInfo]:
         """Pending members of the pod's group, unless its pods are scheduled each by itself."""
         gang = self._book.gang_of(pod)
         if gang is None or gang.spec is None or self._book.satisfied(gang):

@@ -1,0 +1,1 @@
+"""Devices that claims got, on the node: the kubelet's plugin of driver koordinator.sh."""
