@@ -12,6 +12,7 @@ from koord.api.kinds import EVENTS, NODES, PODS
 from koord.kube.connection import Lost
 from koord.kube.errors import Forbidden, ServerError, Unreachable
 from tests.roles.scheduler.test_live import events_of
+from tests.support import patience
 
 POINTS = (
     "pre_enqueue", "pre_filter", "filter", "post_filter", "pre_score", "score", "reserve", "permit", "pre_bind", "bind", "post_bind",
@@ -612,7 +613,7 @@ def test_a_condition_on_its_way_lands_before_the_pod_is_bound(scheduler: Any) ->
 
             live.app.reporter._client = type("Slow", (), {"patch": staticmethod(slow)})()
             uid = (await live.pod("p", cpu="1"))["metadata"]["uid"]
-            await asyncio.wait_for(began.wait(), 5)
+            await asyncio.wait_for(began.wait(), patience.seconds(5))
             await live.node("big", cpu="2")
             while live.app.scheduler.placements.get(uid) is None:
                 await asyncio.sleep(0.005)
@@ -646,7 +647,7 @@ def test_a_pod_that_another_replica_has_bound_is_not_told_that_it_was_not_schedu
 
             live.app.reporter._client = Slow()
             uid = (await live.pod("p", cpu="1"))["metadata"]["uid"]
-            await asyncio.wait_for(began.wait(), 5)
+            await asyncio.wait_for(began.wait(), patience.seconds(5))
             await live.client.bind("default", "p", "small")
             go_on.set()
             await live.app.reporter.quiet(uid)
