@@ -6,6 +6,7 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -17,6 +18,7 @@ from koord.kube import informers as module
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from koord.kube.informers import InformerFactory
+from tests.support import patience
 
 
 @pytest.fixture(autouse=True)
@@ -271,7 +273,7 @@ def test_a_server_that_streams_lists_is_never_asked_for_one() -> None:
             await factory.wait_synced()
             assert sorted(late.list()) == [f"c{number}" for number in range(5)]
             await client.delete(CONFIGMAPS, "c0", "default")
-            await asyncio.wait_for(_gone(informer, "default/c0"), 5)
+            await asyncio.wait_for(_gone(informer, "default/c0"), patience.seconds(5))
             await factory.stop()
 
     async def _gone(informer: Any, key: str) -> None:
@@ -307,7 +309,7 @@ def test_a_list_that_cannot_be_streamed_is_read_in_pages(fault_server: Any, even
             factory = InformerFactory(client)
             informer = factory.informer(PODS, Pod)
             factory.start()
-            await asyncio.wait_for(factory.wait_synced(), 10)
+            await asyncio.wait_for(factory.wait_synced(), patience.seconds(10))
             assert len(informer) == 1
             server.put("b")
             await eventually(lambda: len(informer) == 2)
@@ -315,3 +317,47 @@ def test_a_list_that_cannot_be_streamed_is_read_in_pages(fault_server: Any, even
             await factory.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_others_have_their_turn_between_any_two_objects(fault_server: Any, monkeypatch: pytest.MonkeyPatch, streams: bool) -> None:
+    """What a handler does with one object may take long; so may the news that thousands are gone."""
+    monkeypatch.setattr(reflector, "TURN", -1.0)
+
+    async def main() -> tuple[int, int]:
+        async with fault_server() as (_, client):
+            one = reflector.Reflector(client, CONFIGMAPS, None, "", "", optional=False)
+            store = module.Informer("configmaps", dict)
+            one.stores.append(store)
+            told, most, ends = 0, 0, False
+
+            def tell(*_: Any) -> None:
+                nonlocal told, most
+                told += 1
+                most = max(most, told)
+
+            async def others() -> None:
+                nonlocal told
+                while not ends:
+                    told = 0
+                    await asyncio.sleep(0)
+
+            store.add_handler(tell, tell, tell)
+            other = asyncio.create_task(others())
+            await asyncio.sleep(0)
+            metas = [{"name": f"c{n}", "namespace": "d", "resourceVersion": f"{n}"} for n in range(40)]
+            objects = [{**config_map("c"), "metadata": meta} for meta in metas]
+            lines = [msgspec.json.encode({"type": "ADDED", "object": obj}) for obj in objects]
+            if streams:
+                one._initial = set()
+                meta = {"resourceVersion": "50", "annotations": {"k8s.io/initial-events-end": "true"}}
+                lines.append(msgspec.json.encode({"type": "BOOKMARK", "object": {"metadata": meta}}))
+            await one._take(lines)
+            there = len(store)
+            await one._listed_all(set(), "60")
+            ends = True
+            await other
+            assert not len(store)
+            return there, most
+
+    assert asyncio.run(main()) == (40, 1)

@@ -12,6 +12,7 @@ import pytest
 from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.states.pleg import Pleg
+from tests.support import patience
 
 
 @pytest.mark.feature("KLO-SI-02")
@@ -78,7 +79,7 @@ def test_groups_that_are_gone_are_watched_no_more(host) -> None:
                 else:
                     (pod / "cri-containerd-c.scope").rmdir()
                     pod.rmdir()
-                await asyncio.wait_for(calls.wait(), 10)
+                await asyncio.wait_for(calls.wait(), patience.seconds(10))
             await asyncio.sleep(0)
             assert len(pleg._inotify.paths) == before
         finally:
