@@ -104,7 +104,7 @@ def test_own():
     time.sleep(1)
 """
     assert "2 failed" in run(tmp_path, source).stdout
-    assert "2 passed" in run(tmp_path, source, slowness="4").stdout
+    assert "2 passed" in run(tmp_path, source, slowness="10").stdout
 
 
 def test_failures_are_told_when_they_happen(tmp_path: Path) -> None:

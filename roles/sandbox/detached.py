@@ -43,7 +43,8 @@ def up(arguments: Sequence[str]) -> int:
             print(log.read_text(encoding="utf-8", errors="replace").rstrip(), file=sys.stderr)
             return process.returncode or 1
         kept = store.scratch(run.id) / LOG  # goes with the run
-        log.replace(kept)
+        with suppress(FileNotFoundError):  # it has ended by now
+            log.replace(kept)
     finally:
         log.unlink(missing_ok=True)
     print(f"sandbox {run.id} runs (pid {run.pid}); its log is {kept}")
@@ -66,6 +67,7 @@ def _published(store: state.State, process: subprocess.Popen[bytes]) -> state.Ru
     if process.poll() is None:
         process.terminate()
         process.wait()
+        _complain(f"the sandbox could not be used within {START_SECONDS:.0f} s and was ended")
     return None
 
 

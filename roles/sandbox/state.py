@@ -129,7 +129,8 @@ class State:
             match = RUN_FILE.fullmatch(file.name)
             if match is None:
                 continue
-            with suppress(orjson.JSONDecodeError, TypeError, KeyError, ValueError):
+            # one that ends meanwhile takes its file along
+            with suppress(FileNotFoundError, orjson.JSONDecodeError, TypeError, KeyError, ValueError):
                 data = orjson.loads(file.read_bytes())
                 found.append(Run(match.group(1), int(data["pid"]), int(data["started"]), str(data["boot"])))
         return found

@@ -25,10 +25,11 @@ from koord.apiserver.schema.structural import Structural
 from koord.apiserver.testing import RunningServer, running_server
 from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
+from tests.support import patience
 from tests.support.examples import examples
 
 Obj = dict[str, Any]
-OBJECTS: list[Obj] = list(yaml.safe_load_all((Path(__file__).parent / "objects.yaml").read_text(encoding="utf-8")))
+OBJECTS: list[Obj] = list(yaml.load_all((Path(__file__).parent / "objects.yaml").read_text(encoding="utf-8"), yaml.CSafeLoader))
 BY_NAME: dict[str, Obj] = {obj["kind"]: obj for obj in OBJECTS}
 DEFINITIONS = {definition["metadata"]["name"]: definition for definition in crdgen.all_crds()}
 CRDS = Path(__file__).resolve().parents[2] / "configs" / "crds"
@@ -357,7 +358,7 @@ def test_the_default_strategies_are_valid_and_fresh() -> None:
 def test_kubectl_applies_explains_and_lists() -> None:
     async def kubectl(server: RunningServer, *arguments: str) -> str:
         command = ["kubectl", "--kubeconfig", str(server.kubeconfig_path), *arguments]
-        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+        done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=patience.seconds(60), check=False)
         assert done.returncode == 0, done.stderr
         return done.stdout
 

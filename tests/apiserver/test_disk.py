@@ -28,6 +28,7 @@ from koord.apiserver.store import Event, Store
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
+from tests.support import patience
 from tests.support.processes import KOORD, forked, free_port, until_answers, until_healthy
 
 LIVES = int(os.environ.get("KOORD_KILLS", "12"))
@@ -48,7 +49,7 @@ def create(port: int, name: str) -> int | None:
     url = f"http://127.0.0.1:{port}/api/v1/namespaces/default/configmaps"
     request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     try:
-        with urllib.request.urlopen(request, timeout=5) as answer:
+        with urllib.request.urlopen(request, timeout=patience.seconds(5)) as answer:
             return int(json.load(answer)["metadata"]["resourceVersion"])
     except (OSError, ValueError):
         return None
@@ -56,7 +57,7 @@ def create(port: int, name: str) -> int | None:
 
 def stored(port: int) -> dict[str, int]:
     """Names and versions of the ConfigMaps that the tests made."""
-    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/namespaces/default/configmaps", timeout=60) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{port}/api/v1/namespaces/default/configmaps", timeout=patience.seconds(60)) as answer:
         return {item["metadata"]["name"]: int(item["metadata"]["resourceVersion"]) for item in json.load(answer)["items"]}
 
 
@@ -99,7 +100,7 @@ def test_kill_9_loses_no_answered_write_and_repeats_no_version(tmp_path: Path) -
                 there = stored(port)
                 assert {name: there.get(name) for name in known} == known
                 url = f"http://127.0.0.1:{port}/api/v1/namespaces/default/configmaps"
-                with urllib.request.urlopen(urllib.request.Request(url, method="DELETE"), timeout=60) as answer:
+                with urllib.request.urlopen(urllib.request.Request(url, method="DELETE"), timeout=patience.seconds(60)) as answer:
                     assert answer.status == 200
                 known = {}
             finally:
@@ -122,14 +123,14 @@ def test_a_second_server_is_refused_and_told_who_is_there(tmp_path: Path) -> Non
     first = start(tmp_path, port)
     try:
         flags = ["--no-tls", "--port", str(free_port()), "--data-dir", str(tmp_path)]
-        second = subprocess.run([KOORD, "apiserver", *flags], capture_output=True, text=True, timeout=30, check=False)
+        second = subprocess.run([KOORD, "apiserver", *flags], capture_output=True, text=True, timeout=patience.seconds(30), check=False)
         assert second.returncode == 1
         assert f"{tmp_path} is in use by process {first.pid}" in second.stderr
         first.send_signal(signal.SIGKILL)
-        first.wait(10)
+        first.wait(patience.seconds(10))
         third = start(tmp_path, port)  # the kernel let the lock go
         third.terminate()
-        third.communicate(timeout=20)
+        third.communicate(timeout=patience.seconds(20))
     finally:
         first.kill()
         first.communicate()
@@ -140,13 +141,13 @@ def test_a_server_that_keeps_nothing_says_so() -> None:
     assert server.stderr is not None
     try:
         lines = []
-        end = time.monotonic() + 30
+        end = time.monotonic() + patience.seconds(30)
         while time.monotonic() < end and not any("nothing is kept" in line for line in lines):
             lines.append(server.stderr.readline())
         assert any("--data-dir keeps it" in line for line in lines)
     finally:
         server.terminate()
-        server.communicate(timeout=20)
+        server.communicate(timeout=patience.seconds(20))
 
 
 def run(server: ApiServer, work: Any) -> Any:

@@ -14,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from koord.apiserver import manifests
+from tests.support import patience
 
 CRDS = Path(manifests.__file__).resolve().parents[2] / "configs" / "crds"
 NODE = {
@@ -43,14 +44,14 @@ class Server:
         self.process = subprocess.Popen([*argv, "--print-kubeconfig", str(self.kubeconfig), *more], stdout=self.log, stderr=self.log)
         while not self.kubeconfig.exists():
             assert self.process.poll() is None, (folder / "log").read_text()
-            assert time.monotonic() - started < 30
+            assert time.monotonic() - started < patience.seconds(30)
             time.sleep(0.01)
 
     def stop(self) -> tuple[int, float]:
         """(exit code, seconds it took)"""
         started = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
-        code = self.process.wait(15)
+        code = self.process.wait(patience.seconds(15))
         self.log.close()
         return code, time.monotonic() - started
 
@@ -74,7 +75,7 @@ def kubectl(server: Server, tmp_path_factory: pytest.TempPathFactory) -> Kubectl
     def run(*words: str, stdin: object = None, fails: bool = False) -> str:
         argv = ["kubectl", "--kubeconfig", str(server.kubeconfig), "--cache-dir", str(cache), *words]
         text = None if stdin is None else json.dumps(stdin)
-        done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(argv, input=text, capture_output=True, text=True, timeout=patience.seconds(60), check=False)
         assert (done.returncode != 0) == fails, (words, done.stdout, done.stderr)
         return done.stderr if fails else done.stdout
 
@@ -151,7 +152,7 @@ def test_state_survives_a_restart_and_the_end_is_quick(tmp_path: Path) -> None:
     version = call(before, "GET", "/api/v1/namespaces/default/configmaps/kept")["metadata"]["resourceVersion"]
     code, seconds = first.stop()
     assert code == 0
-    assert seconds < 6
+    assert seconds < patience.seconds(6)
     second = Server(tmp_path)
     try:
         after = json.loads(second.kubeconfig.read_text())
@@ -175,7 +176,7 @@ def call(config: dict, method: str, path: str, body: object = None) -> dict:  # 
     data = None if body is None else json.dumps(body).encode()
     headers = {"Authorization": f"Bearer {user['token']}", "Content-Type": "application/json"}
     request = urllib.request.Request(cluster["server"] + path, data=data, headers=headers, method=method)
-    with urllib.request.urlopen(request, context=context, timeout=10) as response:
+    with urllib.request.urlopen(request, context=context, timeout=patience.seconds(10)) as response:
         found: dict = json.loads(response.read())  # type: ignore[type-arg]
         return found
 
@@ -190,7 +191,9 @@ def call(config: dict, method: str, path: str, body: object = None) -> dict:  # 
     ],
 )
 def test_bad_flags_are_one_clear_line(flags: list[str], text: str) -> None:
-    done = subprocess.run([sys.executable, "-m", "koord.cli", "apiserver", *flags], capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(
+        [sys.executable, "-m", "koord.cli", "apiserver", *flags], capture_output=True, text=True, timeout=patience.seconds(30), check=False
+    )
     assert done.returncode == 2
     assert text in done.stderr
     assert len(done.stderr.splitlines()) == 1

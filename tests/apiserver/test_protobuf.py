@@ -12,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.apiserver.protobuf.decode import ProtobufError, decode
+from tests.support import patience
 from tests.support.processes import free_port, process
 
 
@@ -89,12 +90,12 @@ def test_kubectl_creates_and_deletes_typed_objects(tmp_path: Path) -> None:
 
     def kubectl(*words: str) -> str:
         command = [shutil.which("kubectl") or "kubectl", f"--kubeconfig={kubeconfig}", f"--cache-dir={tmp_path}/cache", *words]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=patience.seconds(60), check=False)
         assert done.returncode == 0, f"{words}: {done.stderr}"
         return done.stdout
 
     with process("apiserver", "--port", str(free_port()), "--data-dir", str(tmp_path / "data"), "--print-kubeconfig", str(kubeconfig)):
-        end = time.monotonic() + 20
+        end = time.monotonic() + patience.seconds(20)
         while not kubeconfig.exists() and time.monotonic() < end:
             time.sleep(0.05)
         kubectl("create", "namespace", "shop")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -52,14 +53,20 @@ def codes(page: Path) -> Iterator[str]:
     yield from (body for language, body in fences(text) if language in ("", "sh", "bash"))
 
 
+@cache
+def known_flags() -> set[str]:
+    walked = (option for path, command in commands.walk() for option in commands.options(command, path))
+    return {name for option in walked for name in (*option.opts, *option.secondary_opts)}
+
+
+@cache
+def known_metrics() -> set[str]:
+    return {entry.name for collect in metrics.ROLES.values() for entry in collect()}
+
+
 @pytest.mark.parametrize("page", PROSE, ids=name_of)
 def test_flags_exist(page: Path) -> None:
-    known = {
-        name
-        for path, command in commands.walk()
-        for option in commands.options(command, path)
-        for name in (*option.opts, *option.secondary_opts)
-    }
+    known = known_flags()
     # whole command lines are parsed by test_pages
     mentioned = {flag for code in codes(page) if code.startswith("--") for flag in _FLAG.findall(code)}
     unknown = {flag for flag in mentioned if flag not in known and not any(name.startswith(flag) for name in known)}
@@ -68,7 +75,7 @@ def test_flags_exist(page: Path) -> None:
 
 @pytest.mark.parametrize("page", PROSE, ids=name_of)
 def test_metrics_exist(page: Path) -> None:
-    known = {entry.name for collect in metrics.ROLES.values() for entry in collect()}
+    known = known_metrics()
     missing = set()
     for code in codes(page):
         if not re.fullmatch(r"[a-z_]+(\*|\{.*\})?", code):

@@ -21,6 +21,7 @@ from koord.process.http import OpsServer
 from koord.process.life import Life
 from roles.scheduler.app import App
 from roles.scheduler.options import Options
+from tests.support import patience
 from tests.support.koordlet import Cluster, agent, run, until
 from tests.support.numa import LSR, profile
 
@@ -43,7 +44,7 @@ async def scheduler(client: Any) -> AsyncIterator[None]:
         yield
     finally:
         life.stop()
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, patience.seconds(5))
         await life.finish()
         await informers.stop()
 

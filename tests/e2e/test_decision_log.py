@@ -33,7 +33,7 @@ def post(url: str, path: str, body: object) -> None:
     import urllib.request
 
     request = urllib.request.Request(url + path, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST")
-    with urllib.request.urlopen(request, timeout=10) as answer:
+    with urllib.request.urlopen(request, timeout=patience.seconds(10)) as answer:
         assert answer.status == 201
 
 

@@ -198,7 +198,7 @@ def test_a_real_api_server_answers_the_same_questions(tmp_path: Path) -> None:
                 )
                 assert status == 201, raw
             _, found = await doctor(api.kubeconfig)
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(patience.seconds(30)):
                 while "definitions" in found:  # the server takes a moment to establish them
                     _, found = await doctor(api.kubeconfig)
             assert found.keys() <= {"workloads", "leaders", "webhooks"}, found

@@ -60,12 +60,14 @@ def test_the_next_leader_leads_within_two_seconds(tmp_path: Path, role: str) -> 
 
     def post(path: str, body: object) -> None:
         request = urllib.request.Request(server + path, json.dumps(body).encode(), {"Content-Type": "application/json"}, method="POST")
-        with urllib.request.urlopen(request, timeout=10):
+        with urllib.request.urlopen(request, timeout=patience.seconds(10)):
             pass
 
     def holder() -> str:
         try:
-            with urllib.request.urlopen(f"{server}/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}", timeout=5) as answer:
+            with urllib.request.urlopen(
+                f"{server}/apis/coordination.k8s.io/v1/namespaces/{namespace}/leases/{name}", timeout=patience.seconds(5)
+            ) as answer:
                 return str(json.load(answer)["spec"].get("holderIdentity") or "")
         except urllib.error.HTTPError:
             return ""

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.roles.runtime_proxy.support_containerd import Client, Containerd, cgroup_file, running_containerd
+from tests.support import patience
 from tests.support.koordlet import Cluster, agent, run, until
 
 pytestmark = [pytest.mark.cri, pytest.mark.root]
@@ -85,4 +86,4 @@ def test_a_real_runtime_asks(containerd: Containerd, tmp_path: Path) -> None:
         finally:
             await client.close()
 
-    run(tmp_path, lambda c: asyncio.wait_for(story(c), 100))
+    run(tmp_path, lambda c: asyncio.wait_for(story(c), patience.seconds(100)))

@@ -16,7 +16,7 @@ from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from koord.kube.credentials import StaticHeader
 from roles.tools import manifests
-from tests.support import real_apiserver
+from tests.support import patience, real_apiserver
 
 NAMESPACE = "koordinator-system"
 METRICS = "/apis/slo.koordinator.sh/v1alpha1/nodemetrics"
@@ -67,7 +67,7 @@ async def install(client: Client) -> dict[str, Any]:
     await made(client, "/api/v1/nodes", {"metadata": {"name": "n1"}})
     spec = {"nodeName": "n1", "serviceAccountName": "koordlet", "containers": [{"name": "koordlet", "image": "koord"}]}
     pod = await made(client, f"/api/v1/namespaces/{NAMESPACE}/pods", {"metadata": {"name": "koordlet-1"}, "spec": spec})
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience.seconds(30)):
         while (await client.raw("GET", METRICS))[0] != 200:
             await asyncio.sleep(0.2)
     for name in ("n1", "n2"):
@@ -86,7 +86,7 @@ async def story(admin: Client, url: str) -> None:
     tokens = await token(admin, pod), await token(admin, None)
     own, loose = (Client(ClientConfig(url, credentials=StaticHeader.bearer(t), insecure=True)) for t in tokens)
     async with own, loose:
-        async with asyncio.timeout(30):  # an API server takes policies up with a delay
+        async with asyncio.timeout(patience.seconds(30)):  # an API server takes policies up with a delay
             while (await report(own, "n2"))[0] == 200:
                 await asyncio.sleep(0.2)
         assert await report(own, "n1") == (200, "n1")

@@ -17,6 +17,7 @@ import yaml
 from koord.apiserver.testing import running_server
 from koord.process import certificates
 from roles.tools import manifests
+from tests.support import patience
 from tests.support.processes import free_port, process, roles, until_healthy
 
 pytestmark = pytest.mark.feature("BEY-SEC-01")
@@ -26,7 +27,7 @@ ASKED = ("/metrics", "/configz", "/debug/decisions", "/debug/tasks", "/debug/cac
 def ask(url: str, method: str = "GET", **headers: str) -> tuple[int, str]:
     request = urllib.request.Request(url, method=method, headers=headers, data=b"10" if method == "PUT" else None)
     try:
-        with urllib.request.urlopen(request, timeout=10, context=ssl._create_unverified_context()) as answer:
+        with urllib.request.urlopen(request, timeout=patience.seconds(10), context=ssl._create_unverified_context()) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()

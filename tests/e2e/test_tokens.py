@@ -212,7 +212,7 @@ class Caller:
             headers[name] = value
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # the certificate is of the server's own making
-            return self._session.request(row.method, self._url + row.path, json=row.body, headers=headers, timeout=20)
+            return self._session.request(row.method, self._url + row.path, json=row.body, headers=headers, timeout=patience.seconds(20))
 
     def close(self) -> None:
         self._session.close()

@@ -17,7 +17,7 @@ from koord.apiserver import kubeconfig
 from roles.tools import manifests
 from tests.e2e.test_rbac import component_config
 from tests.e2e.test_tokens import CORE, NS, POD, RBAC, Caller, Row, install, made, meta, token_of, until
-from tests.support import real_apiserver
+from tests.support import patience, real_apiserver
 from tests.support.processes import KOORD, free_port, process
 
 pytestmark = [pytest.mark.realapi, pytest.mark.slow, pytest.mark.timeout(300), pytest.mark.feature("BEY-SEC-01")]
@@ -110,7 +110,7 @@ def cluster(address: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 def why(config: Path) -> subprocess.CompletedProcess[str]:
     environment = {k: v for k, v in os.environ.items() if not k.startswith("KOORD_")} | {"XDG_RUNTIME_DIR": str(config.parent)}
     command = [KOORD, "why", "pod", "default/web", f"--kubeconfig={config}"]
-    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=60, check=False)
+    return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience.seconds(60), check=False)
 
 
 @pytest.mark.parametrize(("name", "looks"), [("reader", "pods nodes events"), ("narrow", "pods"), ("blind", "services")])

@@ -14,6 +14,7 @@ from koord.api.objects import Pod
 from koord.kube import reflector
 from koord.kube.informers import InformerFactory
 from koord.kube.reflector import WITNESSES
+from tests.support import patience
 
 
 @pytest.fixture(autouse=True)
@@ -193,7 +194,7 @@ def test_survives_every_kind_of_refusal_and_an_absent_server(fault_server: Any, 
             factory = InformerFactory(client)
             informer = factory.informer(PODS, Pod)
             factory.start()
-            await asyncio.wait_for(factory.wait_synced(), 20)
+            await asyncio.wait_for(factory.wait_synced(), patience.seconds(20))
             assert names(informer) == ["a"]
             await eventually(lambda: bool(server.watchers))
             await server.stop()
@@ -325,7 +326,7 @@ def test_an_optional_kind_that_is_not_served_is_empty(fault_server: Any) -> None
             factory = InformerFactory(client)
             informer = factory.informer(NODEMETRICS, dict, optional=True)
             factory.start()
-            await asyncio.wait_for(factory.wait_synced(), 5)
+            await asyncio.wait_for(factory.wait_synced(), patience.seconds(5))
             assert len(informer) == 0
             await factory.stop()
 

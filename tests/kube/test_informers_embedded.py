@@ -22,6 +22,7 @@ from koord.kube import reflector
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from koord.kube.informers import InformerFactory
+from tests.support import patience
 
 CRDS = Path(__file__).resolve().parents[2] / "configs" / "crds"
 
@@ -55,7 +56,7 @@ def test_the_store_follows_the_server(eventually: Any) -> None:
             nodes = factory.informer(NODES, Node)
             everything.index("node", lambda obj: obj.spec.node_name or None)
             factory.start()
-            await asyncio.wait_for(factory.wait_synced(), 10)
+            await asyncio.wait_for(factory.wait_synced(), patience.seconds(10))
             assert (len(everything), len(some), len(bound), len(nodes)) == (20, 10, 0, 1)
             await client.bind("default", "p1", "n1")
             await client.patch(PODS, "p2", {"metadata": {"labels": {"tier": "a"}}}, "default")
@@ -79,7 +80,7 @@ def test_a_kind_that_is_installed_later(eventually: Any, monkeypatch: pytest.Mon
             factory = InformerFactory(client)
             metrics = factory.informer(NODEMETRICS, NodeMetric, optional=True)
             factory.start()
-            await asyncio.wait_for(factory.wait_synced(), 5)
+            await asyncio.wait_for(factory.wait_synced(), patience.seconds(5))
             assert len(metrics) == 0
             await manifests.install(server.core, manifests.read(CRDS))
             body = {"apiVersion": NODEMETRICS.api_version, "kind": NODEMETRICS.kind, "metadata": {"name": "n1"}, "spec": {}}

@@ -17,6 +17,7 @@ from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from koord.kube.leadership import Identity
 from koord.kube.leases import LeaderElector, Leadership, Timing
+from tests.support import patience
 from tests.support.processes import free_port, process, until_healthy
 
 BRIEF = Timing(lease_duration=1.5, renew_deadline=1.2, retry_period=0.2)
@@ -108,14 +109,14 @@ def test_a_pod_that_restarts_takes_its_own_lease_at_once(server_url: ClientConfi
 
             other = asyncio.create_task(elector(client, Identity("koord-1_uid-2_1", "koord-1_uid-2_"), long).run(lead))
             again = elector(client, Identity(prefix + "2", prefix), long)
-            assert await asyncio.wait_for(again.run(lead), 10) is True
-            await asyncio.wait_for(other, 10)
+            assert await asyncio.wait_for(again.run(lead), patience.seconds(10)) is True
+            await asyncio.wait_for(other, patience.seconds(10))
 
     asyncio.run(main())
 
 
 def test_the_next_leader_leads_soon_after_a_release(server_url: ClientConfig) -> None:
-    """With the times that roles use, whatever second the standby is in."""
+    """It is told of the release: it neither waits for the lease to expire nor for its next look."""
 
     async def main() -> None:
         async with Client(server_url) as client:
@@ -125,7 +126,8 @@ def test_the_next_leader_leads_soon_after_a_release(server_url: ClientConfig) ->
                 leading.set()
                 await leadership.lost.wait()
 
-            first, second = elector(client, "a", Timing()), elector(client, "b", Timing())
+            times = Timing(lease_duration=6000.0, renew_deadline=4000.0, retry_period=2000.0)
+            first, second = elector(client, "a", times), elector(client, "b", times)
             one = asyncio.create_task(first.run(lead))
             await leading.wait()
             leading.clear()
@@ -133,7 +135,7 @@ def test_the_next_leader_leads_soon_after_a_release(server_url: ClientConfig) ->
             await asyncio.sleep(0.2)  # the standby has seen the holder
             one.cancel()
             await asyncio.wait([one])
-            await asyncio.wait_for(leading.wait(), 2.0)
+            await asyncio.wait_for(leading.wait(), patience.seconds(10))
             two.cancel()
             await asyncio.wait([two])
 

@@ -41,7 +41,7 @@ def test_a_token_that_came_with_the_cancellation_is_given_back() -> None:
         limiter._bucket.give_back()
         limiter._serve(loop)  # the first has its turn …
         first.cancel()  # … and is cancelled before it runs
-        await asyncio.wait_for(second, 5)
+        await asyncio.wait_for(second, patience.seconds(5))
         assert first.cancelled()
 
     asyncio.run(main())

@@ -18,7 +18,7 @@ from koord.kube.events import EventRecorder
 from koord.kube.informers import InformerFactory
 from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.kube.references import ObjectRef
-from tests.support import real_apiserver
+from tests.support import patience, real_apiserver
 
 pytestmark = pytest.mark.realapi
 
@@ -48,7 +48,7 @@ def test_informers_bind_and_evict(config: ClientConfig, eventually: Any, monkeyp
             everything = factory.informer(PODS, Pod)
             bound = factory.informer(PODS, Pod, field_selector="spec.nodeName=n1")
             factory.start()
-            await asyncio.wait_for(factory.wait_synced(), 20)
+            await asyncio.wait_for(factory.wait_synced(), patience.seconds(20))
             assert (len(everything), len(bound)) == (10, 0)
             first = everything.get("default/p0")
             assert first is not None

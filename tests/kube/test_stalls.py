@@ -18,6 +18,7 @@ from koord.kube import informers as module
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from koord.kube.informers import InformerFactory
+from tests.support import patience
 
 
 @pytest.fixture(autouse=True)
@@ -272,7 +273,7 @@ def test_a_server_that_streams_lists_is_never_asked_for_one() -> None:
             await factory.wait_synced()
             assert sorted(late.list()) == [f"c{number}" for number in range(5)]
             await client.delete(CONFIGMAPS, "c0", "default")
-            await asyncio.wait_for(_gone(informer, "default/c0"), 5)
+            await asyncio.wait_for(_gone(informer, "default/c0"), patience.seconds(5))
             await factory.stop()
 
     async def _gone(informer: Any, key: str) -> None:
@@ -308,7 +309,7 @@ def test_a_list_that_cannot_be_streamed_is_read_in_pages(fault_server: Any, even
             factory = InformerFactory(client)
             informer = factory.informer(PODS, Pod)
             factory.start()
-            await asyncio.wait_for(factory.wait_synced(), 10)
+            await asyncio.wait_for(factory.wait_synced(), patience.seconds(10))
             assert len(informer) == 1
             server.put("b")
             await eventually(lambda: len(informer) == 2)

@@ -19,6 +19,7 @@ from typing import Any
 import pytest
 
 from tests.roles.runtime_proxy.support_containerd import Client, Containerd
+from tests.support import patience
 from tests.support.processes import ROOT
 
 NAME = "docker.io/koord-test/koord:1"
@@ -47,7 +48,7 @@ def bootstrap(target: Path) -> None:
     mirror = shown.stdout.split("\n", 1)[0]
     release = base_name().rpartition(":")[2].partition("-")[0]
     command = ["debootstrap", "--variant=minbase", release, str(target), *([mirror] if mirror else [])]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=400, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience.seconds(400), check=False)
     if done.returncode:
         pytest.skip(f"debootstrap cannot fetch {release} here: {(done.stdout + done.stderr).strip()[-300:]}")
 
@@ -86,7 +87,7 @@ class Builder:
         return ["buildah", *storage, *arguments]
 
     def __call__(self, *arguments: str) -> str:
-        done = subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=300, check=False)
+        done = subprocess.run(self.command(*arguments), capture_output=True, text=True, timeout=patience.seconds(300), check=False)
         assert done.returncode == 0, f"buildah {arguments[0]}: {done.stderr[-1500:]}"
         return done.stdout.strip()
 
@@ -113,7 +114,7 @@ class Builder:
         push = self.command("push", "--quiet", NAME, f"docker-archive:/dev/stdout:{NAME}")
         with subprocess.Popen(push, stdout=subprocess.PIPE) as pushing:
             take = ["ctr", "-a", str(daemon.socket), "-n", "k8s.io", "images", "import", "-"]
-            taken = subprocess.run(take, stdin=pushing.stdout, capture_output=True, text=True, timeout=300, check=False)
+            taken = subprocess.run(take, stdin=pushing.stdout, capture_output=True, text=True, timeout=patience.seconds(300), check=False)
         assert (pushing.returncode, taken.returncode) == (0, 0), taken.stderr[-500:]
 
 

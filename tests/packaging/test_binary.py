@@ -57,7 +57,7 @@ def test_children_of_the_executable_have_the_library_path_of_its_caller(dist: Pa
     }))  # fmt: skip
     environment = {"PATH": os.environ["PATH"], "HOME": str(tmp_path), **({"LD_LIBRARY_PATH": given} if given else {})}
     program = [dist / "koord" / "koord", "why", "pod", "default/p", "--kubeconfig", str(kubeconfig)]
-    subprocess.run(program, env=environment, capture_output=True, check=False, timeout=60)
+    subprocess.run(program, env=environment, capture_output=True, check=False, timeout=patience.seconds(60))
     seen = dict(line.split("=", 1) for line in (tmp_path / "seen").read_text().splitlines() if "=" in line)
     assert seen.get("LD_LIBRARY_PATH") == given
     assert "LD_LIBRARY_PATH_ORIG" not in seen
@@ -106,7 +106,9 @@ def test_a_frozen_scheduler_finds_plugins_of_others(dist: Path, api: Path, tmp_p
     program = str(dist / "koord" / "koord")
     with process(*arguments, f"--plugin-path={file}", program=program, KOORD_PLUGIN_DIRS=str(site)) as child:
         until_healthy(url, child)
-    without = subprocess.run([program, *arguments, f"--plugin-path={file}"], capture_output=True, text=True, timeout=60, check=False)
+    without = subprocess.run(
+        [program, *arguments, f"--plugin-path={file}"], capture_output=True, text=True, timeout=patience.seconds(60), check=False
+    )
     assert without.returncode == 1
     assert "FromEntryPoint" in without.stderr
 
@@ -122,7 +124,7 @@ def test_a_frozen_koordlet_loads_extensions(dist: Path, tmp_path: Path) -> None:
     )
     command = [dist / "koord" / "koord", "koordlet", "--node-name=n", f"--kubeconfig={kubeconfig}", f"--plugin-path={file}"]
     command += [f"--host-root={tmp_path}", f"--addr=127.0.0.1:{free_port()}"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience.seconds(60), check=False)
     assert done.returncode == 1
     assert "reached 1/2" in done.stderr
 

@@ -115,7 +115,7 @@ mount -o remount,noexec /var/lib
 if /mnt/koord --version; then exit 9; else echo "status $?"; fi
 """
     command = ["unshare", "--mount", "--propagation", "private", "sh", "-c", script, "sh", str(dist / "koord-onefile")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience.seconds(120), check=False)
     if done.returncode and "unshare" in done.stderr:
         pytest.skip(f"no mount namespace here: {done.stderr.strip()}")
     assert done.returncode == 0, done.stderr

@@ -138,7 +138,7 @@ def test_cgroup_files_need_no_capability() -> None:
     try:
         script = "grep CapEff /proc/self/status; echo 512 >$0/cpu.shares; echo 50000 >$0/cpu.cfs_quota_us; echo $$ >$0/tasks"
         words = ["setpriv", "--no-new-privs", "--bounding-set=-all", "--inh-caps=-all", "sh", "-ec", script, str(group)]
-        done = subprocess.run(words, capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(words, capture_output=True, text=True, timeout=patience.seconds(30), check=False)
         assert done.returncode == 0, done.stderr
         assert int(done.stdout.split()[1], 16) == 0
         assert (group / "cpu.shares").read_text().strip() == "512"

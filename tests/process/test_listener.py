@@ -76,7 +76,7 @@ def test_half_a_request_and_no_request_at_all_are_ended(tls: bool, tmp_path: Pat
         context = certificates.ensure(tmp_path, "127.0.0.1").context() if tls else None
         async with served(Limits(head=0.3), ssl_context=context) as server:
             pairs = [await connect(server, text) for text in (HALF, b"", b"G", b"\x16\x03\x01\x02")]
-            answers = await asyncio.wait_for(asyncio.gather(*(ended(pair) for pair in pairs)), 10)
+            answers = await asyncio.wait_for(asyncio.gather(*(ended(pair) for pair in pairs)), patience.seconds(10))
             assert all(b"200" not in answer for answer in answers)
             assert await health(server) == 200
 
@@ -87,7 +87,7 @@ def test_a_kept_connection_does_not_wait_for_ever_either() -> None:
     async def main() -> None:
         async with served(Limits(head=30, idle=0.3)) as server:
             pair = await connect(server, b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" + HALF)
-            assert b"200 OK" in await asyncio.wait_for(ended(pair), 10)
+            assert b"200 OK" in await asyncio.wait_for(ended(pair), patience.seconds(10))
 
     asyncio.run(main())
 

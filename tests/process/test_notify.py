@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 
 from koord.process.notify import notify, stay_watched, watchdog_period
+from tests.support import patience
 
 
 @pytest.fixture
@@ -81,6 +82,6 @@ def test_signs_of_life_stop_while_the_process_is_not_well(manager: socket.socket
         manager.settimeout(10)
         assert await asyncio.to_thread(manager.recv, 100) == b"WATCHDOG=1"
         stopping.set()
-        await asyncio.wait_for(task, 5)
+        await asyncio.wait_for(task, patience.seconds(5))
 
     asyncio.run(scenario())

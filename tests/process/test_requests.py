@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from koord.process.http import OpsServer
 from koord.process.listener import Limits
 from koord.process.requests import MAX_HEAD, Refused, Request, RequestParser, Response, encode
+from tests.support import patience
 from tests.support.examples import examples
 
 pytestmark = pytest.mark.feature("BEY-SEC-01")
@@ -164,7 +165,7 @@ async def talk(server: OpsServer, *pieces: bytes) -> bytes:
         writer.write(piece)
         await writer.drain()
         await asyncio.sleep(0)
-    data = await asyncio.wait_for(reader.read(), 10)
+    data = await asyncio.wait_for(reader.read(), patience.seconds(10))
     writer.close()
     await writer.wait_closed()
     return data

@@ -120,7 +120,7 @@ async def browser(chromium: str) -> AsyncIterator[Page]:
             with contextlib.suppress(ProcessLookupError):
                 process.terminate()
             try:
-                await asyncio.wait_for(process.wait(), 10)
+                await asyncio.wait_for(process.wait(), patience.seconds(10))
             except TimeoutError:
                 process.kill()
                 await process.wait()

@@ -277,7 +277,7 @@ async def agent(cluster: Cluster, *gates: str, **options: Any) -> AsyncIterator[
             yield app
         finally:
             life.stop()
-            await asyncio.wait_for(running, 10)
+            await asyncio.wait_for(running, patience.seconds(10))
             await life.finish()
             mover.cancel()
             await informers.stop()

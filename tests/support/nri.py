@@ -10,6 +10,7 @@ from koord.protocols import nri_pb2 as nri
 from koord.protocols import ttrpc_pb2 as ttrpc
 from roles.koordlet.nri.frames import PLUGIN_STREAM, RUNTIME_STREAM, Decoder, Message, Type, encode
 from roles.koordlet.nri.session import PLUGIN_SERVICE
+from tests.support import patience
 
 TYPES = {
     "Configure": nri.ConfigureResponse,
@@ -82,7 +83,7 @@ class Runtime:
         future = self._calls[number] = asyncio.get_running_loop().create_future()
         body = ttrpc.Request(service=service, method=method, payload=request.SerializeToString()).SerializeToString()
         self._writer.write(encode(PLUGIN_STREAM, Message(number, Type.REQUEST, body)))
-        response = ttrpc.Response.FromString(await asyncio.wait_for(future, 10))
+        response = ttrpc.Response.FromString(await asyncio.wait_for(future, patience.seconds(10)))
         if response.status.code:
             raise PluginRefused(response.status.message)
         return TYPES.get(method, nri.Empty).FromString(response.payload)

@@ -39,7 +39,7 @@ def process(*arguments: str, program: str = KOORD, **environment: str) -> Iterat
 
 def healthy(url: str) -> bool:
     """Whether a URL answers 200 now."""
-    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=1) as answer:
+    with contextlib.suppress(OSError), urllib.request.urlopen(url, timeout=patience.seconds(1)) as answer:
         return bool(answer.status == 200)
     return False
 

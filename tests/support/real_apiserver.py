@@ -19,6 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import rsa
 
 from koord.kube.config import ClientConfig
 from koord.kube.credentials import StaticHeader
+from tests.support import patience
 from tests.support.processes import free_port
 
 TOKEN = "secret"
@@ -96,7 +97,7 @@ def get(url: str, token: str = TOKEN) -> tuple[int, bytes]:
     """GET without a look at the certificate; (0, b"") when nothing answers."""
     request = urllib.request.Request(url, headers={"Authorization": f"Bearer {token}"})
     try:
-        with urllib.request.urlopen(request, timeout=5, context=ssl._create_unverified_context()) as answer:
+        with urllib.request.urlopen(request, timeout=patience.seconds(5), context=ssl._create_unverified_context()) as answer:
             return answer.status, answer.read()
     except urllib.error.HTTPError as error:
         return error.code, b""
@@ -105,7 +106,7 @@ def get(url: str, token: str = TOKEN) -> tuple[int, bytes]:
 
 
 def _until_ready(url: str, processes: list[subprocess.Popen[bytes]]) -> None:
-    end = time.monotonic() + READY_WITHIN
+    end = time.monotonic() + patience.seconds(READY_WITHIN)
     while get(f"{url}/readyz")[0] != 200 or get(f"{url}/api/v1/namespaces/default")[0] != 200:
         for process in processes:
             if process.poll() is not None:
@@ -118,7 +119,7 @@ def _until_ready(url: str, processes: list[subprocess.Popen[bytes]]) -> None:
 def _end(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(20)
+        process.wait(patience.seconds(20))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()

@@ -175,14 +175,14 @@ def _stop_pods(containerd: Containerd) -> None:
     for _ in range(20):
         tasks = subprocess.run(
             [containerd.program("ctr"), "-a", str(containerd.socket), "-n", "k8s.io", "tasks", "ls", "-q"], capture_output=True, text=True,
-            timeout=20, check=False,
+            timeout=patience.seconds(20), check=False,
         ).stdout.split()  # fmt: skip
         if not tasks:
             return
         for task in tasks:
             subprocess.run(
                 [containerd.program("ctr"), "-a", str(containerd.socket), "-n", "k8s.io", "tasks", "rm", "-f", task], capture_output=True,
-                timeout=20, check=False,
+                timeout=patience.seconds(20), check=False,
             )  # fmt: skip
         time.sleep(0.2)
 

@@ -25,6 +25,7 @@ from roles.descheduler.config import parse_configuration
 from roles.descheduler.placement import SchedulerFlags
 from roles.scheduler.app import App as Scheduler
 from roles.scheduler.options import Options as SchedulerOptions
+from tests.support import patience
 from tests.support.migration import NS, Cluster, cluster
 
 Obj = dict[str, Any]
@@ -69,7 +70,7 @@ async def scheduling(client: Client, profile: Obj = PROFILE) -> AsyncIterator[In
         yield informers
     finally:
         life.stop()
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, patience.seconds(5))
         await life.finish()
         await informers.stop()
         await ops.stop()
@@ -86,7 +87,7 @@ async def descheduling(client: Client, text: str, scheduler: SchedulerFlags | No
         yield app, recorder
     finally:
         life.stop()
-        await asyncio.wait_for(running, 5)
+        await asyncio.wait_for(running, patience.seconds(5))
         await life.finish()
         await informers.stop()
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from roles.koordlet.actuation.writes import About, Batch, Hold, Write, sequence
 from roles.koordlet.host.cgroup import BESTEFFORT
 from roles.koordlet.host.errors import HostError
-from roles.koordlet.states.model import HostState, PodState, Snapshot
+from roles.koordlet.states.model import ContainerState, HostState, PodState, Snapshot
 
 MIN_QUOTA_US = 2000
 #: While a best-effort pod starts, and for how long after it came that is believed (seconds): an image may never come.
@@ -18,6 +18,8 @@ STARTING_QUOTA_US, STARTING_FOR = 50_000, 120.0
 #: The weight of such a pod (shares): that of a pod that requests a core.
 STARTING_SHARES = 1024
 SHARES, IDLE = "cpu.shares", "cpu.idle"
+#: What a kubelet says of a container that it is making; one that is pulled in vain, or waits for its next try, has another reason.
+MAKING = ("", "ContainerCreating", "PodInitializing")
 
 
 def starting_quota(capacity_milli: int, pods: int = 1) -> int:
@@ -26,13 +28,22 @@ def starting_quota(capacity_milli: int, pods: int = 1) -> int:
 
 
 def pending(snapshot: Snapshot, before: Mapping[str, float], now: float) -> dict[str, float]:
-    """Pods of the tier that run nothing yet, by uid, with the time at which each was first seen: whoever set their creation has another
-    clock than this machine."""
-    return {p.uid: before.get(p.uid, now) for p in snapshot.pods if p.kube_qos == BESTEFFORT and p.phase == "Pending"}
+    """Pods of the tier that run nothing yet, or of which a container is made (anew), by uid, with the time at which each was first seen:
+    whoever set their creation has another clock than this machine."""
+    return {p.uid: before.get(p.uid, now) for p in snapshot.pods if p.kube_qos == BESTEFFORT and _starts(p)}
+
+
+def _starts(pod: PodState) -> bool:
+    return pod.phase == "Pending" or (pod.phase == "Running" and any(map(_made, pod.all_containers())))
+
+
+def _made(container: ContainerState) -> bool:
+    waiting = container.status.state.waiting if container.status is not None else None
+    return waiting is not None and waiting.reason in MAKING
 
 
 def starting(snapshot: Snapshot, came: Mapping[str, float], now: float) -> list[PodState]:
-    """Pods of the tier that have just come and run nothing yet; ``came`` is what :func:`pending` says."""
+    """Those of them of which that is not long ago; ``came`` is what :func:`pending` says."""
     return [p for p in snapshot.pods if p.uid in came and now - came[p.uid] < STARTING_FOR]
 
 

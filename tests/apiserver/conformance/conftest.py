@@ -17,7 +17,7 @@ import pytest
 import requests
 import yaml
 
-from tests.support import real_apiserver
+from tests.support import patience, real_apiserver
 
 from .transcript import Target
 
@@ -25,12 +25,12 @@ HERE = Path(__file__).parent
 
 
 def wait_ready(target: Target, process: subprocess.Popen[bytes], seconds: float) -> None:
-    end = time.monotonic() + seconds
+    end = time.monotonic() + patience.seconds(seconds)
     while time.monotonic() < end:
         if process.poll() is not None:
             raise RuntimeError(f"{process.args!r} ended with {process.returncode}")
         try:
-            if target.session.get(target.url + "/readyz", timeout=1).status_code == 200:
+            if target.session.get(target.url + "/readyz", timeout=patience.seconds(1)).status_code == 200:
                 return
         except requests.RequestException:
             pass
@@ -41,7 +41,7 @@ def wait_ready(target: Target, process: subprocess.Popen[bytes], seconds: float)
 def stop(process: subprocess.Popen[bytes]) -> None:
     process.terminate()
     try:
-        process.wait(10)
+        process.wait(patience.seconds(10))
     except subprocess.TimeoutExpired:
         process.kill()
         process.wait()
@@ -56,7 +56,7 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT)
     try:
-        end = time.monotonic() + 20
+        end = time.monotonic() + patience.seconds(20)
         while not config.exists() and process.poll() is None and time.monotonic() < end:
             time.sleep(0.02)
         loaded = yaml.safe_load(config.read_text())

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 
+from tests.support import patience
+
 from .scenarios import DEPLOYMENTS, MAPS, PODS, config_map, pod
 from .transcript import MERGE, Transcript, settle
 
@@ -110,7 +112,7 @@ def watch_options(t: Transcript) -> None:
         "continue=x",
     ):
         joint = f"{MAPS}?watch=1&timeoutSeconds=1&{query}" if "timeoutSeconds" not in query else f"{MAPS}?watch=1&{query}"
-        answer = t.target.session.get(t.target.url + joint.replace("{ns}", t.ns), timeout=30)
+        answer = t.target.session.get(t.target.url + joint.replace("{ns}", t.ns), timeout=patience.seconds(30))
         events = [json.loads(line) for line in answer.text.splitlines() if line.startswith("{")]
         found = [
             [e.get("type"), (e.get("object") or {}).get("code") or (e.get("object") or {}).get("metadata", {}).get("name")] for e in events

@@ -10,6 +10,8 @@ from typing import Any
 
 import requests
 
+from tests.support import patience
+
 MERGE = "application/merge-patch+json"
 JSON_PATCH = "application/json-patch+json"
 STRATEGIC = "application/strategic-merge-patch+json"
@@ -62,7 +64,7 @@ class Transcript:
             headers["Accept"] = accept
         data = None if body is None else body if isinstance(body, (str, bytes)) else json.dumps(body)
         path = path.replace("{ns}", self.ns)
-        answer = self.target.session.request(method, self.target.url + path, data=data, headers=headers, timeout=30)
+        answer = self.target.session.request(method, self.target.url + path, data=data, headers=headers, timeout=patience.seconds(30))
         self.warnings = re.findall(r'299 - "((?:[^"\\]|\\.)*)"', answer.headers.get("Warning", ""))
         try:
             return answer.status_code, answer.json()
@@ -113,7 +115,7 @@ class Transcript:
         """All events of a short watch, written down."""
         joint = "&" if "?" in path else "?"
         path = path.replace("{ns}", self.ns)
-        answer = self.target.session.get(f"{self.target.url}{path}{joint}watch=1&timeoutSeconds={seconds}", timeout=30)
+        answer = self.target.session.get(f"{self.target.url}{path}{joint}watch=1&timeoutSeconds={seconds}", timeout=patience.seconds(30))
         events = [json.loads(line) for line in answer.text.splitlines() if line]
         shown = [[e["type"], e["object"].get("metadata", {}).get("name"), e["object"].get("message")] for e in events]
         self.lines.append({"watch": path.split("?")[0].replace(self.ns, "{ns}"), "status": answer.status_code, "events": self.tidy(shown)})

@@ -197,7 +197,7 @@ async def descheduling(objects: Iterable[Obj], text: str, gates: dict[str, bool]
         finally:
             life.stopping.set()
             try:
-                await asyncio.wait_for(task, 10)
+                await asyncio.wait_for(task, patience.seconds(10))
             finally:
                 await informers.stop()
 

@@ -20,6 +20,7 @@ from koord.config.errors import ConfigError, InvalidConfig
 from koord.process.inert import COMPONENT_BASE, inert_given
 from roles.descheduler.cli import completed, read
 from tests.roles.descheduler.support import configuration, eventually, node, put
+from tests.support import patience
 from tests.support.processes import free_port
 
 FILE = configuration({"balance": ["LowNodeLoad"]}, {"LowNodeLoad": {"highThresholds": {"cpu": 70}, "lowThresholds": {"cpu": 30}}})
@@ -188,7 +189,7 @@ def test_how_plugin_sets_are_merged(tmp_path: Path) -> None:
 )
 def test_flags_that_cannot_be_end_the_process_with_one_line(flags: list[str], tmp_path: Path) -> None:
     command = [sys.executable, "-m", "koord.cli", "descheduler", f"--config={written(tmp_path / 'a.yaml')}", "--validate-config", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience.seconds(30), check=False)
     assert done.returncode != 0
     assert len(done.stderr.strip().splitlines()) == 1
 
@@ -201,7 +202,7 @@ def test_flags_of_every_component_are_accepted(tmp_path: Path) -> None:
     ]
     assert {"--disabled-metrics=x", "--tls-sni-cert-key=x", "--log-flush-frequency=5s"} <= set(flags)
     command = [sys.executable, "-m", "koord.cli", "descheduler", f"--config={written(tmp_path / 'a.yaml')}", "--validate-config", *flags]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience.seconds(30), check=False)
     assert (done.returncode, done.stderr) == (0, "")
     told = inert_given(COMPONENT_BASE, {"disabled_metrics": "x", "permit_port_sharing": False, "dry_run": True})
     assert told == ["--disabled-metrics has no effect: the set of metrics is fixed"]
@@ -240,7 +241,7 @@ def test_ports_leadership_and_its_loss(tmp_path: Path) -> None:
                 lease = await client.get(kinds.LEASES, "koord-descheduler", "koordinator-system")
                 lease["spec"]["holderIdentity"] = "somebody-else"
                 await client.replace(kinds.LEASES, lease, "koordinator-system")
-                _, errors = await asyncio.wait_for(process.communicate(), 20)
+                _, errors = await asyncio.wait_for(process.communicate(), patience.seconds(20))
                 assert process.returncode == 1
                 assert b"lost lease" in errors
             finally:
@@ -255,7 +256,7 @@ def _get(url: str) -> str:
     context = ssl.create_default_context()
     context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
     try:
-        with urllib.request.urlopen(url, timeout=5, context=context if url.startswith("https") else None) as answer:
+        with urllib.request.urlopen(url, timeout=patience.seconds(5), context=context if url.startswith("https") else None) as answer:
             return str(answer.read().decode())
     except OSError:
         return ""

@@ -40,6 +40,7 @@ from roles.koordlet.states.slo import effective_slo
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
+from tests.support import patience
 
 CPUS = 8
 VERSIONS, DRIVERS, TOPS = ("v1", "v2", "hybrid"), ("cgroupfs", "systemd"), ("", "kubelet")
@@ -201,7 +202,9 @@ def test_any_machine(tmp_path: Path, version: str, driver: str, top: str, runtim
     agent.killed()
     if binary := os.environ.get("KOORD_BINARY"):
         script = f"mkdir -p {tmp_path}/m && mount --bind {layout.base} {tmp_path}/m && {binary} koordlet --restore --host-root={tmp_path}/m"
-        done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+        done = subprocess.run(
+            ["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, timeout=patience.seconds(60), check=False
+        )
         assert done.returncode == 0, done.stderr
     else:
         result = restore(seen_at(layout, seen, tmp_path, 1))

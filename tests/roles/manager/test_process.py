@@ -20,6 +20,7 @@ from koord.apiserver.testing import running_server
 from roles.manager.options import WebhookOptions
 from roles.manager.webhooks import certs, registration
 from roles.manager.webhooks.registry import WEBHOOKS
+from tests.support import patience
 from tests.support.processes import free_port
 
 MUTATING, VALIDATING = "koordinator-mutating-webhook-configuration", "koordinator-validating-webhook-configuration"
@@ -293,7 +294,7 @@ def test_bad_flags_end_with_one_line(tmp_path, flags, environment, words):
     kubeconfig = tmp_path / "k"
     kubeconfig.write_text(json.dumps(UNREACHABLE))
     process = koord_manager(f"--kubeconfig={kubeconfig}", *flags, **environment)
-    _, stderr = process.communicate(timeout=20)
+    _, stderr = process.communicate(timeout=patience.seconds(20))
     assert process.returncode != 0
     assert words in stderr
     assert "Traceback" not in stderr
@@ -340,7 +341,7 @@ def test_the_process_serves_and_ends_in_order(tmp_path, make):
                     assert "rest_client_requests_total" in text
             finally:
                 process.send_signal(signal.SIGTERM)
-                _, stderr = await asyncio.to_thread(process.communicate, timeout=10)
+                _, stderr = await asyncio.to_thread(process.communicate, timeout=patience.seconds(10))
             assert process.returncode == 0, stderr
             assert "Traceback" not in stderr
 

@@ -180,11 +180,11 @@ async def proxied(engine: Engine | None = None, before_engine: Any = None, **opt
         await stack.start_engine()
         life = Life()
         task = asyncio.create_task(app.run(life))
-        await asyncio.wait_for(app.listening.wait(), 10)
+        await asyncio.wait_for(app.listening.wait(), patience.seconds(10))
         async with stack.channel:
             yield stack
         life.stopping.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, patience.seconds(10))
         await stack.server.stop(0)
 
 

@@ -26,6 +26,8 @@ import grpc.aio
 import pytest
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from tests.support import patience
+
 IMAGE = "docker.io/koord-test/busybox:1"
 CGROUPS = Path("/sys/fs/cgroup")
 _CONFIG = """\
@@ -126,7 +128,7 @@ class Containerd:
             start_new_session=True,
             env={**os.environ, "PATH": f"{self.binaries}:{os.environ['PATH']}"} if self.binaries else None,
         )
-        end = time.monotonic() + 30
+        end = time.monotonic() + patience.seconds(30)
         while True:
             with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(f"unix:{self.socket}") as channel:
                 channel.unary_unary("/runtime.v1.RuntimeService/Version")(b"", timeout=2)
@@ -158,7 +160,7 @@ class Containerd:
             [self.program("ctr"), "-a", str(self.socket), "-n", "k8s.io", *arguments],
             capture_output=True,
             text=True,
-            timeout=60,
+            timeout=patience.seconds(60),
             check=False,
         )
         if done.returncode:
@@ -266,14 +268,14 @@ def _clean(daemon: Containerd) -> None:
             subprocess.run(
                 [daemon.program("ctr"), "-a", str(daemon.socket), "-n", "k8s.io", "tasks", "rm", "-f", task],
                 capture_output=True,
-                timeout=20,
+                timeout=patience.seconds(20),
                 check=False,
             )
         for container in daemon.ctr("containers", "ls", "-q").split():
             subprocess.run(
                 [daemon.program("ctr"), "-a", str(daemon.socket), "-n", "k8s.io", "containers", "rm", container],
                 capture_output=True,
-                timeout=20,
+                timeout=patience.seconds(20),
                 check=False,
             )
 

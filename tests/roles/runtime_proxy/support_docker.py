@@ -15,6 +15,7 @@ from typing import Any
 import grpc.aio
 
 from tests.roles.runtime_proxy.support import Handlers, HookServer
+from tests.support import patience
 
 
 @dataclass
@@ -127,7 +128,7 @@ class DockerStack:
         reader, writer = await asyncio.open_unix_connection(self.directory / "proxy.sock")
         length = f"Content-Length: {len(raw)}\r\n" if raw and "chunked" not in headers else ""
         writer.write(f"{method} {target} HTTP/1.1\r\nHost: docker\r\nConnection: close\r\n{headers}{length}\r\n".encode() + raw)
-        answer = await asyncio.wait_for(reader.read(), 10)
+        answer = await asyncio.wait_for(reader.read(), patience.seconds(10))
         writer.close()
         head, _, content = answer.partition(b"\r\n\r\n")
         try:
@@ -174,10 +175,10 @@ async def docker_proxied(engine: FakeDocker | None = None, **options: Any) -> As
         )
         app, life = App(settings), Life()
         task = asyncio.create_task(app.run(life))
-        await asyncio.wait_for(app.listening.wait(), 10)
+        await asyncio.wait_for(app.listening.wait(), patience.seconds(10))
         yield DockerStack(directory, engine, app)
         life.stopping.set()
-        await asyncio.wait_for(task, 10)
+        await asyncio.wait_for(task, patience.seconds(10))
         server.close()
 
 

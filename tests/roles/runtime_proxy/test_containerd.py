@@ -61,7 +61,7 @@ class Proxy:
 
     def wait(self) -> None:
         assert self._process is not None
-        end = time.monotonic() + 20
+        end = time.monotonic() + patience.seconds(20)
         while True:
             with contextlib.suppress(grpc.RpcError), grpc.insecure_channel(f"unix:{self.socket}") as channel:
                 channel.unary_unary("/runtime.v1.RuntimeService/Version")(b"", timeout=2)

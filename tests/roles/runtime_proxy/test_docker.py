@@ -120,7 +120,7 @@ def test_a_caller_that_leaves_an_endless_answer_is_seen_by_the_engine() -> None:
             writer.write(b"GET /events HTTP/1.1\r\nHost: d\r\n\r\n")
             await reader.readuntil(b"one")
             writer.close()
-            await asyncio.wait_for(stack.engine.gone.wait(), 5)
+            await asyncio.wait_for(stack.engine.gone.wait(), patience.seconds(5))
 
     asyncio.run(scenario())
 
@@ -143,7 +143,7 @@ def test_what_is_no_http_gets_one_clear_error(request_head: bytes) -> None:
             reader, writer = await asyncio.open_unix_connection(stack.directory / "proxy.sock")
             writer.write(request_head)
             writer.write_eof()
-            answer = await asyncio.wait_for(reader.read(), 10)
+            answer = await asyncio.wait_for(reader.read(), patience.seconds(10))
             assert answer.startswith(b"HTTP/1.1 400 ")
             assert b'{"message":"' in answer
             assert not stack.engine.of("/x")

@@ -16,6 +16,7 @@ from roles.runtime_proxy.docker.target import clean, route
 from tests.roles.runtime_proxy.support import until
 from tests.roles.runtime_proxy.support_docker import FakeDocker, container, docker_proxied, sandbox
 from tests.roles.runtime_proxy.test_docker import answers
+from tests.support import patience
 
 CREATE = "/v1.40/containers/create?name=k8s_POD_web-0_shop_u1_0"
 
@@ -26,7 +27,7 @@ async def send(stack: Any, data: bytes, *, end: bool = False) -> bytes:
     writer.write(data)
     if end:
         writer.write_eof()
-    answer = await asyncio.wait_for(reader.read(), 15)
+    answer = await asyncio.wait_for(reader.read(), patience.seconds(15))
     writer.close()
     return answer
 
@@ -118,7 +119,7 @@ def test_half_heads_fill_the_proxy_for_a_while_only(monkeypatch: pytest.MonkeyPa
             await until(lambda: len(stack.app.backend._proxy._tasks) == 20)
             assert b" 503 " in await send(stack, b"GET /version HTTP/1.1\r\nHost: d\r\nConnection: close\r\n\r\n")
             for reader, writer in held:
-                assert (await asyncio.wait_for(reader.read(), 10)).startswith(b"HTTP/1.1 408 ")
+                assert (await asyncio.wait_for(reader.read(), patience.seconds(10))).startswith(b"HTTP/1.1 408 ")
                 writer.close()
             assert (await stack.call("GET", "/version"))[0] == 200
 

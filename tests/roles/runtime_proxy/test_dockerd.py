@@ -20,6 +20,7 @@ import pytest
 from koord.protocols import runtimehook_pb2 as hook
 from tests.roles.runtime_proxy.support import Handlers, HookServer, until
 from tests.roles.runtime_proxy.support_containerd import CGROUPS, cgroup_file, image_tar, remove_groups, unmount_below
+from tests.support import patience
 from tests.support.processes import KOORD
 
 pytestmark = [pytest.mark.cri, pytest.mark.root]
@@ -55,7 +56,7 @@ class Docker:
                 f"--config-file={self.directory}/daemon.json",
             ),
         )
-        end = time.monotonic() + 30
+        end = time.monotonic() + patience.seconds(30)
         while "Server Version" not in self.docker("info", direct=True, check=False).stdout.decode():
             if daemon.poll() is not None or time.monotonic() > end:
                 pytest.skip(f"dockerd does not start here: {(self.directory / 'log').read_text(errors='replace')[-500:]}")
@@ -72,7 +73,7 @@ class Docker:
         host = f"unix://{self.engine if direct else self.proxy}"
         environment = {**os.environ, "DOCKER_CONFIG": str(self.directory)}
         return subprocess.run(
-            ["docker", "-H", host, *arguments], input=stdin, capture_output=True, timeout=60, check=check, env=environment
+            ["docker", "-H", host, *arguments], input=stdin, capture_output=True, timeout=patience.seconds(60), check=check, env=environment
         )
 
     def stop(self) -> None:

@@ -20,6 +20,7 @@ import pytest
 
 from koord.protocols import cri_pb2 as cri
 from tests.roles.runtime_proxy.support import Engine, Handlers
+from tests.support import patience
 from tests.support.processes import KOORD, ROOT
 
 UNIT = ROOT / "packaging" / "systemd" / "koord-runtime-proxy.service"
@@ -129,7 +130,7 @@ def test_older_spellings_and_a_stale_socket(directory: Path) -> None:
                 assert (directory / "hooks.d").is_dir()
             finally:
                 child.terminate()
-                child.communicate(timeout=10)
+                child.communicate(timeout=patience.seconds(10))
             assert child.returncode == 0
 
     asyncio.run(scenario())
@@ -151,7 +152,7 @@ def test_older_spellings_and_a_stale_socket(directory: Path) -> None:
 )
 def test_what_cannot_work_is_one_line(arguments: list[str], said: str) -> None:
     child = start("runtime-proxy", *arguments)
-    _, text = child.communicate(timeout=20)
+    _, text = child.communicate(timeout=patience.seconds(20))
     # a path that is good as a flag may still lead to something else than a socket
     assert child.returncode == (1 if said in ("107 bytes", "is no socket") else 2)
     assert said in text
@@ -166,7 +167,9 @@ def test_a_misspelt_policy_is_named_with_file_key_and_what_is_accepted(directory
     for name in ("k.json", "l.json"):
         (directory / name).write_text(json.dumps(document))
     arguments = ["runtime-proxy", f"--runtime-hooks-config-path={directory}", f"--koord-runtimeproxy-endpoint={directory}/p.sock"]
-    done = subprocess.run([KOORD, *arguments, "--validate-config=true"], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run(
+        [KOORD, *arguments, "--validate-config=true"], capture_output=True, text=True, check=False, timeout=patience.seconds(30)
+    )
     assert done.returncode == status
     if status:
         assert f"{directory}/k.json: failure-policy: {policy!r} is not known; accepted: Fail, Ignore" in done.stderr

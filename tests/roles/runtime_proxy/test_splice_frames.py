@@ -35,6 +35,7 @@ from roles.runtime_proxy.splice.frames import (
     frame,
 )
 from roles.runtime_proxy.splice.room import Room
+from tests.support import patience
 
 RUNTIME = "/runtime.v1.RuntimeService/"
 
@@ -458,7 +459,7 @@ def test_a_held_call_that_ends_early_never_reaches_the_engine(how: str) -> None:
             connection.caller.connection_lost(None)
         else:
             connection.engine.connection_lost(None)
-        await asyncio.wait_for(gone.wait(), 5)
+        await asyncio.wait_for(gone.wait(), patience.seconds(5))
         assert DATA not in [kind for kind, *_ in parsed(engine.take())]
         credit = [payload for kind, _, stream, payload in parsed(caller.take()) if (kind, stream) == (WINDOW_UPDATE, 0)]
         assert credit == [(105).to_bytes(4, "big")]

@@ -15,6 +15,7 @@ from roles.sandbox.process_kubelet import layout
 from roles.sandbox.process_kubelet.cgroups import RunGroups, read
 from roles.sandbox.process_kubelet.container import Container, ProcessSpec
 from roles.sandbox.process_kubelet.limits import CgroupLimits
+from tests.support import patience
 
 ENV = {"PATH": os.environ["PATH"]}
 LIMITS = CgroupLimits(512, 50_000, 64 * 2**20)
@@ -161,7 +162,7 @@ def test_remove_all_kills_and_leaves_other_groups_alone(
         one.attach("kubepods/besteffort", process.pid)
         assert one.pids(recursive=True) == {process.pid}
         assert one.remove_all() == []
-        assert process.wait(5) == -9
+        assert process.wait(patience.seconds(5)) == -9
     finally:
         process.kill()
         process.wait()

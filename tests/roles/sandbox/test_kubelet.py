@@ -51,7 +51,7 @@ class Node:
             await asyncio.sleep(0.05)
 
     async def gone(self, name: str, seconds: float = 10) -> None:
-        deadline = time.monotonic() + seconds
+        deadline = time.monotonic() + patience.seconds(seconds)
         while time.monotonic() < deadline:
             try:
                 await self.client.get(PODS, name, "default")
@@ -141,7 +141,7 @@ def test_a_forced_delete_kills_at_once(groups: RunGroups, tmp_path: Path) -> Non
         directory = f"kubepods/besteffort/pod{pod['metadata']['uid']}"
         assert groups.pids(directory, recursive=True)
         await one.client.delete(PODS, "stubborn", "default", grace_period_seconds=0)
-        deadline = time.monotonic() + 5
+        deadline = time.monotonic() + patience.seconds(5)
         while one.kubelet.workers and time.monotonic() < deadline:
             await asyncio.sleep(0.05)
         assert not one.kubelet.workers

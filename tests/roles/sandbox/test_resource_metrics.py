@@ -24,7 +24,7 @@ def report(cpu: str, *pods: str) -> dict[str, Any]:
 def test_kubectl_top_shows_what_is_reported() -> None:
     async def kubectl(config: str, *words: str) -> list[list[str]]:
         asked = await asyncio.create_subprocess_exec("kubectl", f"--kubeconfig={config}", *words, stdout=-1, stderr=-1)
-        out, told = await asyncio.wait_for(asked.communicate(), 60)
+        out, told = await asyncio.wait_for(asked.communicate(), patience.seconds(60))
         assert asked.returncode == 0, told.decode()
         return [line.split() for line in out.decode().splitlines()[1:]]
 

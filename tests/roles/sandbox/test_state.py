@@ -18,6 +18,7 @@ from roles.sandbox.process_kubelet import layout
 from roles.sandbox.process_kubelet.cgroups import RunGroups
 from roles.sandbox.state import Run, State, StateError, beside
 from roles.tools.gather import find_endpoints
+from tests.support import patience
 
 
 def test_directory_follows_xdg() -> None:
@@ -142,6 +143,13 @@ def test_a_broken_run_file_is_passed_over(tmp_path: Path) -> None:
     assert store.runs() == []
 
 
+def test_a_run_that_ends_while_one_looks_is_passed_over(tmp_path: Path) -> None:
+    store, run = State(tmp_path / "s"), Run.new()
+    store.register(run)
+    (store.path / "run-0123abcd.json").symlink_to("gone")  # listed, and not there any more when it is read
+    assert store.runs() == [run]
+
+
 @pytest.mark.root
 def test_what_a_killed_run_left_is_removed_and_nothing_else(hierarchies: layout.Hierarchies, tmp_path: Path) -> None:
     store = State(tmp_path / "s")
@@ -159,7 +167,7 @@ def test_what_a_killed_run_left_is_removed_and_nothing_else(hierarchies: layout.
         left.attach("", sleeper.pid)
         stranger.attach("", bystander.pid)
         assert store.clean(hierarchies) == (["dead0a01"], [])
-        assert sleeper.wait(5) == -9
+        assert sleeper.wait(patience.seconds(5)) == -9
         assert not any(top.exists() for top in left.roots.values())
         assert bystander.poll() is None
         assert {p.name for p in state.strangers(hierarchies, set())} >= {"koord-sandbox-dead0a02"}

@@ -15,6 +15,7 @@ import yaml
 
 from roles.sandbox import profile
 from roles.sandbox.training import setup
+from tests.support import patience
 
 INSTALLED = Path(__file__).parents[3] / "configs/install/30-config.yaml"
 
@@ -29,7 +30,7 @@ def test_training_jobs_are_placed_lent_to_and_given_room(tmp_path: Path) -> None
     out = tmp_path / "out"
     command = [sys.executable, "-m", "koord.cli", "sandbox", "training", "--out", str(out)]
     environment = {**os.environ, "XDG_RUNTIME_DIR": str(runtime)}
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=110, check=False)
+    done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=patience.seconds(110), check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     told = [line for line in done.stdout.splitlines() if "kubectl" not in line]
     assert max(map(len, told)) <= 140, "piped, a change is one short line"
@@ -79,5 +80,5 @@ def test_the_profile_is_the_one_that_is_installed_but_for_the_revoking() -> None
 def test_an_output_directory_that_cannot_be_made_is_one_clear_line(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     command = [sys.executable, "-m", "koord.cli", "sandbox", "training", "--out", str(tmp_path / "file" / "out")]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience.seconds(60), check=False)
     assert (done.returncode, done.stderr) == (1, f"koord sandbox training: error: {tmp_path / 'file' / 'out'}: Not a directory\n")

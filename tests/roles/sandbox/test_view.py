@@ -21,6 +21,7 @@ from roles.sandbox.logtail import JsonTail
 from roles.sandbox.process_kubelet.layout import LayoutError
 from roles.sandbox.view.frame import Frame, SimulatedNode, plain
 from roles.sandbox.view.terminal import History, PlainView, open_view, render, sparkline, stacked
+from tests.support import patience
 
 FRAME = Frame(
     elapsed=12.3,
@@ -182,7 +183,7 @@ def guard(tmp_path: Path, body: str) -> subprocess.Popen[bytes]:
     ids=["return", "exception", "kill", "exit"],
 )
 def test_the_guardian_restores_after_any_end(tmp_path: Path, body: str, code: int) -> None:
-    assert guard(tmp_path, body).wait(20) == code
+    assert guard(tmp_path, body).wait(patience.seconds(20)) == code
     assert (tmp_path / "restored").exists()
 
 
@@ -191,7 +192,7 @@ def test_the_guardian_hands_a_signal_on(tmp_path: Path) -> None:
     while not (tmp_path / "child").exists():
         assert process.poll() is None
     process.send_signal(signal.SIGHUP)
-    assert process.wait(20) == 128 + signal.SIGTERM
+    assert process.wait(patience.seconds(20)) == 128 + signal.SIGTERM
     assert (tmp_path / "restored").exists()
 
 

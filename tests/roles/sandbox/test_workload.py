@@ -20,6 +20,7 @@ from roles.sandbox.workload import burn
 from roles.sandbox.workload.load import Generator, Step, percentile, plan
 from roles.sandbox.workload.serve import RESPONSE
 from roles.sandbox.workload.work import calibrate, spin
+from tests.support import patience
 
 
 @given(st.lists(st.floats(0, 1e6), min_size=1, max_size=200), st.sampled_from([50, 95, 99]))
@@ -135,7 +136,7 @@ def test_workers_share_the_port_and_the_load() -> None:
     argv = [sys.executable, "-m", "koord.cli", "sandbox", "workload", "serve", f"--port={port}", "--iterations=20000", "--workers=2"]
     server = subprocess.Popen(argv, cwd=Path(__file__).resolve().parents[3], start_new_session=True)
     try:
-        deadline = time.monotonic() + 10
+        deadline = time.monotonic() + patience.seconds(10)
         while True:
             try:
                 socket.create_connection(("127.0.0.1", port), 1).close()

@@ -146,7 +146,7 @@ async def running_app(
     finally:
         life.stop()
         with contextlib.suppress(BaseException):
-            await asyncio.wait_for(running, 3)
+            await asyncio.wait_for(running, patience.seconds(3))
         await life.finish()
         await informers.stop()
         await ops.stop()

@@ -19,6 +19,7 @@ from roles.scheduler.framework.interfaces import Point
 from roles.scheduler.framework.registry import PluginError
 from roles.scheduler.plugins.basic import PrioritySort
 from roles.scheduler.whatif import Simulation, Snapshot
+from tests.support import patience
 
 LISTED = """
 import numpy as np
@@ -137,13 +138,15 @@ def test_the_command_line_says_what_is_wrong_in_one_line(tmp_path: Path) -> None
         "- schedulerName: s\n  pluginConfig:\n  - name: NodeResourcesFit\n    args: {scoringStrategy: {type: Fullest}}\n"
     )
     run = [sys.executable, "-m", "koord.cli", "scheduler"]
-    done = subprocess.run([*run, f"--config={file}"], capture_output=True, text=True, check=False, timeout=30)
+    done = subprocess.run([*run, f"--config={file}"], capture_output=True, text=True, check=False, timeout=patience.seconds(30))
     assert done.returncode == 1
     assert len(done.stderr.strip().splitlines()) == 1
     assert "pluginConfig[0].args.scoringStrategy.type" in done.stderr
-    assert subprocess.run([*run, "--no-such-flag"], capture_output=True, check=False, timeout=30).returncode == 2
+    assert subprocess.run([*run, "--no-such-flag"], capture_output=True, check=False, timeout=patience.seconds(30)).returncode == 2
     file.write_text("apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\n")
-    good = subprocess.run([*run, f"--config={file}", "--validate-config"], capture_output=True, text=True, check=False, timeout=30)
+    good = subprocess.run(
+        [*run, f"--config={file}", "--validate-config"], capture_output=True, text=True, check=False, timeout=patience.seconds(30)
+    )
     assert (good.returncode, good.stdout) == (0, f"{file}: valid (1 profile(s))\n")
 
 

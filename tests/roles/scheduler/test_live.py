@@ -12,6 +12,7 @@ import pytest
 from koord.api.kinds import EVENTS, LEASES, NODES, PODS
 from koord.api.times import parse_time
 from koord.process.errors import FatalError
+from tests.support import patience
 
 GPU_TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 
@@ -174,7 +175,7 @@ def test_losing_the_lease_stops_binding_and_ends_the_process(scheduler: Any) -> 
             assert not live.app.may_write()
             await live.pod("after")
             with pytest.raises(FatalError):
-                await asyncio.wait_for(live.running, 5)
+                await asyncio.wait_for(live.running, patience.seconds(5))
             assert not (await live.get("after"))["spec"].get("nodeName")
 
     asyncio.run(run())

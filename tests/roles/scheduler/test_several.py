@@ -112,7 +112,7 @@ def test_a_leader_that_loses_its_lease_mid_binding_leaves_the_rest_to_the_next(s
                 await until(lambda: not first.app.may_write())
                 stall.release.set()
                 with pytest.raises(FatalError):
-                    await asyncio.wait_for(first.running, 10)
+                    await asyncio.wait_for(first.running, patience.seconds(10))
                 await until(second.app.may_write)
                 for number in range(12):
                     await second.bound(f"p{number}")

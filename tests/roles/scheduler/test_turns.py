@@ -24,6 +24,7 @@ from roles.scheduler.observing.observer import Observer
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.preemption import JobPreemption, job_rule
 from roles.scheduler.turns import CATCH_UP, SLICE, Turns
+from tests.support import patience
 
 from .gang.conftest import gangs
 
@@ -197,7 +198,7 @@ def test_a_plan_that_took_long_is_checked_against_what_has_happened_meanwhile(ga
             await g.group("job", 2)
             for number in range(2):
                 await g.member(f"p{number}", "job", cpu="4", priorityClassName="high")
-            await asyncio.wait_for(planned.wait(), 10)
+            await asyncio.wait_for(planned.wait(), patience.seconds(10))
             assert not len(app.engine.state.evictions)
             victims = ()
             if change == "node goes":

@@ -178,8 +178,11 @@ def test_the_container_runtime_is_asked_for_its_version(tmp_path: Path) -> None:
     assert silent.error.startswith("UNAVAILABLE")
 
 
+DEFINITIONS = list(manifests.documents("crds"))
+
+
 def good_cluster() -> ClusterFacts:
-    definitions = list(manifests.documents("crds"))
+    definitions = DEFINITIONS
     lease = {"spec": {"holderIdentity": "a", "leaseDurationSeconds": 15, "renewTime": format_time(NOW - 3)}}
     metric = {"spec": {"metricCollectPolicy": {"reportIntervalSeconds": 60}}, "status": {"updateTime": format_time(NOW - 30)}}
     return ClusterFacts(

@@ -20,6 +20,7 @@ from roles.koordlet.host.root import HostRoot
 from roles.koordlet.restoring import REPORT
 from roles.tools import manifests, restoring
 from roles.tools.install import uninstall
+from tests.support import patience
 from tests.support.processes import KOORD
 
 NAMESPACE = manifests.NAMESPACE
@@ -54,7 +55,12 @@ class Machine:
         arguments = [a.replace("/host", str(self.host)).replace("$(NODE_NAME)", "n1") for a in container["args"]]
         given = {e["name"]: e["value"] for e in container.get("env", ()) if "value" in e and e["name"] != REPORT}
         done = subprocess.run(
-            [KOORD, *arguments], capture_output=True, text=True, timeout=60, check=False, env={**os.environ, "NODE_NAME": "n1", **given}
+            [KOORD, *arguments],
+            capture_output=True,
+            text=True,
+            timeout=patience.seconds(60),
+            check=False,
+            env={**os.environ, "NODE_NAME": "n1", **given},
         )
         return done.returncode
 

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from koord.api.kinds import NODESLOS
+from tests.support import patience
 from tests.support.koordlet import BE_TIER, GI, OFF, Cluster, kubelet, run, until
 
 KOORD = (sys.executable, "-m", "koord.cli", "koordlet")
@@ -43,13 +44,13 @@ class Agent:
         assert self.process is not None
         if self.alive:
             self.process.send_signal(number)
-        return await asyncio.wait_for(self.process.wait(), 20)
+        return await asyncio.wait_for(self.process.wait(), patience.seconds(20))
 
     async def restore(self) -> tuple[int, str]:
         done = await asyncio.create_subprocess_exec(
             *KOORD, *self.flags, "--restore", stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT
         )
-        out, _ = await asyncio.wait_for(done.communicate(), 30)
+        out, _ = await asyncio.wait_for(done.communicate(), patience.seconds(30))
         return done.returncode or 0, out.decode()
 
 

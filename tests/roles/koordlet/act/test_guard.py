@@ -16,6 +16,7 @@ from roles.koordlet.actuation.writes import Write, sequence
 from roles.koordlet.guard import HOLD, RELEASE, Guard, Watch
 from roles.koordlet.lock import NodeLock
 from roles.koordlet.options import OptionError, Options, check
+from tests.support import patience
 from tests.support.processes import KOORD
 
 pytestmark = pytest.mark.feature("BEY-GRD-01")
@@ -123,7 +124,7 @@ def test_the_process_waits_for_the_end_of_a_koordlet_that_is_killed(suppressed) 
             time.sleep(0.05)
         assert suppressed.get(QUOTA, TIER) == "-1"
         guard.terminate()
-        assert guard.wait(20) == 0
+        assert guard.wait(patience.seconds(20)) == 0
     finally:
         for process in (holder, guard):
             process.kill()

@@ -12,6 +12,7 @@ import pytest
 
 from koord.api import trust
 from roles.sandbox.hostile import ATTACKS
+from tests.support import patience
 from tests.support.processes import ROOT
 
 pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(400), pytest.mark.feature("BEY-SEC-03")]
@@ -20,7 +21,7 @@ pytestmark = [pytest.mark.root, pytest.mark.slow, pytest.mark.timeout(400), pyte
 @cache
 def end_of(kind: str) -> dict[str, Any]:
     command = [sys.executable, "-m", "tests.support.hostilehost", kind]
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=300, check=False)
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=patience.seconds(300), check=False)
     if "cannot have a mount namespace" in done.stderr:
         pytest.skip("needs a mount namespace of its own")
     assert done.returncode == 0, done.stderr[-4000:]

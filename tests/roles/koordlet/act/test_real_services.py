@@ -24,6 +24,7 @@ from roles.koordlet.qos.interference import InterferenceDetection
 from roles.koordlet.qos.tuning import ResourceTuning
 from roles.koordlet.states.model import HostState
 from roles.koordlet.store import kinds
+from tests.support import patience
 
 pytestmark = pytest.mark.root
 
@@ -94,7 +95,7 @@ def test_a_throttled_service_gets_more_and_gives_it_back(world, tree, gates, bui
     tree.burn(container.cgroup_dir)
     ticks.throttled(container)
     seen = [5000]
-    deadline = time.monotonic() + 40
+    deadline = time.monotonic() + patience.seconds(40)
     while seen[-1] == 5000 and time.monotonic() < deadline:
         time.sleep(0.3)
         world.load(0.5)
@@ -135,7 +136,7 @@ def test_a_kill_by_the_kernel_makes_the_others_of_the_container_less_likely_to_d
     ticks.step(5.0)
     assert score.read_text().strip() == "700"
     glutton = tree.run(container.cgroup_dir, "open('/proc/self/oom_score_adj', 'w').write('1000')\n" + HOLDER, "200")
-    assert glutton.wait(timeout=60) == -9, "killed for want of memory"
+    assert glutton.wait(timeout=patience.seconds(60)) == -9, "killed for want of memory"
     ticks.step(5.0)
     assert score.read_text().strip() == "100", "three steps at once"
     (record,) = ticks.outcome.records
@@ -146,7 +147,7 @@ def test_a_kill_by_the_kernel_makes_the_others_of_the_container_less_likely_to_d
         ticks.step(61.0) if expected == "300" else None
         assert score.read_text().strip() == expected
     glutton_again = tree.run(container.cgroup_dir, "open('/proc/self/oom_score_adj', 'w').write('1000')\n" + HOLDER, "200")
-    assert glutton_again.wait(timeout=60) == -9
+    assert glutton_again.wait(timeout=patience.seconds(60)) == -9
     ticks.step(5.0)
     assert score.read_text().strip() == "100"
     assert restore(world.machine.root).failed == []

@@ -17,6 +17,7 @@ from roles.koordlet.nri.frames import MAX_FRAME, PLUGIN_STREAM, RUNTIME_STREAM, 
 from roles.koordlet.nri.plugin import EVENTS as NRI_EVENTS
 from roles.koordlet.nri.plugin import event_mask
 from roles.koordlet.nri.runner import Backoff
+from tests.support import patience
 from tests.support.koordlet import Cluster, agent, run, until
 from tests.support.nri import PluginRefused, Runtime
 
@@ -65,7 +66,7 @@ def test_containers_are_adjusted_and_pods_written(tmp_path) -> None:
         stale.parent.mkdir(parents=True)
         stale.write_text("")
         async with Runtime(socket_of(c)) as runtime, agent(c, *gates, **nri_options(c)) as app:
-            await asyncio.wait_for(runtime.connected.wait(), 15)
+            await asyncio.wait_for(runtime.connected.wait(), patience.seconds(15))
             assert (runtime.registered[0].plugin_name, runtime.registered[0].plugin_idx) == ("koordlet_nri", "00")
             answer = await runtime.call("Configure", nri.ConfigureRequest(runtime_name="t", runtime_version="1"))
             assert answer.events == 0b10001101, "run and remove pods, create and update containers"
@@ -153,7 +154,7 @@ def test_containers_from_before_are_adjusted_at_connect_and_after_a_loss(tmp_pat
             last = nri.SynchronizeRequest(containers=[stopped, container("alone", pod="gone")])
             async with Runtime(socket_of(c), refuse="no plugins today") as runtime:
                 # the socket appears after the agent: it is looked for again
-                await asyncio.wait_for(runtime.connected.wait(), 45)
+                await asyncio.wait_for(runtime.connected.wait(), patience.seconds(45))
                 runtime.refuse = ""
                 await until(lambda: len(runtime.registered) > 1 and runtime.connected.is_set(), "a new registration after the refusal")
                 for _ in range(2):
@@ -174,7 +175,7 @@ def test_stages_that_are_off_and_hooks_that_fail(tmp_path) -> None:
         await c.node({})
         options = nri_options(c, runtime_hooks_disable_stages="PreUpdateContainerResources", runtime_hooks_plugin_failure_policy="Fail")
         async with Runtime(socket_of(c)) as runtime, agent(c, "BatchResource", "CPUSetAllocator", **options):
-            await asyncio.wait_for(runtime.connected.wait(), 15)
+            await asyncio.wait_for(runtime.connected.wait(), patience.seconds(15))
             pod = sandbox("p", annotations=batch(500, 1 << 20))
             assert not (await runtime.call("UpdateContainer", nri.UpdateContainerRequest(pod=pod, container=container()))).update
             bad = sandbox("bad", annotations={STATUS: "["})
@@ -201,7 +202,7 @@ def test_a_pods_resctrl_group_comes_and_goes_with_it(tmp_path) -> None:
         listed = await c.pod("rdt", qos="LS", kube_qos="Burstable", annotations=config)
         uid = listed["metadata"]["uid"]
         async with Runtime(socket_of(c)) as runtime, agent(c, "Resctrl", **nri_options(c)):
-            await asyncio.wait_for(runtime.connected.wait(), 15)
+            await asyncio.wait_for(runtime.connected.wait(), patience.seconds(15))
             pod = sandbox("rdt", qos="LS", annotations=config, uid=uid)
             group = c.base / f"sys/fs/resctrl/koordlet-{uid}"
             await runtime.call("RunPodSandbox", nri.PodSandboxRequest(pod=pod))

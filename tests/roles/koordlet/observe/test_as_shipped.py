@@ -18,6 +18,7 @@ from roles.koordlet.sensing.gpu import GPUCard
 from roles.koordlet.sensing.nvml import driver_library
 from roles.koordlet.sensing.nvmlthread import SILENT, NVMLThread
 from roles.koordlet.unavailable import blocked, unavailable
+from tests.support import patience
 from tests.support.processes import KOORD
 
 pytestmark = pytest.mark.feature("KLO-CFG-01")
@@ -80,7 +81,9 @@ def test_below_a_mount_of_the_machine_nothing_is_missing_for_the_path_alone(tmp_
     there = tmp_path / "host"
     there.mkdir()
     script = f"mount --rbind / {there} && {KOORD} doctor --node --host-root={there}"
-    done = subprocess.run(["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        ["unshare", "--mount", "sh", "-c", script], capture_output=True, text=True, timeout=patience.seconds(60), check=False
+    )
     assert "cgroups: version" in done.stdout, done.stderr
     assert "hostPID" not in done.stdout
     assert "hostNetwork" not in done.stdout
@@ -99,7 +102,7 @@ class Library:
 
     def cards(self) -> tuple[GPUCard, ...]:
         self.asked.set()
-        assert self.free.wait(30)
+        assert self.free.wait(patience.seconds(30))
         return (self.card,)
 
     def processes(self) -> list[object]:
@@ -112,7 +115,7 @@ def test_a_card_that_hangs_holds_up_nobody_and_is_not_healthy() -> None:
     nvml = NVMLThread(lambda: library, clock=lambda: clock[0])
     nvml.start()
     try:
-        assert library.asked.wait(10)
+        assert library.asked.wait(patience.seconds(10))
         with pytest.raises(HostError, match="not answered yet"):
             nvml.cards()
         library.free.set()
@@ -125,7 +128,7 @@ def test_a_card_that_hangs_holds_up_nobody_and_is_not_healthy() -> None:
         assert [card.problem for card in found] == [""]
         library.asked.clear()
         library.free.clear()
-        assert library.asked.wait(10), "asked again"
+        assert library.asked.wait(patience.seconds(10)), "asked again"
         clock[0] += 6
         assert [card.problem for card in nvml.cards()] == [SILENT]
         with pytest.raises(HostError, match="has not answered"):

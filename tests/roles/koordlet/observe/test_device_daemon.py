@@ -90,7 +90,7 @@ class Machine:
     def once(self, *flags: str, **environment: str) -> Any:
         done = subprocess.run(
             self.command("--oneshot", f"--prints-output-file={self.output}", *flags),
-            env=self.environment(**environment), capture_output=True, text=True, timeout=60, check=False,
+            env=self.environment(**environment), capture_output=True, text=True, timeout=patience.seconds(60), check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr
         return json.loads(self.output.read_text()) if self.output.exists() else None
@@ -199,7 +199,7 @@ def test_settings_and_signals(machine: Machine, tmp_path: Path) -> None:
         until((tmp_path / "moved").exists, "the file of the last good settings")
     finally:
         process.send_signal(signal.SIGTERM)
-        _, said = process.communicate(timeout=20)
+        _, said = process.communicate(timeout=patience.seconds(20))
     assert process.returncode == 0, said
     assert not (tmp_path / "moved").exists()
 
@@ -209,7 +209,9 @@ def test_settings_and_signals(machine: Machine, tmp_path: Path) -> None:
         (("--sleep-interval=-1s",), "not positive"),
         (("--config-file=/nowhere",), "/nowhere"),
     ):
-        done = subprocess.run(machine.command(*flags), env=machine.environment(), capture_output=True, text=True, timeout=30, check=False)
+        done = subprocess.run(
+            machine.command(*flags), env=machine.environment(), capture_output=True, text=True, timeout=patience.seconds(30), check=False
+        )
         assert done.returncode == 2
         assert text in done.stderr
         assert len(done.stderr.strip().splitlines()) == 1

@@ -29,6 +29,7 @@ from roles.koordlet.states.kubelet_trust import Machine
 from roles.koordlet.states.podgauges import export_container_resources
 from roles.koordlet.states.podinformer import PodInformer
 from roles.koordlet.states.pods import PodListError
+from tests.support import patience
 
 
 def listed(*pods: dict[str, Any]) -> bytes:
@@ -255,7 +256,7 @@ class TestKubelet:
                         break
                 assert changes == [1]
                 stopping.set()
-                await asyncio.wait_for(task, 5)
+                await asyncio.wait_for(task, patience.seconds(5))
                 await client.close()
 
         asyncio.run(main())

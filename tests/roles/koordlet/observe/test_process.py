@@ -136,7 +136,7 @@ class Process:
     async def stop(self) -> tuple[int, str]:
         if self.process.returncode is None:
             self.process.send_signal(signal.SIGTERM)
-        _, err = await asyncio.wait_for(self.process.communicate(), 10)
+        _, err = await asyncio.wait_for(self.process.communicate(), patience.seconds(10))
         assert self.process.returncode is not None
         return self.process.returncode, err.decode()
 
@@ -237,7 +237,7 @@ def test_a_node_from_start_to_end(host, kubelet, make_node, make_pod) -> None:
 
 async def ended(process: Process) -> tuple[int, str]:
     """The status of a process that ends by itself."""
-    _, err = await asyncio.wait_for(process.process.communicate(), 15)
+    _, err = await asyncio.wait_for(process.process.communicate(), patience.seconds(15))
     assert process.process.returncode is not None
     return process.process.returncode, err.decode()
 

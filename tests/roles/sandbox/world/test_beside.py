@@ -18,6 +18,7 @@ from koord import seams
 from roles.sandbox.cli import command
 from roles.sandbox.world import beside, programs
 from roles.sandbox.world.beside import Mixture, Unfit
+from tests.support import patience
 
 ROOT = Path(__file__).resolve().parents[4]
 _LIVE = """
@@ -48,7 +49,9 @@ def tree(tmp_path: Path) -> Path:
 
 @pytest.mark.timeout(240)
 def test_both_releases_lead_in_turns_and_all_rules_hold(tree: Path) -> None:
-    done = subprocess.run([sys.executable, "-c", _LIVE, tree], cwd=ROOT, capture_output=True, text=True, timeout=230, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", _LIVE, tree], cwd=ROOT, capture_output=True, text=True, timeout=patience.seconds(230), check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     assert "! " not in done.stdout, done.stdout[-3000:]
     other = set(re.findall(r"started (\S+) of the other release", done.stdout))
@@ -129,6 +132,8 @@ def test_a_tree_that_cannot_be_imported_is_refused(tmp_path: Path) -> None:
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
     code = "import sys; from roles.sandbox.world import beside; beside.load(sys.argv[1])"
-    done = subprocess.run([sys.executable, "-c", code, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=60, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", code, tmp_path], cwd=ROOT, capture_output=True, text=True, timeout=patience.seconds(60), check=False
+    )
     assert done.stderr.splitlines()[-1].endswith("cannot be loaded: ModuleNotFoundError: No module named 'koord_beside.koord.seams'")
     assert Unfit.__name__ in done.stderr

@@ -9,6 +9,8 @@ from pathlib import Path
 
 import orjson
 
+from tests.support import patience
+
 ROOT = Path(__file__).resolve().parents[4]
 LIVE = """
 import sys, tempfile
@@ -30,7 +32,9 @@ sys.stdout.buffer.write(orjson.dumps(found))
 
 def test_a_replica_set_says_what_is_there_and_which_generation_was_seen() -> None:
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
-    done = subprocess.run([sys.executable, "-c", LIVE], cwd=ROOT, env=environment, capture_output=True, timeout=110, check=False)
+    done = subprocess.run(
+        [sys.executable, "-c", LIVE], cwd=ROOT, env=environment, capture_output=True, timeout=patience.seconds(110), check=False
+    )
     assert done.returncode == 0, done.stderr[-2000:]
     found = orjson.loads(done.stdout)
     status = found["status"]

@@ -12,6 +12,7 @@ from typing import Any
 from roles.sandbox.world.herd import Agenda
 from roles.sandbox.world.history import History
 from roles.sandbox.world.spec import LARGE, Spec, sized
+from tests.support import patience
 
 ROOT = Path(__file__).resolve().parents[4]
 _LIVE = """
@@ -81,7 +82,13 @@ def test_one_program_keeps_many_nodes_and_the_history_is_the_same_for_any_hash_s
     for seed, how in (("1", "alone"), ("2", "rehearsed")):
         environment = {**os.environ, "PYTHONHASHSEED": seed}
         done = subprocess.run(
-            [sys.executable, "-c", _LIVE, how], cwd=ROOT, env=environment, capture_output=True, text=True, timeout=110, check=False
+            [sys.executable, "-c", _LIVE, how],
+            cwd=ROOT,
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=patience.seconds(110),
+            check=False,
         )
         assert done.returncode == 0, done.stderr[-2000:]
         outputs.append(done.stdout)

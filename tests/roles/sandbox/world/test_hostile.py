@@ -12,6 +12,7 @@ import pytest
 
 from koord.api import trust
 from roles.sandbox.hostile import ATTACKS
+from tests.support import patience
 
 ROOT = Path(__file__).resolve().parents[4]
 _LIVE = """
@@ -53,7 +54,7 @@ def live(hostile: int, plan: list[dict[str, object]], *more: str) -> dict:
     """A world in a process of its own."""
     environment = {**os.environ, "PYTHONHASHSEED": "0"}
     command = [sys.executable, "-c", _LIVE, str(hostile), orjson.dumps(plan).decode(), *(more or ("webhooks",))]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=280, check=False)
+    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, timeout=patience.seconds(280), check=False)
     assert done.returncode == 0, done.stderr.decode()[-3000:]
     return orjson.loads(done.stdout)
 

@@ -17,6 +17,7 @@ from roles.sandbox.world.host.layout import BESTEFFORT, BURST, LEVELS, Layout
 from roles.sandbox.world.host.machine import Machine
 from roles.sandbox.world.host.usage import Use, share
 from tests.roles.sandbox.world.test_world import world
+from tests.support import patience
 
 TIER = LEVELS[BESTEFFORT]
 POD = f"{TIER}/pod"
@@ -203,7 +204,7 @@ def test_a_group_that_goes_takes_its_files_along(machine: Any) -> None:
 @pytest.mark.timeout(300)
 def test_agents_live_in_the_world_and_leave_nothing_behind() -> None:
     flags = ["--seed=101", "--kinds=crash,kill,disk-full,meddle,remount", "--minutes=1.2", "--koordlets=2", "--faults=9"]
-    done = world(*flags, timeout=280)
+    done = world(*flags, timeout=patience.seconds(280))
     assert done.returncode == 0, done.stdout[-3000:]
     assert "koordlet-sim-000 (BECPUSuppress) sets" in done.stdout
     assert "* restored sim-000 status 0" in done.stdout
@@ -213,6 +214,6 @@ def test_agents_live_in_the_world_and_leave_nothing_behind() -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_an_agent_that_forgets_what_it_wrote_is_betrayed() -> None:
-    done = world("--seed=101", "--kinds=kill", "--minutes=1.2", "--mutant=every-life-begins-anew", timeout=280)
+    done = world("--seed=101", "--kinds=kill", "--minutes=1.2", "--mutant=every-life-begins-anew", timeout=patience.seconds(280))
     assert done.returncode == 1, done.stdout[-3000:]
     assert "FilesArePutBack" in done.stdout

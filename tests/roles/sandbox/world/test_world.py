@@ -20,6 +20,7 @@ from roles.sandbox.world.mutants import planting
 from roles.sandbox.world.mutants.planting import USUAL, Mutant
 from roles.sandbox.world.mutants.registry import MUTANTS
 from roles.sandbox.world.runner import Result
+from tests.support import patience
 
 ROOT = Path(__file__).resolve().parents[4]
 SMALL = ["--nodes=2", "--pods=8", "--minutes=0.5", "--faults=4"]
@@ -119,7 +120,7 @@ def test_what_a_rule_says_of_the_same_world_without_the_defect_betrays_nothing()
 def test_a_planted_defect_is_betrayed_and_shrunk() -> None:
     """Pods that do not fit are bound: the checker names the rule, and without any fault a few workloads show it as well."""
     flags = ["--seed=4", "--nodes=2", "--pods=24", "--minutes=0.5", "--faults=3", "--mutant=requests-are-not-checked"]
-    done = world(*flags, "--shrink", timeout=380)
+    done = world(*flags, "--shrink", timeout=patience.seconds(380))
     assert done.returncode == 1, done.stdout[-2000:] + done.stderr[-2000:]
     assert "BatchWithinPromise" in done.stdout or "NodeNotOvercommitted" in done.stdout
     lines = done.stdout.splitlines()

@@ -21,6 +21,7 @@ from koord.process.life import Life
 from roles.scheduler import testing
 from roles.scheduler.app import App
 from roles.scheduler.options import Options
+from tests.support import patience
 from tests.support.examples import examples
 
 from .conftest import profile
@@ -136,7 +137,7 @@ class Cluster:
         finally:
             life.stop()
             with contextlib.suppress(BaseException):
-                await asyncio.wait_for(running, 5)
+                await asyncio.wait_for(running, patience.seconds(5))
             await life.finish()
 
     async def quiet(self, app: App) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from koord.api.kinds import PODS
+from tests.support import patience
 
 PROBE = """
 from roles.scheduler.framework.interfaces import PreBind
@@ -62,7 +63,7 @@ def test_a_new_pod_of_the_same_name_is_not_touched(scheduler: Any, tmp_path: Pat
             live.client.patch = late
             await live.pod("p")
             await live.node("n")
-            await asyncio.wait_for(done.wait(), 8)
+            await asyncio.wait_for(done.wait(), patience.seconds(8))
             await live.pod("q")
             await live.bound("q")
             assert "annotations" not in (await live.get("p"))["metadata"]

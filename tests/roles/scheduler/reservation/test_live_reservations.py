@@ -165,7 +165,7 @@ def test_a_failure_is_not_told_of_a_reservation_that_was_placed_meanwhile(schedu
 
             live.app.reporter._client = SimpleNamespace(patch=late, get=client.get)
             await found.make("r", cpu="4")
-            await asyncio.wait_for(written.wait(), 10)
+            await asyncio.wait_for(written.wait(), patience.seconds(10))
             assert conditions(await live.client.get(RESERVATIONS, "r")) == {"Scheduled": ("True", "Scheduled")}
 
     asyncio.run(run())

@@ -22,6 +22,7 @@ from roles.koordlet.actuation.errors import Trouble
 from roles.koordlet.actuation.journal import Entry, Journal, JournalError, Undo
 from roles.koordlet.actuation.restore import journal_path, put_back, restore
 from roles.koordlet.actuation.writes import Kind, Write, sequence
+from tests.support import patience
 
 QOS = "kubepods.slice/kubepods-besteffort.slice"
 
@@ -269,7 +270,7 @@ def test_kill_9_of_a_writing_process(machine):
         )
         assert process.stdout is not None
         assert process.stdout.readline() == b"ready\n"
-        deadline = time.monotonic() + 20
+        deadline = time.monotonic() + patience.seconds(20)
         while all(p.read_text().strip() == str(-i - 1) for i, p in enumerate(paths)) and time.monotonic() < deadline:
             time.sleep(0.005)
         time.sleep(rng.random() * 0.1)

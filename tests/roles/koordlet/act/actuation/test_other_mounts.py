@@ -20,6 +20,7 @@ from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.states.model import HostState
+from tests.support import patience
 from tests.support.processes import KOORD
 
 pytestmark = pytest.mark.feature("BEY-JRN-01")
@@ -157,7 +158,7 @@ def test_a_kernel_that_was_booted_since_has_nothing_to_be_put_back(tmp_path) -> 
 def cli(*flags: str, **environ: str) -> subprocess.CompletedProcess[str]:
     clean = {name: value for name, value in os.environ.items() if name != "agent_mode"}
     command = [str(KOORD), "koordlet", "--restore", *flags]
-    return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, env={**clean, **environ})
+    return subprocess.run(command, capture_output=True, text=True, timeout=patience.seconds(60), check=False, env={**clean, **environ})
 
 
 def test_the_command_fails_where_it_finds_nothing_and_the_journal_stays(tmp_path) -> None:

@@ -12,6 +12,8 @@ from hypothesis import strategies as st
 
 from koord.accounting.cpuset import CPUSet
 from koord.api import names
+from koord.api.objects import ContainerState as State
+from koord.api.objects import ContainerStateWaiting, ContainerStatus
 from roles.koordlet.actuation.writes import Write, sequence
 from roles.koordlet.options import Options
 from roles.koordlet.qos.allowance import allowance
@@ -445,6 +447,28 @@ def test_a_pod_that_starts_is_not_starved_and_one_that_never_does_holds_nothing_
     world.load(15.9, ls=15.9)
     world.run(suppress, state)
     assert world.machine.get("cpu.cfs_quota_us", QOS) == str(expected)
+
+
+@pytest.mark.parametrize(
+    ("reason", "expected"), [("", 50_000), ("ContainerCreating", 50_000), ("CrashLoopBackOff", 2000), ("ImagePullBackOff", 2000)]
+)
+def test_a_container_of_a_running_pod_that_is_made_is_not_starved(world, suppress, reason, expected):
+    """The second container of a pod, or one that ended and is started again."""
+    threshold(world, cpuSuppressPolicy="cfsQuota")
+    be_tree(world, quota="2000")
+    world.pod("ls", qos="LS")
+    pod = world.pod("batch", qos="BE", kube_qos="BestEffort", phase="Running")
+    waiting = ContainerStatus(name="second", state=State(waiting=ContainerStateWaiting(reason=reason)))
+    second = replace(pod.containers[0], name="second", id="", cgroup_dir="", running=False, status=waiting)
+    world.pods[world.pods.index(pod)] = replace(pod, containers=(*pod.containers, second))
+    world.load(15.9, ls=15.9)
+    state = world.run(suppress)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == str(expected)
+    world.pods[-1] = pod
+    world.now += 1
+    world.load(15.9, ls=15.9)
+    world.run(suppress, state)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == "2000"
 
 
 def test_the_least_quota_is_an_event_told_once_and_is_raised_at_once_for_a_pod_that_comes(world, suppress):

@@ -101,7 +101,7 @@ def test_a_bad_configuration_ends_the_process_with_one_clear_line(tmp_path: Path
     path = tmp_path / "config.yaml"
     path.write_text(config().replace(*change))
     command = [sys.executable, "-m", "koord.cli", "descheduler", f"--config={path}", "--kubeconfig=/nowhere"]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=30, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=patience.seconds(30), check=False)
     assert done.returncode == 1
     assert wanted in done.stderr
     assert len(done.stderr.strip().splitlines()) == 1
@@ -140,14 +140,14 @@ def test_the_process_serves_health_metrics_and_records_and_ends_on_sigterm(tmp_p
                 assert 'koord_descheduler_nodes{node_class="hot"} 1.0' in await asyncio.to_thread(_get, f"http://{address}/metrics")
             finally:
                 process.terminate()
-            assert await asyncio.wait_for(process.wait(), 6) == 0
+            assert await asyncio.wait_for(process.wait(), patience.seconds(6)) == 0
 
     asyncio.run(scenario())
 
 
 def _get(url: str) -> str:
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
+        with urllib.request.urlopen(url, timeout=patience.seconds(5)) as answer:
             return answer.read().decode()
     except OSError:
         return ""
