@@ -12,6 +12,7 @@ from typing import Any
 import orjson
 from prometheus_client import CollectorRegistry
 
+from koord import seams
 from koord.decisions import query
 from koord.decisions.recorder import Recorder
 from koord.process import logs, metrics
@@ -28,6 +29,7 @@ from koord.version import VERSION
 log = logging.getLogger("koord.process")
 
 FlagSetter = Callable[[str], None]
+_MANY_SAMPLES = 2000  # that take 10 ms to write: nothing for the event loop
 
 
 class OpsServer:
@@ -171,7 +173,11 @@ class OpsServer:
 
     async def _metrics(self, request: Request) -> Response:
         registry = self.slis.registry if request.path.endswith("/slis") else self.registry
-        body, kind = metrics.expose(registry, request.headers.get("Accept", ""))
+        scraped, accept = metrics.Scraped(registry), request.headers.get("Accept", "")
+        if len(scraped) > _MANY_SAMPLES:
+            body, kind = await seams.to_thread(metrics.expose, scraped, accept)
+        else:
+            body, kind = metrics.expose(scraped, accept)
         return Response(body=body, headers={"Content-Type": kind})
 
     async def _version(self, request: Request) -> Response:

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter as Counting
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
-from typing import Protocol
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -67,6 +67,30 @@ class Timings:
         for values, timing in self._children.items():
             family.add_metric(values, list(zip(edges, accumulate(timing.counts), strict=True)), timing.total)
         yield family
+
+
+class Listed:
+    """A gauge whose samples are listed anew now and then, in steps. A scrape takes them as they are, however many there are."""
+
+    def __init__(self, name: str, text: str, labels: Iterable[str], registry: CollectorRegistry) -> None:
+        self._name, self._text, self._labels = name, text, tuple(labels)
+        self._family = self._empty()
+        registry.register(self)  # type: ignore[arg-type]
+
+    def _empty(self) -> GaugeMetricFamily:
+        return GaugeMetricFamily(self._name, self._text, labels=self._labels)
+
+    def collect(self) -> Iterator[Metric]:
+        """Samples as they were listed last."""
+        yield self._family
+
+    def listing(self, samples: Iterable[tuple[tuple[str, ...], float]]) -> Iterator[None]:
+        """Replace all samples (label values, value); one a step, and at once for whoever scrapes."""
+        family = self._empty()
+        for values, value in samples:
+            family.add_metric(values, value)
+            yield
+        self._family = family
 
 
 class CountedFamily(Metric):
@@ -236,12 +260,28 @@ def watch_caches(target: CollectorRegistry, watching: Watching) -> None:
     target.register(Collected(families))  # type: ignore[arg-type]
 
 
-def expose(target: CollectorRegistry, accept: str = "") -> tuple[bytes, str]:
+class Scraped:
+    """All samples of a registry as they are now, to be written anywhere and at any time."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._families = list(registry.collect())
+        self._collector_to_names = dict.fromkeys(registry._collector_to_names)
+
+    def __len__(self) -> int:
+        return sum(len(family.samples) for family in self._families)
+
+    def collect(self) -> Iterator[Metric]:
+        """The samples."""
+        return iter(self._families)
+
+
+def expose(target: CollectorRegistry | Scraped, accept: str = "") -> tuple[bytes, str]:
     """The registry's text and its content type: OpenMetrics where it is accepted, else Prometheus' own."""
+    written: Any = target  # they ask for nothing but `collect`
     if "application/openmetrics-text" in accept:
-        openmetrics: Callable[[CollectorRegistry], bytes] = generate_openmetrics
-        return openmetrics(target), OPENMETRICS
-    text = generate_latest(target)
+        openmetrics: Callable[[Any], bytes] = generate_openmetrics
+        return openmetrics(written), OPENMETRICS
+    text = generate_latest(written)
     for collector in list(target._collector_to_names):
         for name in getattr(collector, "plain_counters", ()):  # counters that keep their names come out as of no type
             text = text.replace(f"# TYPE {name} untyped\n".encode(), f"# TYPE {name} counter\n".encode(), 1)

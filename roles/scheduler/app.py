@@ -34,6 +34,7 @@ from roles.scheduler.engine import Engine, registry
 from roles.scheduler.extenders.chain import Extenders
 from roles.scheduler.flags import controller_wanted
 from roles.scheduler.framework.status import Status
+from roles.scheduler.framework.steps import Steps
 from roles.scheduler.gate import Gate
 from roles.scheduler.journal.head import beginning
 from roles.scheduler.journal.journal import Journal
@@ -176,6 +177,9 @@ class App:
         age = getattr(self.informers, "age", lambda *kinds: 0.0)(PODS, NODES)
         return f"nothing was heard of pods or nodes for {age:.0f} s" if age > MAX_CACHE_AGE else ""
 
+    def _differences(self) -> Steps[dict[str, Any]]:
+        return {"differences": (yield from self.observer.auditing())}
+
     def _activate(self, pods: Iterable[PodInfo]) -> None:
         self.queue.activate(pods, self._clock())
         self._wake()
@@ -209,7 +213,7 @@ class App:
 
         ops.json("/configz", lambda: {"kubescheduler.config.k8s.io": wire(self.options.config)})
         ops.route("GET", "/metrics/resources", resource_page(lambda: self.observer.running() if self.may_write() else ()))
-        ops.route("GET", "/debug/cache", settled(lambda: {"differences": self.observer.audit()}, self.gate))
+        ops.route("GET", "/debug/cache", settled(self._differences, self.scheduler.turns))
         ops.json("/debug/loop", lambda: {"scheduler": self.scheduler.loop()})
         diagnosis.install(ops, self.options.debug, self.dump)
         install(ops, self.engine.cluster, self.engine.frameworks, self.may_write, self.gate)

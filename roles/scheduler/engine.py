@@ -18,7 +18,7 @@ from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.framework import Framework, told
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.registry import Registry, load_entry_points, load_path
+from roles.scheduler.framework.registry import PluginError, Registry, load_entry_points, load_path
 from roles.scheduler.framework.status import SUCCESS, Status, error, unresolvable
 from roles.scheduler.plugins.registry import built_in
 
@@ -72,6 +72,11 @@ class Engine:
             handle.frameworks = self.frameworks
             self.handles[profile.scheduler_name] = handle
             self.frameworks[profile.scheduler_name] = Framework(profile, plugins, handle, source=source)
+        first = next(iter(self.frameworks.values()))
+        for name, framework in self.frameworks.items():
+            ours, theirs = framework.queue_sort, first.queue_sort
+            if (ours.name, ours.args) != (theirs.name, theirs.args):  # by multiPoint, which the configuration alone does not show
+                raise PluginError(f"profile {name!r}: all profiles share one queue, which {theirs.name} sorts and {ours.name} cannot")
         percentages = {
             profile.scheduler_name: config.percentage_of_nodes_to_score
             if profile.percentage_of_nodes_to_score is None

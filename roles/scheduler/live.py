@@ -95,14 +95,11 @@ class Scheduler:
         self._clock = clock
         self._binder = binder
         self._leading = leading
-        self._monitor = monitor
-        self._debug = debug
-        self._extenders = extenders
-        self.turns = Turns(gate or Gate(), metrics.held)
+        self._monitor, self._debug = monitor, debug
+        self._extenders, self.turns = extenders, Turns(gate or Gate(), metrics.held)
         self.outdated_plans = 0  # long decisions that did not hold any more when they were made
         self._later: deque[Steps[None]] = deque()  # work on many pods, for when nothing else is half done
-        self._wake = asyncio.Event()
-        self.placements = Placements()
+        self._wake, self.placements = asyncio.Event(), Placements()
         self.outcomes = Outcomes(
             state=state, cache=cache, queue=queue, placements=self.placements, reporter=reporter, recorder=recorder, metrics=metrics,
             clock=clock, evictor=evictor, monitor=monitor, debug=debug, dump=dump, audit=audit, wake=self.wake, later=self._later.append,
@@ -126,6 +123,7 @@ class Scheduler:
         next_flush, next_look = loop.time() + _FLUSH_EVERY, loop.time()
         turn_ends, began = loop.time() + SLICE, perf_counter()
         while True:
+            began = await self.turns.others(began)
             if loop.time() >= next_flush:
                 next_flush = loop.time() + _FLUSH_EVERY
                 self._flush()
@@ -136,10 +134,7 @@ class Scheduler:
             held = self._outdated or self._binder.backlog > _MAX_BACKLOG or not self.placements.leading
             entry = None if held else self._next()
             if entry is not None and not isinstance(entry, Entry):
-                self.journal.happened(Operation.WORK, self._clock())
                 await self._work(entry, began)
-                if self.turns.gave_way:
-                    turn_ends, began = loop.time() + SLICE, perf_counter()
             elif entry is None:
                 if not held:
                     self.journal.nothing(self._clock())
@@ -154,9 +149,10 @@ class Scheduler:
                 work = begun(self._attempting(entry))
                 if isinstance(work, Generator):
                     await self.turns.take(work, began)
-                    if self.turns.gave_way:
-                        turn_ends, began = loop.time() + SLICE, perf_counter()
+            if self.turns.gave_way:
+                self.turns.gave_way, turn_ends, began = False, loop.time() + SLICE, perf_counter()
             if loop.time() >= turn_ends:
+                began = await self.turns.others(began)
                 self._tick()
                 self._metrics.held(perf_counter() - began)
                 await seams.sleep(0)
@@ -164,6 +160,7 @@ class Scheduler:
 
     async def _work(self, steps: Steps[None], since: float) -> None:
         """Long work that comes before the next pod. What it leaves undone, its pods make up for when they are tried."""
+        self.journal.happened(Operation.WORK, self._clock())
         try:
             await self.turns.take(steps, since)
         except DEFECTS as failure:
@@ -200,6 +197,7 @@ class Scheduler:
         with suppress(TimeoutError):
             async with asyncio.timeout(pause):
                 await self._wake.wait()
+        await self.turns.gate.passed()
         self._tick()
 
     def _tick(self) -> None:
@@ -324,6 +322,7 @@ class Scheduler:
         try:
             began = perf_counter()
             decision = await self._decide_with_extenders(entry.pod)
+            await self.turns.gate.passed()
             if self.placements.get(entry.pod.uid) is not placement or self._queue.get(entry.pod.uid) is not entry:
                 self._monitor.ended(entry.pod.uid, self._clock())  # the pod went while the extenders were thinking
                 self.placements.undecided(placement)
@@ -344,6 +343,7 @@ class Scheduler:
         try:
             if decision.scheduled:
                 await self._extenders.advise(pod, advice)
+                await self.turns.gate.passed()
                 self._state.now = self._clock()
                 decision = await self.turns.take(in_steps(self._cycle.begin(pod, advice)))
                 if advice.refused and not decision.scheduled:

@@ -14,7 +14,9 @@ from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.vocabulary import CPU, MEMORY
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.interfaces import PageError
+from roles.scheduler.framework.steps import Steps
 from roles.scheduler.gate import Gate
+from roles.scheduler.turns import Turns
 
 _PREFIX = "/apis/v1"
 _NOT_LEADING = "this scheduler is not the leader"
@@ -53,12 +55,11 @@ def _handler(answer: Answer, leading: Callable[[], bool], gate: Gate) -> Any:
     return handle
 
 
-def settled(answer: Callable[[], Any], gate: Gate) -> Any:
-    """A page about the scheduler's state, which is shown when no decision is half made."""
+def settled(answer: Callable[[], Steps[Any]], turns: Turns) -> Any:
+    """A page about all of the scheduler's state, in slices, between which nobody else looks at that state or changes it."""
 
     async def handle(request: Request) -> Response:
-        await gate.passed()
-        return _json(answer(), 200)
+        return _json(await turns.take(answer()), 200)
 
     return handle
 

@@ -34,9 +34,9 @@ class Turns:
     async def take(self, work: Steps[T], since: float | None = None) -> T:
         """Do all of the work; returns its result. `since` (of `perf_counter`): when the caller's own turn began, which the first slice goes
         on with. It is the caller's still if nobody else has had one (`gave_way`)."""
+        began = await self.others(perf_counter() if since is None else since)
         self.gate.close()
         slices = 0
-        began = perf_counter() if since is None else since
         try:
             while True:
                 done, result = self._slice(work, began)
@@ -59,6 +59,13 @@ class Turns:
             self.gave_way = slices > 0
             if slices:
                 await self.let_in()
+
+    async def others(self, began: float) -> float:
+        """Wait while somebody else has work that sees all of the state; returns when the caller's turn began."""
+        while self.gate.closed:
+            await self.gate.passed()
+            began = perf_counter()
+        return began
 
     async def let_in(self) -> None:
         """Tell what was held back, and let those go on who waited at the gate."""

@@ -7,11 +7,26 @@ from collections.abc import Callable, Iterable, Mapping
 import numpy as np
 
 from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.framework.steps import Steps, at_once
+
+_ROWS = 16  # a step
 
 
 def compare(
     cluster: Cluster, nodes: Iterable[str], placed: Mapping[str, tuple[str, str]], assumed: Callable[[str], bool] = lambda uid: False
 ) -> list[str]:
+    """`comparing`, at once."""
+    return at_once(comparing(cluster, nodes, placed, assumed))
+
+
+def recount(cluster: Cluster) -> list[str]:
+    """`recounting`, at once."""
+    return at_once(recounting(cluster))
+
+
+def comparing(
+    cluster: Cluster, nodes: Iterable[str], placed: Mapping[str, tuple[str, str]], assumed: Callable[[str], bool]
+) -> Steps[list[str]]:
     """Differences between the cluster and the objects: names of all nodes, and (key, node) of every running pod that has one, by UID.
     Pods that are assumed, and those that stand for reservations, may count without an object."""
     found: list[str] = []
@@ -20,6 +35,8 @@ def compare(
     found.extend(f"node {name} is in the cache but does not exist" for name in sorted(known - there))
     counted: set[str] = set()
     for row in cluster.rows():
+        if not row.slot % _ROWS:
+            yield
         for uid, pod in row.pods.items():
             counted.add(uid)
             key, node = placed.get(uid, ("", ""))
@@ -31,11 +48,13 @@ def compare(
     return found
 
 
-def recount(cluster: Cluster) -> list[str]:
+def recounting(cluster: Cluster) -> Steps[list[str]]:
     """Differences between the columns and the same nodes and pods counted afresh: what was put on was taken off exactly."""
     fresh = Cluster(cluster.vocabulary, cluster.capacity)
     rows = list(cluster.rows())
     for row in rows:
+        if not row.slot % _ROWS:
+            yield
         if row.view is not None:
             fresh.set_node(row.view)
         for pod in row.pods.values():
@@ -52,5 +71,7 @@ def recount(cluster: Cluster) -> list[str]:
         differ = np.flatnonzero(ours[slots] != theirs[others]) if slots else ()
         found.extend(f"{name} of node {rows[i].name} is {ours[slots[i]]:g}, counted afresh {theirs[others[i]]:g}" for i in differ)
     for row in rows:
+        if not row.slot % _ROWS:
+            yield
         fresh.remove_node(row.name)  # numbers of taints are held in the vocabulary that both share
     return found

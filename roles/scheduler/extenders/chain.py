@@ -17,6 +17,7 @@ from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.extenders import wire
 from roles.scheduler.extenders.client import Extender, ExtenderError, ExtenderRefusal
 from roles.scheduler.framework.interfaces import Rejection
+from roles.scheduler.framework.status import Candidate
 from roles.scheduler.plugins.preemption_cost import cost_of
 
 log = logging.getLogger(__name__)
@@ -72,12 +73,9 @@ class Extenders:
 
     async def _filter(self, extender: Extender, body: wire.Object, slots: dict[str, int], advice: Advice) -> None:
         arguments = wire.node_args(body, slots, self._whole_nodes(extender))
-        answer = await self._try(extender, extender.config.filter_verb, arguments, wire.filtered)
+        answer = await self._try(extender, extender.config.filter_verb, arguments, partial(wire.filtered, asked=slots.keys()))
         if answer is None:
             return
-        strangers = answer.passed - slots.keys()
-        if strangers:
-            raise ExtenderError(f"extender {extender.name} lets pass node {min(strangers)!r}, which it was not asked about")
         for name in slots.keys() - answer.passed:
             slot = slots.pop(name)
             hopeless = name in answer.unresolvable
@@ -105,7 +103,7 @@ class Extenders:
             if not left or not extender.interested(pod):
                 continue
             candidates = left
-            victims = None if extender.config.node_cache_capable else self._whole_pods()
+            victims = None if extender.config.node_cache_capable else self._whole_pods(candidates)
             arguments = wire.preemption_args(self._body(pod), candidates, victims)
             answer = await self._try(extender, extender.config.preempt_verb, arguments, partial(wire.preempted, candidates=candidates))
             left = left if answer is None else tuple(candidate for candidate in answer if candidate.victims)
@@ -166,8 +164,10 @@ class Extenders:
             return None
         return {node["metadata"]["name"]: node for node in self._nodes.list()}
 
-    def _whole_pods(self) -> Mapping[str, wire.Object]:
-        return {f"{pod['metadata']['namespace']}/{pod['metadata']['name']}": pod for pod in self._pods.list()}
+    def _whole_pods(self, candidates: Sequence[Candidate]) -> Mapping[str, wire.Object]:
+        """The victims of candidates: there may be a hundred thousand others."""
+        keys = {victim.key for candidate in candidates for victim in candidate.victims}
+        return {key: pod for key in keys if (pod := self._pods.get(key)) is not None}
 
 
 def _lean(obj: wire.Object) -> wire.Object:

@@ -5,7 +5,7 @@ Pure. Whole objects are the plain dicts of the API; where an extender keeps its 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from dataclasses import dataclass
 from typing import Any
 
@@ -37,8 +37,8 @@ def node_args(pod: Object, names: Iterable[str], nodes: Mapping[str, Object] | N
     return {"Pod": pod, "Nodes": {"metadata": {}, "items": items}, "NodeNames": None}
 
 
-def filtered(answer: Any) -> Filtered:
-    """An ExtenderFilterResult. Raises BadAnswer, also for the error that the extender itself reports."""
+def filtered(answer: Any, asked: Set[str]) -> Filtered:
+    """An ExtenderFilterResult about these nodes. Raises BadAnswer, also for the error that the extender itself reports."""
     fields = _fields(answer, "an ExtenderFilterResult")
     if fields.get("error"):
         raise BadAnswer(str(fields["error"]))
@@ -46,26 +46,24 @@ def filtered(answer: Any) -> Filtered:
     if isinstance(names, list):
         passed = frozenset(str(name) for name in names)
     elif isinstance(nodes, dict):
-        items = _fields(nodes, "a NodeList").get("items") or []
-        passed = frozenset(str(((item or {}).get("metadata") or {}).get("name", "")) for item in items)
+        items = [_fields(item or {}, "a Node") for item in _list(_fields(nodes, "a NodeList").get("items"), "items")]
+        passed = frozenset(str(_fields(item.get("metadata") or {}, "metadata").get("name", "")) for item in items)
     else:
         raise BadAnswer("the answer has neither NodeNames nor Nodes")
+    if not passed <= asked:
+        raise BadAnswer(f"it lets pass node {min(passed - asked)!r}, which it was not asked about")
     return Filtered(passed, _texts(fields.get("failednodes")), _texts(fields.get("failedandunresolvablenodes")))
 
 
 def scores(answer: Any) -> dict[str, int]:
-    """A HostPriorityList as scores by node name. Raises BadAnswer."""
-    if answer is None:
-        return {}
-    if not isinstance(answer, list):
-        raise BadAnswer("a list of {Host, Score} was expected")
+    """A HostPriorityList as scores by node name; those of a node that is listed twice add up, as in kube-scheduler. Raises BadAnswer."""
     found: dict[str, int] = {}
-    for item in answer:
+    for item in _list(answer, "{Host, Score}"):
         fields = _fields(item, "{Host, Score}")
         host, score = fields.get("host"), fields.get("score")
         if not isinstance(host, str) or not isinstance(score, int) or isinstance(score, bool):
             raise BadAnswer(f"{item!r} is no {{Host, Score}} with a whole number")
-        found[host] = score
+        found[host] = found.get(host, 0) + score
     return found
 
 
@@ -98,7 +96,7 @@ def preempted(answer: Any, candidates: Iterable[Candidate]) -> tuple[Candidate, 
         if node not in left:
             continue
         fields = _fields(left[node] or {}, "MetaVictims")
-        uids = [str(_fields(pod, "a MetaPod").get("uid")) for pod in fields.get("pods") or ()]
+        uids = [str(_fields(pod, "a MetaPod").get("uid")) for pod in _list(fields.get("pods"), "MetaPods")]
         by_uid = {victim.uid: victim for victim in candidate.victims}
         strangers = [uid for uid in uids if uid not in by_uid]
         if strangers:
@@ -123,6 +121,14 @@ def _fields(value: Any, what: str) -> dict[str, Any]:
     if not isinstance(value, dict):
         raise BadAnswer(f"{what} was expected")
     return {str(key).lower(): item for key, item in value.items()}
+
+
+def _list(value: Any, what: str) -> list[Any]:
+    if value is None:
+        return []
+    if not isinstance(value, list):
+        raise BadAnswer(f"a list of {what} was expected")
+    return value
 
 
 def _texts(value: Any) -> dict[str, str]:

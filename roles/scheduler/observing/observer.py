@@ -10,7 +10,7 @@ from koord.api.kinds import NAMESPACES, NODEMETRICS, NODES, PODS, Kind
 from koord.api.objects import Namespace, Node, NodeMetric, Pod
 from koord.api.quantity import QuantityError
 from koord.process.reporters import ReportTimes
-from roles.scheduler.cluster.audit import compare, recount
+from roles.scheduler.cluster.audit import comparing, recounting
 from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.nodeview import NodeView
@@ -19,6 +19,7 @@ from roles.scheduler.framework.context import State
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.interfaces import PodObserver
+from roles.scheduler.framework.steps import Steps, at_once
 from roles.scheduler.gate import Gate
 from roles.scheduler.journal.journal import Journal
 from roles.scheduler.queue.queue import SchedulingQueue
@@ -136,13 +137,18 @@ class Observer:
         return [pod for pod in self._pods.list() if not pod.terminated] if self.attached else []
 
     def audit(self) -> list[str]:
+        """`auditing`, at once."""
+        return at_once(self.auditing())
+
+    def auditing(self) -> Steps[list[str]]:
         """What is counted otherwise than the informers have it, or does not add up; empty when all is well (before `attach` too)."""
         if not self.attached:
             return []
         nodes = [node.metadata.name for node in self._nodes.list()]
         known = (*self._pods.list(), *self._reserve_pods.values())
         placed = {pod.uid: (pod.reservation or pod.key, pod.node_name) for pod in known if pod.node_name and not pod.terminated}
-        return compare(self._cache.cluster, nodes, placed, self._cache.is_assumed) + recount(self._cache.cluster)
+        found = yield from comparing(self._cache.cluster, nodes, placed, self._cache.is_assumed)
+        return found + (yield from recounting(self._cache.cluster))
 
     def reread(self, pod: PodInfo) -> PodInfo | None:
         """A pod as the informer has it now, a reserve pod as its Reservation was last seen."""

@@ -17,6 +17,7 @@ from roles.scheduler import testing
 from roles.scheduler.engine import Engine, registry
 from roles.scheduler.framework.interfaces import Point
 from roles.scheduler.framework.registry import PluginError
+from roles.scheduler.plugins.basic import PrioritySort
 from roles.scheduler.whatif import Simulation, Snapshot
 from tests.support import patience
 
@@ -253,3 +254,20 @@ def test_a_file_as_kube_scheduler_1_36_writes_it_gives_its_profile() -> None:
     content["profiles"][0]["plugins"]["placementScore"] = {"enabled": [{"name": "NodeResourcesFit"}]}
     with pytest.raises(PluginError, match="does not implement placementScore"):
         Engine(KubeSchedulerConfiguration.model_validate(content), registry())
+
+
+@pytest.mark.feature("SCH-FW-01")
+def test_profiles_that_would_sort_one_queue_in_two_ways_are_refused() -> None:
+    """Also where multiPoint brings the plugin, which the configuration alone does not show."""
+
+    class Mine(PrioritySort):
+        name = "Mine"
+
+    plugins = registry()
+    plugins.add(Mine, "the test")
+    mine = {"multiPoint": {"enabled": [{"name": "Mine"}], "disabled": [{"name": "PrioritySort"}]}}
+    alike = [{"schedulerName": "a", "plugins": mine}, {"schedulerName": "b", "plugins": mine}]
+    assert len(Engine(KubeSchedulerConfiguration.model_validate({"profiles": alike}), plugins).frameworks) == 2
+    mixed = [{"schedulerName": "a"}, *alike[1:]]
+    with pytest.raises(PluginError, match="profile 'b': all profiles share one queue, which PrioritySort sorts and Mine cannot"):
+        Engine(KubeSchedulerConfiguration.model_validate({"profiles": mixed}), plugins)

@@ -13,12 +13,15 @@ import aiohttp
 import orjson
 import pytest
 from aiohttp import web
+from hypothesis import example, given
+from hypothesis import strategies as st
 
 from koord.api.kinds import PODS, PRIORITYCLASSES
 from koord.config.extenders import Extender as Config
 from koord.process.certificates import ensure
 from koord.process.errors import ConfigurationError
 from roles.scheduler import testing
+from roles.scheduler.extenders import client as client_module
 from roles.scheduler.extenders import wire
 from roles.scheduler.extenders.client import Extender
 from roles.scheduler.framework.status import Candidate
@@ -223,12 +226,16 @@ def test_certificates_that_are_not_there_stop_the_start(tmp_path: Path) -> None:
         Extender(config, 1)
 
 
+def filtered(answer: Any) -> Any:
+    return wire.filtered(answer, {"n1"})
+
+
 @pytest.mark.parametrize(
     ("read", "answer", "text"),
     [
-        (wire.filtered, [], "ExtenderFilterResult was expected"),
-        (wire.filtered, {}, "neither NodeNames nor Nodes"),
-        (wire.filtered, {"error": "disk on fire", "nodenames": []}, "disk on fire"),
+        (filtered, [], "ExtenderFilterResult was expected"),
+        (filtered, {}, "neither NodeNames nor Nodes"),
+        (filtered, {"error": "disk on fire", "nodenames": []}, "disk on fire"),
         (wire.scores, {"host": "a"}, "a list of"),
         (wire.scores, [{"host": "a", "score": "9"}], "whole number"),
         (lambda answer: wire.preempted(answer, ()), {"nodeNameToMetaVictims": {"x": {}}}, "not among the candidates"),
@@ -238,6 +245,88 @@ def test_certificates_that_are_not_there_stop_the_start(tmp_path: Path) -> None:
 def test_nonsense_is_one_clear_error(read: Callable[[Any], Any], answer: Any, text: str) -> None:
     with pytest.raises(wire.BadAnswer, match=text):
         read(answer)
+
+
+_SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.sampled_from(["n1", "x", ""])
+_WORDS = "error nodeNames nodes items metadata name failedNodes Host Score nodeNameToMetaVictims n1 pods uid"
+_KEYS = st.sampled_from(_WORDS.split())
+_JSON = st.recursive(_SCALARS, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(_KEYS, inner, max_size=3), max_leaves=8)
+
+
+def preempted(answer: Any) -> Any:
+    return wire.preempted(answer, (Candidate("n1", (), 0),))
+
+
+_READERS = [filtered, wire.scores, wire.binding_error, preempted]
+
+
+@given(st.sampled_from(_READERS), _JSON)
+@example(filtered, {"nodes": {"items": True}})
+@example(filtered, {"nodes": {"items": ["n1"]}})
+@example(filtered, {"nodes": {"items": [{"metadata": ["n1"]}]}})
+@example(preempted, {"nodeNameToMetaVictims": {"n1": {"pods": 7}}})
+@example(preempted, {"nodeNameToMetaVictims": {"n1": {"pods": [7]}}})
+def test_property_whatever_an_extender_says_is_read_or_refused(read: Callable[[Any], Any], answer: Any) -> None:
+    with contextlib.suppress(wire.BadAnswer):
+        read(answer)
+
+
+GARBAGE: dict[str, Answer] = {
+    "a server error": lambda body: web.Response(status=500, text="{}"),
+    "a page": lambda body: web.Response(text="<html>", content_type="text/html"),
+    "no text at all": lambda body: web.Response(body=b"\xff\xfe\x00"),
+    "nothing": lambda body: web.Response(body=b""),
+    "another node": lambda body: {"NodeNames": ["n1", "elsewhere"]},
+    "nodes that are none": lambda body: {"Nodes": {"items": [1, 2]}},
+    "a text for nodes": lambda body: {"Nodes": {"items": "n1"}},
+    "its own error": lambda body: {"Error": "out of order", "NodeNames": ["n1"]},
+    "too much": lambda body: {"NodeNames": ["n1"], "padding": "x" * 2_000_000},
+}
+
+
+@pytest.mark.feature("SCH-FW-06")
+@pytest.mark.parametrize("ignorable", [True, False])
+def test_garbage_of_an_extender_costs_its_own_pods_alone(scheduler: Any, monkeypatch: pytest.MonkeyPatch, ignorable: bool) -> None:
+    """Three profiles; the extender looks after some pods of one, by a resource."""
+    monkeypatch.setattr(client_module, "MOST", 1 << 20)
+    now = ""
+
+    def answer(body: Obj) -> Any:
+        return GARBAGE[now](body)
+
+    async def run() -> None:
+        nonlocal now
+        async with extender(filter=answer) as (url, asked):
+            config = {
+                "urlPrefix": url, "filterVerb": "filter", "nodeCacheCapable": True, "ignorable": ignorable,
+                "managedResources": [{"name": "example.com/foo", "ignoredByScheduler": True}],
+            }  # fmt: skip
+            most = {"name": "NodeResourcesFit", "args": {"scoringStrategy": {"type": "MostAllocated"}}}
+            profiles = [
+                {"schedulerName": "koord-scheduler"}, {"schedulerName": "packing", "pluginConfig": [most], "percentageOfNodesToScore": 50},
+                {"schedulerName": "plain", "plugins": {"score": {"disabled": [{"name": "*"}]}}},
+            ]  # fmt: skip
+            async with scheduler({"extenders": [config], "profiles": profiles}, before=three_nodes) as live:
+                amounts = {"example.com/foo": "1"}
+                containers = [{"name": "c", "image": "i", "resources": {"requests": amounts, "limits": amounts}}]
+                for number, now in enumerate(GARBAGE):
+                    await live.pod(f"mine-{number}", containers=containers)
+                    if ignorable:
+                        await live.bound(f"mine-{number}")
+                    else:
+                        condition = await live.refused(f"mine-{number}")
+                        assert condition["reason"] == "SchedulerError", now
+                        assert url in condition["message"], now
+                for name in ("koord-scheduler", "packing", "plain"):
+                    await live.pod(f"of-{name}", scheduler=name)
+                    await live.bound(f"of-{name}")
+                assert {body["Pod"]["metadata"]["name"] for _, body in asked} == {f"mine-{number}" for number in range(len(GARBAGE))}
+
+    asyncio.run(run())
+
+
+def test_scores_of_a_node_that_is_listed_twice_add_up() -> None:
+    assert wire.scores([{"Host": "a", "Score": 3}, {"host": "b", "score": 1}, {"host": "a", "score": 4}]) == {"a": 7, "b": 1}
 
 
 def test_an_extender_may_spare_victims_but_not_add_any() -> None:

@@ -6,6 +6,7 @@ import asyncio
 import itertools
 from typing import Any, NamedTuple
 
+import aiohttp
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -14,6 +15,8 @@ from koord.api.kinds import NODES, PODS
 from roles.scheduler import live as live_module
 from roles.scheduler import testing
 from roles.scheduler import turns as turns_module
+from roles.scheduler.cluster.audit import recounting
+from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.steps import Steps, at_once, sorted_in_steps
 from roles.scheduler.gate import Gate
@@ -265,5 +268,61 @@ def test_short_works_in_a_row_leave_others_their_turn(scheduler: Any, monkeypatc
                 await asyncio.sleep(0)
                 seen.append(len(done))
             assert max(after - before for before, after in itertools.pairwise([0, *seen])) <= 5
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_two_long_works_do_not_see_one_another_half_done() -> None:
+    """A page about all of the state is written in slices, as decisions are made, by another task."""
+
+    async def run() -> list[str]:
+        gate, seen = Gate(), list[str]()
+        both = turns(gate)
+
+        def work(name: str) -> Steps[None]:
+            for _ in range(3):
+                seen.append(name)
+                yield
+
+        await asyncio.gather(both.take(work("a")), both.take(work("b")), both.take(work("c")))
+        assert not gate.closed
+        return seen
+
+    assert [name for name, _ in itertools.groupby(asyncio.run(run()))] == ["a", "b", "c"]
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_the_audit_of_the_cache_comes_in_small_steps(monkeypatch: Any) -> None:
+    world = testing.World()
+    world.add_nodes(*(testing.node(f"n{number}") for number in range(200)))
+    world.add_pods(*(testing.pod(node=f"n{number % 200}") for number in range(600)))
+    counted: list[str] = []
+    add = Cluster.add_pod
+    monkeypatch.setattr(Cluster, "add_pod", lambda cluster, pod, node: counted.append(node) or add(cluster, pod, node))
+    most = before = 0
+    for _ in recounting(world.cluster):
+        most, before = max(most, len(counted) - before), len(counted)
+    assert len(counted) == 600
+    assert most <= 16 * 3
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_pods_are_scheduled_beside_a_page_about_all_of_the_cache(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            for number in range(40):
+                await live.node(f"n{number}")
+            pages = [asyncio.create_task(page(f"{live.ops.url}/debug/cache")) for _ in range(4)]
+            for number in range(8):
+                await live.pod(f"p{number}")
+            for number in range(8):
+                await live.bound(f"p{number}")
+            assert await asyncio.gather(*pages) == [{"differences": []}] * 4
+            assert live.app.scheduler.turns.sliced
+
+    async def page(url: str) -> Any:
+        async with aiohttp.ClientSession() as session, session.get(url) as response:
+            return await response.json()
 
     asyncio.run(run())

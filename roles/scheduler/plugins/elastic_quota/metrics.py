@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Histogram
 
 from koord.accounting.resources import ResourceVector
-from koord.process.metrics import Timings
+from koord.process.metrics import Listed, Timings
 from roles.scheduler.plugins.elastic_quota.tree import Quota
 
 _LABELS = ("name", "resource", "tree", "is_parent", "parent", "field")
 _SECONDS = tuple(0.00001 * 4**power for power in range(10))
-
-Series = dict[tuple[str, ...], float]
 
 
 def status_fields(quota: Quota) -> dict[str, ResourceVector]:
@@ -29,13 +27,11 @@ def status_fields(quota: Quota) -> dict[str, ResourceVector]:
     return fields
 
 
-def _series(tree: str, quota: Quota, fields: dict[str, ResourceVector]) -> Series:
+def _samples(tree: str, quota: Quota, fields: dict[str, ResourceVector]) -> Iterator[tuple[tuple[str, ...], float]]:
     spec = quota.spec
-    return {
-        (spec.name, resource, tree, "true" if spec.is_parent else "false", spec.parent, field): float(amount)
-        for field, amounts in fields.items()
-        for resource, amount in amounts.items()
-    }
+    for field, amounts in fields.items():
+        for resource, amount in amounts.items():
+            yield (spec.name, resource, tree, "true" if spec.is_parent else "false", spec.parent, field), float(amount)
 
 
 class QuotaMetrics:
@@ -43,19 +39,18 @@ class QuotaMetrics:
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         registry = registry if registry is not None else CollectorRegistry()
-        self._status = Gauge(
+        self._status = Listed(
             "scheduler_elastic_quota_status",
             "What a quota has and uses, by field; cpu in milli, the rest in units.",
             _LABELS,
             registry=registry,
         )
-        self._spec = Gauge(
+        self._spec = Listed(
             "scheduler_elastic_quota_spec",
             "What the spec of a quota says, by field; cpu in milli, the rest in units.",
             _LABELS,
             registry=registry,
         )
-        self._shown: list[tuple[Gauge, Series]] = [(self._status, {}), (self._spec, {})]
         self._latency = Timings(
             "scheduler_elastic_quota_process_latency",
             "Seconds of an operation on the books of quotas.",
@@ -86,18 +81,11 @@ class QuotaMetrics:
         """A round of status writes was done."""
         self._writing.observe(seconds)
 
-    def show(self, quotas: Iterable[tuple[str, Quota]]) -> None:
-        """Set the gauges; series of quotas that are gone are removed."""
-        status: Series = {}
-        spec: Series = {}
-        for tree, quota in quotas:
-            status.update(_series(tree, quota, status_fields(quota)))
-            spec.update(_series(tree, quota, {"min": quota.spec.min, "max": quota.spec.max, "sharedWeight": quota.spec.weight}))
-        for index, series in enumerate((status, spec)):
-            gauge, before = self._shown[index]
-            for labels in before.keys() - series.keys():
-                gauge.remove(*labels)
-            for labels, value in series.items():
-                if before.get(labels) != value:
-                    gauge.labels(*labels).set(value)
-            self._shown[index] = (gauge, series)
+    def show(self, quotas: Sequence[tuple[str, Quota]]) -> Iterator[None]:
+        """Set the gauges to what is there now, in steps; series of quotas that are gone go."""
+        yield from self._status.listing(sample for tree, quota in quotas for sample in _samples(tree, quota, status_fields(quota)))
+        yield from self._spec.listing(
+            sample
+            for tree, quota in quotas
+            for sample in _samples(tree, quota, {"min": quota.spec.min, "max": quota.spec.max, "sharedWeight": quota.spec.weight})
+        )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -37,6 +37,7 @@ _METRICS_EVERY = 10.0
 _RETRY = 10.0
 _EVICT_WITHIN = 10.0  # seconds from a decision in which its pods are evicted: later the quota may not be over its runtime any more
 _AT_ONCE = 8  # status writes under way together
+_QUOTAS, _SAMPLES = 16, 256  # looked at, and listed, before others have the event loop
 _PER_ROUND = 200  # status writes in a round; the rest has its turn in the next
 
 
@@ -98,7 +99,9 @@ class Upkeep:
             self.refresh()
             if started >= metrics_at:
                 metrics_at = started + _METRICS_EVERY
-                self._metrics.show(self._book.quotas())
+                for number, _ in enumerate(self._metrics.show([*self._book.quotas()])):
+                    if number % _SAMPLES == _SAMPLES - 1:
+                        await seams.sleep(0)
             if self._handle.may_write():
                 await self._write()
                 self._metrics.wrote(seams.perf_counter() - started)
@@ -114,7 +117,11 @@ class Upkeep:
         self._metrics.took("RefreshRuntime", seams.perf_counter() - started)
 
     async def _write(self) -> None:
-        due = [(quota, shown, patch) for quota, shown, patch in self._due()]
+        due: list[tuple[Quota, ElasticQuota, Patch]] = []
+        for number, found in enumerate(self._due()):
+            due.extend(() if found is None else (found,))
+            if number % _QUOTAS == _QUOTAS - 1:
+                await seams.sleep(0)
         if not due:
             return
         start = self._next % len(due)
@@ -128,10 +135,11 @@ class Upkeep:
 
         await asyncio.gather(*(one(*item) for item in batch))
 
-    def _due(self) -> Iterable[tuple[Quota, ElasticQuota, Patch]]:
-        """Quotas whose object does not show what the books say. One that neither changed since it was found right is not looked at."""
+    def _due(self) -> Iterator[tuple[Quota, ElasticQuota, Patch] | None]:
+        """Quotas whose object does not show what the books say, and None for others that were looked at. One that neither changed since it
+        was found right is not."""
         seen: dict[str, tuple[int, ElasticQuota]] = {}
-        for tree, quota in self._book.quotas():
+        for tree, quota in [*self._book.quotas()]:  # others come and go meanwhile
             shown = self._book.shown(quota.name)
             if shown is None:
                 continue
@@ -146,6 +154,7 @@ class Upkeep:
             patch = patch_of(quota, shown, extra)
             if patch is None:
                 seen[quota.name] = (quota.version, shown)
+                yield None
             else:
                 yield quota, shown, patch
         self._evaluated = seen

@@ -29,6 +29,7 @@ _ROUND = 0.1  # seconds in which changes are gathered
 _LOOK = 1.0  # seconds between two looks at the clock and at whether the nodes are still there
 _RETRY = 3.0
 _METRICS_EVERY = 5.0  # seconds after which a change is shown at the latest
+_SAMPLES = 256  # listed before others have the event loop
 
 Obj = dict[str, Any]
 
@@ -173,7 +174,9 @@ class Controller:
         while True:
             if since <= 0 or shown != self._ledger.shown:
                 shown, since = self._ledger.shown, period
-                self._metrics.show(self._ledger.objects.values())
+                for number, _ in enumerate(self._metrics.show([*self._ledger.objects.values()])):
+                    if number % _SAMPLES == _SAMPLES - 1:
+                        await seams.sleep(0)
             pause = min(_METRICS_EVERY, since)
             await seams.sleep(pause)
             since -= pause

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterator, Sequence
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Histogram
 
 from koord.accounting.resources import ResourceVector, parse
 from koord.api import names
 from koord.api.objects import Reservation, ResourceList
 from koord.api.v1alpha1.reservation import PHASE_AVAILABLE, PHASE_FAILED, PHASE_PENDING, PHASE_SUCCEEDED
+from koord.process.metrics import Listed
 
 _PHASES = (PHASE_PENDING, PHASE_AVAILABLE, PHASE_SUCCEEDED, PHASE_FAILED)
 _GI = float(1 << 30)
+
+Sample = tuple[tuple[str, ...], float]
 
 
 class ReservationMetrics:
@@ -20,13 +23,13 @@ class ReservationMetrics:
 
     def __init__(self, registry: CollectorRegistry | None) -> None:
         registry = registry if registry is not None else CollectorRegistry()
-        self._phase = Gauge(
+        self._phase = Listed(
             "scheduler_reservation_status_phase",
             "1 for the phase that a Reservation is in, 0 for the others.",
             ["name", "phase"],
             registry=registry,
         )
-        self._resource = Gauge(
+        self._resource = Listed(
             "scheduler_reservation_resource",
             "allocatable, allocated (cores, Gi or raw) and utilization (ratio) of a Reservation.",
             ["type", "name", "resource", "unit"],
@@ -40,28 +43,33 @@ class ReservationMetrics:
             buckets=tuple(float(2**power) for power in range(14)), registry=registry,
         )  # fmt: skip
 
-    def show(self, reservations: Iterable[Reservation]) -> None:
-        """Replace all series by what is there now."""
-        self._phase.clear()
-        self._resource.clear()
-        for reservation in reservations:
-            name, phase = reservation.metadata.name, reservation.status.phase or PHASE_PENDING
-            for one in _PHASES:
-                self._phase.labels(name, one).set(float(one == phase))
-            allocatable, allocated = _amounts(reservation.status.allocatable), _amounts(reservation.status.allocated)
-            for resource, amount in allocatable.items():
-                unit, size = _unit(resource)
-                taken = allocated.get(resource, 0)
-                self._resource.labels("allocatable", name, resource, unit).set(amount / size)
-                self._resource.labels("allocated", name, resource, unit).set(taken / size)
-                if amount > 0:
-                    self._resource.labels("utilization", name, resource, "ratio").set(taken / amount)
+    def show(self, reservations: Sequence[Reservation]) -> Iterator[None]:
+        """Replace all series by what is there now, in steps."""
+        yield from self._phase.listing(sample for reservation in reservations for sample in _phases(reservation))
+        yield from self._resource.listing(sample for reservation in reservations for sample in _resources(reservation))
 
     def query(self, result: str, candidates: int) -> None:
         """The selector index was asked."""
         self._queries.labels(result).inc()
         if result == "hit" and candidates:
             self._candidates.observe(candidates)
+
+
+def _phases(reservation: Reservation) -> Iterator[Sample]:
+    name, phase = reservation.metadata.name, reservation.status.phase or PHASE_PENDING
+    return (((name, one), float(one == phase)) for one in _PHASES)
+
+
+def _resources(reservation: Reservation) -> Iterator[Sample]:
+    name = reservation.metadata.name
+    allocatable, allocated = _amounts(reservation.status.allocatable), _amounts(reservation.status.allocated)
+    for resource, amount in allocatable.items():
+        unit, size = _unit(resource)
+        taken = allocated.get(resource, 0)
+        yield ("allocatable", name, resource, unit), amount / size
+        yield ("allocated", name, resource, unit), taken / size
+        if amount > 0:
+            yield ("utilization", name, resource, "ratio"), taken / amount
 
 
 def _amounts(amounts: ResourceList) -> ResourceVector:
