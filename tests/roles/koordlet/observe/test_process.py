@@ -97,7 +97,7 @@ class TestFlags:
 def test_gates_and_their_defaults() -> None:
     on = {name for name, value in KOORDLET.items() if value}
     assert on == {"BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport", "GroupIdentity", "CPUSetAllocator", "BatchResource"}
-    assert len(KOORDLET) == 42
+    assert len(KOORDLET) == 43
 
 
 class Process:
