@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
@@ -83,11 +84,15 @@ NOTHING = Selector(nothing=True)
 
 def validate_key(key: Any) -> str:
     """A valid label key (`[prefix/]name`), or SelectorError."""
-    prefix, slash, name = key.rpartition("/") if isinstance(key, str) else ("", "", "")
-    if not _NAME.fullmatch(name) or (slash and (len(prefix) > 253 or not _PREFIX.fullmatch(prefix))):
+    if not isinstance(key, str) or not _valid_key(key):
         raise SelectorError(f"{key!r} is no valid label key: [DNS prefix/]name, name of at most 63 of [A-Za-z0-9-_.]")
-    assert isinstance(key, str)
     return key
+
+
+@lru_cache(maxsize=1024)  # the same few keys in selectors of thousands of pods
+def _valid_key(key: str) -> bool:
+    prefix, slash, name = key.rpartition("/")
+    return _NAME.fullmatch(name) is not None and (not slash or (len(prefix) <= 253 and _PREFIX.fullmatch(prefix) is not None))
 
 
 def validate_value(value: Any) -> str:

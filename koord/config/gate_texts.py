@@ -47,6 +47,7 @@ SCHEDULER: Final[Mapping[str, str]] = {
     "CompatibleCSIStorageCapacity": _NOTHING + "versions that the API server does not serve are not asked for.",
     "DisableCSIStorageCapacityInformer": _NOTHING + "kinds that the API server does not serve are not asked for.",
     "InPlacePodVerticalScalingSchedulerPreemption": "Pods of lower priority leave a node for a resize that its kubelet has deferred.",
+    "StorageCapacityScoring": "VolumeBinding prefers nodes with more free storage, or what its `shape` says.",
     "SchedulerPopFromBackoffQ": "With nothing else to do a pod that failed once need not sit its backoff out.",
     "CompatiblePodDisruptionBudget": _NOTHING + "versions that the API server does not serve are not asked for.",
     "DisablePodDisruptionBudgetInformer": _NOTHING + "kinds that the API server does not serve are not asked for.",

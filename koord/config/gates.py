@@ -58,7 +58,7 @@ SCHEDULER: Mapping[str, bool] = _table(
     SkipFilterWithNominatedPods SyncBarrier CrossSchedulerNomination EnableInlineBatchSchedule PriorityTransformer
     PreemptionPolicyTransformer ReplaceResourcesTransformer CompatibleCSIStorageCapacity DisableCSIStorageCapacityInformer
     CompatiblePodDisruptionBudget DisablePodDisruptionBudgetInformer DisableDynamicResourceAllocationInformer
-    InPlacePodVerticalScalingSchedulerPreemption SchedulerPopFromBackoffQ""",
+    InPlacePodVerticalScalingSchedulerPreemption SchedulerPopFromBackoffQ StorageCapacityScoring""",
 )
 
 # The transformer gates are shared by every upstream component.

@@ -24,7 +24,6 @@ BACKOFF_LIMIT = 15.0  # seconds
 RELIST_SPREAD = 2.0  # seconds over which relists are spread: an API server that comes back tells everybody at once that they are too old
 MISSING_KIND_PERIOD = 30.0  # seconds between looks for a kind that the server does not serve
 STEADY = 5.0  # seconds that a watch lasts to count as working, if nothing came through it
-SLICE = 16  # objects between two looks at the clock
 TURN = 0.005  # seconds of handling objects before others get the event loop
 QUIET = (16.0, 22.0)  # seconds of silence, at random between, after which a watch is asked whether it is alive
 WITNESSES = 20  # objects by which a server that comes back is known to be the same
@@ -94,6 +93,8 @@ class Reflector:
                     self._initial, self._streams = None, isinstance(error, (errors.Unreachable, errors.NotFound))
                 self._list_needed = self._list_needed or must_list(error)
                 self._was_away = self._was_away or isinstance(error, errors.Unreachable)
+                if self.optional and isinstance(error, errors.NotFound):  # the server does not serve the kind: there are no objects
+                    await self._listed_all(set(), "")
                 await seams.sleep(self._pause(error))
 
     def _pause(self, error: errors.ApiError) -> float:
@@ -105,8 +106,6 @@ class Reflector:
             log.info("%s: %s; listing again", self.label, error)
             return max(pause, seams.rng().random() * RELIST_SPREAD)
         if isinstance(error, errors.NotFound):
-            if self.optional:
-                self._empty()
             pause = max(pause, MISSING_KIND_PERIOD * (0.5 + pause / BACKOFF_LIMIT / 2)) if self.optional else pause
         text = str(error)
         if self.optional and isinstance(error, errors.NotFound):
@@ -115,10 +114,6 @@ class Reflector:
             log.warning("%s: list or watch failed: %s; trying again", self.label, text)
         self.error = text
         return max(pause, min(error.retry_after or 0.0, 60.0))
-
-    def _empty(self) -> None:
-        """The server does not serve the kind: there are no objects."""
-        self._listed_all(set(), "")
 
     def _recovered(self) -> None:
         if self.error:
@@ -168,18 +163,19 @@ class Reflector:
                 except msgspec.DecodeError as error:
                     raise BrokenStream(f"the list cannot be read: {error}") from error
                 listed = content.metadata.resource_version
-                for number, raw in enumerate(content.items or ()):
+                for raw in content.items or ():
                     self._listed(raw, seen)
-                    if number % SLICE == SLICE - 1:
-                        await turn.give_way()
-        self._listed_all(seen, listed)
+                    await turn.give_way()
+        await self._listed_all(seen, listed)
 
-    def _listed_all(self, seen: set[str], version: str) -> None:
+    async def _listed_all(self, seen: set[str], version: str) -> None:
         """The list is complete: what was not in it is gone."""
+        turn = _Turn()
         for key in [key for key in self._versions if key not in seen]:
             del self._versions[key]
             for store in self.stores:
                 store.forget(key)
+            await turn.give_way()
         self._version = version
         self._list_needed = False
         self._heard()
@@ -308,10 +304,12 @@ class Reflector:
 
     async def _take(self, lines: Lines) -> None:
         turn = _Turn()
-        for number, line in enumerate(lines):
-            self._event(read_event(line))
-            if number % SLICE == SLICE - 1:
-                await turn.give_way()
+        for line in lines:
+            listed = self._event(read_event(line))
+            if listed is not None:
+                await self._listed_all(*listed)
+                self._initial = None
+            await turn.give_way()
 
     async def _missed(self, following: asyncio.Task[None]) -> bool:
         """Ask on another connection what the silent watch should have told; True if it told nothing of something."""
@@ -346,20 +344,19 @@ class Reflector:
         self._heard()
         return True
 
-    def _event(self, event: Event) -> None:
+    def _event(self, event: Event) -> tuple[set[str], str] | None:
+        """Take an event over. With the one that ends the list: what was listed, and the list's version."""
         self.events += 1
         kind = event.type
         meta = self._meta(event.object)
         if meta is None:
-            return
+            return None
         if self._initial is not None:
             if kind == "ADDED":
                 self._listed(event.object, self._initial)
-                return
+                return None
             if ends_initial(event):
-                seen, self._initial = self._initial, None
-                self._listed_all(seen, meta.resource_version)
-                return
+                return self._initial, meta.resource_version
         if kind in {"ADDED", "MODIFIED"}:
             self._changed(meta, event.object)
         elif kind == "DELETED":
@@ -368,9 +365,10 @@ class Reflector:
                 store.forget(meta.key, event.object)
         elif kind != "BOOKMARK":
             log.warning("%s: a watch event of unknown type %r is skipped", self.label, kind)
-            return
+            return None
         if meta.resource_version:
             self._version = meta.resource_version
+        return None
 
     def _changed(self, meta: Meta, raw: msgspec.Raw) -> None:
         key = meta.key

@@ -1,4 +1,4 @@
-"""Carrying decisions out: evictions through a profile's door, cordons and annotations through the API server."""
+"""Carrying decisions out: evictions by a profile's evictor, cordons and annotations through the API server."""
 
 from __future__ import annotations
 
@@ -50,8 +50,8 @@ class ClusterActing:
         """Whether the scheduler would place a pod once others have left, and these too."""
         return await self._rehearse(pod, leaving)
 
-    async def evict(self, door: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
-        """Ask the door; an error of the API server is a refusal."""
+    async def evict(self, evictor: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
+        """Ask the evictor; an error of the API server is a refusal."""
         if not self.may_write():
             return NOT_LEADING
         if 0 < self._longest < self._waited:
@@ -60,9 +60,9 @@ class ClusterActing:
             )
         began = seams.monotonic()
         try:
-            return await door.evict(pod, options)
+            return await evictor.evict(pod, options)
         except errors.ApiError as error:
-            log.warning("%s could not evict pod %s/%s: %s", door.name, pod.metadata.namespace, pod.metadata.name, error)
+            log.warning("%s could not evict pod %s/%s: %s", evictor.name, pod.metadata.namespace, pod.metadata.name, error)
             return EvictResult(False, f"the API server refused: {error}")
         finally:
             self._waited += seams.monotonic() - began

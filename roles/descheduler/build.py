@@ -1,4 +1,4 @@
-"""Profiles made from a checked configuration: plugins, doors, limits."""
+"""Profiles made from a checked configuration: plugins, evictors, limits."""
 
 from __future__ import annotations
 
@@ -46,40 +46,40 @@ class Options:
                     raise InvalidConfig(source, [ConfigError(where, "Prometheus needs an entry in metricsProviders that says where it is")])
 
 
-Door = Callable[[str, str, Any], Evicting]
+MakeEvictor = Callable[[str, str, Any], Evicting]
 """A profile's Evict or Filter plugin: profile, name and arguments."""
 
 
 def rounds(options: Options, setup_of: SetupOf) -> Rounds:
-    """Everything that runs in rounds. `setup_of(profile)` gives the doors of a profile what they need."""
+    """Everything that runs in rounds. `setup_of(profile)` gives the evictors of a profile what they need."""
     setup = cache(setup_of)  # one a profile
     return rounds_with(options, lambda profile, name, args: registry.EVICTOR_TYPES[name].make(args, setup(profile)))
 
 
-def rounds_with(options: Options, door: Door) -> Rounds:
-    """The same with doors that somebody else makes."""
+def rounds_with(options: Options, make: MakeEvictor) -> Rounds:
+    """The same with evictors that somebody else makes."""
     config = options.config
     selector = compile_selector(config.node_selector) if config.node_selector is not None else None
     limits = Limits(
         config.max_no_of_pods_to_evict_per_node, config.max_no_of_pods_to_evict_per_namespace, config.max_no_of_pods_to_evict_total
     )
-    profiles = [_profile(profile, config.descheduling_interval, door) for profile in options.profiles]
+    profiles = [_profile(profile, config.descheduling_interval, make) for profile in options.profiles]
     grace = config.grace_period_seconds
     return Rounds(profiles, selector=selector, limits=limits, dry_run=config.dry_run, grace_period=grace)
 
 
-def _profile(profile: ResolvedProfile, interval: float, door: Door) -> Profile:
-    doors: dict[str, Evicting] = {}
+def _profile(profile: ResolvedProfile, interval: float, make: MakeEvictor) -> Profile:
+    evictors: dict[str, Evicting] = {}
     for name in (*profile.plugins["evict"], *profile.plugins["filter"]):
-        if name not in doors:
-            doors[name] = door(profile.name, name, profile.args[name])
+        if name not in evictors:
+            evictors[name] = make(profile.name, name, profile.args[name])
     plugins: dict[str, list[Plugin]] = {
         point: [registry.PLUGIN_TYPES[name].make(profile.args[name], interval) for name in profile.plugins[point]]
         for point in ("deschedule", "balance")
     }
     selector = compile_selector(profile.node_selector) if profile.node_selector is not None else None
-    filters = [doors[name] for name in profile.plugins["filter"]]
-    return Profile(profile.name, selector, doors[profile.plugins["evict"][0]], filters, plugins, profile.observe)
+    filters = [evictors[name] for name in profile.plugins["filter"]]
+    return Profile(profile.name, selector, evictors[profile.plugins["evict"][0]], filters, plugins, profile.observe)
 
 
 def sources(config: DeschedulerConfiguration, wanted: Iterable[str], client: Client) -> Sources:
@@ -109,11 +109,11 @@ def sources(config: DeschedulerConfiguration, wanted: Iterable[str], client: Cli
 
 
 def controllers(profiles: Sequence[Profile]) -> list[Controller]:
-    """What runs beside the rounds; one that several doors share counts once."""
+    """What runs beside the rounds; one that several evictors share counts once."""
     found: dict[int, Controller] = {}
     for profile in profiles:
-        for door in profile.doors():
-            for controller in door.controllers():
+        for evictor in profile.evictors():
+            for controller in evictor.controllers():
                 found[id(controller)] = controller
     return list(found.values())
 

@@ -20,7 +20,8 @@ from koord.api.selectors import Selector, SelectorError, from_label_selector
 from roles.descheduler.framework.effects import PAUSE, Pause, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
-from roles.descheduler.nodefit import HARD, Placeable, anti_affinity_terms, compiled_affinity, must_fit, tolerates
+from roles.descheduler.nodefit import HARD, Placeable, anti_affinity_terms, compiled_affinity, compiled_terms, must_fit, tolerates
+from roles.descheduler.nodelabels import NodeLabels
 from roles.descheduler.podindex import Alike, PodIndex, asked_for
 from roles.descheduler.snapshot import NodeView, PodView, Vector
 
@@ -32,6 +33,7 @@ REMEMBERED = 1024  # rules about labels whose nodes are known
 TAKING = 128  # of shapes of pods whose nodes are known
 ALL = slice(None)
 FIRST = 512  # nodes that are asked before the others
+HEAD = 16
 BLOCKS = (slice(0, FIRST), slice(FIRST, None))
 _ENCODER = msgspec.msgpack.Encoder()
 
@@ -55,6 +57,7 @@ class Columns:
         self.nodes = list(nodes)
         self.names = [node.name for node in self.nodes]
         self._row = {name: row for row, name in enumerate(self.names)}
+        self.labels = NodeLabels(self.nodes)
         self._free: dict[str, Any] = {}
         self._labelled: dict[bytes, Rows] = {}
         self._pods: PodIndex | None = None
@@ -63,8 +66,9 @@ class Columns:
         self._places: dict[bytes, bytes] = {}  # by template
         self._apart: dict[bytes, list[tuple[str, list[Alike]]]] = {}  # by template: the pods that its anti-affinity means
         self._fits: dict[bytes, _Fit] = {}
-        self._taking: dict[tuple[bytes, bool, int], Any] = {}
+        self._taking: dict[tuple[bytes, bool, int], _Takers] = {}
         self._left: list[int] = []  # rows that pods have left, in that order
+        self._besides: tuple[bytes, int, set[int]] = (b"", -1, set())  # the last answer of _beside: for which template, after how many left
         groups = _TaintGroups()
         slots: list[int] = []
         tainted: list[int] = []
@@ -106,8 +110,7 @@ class Columns:
             return
         pods = PodIndex()
         for number, node in enumerate(self.nodes):
-            for view in node.pods:
-                pods.add(view, number)
+            pods.add(node.pods, number)
             if number % AT_ONCE == AT_ONCE - 1:
                 yield
         yield from self.know(pods, keys)
@@ -146,10 +149,12 @@ class Columns:
         return self._first(view, community=community, among=among, own=False)
 
     def fits_one(self, view: PodView, rows: Any) -> bool:
-        """Whether one of these nodes, by their rows, takes the pod by the community's rule; its own one does not count."""
-        among = np.zeros(len(self.nodes), dtype=bool)
-        among[rows] = True
-        return bool(self.elsewhere(view, community=True, among=among))
+        """Whether one of these nodes, by a few rows, takes the pod by the community's rule; its own one does not count."""
+        fits = self._open[rows]
+        for _, bad in self._problems(view, community=True, rows=rows):
+            fits &= ~bad
+        apart, own = self._beside(view), self._row.get(view.pod.spec.node_name, -1)
+        return any(row != own and row not in apart for row in rows[fits].tolist())
 
     def fits_elsewhere(self, view: PodView) -> bool:
         """Whether some node but its own would take the pod by the community's rule: as `elsewhere`, for many pods of few shapes. What
@@ -188,10 +193,7 @@ class Columns:
         if place is None:
             place = self._places[view.template] = _place(view)
         for block, rows in enumerate(BLOCKS):  # most pods fit one of the first nodes
-            found = self._takers(view, place, block, community=community)
-            if among is not None:
-                found = found[among[found]]
-            for row in found.tolist():
+            for row in self._takers(view, place, block, community=community).among(among):
                 if stays and at < row:
                     break
                 if row != at and row not in apart:
@@ -200,7 +202,7 @@ class Columns:
                 return self.names[at]
         return ""
 
-    def _takers(self, view: PodView, place: bytes, block: int, *, community: bool) -> Any:
+    def _takers(self, view: PodView, place: bytes, block: int, *, community: bool) -> _Takers:
         """Rows that the pod fits apart from what it excludes; asked again for its like as long as no pod leaves or comes."""
         found = self._taking.get((place, community, block))
         if found is None:
@@ -210,7 +212,7 @@ class Columns:
                 fits &= ~bad
             if len(self._taking) >= TAKING:
                 self._taking.clear()
-            found = self._taking[place, community, block] = np.flatnonzero(fits) + rows.start
+            found = self._taking[place, community, block] = _Takers.of(np.flatnonzero(fits) + rows.start)
         return found
 
     def _stays(self, view: PodView, row: int) -> bool:
@@ -234,7 +236,7 @@ class Columns:
 
     # ---------------------------------------------------------------- the rules
 
-    def _problems(self, view: PodView, *, community: bool, rows: slice = ALL) -> Iterator[tuple[str, Rows]]:
+    def _problems(self, view: PodView, *, community: bool, rows: Any = ALL) -> Iterator[tuple[str, Rows]]:
         """Reasons with the nodes for which they hold, the cheap ones first as far as the order of the rules allows. What the pod's own
         anti-affinity says is not among them."""
         pod = view.pod
@@ -256,9 +258,7 @@ class Columns:
         if found is None:
             if len(self._labelled) >= REMEMBERED:
                 self._labelled.clear()
-            rule = compiled_affinity(pod)
-            suits = [not Placeable.affinity_problem(pod, node.node, rule) for node in self.nodes]
-            found = self._labelled[key] = np.array(suits, dtype=bool)
+            found = self._labelled[key] = self.labels.suited(pod.spec.node_selector, compiled_affinity(pod))
         return found
 
     def _untolerated(self, pod: Pod) -> Iterator[tuple[Taint, int]]:
@@ -268,36 +268,38 @@ class Columns:
                 yield taint, number
 
     def _beside(self, view: PodView) -> set[int]:
-        """Rows of nodes with pods that the pod's anti-affinity excludes, it and its like among them."""
+        """Rows of nodes with pods that the pod's anti-affinity excludes, it and its like among them. Pods of one template come one after
+        the other."""
+        template, left, found = self._besides
+        if template == view.template and left == len(self._left):
+            return found
+        found = self._find_beside(view)
+        self._besides = (view.template, len(self._left), found)
+        return found
+
+    def _find_beside(self, view: PodView) -> set[int]:
         meant = self._apart.get(view.template)
         if meant is None:
             meant = self._apart[view.template] = [
-                (term.topology_key, self._meant(term, view.pod)) for term in anti_affinity_terms(view.pod)
+                (term.topology_key, [alike for namespace in term.namespaces for alike in self._indexed().alike(namespace, term.selector)])
+                for term in compiled_terms(view)
             ]
         if not meant:
             return set()
-        found, index = set[int](), self._indexed()
+        index = self._indexed()
+        pods, rows = index.pods, index.rows
+        found = set[int]()
         for key, some in meant:
-            labelled = self._rows_with(key)
-            for alike in some:
-                found.update(row for number in alike.numbers if (row := index.rows[number]) in labelled and index.pods[number].here)
+            there = {rows[number] for alike in some for number in alike.numbers if pods[number].here}
+            found |= there & self._rows_with(key)
         return found
 
     def _rows_with(self, key: str) -> set[int]:
         """The nodes that have a label."""
         found = self._keyed.get(key)
         if found is None:
-            found = self._keyed[key] = {row for row, node in enumerate(self.nodes) if key in node.node.metadata.labels}
+            found = self._keyed[key] = set(np.flatnonzero(self.labels.column(key).codes >= 0).tolist())
         return found
-
-    def _meant(self, term: PodAffinityTerm, pod: Pod) -> list[Alike]:
-        """The pods that the term excludes."""
-        try:
-            selector = from_label_selector(term.label_selector)
-        except SelectorError:
-            return []
-        namespaces = term.namespaces or (pod.metadata.namespace,)
-        return [alike for namespace in namespaces for alike in self._indexed().alike(namespace, selector)]
 
     def _excluded(self, term: PodAffinityTerm, pod: Pod, *, itself: bool = False) -> list[int]:
         """Rows of nodes with pods that the term excludes. `itself`: the pod is one of them, as it is for other pods like it."""
@@ -312,6 +314,15 @@ class Columns:
                     row = self._row[other.pod.spec.node_name]
                     if term.topology_key in self.nodes[row].node.metadata.labels:
                         found.append(row)
+        return found
+
+    def counted(self, pod: Pod, *, by_affinity: bool, by_taints: bool) -> Rows:
+        """The nodes that a topology spread constraint of the pod counts."""
+        found = np.ones(len(self.nodes), dtype=bool)
+        if by_affinity and (suited := self._suited(pod)) is not None:
+            found &= suited
+        for _, number in self._untolerated(pod) if by_taints else ():
+            found &= self._tainted != number
         return found
 
     def fitting(self, view: PodView, among: Rows) -> Rows:
@@ -374,6 +385,25 @@ def _free(node: NodeView, name: str) -> int:
 
 def _slots(node: NodeView) -> int:
     return node.allocatable.get("pods", 0) - len(node.pods)
+
+
+@dataclass(slots=True)
+class _Takers:
+    """Rows in their order: the first ones as a list, for most questions end there, and the others as an array."""
+
+    head: list[int]
+    rest: Any
+
+    @classmethod
+    def of(cls, rows: Any) -> _Takers:
+        return cls(rows[:HEAD].tolist(), rows[HEAD:])
+
+    def among(self, rows: Rows | None) -> Iterator[int]:
+        """Those of them that are among these (None: all)."""
+        for row in self.head:
+            if rows is None or rows[row]:
+                yield row
+        yield from (self.rest if rows is None else self.rest[rows[self.rest]]).tolist()
 
 
 @dataclass(slots=True)

@@ -91,9 +91,9 @@ class HeardActing:
         """Whether this process still leads."""
         return self._acting.may_write()
 
-    async def evict(self, door: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
-        """Through the door."""
-        return await self._result("evict", pod.metadata.uid, self._acting.evict(door, pod, options))
+    async def evict(self, evictor: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
+        """By the evictor."""
+        return await self._result("evict", pod.metadata.uid, self._acting.evict(evictor, pod, options))
 
     async def cordon(self, node: Node, on: bool) -> EvictResult:
         """Through the API server."""

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 
 from koord.accounting.resources import ResourceVector, fits
 from koord.api import names
 from koord.api.objects import Node, Pod, PodAffinityTerm, Taint, Toleration
-from koord.api.selectors import NodeSelector, SelectorError, from_label_selector, node_selector
+from koord.api.selectors import NOTHING, NodeSelector, Selector, SelectorError, from_label_selector, node_selector
 from roles.descheduler.snapshot import NodeView, PodView
 
 HARD = ("NoSchedule", "NoExecute")
@@ -122,16 +123,41 @@ def anti_affinity_terms(pod: Pod) -> tuple[PodAffinityTerm, ...]:
     return () if affinity is None else affinity.required
 
 
+@dataclass(frozen=True, slots=True)
+class Term:
+    """A required anti-affinity term, compiled: pods of these namespaces that the selector means are excluded."""
+
+    topology_key: str
+    namespaces: tuple[str, ...]
+    selector: Selector
+
+
+def compiled_terms(view: PodView) -> tuple[Term, ...]:
+    """The pod's required anti-affinity; remembered with what else is known of the pod. A selector that cannot be read means no pod."""
+    if view.known is not None and view.known.apart is not None:
+        found: tuple[Term, ...] = view.known.apart
+        return found
+    pod = view.pod
+    found = tuple(
+        Term(term.topology_key, tuple(term.namespaces) or (pod.metadata.namespace,), _selector(term)) for term in anti_affinity_terms(pod)
+    )
+    if view.known is not None:
+        view.known.apart = found
+    return found
+
+
+def _selector(term: PodAffinityTerm) -> Selector:
+    try:
+        return from_label_selector(term.label_selector)
+    except SelectorError:
+        return NOTHING
+
+
 def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
     """Whether another pod is one that the term means: of its namespaces (none: the owner's own) and labels. A selector that cannot be
     read means none."""
     namespaces = term.namespaces or (owner.metadata.namespace,)
-    if other.metadata.namespace not in namespaces:
-        return False
-    try:
-        return from_label_selector(term.label_selector).matches(other.metadata.labels)
-    except SelectorError:
-        return False
+    return other.metadata.namespace in namespaces and _selector(term).matches(other.metadata.labels)
 
 
 def anti_affine(pod: Pod, target: NodeView) -> Pod | None:

@@ -24,26 +24,26 @@ class Observer:
 
     def __init__(self, world: World, profiles: Sequence[Profile]) -> None:
         self._world = world
-        doors = [door for profile in profiles for door in profile.doors()]
-        self._leave = [door for door in doors if isinstance(door, KnowsLeaving)]
-        self._arrive = [door for door in doors if isinstance(door, KnowsArriving)][:1]  # migrations are one for all profiles
+        evictors = [evictor for profile in profiles for evictor in profile.evictors()]
+        self._leave = [evictor for evictor in evictors if isinstance(evictor, KnowsLeaving)]
+        self._arrive = [evictor for evictor in evictors if isinstance(evictor, KnowsArriving)][:1]  # migrations are one for all profiles
         self._snapshots = Snapshots(self._leaving, self._accepted)
 
     def _leaving(self, pod: Pod) -> bool:
-        return any(door.leaving(pod) for door in self._leave)
+        return any(evictor.leaving(pod) for evictor in self._leave)
 
     def _accepted(self, pod: Pod) -> bool:
-        return any(door.accepted(pod) for door in self._leave)
+        return any(evictor.accepted(pod) for evictor in self._leave)
 
     def _brought(self, pod: Pod) -> Vector | None:
-        return next((usage for door in self._arrive if (usage := door.brought(pod)) is not None), None)
+        return next((usage for evictor in self._arrive if (usage := evictor.brought(pod)) is not None), None)
 
     async def views(self, now: float) -> list[NodeView]:
         """All nodes in name order. `now` is in seconds since the epoch."""
         self._snapshots.begin()
         expected: dict[str, list[Expected]] = {}
-        for door in self._arrive:
-            for place in door.expected():
+        for evictor in self._arrive:
+            for place in evictor.expected():
                 expected.setdefault(place.node, []).append(place)
         views = []
         for number, node in enumerate(sorted(self._world.nodes.list(), key=lambda node: node.metadata.name), 1):

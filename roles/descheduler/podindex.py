@@ -17,6 +17,7 @@ class Alike:
     """Pods of one template: the first of them, and their numbers in the order in which they were added."""
 
     view: PodView
+    template: bytes
     numbers: list[int] = field(default_factory=list)
 
 
@@ -27,18 +28,26 @@ class PodIndex:
     def __init__(self) -> None:
         self.pods: list[PodView] = []
         self.rows: list[int] = []  # of their nodes
+        self.accepted: set[int] = set()  # numbers of pods whose eviction was accepted
         self.templates: dict[bytes, Alike] = {}
         self._spaces: dict[str, _Namespace] = {}
 
-    def add(self, view: PodView, row: int) -> None:
-        """One more pod, and the row of its node: hundreds of thousands of pods lie far apart in memory, and their nodes' names farther."""
-        template = view.template
-        alike = self.templates.get(template)
-        if alike is None:
-            alike = self.templates[template] = Alike(view)
-        alike.numbers.append(len(self.pods))
-        self.pods.append(view)
-        self.rows.append(row)
+    def add(self, views: Iterable[PodView], row: int) -> None:
+        """More pods, and the row of their node: hundreds of thousands of pods lie far apart in memory, and their nodes' names farther."""
+        pods, templates = self.pods, self.templates
+        for view in views:
+            known = view.known
+            template = known.template if known is not None and known.template else view.template
+            alike = templates.get(template)
+            if alike is None:
+                alike = templates[template] = Alike(view, template)
+            elif known is not None:
+                known.template = alike.template  # one object for all: it is found sooner, and the others' memory is free
+            if view.accepted:
+                self.accepted.add(len(pods))
+            alike.numbers.append(len(pods))
+            pods.append(view)
+        self.rows += [row] * (len(pods) - len(self.rows))
 
     def index(self, keys: Collection[str]) -> Iterator[None]:
         """Learn which pods have which of these labels; stops after each template, so that others may have their turn."""

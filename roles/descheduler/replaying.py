@@ -153,15 +153,15 @@ class Rerun:
 
     def __init__(self, options: Options) -> None:
         self.options = options
-        self._doors: list[_Door] = []
-        self._rounds: Rounds = rounds_with(options, self._door)
+        self._evictors: list[_Evictor] = []
+        self._rounds: Rounds = rounds_with(options, self._evictor)
         self._leaving: frozenset[str] = frozenset()
         self._accepted: frozenset[str] = frozenset()
         self._snapshots = Snapshots(lambda pod: pod.metadata.uid in self._leaving, lambda pod: pod.metadata.uid in self._accepted)
 
-    def _door(self, profile: str, name: str, args: Any) -> Evicting:
-        made = _Door(name, args)
-        self._doors.append(made)
+    def _evictor(self, profile: str, name: str, args: Any) -> Evicting:
+        made = _Evictor(name, args)
+        self._evictors.append(made)
         return made
 
     async def make(self, made: Round, acting: Then | None = None) -> Outcome:
@@ -169,8 +169,8 @@ class Rerun:
         self._snapshots.begin()
         views = [view for one in made.seen if (view := self._view(one, made.now)) is not None]
         around = _Around(made)
-        for door in self._doors:
-            door.around = around.surroundings
+        for evictor in self._evictors:
+            evictor.around = around.surroundings
         then = acting or Then(made.answers)
         return await self._rounds.run(views, made.now, then, made.readings, made.waiting, then)
 
@@ -210,7 +210,7 @@ class Then:
         """Nothing is written."""
         return True
 
-    async def evict(self, door: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
+    async def evict(self, evictor: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
         """What became of it then."""
         return self._result("evict", pod.metadata.uid)
 
@@ -251,7 +251,7 @@ class _Around:
         )  # fmt: skip
 
 
-class _Door(NoController):
+class _Evictor(NoController):
     """A filter about whose answers nothing is told: those of the log stand before it."""
 
     def __init__(self, name: str, args: Any) -> None:

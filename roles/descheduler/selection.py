@@ -65,9 +65,9 @@ class PodChoice:
             return f"namespace {pod.metadata.namespace} is not evictable by the plugin's arguments"
         return ""
 
-    def filter_with(self, door: Callable[[Pod], str]) -> Callable[[Pod], str]:
+    def filter_with(self, refuse: Callable[[Pod], str]) -> Callable[[Pod], str]:
         """The plugin's own choice after what the profile's filters say."""
-        return lambda pod: self.refuse(pod) or door(pod)
+        return lambda pod: self.refuse(pod) or refuse(pod)
 
 
 def node_selector(selector: dict[str, Any] | None, path: str = "nodeSelector") -> Selector | None:

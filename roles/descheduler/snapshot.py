@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 import msgspec
 import orjson
@@ -32,6 +33,9 @@ class Known:
     requests: Vector
     priority_class: PriorityClass
     template: bytes = b""  # once somebody has asked for it
+    rank: tuple[float, bool, int, int] | None = None  # how important it is to the community's plugins, once one has asked
+    spreads: Any = None  # its topology spread and
+    apart: Any = None  # its anti-affinity, compiled, once somebody has asked about it or another pod of its template
 
 
 @dataclass(slots=True)

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from itertools import islice
 from math import ceil
 from typing import Any
 
@@ -18,6 +20,7 @@ from roles.descheduler.podindex import PodIndex
 from roles.descheduler.snapshot import PodView
 
 FEW = 8  # domains of which every subset may be remembered
+FEW_ROWS = 64  # nodes that are asked by themselves
 _ENCODER = msgspec.msgpack.Encoder()
 
 
@@ -38,10 +41,10 @@ class Domains:
 
 @dataclass(slots=True)
 class Domain:
-    """The nodes with one value of the topology key, by that value, and the matching pods on them."""
+    """The nodes with one value of the topology key, by the value's number, and the matching pods on them, by their numbers."""
 
-    value: str
-    pods: list[PodView] = field(default_factory=list)
+    number: int
+    pods: list[int] = field(default_factory=list)
 
 
 class Spread:
@@ -49,26 +52,27 @@ class Spread:
     count. Raises SelectorError."""
 
     def __init__(self, constraint: TopologySpreadConstraint, pod: Pod) -> None:
-        self._pod = pod
+        self.pod = pod
         self._rule = compiled_affinity(pod)
         self.topology_key = constraint.topology_key
         self.max_skew = constraint.max_skew
+        self.policy = constraint.when_unsatisfiable
         self.min_domains = constraint.min_domains or 1
-        self._by_affinity = (constraint.node_affinity_policy or "Honor") == "Honor"
-        self._by_taints = (constraint.node_taints_policy or "Ignore") == "Honor"
+        self.by_affinity = (constraint.node_affinity_policy or "Honor") == "Honor"
+        self.by_taints = (constraint.node_taints_policy or "Ignore") == "Honor"
         selector = from_label_selector(constraint.label_selector)
         labels = pod.metadata.labels
         keyed = tuple(Requirement(key, "In", frozenset({labels[key]})) for key in constraint.match_label_keys if key in labels)
         self.selector = Selector(selector.requirements + keyed, selector.nothing)
         self.counts_itself = self.selector.matches(labels)
         spec, required = pod.spec, None
-        if self._by_affinity and spec.affinity is not None and spec.affinity.node_affinity is not None:
+        if self.by_affinity and spec.affinity is not None and spec.affinity.node_affinity is not None:
             required = spec.affinity.node_affinity.required
         #: two constraints of which this is the same count the same nodes
         self.nodes_rule = _ENCODER.encode(
             (
-                self.topology_key, self._by_affinity and spec.node_selector, required,
-                self._by_taints and spec.tolerations,
+                self.topology_key, self.by_affinity and spec.node_selector, required,
+                self.by_taints and spec.tolerations,
             )
         )  # fmt: skip
         self.identity = (
@@ -78,9 +82,9 @@ class Spread:
 
     def counts(self, node: Node) -> bool:
         """Whether the node is part of a domain."""
-        if self._by_affinity and Placeable.affinity_problem(self._pod, node, self._rule):
+        if self.by_affinity and Placeable.affinity_problem(self.pod, node, self._rule):
             return False
-        return not self._by_taints or untolerated(self._pod, node) is None
+        return not self.by_taints or untolerated(self.pod, node) is None
 
     def most(self, domains: int) -> int | None:
         """How many pods a domain may have when there are so many domains: with fewer than minDomains the scheduler takes one to be
@@ -92,6 +96,22 @@ class Spread:
         return f"pods are spread over {self.topology_key} by more than {self.max_skew}"
 
 
+def compiled(view: PodView) -> tuple[Spread, ...]:
+    """The pod's constraints; remembered with what else is known of the pod. One whose selector cannot be read is left out."""
+    known = view.known
+    if known is not None and known.spreads is not None:
+        found: tuple[Spread, ...] = known.spreads
+        return found
+    read = []
+    for constraint in view.pod.spec.topology_spread_constraints:
+        with contextlib.suppress(SelectorError):
+            read.append(Spread(constraint, view.pod))
+    found = tuple(read)
+    if known is not None:
+        known.spreads = found
+    return found
+
+
 def spreads(pod: Pod) -> bool:
     """Whether the pod has topology spread that must hold."""
     return any(each.when_unsatisfiable == "DoNotSchedule" for each in pod.spec.topology_spread_constraints)
@@ -99,14 +119,46 @@ def spreads(pod: Pod) -> bool:
 
 @dataclass(slots=True)
 class DomainMap:
-    """The domains of the nodes that count: rows of a table by value, in the order of the values, and each node's value by its row, None
-    for one that does not count."""
+    """The domains of the nodes that count, by number in the order of their values."""
 
-    rows: dict[str, Any]
+    codes: list[int]
+    """Of each node the number of its domain; -1: it does not count."""
     all_rows: Any
-    value_of: list[str | None]
-    below: dict[tuple[str, ...], Any] = field(default_factory=dict)
+    order: Any
+    """Rows of the nodes that count, domain by domain."""
+    ends: Any
+    """Where in it each domain begins, and the last one ends."""
+    below: dict[tuple[int, ...], Any] = field(default_factory=dict)
     """Rows of the other domains, by the domains that are left out."""
+    masks: dict[int, Any] = field(default_factory=dict)
+
+    def __len__(self) -> int:
+        return len(self.ends) - 1
+
+    def rows(self, number: int) -> Any:
+        """The rows of the nodes of a domain."""
+        return self.order[self.ends[number] : self.ends[number + 1]]
+
+    def mask(self, number: int) -> Any:
+        """The same as an array of bool."""
+        found = self.masks.get(number)
+        if found is None:
+            found = np.zeros(len(self.codes), dtype=bool)
+            found[self.rows(number)] = True
+            if len(self) <= FEW:
+                self.masks[number] = found
+        return found
+
+    @classmethod
+    def of(cls, values: Any, counts: Any) -> DomainMap:
+        """From the number of each node's value, -1 for none, and whether the node counts."""
+        found = np.where(counts, values, -1)
+        there = np.unique(found[found >= 0])
+        numbers = np.full(int(values.max(initial=-1)) + 2, -1, dtype=np.int64)  # the last one is that of -1
+        numbers[there] = np.arange(len(there))
+        codes = numbers[found]
+        order = np.argsort(codes, kind="stable")[np.count_nonzero(codes < 0) :]
+        return cls(codes.tolist(), codes >= 0, order, np.searchsorted(codes[order], np.arange(len(there) + 1)))
 
 
 class DomainMaps:
@@ -122,76 +174,74 @@ class DomainMaps:
 
         Of the empty domains only as many are made as pods could move into, for with a key that every node has another value of
         nearly all are empty."""
-        known = self._map(spread)
-        value_of, filled = known.value_of, dict[str, Domain]()
-        size = 0
+        known = self.of(spread)
+        codes, rows, accepted = known.codes, pods.rows, pods.accepted
+        filled: dict[int, list[int]] = {}
         for number in numbers:
-            value = value_of[pods.rows[number]]
-            if value is None or (view := pods.pods[number]).accepted:
+            code = codes[rows[number]]
+            if code < 0 or number in accepted:
                 continue
-            domain = filled.get(value)
-            if domain is None:
-                domain = filled[value] = Domain(value)
-            domain.pods.append(view)
-            size += 1
-        found = list(filled.values())
-        if len(found) < len(known.rows):
-            for value in known.rows:
-                if len(found) - len(filled) > size:
-                    break
-                if value not in filled:
-                    found.append(Domain(value))
-        return sorted(found, key=lambda domain: (len(domain.pods), domain.value)), len(known.rows), size
+            if code in filled:
+                filled[code].append(number)
+            else:
+                filled[code] = [number]
+        size = sum(map(len, filled.values()))
+        found = [Domain(code, there) for code, there in filled.items()]
+        if len(found) < len(known):
+            empty = (code for code in range(len(known)) if code not in filled)
+            found += [Domain(code) for code in islice(empty, size + 1)]
+        found.sort(key=_by_size)
+        return found, len(known), size
 
     def smaller(self, spread: Spread, filled: Sequence[Domain], average: float) -> Any:
         """The rows of the nodes whose domains have fewer pods than the average."""
-        known = self._map(spread)
-        full = tuple(sorted(domain.value for domain in filled if len(domain.pods) >= average))
+        known = self.of(spread)
+        full = tuple(sorted(domain.number for domain in filled if len(domain.pods) >= average))
         found = known.below.get(full)
         if found is None:
             found = known.all_rows.copy()
-            for value in full:
-                found[known.rows[value]] = False
-            if len(known.rows) <= FEW:
+            for number in full:
+                found[known.rows(number)] = False
+            if len(known) <= FEW:
                 known.below[full] = found
         return found
 
     def open_to(self, spread: Spread, views: Sequence[PodView]) -> Any:
         """The rows of the nodes to which the pod may come beside these matching ones without making domains differ by more than maxSkew."""
-        known = self._map(spread)
+        known = self.of(spread)
         found = known.all_rows.copy()
-        if not known.rows:
+        if not len(known):
             return found
-        sizes: dict[str, int] = {}
+        sizes: dict[int, int] = {}
         for view in views:
-            value = known.value_of[self.columns.row(view.pod.spec.node_name)]
-            if value is not None:
-                sizes[value] = sizes.get(value, 0) + 1
-        least = min(sizes.values()) if len(sizes) == len(known.rows) and len(sizes) >= spread.min_domains else 0
-        for value, size in sizes.items():
+            code = known.codes[self.columns.row(view.pod.spec.node_name)]
+            if code >= 0:
+                sizes[code] = sizes.get(code, 0) + 1
+        least = min(sizes.values()) if len(sizes) == len(known) and len(sizes) >= spread.min_domains else 0
+        for code, size in sizes.items():
             if size + spread.counts_itself - least > spread.max_skew:
-                found[known.rows[value]] = False
+                found[known.rows(code)] = False
         return found
 
-    def rows(self, spread: Spread, value: str) -> Any:
-        """The rows of the nodes of a domain."""
-        return self._map(spread).rows[value]
+    def takes(self, spread: Spread, view: PodView, number: int) -> bool:
+        """Whether a node of a domain takes the pod by the community's rule."""
+        known = self.of(spread)
+        rows = known.rows(number)
+        if len(rows) <= FEW_ROWS:
+            return self.columns.fits_one(view, rows)
+        return bool(self.columns.elsewhere(view, community=True, among=known.mask(number)))
 
-    def _map(self, spread: Spread) -> DomainMap:
+    def of(self, spread: Spread) -> DomainMap:
+        """The domains of a constraint."""
         found = self._maps.get(spread.nodes_rule)
         if found is None:
-            domains: dict[str, list[int]] = {}
-            value_of: list[str | None] = [None] * len(self.columns.nodes)
-            for row, node in enumerate(self.columns.nodes):
-                value = node.node.metadata.labels.get(spread.topology_key)
-                if value is not None and spread.counts(node.node):
-                    domains.setdefault(value, []).append(row)
-                    value_of[row] = value
-            all_rows = np.zeros(len(self.columns.nodes), dtype=bool)
-            all_rows[[row for rows in domains.values() for row in rows]] = True
-            rows = {value: np.array(rows, dtype=np.int64) for value, rows in sorted(domains.items())}
-            found = self._maps[spread.nodes_rule] = DomainMap(rows, all_rows, value_of)
+            counts = self.columns.counted(spread.pod, by_affinity=spread.by_affinity, by_taints=spread.by_taints)
+            found = self._maps[spread.nodes_rule] = DomainMap.of(self.columns.labels.column(spread.topology_key).codes, counts)
         return found
+
+
+def _by_size(domain: Domain) -> tuple[int, int]:
+    return len(domain.pods), domain.number
 
 
 def admitted(maps: DomainMaps, view: PodView) -> Any:
@@ -213,13 +263,13 @@ def admitted(maps: DomainMaps, view: PodView) -> Any:
 
 
 def moves(
-    domains: list[Domain], average: float, max_skew: int, most: int | None = None, takes: Callable[[PodView, str], bool] | None = None
-) -> list[PodView]:
+    domains: list[Domain], average: float, max_skew: int, most: int | None = None, takes: Callable[[int, int], bool] | None = None
+) -> list[int]:
     """Pods that leave, taken from the ends of the lists. `domains` are sorted by size; their lists are changed as if the pods moved.
 
-    `most` is how many pods a domain may be given up to; None: any number. `takes` says whether a domain, by its value, has a node for a
-    pod: what no pod can go to stays small, however uneven that is."""
-    moved: list[PodView] = []
+    `most` is how many pods a domain may be given up to; None: any number. `takes` says whether a pod finds a node in a domain, by their
+    numbers: what no pod can go to stays small, however uneven that is."""
+    moved: list[int] = []
     small, large = 0, len(domains) - 1
     while small < large:
         size_large, size_small = len(domains[large].pods), len(domains[small].pods)
@@ -234,7 +284,7 @@ def moves(
             small += 1
             continue
         given = domains[large].pods[-count:]
-        if takes is not None and not takes(given[-1], domains[small].value):
+        if takes is not None and not takes(given[-1], domains[small].number):
             stays = size_small + max_skew  # the scheduler counts it, and lets no other domain have more
             most = stays if most is None else min(most, stays)
             small += 1

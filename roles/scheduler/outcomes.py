@@ -144,19 +144,20 @@ class Outcomes:
             again = outcome in (Outcome.RETRY, Outcome.OPEN, Outcome.LOST)
             decision.rejected_by = frozenset() if again else frozenset((status.plugin or "DefaultBinder",))
             decision.verdict = UNSCHEDULABLE if outcome is Outcome.REJECTED else ERROR
-            self._renominate(decision, status.plugin, announced=task.announced)
+            self._renominate(decision, status.plugin, announced=task.announced, kept=again and task.nominated)
             self._report(decision)
             self.requeue(pod.uid, now, rejected_by=decision.rejected_by, error=again)
         self._recorder.record(record_of(decision, now=now, attempt=task.attempt))
 
-    def _renominate(self, decision: Decision, rejector: str, *, announced: bool) -> None:
-        """What becomes of the nomination of a pod that lost its place."""
+    def _renominate(self, decision: Decision, rejector: str, *, announced: bool, kept: bool) -> None:
+        """What becomes of the nomination of a pod that lost its place. `kept`: others left for it and only its binding failed; if somebody
+        else took the room now, others still would have to leave when it is tried again."""
         pod = decision.pod
         if rejector == JOB_REJECT:
             decision.nominate = pod.nominated if announced else None
             self._state.nominations.add(pod, pod.nominated)
             return
-        decision.nominate = decision.node if rejector == JOB_PREEMPTION_SUCCESS else ""
+        decision.nominate = decision.node if rejector == JOB_PREEMPTION_SUCCESS or kept else ""
         self._state.nominations.add(pod, decision.nominate)
 
     # ---------------------------------------------------------------- no node was found

@@ -35,7 +35,7 @@ ARGS = {
 
 
 class Accepting(NoController):
-    """A door that lets every pod leave at once."""
+    """An evictor that lets every pod leave at once."""
 
     name = "Accepting"
 
@@ -52,8 +52,8 @@ class Acting:
     def may_write(self) -> bool:
         return True
 
-    async def evict(self, door: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
-        return await door.evict(pod, options)
+    async def evict(self, evictor: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
+        return await evictor.evict(pod, options)
 
     async def cordon(self, node: Node, on: bool) -> EvictResult:
         return EvictResult(True)
@@ -98,8 +98,8 @@ async def a_pass(machines: list[tuple[Node, list[Pod], NodeMetric]], snapshots: 
     views = [snapshots.node(*entry, now=now) for entry in machines]
     seen = time.perf_counter()
     row = registry.PLUGIN_TYPES["LowNodeLoad"]
-    door = Accepting()
-    profile = Profile("bench", None, door, [door], {"deschedule": [], "balance": [row.make(row.args.model_validate(ARGS), 0.0)]})
+    evictor = Accepting()
+    profile = Profile("bench", None, evictor, [evictor], {"deschedule": [], "balance": [row.make(row.args.model_validate(ARGS), 0.0)]})
     outcome = await Rounds([profile], selector=None, limits=Limits(), dry_run=False).run(views, now, Acting())
     return seen - began, time.perf_counter() - seen, outcome
 

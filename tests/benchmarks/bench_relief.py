@@ -188,7 +188,7 @@ class Cluster:
 
 
 class Moving(NoController):
-    """A door that keeps to the limits of migrations, and lets the installed scheduler place each pod among the nodes that may take it."""
+    """An evictor that keeps to the limits of migrations; the installed scheduler places each pod among the nodes that may take it."""
 
     name = "Moving"
 
@@ -260,8 +260,8 @@ async def lived(mix: list[Kind], nodes: int, days: float, seed: int) -> dict[str
         file.flush()
         scheduler = configured(file.name)
     cluster = Cluster(nodes, mix, seed)
-    door = Moving(cluster, scheduler)
-    only = Profile("bench", None, door, [door], {"deschedule": [], "balance": [plugin]})
+    evictor = Moving(cluster, scheduler)
+    only = Profile("bench", None, evictor, [evictor], {"deschedule": [], "balance": [plugin]})
     rounds = Rounds([only], selector=None, limits=Limits(), dry_run=False)
     run: Counter[int] = Counter()
     ever: set[int] = set()
@@ -272,7 +272,7 @@ async def lived(mix: list[Kind], nodes: int, days: float, seed: int) -> dict[str
     last = 0.0
     for number in range(int(days * 86_400 / STEP)):
         cluster.step()
-        door.begin()
+        evictor.begin()
         views = list(cluster.views())
         for at, view in enumerate(views):
             is_hot = (view.usage or {})["cpu"] > high
@@ -285,7 +285,7 @@ async def lived(mix: list[Kind], nodes: int, days: float, seed: int) -> dict[str
                 relieved, alone = relieved + (at in left), alone + (at not in left)
                 left.discard(at)
         await rounds.run(views, cluster.now, Acting())
-        for living, to in door.moves:
+        for living, to in evictor.moves:
             back += bool(living.moved) and cluster.now - living.moved[-1] < 6 * 3600
             if living.node not in left:
                 left.add(living.node)

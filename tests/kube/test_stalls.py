@@ -6,6 +6,7 @@ import asyncio
 from itertools import pairwise
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
@@ -316,3 +317,47 @@ def test_a_list_that_cannot_be_streamed_is_read_in_pages(fault_server: Any, even
             await factory.stop()
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("streams", [True, False])
+def test_others_have_their_turn_between_any_two_objects(fault_server: Any, monkeypatch: pytest.MonkeyPatch, streams: bool) -> None:
+    """What a handler does with one object may take long; so may the news that thousands are gone."""
+    monkeypatch.setattr(reflector, "TURN", -1.0)
+
+    async def main() -> tuple[int, int]:
+        async with fault_server() as (_, client):
+            one = reflector.Reflector(client, CONFIGMAPS, None, "", "", optional=False)
+            store = module.Informer("configmaps", dict)
+            one.stores.append(store)
+            told, most, ends = 0, 0, False
+
+            def tell(*_: Any) -> None:
+                nonlocal told, most
+                told += 1
+                most = max(most, told)
+
+            async def others() -> None:
+                nonlocal told
+                while not ends:
+                    told = 0
+                    await asyncio.sleep(0)
+
+            store.add_handler(tell, tell, tell)
+            other = asyncio.create_task(others())
+            await asyncio.sleep(0)
+            metas = [{"name": f"c{n}", "namespace": "d", "resourceVersion": f"{n}"} for n in range(40)]
+            objects = [{**config_map("c"), "metadata": meta} for meta in metas]
+            lines = [msgspec.json.encode({"type": "ADDED", "object": obj}) for obj in objects]
+            if streams:
+                one._initial = set()
+                meta = {"resourceVersion": "50", "annotations": {"k8s.io/initial-events-end": "true"}}
+                lines.append(msgspec.json.encode({"type": "BOOKMARK", "object": {"metadata": meta}}))
+            await one._take(lines)
+            there = len(store)
+            await one._listed_all(set(), "60")
+            ends = True
+            await other
+            assert not len(store)
+            return there, most
+
+    assert asyncio.run(main()) == (40, 1)

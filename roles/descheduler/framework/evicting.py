@@ -1,4 +1,4 @@
-"""The door through which pods leave: what an Evict or Filter plugin of a profile is (DS-FW-02).
+"""Evictors: what an Evict or Filter plugin of a profile is (DS-FW-02).
 
 A profile has exactly one Evict plugin and any number of Filter plugins; a pod may leave when every filter lets it. MigrationController is
 both (its `evict` makes a PodMigrationJob, its controller carries jobs out), DefaultEvictor is both (its `evict` asks the Eviction API).
@@ -123,7 +123,7 @@ class Setup:
 
 @runtime_checkable
 class KnowsLeaving(Protocol):
-    """A door that begins evictions which take time (migrations)."""
+    """An evictor that begins evictions which take time (migrations)."""
 
     def leaving(self, pod: Pod) -> bool:
         """Whether an eviction of this pod is under way, and nothing has refused it: the next round must not let another one leave for the
@@ -135,7 +135,7 @@ class KnowsLeaving(Protocol):
 
 @runtime_checkable
 class Together(Protocol):
-    """A door that takes some pods only together with others."""
+    """An evictor that takes some pods only together with others."""
 
     def together(self, pod: Pod) -> Sequence[Pod]:
         """The pods that leave with it."""
@@ -143,15 +143,15 @@ class Together(Protocol):
 
 @runtime_checkable
 class Holds(Protocol):
-    """A door that begins what others must not finish in its stead."""
+    """An evictor that begins what others must not finish in its stead."""
 
     def holds(self, pod: Pod) -> str:
-        """Why no other door may evict the pod now, "" when one may: a migration that waits for a place would wait for nobody."""
+        """Why no other evictor may evict the pod now, "" when one may: a migration that waits for a place would wait for nobody."""
 
 
 @runtime_checkable
 class KnowsArriving(Protocol):
-    """A door that knows where pods will go."""
+    """An evictor that knows where pods will go."""
 
     def expected(self) -> Sequence[Expected]:
         """The places that are held for pods, and those that migrations will ask for."""
@@ -162,7 +162,7 @@ class KnowsArriving(Protocol):
 
 @runtime_checkable
 class Asks(Protocol):
-    """A door that has to ask somebody about a pod before it can judge it."""
+    """An evictor that has to ask somebody about a pod before it can judge it."""
 
     async def ask(self, pod: Pod) -> None:
         """Called for the pods that a plugin wants to leave, right before they are judged for the last time; in dry runs too."""
@@ -170,7 +170,7 @@ class Asks(Protocol):
 
 @runtime_checkable
 class Remembers(Protocol):
-    """A door that keeps what has become of the pods that it took away."""
+    """An evictor that keeps what has become of the pods that it took away."""
 
     async def remember(self, pods: Sequence[str], helped: bool, message: str) -> None:
         """Whether the leaving of these pods (their uids) has helped. An ApiError is logged by the round."""
@@ -178,7 +178,7 @@ class Remembers(Protocol):
 
 @runtime_checkable
 class Sees(Protocol):
-    """A door that asks about nodes."""
+    """An evictor that asks about nodes."""
 
     async def see(self, nodes: Sequence[NodeView]) -> None:
         """Called after `prepare` with the round's snapshot of all nodes, which pods leave as the round goes on."""
@@ -186,7 +186,7 @@ class Sees(Protocol):
 
 @runtime_checkable
 class Explains(Protocol):
-    """A door that can say more than the first reason why a pod stays. Asked about pods of nodes that could not be relieved."""
+    """An evictor that can say more than the first reason why a pod stays. Asked about pods of nodes that could not be relieved."""
 
     def reasons(self, pod: Pod) -> list[str]:
         """Everything that keeps the pod, what `filter` tells in front."""
@@ -197,7 +197,7 @@ class Explains(Protocol):
 
 @runtime_checkable
 class Assumes(Protocol):
-    """A door whose filter counts what leaves: in a dry run it is told what would, so that its limits count it until the next `prepare`."""
+    """An evictor whose filter counts what leaves: in a dry run it is told what would, and counts it until the next `prepare`."""
 
     def assume(self, pod: Pod) -> Callable[[], None]:
         """Count the pod as one that leaves. What is returned takes that back."""
@@ -205,7 +205,7 @@ class Assumes(Protocol):
 
 @runtime_checkable
 class Replaces(Protocol):
-    """A door that has a say in where the pod goes."""
+    """An evictor that has a say in where the pod goes."""
 
     def successor(self, pod: Pod, relief: Relief | None) -> Pod:
         """The pod as the scheduler would be asked to place it again; its uid and node are still those of the pod that leaves."""

@@ -71,8 +71,8 @@ class Handle:
         return self.answers.ask(self.profile, what, pod.metadata.uid, lambda: find(pod))
 
     def _filter(self, pod: Pod) -> str:
-        for door in self.filters:
-            if reason := door.filter(pod):
+        for evictor in self.filters:
+            if reason := evictor.filter(pod):
                 return reason
         return ""
 
@@ -81,8 +81,8 @@ class Handle:
         return self._pre_eviction_filter(pod) if self.answers is None else self._asked("pre", pod, self._pre_eviction_filter)
 
     def _pre_eviction_filter(self, pod: Pod) -> str:
-        for door in self.filters:
-            if reason := door.pre_eviction_filter(pod):
+        for evictor in self.filters:
+            if reason := evictor.pre_eviction_filter(pod):
                 return reason
         return ""
 
@@ -92,8 +92,8 @@ class Handle:
 
     def _reasons(self, pod: Pod) -> list[str]:
         found: dict[str, None] = {}
-        for door in self.filters:
-            found |= dict.fromkeys(door.reasons(pod) if isinstance(door, Explains) else filter(None, [door.filter(pod)]))
+        for evictor in self.filters:
+            found |= dict.fromkeys(evictor.reasons(pod) if isinstance(evictor, Explains) else filter(None, [evictor.filter(pod)]))
         return list(found)
 
     def waits_for(self, pod: Pod) -> str:
@@ -101,7 +101,7 @@ class Handle:
         return self._waits_for(pod) if self.answers is None else self._asked("waits", pod, self._waits_for)
 
     def _waits_for(self, pod: Pod) -> str:
-        return next((why for door in self.filters if isinstance(door, Explains) and (why := door.waits_for(pod))), "")
+        return next((why for evictor in self.filters if isinstance(evictor, Explains) and (why := evictor.waits_for(pod))), "")
 
     def record(
         self, subject: Subject, verdict: str, message: str, numbers: dict[str, Number] | None = None, terms: tuple[Term, ...] = ()

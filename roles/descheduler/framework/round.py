@@ -48,7 +48,7 @@ class Acting(Protocol):
     def may_write(self) -> bool:
         """Whether this process still leads."""
 
-    async def evict(self, door: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
+    async def evict(self, evictor: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
         """Through the profile's Evict plugin."""
 
     async def cordon(self, node: Node, on: bool) -> EvictResult:
@@ -70,17 +70,17 @@ class Profile:
 
     name: str
     selector: Selector | None
-    door: Evicting
+    evictor: Evicting
     filters: Sequence[Evicting]
     plugins: dict[str, list[Plugin]]
     observe: frozenset[str] = frozenset()  # plugins that only list
 
-    def doors(self) -> list[Evicting]:
+    def evictors(self) -> list[Evicting]:
         """The Evict plugin and the filters, each once."""
         found: list[Evicting] = []
-        for door in (self.door, *self.filters):
-            if all(door is not other for other in found):
-                found.append(door)
+        for evictor in (self.evictor, *self.filters):
+            if all(evictor is not other for other in found):
+                found.append(evictor)
         return found
 
 
@@ -128,7 +128,7 @@ class Rounds:
                 for plugin in profile.plugins[point]:
                     turn = _Turn(profile, plugin, chosen, now, self._limits, counts, self._dry_run, acting, self._grace_period)
                     turn.recurrence, turn.refused = self._recurrence, refused
-                    turn.holders = [door for other in self.profiles for door in other.doors()]
+                    turn.holders = [evictor for other in self.profiles for evictor in other.evictors()]
                     turn.handle.readings, turn.handle.waiting, turn.handle.answers = readings or {}, waiting, answers
                     began = asyncio.get_running_loop().time()
                     error = await turn.run(mine)
@@ -145,13 +145,13 @@ class Rounds:
 
 async def _prepare(profile: Profile, nodes: list[NodeView], everything: list[NodeView]) -> None:
     pods = [pod for node in nodes for pod in node.everyone]
-    for door in profile.doors():
+    for evictor in profile.evictors():
         try:
-            await door.prepare(pods)
-            if isinstance(door, Sees):
-                await door.see(everything)
+            await evictor.prepare(pods)
+            if isinstance(evictor, Sees):
+                await evictor.see(everything)
         except Exception:  # what it does not know now it refuses later
-            log.exception("profile %s: %s could not prepare the round", profile.name, door.name)
+            log.exception("profile %s: %s could not prepare the round", profile.name, evictor.name)
 
 
 class _Turn:
@@ -211,10 +211,10 @@ class _Turn:
 
     async def _tell(self, effect: Tell) -> bool:
         self.handle.record(node_subject(self._nodes[effect.node.metadata.name]), "Measured", effect.message, effect.numbers)
-        door = self._profile.door
-        if isinstance(door, Remembers) and not self._dry_run and self._acting.may_write():
+        evictor = self._profile.evictor
+        if isinstance(evictor, Remembers) and not self._dry_run and self._acting.may_write():
             try:
-                await door.remember(effect.pods, effect.helped, effect.message)
+                await evictor.remember(effect.pods, effect.helped, effect.message)
             except Exception:  # it stands in the record
                 log.exception("profile %s: what moves have done could not be written", self._profile.name)
         return True
@@ -223,8 +223,8 @@ class _Turn:
         if isinstance(effect, Tell):
             return await self._tell(effect)
         if isinstance(effect, Rehearse):
-            door = self._profile.door
-            moved = [door.successor(pod, None) if isinstance(door, Replaces) else pod for pod in effect.leaving]
+            evictor = self._profile.evictor
+            moved = [evictor.successor(pod, None) if isinstance(evictor, Replaces) else pod for pod in effect.leaving]
             return await self._acting.rehearse(effect.pod, moved)
         if self._plugin.name in self._profile.observe:
             effect = msgspec.structs.replace(effect, dry_run=True)
@@ -263,8 +263,8 @@ class _Turn:
         return f" by the arguments of {self._plugin.name}" if effect.dry_run else ""
 
     async def _evict(self, effect: Evict) -> bool:
-        pod, door = effect.pod, self._profile.door
-        others = list(door.together(pod)) if isinstance(door, Together) else []
+        pod, evictor = effect.pod, self._profile.evictor
+        others = list(evictor.together(pod)) if isinstance(evictor, Together) else []
         counts, everybody = self._counts_of(effect), [pod, *others]
         if why := counts.all_exceeded(self._limits, everybody):
             self._limited[why] += 1
@@ -284,18 +284,18 @@ class _Turn:
             counts.add(each.spec.node_name, each.metadata.namespace)
         if switch:
             self._told(effect, "WouldEvict", f"{effect.reason}; dry run{switch}{await self._where(effect)}")
-            if isinstance(door, Assumes):
-                put_back = [door.assume(each) for each in everybody]
+            if isinstance(evictor, Assumes):
+                put_back = [evictor.assume(each) for each in everybody]
                 if not self._dry_run:
                     self._put_back += put_back
         else:
             result = await self._acting.evict(
-                door, pod, EvictOptions(self._plugin.name, effect.reason, self._delete_options, effect.relief)
+                evictor, pod, EvictOptions(self._plugin.name, effect.reason, self._delete_options, effect.relief)
             )
             if not result.accepted:
                 for each in everybody:
                     counts.take_back(each.spec.node_name, each.metadata.namespace)
-                self.refused[id(door), pod.metadata.uid] = result.message
+                self.refused[id(evictor), pod.metadata.uid] = result.message
                 return self._kept(effect, result.message, f"{effect.reason}, but {result.message}")
             if place and not result.listed:
                 self.recurrence.left(place, pod.metadata.uid, self._alike(pod), self.handle.now)
@@ -313,9 +313,9 @@ class _Turn:
 
     async def _judged(self, pod: Pod) -> str:
         """Why a pod stays. Filters are asked again: what this round has decided since the plugin asked counts for them."""
-        for door in self._profile.doors():
-            if isinstance(door, Asks):
-                await self._asked(door, pod)
+        for evictor in self._profile.evictors():
+            if isinstance(evictor, Asks):
+                await self._asked(evictor, pod)
         return self.handle.filter(pod) or self.handle.pre_eviction_filter(pod)
 
     def _kept(self, effect: Evict, why: str, message: str = "") -> bool:
@@ -327,15 +327,15 @@ class _Turn:
     def _barred(self, pod: Pod, place: Key | None) -> str:
         """What the profile's filters do not know: the evictor's answer to another plugin of this round, another evictor's work that is
         under way, and that pods like it have come back."""
-        door, uid = self._profile.door, pod.metadata.uid
-        held = (other.holds(pod) for other in self.holders if other is not door and isinstance(other, Holds))
-        answered = self.refused.get((id(door), uid), "") or next(filter(None, held), "")
+        evictor, uid = self._profile.evictor, pod.metadata.uid
+        held = (other.holds(pod) for other in self.holders if other is not evictor and isinstance(other, Holds))
+        answered = self.refused.get((id(evictor), uid), "") or next(filter(None, held), "")
         return answered or (self.recurrence.refuse(place, uid, self.handle.now) if place else "")
 
     def _place(self, pod: Pod) -> Key | None:
         """Whose pods come back where, if the plugin minds where pods are and nobody holds a place elsewhere for the next one."""
         owner, node = pod.metadata.controller, pod.spec.node_name
-        if owner is None or not node or not minds_place(self._plugin) or isinstance(self._profile.door, Replaces):
+        if owner is None or not node or not minds_place(self._plugin) or isinstance(self._profile.evictor, Replaces):
             return None
         return self._plugin.name, owner.uid, node
 
@@ -345,16 +345,16 @@ class _Turn:
         there = [] if node is None or owner is None else node.everyone
         return [pod.metadata.uid, *(other.metadata.uid for other in there if other.metadata.controller == owner)]
 
-    async def _asked(self, door: Asks, pod: Pod) -> None:
+    async def _asked(self, evictor: Asks, pod: Pod) -> None:
         try:
-            await door.ask(pod)
+            await evictor.ask(pod)
         except Exception:  # what it does not know it refuses
             log.exception("profile %s: nothing could be asked about pod %s", self._profile.name, pod.key)
 
     async def _where(self, effect: Evict) -> str:
         """Where the pod would go: what the plugin reckons, and what the scheduler would do."""
-        door = self._profile.door
-        found = await self._acting.where(door.successor(effect.pod, effect.relief) if isinstance(door, Replaces) else effect.pod)
+        evictor = self._profile.evictor
+        found = await self._acting.where(evictor.successor(effect.pod, effect.relief) if isinstance(evictor, Replaces) else effect.pod)
         return (f"; it would fit {effect.target}" if effect.target else "") + (f"; {found}" if found else "")
 
     def _counts_of(self, effect: Evict) -> Counts:

@@ -110,7 +110,7 @@ def _community() -> dict[str, Any]:
     }
     balance: dict[str, dict[str, Any]] = {"RemoveDuplicates": {}, "RemovePodsViolatingTopologySpreadConstraint": {}}
     only = [{"name": "*"}]
-    door = {"disabled": only, "enabled": [{"name": "DefaultEvictor"}]}
+    evictor = {"disabled": only, "enabled": [{"name": "DefaultEvictor"}]}
     given = {**deschedule, **balance, "DefaultEvictor": {"nodeFit": True}}
     return {
         "name": "community",
@@ -118,8 +118,8 @@ def _community() -> dict[str, Any]:
         "plugins": {
             "deschedule": {"disabled": only, "enabled": [{"name": name} for name in deschedule]},
             "balance": {"disabled": only, "enabled": [{"name": name} for name in balance]},
-            "evict": door,
-            "filter": door,
+            "evict": evictor,
+            "filter": evictor,
         },
     }
 

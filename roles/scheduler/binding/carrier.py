@@ -142,6 +142,7 @@ class Carrier:
         self._metrics.point("Permit", status, decision.framework.name, perf_counter() - began)
         task.status = status
         if status.ok or waits:
+            task.nominated = self._state.nominations.node_of(decision.pod.uid) == decision.node
             self._state.nominations.remove(decision.pod.uid)
         if waits and status.code is Code.WAIT:
             task.waits = waits

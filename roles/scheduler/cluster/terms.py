@@ -93,10 +93,11 @@ class PodTerm(NamedTuple):
 
     def matches(self, namespace: str, labels: Mapping[str, str], namespace_labels: Mapping[str, str]) -> bool:
         """Whether a pod in `namespace` is selected by the term."""
-        named = namespace in self.namespaces
-        if not named and (self.namespace_selector is None or not selects(self.namespace_selector, namespace_labels)):
-            return False
-        return selects(self.selector, labels)
+        return self.reaches(namespace, namespace_labels) and selects(self.selector, labels)
+
+    def reaches(self, namespace: str, namespace_labels: Mapping[str, str]) -> bool:
+        """Whether the term is about pods of `namespace`."""
+        return namespace in self.namespaces or selects(self.namespace_selector, namespace_labels)
 
 
 class WeightedPodTerm(NamedTuple):

@@ -56,6 +56,12 @@ class UtilizationShapePoint(ConfigModel):
     """Score at that utilization."""
 
 
+def _rising(shape: list[UtilizationShapePoint]) -> None:
+    for index in range(1, len(shape)):
+        if shape[index].utilization <= shape[index - 1].utilization:
+            raise ConfigError(f"shape[{index}].utilization", "must be higher than the one before")
+
+
 class RequestedToCapacityRatioParam(ConfigModel):
     """The function of RequestedToCapacityRatio."""
 
@@ -63,12 +69,10 @@ class RequestedToCapacityRatioParam(ConfigModel):
     """Points of the function, by rising utilization; between them it is a straight line. At least one."""
 
     @model_validator(mode="after")
-    def _rising(self) -> RequestedToCapacityRatioParam:
+    def _usable(self) -> RequestedToCapacityRatioParam:
         if not self.shape:
             raise ConfigError("shape", "needs at least one point")
-        for index in range(1, len(self.shape)):
-            if self.shape[index].utilization <= self.shape[index - 1].utilization:
-                raise ConfigError(f"shape[{index}].utilization", "must be higher than the one before")
+        _rising(self.shape)
         return self
 
 
@@ -269,16 +273,15 @@ class LoadAwareSchedulingArgs(PluginArgs):
 
 
 class VolumeBindingArgs(PluginArgs):
-    """VolumeBinding: seconds to wait for claims to be bound, 0 for no limit. `shape` is accepted only empty, as by a kube-scheduler
-    without its gate StorageCapacityScoring."""
+    """VolumeBinding: seconds to wait for claims to be bound, 0 for no limit, and whether nodes are scored by their storage."""
 
     bind_timeout_seconds: int = Field(default=600, ge=0)
     """Seconds to wait for claims to be bound; 0: no limit."""
     shape: list[UtilizationShapePoint] = Field(default_factory=list)
-    """Must be empty: nodes are not scored by storage capacity."""
+    """Score of a node by the share of its storage that the pod's claims would use, by rising utilization. Empty: nodes are not scored, or,
+    with gate StorageCapacityScoring, the emptier the better."""
 
     @model_validator(mode="after")
-    def _no_shape(self) -> VolumeBindingArgs:
-        if self.shape:
-            raise ConfigError("shape", "must be empty: nodes are not scored by storage capacity")
+    def _usable(self) -> VolumeBindingArgs:
+        _rising(self.shape)
         return self

@@ -11,7 +11,7 @@ from koord.api.kinds import NAMESPACES
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.labels import ABSENT
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape, may_select
-from roles.scheduler.cluster.terms import PodTerm, selects
+from roles.scheduler.cluster.terms import PodTerm, Selector
 from roles.scheduler.config.args import InterPodAffinityArgs
 from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, Subscription
@@ -65,14 +65,17 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
         """How many pods match all of the terms."""
         wanted = tuple(terms)
         namespaces = ctx.state.namespaces
-
-        def matches(pod: PodInfo) -> float:
-            own = namespaces.get(pod.namespace, {})
-            return float(all(term.matches(pod.namespace, pod.labels, own) for term in wanted))
-
         first = wanted[0]
         only = next(iter(first.namespaces)) if len(first.namespaces) == 1 and first.namespace_selector is None else ""
-        return self._counts.counter(("terms", wanted), matches, only, first.selector)
+
+        def reaches(namespace: str) -> bool:
+            own = namespaces.get(namespace, {})
+            return all(term.reaches(namespace, own) for term in wanted)
+
+        selector: Selector | None = ()
+        for term in wanted:
+            selector = None if selector is None or term.selector is None else selector + term.selector
+        return self._counts.counter(("terms", wanted), selector, only, reaches)
 
     def _by_node(self, ctx: CycleContext, by_slot: Vector, key: str) -> Vector:
         """For each row the sum over the nodes that share its value of a key; 0 for rows without the key."""
@@ -126,8 +129,7 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
 
     def _may_match(self, ctx: CycleContext, term: PodTerm, shape: PodShape) -> bool:
         """Whether a term may select pods of a shape."""
-        by_label, own = term.namespace_selector, ctx.state.namespaces.get(shape.namespace, {})
-        reached = shape.namespace in term.namespaces or (by_label is not None and selects(by_label, own))
+        reached = term.reaches(shape.namespace, ctx.state.namespaces.get(shape.namespace, {}))
         return reached and may_select(term.selector, shape)
 
     def _codes(self, ctx: CycleContext) -> Codes | None:

@@ -108,11 +108,7 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
 
     def _counter(self, shape: PodShape, constraint: SpreadConstraint) -> Counter:
         namespace, selector = shape.namespace, constraint.selector
-
-        def matches(pod: PodInfo) -> float:
-            return float(pod.namespace == namespace and not pod.deleting and selects(selector, pod.labels))
-
-        return self._columns.counter(("spread", namespace, selector), matches, namespace, selector)
+        return self._columns.counter(("spread", namespace, selector), selector, namespace, leaving=False)
 
     def _place(self, ctx: CycleContext, constraint: SpreadConstraint, keys: tuple[str, ...]) -> Place:
         """Where a constraint counts; kept until a node changes."""

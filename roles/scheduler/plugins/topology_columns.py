@@ -1,15 +1,15 @@
 """Pods counted by topology value: what PodTopologySpread and InterPodAffinity build on. One counter per (selector, scope), by slot.
 
-Pods are grouped by namespace and label set, with how many of each group are on which slot. A counter is filled from the groups that its
-selector can match, found by one of its label values, and follows them from then on: a pod that comes or goes touches the counters that
-count it and no others. Sums over a topology key are one bincount.
+Pods are grouped by namespace and label set, with how many of each group are on which slot. Which groups a new counter counts follows from
+sets of groups by label, without a look at any group; a group learns of the counters that count it when its next pod comes or goes. Sums
+over a topology key are one bincount.
 """
 
 from __future__ import annotations
 
 import itertools
 from collections import OrderedDict
-from collections.abc import Callable, Hashable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, MutableMapping
 from typing import TypeVar
 
 import numpy as np
@@ -18,42 +18,65 @@ from numpy.typing import NDArray
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns, Vector, grown
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.cluster.terms import EXISTS, IN, Requirement, Selector
+from roles.scheduler.cluster.terms import DOES_NOT_EXIST, EXISTS, IN, NOT_IN, Requirement, Selector, selects
 
 _BYTES = 64 << 20  # of counters that are kept; those not asked for the longest are dropped, and filled again when they are
 _FEWEST = 64
 _EMPTY = 1024  # groups without pods that are kept, for they come back
+_FEW = 64  # groups that are summed one by one: of more than one in so many it is cheaper to look at all
 
-Matches = Callable[[PodInfo], float]
+Reaches = Callable[[str], bool]
 Pair = tuple[str, str | None]
-T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
+T = TypeVar("T", bound=Hashable)
 
 
 class Group:
-    """Pods of one namespace with the same labels, all of them or none on their way out. `pod` stands for them; `counters` are those that
-    count them, with how much each pod counts."""
+    """Pods of one namespace with the same labels, all of them or none on their way out. `pod` stands for them, `edges` are where they are,
+    by slot. `counters` are those that count them, of the counters up to the number `seen`."""
 
-    __slots__ = ("counters", "pod", "slots")
+    __slots__ = ("counters", "edges", "number", "pod", "seen")
 
-    def __init__(self, pod: PodInfo) -> None:
+    def __init__(self, pod: PodInfo, number: int) -> None:
         self.pod = pod
-        self.slots: dict[int, int] = {}
-        self.counters: dict[Counter, float] = {}
+        self.number = number
+        self.edges: dict[int, int] = {}
+        self.counters: list[Counter] = []
+        self.seen = 0
 
 
 class Counter:
-    """How much the pods of each slot count; `version` names the state: the same one never stands for two. `pairs` are labels of which every
-    pod that counts has one; none if that is not known."""
+    """How many pods of each slot a selector matches, in the namespaces that it reaches, of the pods on their way out only if `leaving`.
 
-    __slots__ = ("by_slot", "groups", "matches", "namespace", "pairs", "version")
+    `version` names the state: the same one never stands for two. `pairs` are labels of which every pod that counts has one; none if that
+    is not known. `number` grows from counter to counter.
+    """
 
-    def __init__(self, matches: Matches, capacity: int, namespace: str = "", pairs: tuple[Pair, ...] = ()) -> None:
-        self.matches = matches
+    __slots__ = ("by_slot", "kept", "leaving", "namespace", "number", "pairs", "reaches", "selector", "version")
+
+    def __init__(self, number: int, selector: Selector | None, namespace: str, reaches: Reaches | None, leaving: bool) -> None:
+        self.number = number
+        self.selector = selector
         self.namespace = namespace
-        self.pairs = pairs
-        self.by_slot: Vector = np.zeros(capacity)
-        self.groups: list[Group] = []
+        self.reaches = reaches
+        self.leaving = leaving
+        self.pairs: tuple[Pair, ...] = ()
+        self.by_slot: Vector = np.zeros(0)
         self.version = 0
+        self.kept = True
+
+    def matches(self, pod: PodInfo) -> bool:
+        """Whether a pod counts."""
+        return (self.leaving or not pod.deleting) and self._reached(pod.namespace) and selects(self.selector, pod.labels)
+
+    def _reached(self, namespace: str) -> bool:
+        return self.reaches(namespace) if self.reaches is not None else self.namespace in ("", namespace)
+
+    def spaces(self, known: Collection[str]) -> Collection[str]:
+        """Those of the namespaces that are known which it reaches."""
+        if self.namespace:
+            return [self.namespace] if self.namespace in known else []
+        return known if self.reaches is None else set(filter(self._reached, known))
 
 
 def pairs_of(selector: Selector | None, crowd: Callable[[Pair], int]) -> tuple[Pair, ...]:
@@ -64,7 +87,7 @@ def pairs_of(selector: Selector | None, crowd: Callable[[Pair], int]) -> tuple[P
 
 
 def _pairs(requirement: Requirement) -> tuple[Pair, ...]:
-    values: tuple[str | None, ...] = requirement.values if requirement.op == IN else (None,)
+    values: tuple[str | None, ...] = requirement.values if requirement.op in (IN, NOT_IN) else (None,)
     return tuple((requirement.key, value) for value in values)
 
 
@@ -76,16 +99,121 @@ def places_of(labels: Mapping[str, str]) -> Iterator[Pair | None]:
         yield key, None
 
 
+class GroupIndex:
+    """Numbers of groups by label and by namespace, and how many of their pods are on which slot: one edge for a group on a slot."""
+
+    def __init__(self) -> None:
+        self.groups: list[Group | None] = []
+        self._unused: list[int] = []
+        self._with: dict[Pair | None, set[int]] = {}
+        self._in: dict[str, set[int]] = {}
+        self._leaving: set[int] = set()
+        self._edges = 0
+        self._unused_edges: list[int] = []
+        self._owner: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self._slot: NDArray[np.intp] = np.zeros(0, dtype=np.intp)
+        self._pods: Vector = np.zeros(0)
+
+    def crowd(self, pair: Pair) -> int:
+        """How many groups have a label."""
+        return len(self._with.get(pair, ()))
+
+    def add(self, pod: PodInfo) -> Group:
+        """A group for pods like this one."""
+        if not self._unused:
+            self._unused.append(len(self.groups))
+            self.groups.append(None)
+        group = Group(pod, self._unused.pop())
+        self.groups[group.number] = group
+        for pair in places_of(pod.labels):
+            self._with.setdefault(pair, set()).add(group.number)
+        self._in.setdefault(pod.namespace, set()).add(group.number)
+        if pod.deleting:
+            self._leaving.add(group.number)
+        return group
+
+    def remove(self, group: Group) -> None:
+        """Nobody is left of a group."""
+        number = group.number
+        for pair in places_of(group.pod.labels):
+            _drop(self._with, pair, number)
+        _drop(self._in, group.pod.namespace, number)
+        self._leaving.discard(number)
+        self.groups[number] = None
+        self._unused.append(number)
+
+    def count(self, group: Group, slot: int, step: int) -> None:
+        """So many pods of a group more (or less) are on a slot."""
+        edge = group.edges.get(slot)
+        if edge is None:
+            edge = group.edges[slot] = self._new_edge()
+            self._owner[edge], self._slot[edge] = group.number, slot
+        left = self._pods.item(edge) + step
+        self._pods[edge] = left
+        if not left:
+            del group.edges[slot]
+            self._unused_edges.append(edge)
+
+    def _new_edge(self) -> int:
+        if self._unused_edges:
+            return self._unused_edges.pop()
+        if self._edges == len(self._pods):
+            length = max(1024, 2 * self._edges)
+            self._owner, self._slot = np.resize(self._owner, length), np.resize(self._slot, length)
+            self._pods = grown(self._pods, length)
+        self._edges += 1
+        return self._edges - 1
+
+    def pods_of(self, counter: Counter, capacity: int) -> Vector:
+        """How many pods of the groups that a counter counts are on each slot."""
+        found = self._counted(counter)
+        if len(found) * _FEW <= len(self.groups):
+            count = sum(len(self._group(number).edges) for number in found)
+            edges = np.fromiter((edge for number in found for edge in self._group(number).edges.values()), np.intp, count)
+        else:
+            chosen = np.zeros(len(self.groups), dtype=np.bool_)
+            chosen[np.fromiter(found, np.intp, len(found))] = True
+            edges = np.flatnonzero(chosen[self._owner[: self._edges]])  # edges that are not in use have no pods
+        return np.bincount(self._slot[edges], weights=self._pods[edges], minlength=capacity).astype(np.float64)
+
+    def _group(self, number: int) -> Group:
+        group = self.groups[number]
+        assert group is not None
+        return group
+
+    def _counted(self, counter: Counter) -> set[int] | frozenset[int]:
+        """The groups that a counter counts, from the smallest set on. Not to be changed."""
+        if counter.selector is None:
+            return frozenset()
+        spaces = counter.spaces(self._in)
+        everywhere = len(spaces) == len(self._in)
+        having, lacking = list[set[int]](), list[set[int]]()
+        for requirement in counter.selector:
+            if requirement.op not in (IN, EXISTS, NOT_IN, DOES_NOT_EXIST):
+                return {group.number for group in self.groups if group is not None and counter.matches(group.pod)}
+            found = [self._with[pair] for pair in _pairs(requirement) if pair in self._with]
+            (having if requirement.op in (IN, EXISTS) else lacking).append(found[0] if len(found) == 1 else set[int]().union(*found))
+        if len(spaces) == 1:
+            having.append(self._in[next(iter(spaces))])
+            everywhere = True
+        having.sort(key=len)
+        result = having[0].intersection(*having[1:]) if having else self._with.get(None, set())
+        for numbers in lacking if counter.leaving else (*lacking, self._leaving):
+            result = result - numbers
+        return result if everywhere else {number for number in result if self._group(number).pod.namespace in spaces}
+
+
 class CountColumns(Columns):
     """All counters in use, and the groups of pods that they count."""
 
     def __init__(self) -> None:
         self._counters: OrderedDict[Hashable, Counter] = OrderedDict()
         self._groups: dict[Hashable, Group] = {}
-        # Groups and counters by namespace ("" for counters over several) and label; those of a namespace without known labels under None.
-        self._groups_with: dict[tuple[str, Pair | None], dict[Group, None]] = {}
+        self._index = GroupIndex()
+        # By namespace ("" for counters over several) and label; those of a namespace without known labels under None. Newer ones later.
         self._counters_with: dict[tuple[str, Pair | None], dict[Counter, None]] = {}
         self._empty: dict[Hashable, None] = {}
+        self._newest = 0  # the number of the last counter
         self._versions = itertools.count(1)
         self._before: dict[Counter, int] | None = None  # versions at the start of a what-if that leaves no trace
 
@@ -116,12 +244,9 @@ class CountColumns(Columns):
             self._count(slot, new, 1)
 
     def namespace_changed(self, name: str) -> None:
-        """Counters over several namespaces may choose them by label."""
-        for counter in [counter for counter in self._counters.values() if not counter.namespace]:
-            self._leave(counter)
-            counter.by_slot[:] = 0.0
-            counter.version = next(self._versions)
-            self._enter(counter)
+        """Counters over several namespaces may choose them by label: they are filled again when they are asked for."""
+        for key in [key for key, counter in self._counters.items() if not counter.namespace]:
+            self._leave(self._counters.pop(key))
 
     # ---------------------------------------------------------------- groups
 
@@ -129,86 +254,67 @@ class CountColumns(Columns):
         key = _key_of(pod)
         group = self._groups.get(key)
         if group is None:
-            group = self._groups[key] = self._new_group(pod)
-        left = group.slots.get(slot, 0) + step
-        if left:
-            group.slots[slot] = left
+            group = self._groups[key] = self._index.add(pod)
+        if group.seen != self._newest:
+            self._catch_up(group)
+        self._index.count(group, slot, step)
+        if group.edges:
             self._empty.pop(key, None)
         else:
-            del group.slots[slot]
-            if not group.slots:
-                self._empty[key] = None
-                self._purge()
-        for counter, amount in group.counters.items():
-            counter.by_slot[slot] += step * amount
-            if self._before is not None:
-                self._before.setdefault(counter, counter.version)
-            counter.version = next(self._versions)
+            self._empty[key] = None
+            self._purge()
+        for counter in group.counters:
+            if counter.kept:
+                counter.by_slot[slot] += step
+                if self._before is not None:
+                    self._before.setdefault(counter, counter.version)
+                counter.version = next(self._versions)
 
-    def _new_group(self, pod: PodInfo) -> Group:
-        group = Group(pod)
-        found: dict[Counter, None] = {}
+    def _catch_up(self, group: Group) -> None:
+        """Find the counters that are newer than those which a group has seen."""
+        pod = group.pod
+        found = [counter for counter in group.counters if counter.kept]
         for namespace in (pod.namespace, ""):
             for pair in places_of(pod.labels):
-                found.update(self._counters_with.get((namespace, pair), ()))
-        for pair in places_of(pod.labels):
-            for namespace in (pod.namespace, ""):
-                self._groups_with.setdefault((namespace, pair), {})[group] = None
-        for counter in found:
-            self._join(counter, group)
-        return group
+                for counter in reversed(self._counters_with.get((namespace, pair), {})):
+                    if counter.number <= group.seen:
+                        break
+                    if counter not in found and counter.matches(pod):
+                        found.append(counter)
+        group.counters, group.seen = found, self._newest
 
     def _purge(self) -> None:
         """Groups that have been without pods for longest are forgotten."""
         while len(self._empty) > _EMPTY and self._before is None:
             key = next(iter(self._empty))
             del self._empty[key]
-            group = self._groups.pop(key)
-            for pair in places_of(group.pod.labels):
-                for namespace in (group.pod.namespace, ""):
-                    _drop(self._groups_with, (namespace, pair), group)
-            for counter in group.counters:
-                counter.groups.remove(group)
+            self._index.remove(self._groups.pop(key))
 
     # ---------------------------------------------------------------- counters
 
-    def _join(self, counter: Counter, group: Group) -> None:
-        amount = counter.matches(group.pod)
-        if amount:
-            group.counters[counter] = amount
-            counter.groups.append(group)
-            for slot, pods in group.slots.items():
-                counter.by_slot[slot] += amount * pods
-
     def _enter(self, counter: Counter) -> None:
-        found: dict[Group, None] = {}
+        counters, index = self._counters_with, self._index
+        namespace = counter.namespace
+        counter.pairs = pairs_of(counter.selector, lambda pair: index.crowd(pair) + len(counters.get((namespace, pair), ())))
         for pair in counter.pairs or (None,):
-            self._counters_with.setdefault((counter.namespace, pair), {})[counter] = None
-            found.update(self._groups_with.get((counter.namespace, pair), ()))
-        for group in found:
-            self._join(counter, group)
+            counters.setdefault((namespace, pair), {})[counter] = None
+        counter.by_slot = index.pods_of(counter, self.cluster.capacity)
 
     def _leave(self, counter: Counter) -> None:
-        for group in counter.groups:
-            del group.counters[counter]
-        counter.groups.clear()
+        """Its groups drop it when they look for newer ones."""
+        counter.kept, counter.by_slot = False, counter.by_slot[:0].copy()
         for pair in counter.pairs or (None,):
             _drop(self._counters_with, (counter.namespace, pair), counter)
 
-    def _pairs_of(self, selector: Selector | None, namespace: str) -> tuple[Pair, ...]:
-        """The labels of a selector that the fewest groups and counters have."""
-        groups, counters = self._groups_with, self._counters_with
-        return pairs_of(selector, lambda pair: len(groups.get((namespace, pair), ())) + len(counters.get((namespace, pair), ())))
-
-    def counter(self, key: Hashable, matches: Matches, namespace: str = "", selector: Selector | None = None) -> Counter:
-        """The counter of a key; `matches(pod)` is how much a pod counts, which must depend on the key and on the pod's namespace, labels
-        and `deleting` only.
-
-        `namespace` is given when only pods of it can match, `selector` when only pods that it selects can.
-        """
+    def counter(
+        self, key: Hashable, selector: Selector | None, namespace: str = "", reaches: Reaches | None = None, leaving: bool = True
+    ) -> Counter:
+        """The counter of a key: pods that a selector matches, in a namespace or in those that `reaches` says, which may depend on the
+        namespace's labels. Pods on their way out count if `leaving`."""
         counter = self._counters.get(key)
         if counter is None:
-            counter = self._counters[key] = Counter(matches, self.cluster.capacity, namespace, self._pairs_of(selector, namespace))
+            self._newest += 1
+            counter = self._counters[key] = Counter(self._newest, selector, namespace, reaches, leaving)
             counter.version = next(self._versions)
             if self._before is not None:
                 self._before[counter] = next(self._versions)
@@ -242,8 +348,11 @@ def _key_of(pod: PodInfo) -> Hashable:
 _LABELS = "labels as a set"
 
 
-def _drop(table: dict[tuple[str, Pair | None], dict[T, None]], key: tuple[str, Pair | None], item: T) -> None:
+def _drop(table: MutableMapping[K, set[T]] | MutableMapping[K, dict[T, None]], key: K, item: T) -> None:
     found = table[key]
-    del found[item]
+    if isinstance(found, set):
+        found.remove(item)
+    else:
+        del found[item]
     if not found:
         del table[key]

@@ -26,7 +26,7 @@ Subscriptions = Mapping[str, Mapping[str, tuple[Subscription, ...]]]
 
 _KNOWN = 1024  # kinds of pods that came back of which it is known whether anything helped them
 _TOGETHER = 1.0  # seconds
-_AT_ONCE, _A_STEP = 512, 64  # pods of a crowd that come back in one piece
+_AT_ONCE, _A_STEP = 64, 32  # pods of a crowd that come back in one piece: each asks the preEnqueue plugins
 
 _Group = tuple[str, str, bytes, frozenset[str]]
 _Heap = list[tuple[tuple[Any, ...], int, Entry]]

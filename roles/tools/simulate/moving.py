@@ -46,7 +46,7 @@ class _Leaving(Then):
         super().__init__({})
         self.left: list[tuple[Pod, EvictOptions]] = []
 
-    async def evict(self, door: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
+    async def evict(self, evictor: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
         """Granted."""
         self.left.append((pod, options))
         return EvictResult(True)

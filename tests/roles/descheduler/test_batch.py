@@ -18,7 +18,7 @@ from tests.roles.descheduler.support import Obj, after_rounds, configuration, no
 NOW = 1_700_000_000.0
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j", "controller": True}
 TAINTS = [{"key": "leave", "effect": "NoSchedule"}]
-DOORS = ("DefaultEvictor", "MigrationController")
+EVICTORS = ("DefaultEvictor", "MigrationController")
 DIRECTLY = {
     "defaultJobMode": "EvictDirectly",
     "maxMigratingPerNode": 0,
@@ -38,14 +38,14 @@ def members(count: int, **meta: Any) -> list[Obj]:
     return [pod(f"m{number}", "n1" if number % 2 else "n2", meta=meta) for number in range(count)]
 
 
-def left(objects: list[Obj], door: str, *, rounds: float = 3, at_most: int | None = None, **top: Any) -> set[str]:
+def left(objects: list[Obj], evictor: str, *, rounds: float = 3, at_most: int | None = None, **top: Any) -> set[str]:
     """The pods that are left after rounds in which every pod is asked to leave."""
     text = configuration(
         {"deschedule": ["RemovePodsViolatingNodeTaints"]}, {"MigrationController": FREE}, deschedulingInterval="100ms", **top
     )
     done = after_rounds(
         [node("n1", taints=TAINTS), node("n2", taints=TAINTS), *objects],
-        text.replace("name: DefaultEvictor", f"name: {door}"),
+        text.replace("name: DefaultEvictor", f"name: {evictor}"),
         rounds,
         at_most,
     )
@@ -57,12 +57,12 @@ def left(objects: list[Obj], door: str, *, rounds: float = 3, at_most: int | Non
 @pytest.mark.feature("DS-ARB-02")
 @pytest.mark.feature("DS-K8S-11")
 @pytest.mark.parametrize("dry_run", [False, True])
-@pytest.mark.parametrize("door", DOORS)
-def test_a_gang_keeps_its_minimum_also_within_one_round(door: str, dry_run: bool) -> None:
+@pytest.mark.parametrize("evictor", EVICTORS)
+def test_a_gang_keeps_its_minimum_also_within_one_round(evictor: str, dry_run: bool) -> None:
     group = {"kind": "PodGroup", "metadata": {"name": "g", "namespace": "default"}, "spec": {"minMember": 3}}
     found = left(
         [group, *members(5, labels={names.LABEL_POD_GROUP: "g"})],
-        door,
+        evictor,
         rounds=1 if dry_run else 3,
         at_most=None if dry_run else 3,
         dryRun=dry_run,
@@ -90,7 +90,7 @@ GANG = {"gang": {"minCount": 3}}
 
 @pytest.mark.feature("DS-ARB-02")
 @pytest.mark.feature("DS-K8S-11")
-@pytest.mark.parametrize("door", DOORS)
+@pytest.mark.parametrize("evictor", EVICTORS)
 @pytest.mark.parametrize(
     ("spec", "counts"),
     [
@@ -100,7 +100,7 @@ GANG = {"gang": {"minCount": 3}}
         (None, [5]),  # nothing tells how many it needs
     ],
 )
-def test_a_pod_group_of_kubernetes_keeps_its_minimum(door: str, spec: Obj | None, counts: list[int]) -> None:
+def test_a_pod_group_of_kubernetes_keeps_its_minimum(evictor: str, spec: Obj | None, counts: list[int]) -> None:
     group = {
         "apiVersion": kinds.SCHEDULING_PODGROUPS.api_version,
         "kind": "PodGroup",
@@ -110,15 +110,15 @@ def test_a_pod_group_of_kubernetes_keeps_its_minimum(door: str, spec: Obj | None
     objects = members(5)
     for each in objects:
         each["spec"]["schedulingGroup"] = {"podGroupName": "g"}
-    assert len(left(([group] if spec is not None else []) + objects, door, at_most=counts[-1])) in counts
+    assert len(left(([group] if spec is not None else []) + objects, evictor, at_most=counts[-1])) in counts
 
 
 @pytest.mark.feature("DS-FLT-01")
 @pytest.mark.feature("DS-K8S-11")
-@pytest.mark.parametrize("door", DOORS)
-def test_a_pod_whose_eviction_cost_says_never_stays_whichever_evictor_is_asked(door: str) -> None:
+@pytest.mark.parametrize("evictor", EVICTORS)
+def test_a_pod_whose_eviction_cost_says_never_stays_whichever_evictor_is_asked(evictor: str) -> None:
     pods = [pod("never", "n1", meta={"annotations": {names.ANNOTATION_EVICTION_COST: str(2**31 - 1)}}), pod("dear", "n1"), pod("x", "n2")]
-    assert left(pods, door) == {"never"}
+    assert left(pods, evictor) == {"never"}
 
 
 def work(name: str, *, started: float, saved: float | None = None, owner: Obj | None = JOB, cost: str = "") -> Pod:

@@ -339,6 +339,15 @@ def test_high_node_utilization_empties_the_emptiest() -> None:
     assert left("HighNodeUtilization", only, [*nodes, *pods], point="balance")[0] == {f"p{i}" for i in range(6)} | {"no-cpu"}
 
 
+@pytest.mark.feature("DS-K8S-10")
+def test_a_node_with_more_requested_than_it_has_takes_no_room_from_the_others() -> None:
+    """A node may have shrunk under its pods; what it has too little of was taken from what the others had left."""
+    nodes = [node("shrunk", cpu="2"), node("half"), node("nearly-empty")]
+    pods = [*(pod(f"s{i}", "shrunk", cpu="4") for i in range(3)), *(pod(f"p{i}", "half") for i in range(4)), pod("last", "nearly-empty")]
+    remaining, _ = left("HighNodeUtilization", {"thresholds": {"cpu": 20}}, [*nodes, *pods], point="balance")
+    assert "last" not in remaining
+
+
 @pytest.mark.feature("DS-K8S-01")
 @pytest.mark.parametrize(
     ("plugin", "args", "wanted"),

@@ -1,4 +1,4 @@
-"""Pods that have ended, and pods without an owner, through the default door: they leave at once and hold no place."""
+"""Pods that have ended, and pods without an owner, through the default evictor: they leave at once and hold no place."""
 
 from __future__ import annotations
 

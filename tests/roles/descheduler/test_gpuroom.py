@@ -305,14 +305,14 @@ def test_what_is_more_than_the_scheduler_or_the_bound_allows_does_not_move() -> 
 
 def test_pods_that_make_room_migrate_with_a_place_reserved_first() -> None:
     """As installed: MigrationController evicts b0 once a reservation has a place for it, and the pod that waits gets node b."""
-    doors = {"evict": ["MigrationController"], "filter": ["MigrationController"]}
+    evictors = {"evict": ["MigrationController"], "filter": ["MigrationController"]}
     args: dict[str, Obj] = {
         "FragmentationAware": {"evenNodes": False, "gpus": {"minWaitingSeconds": 0}},
         "MigrationController": {"maxUnavailablePerWorkload": 39, "maxMigratingPerWorkload": 2, "evictionPolicy": "Eviction"},
     }
 
     async def scenario() -> None:
-        async with descheduling(OBJECTS, configuration({"balance": ["FragmentationAware"], **doors}, args)) as running:
+        async with descheduling(OBJECTS, configuration({"balance": ["FragmentationAware"], **evictors}, args)) as running:
 
             async def moved() -> bool:
                 return (await running.client.get(kinds.PODS, "large", "default"))["spec"].get("nodeName") == "b"

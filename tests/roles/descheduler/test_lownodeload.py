@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 
 from koord.api import objects
 from roles.descheduler.cost import canonical_int32
-from roles.descheduler.framework.effects import Pause
+from roles.descheduler.framework.effects import Evict, Pause
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.plugins.lownodeload.args import AnomalyCondition, LowNodeLoadArgs
 from roles.descheduler.plugins.lownodeload.classify import NodeClass, classify, quantity_at
 from roles.descheduler.plugins.lownodeload.detector import Detectors
 from roles.descheduler.plugins.lownodeload.order import leaving_order, node_score, usage_score
 from roles.descheduler.plugins.lownodeload.plugin import LowNodeLoad
+from roles.descheduler.plugins.lownodeload.room import headroom
 from roles.descheduler.snapshot import NodeView, node_view, pod_view
 
 
@@ -37,7 +38,7 @@ def pod(name: str, cpu: str = "1", **spec: object) -> objects.Pod:
     container = {"name": "c", "resources": {"requests": {"cpu": cpu}}}
     return objects.convert(
         {
-            "metadata": {"name": name, "namespace": "d", "ownerReferences": [{"kind": "ReplicaSet", "name": "r", "uid": "u"}]},
+            "metadata": {"name": name, "uid": name, "namespace": "d", "ownerReferences": [{"kind": "ReplicaSet", "name": "r", "uid": "u"}]},
             "spec": {"containers": [container], **spec},
             "status": {"phase": "Running"},
         },
@@ -212,3 +213,59 @@ def test_a_round_remembers_the_one_before_whatever_the_interval(interval: float)
         told += [record.message for record in handle.records if record.verdict == "Relieved"]
     assert "hot in 5 rounds in a row" in told[4]
     assert "rounds in a row" not in told[5]
+
+
+def relieving(nodes: list[NodeView], **args: object) -> list[tuple[str, str]]:
+    """Pods that leave in a round that grants all of them, and where to."""
+    plugin = LowNodeLoad(LowNodeLoadArgs.model_validate({"anomalyCondition": {"consecutiveAbnormalities": 1}, **args}), 60.0)
+    found: list[tuple[str, str]] = []
+    turn, answer = plugin.turn(nodes, Handle("p", "LowNodeLoad", 0.0, [])), None
+    while True:
+        try:
+            effect = turn.send(answer)
+        except StopIteration:
+            return found
+        answer = True
+        if isinstance(effect, Evict):
+            found.append((effect.pod.metadata.name, effect.target))
+            next(each for each in nodes if each.name == effect.pod.spec.node_name).take(effect.pod.metadata.uid)
+
+
+def with_pods(found: NodeView, *used_milli: int, prod: bool = False) -> NodeView:
+    """A node with pods that use so much of what it uses."""
+    priority = {"priority": 9500} if prod else {}
+    for number, used in enumerate(used_milli):
+        made = pod(f"{found.name}-{number}", nodeName=found.name, **priority)
+        found.pods.append(pod_view(made, {"cpu": used}))
+    return found
+
+
+@pytest.mark.feature("DS-LNL-07")
+def test_a_target_that_will_be_full_takes_no_room_from_the_others() -> None:
+    """A node was silent while pods came to it: what they will use above its threshold was taken from the room of all low nodes, and no
+    pod left the hot one."""
+    silent = view("silent", 200)
+    silent.arriving = {"cpu": 14000, "pods": 7}
+    free = view("free", 2000)
+    nodes = [with_pods(view("hot", 8000), 2500, 2500), free, silent]
+    assert relieving(nodes, lowThresholds={"cpu": 30}, highThresholds={"cpu": 60}) == [("hot-0", "free")]
+    placed = classify([free, silent], pool_of(lowThresholds={"cpu": 30}, highThresholds={"cpu": 60}))
+    assert headroom(placed, prod=False)["cpu"] == 4000
+
+
+@pytest.mark.feature("DS-LNL-07")
+def test_what_the_last_pod_took_beyond_the_room_of_all_pods_is_not_missing_for_prod_pods() -> None:
+    """The first pass spent more than there was, for a pod may be larger than what is left, and the second one began below zero."""
+    nodes = [
+        with_pods(view("hot", 9000), 3000),
+        with_pods(view("prod-hot", 5500, prod_milli=5500), 700, 700, prod=True),
+        view("both-low", 5000),
+        view("prod-low", 5200, prod_milli=3600),
+    ]
+    thresholds = {
+        "lowThresholds": {"cpu": 50},
+        "highThresholds": {"cpu": 60},
+        "prodLowThresholds": {"cpu": 40},
+        "prodHighThresholds": {"cpu": 45},
+    }
+    assert [name for name, _ in relieving(nodes, nodeFit=False, **thresholds)] == ["hot-0", "prod-hot-0", "prod-hot-1"]

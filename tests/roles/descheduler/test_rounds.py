@@ -53,12 +53,12 @@ def made(name: str, interval: float = 0.0) -> Plugin:
 
 
 @dataclass
-class Door(NoController):
+class Evictor(NoController):
     """Evicts in memory; some pods it refuses, and at each eviction it checks the limits on what it has been asked for."""
 
     limits: Limits
     refused: frozenset[str] = frozenset()
-    name: str = "Door"
+    name: str = "Evictor"
     gone: list[Pod] = field(default_factory=list)
 
     def filter(self, pod: Pod) -> str:
@@ -79,13 +79,13 @@ class Door(NoController):
 
 
 class Nothing:
-    """Acts on nothing but the door."""
+    """Acts on nothing but the evictor."""
 
     def may_write(self) -> bool:
         return True
 
-    async def evict(self, door: Door, pod: Pod, options: EvictOptions) -> EvictResult:
-        return await door.evict(pod, options)
+    async def evict(self, evictor: Evictor, pod: Pod, options: EvictOptions) -> EvictResult:
+        return await evictor.evict(pod, options)
 
     async def cordon(self, node: Node, on: bool) -> EvictResult:
         return EvictResult(True)
@@ -141,12 +141,12 @@ def views(cluster: Cluster, now: float = 1000.0) -> list[NodeView]:
     return found
 
 
-def run(cluster: Cluster, names: Iterable[str], door: Door, *, dry_run: bool = False) -> Outcome:
+def run(cluster: Cluster, names: Iterable[str], evictor: Evictor, *, dry_run: bool = False) -> Outcome:
     plugins: dict[str, list[Plugin]] = {"deschedule": [], "balance": []}
     for name in names:
         plugin = made(name)
         plugins[plugin.point].append(plugin)
-    rounds = Rounds([Profile("p", None, door, [door], plugins)], selector=None, limits=door.limits, dry_run=dry_run)
+    rounds = Rounds([Profile("p", None, evictor, [evictor], plugins)], selector=None, limits=evictor.limits, dry_run=dry_run)
     return asyncio.run(rounds.run(views(cluster), 1000.0, Nothing()))
 
 
@@ -163,12 +163,12 @@ def run(cluster: Cluster, names: Iterable[str], door: Door, *, dry_run: bool = F
 def test_property_limits_hold_at_every_instant(
     cluster: Cluster, names: list[str], node_limit: int | None, namespace_limit: int | None, total: int | None, refused: frozenset[str]
 ) -> None:
-    door = Door(Limits(node_limit, namespace_limit, total), refused)
-    outcome = run(cluster, names, door)
+    evictor = Evictor(Limits(node_limit, namespace_limit, total), refused)
+    outcome = run(cluster, names, evictor)
     assert not outcome.errors
-    assert outcome.evicted == len(door.gone)
+    assert outcome.evicted == len(evictor.gone)
     listed = [record.subject.name for record in outcome.records if record.verdict == "Evicted"]
-    assert listed == [item.metadata.name for item in door.gone]
+    assert listed == [item.metadata.name for item in evictor.gone]
 
 
 @pytest.mark.feature("DS-FW-03")
@@ -176,11 +176,11 @@ def test_property_limits_hold_at_every_instant(
 @given(clusters, st.lists(st.sampled_from(sorted(PLUGINS)), min_size=1, max_size=4, unique=True), limit, limit)
 def test_property_a_dry_run_lists_what_would_happen(cluster: Cluster, names: list[str], node_limit: int | None, total: int | None) -> None:
     limits = Limits(node_limit, None, total)
-    listed = run(cluster, names, Door(limits), dry_run=True)
-    door = Door(limits)
-    done = run(cluster, names, door)
+    listed = run(cluster, names, Evictor(limits), dry_run=True)
+    evictor = Evictor(limits)
+    done = run(cluster, names, evictor)
     would = [record.subject.name for record in listed.records if record.verdict == "WouldEvict"]
-    assert would == [item.metadata.name for item in door.gone]
+    assert would == [item.metadata.name for item in evictor.gone]
     assert listed.evicted == done.evicted
 
 
@@ -206,10 +206,10 @@ class Grumpy:
 @pytest.mark.parametrize("error", [PluginError("no"), ValueError("a mistake")])
 def test_a_profile_with_errors_ends_the_round_after_its_own_plugins(error: Exception) -> None:
     cluster: Cluster = [("a", False, [(1, "n1", "x"), (2, "n1", "x")]), ("b", False, [])]
-    door, bad, well, later, balance = Door(Limits()), Grumpy(error), Grumpy(None), Grumpy(None), Grumpy(None)
+    evictor, bad, well, later, balance = Evictor(Limits()), Grumpy(error), Grumpy(None), Grumpy(None), Grumpy(None)
     profiles = [
-        Profile("first", None, door, [door], {"deschedule": [bad, well], "balance": [balance]}),
-        Profile("second", None, door, [door], {"deschedule": [later], "balance": []}),
+        Profile("first", None, evictor, [evictor], {"deschedule": [bad, well], "balance": [balance]}),
+        Profile("second", None, evictor, [evictor], {"deschedule": [later], "balance": []}),
     ]
     rounds = Rounds(profiles, selector=None, limits=Limits(), dry_run=False)
     outcome = asyncio.run(rounds.run(views(cluster), 1000.0, Nothing()))
@@ -220,19 +220,19 @@ def test_a_profile_with_errors_ends_the_round_after_its_own_plugins(error: Excep
 
 @pytest.mark.feature("DS-FW-02")
 def test_every_filter_must_agree() -> None:
-    class No(Door):
+    class No(Evictor):
         def filter(self, pod: Pod) -> str:
             return "no" if pod.metadata.name == "p0-0" else ""
 
-    class Late(Door):
+    class Late(Evictor):
         def pre_eviction_filter(self, pod: Pod) -> str:
             return "not now" if pod.metadata.name == "p0-1" else ""
 
     cluster: Cluster = [("a", False, [(1, "n1", "x"), (2, "n1", "x"), (3, "n1", "x")]), ("b", False, [])]
-    door, no, late = Door(Limits()), No(Limits()), Late(Limits())
-    profile = Profile("p", None, door, [door, no, late], {"deschedule": [made("PodLifeTime")], "balance": []})
+    evictor, no, late = Evictor(Limits()), No(Limits()), Late(Limits())
+    profile = Profile("p", None, evictor, [evictor, no, late], {"deschedule": [made("PodLifeTime")], "balance": []})
     outcome = asyncio.run(Rounds([profile], selector=None, limits=Limits(), dry_run=False).run(views(cluster), 1000.0, Nothing()))
-    assert [item.metadata.name for item in door.gone] == ["p0-2"]
+    assert [item.metadata.name for item in evictor.gone] == ["p0-2"]
     assert [record.message for record in outcome.records if record.verdict == "NotEvicted"] == ["not now"]
 
 
@@ -245,7 +245,7 @@ def test_property_load_moves_only_from_hot_to_low_and_never_too_much(cluster: Cl
     before = {view.name: view for view in views(cluster)}
     cores = {entry.pod.metadata.name: (entry.usage or {})["cpu"] for view in before.values() for entry in view.pods}
     load = {name: (view.usage or {})["cpu"] for name, view in before.items()}
-    outcome = run(cluster, ["LowNodeLoad"], Door(Limits()))
+    outcome = run(cluster, ["LowNodeLoad"], Evictor(Limits()))
     promised: Counter[str] = Counter()
     for record in outcome.records:
         if record.verdict != "Evicted":
@@ -267,7 +267,7 @@ def test_a_process_that_does_not_lead_any_more_writes_nothing() -> None:
 
     leads = True
 
-    class Once(Door):
+    class Once(Evictor):
         async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
             nonlocal leads
             leads = False  # the lease is lost while the first pod leaves
@@ -280,11 +280,11 @@ def test_a_process_that_does_not_lead_any_more_writes_nothing() -> None:
         return False
 
     cluster: Cluster = [("a", False, [(1, "n1", "x"), (2, "n1", "x"), (3, "n1", "x")]), ("b", False, [])]
-    door = Once(Limits())
+    evictor = Once(Limits())
     acting = ClusterActing(None, lambda: leads, nowhere, never)  # type: ignore[arg-type]
-    profile = Profile("p", None, door, [door], {"deschedule": [made("PodLifeTime")], "balance": []})
+    profile = Profile("p", None, evictor, [evictor], {"deschedule": [made("PodLifeTime")], "balance": []})
     outcome = asyncio.run(Rounds([profile], selector=None, limits=Limits(), dry_run=False).run(views(cluster), 1000.0, acting))
-    assert len(door.gone) == 1
+    assert len(evictor.gone) == 1
     refused = [record.message for record in outcome.records if record.verdict == "NotEvicted"]
     assert len(refused) == 2
     assert all("does not lead any more" in message for message in refused)
@@ -293,9 +293,9 @@ def test_a_process_that_does_not_lead_any_more_writes_nothing() -> None:
 @pytest.mark.feature("DS-FW-03")
 def test_a_limit_that_keeps_many_pods_is_told_in_few_words() -> None:
     cluster: Cluster = [("a", False, [(1, "n1", "x")] * 60), ("b", False, [])]
-    door = Door(Limits(total=3))
-    outcome = run(cluster, ["PodLifeTime"], door)
-    assert len(door.gone) == 3
+    evictor = Evictor(Limits(total=3))
+    outcome = run(cluster, ["PodLifeTime"], evictor)
+    assert len(evictor.gone) == 3
     told = [record for record in outcome.records if record.verdict == "NotEvicted"]
     assert {record.message for record in told} == {"the round has had its 3 evictions"}
     (note,) = [record.message for record in outcome.records if record.verdict == "Round"]

@@ -19,7 +19,9 @@ from roles.descheduler.framework.effects import Evict, Pause
 from roles.descheduler.framework.handle import SLICE, STEPS, Handle
 from roles.descheduler.framework.pace import Runs
 from roles.descheduler.nodefit import Placeable, anti_affinity_terms, term_matches
+from roles.descheduler.nodelabels import NodeLabels
 from roles.descheduler.snapshot import NodeView, PodView, Snapshots, node_view
+from roles.descheduler.spreading import Domain, Spread, moves
 from tests.support.examples import examples
 
 Obj = dict[str, Any]
@@ -168,10 +170,10 @@ def plugin(name: str) -> Any:
     return row.make(row.args.model_validate(ARGS.get(name, {})), 60.0)
 
 
-def effects(name: str, nodes: list[NodeView], door: Any) -> list[Any]:
+def effects(name: str, nodes: list[NodeView], evictor: Any) -> list[Any]:
     """Everything that a turn asks for, all of it granted."""
     found: list[Any] = []
-    turn = plugin(name).turn(nodes, Handle("p", name, 1e9, [door]))
+    turn = plugin(name).turn(nodes, Handle("p", name, 1e9, [evictor]))
     answer: Any = None
     while True:
         try:
@@ -184,16 +186,16 @@ def effects(name: str, nodes: list[NodeView], door: Any) -> list[Any]:
 @pytest.mark.feature("DS-FW-01")
 @pytest.mark.parametrize("name", sorted(set(registry.PLUGIN_TYPES) - {"ScaleDownBinPack"}))
 def test_a_plugin_does_not_look_at_many_pods_without_letting_others_have_their_turn(name: str) -> None:
-    door = Counted()
-    turn = plugin(name).turn(views(120, 240, 6), Handle("p", name, 1e9, [door]))
+    evictor = Counted()
+    turn = plugin(name).turn(views(120, 240, 6), Handle("p", name, 1e9, [evictor]))
     answer: Any = None
     while True:
-        before = door.asked
+        before = evictor.asked
         try:
             turn.send(answer)
         except StopIteration:
             return
-        assert door.asked - before <= 3 * STEPS
+        assert evictor.asked - before <= 3 * STEPS
         answer = True
 
 
@@ -358,3 +360,112 @@ def test_a_table_of_nodes_answers_as_each_node_does(given_nodes: list[Obj], spec
     assert columns.fits_elsewhere(view) == bool(by_the_community)
     assert columns.anywhere(view) == next((node.name for node in nodes if not one.community_unfit(node)), "")
     assert sum(columns.why_not(view).values()) == sum(1 for node in others if one.community_unfit(node))
+
+
+def given_up_one_by_one(nodes: list[NodeView]) -> list[str]:
+    """The rule as it is written: every node and every pod looked at by itself."""
+    rows = [(view, row) for row, node in enumerate(nodes) for view in node.pods]
+    spreads: dict[object, Spread] = {}
+    for view, _ in rows:
+        for constraint in view.pod.spec.topology_spread_constraints:
+            spread = Spread(constraint, view.pod)
+            spreads.setdefault(spread.identity, spread)
+    left: dict[str, None] = {}
+    for spread in spreads.values():
+        counted = [node for node in nodes if spread.topology_key in node.node.metadata.labels and spread.counts(node.node)]
+        values = sorted({node.node.metadata.labels[spread.topology_key] for node in counted})
+        on = {node.name: values.index(node.node.metadata.labels[spread.topology_key]) for node in counted}
+        domains = [Domain(number) for number in range(len(values))]
+        for number, (view, row) in enumerate(rows):
+            if nodes[row].name in on and spread.selector.matches(view.pod.metadata.labels):
+                domains[on[nodes[row].name]].pods.append(number)
+        domains.sort(key=lambda domain: (len(domain.pods), domain.number))
+        if not domains or len(domains[-1].pods) - len(domains[0].pods) <= spread.max_skew:
+            continue
+        average = sum(len(domain.pods) for domain in domains) / len(domains)
+        small = {domain.number for domain in domains if len(domain.pods) < average}
+
+        def takes(number: int, domain: int, on: dict[str, int] = on) -> bool:
+            view, row = rows[number]
+            return any(
+                on.get(node.name) == domain and node is not nodes[row] and not Placeable(view).community_unfit(node) for node in nodes
+            )
+
+        fit = {number for number in range(len(rows)) if any(takes(number, domain) for domain in small)}
+        for domain in domains:
+            if len(domain.pods) > average:
+                keys = {}
+                for number in domain.pods:
+                    view, row = rows[number]
+                    bound = bool(view.pod.spec.node_selector) or bool(view.pod.spec.affinity and view.pod.spec.affinity.node_affinity)
+                    keys[number] = (number in fit, not bound, -(view.pod.spec.priority or 0), row, view.pod.metadata.name)
+                domain.pods.sort(key=keys.__getitem__)
+        gone = moves(domains, average, spread.max_skew, spread.most(len(values)), takes)
+        left |= dict.fromkeys(rows[number][0].pod.metadata.name for number in gone if number in fit)
+    return list(left)
+
+
+WORKLOADS = st.lists(
+    st.fixed_dictionaries(
+        {
+            "key": st.sampled_from(["zone", "disk", HOSTNAME]),
+            "skew": st.integers(1, 2),
+            "domains": st.sampled_from([None, 2, 3]),
+            "policies": st.sampled_from([{}, {"nodeAffinityPolicy": "Ignore"}, {"nodeTaintsPolicy": "Honor"}]),
+            "specs": st.tuples(SPECS, SPECS),
+            "where": st.lists(st.tuples(st.integers(0, 5), st.integers(0, 1)), min_size=2, max_size=9),
+        }
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+@pytest.mark.feature("DS-K8S-08")
+@examples(99)
+@given(given_nodes=NODES, workloads=WORKLOADS)
+def test_topology_spread_by_columns_finds_what_looking_at_every_node_finds(given_nodes: list[Obj], workloads: list[Obj]) -> None:
+    named = [{**given, "held": [], "labels": {**given["labels"], HOSTNAME: f"n{number}"}} for number, given in enumerate(given_nodes)]
+    machines = [placed(number, given) for number, given in enumerate(named)]
+    on: dict[int, list[Pod]] = {number: [] for number in range(len(machines))}
+    for number, workload in enumerate(workloads):
+        match = {"labelSelector": {"matchLabels": {"app": f"a{number}"}}, "topologyKey": workload["key"], "maxSkew": workload["skew"]}
+        constraint = {**match, "whenUnsatisfiable": "DoNotSchedule", "minDomains": workload["domains"], **workload["policies"]}
+        for index, (where, priority) in enumerate(workload["where"]):
+            row = where % len(machines)
+            meta = {"name": f"p{number}-{index}", "namespace": "d", "uid": f"{number}-{index}", "labels": {"app": f"a{number}"}}
+            spec = {**workload["specs"][index % 2], "nodeName": f"n{row}", "priority": priority, "topologySpreadConstraints": [constraint]}
+            on[row].append(convert({"metadata": meta, "spec": spec, "status": {"phase": "Running", "qosClass": "Burstable"}}, Pod))
+    nodes = [node_view(machine.node, on[row], None, now=0.0) for row, machine in enumerate(machines)]
+    wanted = given_up_one_by_one(nodes)
+    found = effects("RemovePodsViolatingTopologySpreadConstraint", nodes, Counted())
+    assert [effect.pod.metadata.name for effect in found if isinstance(effect, Evict)] == wanted
+
+
+RULES = st.one_of(
+    st.fixed_dictionaries(
+        {"operator": st.sampled_from(["In", "NotIn"]), "values": st.lists(st.sampled_from(["a", "b", "7", "n1"]), min_size=1)}
+    ),
+    st.fixed_dictionaries({"operator": st.sampled_from(["Exists", "DoesNotExist"])}),
+    st.fixed_dictionaries({"operator": st.sampled_from(["Gt", "Lt"]), "values": st.sampled_from([["3"], ["7"]])}),
+)
+
+
+@pytest.mark.feature("DS-FIT-01")
+@given(
+    labels=st.lists(st.dictionaries(st.sampled_from(["zone", "disk"]), st.sampled_from(["a", "b", "7"])), min_size=1, max_size=5),
+    rules=st.lists(st.lists(st.tuples(st.sampled_from(["zone", "disk"]), RULES), max_size=2), max_size=2),
+    field=st.sampled_from([None, "In", "NotIn"]),
+    selector=st.sampled_from([{}, {"zone": "a"}, {"zone": "a", "disk": "7"}]),
+)
+def test_columns_of_labels_answer_as_each_node_does(labels: list[Obj], rules: list[Any], field: str | None, selector: Obj) -> None:
+    terms: list[Obj] = [{"matchExpressions": [{"key": key, **rule} for key, rule in term]} for term in rules]
+    if field is not None:
+        terms.append({"matchFields": [{"key": "metadata.name", "operator": field, "values": ["n1"]}]})
+    nodes = [
+        node_view(convert({"metadata": {"name": f"n{row}", "labels": each}}, Node), [], None, now=0) for row, each in enumerate(labels)
+    ]
+    pod = convert({"metadata": {"name": "p"}, "spec": {"nodeSelector": selector}}, Pod)
+    affinity = selectors.node_selector(terms)
+    suited = NodeLabels(nodes).suited(selector, affinity).tolist()
+    assert suited == [not Placeable.affinity_problem(pod, node.node, affinity) for node in nodes]

@@ -416,6 +416,37 @@ def test_pods_that_leave_for_one_preemptor_cost_nothing_to_another_and_are_asked
     asyncio.run(run())
 
 
+@pytest.mark.feature("SCH-KS-12")
+def test_room_that_was_made_for_a_pod_is_kept_while_its_binding_fails(scheduler: Any) -> None:
+    """Else somebody less important takes it while the pod rests, and others have to leave for the same pod."""
+
+    async def run() -> None:
+        async with scheduler() as live:
+            await full_nodes(live, 2)
+            bind, delete, refused, asked = live.app.client.bind, live.app.client.delete, [], []
+
+            async def once(namespace: str, pod: str, node: str, uid: str | None = None) -> None:
+                if pod == "high" and not refused:
+                    refused.append(node)
+                    raise Forbidden(403, "Forbidden", "not yet")
+                await bind(namespace, pod, node, uid=uid)
+
+            async def counted(kind: Any, name: str, *args: Any, **options: Any) -> Any:
+                asked.append(name)
+                return await delete(kind, name, *args, **options)
+
+            live.app.client.bind, live.app.client.delete = once, counted
+            await live.pod("high", cpu="3", priorityClassName="high")
+            while not refused:
+                await asyncio.sleep(0.005)
+            await live.pod("late", cpu="2")
+            assert await live.bound("high") == refused[0]
+            assert len(asked) == 2
+            await live.refused("late")
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-FW-06")
 def test_each_attempt_is_about_the_pod_as_it_is_when_it_begins(scheduler: Any) -> None:
     async def run() -> None:

@@ -201,7 +201,7 @@ profiles:
 """
 
 
-class Door(NoController):
+class Evictor(NoController):
     """Refuses some pods, and each third eviction."""
 
     def __init__(self, name: str) -> None:
@@ -216,13 +216,13 @@ class Door(NoController):
 
 
 class Acting:
-    """Through the door."""
+    """Through the evictor."""
 
     def may_write(self) -> bool:
         return True
 
-    async def evict(self, door: Door, pod: Pod, options: EvictOptions) -> EvictResult:
-        return await door.evict(pod, options)
+    async def evict(self, evictor: Evictor, pod: Pod, options: EvictOptions) -> EvictResult:
+        return await evictor.evict(pod, options)
 
     async def cordon(self, node: Node, on: bool) -> EvictResult:
         return EvictResult(True)
@@ -243,7 +243,7 @@ def moved(folder: Path, nodes: int, pods: int, moments: int, seed: int = 0, **li
     options = Options(parse_configuration(PROFILE.format(high=50, most=2), "test"), "test", {})
     file = DeschedulerFile(str(folder / "descheduler.replay.jsonl"), **{"max_bytes": 2**26, "keep": 99, "compress": True} | limits)
     file.options = options
-    rounds = rounds_with(options, lambda profile, name, args: Door(name))
+    rounds = rounds_with(options, lambda profile, name, args: Evictor(name))
     standing = [node(number) for number in range(nodes)]
     there = {number: [pod(number * 1000 + n, number) for n in range(pods)] for number in range(nodes)}
     acting: Any = Acting()
@@ -337,7 +337,7 @@ def test_room_that_was_made_for_a_waiting_pod_is_made_again(tmp_path: Path, woul
             return would
 
     async def play() -> Outcome:
-        rounds = rounds_with(options, lambda profile, name, args: Door(name))
+        rounds = rounds_with(options, lambda profile, name, args: Evictor(name))
         views = [node_view(each, pods, None, now=START) for each, pods in zip(machines, (small, taken), strict=True)]
         heard, snapshot, acting = Heard(), await seen(views), cast(Any, Asked())
         outcome = await rounds.run(views, START, HeardActing(acting, heard), {}, (large,), heard)

@@ -46,9 +46,7 @@ class RemovePodsViolatingInterPodAntiAffinity:
         for row, node in enumerate(nodes):
             if handle.pause(1 + len(node.pods)):
                 yield PAUSE
-            for view in node.pods:
-                if not view.leaving and self._chosen(view.pod):
-                    present.add(view, row)
+            present.pods.add([view for view in node.pods if not view.leaving and self._chosen(view.pod)], row)
         pods = present.pods
         rules: dict[bytes, Rule] = {}
         keys: set[str] = set()  # labels that rules ask for
@@ -128,10 +126,6 @@ class Present:
         self._nodes = nodes
         self._rows = {node.name: row for row, node in enumerate(nodes)}
         self._places: dict[str, list[Place]] = {}
-
-    def add(self, view: PodView, row: int) -> None:
-        """One more pod."""
-        self.pods.add(view, row)
 
     def learn(self, rule: Rule) -> bool:
         """Where the pods are that the rule means. False where each of its pods is alone: they mean one another, and are all apart."""

@@ -92,11 +92,20 @@ def in_name_order(views: Iterable[PodView]) -> list[PodView]:
 def least_important_first(views: Iterable[PodView]) -> list[PodView]:
     """Priority low to high (none is lowest), pods that had rather stay last among equals, then BestEffort, Burstable, Guaranteed, then
     what the eviction costs by its annotation."""
-    return sorted(in_name_order(views), key=lambda view: importance(view.pod))
+    return sorted(in_name_order(views), key=importance)
 
 
-def importance(pod: Pod) -> tuple[float, bool, int, int]:
-    """The key of `least_important_first`."""
+def importance(view: PodView) -> tuple[float, bool, int, int]:
+    """The key of `least_important_first`; remembered with what else is known of the pod."""
+    known = view.known
+    if known is None:
+        return _importance(view.pod)
+    if known.rank is None:
+        known.rank = _importance(view.pod)
+    return known.rank
+
+
+def _importance(pod: Pod) -> tuple[float, bool, int, int]:
     priority = float("-inf") if pod.spec.priority is None else float(pod.spec.priority)
     stays = names.ANNOTATION_DESCHEDULER_PREFER_NO_EVICTION in pod.metadata.annotations
     return priority, stays, _QOS.get(kubernetes_qos(pod), 1), eviction_cost(pod)

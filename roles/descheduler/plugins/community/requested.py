@@ -97,12 +97,13 @@ class Requested:
 
 
 def headroom(targets: Iterable[Requested], limits: Mapping[str, float]) -> Vector:
-    """What the targets can still take, per resource: up to the limit in percent, or all of it where there is none."""
+    """What the targets can still take, per resource: up to the limit in percent, or all of it where there is none. What one has too
+    much of takes nothing from the others."""
     total: Vector = {}
     for target in targets:
         for name, used in target.usage.items():
             capacity = target.capacity.get(name, 0)
-            total[name] = total.get(name, 0) + int(limits.get(name, 100.0) * 0.01 * capacity) - used
+            total[name] = total.get(name, 0) + max(int(limits.get(name, 100.0) * 0.01 * capacity) - used, 0)
     return total
 
 

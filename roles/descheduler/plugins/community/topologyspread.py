@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Generator, Sequence
+from dataclasses import dataclass
 from typing import ClassVar
 
 from pydantic import model_validator
 
 from koord.api.objects import Pod
-from koord.api.selectors import SelectorError
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
@@ -18,7 +17,7 @@ from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.plugins.community.common import CommunityArgs, importance, one_of
 from roles.descheduler.podindex import PodIndex, in_order
 from roles.descheduler.snapshot import NodeView, PodView
-from roles.descheduler.spreading import DomainMaps, Spread, moves
+from roles.descheduler.spreading import DomainMaps, Spread, compiled, moves
 
 POLICIES = ("DoNotSchedule", "ScheduleAnyway")
 
@@ -53,18 +52,20 @@ class RemovePodsViolatingTopologySpreadConstraint:
         for row, node in enumerate(nodes):
             if handle.pause(1 + len(node.pods)):
                 yield PAUSE
-            for view in node.pods:
-                pods.add(view, row)
+            pods.add(node.pods, row)
         for alike in pods.templates.values():
             if handle.pause():
                 yield PAUSE
             if self._chosen(alike.view.pod) and not all(pods.pods[number].leaving for number in alike.numbers):
-                spreads.collect(alike.view.pod)
+                spreads.collect(alike.view)
         if not spreads.found:
             yield from free(handle, *pods.tables())
             return
         columns = yield from Columns.paced(nodes)
         for _ in columns.know(pods, spreads.keys):
+            yield PAUSE
+        for key in sorted({spread.topology_key for found in spreads.found.values() for spread in found.values()}):
+            columns.labels.column(key)
             yield PAUSE
         maps = DomainMaps(columns)
         leaving: dict[str, tuple[PodView, str]] = {}
@@ -93,43 +94,57 @@ class RemovePodsViolatingTopologySpreadConstraint:
         if not domains or len(domains[-1].pods) - len(domains[0].pods) <= spread.max_skew:
             return []
         average = size / count
-        columns, below = maps.columns, maps.smaller(spread, domains, average)
-        known: dict[bytes, tuple[bool, bool, bool]] = {}  # by template: bound to nodes; would find a place; asked about that
-        fit: set[int] = set()  # ids of the views of pods that would find a place
+        below = maps.smaller(spread, domains, average)
+        known: dict[bytes, _Like] = {}
+        fit: set[int] = set()  # pods that would find a place
         for domain in domains:
             if len(domain.pods) <= average:
                 continue
             # the last ones leave first: pods that stay anyway stand in front, then those bound to nodes, then the important ones
             order = []
-            for number, view in enumerate(domain.pods):
+            for number in domain.pods:
                 if handle.pause():
                     yield PAUSE
+                view = pods.pods[number]
                 pod = view.pod
                 evictable = not view.leaving and not handle.filter(pod)
                 like = known.get(view.template)
-                if like is None or (evictable and not like[2]):
-                    found = evictable and bool(columns.elsewhere(view, community=True, among=below))
-                    like = known[view.template] = (_bound_to_nodes(pod), found, evictable)
-                free_to_go, fits = not like[0], evictable and like[1]
+                if like is None:
+                    like = known[view.template] = _Like(_bound_to_nodes(pod))
+                if evictable and like.fits is None:
+                    like.fits = bool(maps.columns.elsewhere(view, community=True, among=below))
+                fits = evictable and bool(like.fits)
                 if fits:
-                    fit.add(id(view))
-                priority, stays, qos, cost = importance(pod)
-                place = columns.row(pod.spec.node_name)
+                    fit.add(number)
+                priority, stays, qos, cost = importance(view)
+                place = pods.rows[number]
                 order.append(
-                    (view.leaving, fits, evictable, free_to_go, -priority, not stays, -qos, -cost, place, pod.metadata.name, number)
+                    (view.leaving, fits, evictable, not like.bound, -priority, not stays, -qos, -cost, place, pod.metadata.name, number)
                 )
             order.sort()
-            domain.pods = [domain.pods[each[-1]] for each in order]
+            domain.pods = [each[-1] for each in order]
         if not self.args.topology_balance_node_fit:
-            return [view for view in moves(domains, average, spread.max_skew, spread.most(count)) if not view.leaving]
-        taken: dict[tuple[bytes, str], bool] = {}
+            gone = moves(domains, average, spread.max_skew, spread.most(count))
+            return [view for number in gone if not (view := pods.pods[number]).leaving]
+        taken: dict[tuple[bytes, int], bool] = {}
 
-        def takes(view: PodView, value: str) -> bool:
-            if (view.template, value) not in taken:
-                taken[view.template, value] = columns.fits_one(view, maps.rows(spread, value))
-            return taken[view.template, value]
+        def takes(number: int, domain: int) -> bool:
+            view = pods.pods[number]
+            if (view.template, domain) not in taken:
+                taken[view.template, domain] = maps.takes(spread, view, domain)
+            return taken[view.template, domain]
 
-        return [view for view in moves(domains, average, spread.max_skew, spread.most(count), takes) if id(view) in fit] if fit else []
+        if not fit:
+            return []
+        return [pods.pods[number] for number in moves(domains, average, spread.max_skew, spread.most(count), takes) if number in fit]
+
+
+@dataclass(slots=True)
+class _Like:
+    """Pods of one template: whether they are bound to nodes, and whether they would find a place (None: nobody has asked yet)."""
+
+    bound: bool
+    fits: bool | None = None
 
 
 class Spreads:
@@ -140,14 +155,11 @@ class Spreads:
         self.found: dict[str, dict[object, Spread]] = {}
         self.keys: set[str] = set()
 
-    def collect(self, pod: Pod) -> None:
+    def collect(self, view: PodView) -> None:
         """One pod of each template is looked at. A constraint whose selector cannot be read is passed over."""
-        for constraint in pod.spec.topology_spread_constraints:
-            if constraint.when_unsatisfiable not in self._wanted:
-                continue
-            with contextlib.suppress(SelectorError):
-                spread = Spread(constraint, pod)
-                self.found.setdefault(pod.metadata.namespace, {}).setdefault(spread.identity, spread)
+        for spread in compiled(view):
+            if spread.policy in self._wanted:
+                self.found.setdefault(view.pod.metadata.namespace, {}).setdefault(spread.identity, spread)
                 self.keys.update(each.key for each in spread.selector.requirements if each.operator == "In")
 
 

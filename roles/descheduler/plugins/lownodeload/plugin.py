@@ -184,7 +184,8 @@ class LowNodeLoad:
         room = add(headroom(low, prod=False), headroom(both, prod=False))
         first = Pass(pool, False, abnormal[False], [*low, *both], room, columns, max_age)
         yield from self._run_pass(first, handle)
-        shared = {name: min(left, first.budget.get(name, 0)) for name, left in headroom(both, prod=False).items()}
+        left_over = {name: max(left, 0) for name, left in first.budget.items()}  # the last pod may have taken more than there was
+        shared = {name: min(left, left_over.get(name, 0)) for name, left in headroom(both, prod=False).items()}
         both_prod = {name: min(left, shared.get(name, 0)) for name, left in headroom(both, prod=True).items()}
         room = add(headroom(prod_low, prod=True), both_prod)
         second = Pass(pool, True, abnormal[True], [*prod_low, *both], room, columns, max_age, first.expected)

@@ -22,11 +22,12 @@ def used(node: Placed, name: str, *, prod: bool) -> int:
 
 
 def headroom(nodes: Iterable[Placed], *, prod: bool) -> Vector:
-    """What the nodes can take before they are hot, per resource; a node above its threshold counts against the others."""
+    """What the nodes can take before they are hot, per resource. A node that what is on its way will fill has none to give: what is too
+    much there takes nothing from the others."""
     total: Vector = {}
     for node in nodes:
         high = node.bounds.prod_high if prod else node.bounds.high
-        add_into(total, {name: bound - used(node, name, prod=prod) for name, bound in high.items()})
+        add_into(total, {name: max(bound - used(node, name, prod=prod), 0) for name, bound in high.items()})
     return total
 
 

@@ -34,6 +34,7 @@ BIND_CODES = {"": 0, FULL: 1, SPREAD: 2}
 POLICY_CODES = {policy: number for number, policy in enumerate(Policy)}
 
 _NO_OWNERS: Mapping[str, Iterable[str]] = {}
+_MANY = 64  # rows to be written anew, beyond which they are written before the next event of a node
 
 
 class NodeState:
@@ -91,6 +92,7 @@ class NumaColumns(Columns):
     # ---------------------------------------------------------------- nodes and their topology
 
     def node_set(self, slot: int, old: NodeView | None, new: NodeView) -> None:
+        self._keep_up()
         if old is None or old.labels != new.labels or old.annotations != new.annotations:
             self._facts(slot, new)
 
@@ -100,6 +102,7 @@ class NumaColumns(Columns):
     def topology_set(self, old: NodeResourceTopology | None, new: NodeResourceTopology | None) -> bool:
         """A NodeResourceTopology appeared, changed or went; whether that changes what we know of the node. Which CPUs its pods have is
         written there, too, each time that one comes or goes."""
+        self._keep_up()
         present = new or old
         assert present is not None
         name = present.metadata.name
@@ -229,6 +232,11 @@ class NumaColumns(Columns):
             self._write(slot)
         self._supposed.update(self._dirty.intersection(self._before or ()))
         self._dirty.clear()
+
+    def _keep_up(self) -> None:
+        """Thousands of nodes that change together must not all be left to the next decision."""
+        if len(self._dirty) >= _MANY and self._before is None:
+            self.current()
 
     # ---------------------------------------------------------------- inside
 

@@ -17,15 +17,18 @@ from koord.api.kinds import (
 )
 from koord.api.objects_meta import ObjectMeta
 from koord.kube.errors import Conflict, NotFound
+from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
-from roles.scheduler.config.args import VolumeBindingArgs
+from roles.scheduler.config.args import UtilizationShapePoint, VolumeBindingArgs
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
 from roles.scheduler.framework.events import NODE, Action, Subscription
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreBind, PreFilter, Rejection, Reserve
+from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreBind, PreFilter, PreScore, Rejection, Reserve, Score
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status, error, unresolvable
 from roles.scheduler.framework.tally import FIXED, Tally
+from roles.scheduler.plugins.node_resources import ratio_table
 from roles.scheduler.plugins.volumes.matching import NO_SPACE, NO_VOLUME, NODE_CONFLICT, Choices, judge
+from roles.scheduler.plugins.volumes.scoring import scores
 from roles.scheduler.plugins.volumes.store import BIND_COMPLETED, SELECTED_NODE, VolumeColumns, claim_keys, volumes_of
 
 _REJECTIONS = {
@@ -33,6 +36,8 @@ _REJECTIONS = {
     NO_VOLUME: Rejection(("node(s) didn't find available persistent volumes to bind",), resolvable=False),
     NO_SPACE: Rejection(("node(s) did not have enough free storage",), resolvable=False),
 }
+#: The emptier the storage, the better.
+_DEFAULT_SHAPE = [UtilizationShapePoint(utilization=0, score=10), UtilizationShapePoint(utilization=100, score=0)]
 _POLL = 0.1  # seconds between looks at claims that are being bound
 _BOUND_BY = "pv.kubernetes.io/bound-by-controller"
 
@@ -61,18 +66,21 @@ class Assumed:
         self.provisioned: list[str] = []
 
 
-class VolumeBinding(PreFilter, Filter, Reserve, PreBind):
+class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
     """Codes as in `matching`."""
 
     name = "VolumeBinding"
     Args = VolumeBindingArgs
     per_pod = True
-    reads = 0  # the stamp moves with every node and every storage object
+    reads = score_reads = 0  # the stamp moves with every node and every storage object
 
     def __init__(self, args: VolumeBindingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self.store = handle.cluster.register("Volumes", VolumeColumns())
         self._assumed: dict[str, Assumed] = {}
+        shape = args.shape or (_DEFAULT_SHAPE if handle.gates.get("StorageCapacityScoring") else [])
+        self._table = ratio_table([(point.utilization, point.score * 10) for point in shape]) if shape else None
+        """Score by percent of a class's capacity that would be used; None: nodes are not scored."""
 
     def feeds(self) -> Sequence[Feed]:
         return self.store.feeds()
@@ -139,6 +147,19 @@ class VolumeBinding(PreFilter, Filter, Reserve, PreBind):
 
     def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
         return False
+
+    def pre_score(self, ctx: CycleContext) -> Status:
+        choices = self._choices(ctx) if self._table is not None else None
+        return SUCCESS if choices is not None and choices.claims else SKIP
+
+    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+        choices = self._choices(ctx)
+        if choices is None or self._table is None:
+            return 0.0
+        return scores(ctx, self.store, choices, self._table)[rows]
+
+    def score_stamp(self, ctx: CycleContext) -> Any:
+        return self.filter_stamp(ctx)
 
     # ---------------------------------------------------------------- carrying out
 

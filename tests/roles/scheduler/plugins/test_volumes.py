@@ -292,7 +292,61 @@ def test_no_volume_is_written_without_the_lease() -> None:
     assert len(client.bodies) == 1
 
 
+# -- scoring by storage ------------------------------------------------------------------------------------------------------
+
+CAPACITY = {"CSIDriver": [{"metadata": {"name": "csi.example.com"}, "spec": {"storageCapacity": True}}]}
+
+
+def room(node: str, size: str, storage_class: str = "wait", **more: Any) -> dict[str, Any]:
+    there = {"matchLabels": {"kubernetes.io/hostname": node}}
+    meta = {"name": f"{node}-{storage_class}-{size.lower()}", "namespace": "kube-system"}
+    return {"metadata": meta, "storageClassName": storage_class, "capacity": size, "nodeTopology": there, **more}
+
+
+def scored(*claims: dict[str, Any], shape: list[dict[str, int]] | None = None, gate: bool = False, **objects: Any) -> dict[str, float]:
+    """What VolumeBinding gives the nodes for a pod with all claims; {} when it gives nothing."""
+    profile = {"pluginConfig": [{"name": "VolumeBinding", "args": {"shape": shape}}]} if shape else None
+    found = testing.World(profile, gates={"StorageCapacityScoring": gate})
+    found.add_nodes(*(testing.node(name, labels={ZONE: zone}) for name, zone in (("a1", "a"), ("a2", "a"), ("b1", "b"))))
+    feed(found, claims=list(claims), **objects)
+    decision = found.decide(using(*(item["metadata"]["name"] for item in claims)))
+    assert decision.evaluation is not None
+    terms = {name: dict(decision.evaluation.terms(found.cluster.slot_of(name))) for name in ("a1", "a2", "b1")}
+    return {name: each["VolumeBinding"] for name, each in terms.items() if "VolumeBinding" in each}
+
+
+@pytest.mark.feature("SCH-KS-14")
+def test_nodes_with_more_free_storage_are_preferred() -> None:
+    rooms = [room("a1", "10Gi"), room("a2", "40Gi"), room("b1", "100Gi")]
+    assert scored(claim("c", size="10Gi"), classes=[WAIT], CSIStorageCapacity=rooms, **CAPACITY) == {}
+    assert scored(claim("c", size="10Gi"), gate=True, classes=[WAIT], CSIStorageCapacity=rooms, **CAPACITY) == {"a1": 0, "a2": 75, "b1": 90}
+    packing = [{"utilization": 0, "score": 0}, {"utilization": 100, "score": 10}]
+    found = scored(claim("c", size="10Gi"), shape=packing, classes=[WAIT], CSIStorageCapacity=rooms, **CAPACITY)
+    assert found == {"a1": 100, "a2": 25, "b1": 10}
+    # two claims take of one pool; what is told beside it of the same node counts where it is more
+    both = (claim("c", size="10Gi"), claim("d", size="20Gi"))
+    rooms = [*rooms[1:], room("a1", "20Gi"), room("a1", "60Gi", maximumVolumeSize="30Gi")]
+    assert scored(*both, gate=True, classes=[WAIT], CSIStorageCapacity=rooms, **CAPACITY) == {"a1": 50, "a2": 25, "b1": 70}
+    assert scored(*both, gate=True, classes=[WAIT]) == {"a1": 0, "a2": 0, "b1": 0}, "nobody tells how much is free"
+
+
+@pytest.mark.feature("SCH-KS-14")
+def test_volumes_that_are_there_count_alone_and_classes_alike() -> None:
+    volumes = [volume("small", node="a1", size="4Gi"), volume("large", node="a2", size="40Gi"), volume("other", node="b1", size="5Gi")]
+    local = claim("l", storage_class="local", size="4Gi")
+    assert scored(local, gate=True, classes=[LOCAL], volumes=volumes) == {"a1": 0, "a2": 90, "b1": 20}
+    # beside a volume that is there, what would be provisioned does not count
+    rooms = [room(node, "10Gi") for node in ("a1", "a2", "b1")]
+    found = scored(local, claim("c", size="1Gi"), gate=True, classes=[LOCAL, WAIT], volumes=volumes, CSIStorageCapacity=rooms, **CAPACITY)
+    assert found == {"a1": 0, "a2": 90, "b1": 20}
+    fast = {**WAIT, "metadata": {"name": "fast"}}
+    rooms += [room(node, "3Gi", "fast") for node in ("a1", "a2", "b1")]
+    two = (claim("c", size="1Gi"), claim("f", storage_class="fast", size="1Gi"))
+    assert scored(*two, gate=True, classes=[WAIT, fast], CSIStorageCapacity=rooms, **CAPACITY) == {"a1": 79, "a2": 79, "b1": 79}
+
+
 @pytest.mark.feature("SCH-CFG-01")
-def test_a_shape_is_refused_with_its_path() -> None:
-    with pytest.raises(InvalidConfig, match=r"args\.shape: must be empty"):
-        validate_model({"shape": [{"utilization": 0, "score": 1}]}, VolumeBindingArgs, "file", "args")
+def test_a_shape_that_does_not_rise_is_refused_with_its_path() -> None:
+    shape = [{"utilization": 10, "score": 1}, {"utilization": 10, "score": 2}]
+    with pytest.raises(InvalidConfig, match=r"args\.shape\[1\]\.utilization: must be higher"):
+        validate_model({"shape": shape}, VolumeBindingArgs, "file", "args")

@@ -401,6 +401,34 @@ def test_a_crowd_that_an_event_brings_back_comes_in_pieces_and_whole_before_anyb
 
 
 @pytest.mark.feature("SCH-FW-05")
+def test_few_pods_of_a_crowd_are_asked_about_at_a_time() -> None:
+    """preEnqueue plugins look at quotas and gangs: a hundred pods cost as much as a decision."""
+    asked: list[str] = []
+
+    def slow(pod: PodInfo) -> Status:
+        asked.append(pod.name)
+        return SUCCESS
+
+    found = SchedulingQueue(
+        sort_key=lambda pod, entered: (-pod.priority, entered), pre_enqueue=slow,
+        subscriptions={testing.SCHEDULER: {"Fit": (Subscription(NODE, Action.ADD),)}},
+    )  # fmt: skip
+    for number in range(1000):
+        found.add(info(f"p{number}"), 0.0)
+    while (entry := found.pop(0.0)) is not None:
+        found.requeue(entry.pod.uid, 0.0, rejected_by=frozenset({"Fit"}))
+    asked.clear()
+    found.on_event(ClusterEvent(NODE, Action.ADD), 0.5)
+    most, before = len(asked), len(asked)
+    for _ in found.come_back(0.5):
+        most, before = max(most, len(asked) - before), len(asked)
+    assert found.counts()["backoff"] == 1000
+    while asked.clear() is None and found.pop(20.0) is not None:
+        most = max(most, len(asked))
+    assert most <= 64
+
+
+@pytest.mark.feature("SCH-FW-05")
 def test_whoever_asks_for_the_next_pod_finds_a_whole_crowd() -> None:
     found = queue(Fit=(Subscription(NODE, Action.ADD),))
     for number in range(1500):

@@ -27,11 +27,11 @@ def annotated(key: str, value: str) -> Obj:
     return {"annotations": {key: value}}
 
 
-def listed(door: str, args: Obj, *pods: Obj, more: list[Obj] | None = None) -> set[str]:
+def listed(evictor: str, args: Obj, *pods: Obj, more: list[Obj] | None = None) -> set[str]:
     """Pods that a dry run would evict when every pod is asked for."""
-    base = {"objectLimiters": {"workload": {"duration": "0s"}}, "maxMigratingPerNode": 0} if door == "MigrationController" else {}
+    base = {"objectLimiters": {"workload": {"duration": "0s"}}, "maxMigratingPerNode": 0} if evictor == "MigrationController" else {}
     sets: dict[str, list[str]] = {"deschedule": ["PodLifeTime"]}
-    text = configuration(sets, {**ANY, door: {**base, **args}}, dryRun=True).replace("name: DefaultEvictor", f"name: {door}")
+    text = configuration(sets, {**ANY, evictor: {**base, **args}}, dryRun=True).replace("name: DefaultEvictor", f"name: {evictor}")
     done = after_rounds([node("n1"), node("n2", labels={"disk": "ssd"}), *(more or []), *pods], text)
     return set(done.subjects("WouldEvict"))
 
