@@ -18,9 +18,9 @@ SECTIONS = {"A pod's way": "", "A cgroup value's way": "/koordlet/"}
 NOT_IN_WORLDS = {"QOSManager.run_now"}
 #: What runs on its own account, for many pods, or for some only: it is met, but not first met, in the order of the walk.
 WHENEVER = {
-    "Reflector._event", "Scheduler._next", "Turns.take", "Evictions.plan", "SensingLoop.tick", "Rounds.run", "App.snapshot",
-    "Executor.apply",
-}  # fmt: skip
+    *("Reflector._event", "Scheduler._next", "Turns.take", "Evictions.plan"),
+    *("SensingLoop.tick", "Rounds.run", "App.snapshot", "Executor.apply"),
+}
 SEEDS = (4, 9, 3)
 
 
