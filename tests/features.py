@@ -74,7 +74,7 @@ SECTIONS = {
     "SCH-FITP": "scheduler-numa.md#scores-only-noderesourcesfitplus-scarceresourceavoidance",
     "SCH-SCARCE": "scheduler-numa.md#scores-only-noderesourcesfitplus-scarceresourceavoidance",
     "SCH-DEV": "scheduler-devices.md#what-to-request",
-    "SCH-DRA": "dra.md#what-holds",
+    "SCH-DRA": "dra.md#rules",
     "SCH-RSV": "scheduler-reservations.md#who-may-use-it",
     "KLO": "koordlet.md#what-happens-in-a-tick",
     "KLO-DEV": "koordlet.md#devices",

@@ -138,7 +138,7 @@ KOORDLET: Final[Mapping[str, str]] = {
 DESCHEDULER: Final[Mapping[str, str]] = {
     **dict.fromkeys(_TRANSFORMERS, _ONLY_SCHEDULER),
     "DisablePVCReservation": "The Reservation of a migration leaves the pod's claims out.",
-    "EvictionsInBackground": "DefaultEvictor takes 429 `Eviction triggered` for pods annotated `request-evict-only` as an answer.",
+    "EvictionsInBackground": "Evictors take 429 `Eviction triggered` for pods annotated `request-evict-only` as accepted.",
 }
 
 TEXTS: Final[Mapping[str, Mapping[str, str]]] = {

@@ -342,10 +342,12 @@ class Client:
         preconditions: Mapping[str, str] | None = None,
         propagation: str | None = None,
         options: Mapping[str, Any] | None = None,
+        repeat: bool = True,
     ) -> Object:
         """Delete an object; `preconditions` are uid and resourceVersion. Returns the object or a Status.
 
-        `options` is a whole metav1.DeleteOptions that the other arguments are laid over.
+        `options` is a whole metav1.DeleteOptions that the other arguments are laid over. Without `repeat` a request whose answer was lost
+        is not sent again.
         """
         body: Object = {**(options or {}), "apiVersion": "v1", "kind": "DeleteOptions"}
         if grace_period_seconds is not None:
@@ -354,7 +356,7 @@ class Client:
             body["preconditions"] = {**(body.get("preconditions") or {}), **preconditions}
         if propagation:
             body["propagationPolicy"] = propagation
-        return await self._call("DELETE", kind.path(namespace, name), body)
+        return await self._call("DELETE", kind.path(namespace, name), body, idempotent=repeat)
 
     async def bind(self, namespace: str, pod: str, node: str, uid: str | None = None) -> None:
         """Bind a pod to a node. Raises Conflict if the pod is bound, deleted, or (with `uid`) another one by now."""

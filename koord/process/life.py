@@ -243,7 +243,7 @@ async def _end(life: Life, task: asyncio.Future[object], name: str) -> int:
     if not task.done():
         await asyncio.wait({task}, timeout=GRACE - 1.5)
     if not task.done():
-        log.warning("%s has not ended by itself; it is cancelled", name)
+        log.warning("%s has not ended in time; it is cancelled", name)
         task.cancel()
         await asyncio.wait({task}, timeout=0.5)
     await life.finish(max(LAST, GRACE - (asyncio.get_running_loop().time() - began)))

@@ -267,6 +267,6 @@ class _Source:
                 load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._options)
             load_certificate(context, self._options)
         except (OSError, ssl.SSLError) as error:  # half of it is written: the next look finds it whole
-            log.warning("the certificate stays as it is: %s", error)
+            log.warning("the certificate is kept: %s", error)
         else:
             self._stamp, self._loaded = stamp, now

@@ -36,7 +36,7 @@ class Slis:
             for name, well, _ in self.health.report(path)[1]:
                 now.add_metric([name, path], float(well))
         yield now
-        counts = CountedFamily("kubernetes_healthchecks_total", "Results of health checks when a health page was asked for.", LABELS)
+        counts = CountedFamily("kubernetes_healthchecks_total", "Results of health checks, counted per request of a health page.", LABELS)
         for values, number in sorted(self._counts.items()):
             counts.add_sample(counts.name, dict(zip(LABELS, values, strict=True)), number)
         yield counts

@@ -227,7 +227,7 @@ class Columns:
         apart = np.zeros(len(self.nodes), dtype=bool)
         for term in anti_affinity_terms(view.pod):
             apart[self._excluded(term, view.pod)] = True
-        beside = ("a pod is there that the pod's anti-affinity excludes", apart)
+        beside = ("a pod runs there that the pod's anti-affinity excludes", apart)
         for reason, bad in (("it is cordoned", ~self._open), beside, *self._problems(view, community=True)):
             if count := int(np.count_nonzero(left & bad)):
                 reasons[reason] += count

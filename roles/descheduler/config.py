@@ -112,7 +112,7 @@ class PrometheusProvider(ConfigModel):
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError("url", f"{self.url!r} must begin with http:// or https://")
         if self.auth_token is not None and not self.url.startswith("https://"):
-            raise ConfigError("url", "must begin with https:// where authToken is set: whoever listens would have the token")
+            raise ConfigError("url", "must begin with https:// if authToken is set, to protect the token")
         return self
 
 

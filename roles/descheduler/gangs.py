@@ -47,7 +47,7 @@ class Gangs:
             return ""
         minimum, as_one = self._minimum(pod, key)
         if as_one:
-            return f"its gang {key} is disrupted as one, and nobody leaves it alone"
+            return f"its gang {key} is disrupted only as a whole"
         if minimum is None:
             return f"the minimum of its gang {key} is not known"
         there = sum(

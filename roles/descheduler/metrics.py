@@ -26,7 +26,7 @@ class Metrics:
         )
         self._refused = Counter(
             "koord_descheduler_pods_not_evicted",
-            "Evictions that a plugin asked for and that were refused.",
+            "Evictions that a plugin requested and that were refused.",
             ("strategy",),
             registry=self.registry,
         )

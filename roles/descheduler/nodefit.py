@@ -88,7 +88,7 @@ class Placeable:
         if problem := self._labels_and_taints(target):
             return problem
         if other := anti_affine(pod, target):
-            return f"pod {other.metadata.namespace}/{other.metadata.name} is there, which the pod's anti-affinity excludes"
+            return f"pod {other.metadata.namespace}/{other.metadata.name} runs there, which the pod's anti-affinity excludes"
         if pod.spec.node_name == target.name:
             return ""
         if problem := self._room(target, None):

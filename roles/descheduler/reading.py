@@ -9,6 +9,7 @@ from roles.descheduler.snapshot import Vector
 
 KUBERNETES_METRICS, PROMETHEUS = "KubernetesMetrics", "Prometheus"
 METRIC_RESOURCE = "MetricResource"
+MEASURED = frozenset({"cpu", "memory"})  # what a report that leaves it out says nothing about: it is not unused
 EXPIRES = 180.0  # seconds after which what was told says nothing any more
 WHOLE = 100_000  # of a Prometheus query's 1.0, so that percent have three digits
 

@@ -21,7 +21,7 @@ from koord.api.quantity import QuantityError
 from koord.api.times import TimeError, parse_time
 from koord.kube import errors
 from koord.kube.client import Client
-from roles.descheduler.reading import EXPIRES, METRIC_RESOURCE, WHOLE, Reading
+from roles.descheduler.reading import EXPIRES, MEASURED, METRIC_RESOURCE, WHOLE, Reading
 from roles.descheduler.snapshot import Vector
 
 log = logging.getLogger(__name__)
@@ -42,7 +42,7 @@ class MetricsServer:
 
     async def read(self, now: float) -> Reading:
         """Nodes and pods. Raises SourceError."""
-        nodes = {name: usage async for (_, name), usage in self._items("nodes", now, lambda item: [item])}
+        nodes = {name: usage async for (_, name), usage in self._items("nodes", now, lambda item: [item]) if usage.keys() >= MEASURED}
         pods = {key: usage async for key, usage in self._items("pods", now, lambda item: item.get("containers") or [])}
         return Reading(now, nodes, pods)
 
@@ -57,6 +57,7 @@ class MetricsServer:
             items = (await seams.to_thread(orjson.loads, body)).get("items") or ()
         except (orjson.JSONDecodeError, AttributeError):
             raise SourceError(f"{plural} of metrics.k8s.io: the answer is no list") from None
+        unread: list[BaseException] = []
         for number, item in enumerate(items, 1):
             if number % AT_ONCE == 0:
                 await seams.sleep(0)
@@ -64,9 +65,13 @@ class MetricsServer:
                 meta = item["metadata"]
                 if now - parse_time(item["timestamp"]) < EXPIRES:
                     usage = resources.sum_(resources.parse(part.get("usage") or {}) for part in parts(item))
+                    if any(value < 0 for value in usage.values()):
+                        raise QuantityError(f"{meta['name']}: less than nothing is used")
                     yield (meta.get("namespace", ""), meta["name"]), usage
             except (AttributeError, KeyError, TypeError, QuantityError, TimeError) as error:
-                log.warning("an item of %s of metrics.k8s.io cannot be read: %r", plural, error)
+                unread.append(error)
+        if unread:
+            log.warning("%d items of %s of metrics.k8s.io cannot be read, the first one: %r", len(unread), plural, unread[0])
 
 
 class Prometheus:
@@ -107,6 +112,8 @@ def shares(answer: Any) -> dict[str, Vector]:
                 raise SourceError("a sample has no label instance, which names its node")
             if not math.isfinite(share) or not 0 <= share <= 1:
                 raise SourceError(f"the sample of {node} is {share:g}; accepted: 0 to 1")
+            if node in found:
+                raise SourceError(f"there are several samples of {node}; one a node is needed")
             found[node] = {METRIC_RESOURCE: round(share * WHOLE)}
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise SourceError(f"the answer has not the form of a query's: {error!r}") from None

@@ -219,7 +219,7 @@ class Workloads:
             return Workload(owner.kind, namespace, owner.name, owner.uid, count, frozenset({owner.uid}))
         known = self._scales.get(owner.uid)
         if known is None:
-            why = f"{owner.kind} {namespace}/{owner.name} has not been asked for its scale yet"
+            why = f"{owner.kind} {namespace}/{owner.name} has no known scale yet"
             raise WorkloadError(why, missing=False, unasked=True)
         if isinstance(known[1], WorkloadError):
             raise known[1]

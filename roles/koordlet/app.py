@@ -210,7 +210,7 @@ class App:
             if options.collect_res_used_interval >= 1.0:
                 await self.sensing.run(stopping)
             else:
-                log.error("--collect-res-used-interval is below 1s: nothing is collected")
+                log.error("--collect-res-used-interval is below 1s: metrics are not collected")
                 await stopping.wait()
         finally:
             pleg.stop(asyncio.get_running_loop())

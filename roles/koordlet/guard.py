@@ -139,7 +139,7 @@ async def run(life: Life, options: Options, root: HostRoot) -> None:
                 complaint = ""
             except (JournalError, HostError) as error:
                 if str(error) != complaint:
-                    log.error("nothing is done though koordlet is gone: %s", error)
+                    log.error("koordlet is gone, but nothing can be done: %s", error)
                 complaint = str(error)
         try:
             await asyncio.wait_for(life.stopping.wait(), LOOK)

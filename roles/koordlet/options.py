@@ -168,14 +168,14 @@ class Options:
     runtime_hooks_nri_socket_path: str = flag("nri/nri.sock", "NRI socket below --var-run-root-dir.")
     runtime_hooks_nri_plugin_name: str = flag("koordlet_nri", "Name of the NRI plugin.")
     runtime_hooks_nri_plugin_index: str = flag("00", "Index of the NRI plugin.")
-    disable_unset_cpu_quota: bool = flag(False, "Leave the CPU quota of pods with a cpuset as it is.")
+    disable_unset_cpu_quota: bool = flag(False, "Do not change the CPU quota of pods with a cpuset.")
     # -- accepted, nothing to act on ---------------------------------------------------------------------------------------
     enable_pod_taskids: bool = flag(False, "Accepted for old manifests: task ids are read when something needs them.")
     report_interval: float = flag(0.0, "Accepted for old manifests: NodeMetric itself says how often to report.", type=Duration)
     configmap_name: str = flag("koordlet-config", "Accepted for old manifests: koordlet has no ConfigMap of its own.")
     configmap_namespace: str = flag("koordinator-system", "Accepted for old manifests: koordlet has no ConfigMap of its own.")
     metric_gc_interval_seconds: int = flag(300, "Accepted for old manifests: series expire by themselves.")
-    metric_expire_seconds: int = flag(1800, "Accepted for old manifests: series are kept as long as somebody looks at them.")
+    metric_expire_seconds: int = flag(1800, "Accepted for old manifests: series are kept as long as they are used.")
     tsdb_stripe_size: int = flag(16384, "Accepted for old manifests: the store has no stripes.")
     tsdb_wal_segment_size: int = flag(1 << 20, "Accepted for old manifests: the store has no write-ahead log.")
     tsdb_max_block_chunk_segment_size: int = flag(5 << 20, "Accepted for old manifests: the store has no blocks.")
@@ -232,7 +232,7 @@ def check(options: Options) -> None:
     if options.guard_timeout <= 0:
         raise OptionError("guard-timeout", "must be positive")
     if options.clean and not options.restore:
-        raise OptionError("clean", "goes with --restore: only what nobody needs any more for putting values back is removed")
+        raise OptionError("clean", "requires --restore: it removes only files that restoring no longer needs")
     if options.observe_only and options.restore:
         raise OptionError("observe-only", "cannot be had with --restore, which writes")
     if options.observe_only and (enforced := [n for n, mode in parse_modes(options.strategy_modes).items() if mode == "enforce"]):

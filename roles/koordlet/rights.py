@@ -75,7 +75,10 @@ RIGHTS: tuple[Right, ...] = (
         mounts=(_SYS, _KUBELET, _STATE),
     ),
     Right(
-        "knowing the kubelet", "to read `/var/lib/kubelet/pki`, or `--kubelet-ca-file`", "its pods are not asked for", mounts=(_KUBELET,)
+        "knowing the kubelet",
+        "to read `/var/lib/kubelet/pki`, or `--kubelet-ca-file`",
+        "its pods are unknown",
+        mounts=(_KUBELET,),
     ),
     Right("the lock, the journal, audit", "`/var/run/koordlet` and `/var/log/koordlet` writable", "it does not start", mounts=(_RUN, _LOG)),
     Right(
@@ -113,7 +116,7 @@ RIGHTS: tuple[Right, ...] = (
         "values come a moment later",
         mounts=(_HOOKS, _RUN, _NRI),
     ),
-    Right("metrics, configuration, decisions, `koord why`", "a port of the node", "nobody can ask it", ports=(Port("http", 9316),)),
+    Right("metrics, configuration, decisions, `koord why`", "a port of the node", "no client can query it", ports=(Port("http", 9316),)),
     Right(
         "`PodResourcesProxy`",
         "its directory writable (below `/var/run/koordlet`), the kubelet's PodResources socket",

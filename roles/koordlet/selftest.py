@@ -106,7 +106,7 @@ def _core_scheduling(machine: Machine) -> str:
 
 def _shaping(machine: Machine) -> str:
     why = foreign(machine.root, NETWORK) or _without_tools("tc", "ipset", "iptables")(machine)
-    return f"nothing is shaped: {why}" if why else ""
+    return f"no traffic is shaped: {why}" if why else ""
 
 
 def _nvidia(machine: Machine) -> str:

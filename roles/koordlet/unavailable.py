@@ -63,7 +63,7 @@ def unavailable(options: Options, gate: Gate, root: HostRoot) -> list[str]:
 
 def condition(lacks: Mapping[str, str], now: float) -> dict[str, str]:
     """The condition of a NodeMetric that says what was asked for and cannot work on the node. ``now`` in Unix seconds."""
-    told = "; ".join(f"feature gate {name} was asked for and cannot work here: {why}" for name, why in lacks.items())
+    told = "; ".join(f"feature gate {name} is enabled but cannot work here: {why}" for name, why in lacks.items())
     return {
         "type": CONDITION,
         "status": "False",

@@ -68,7 +68,7 @@ class Metrics:
         )
         self.held_nodes = Gauge(
             "koord_manager_overcommit_held_nodes",
-            "Nodes whose batch and mid stay although nothing is reported of them, because it is so on many at once.",
+            "Nodes that keep their batch and mid without reports, because reports are missing on many nodes at once.",
             registry=registry,
         )
         self.spread_nodes = Gauge(

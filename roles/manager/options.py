@@ -81,7 +81,7 @@ class Options:
     quota_update_max_retries: int = flag(3, "Tries to write a quota; 10 with many replicas.")
     quota_update_retry_jitter: float = flag(0.0, "Pause between those tries; 50ms with many replicas.", type=Duration)
     quota_update_max_total_jitter: float = flag(1.0, "Most that those pauses may add up to.", type=Duration)
-    quota_update_conflict_fresh_get: bool = flag(False, "Read a quota anew after a conflict.")
+    quota_update_conflict_fresh_get: bool = flag(False, "Read a quota again after a conflict.")
     binding_user_name: tuple[str, ...] = flag((), "Users that may bind pods (part of the name).", "binding-admission-user-name")
     binding_namespaces: tuple[str, ...] = flag((), "Namespaces that the rule holds for; `*` for all.", "binding-admission-namespaces")
     binding_exclude_namespaces: tuple[str, ...] = flag(("kube-system",), "Namespaces without it.", "binding-admission-exclude-namespaces")

@@ -15,7 +15,8 @@ from koord.kube.informers import MAX_CACHE_AGE
 from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.process import tuning
 from koord.process.errors import FatalError
-from koord.process.life import Phase
+from koord.process.http import OpsServer
+from koord.process.life import Life, Phase
 from koord.process.metrics import watch_events
 from koord.process.reporters import ReportTimes
 from koord.process.steady import SteadyClock
@@ -56,7 +57,7 @@ class App:
     """The scheduler on a client and informers that it is handed."""
 
     def __init__(
-        self, options: Options, *, client: Any, informers: Any, recorder: Recorder, ops: Any, journal: Journal | None = None
+        self, options: Options, *, client: Any, informers: Any, recorder: Recorder, ops: OpsServer, journal: Journal | None = None
     ) -> None:
         self.journal = journal or Journal()
         self.options = options
@@ -202,7 +203,7 @@ class App:
         """Whether this process may write to the API server now: always without leader election, else while the lease is held."""
         return self._leadership is None or self._leadership.held
 
-    def install(self, ops: Any) -> None:
+    def install(self, ops: OpsServer) -> None:
         """The pages of the scheduler on an HTTP server that is not started yet; health and metrics are shared by all of them."""
         from koord.config.model import wire
 
@@ -213,7 +214,7 @@ class App:
         diagnosis.install(ops, self.options.debug, self.dump)
         install(ops, self.engine.cluster, self.engine.frameworks, self.may_write, self.gate)
 
-    async def run(self, life: Any) -> None:
+    async def run(self, life: Life) -> None:
         """Sync, lead, schedule, until the process is to end. Raises FatalError when the lease is lost."""
         if not self.options.config.delay_cache_until_active:
             await self._sync()
@@ -267,12 +268,12 @@ class App:
             or state.evictions.victim_count
         )
 
-    async def _led(self, life: Any) -> None:
+    async def _led(self, life: Life) -> None:
         await self._sync()
         await self.informers.verify()
         await self._lead(life)
 
-    async def _lead(self, life: Any) -> None:
+    async def _lead(self, life: Life) -> None:
         """Schedule for as long as we may."""
         if self.options.gates.get("SyncBarrier"):
             await wait(self.options.barrier, self.client, self.observer.pods, self.options.config.leader_election.resource_name)

@@ -103,5 +103,5 @@ class Engine:
         try:
             return framework.next_pod.job_of(pod)
         except DEFECTS:
-            log.exception("plugin %s: the job of pod %s is not known; it counts as by itself", framework.next_pod.name, pod.key)
+            log.exception("plugin %s: the job of pod %s is unknown; it counts as a single pod", framework.next_pod.name, pod.key)
             return None

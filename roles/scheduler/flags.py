@@ -94,7 +94,7 @@ def plugin_options(function: F) -> F:
             bool_option("--enable-network-topology-manager", help="Build the network topology tree."),
             click.option(
                 "--verify-plugins", type=click.IntRange(0), default=1000, show_default=True,
-                help="Ask all plugins anew every N decisions and compare; one that differs is asked for each pod from then on. 0: never.",
+                help="Every N decisions, compare all plugins with their cached results; one that differs is evaluated per pod. 0: never.",
             ),
         ),
     )  # fmt: skip

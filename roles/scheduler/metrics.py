@@ -151,7 +151,7 @@ class SchedulerMetrics:
         self.longest_turn = 0.0
         self._differences = Counter(
             "scheduler_plugin_differences",
-            "How often a plugin was found to say something else when asked anew than was kept of it (--verify-plugins).",
+            "How often a plugin's fresh result differed from its cached one (--verify-plugins).",
             ["plugin"],
             registry=registry,
         )

@@ -67,7 +67,7 @@ _KINDS = {
 def install(printed: bool, image: str, namespace: str, crds: bool, without: str, overlays: str) -> None:
     """Print what koord is installed with."""
     if not printed:
-        hint = "--print is needed, koord writes no cluster by itself: koord install --print | kubectl apply --server-side -f -"
+        hint = "--print is required; koord install does not write to a cluster: koord install --print | kubectl apply --server-side -f -"
         raise UsageError(hint)
     chosen = _names("--overlay", overlays, _VARIANTS)
     if {"single", "ha"} <= set(chosen):
@@ -101,7 +101,7 @@ def _names(flag: str, text: str, accepted: tuple[str, ...]) -> tuple[str, ...]:
     "--restore", default=True, help="Before roles go, put back what koordlet changed on every node and what the manager offered there."
 )
 @duration_option("--restore-timeout", default=600.0, help="How long nodes may take for that; then nothing more is deleted.")
-@click.option("--yes", is_flag=True, help="Do it. Without this, what is there and would be deleted is listed.")
+@click.option("--yes", is_flag=True, help="Delete. Without this flag, only list what would be deleted.")
 def uninstall(
     file: str | None,
     context: str | None,
@@ -123,7 +123,7 @@ def uninstall(
         try:
             asyncio.run(_listed(file, context, wanted, namespace, restore=patience is not None))
         except ApiError as error:
-            raise ConfigurationError(f"the API server cannot be asked: {error}") from None
+            raise ConfigurationError(f"cannot query the API server: {error}") from None
         return
     try:
         raise SystemExit(asyncio.run(_uninstall(file, context, wanted, namespace, patience)))
@@ -167,7 +167,7 @@ async def _listed(file: str | None, context: str | None, wanted: list[tuple[str,
                 click.echo(f"cannot look at {_told(*entry)}: {error}", err=True)
             found += 1
             click.echo(f"would delete {_told(*entry)}")
-    click.echo("nothing was deleted; add --yes" if found else f"nothing of koord is there (namespace {namespace})")
+    click.echo("nothing was deleted; add --yes" if found else f"nothing of koord was found (namespace {namespace})")
 
 
 async def _koordlets(client: Client, namespace: str) -> int:

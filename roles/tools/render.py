@@ -60,7 +60,7 @@ def as_text(explanation: Explanation, found: Gathered) -> str:
         for table in section.tables:
             lines += ["", *(f"  {line}" for line in _aligned(table))]
     if found.problems:
-        lines += ["", "Could not be asked:", *(f"  {problem}" for problem in found.problems)]
+        lines += ["", "No answer from:", *(f"  {problem}" for problem in found.problems)]
     return "\n".join(lines) + "\n"
 
 
@@ -90,4 +90,4 @@ def _rich(explanation: Explanation, found: Gathered, stream: TextIO) -> None:
                 drawn.add_row(*(Text(cell) for cell in row))
             console.print(drawn)
     for problem in found.problems:
-        console.print(Text(f"Could not be asked: {problem}", style="yellow"))
+        console.print(Text(f"No answer from: {problem}", style="yellow"))

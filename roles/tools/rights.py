@@ -104,9 +104,7 @@ def policies() -> str:
     """One for each role: in come only requests for the ports that are meant to be asked."""
     found = _HEAD
     found += "# Only the ports that are meant to be asked. From where is left open: API servers and kubelets come from addresses that no\n"
-    found += (
-        "# selector names, and whoever gets there has to show a token for all but health and the webhooks. Narrow it down in an overlay\n"
-    )
+    found += "# selector names, and clients need a token for all paths but health and the webhooks. Restrict it in an overlay\n"
     found += "# of your own.\n"
     parts = [_policy(f"koord-{role}", list(_declared(role))) for role in _ROLES]
     parts.append(

@@ -120,8 +120,8 @@ def _explain(
     found_endpoints = gather.find_endpoints(endpoints, os.environ, server)
     if not found_endpoints and server is None and not logs:
         raise ConfigurationError(
-            "nobody to ask: give --kubeconfig (or KUBECONFIG, ~/.kube/config), --endpoint URL (or KOORD_ENDPOINTS), or --decision-log DIR, "
-            "or start `koord sandbox up`"
+            "no role to query: give --kubeconfig (or KUBECONFIG, ~/.kube/config), --endpoint URL (or KOORD_ENDPOINTS), "
+            "or --decision-log DIR, or start `koord sandbox up`"
         )
 
     def ask() -> tuple[explain.Explanation | None, Gathered]:
@@ -145,7 +145,7 @@ def _explain(
         )
     render.show(explanation, found, output)
     if not found.answered:
-        raise ConfigurationError(f"no role answered: {'; '.join(found.problems) or 'nobody was found to ask'}")
+        raise ConfigurationError(f"no role answered: {'; '.join(found.problems) or 'no role was found'}")
 
 
 def _nothing(subject: str, found: Gathered, logs: tuple[str, ...], server: ClientConfig | None) -> str:
@@ -155,8 +155,8 @@ def _nothing(subject: str, found: Gathered, logs: tuple[str, ...], server: Clien
         asked.append(f"API server at {server.server}")
     failed = "; ".join(found.problems)
     if not asked:
-        return f"nobody could be asked about {subject}: {failed}"
-    return f"nothing is known of {subject}; asked: {', '.join(asked)}" + (f"; could not be asked: {failed}" if failed else "")
+        return f"no role could be queried about {subject}: {failed}"
+    return f"nothing is known about {subject}; queried: {', '.join(asked)}" + (f"; no answer: {failed}" if failed else "")
 
 
 def _watch(ask: Callable[[], tuple[Explanation | None, Gathered]], output: str, interval: float) -> NoReturn:

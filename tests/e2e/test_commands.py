@@ -54,7 +54,7 @@ def test_koord_answers_every_line(cluster: Running) -> None:
         assert "Traceback" not in done.stderr, line
         if any(example in line for example in EXAMPLES):
             assert (done.returncode, done.stdout) == (1, ""), line
-            assert re.fullmatch(r"koord why \w+: error: nothing is known of .*; asked: .*\n", done.stderr), done.stderr
+            assert re.fullmatch(r"koord why \w+: error: nothing is known about .*; queried: .*\n", done.stderr), done.stderr
         else:
             assert (done.returncode, done.stderr) == (0, ""), f"{line}: {done.stdout}{done.stderr}"
             assert done.stdout

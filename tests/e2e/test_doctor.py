@@ -133,7 +133,7 @@ def test_a_cluster_that_is_well_and_then_breaks(tmp_path: Path) -> None:
                 assert (status, found.keys()) == (0, {"leaders"}), "no token can do more than its role's work"
                 await older_kubelets(client)
                 status, found = await doctor(server.kubeconfig_path)
-                assert "koordlet can run commands in every container" in found["nodes/proxy"][0]["message"]
+                assert "a token of koordlet suffices to run commands in every container" in found["nodes/proxy"][0]["message"]
                 status, found = await doctor(server.kubeconfig_path, "--security")
                 assert "run commands in containers (get nodes/proxy)" in found["token of koordlet"][0]["message"]
                 assert status == 1

@@ -129,7 +129,8 @@ def koordlet(rig: Rig, *more: str) -> list[str]:
         "--proc-root-dir=/proc",
         "--sys-root-dir=/sys", f"--addr=127.0.0.1:{free_port()}", f"--audit-log-dir={own}/audit", f"--tsdb-path={own}/series",
         f"--prediction-checkpoint-filepath={own}/prediction", f"--lock-file={own}.lock", "--node-topology-sync-interval=1s",
-        "--kubelet-sync-interval=2s", "--enable-nri-runtime-hook=false", f"--runtime-hooks-addr={own}.sock",
+        "--resource-force-update-seconds=5",
+        "--enable-nri-runtime-hook=false", f"--runtime-hooks-addr={own}.sock",
         "--feature-gates=DRAPlugin=true,Accelerators=true", *more,
     ]  # fmt: skip
 
@@ -324,6 +325,42 @@ def test_a_claim_of_a_template_is_free_when_its_pod_has_ended(rig: Rig) -> None:
     rig.delete(f"{PODS}/next")
 
 
+@pytest.mark.feature("SCH-DRA-10")
+def test_claims_and_classes_that_change_under_a_waiting_pod(rig: Rig) -> None:
+    made(rig.admin, f"{DRA}/deviceclasses", device_class("edited", f'{OURS} && {ATTRIBUTE}.uuid == "nobody"'))
+    made(rig.admin, CLAIMS, claim("changing", request("card", cls="edited")))
+    made(rig.admin, PODS, once("changing", claims=of_claim("changing")))
+    until(lambda: any("cannot allocate all claims" in text for text in rig.events("changing")), "no device is of the class", 60)
+    rig.delete(f"{CLAIMS}/changing")
+    made(rig.admin, CLAIMS, claim("changing", request("card", cls="edited", count=2)))
+    edited = device_class("edited", f'{OURS} && {ATTRIBUTE}.uuid in ["ACME-1", "ACME-2"]')
+    assert rig.admin(Row("PATCH", f"{DRA}/deviceclasses/edited", {"spec": edited["spec"]})).status_code == 200
+    assert got(rig.result("changing")) == ["1", "2"]
+    rig.delete(f"{PODS}/changing", f"{CLAIMS}/changing", f"{DRA}/deviceclasses/edited")
+
+
+@pytest.mark.feature("SCH-DRA-05")
+@pytest.mark.feature("SCH-DRA-10")
+def test_a_claim_that_is_being_deleted_serves_nobody_else(rig: Rig) -> None:
+    label = {"metadata": {"labels": {"resource.kubernetes.io/admin-access": "true"}}}
+    assert rig.admin(Row("PATCH", f"{CORE}/namespaces/default", label)).status_code == 200
+    made(rig.admin, CLAIMS, claim("ending", request("card", cls="large")))
+    made(rig.admin, PODS, real_kubelet.pod("holder", claims=of_claim("ending")))
+    rig.runs("holder")
+    rig.admin(Row("DELETE", f"{CLAIMS}/ending"))
+    made(rig.admin, PODS, real_kubelet.pod("late", claims=of_claim("ending")))
+    until(lambda: any("ending" in text for text in rig.events("late")), "the late pod is told", 60)
+    assert not rig.pod("late")["spec"].get("nodeName")
+    # an administrator sees the card although it is in use
+    made(rig.admin, CLAIMS, claim("admin", request("card", cls="large", adminAccess=True, allocationMode="All")))
+    made(rig.admin, PODS, once("admin", claims=of_claim("admin")))
+    assert got(rig.result("admin")) == ["0", "1"]
+    assert rig.phase("holder") == "Running"
+    rig.delete(f"{PODS}/late", f"{PODS}/admin", f"{CLAIMS}/admin", f"{PODS}/holder")
+    if "controllers" in rig.children:
+        until(lambda: not rig.get(f"{CLAIMS}/ending"), "the claim goes with its last pod", 60)
+
+
 # -- resizes in place --------------------------------------------------------------------------------------------------------
 
 
@@ -407,3 +444,40 @@ def test_koordlet_stands_in_the_way_of_no_resize(rig: Rig) -> None:
         until(lambda quota=quota: cgroup_file(rig, "service", BURST) == (quota, quota), f"the burst is {quota}", 30)
         assert cgroup_file(rig, "service", QUOTA) == (quota, quota)
     rig.delete(f"{PODS}/service")
+
+
+@pytest.mark.feature("SCH-RSZ-02")
+@pytest.mark.feature("SCH-RSZ-05")
+def test_a_pod_is_resized_as_a_whole(rig: Rig) -> None:
+    cores = int(rig.get(f"{CORE}/nodes/{NODE}")["status"]["allocatable"]["cpu"])
+    pod = real_kubelet.pod("whole", resources={})
+    pod["metadata"]["labels"] = {"koordinator.sh/qosClass": "LS"}
+    pod["spec"]["resources"] = {"requests": {"cpu": "200m", "memory": "64Mi"}, "limits": {"cpu": "400m", "memory": "128Mi"}}
+    made(rig.admin, PODS, pod)
+    rig.runs("whole")
+    for wanted, limit, quota in ((f"{1000 * cores - 100}m", str(cores), f"{cores}00000"), ("100m", "200m", "20000")):
+        change = {"spec": {"resources": {"requests": {"cpu": wanted}, "limits": {"cpu": limit}}}}
+        answer = rig.admin(Row("PATCH", f"{PODS}/whole/resize", change))
+        assert answer.status_code == 200, answer.text
+        until(lambda quota=quota: cgroup_file(rig, "whole", QUOTA)[0] == quota, f"the pod has {limit}", 60)
+        if wanted != "100m":
+            made(rig.admin, PODS, running("beside", "200m"))
+            until(lambda: unplaced(rig, "beside"), "the pod counts as a whole", 60)
+    rig.runs("beside")
+    assert cgroup_file(rig, "whole", QUOTA)[0] == "20000"
+    rig.delete(f"{PODS}/whole", f"{PODS}/beside")
+
+
+@pytest.mark.feature("SCH-RSZ-05")
+def test_a_pod_on_its_own_cpus_is_resized(rig: Rig) -> None:
+    """koordlet takes the quota off it; the kubelet's resize is through all the same, and koordlet's part is as it was."""
+    pod = running("pinned", "1", qos="LSR")
+    pod["metadata"]["annotations"] = {"scheduling.koordinator.sh/resource-status": '{"cpuset": "0"}'}
+    pod["spec"]["nodeName"] = NODE
+    made(rig.admin, PODS, pod)
+    rig.runs("pinned")
+    until(lambda: cgroup_file(rig, "pinned", QUOTA) == ("-1", "-1"), "koordlet takes the quota off", 60)
+    resize(rig, "pinned", "2", "2")
+    until(lambda: in_force(rig, "pinned") == "2", f"two are in force: {rig.pod('pinned').get('status')}", 90)
+    until(lambda: cgroup_file(rig, "pinned", QUOTA) == ("-1", "-1"), "it still has CPUs of its own", 60)
+    rig.delete(f"{PODS}/pinned")

@@ -13,6 +13,7 @@ import msgspec
 from koord.api import kinds, names
 from koord.api.objects import Pod, PodMigrationJob, Reservation, convert
 from koord.kube import errors
+from roles.descheduler import background
 from roles.descheduler.framework.evicting import Foresees
 from roles.descheduler.metrics import Metrics
 from roles.descheduler.migration import evictors, leaving, limits, machine, status, template
@@ -56,6 +57,7 @@ class Acting:
         successors: Foresees | None,
         *,
         no_claims: bool,
+        in_background: bool,
     ) -> None:
         self._writing = writing
         self._ledger = ledger
@@ -67,6 +69,7 @@ class Acting:
         self._turns = turns
         self._successors = successors
         self._no_claims = no_claims
+        self._in_background = in_background
         self._counted: set[str] = set()  # jobs whose eviction is counted though its answer is not known yet
 
     async def carry_out(self, view: View, step: Step, policy: Policy) -> None:
@@ -262,6 +265,7 @@ class Acting:
         Only when it is the pod's turn: each such write is an event for the job, which would look, and write, without a pause.
         """
         seconds = status.grace(pod, view.job.spec.delete_options or policy.args.delete_options) + status.MARGIN + ANSWER
+        seconds += background.PATIENCE if self._in_background and background.wanted(pod) else 0.0
         if ttl := template.longer(held, view.now, seconds):
             self._writing.check()
             name, body = held.metadata.name, {"spec": {"ttl": ttl}}
@@ -309,6 +313,11 @@ class Acting:
             async with self._turns.away():  # a webhook may take its time: other jobs go on meanwhile
                 await evict(self._writing.client, order)
         except errors.ApiError as error:
+            if self._in_background and background.triggered(pod, error):
+                self._metrics.evicted("background", trigger, meta.namespace, pod.spec.node_name)
+                self._counted.discard(job.metadata.uid)
+                await self._write(view, leaving.in_background(view, str(error)), policy, job)
+                return
             self._metrics.evicted("error", trigger, meta.namespace, pod.spec.node_name)
             await self._failed(view, policy, error, undo)
             return

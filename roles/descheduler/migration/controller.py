@@ -13,6 +13,7 @@ from koord.api.times import TimeError, parse_time
 from koord.kube import errors
 from koord.kube.leases import Leadership
 from koord.kube.workqueue import WorkQueue
+from roles.descheduler import background
 from roles.descheduler.framework.evicting import Setup
 from roles.descheduler.migration import evictors, status, template
 from roles.descheduler.migration.acting import Acting
@@ -77,6 +78,7 @@ class Migrations:
             turns,
             setup.successors,
             no_claims=no_claims,
+            in_background=setup.gates.enabled(background.GATE),
         )
         self.outcomes = Outcomes(self.jobs, self.writing)
         self.reconciler = Reconciler(
@@ -107,7 +109,10 @@ class Migrations:
         return policy
 
     def accepted(self, pod: Pod) -> bool:
-        """Whether a job has told the pod to leave. The one that came in its place stays, and is counted where it is."""
+        """Whether a job has told the pod to leave. The one that came in its place stays, and is counted where it is, and so is one that
+        somebody else takes away in background: nobody can tell when."""
+        if background.wanted(pod) and not pod.metadata.deletion_timestamp:
+            return False
         return any(status.accepted(job) and not _came(job, pod) for job in self.ledger.of_pod(pod))
 
     def _judge(self, job: PodMigrationJob) -> None:

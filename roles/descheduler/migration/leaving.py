@@ -100,6 +100,13 @@ def evicted(view: View, pod: Pod, reason: str) -> Step:
     return Step("Evicted", message, changed, event=Reason.EVICTING)
 
 
+def in_background(view: View, answer: str) -> Step:
+    """Somebody else takes the pod away; the Eviction API has no better answer for that than a refusal."""
+    message = f"the eviction of {view.about_pod} in background has begun: {answer}"
+    changed = status.with_condition(view.job.status, Kind.EVICTION, "False", Reason.EVICTING, message, view.now)
+    return Step("Evicting", message, changed, event=Reason.EVICTING)
+
+
 def going(view: View) -> Step:
     """Somebody (perhaps this process in an earlier life) has deleted the pod already."""
     message = f"{view.about_pod} is terminating"

@@ -203,7 +203,7 @@ def expected_replicas(args: MigrationControllerArgs, owner: Owner | None) -> Ref
 
 
 def _nobody_replaces(owner: Owner) -> str:
-    return f"{owner.lost}: nobody would replace the pod" if owner.lost else ""
+    return f"{owner.lost}: no controller would replace the pod" if owner.lost else ""
 
 
 def reached(args: MigrationControllerArgs, book: Book, pod: Pod, owner: Owner | None, *, together: int = 1) -> Refusal | None:

@@ -15,6 +15,7 @@ from koord.api.gangs import gang_id
 from koord.api.objects import Pod
 from koord.api.times import format_duration
 from koord.kube import errors
+from roles.descheduler import background
 from roles.descheduler.arrivals import Expected, estimate, is_prod, larger
 from roles.descheduler.fitting import OtherNodes
 from roles.descheduler.framework.evicting import Controller, EvictOptions, EvictResult, Setup
@@ -39,6 +40,7 @@ class MigrationController:
         self._setup = setup
         self._migrations = setup.once(self.name, lambda: Migrations(setup))
         self._instance = setup.once("MigrationController instance", seams.uid)
+        self._in_background = setup.gates.enabled(background.GATE)
         self._policy = self._migrations.join(setup.profile, args, setup)
         effective = self._policy.args
         self._nodes = OtherNodes(setup.world, effective.node_selector) if effective.node_fit else None
@@ -58,6 +60,8 @@ class MigrationController:
 
     def filter(self, pod: Pod) -> str:
         """Why no job may be made for the pod now, "" when one may."""
+        if self._in_background and background.goes_on(pod):
+            return "its eviction in background is under way"
         refusal = self._policy.refuse(pod, self._migrations.ledger)
         return refusal.message if refusal is not None else ""
 
@@ -82,7 +86,9 @@ class MigrationController:
         return [each for each in self._policy.unit(pod, self._migrations.ledger.unfinished()) if each.metadata.uid != pod.metadata.uid]
 
     def leaving(self, pod: Pod) -> bool:
-        """Whether a job for the pod is on its way, and nothing has refused it."""
+        """Whether a job for the pod is on its way, and nothing has refused it, or somebody takes it away in background."""
+        if self._in_background and background.goes_on(pod):
+            return True
         now = self._setup.clock()
         return any(status.proceeds(job, now) for job in self._migrations.ledger.of_pod(pod))
 
@@ -181,6 +187,8 @@ class MigrationController:
         try:
             await evictors.ask(self._setup.client, pod, {**(options.delete_options or {}), **self._policy.args.delete_options})
         except errors.ApiError as error:
+            if self._in_background and background.triggered(pod, error):
+                return ""
             return f"its eviction would be refused: {evictors.refusal(error)}"
         return ""
 

@@ -11,6 +11,7 @@ import msgspec
 from koord.api import names
 from koord.api.objects import Condition, ObjectReference, Pod, PodMigrationJob, PodMigrationJobStatus, find_condition
 from koord.api.times import TimeError, format_time, parse_duration, parse_time
+from roles.descheduler import background
 from roles.descheduler.migration.words import COMPLETE, Kind, Phase, Reason
 from roles.descheduler.relief import Relief
 
@@ -60,6 +61,7 @@ def timed_out(job: PodMigrationJob, now: float, pod: Pod | None = None) -> bool:
 def deadline(job: PodMigrationJob, pod: Pod | None = None) -> float | None:
     """When the job has had its time, in seconds since the epoch; None for never.
 
+    Who takes a pod away in background may take what it needs while it says that it is at work, and `background.PATIENCE` to say so.
     Once the eviction was accepted, or the pod is seen to go by it, the pod has its grace period and its successor `MARGIN`, whatever the
     TTL says: the place is theirs."""
     limit = ttl(job)
@@ -71,6 +73,8 @@ def deadline(job: PodMigrationJob, pod: Pod | None = None) -> float | None:
     if found is None or not goes:
         return end
     since = parse_time(found.last_transition_time) if found.last_transition_time else 0.0
+    if pod is not None and not pod.metadata.deletion_timestamp and background.wanted(pod):
+        return None if background.goes_on(pod) else max(end, since + background.PATIENCE + MARGIN)
     gone = since if found.status == "True" else max(since + grace(pod), leaves_at(pod))
     return max(end, gone + MARGIN)
 

@@ -314,7 +314,7 @@ class Journal:
     def _failed(self, error: OSError | JournalError) -> None:
         text = str(error) if isinstance(error, JournalError) else f"journal {self.path} cannot be written: {error.strerror}"
         if text != self.failure:
-            log.error("%s; nothing is changed whose present value is not on record", text)
+            log.error("%s; values that are not recorded are not changed", text)
         self.failure = text
 
     def _works(self) -> None:

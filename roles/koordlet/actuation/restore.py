@@ -66,7 +66,7 @@ class Restored:
             *(f"not found: {error}" for error in self.lost),
             *(f"not put back: {error}" for error in self.failed),
             *(unread if self.not_understood else ()),
-            *(f"left as it is: {error}" for error in self.theirs),
+            *(f"left unchanged: {error}" for error in self.theirs),
         ]
 
     @property

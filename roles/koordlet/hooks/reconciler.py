@@ -159,7 +159,7 @@ class Reconciler:
         try:
             pod, containers = contexts(state)
         except ValueError as error:
-            log.warning("pod %s is left as it is: %s", state.key, error)
+            log.warning("pod %s is left unchanged: %s", state.key, error)
             return _Plan(state)
         period = _period(snapshot)
         outer = writes(self._asking.pod(pod, hooks=hooks), pod.cgroup_dir, _about(pod), period)

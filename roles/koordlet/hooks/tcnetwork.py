@@ -81,7 +81,7 @@ class TCNetworkQoS(Hook[TCRule]):
         if self._applier is None:
             root = snapshot.host.root
             if why := foreign(root, NETWORK):
-                self._complain(f"nothing is shaped: {why}")
+                self._complain(f"no traffic is shaped: {why}")
                 return
             self._applier = NetworkApplier(partial(run_command, root=root), before=partial(self._noted, root.sys))
         device = default_device(snapshot)

@@ -1,4 +1,4 @@
-"""inotify by ctypes: directories that come and go, as events on a descriptor."""
+"""inotify by ctypes: directories that come and go, and files that are replaced, as events on a descriptor."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ _HEAD = struct.Struct("iIII")
 
 @dataclass(frozen=True, slots=True)
 class DirectoryEvent:
-    """A directory ``name`` below the watched ``path``; an empty name is the watched directory itself that went away."""
+    """A directory ``name`` below the watched ``path``, or a file that was moved there; an empty name is the watched directory itself that
+    went away."""
 
     path: str
     name: str
@@ -23,7 +24,7 @@ class DirectoryEvent:
 
 
 class Inotify:
-    """Watches directories for directories. Raises OSError where the kernel refuses."""
+    """Watches directories for directories, and for files that are moved there. Raises OSError where the kernel refuses."""
 
     def __init__(self) -> None:
         self._libc = ctypes.CDLL(None, use_errno=True)
@@ -84,7 +85,7 @@ class Inotify:
                 self._paths.pop(watch, None)
                 self._watches.pop(path, None)
                 out.append(DirectoryEvent(path, "", created=False))
-            elif mask & IN_ISDIR:
+            elif mask & (IN_ISDIR | IN_MOVED_TO):
                 out.append(DirectoryEvent(path, name, created=not mask & IN_DELETE))
         return out
 

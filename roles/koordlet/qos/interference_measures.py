@@ -99,7 +99,7 @@ class Measures:
             return
         namespace, name = (pod.namespace, pod.name) if pod is not None else (held.namespace, held.name) if held is not None else ("", "")
         if (held is not None and held.files) or uid in self._asked:
-            self._tell(Subject("Pod", namespace, name, uid), "SetFree", "nobody waits because of this pod (any more)", {})
+            self._tell(Subject("Pod", namespace, name, uid), "SetFree", "no service waits because of this pod (any more)", {})
 
     def _tell(self, subject: Subject, verdict: str, text: str, numbers: dict[str, Any]) -> None:
         self.records.append(Record("koordlet", subject, self.now, verdict, NAME, text, numbers=numbers, features=FEATURES))

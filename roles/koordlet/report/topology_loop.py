@@ -74,7 +74,7 @@ class TopologyLoop:
 
     def _complain(self, text: str) -> None:
         if text != self._complaint:
-            log.error("NodeResourceTopology stays as it is: %s", text)
+            log.error("NodeResourceTopology is kept: %s", text)
         self._complaint = text
 
     async def step(self) -> None:

@@ -1,5 +1,8 @@
 """Pod lifecycle events from cgroup directories: the kubelet is asked at once when a pod appears (KLO-SI-02).
 
+A resize in place makes no directory. Before the kubelet carries one out it replaces its file of what pods are allocated, which is watched:
+a CPU burst that is larger than the new limit has to go first, or the kernel refuses that limit (SCH-RSZ-05).
+
 Level directories that are missing at the start or made anew later are found by watching their parents.
 """
 
@@ -15,9 +18,12 @@ from roles.koordlet.host.inotify import Inotify
 
 log = logging.getLogger(__name__)
 
+#: Of the kubelet, below its directory.
+ALLOCATED = "allocated_pods_state"
+
 
 class Pleg:
-    """Calls ``on_pod`` when a pod's or a container's directory appears or a pod's goes away."""
+    """Calls ``on_pod`` when a pod's or a container's directory appears or a pod's goes away, and when a pod is resized."""
 
     def __init__(self, cgroups: Cgroups, on_pod: Callable[[], None]) -> None:
         self._cgroups = cgroups
@@ -46,6 +52,7 @@ class Pleg:
         if inotify is None:
             return
         inotify.watch(self._cgroups.subsystem_dir("cpu"))
+        inotify.watch(self._cgroups.root.kubelet)
         for path in inotify.paths:
             if not os.path.isdir(path):
                 inotify.unwatch(path)
@@ -65,7 +72,9 @@ class Pleg:
         levels = set(self._levels())
         try:
             for event in inotify.read():
-                if event.path in levels and self._cgroups.pod_uid_of(event.name):
+                if event.path == self._cgroups.root.kubelet:
+                    wanted = wanted or event.name == ALLOCATED
+                elif event.path in levels and self._cgroups.pod_uid_of(event.name):
                     wanted = True
                     path = os.path.join(event.path, event.name)
                     # a kernel tells the parent of the end of a group, and not always the watch of the group itself

@@ -97,7 +97,7 @@ class PodInformer:
             changed = self.book.take(await self._kubelet.pods(node))
         except (KubeletError, PodListError) as error:
             if str(error) != self._last_error:
-                log.error("the pod list stays as it is: %s", error)
+                log.error("the last pod list is kept: %s", error)
             self._last_error = str(error)
             return False
         self._asked = asked

@@ -284,7 +284,7 @@ class NodeResourceController(Controller):
         if len(self.brake.held) != before:
             self.metrics.held_nodes.set(len(self.brake.held))
         if held and not before and self.events is not None:
-            text = f"reports are missing on many nodes at once, {name} among them: batch and mid stay as they are on those beyond the share"
+            text = f"reports are missing on many nodes at once, {name} among them: batch and mid are kept on nodes beyond the share"
             namespace, _, config = self.world.config_key.partition("/")
             about = ObjectRef("ConfigMap", config, namespace, api_version="v1")
             self.events.event(about, "Warning", "OvercommitHeld", text)

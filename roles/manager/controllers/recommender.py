@@ -227,7 +227,7 @@ class RecommenderController(Controller):
             groups, errors = checkpoint.groups_of(found.get("data") or {}, self.policy.half_life, self.policy)
             stored = True
             for error in errors:
-                log.error("checkpoint %s/%s: %s; that part starts anew", self.namespace, checkpoint.name_of(uid), error)
+                log.error("checkpoint %s/%s: %s; that part starts empty", self.namespace, checkpoint.name_of(uid), error)
         learnt = self._learnt[key] = Learnt(uid, Learner(self.policy, groups), stored)
         return learnt
 

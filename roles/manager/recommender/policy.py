@@ -35,7 +35,7 @@ class Policy:
     memory_model: str = flag("auto", "How memory targets are found.", "recommender-memory-model", type=click.Choice(MEMORY_MODELS))
     kill_price: float = flag(10.0, "Cost of a kill, in days of the memory.", "recommender-kill-price")
     resize_cpu_percentile: float = flag(0.97, "Share of recent CPU, of pods resized in place.", "recommender-resize-cpu-percentile")
-    prometheus: str = flag("", "Prometheus that is asked for eight days of history, http(s)://...", "recommender-prometheus-address")
+    prometheus: str = flag("", "Prometheus that provides eight days of history, http(s)://...", "recommender-prometheus-address")
     lower_percentile: float = 0.50
     upper_percentile: float = 0.95
 

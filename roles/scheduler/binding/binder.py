@@ -27,7 +27,7 @@ from roles.scheduler.planner.placements import Placement
 log = logging.getLogger(__name__)
 
 _RESERVED = frozenset(trust.RESERVED)
-_LEASE_LOST = "the lease is lost: nothing is written any more"
+_LEASE_LOST = "the lease is lost: no more writes"
 
 
 class Outcome(Enum):

@@ -158,4 +158,4 @@ class Evictor:
         body = {"metadata": {"uid": uid}, "status": {"conditions": [condition]}}
         client = self._client.within(ASK_WITHIN).ranked(Priority.BIND)
         await client.patch(PODS, victim.name, body, victim.namespace, type="strategic", subresource="status")
-        await client.delete(PODS, victim.name, victim.namespace, preconditions={"uid": uid})
+        await client.delete(PODS, victim.name, victim.namespace, preconditions={"uid": uid}, repeat=False)

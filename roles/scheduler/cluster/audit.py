@@ -16,8 +16,8 @@ def compare(
     Pods that are assumed, and those that stand for reservations, may count without an object."""
     found: list[str] = []
     known, there = {row.name for row in cluster.rows() if row.view is not None}, set(nodes)
-    found.extend(f"node {name} is there and is not counted" for name in sorted(there - known))
-    found.extend(f"node {name} is counted and is not there" for name in sorted(known - there))
+    found.extend(f"node {name} exists but is not in the cache" for name in sorted(there - known))
+    found.extend(f"node {name} is in the cache but does not exist" for name in sorted(known - there))
     counted: set[str] = set()
     for row in cluster.rows():
         for uid, pod in row.pods.items():

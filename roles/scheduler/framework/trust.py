@@ -69,7 +69,7 @@ class Trust:
         """Keep no answer of a plugin from now on."""
         self.told(plugin.name, why)
         if plugin.name not in self.unkept:
-            log.error("plugin %s is asked anew for each pod from now on: %s", plugin.name, why)
+            log.error("plugin %s is evaluated for each pod from now on: %s", plugin.name, why)
             self.unkept[plugin.name] = why
             self.unshared = self.unshared or isinstance(plugin, PreScore) or (isinstance(plugin, PreFilter) and not plugin.per_pod)
 

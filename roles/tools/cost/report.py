@@ -104,7 +104,7 @@ def table(report: Report, by: str) -> str:
         f"and {_money(ledger.idle)} idle; {reclaimed:.1f} core-hours ran on reclaimed CPU.",
     ]
     if report.missing:
-        out.append(f"Of {report.missing / 3600:.1f} hours nothing is known; they are not in the sums.")
+        out.append(f"There is no data for {report.missing / 3600:.1f} hours; they are not in the sums.")
     with_penalty = by == "namespace" and bool(report.penalties)
     head = [by.upper(), "COST", "CREDIT", "REQUESTED", "USED", "IDLE", "RECLAIMED", "GIB-HOURS"]
     rows = [head + (["THROTTLED", "PSI", "P99"] if with_penalty else [])]

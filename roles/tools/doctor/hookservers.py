@@ -57,9 +57,9 @@ async def _refusal(path: str) -> str:
         async with asyncio.timeout(_PATIENCE):
             _, writer = await asyncio.open_unix_connection(path)
     except TimeoutError:
-        return "nobody takes connections at its socket"
+        return "its socket does not accept connections"
     except OSError as error:
-        return f"nobody listens at its socket: {error.strerror}"
+        return f"no process listens on its socket: {error.strerror}"
     writer.close()
     with contextlib.suppress(OSError):
         await writer.wait_closed()

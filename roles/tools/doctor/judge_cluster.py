@@ -140,7 +140,7 @@ def _leases(facts: ClusterFacts) -> Iterator[Finding]:
         holder, age = spec.get("holderIdentity"), _age(spec.get("renewTime"), facts.now)
         if not holder or age is None or age > (spec.get("leaseDurationSeconds") or 15) + SKEW_FAIL:
             told = "its holder gave it up" if not holder else f"{holder} renewed it {_span(age)} ago"
-            yield fail("leaders", f"{name}: nobody leads ({told})", f"see that a replica runs: kubectl -n {facts.namespace} get pods")
+            yield fail("leaders", f"{name}: no leader ({told})", f"check that a replica runs: kubectl -n {facts.namespace} get pods")
         else:
             yield ok("leaders", f"{name}: {holder}")
 
@@ -194,7 +194,7 @@ def _webhook(one: WebhookFacts, now: float) -> Iterator[Finding]:
         yield warn("webhooks", f"{one.name}: {one.target} could not be tried from here ({one.unreachable})", how)
     elif one.failure_policy not in ("Fail", "Ignore"):
         yield fail(
-            "webhooks", f"{one.name}: failurePolicy {one.failure_policy!r}", "delete the configuration: koord-manager writes it anew"
+            "webhooks", f"{one.name}: failurePolicy {one.failure_policy!r}", "delete the configuration; koord-manager creates it again"
         )
 
 
@@ -217,7 +217,7 @@ def _security(facts: ClusterFacts) -> Iterator[Finding]:
         for role, (allowed, _) in facts.powers.items():
             if NODES_PROXY in allowed:
                 how = "take it away (koord install --print has nodes/pods and nodes/configz instead); koord doctor --security tells more"
-                yield warn("nodes/proxy", f"whoever has a token of {role} can run commands in every container", how)
+                yield warn("nodes/proxy", f"a token of {role} suffices to run commands in every container", how)
         return
     for role, (allowed, error) in facts.powers.items():
         yield from judge_powers(role, allowed, error)
@@ -247,7 +247,7 @@ def _slo_config(facts: ClusterFacts) -> Iterator[Finding]:
     for error in result.errors:
         yield fail("slo-controller-config", str(error), how)
     for note in result.warnings:
-        yield warn("slo-controller-config", str(note), "nobody reads it; koord lint shows the line")
+        yield warn("slo-controller-config", str(note), "no role reads it; koord lint shows the line")
     if not result.errors:
         yield ok("slo-controller-config", f"readable; co-location is {'on' if result.config.cluster_enabled else 'off'}")
 

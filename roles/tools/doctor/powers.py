@@ -57,9 +57,9 @@ def judge_powers(role: str, allowed: Iterable[Question], error: str = "") -> Ite
         told = [str(question) for question in wanted if question in found]
         if told:
             bad = True
-            yield fail(area, f"whoever has it could {power} ({', '.join(told)})", "take that right away; no manifest of koord grants it")
+            yield fail(area, f"its holder could {power} ({', '.join(told)})", "remove this right; no manifest of koord grants it")
     if not bad:
-        yield ok(area, f"whoever has it could do none of: {', '.join(POWERS)}")
+        yield ok(area, f"its holder could do none of: {', '.join(POWERS)}")
 
 
 def judge_workloads(workloads: Iterable[Obj], fenced: Iterable[str], registered: bool | None) -> Iterator[Finding]:
@@ -73,7 +73,7 @@ def judge_workloads(workloads: Iterable[Obj], fenced: Iterable[str], registered:
         if told:
             yield warn(f"{name} as installed", "; ".join(told), "compare with koord install --print")
         else:
-            yield ok(f"{name} as installed", "asks who is there, is not privileged, and its image stays what it is")
+            yield ok(f"{name} as installed", "authenticates clients, is not privileged, and its image is pinned")
     if registered is False:
         how = "see that koord-manager runs with PodValidatingWebhook; it registers the webhook itself"
         yield fail("evictions of koordlets", "no webhook keeps them to their own node", how)

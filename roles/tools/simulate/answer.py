@@ -142,7 +142,7 @@ class Answer:
         if pod in self.refused:
             return f"it is refused: {self.refused[pod]}"
         if pod in self.lost:
-            return "it is lost: nobody makes it again"
+            return "it is lost: no controller recreates it"
         fate = self.fate(pod)
         if fate is None:
             return "there is no such pod, or it stays where it is"

@@ -60,7 +60,7 @@ def sections(answer: Answer, most: int = SHOWN) -> Iterable[tuple[str, list[Sequ
     if answer.helps:
         yield "What would help", [(line,) for line in answer.helps]
     if answer.lost:
-        yield "Lost: nobody makes these pods again", _cut([(pod,) for pod in answer.lost], most)
+        yield "Lost: no controller recreates these pods", _cut([(pod,) for pod in answer.lost], most)
     if answer.placed:
         nodes = Counter(fate.node for fate in answer.placed)
         yield "Where pods go", _cut([(node, f"{count} {'pod' if count == 1 else 'pods'}") for node, count in sorted(nodes.items())], most)

@@ -100,8 +100,8 @@ async def _run(config: Any, look: Look, output: str, interval: float | None) -> 
                 _print(rows, hidden, output)
             except ApiError as error:
                 if interval is None:
-                    raise ConfigurationError(f"the API server cannot be asked: {error}") from None
-                click.echo(f"the API server cannot be asked: {error}", err=True)
+                    raise ConfigurationError(f"cannot query the API server: {error}") from None
+                click.echo(f"cannot query the API server: {error}", err=True)
             if interval is None:
                 return
             await asyncio.sleep(interval)
@@ -155,7 +155,7 @@ async def _live(client: Client, look: Look, interval: float, *, wide: bool) -> N
                 rows, hidden = await look.rows(client, time.time())
                 note = _note(hidden)
             except ApiError as error:
-                note = f"cannot be asked: {error}"
+                note = f"cannot be queried: {error}"
             width = None if wide else live.console.width
             live.update(table.rich(rows, f"{time.strftime('%H:%M:%S')}  {note}", width), refresh=True)
             await asyncio.sleep(interval)

@@ -76,7 +76,7 @@ async def _serve(
         try:
             await client.raw("GET", "/version")
         except Unreachable as error:
-            raise ConfigurationError(f"the API server cannot be asked: {error}") from None
+            raise ConfigurationError(f"cannot query the API server: {error}") from None
         watching = Watching(client, endpoints)
         page = UiServer(watching, port, studies=Studies(watching, *studied))
         await page.start()

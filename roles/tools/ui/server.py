@@ -120,7 +120,7 @@ class UiServer:
         try:
             told = await self.watching.why(kind, request.query.get("namespace", ""), name)
         except (ApiError, OSError, TimeoutError) as error:
-            return Response(status=502, text=f"the API server cannot be asked: {error}\n")
+            return Response(status=502, text=f"cannot query the API server: {error}\n")
         return Response(body=orjson.dumps(told), content_type="application/json")
 
     async def _cost(self, request: Request) -> Response:

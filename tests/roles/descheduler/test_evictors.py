@@ -242,7 +242,7 @@ def test_the_workload_behind_a_pod() -> None:
             with pytest.raises(WorkloadError, match="has another uid"):
                 workloads.of(of({**alone, "metadata": {**alone["metadata"], "uid": "another"}}))
             scaled = of(rollout)
-            with pytest.raises(WorkloadError, match="not been asked"):
+            with pytest.raises(WorkloadError, match="no known scale"):
                 workloads.of(scaled)
             await workloads.refresh([scaled])
             by_scale = workloads.of(scaled)

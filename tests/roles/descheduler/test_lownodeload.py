@@ -253,6 +253,21 @@ def test_a_target_that_will_be_full_takes_no_room_from_the_others() -> None:
     assert headroom(placed, prod=False)["cpu"] == 4000
 
 
+@pytest.mark.feature("DS-LNL-08")
+@pytest.mark.parametrize("told", [{}, {"cpu": "1"}, {"memory": "1Gi"}])
+def test_a_report_without_a_resource_does_not_say_that_it_is_unused(told: dict[str, str]) -> None:
+    """Such a node counted as low, and pods were sent to it."""
+
+    def left(usage: dict[str, str]) -> list[tuple[str, str]]:
+        status = {"updateTime": "1970-01-01T00:00:00Z", "nodeMetric": {"systemUsage": {"resources": usage}}}
+        metric = objects.convert({"metadata": {"name": "mute"}, "status": status}, objects.NodeMetric)
+        thresholds = {"lowThresholds": {"cpu": 30, "memory": 30}, "highThresholds": {"cpu": 60, "memory": 60}}
+        return relieving([with_pods(view("hot", 8000), 2500), node_view(node("mute"), [], metric, now=0.0)], **thresholds)
+
+    assert left(told) == []
+    assert left({"cpu": "1", "memory": "1Gi"}) == [("hot-0", "mute")]
+
+
 @pytest.mark.feature("DS-LNL-07")
 def test_what_the_last_pod_took_beyond_the_room_of_all_pods_is_not_missing_for_prod_pods() -> None:
     """The first pass spent more than there was, for a pod may be larger than what is left, and the second one began below zero."""

@@ -95,6 +95,10 @@ def test_a_prometheus_that_does_not_answer_moves_nobody() -> None:
         ({"status": "success", "data": {"resultType": "matrix", "result": []}}, "a vector is needed"),
         (vector(a="NaN"), "0 to 1"),
         (vector(a=1.5), "0 to 1"),
+        (
+            {"status": "success", "data": {"resultType": "vector", "result": [{"metric": {"instance": "a"}, "value": [0, "0.1"]}] * 2}},
+            "several samples of a",
+        ),
         ({"status": "success", "data": {"resultType": "vector", "result": [{"metric": {}, "value": [0, "1"]}]}}, "instance"),
         ({"status": "success", "data": {"resultType": "vector", "result": [{"metric": {"instance": "a"}, "value": []}]}}, "the form"),
     ],
@@ -129,6 +133,7 @@ def told(name: str, usage: Obj, *, age: float = 0.0, namespace: str = "", contai
 @pytest.mark.feature("DS-K8S-09")
 def test_what_the_metrics_server_tells() -> None:
     nodes = [told("n1", {"cpu": "1500m", "memory": "2Gi"}), told("old", {"cpu": "1"}, age=EXPIRES), told("odd", {"cpu": "much"}), {"x": 1}]
+    nodes += [told("mute", {}), told("half", {"cpu": "1"}), told("less", {"cpu": "-1", "memory": "1Gi"})]
     pods = [told("p", {"cpu": "100m", "memory": "1Mi"}, namespace="d", containers=2)]
     found = asyncio.run(MetricsServer(Served({"nodes": nodes, "pods": pods})).read(1e9))  # type: ignore[arg-type]
     assert found.nodes == {"n1": {"cpu": 1500, "memory": 2 << 30}}

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from koord.api.kinds import EVENTS, NODES, PODS
+from koord.kube.connection import Lost
 from koord.kube.errors import Forbidden, ServerError, Unreachable
 from tests.roles.scheduler.test_live import events_of
 from tests.support import patience
@@ -443,6 +444,35 @@ def test_room_that_was_made_for_a_pod_is_kept_while_its_binding_fails(scheduler:
             assert await live.bound("high") == refused[0]
             assert len(asked) == 2
             await live.refused("late")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-KS-12")
+@pytest.mark.parametrize("done", [True, False])
+def test_a_victim_whose_deletion_was_not_answered_is_read_before_anything_is_sent_again(scheduler: Any, done: bool) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await full_nodes(live, 1)
+            transport, sent = live.app.client.transport, []
+            once = transport._once
+
+            async def losing(method: str, target: str, *args: Any, **options: Any) -> Any:
+                if "/pods/low-" not in target or method not in ("GET", "DELETE"):
+                    return await once(method, target, *args, **options)
+                first = not sent
+                sent.append(method)
+                if first and not done:
+                    raise Lost("connection reset")
+                answer = await once(method, target, *args, **options)
+                if first:
+                    raise Lost("connection reset")
+                return answer
+
+            transport._once = losing
+            await live.pod("high", cpu="2", priorityClassName="high")
+            assert await live.bound("high") == "n0"
+            assert sent == (["DELETE", "GET"] if done else ["DELETE", "GET", "DELETE"])
 
     asyncio.run(run())
 

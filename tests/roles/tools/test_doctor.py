@@ -397,7 +397,7 @@ def test_a_hook_server_whose_socket_is_gone_is_seen(tmp_path: Path) -> None:
         }
         for server in servers:
             server.close()
-        assert "nobody listens at its socket" in (await look(True))["a.json"]
+        assert "no process listens on its socket" in (await look(True))["a.json"]
         for name in "ab":
             (run / f"{name}.sock").unlink(missing_ok=True)
         assert (await look(True))["b.json"] == (await look(False))["b.json"] == "its socket is not there"

@@ -137,7 +137,7 @@ def test_an_api_server_takes_all_of_it_and_uninstall_leaves_what_others_use(tmp_
             again = await asyncio.to_thread(CliRunner().invoke, uninstall, [*arguments, "--restore=false", "--yes"])
             assert again.exit_code == 0, "what is gone already is no mistake"
             empty = await asyncio.to_thread(CliRunner().invoke, uninstall, arguments)
-            assert (empty.exit_code, empty.output) == (0, "nothing of koord is there (namespace koordinator-system)\n")
+            assert (empty.exit_code, empty.output) == (0, "nothing of koord was found (namespace koordinator-system)\n")
 
     async def path_of(client, document):
         version = document["apiVersion"]
@@ -189,5 +189,5 @@ def test_an_api_server_that_does_not_answer_is_told_before_anything_is_listed(tm
     file = tmp_path / "kubeconfig"
     file.write_text(json.dumps({"clusters": [entry], "contexts": [context], "current-context": "c"}))
     result = CliRunner().invoke(uninstall, [f"--kubeconfig={file}"], prog_name="koord uninstall")
-    said = "koord uninstall: error: the API server cannot be asked: http://127.0.0.1:1: connection refused\n"
+    said = "koord uninstall: error: cannot query the API server: http://127.0.0.1:1: connection refused\n"
     assert (result.exit_code, result.stderr, result.stdout) == (1, said, "")

@@ -316,7 +316,7 @@ def test_a_server_that_does_not_answer_is_one_line(tmp_path: Path) -> None:
     kubeconfig.write(file, kubeconfig.build("http://127.0.0.1:9", ""))
     done = CliRunner().invoke(command, [f"--kubeconfig={file}"])
     assert done.exit_code == 1
-    assert "the API server cannot be asked: http://127.0.0.1:9" in done.output
+    assert "cannot query the API server: http://127.0.0.1:9" in done.output
 
 
 def test_one_node_is_no_nodes() -> None:

@@ -272,7 +272,7 @@ def test_a_running_sandbox_is_found(tmp_path: Path) -> None:
         result = await why("pod", "api-1")
         assert result.exit_code == 0
         assert "is pending" in result.output
-        assert "Could not be asked:\n  manager at http://127.0.0.1:1: " in result.output
+        assert "No answer from:\n  manager at http://127.0.0.1:1: " in result.output
         await server.stop()
 
     asyncio.run(story())
@@ -281,7 +281,7 @@ def test_a_running_sandbox_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
-        (["pod", "x"], "nobody to ask: give --kubeconfig (or KUBECONFIG, ~/.kube/config), --endpoint URL (or KOORD_ENDPOINTS)"),
+        (["pod", "x"], "no role to query: give --kubeconfig (or KUBECONFIG, ~/.kube/config), --endpoint URL (or KOORD_ENDPOINTS)"),
         (["pod", "a/b/c", "--endpoint", "http://x"], "a pod is given as NAME or NAMESPACE/NAME"),
         (["pod", "a/b", "-n", "c", "--endpoint", "http://x"], "--namespace says 'c'"),
         (["pod"], "Missing argument"),
@@ -293,7 +293,7 @@ def test_a_running_sandbox_is_found(tmp_path: Path) -> None:
 )
 def test_mistakes_are_one_line(args: list[str], says: str) -> None:
     result = asyncio.run(why(*args))
-    assert result.exit_code == (1 if says.startswith(("nobody", "/")) else 2)
+    assert result.exit_code == (1 if says.startswith(("no role", "/")) else 2)
     assert result.stderr.startswith("koord why pod: error: ")
     assert says in result.stderr
     assert result.stderr.count("\n") == 1
@@ -306,7 +306,7 @@ def test_nothing_known_and_ambiguous_names() -> None:
         server = await serve("scheduler", one, two)
         nothing = await why("pod", "nope", "--endpoint", server.url)
         assert nothing.exit_code == 1
-        assert nothing.stderr == f"koord why pod: error: nothing is known of pod nope; asked: {server.url}\n"
+        assert nothing.stderr == f"koord why pod: error: nothing is known about pod nope; queried: {server.url}\n"
         both = await why("pod", "same", "--endpoint", server.url)
         assert both.exit_code == 1
         assert "there are pods named same in a, b: say which with --namespace" in both.stderr
@@ -332,7 +332,7 @@ def test_tables_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     render.show(explanation, found, "text", screen)
     text = screen.getvalue()
     assert "Insufficient cpu" in text
-    assert "Could not be asked: koordlet: refused" in text
+    assert "No answer from: koordlet: refused" in text
 
 
 @pytest.mark.parametrize(
@@ -441,7 +441,7 @@ def test_the_kubeconfig_of_the_home_directory_is_enough_and_who_cannot_be_reache
     (tmp_path / ".kube").mkdir()
     (tmp_path / ".kube" / "config").write_text(json.dumps({"clusters": [entry], "contexts": contexts, "current-context": "c"}))
     result = asyncio.run(why("pod", "web/x"))
-    said = "koord why pod: error: nobody could be asked about pod web/x: API server http://127.0.0.1:1: connection refused\n"
+    said = "koord why pod: error: no role could be queried about pod web/x: API server http://127.0.0.1:1: connection refused\n"
     assert (result.exit_code, result.stderr, result.stdout) == (1, said, "")
 
 

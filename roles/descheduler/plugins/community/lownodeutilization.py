@@ -21,7 +21,7 @@ from roles.descheduler.plugins.community.requested import (
     check_percentages,
     headroom,
 )
-from roles.descheduler.reading import EXPIRES, KUBERNETES_METRICS, METRIC_RESOURCE, PROMETHEUS, WHOLE, Reading, key_of
+from roles.descheduler.reading import EXPIRES, KUBERNETES_METRICS, MEASURED, METRIC_RESOURCE, PROMETHEUS, WHOLE, Reading, key_of
 from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 
@@ -153,7 +153,8 @@ class LowNodeUtilization:
         """What counts of a node; None if that is not known."""
         if self._metrics is None:
             return Requested.of(node, self.args.thresholds)
-        if self._metrics.source == KUBERNETES_METRICS and node.usage is not None and node.metric_age < EXPIRES:
+        reported = node.usage is not None and node.usage.keys() >= MEASURED & self.args.thresholds.keys() and node.metric_age < EXPIRES
+        if self._metrics.source == KUBERNETES_METRICS and node.usage is not None and reported:
             return Requested.used(node, self.args.thresholds, node.usage, lambda view: view.usage or {})
         usage = reading.nodes.get(node.name) if reading is not None else None
         if reading is None or usage is None:

@@ -10,10 +10,10 @@ from koord.api.objects import Namespace, PersistentVolumeClaim, Pod, PodDisrupti
 from koord.kube import errors
 from koord.kube.informers import Informer
 from koord.kube.references import reference
+from roles.descheduler.background import GATE, Background
 from roles.descheduler.fitting import OtherNodes
 from roles.descheduler.framework.evicting import EvictOptions, EvictResult, NoController, Setup
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
-from roles.descheduler.plugins.defaultevictor.background import Background
 from roles.descheduler.plugins.defaultevictor.protections import Protections, Surroundings
 from roles.descheduler.protection import forced
 from roles.descheduler.snapshot import NodeView
@@ -27,7 +27,7 @@ class DefaultEvictor(NoController):
     def __init__(self, args: DefaultEvictorArgs, setup: Setup) -> None:
         self.args = args
         self._setup = setup
-        self._background = Background(setup.clock, on=setup.gates.enabled("EvictionsInBackground"))
+        self._background = Background(setup.clock, on=setup.gates.enabled(GATE))
         self._protections = Protections(args)
         self._nodes = OtherNodes(setup.world, args.node_selector) if args.node_fit else None
         informers, held = setup.informers, self._protections.held

@@ -9,6 +9,7 @@ from pydantic import Field, model_validator
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel, Seconds
 from koord.config.selectors import compile_selector
+from roles.descheduler.reading import MEASURED
 from roles.descheduler.selection import Namespaces, PodSelector
 
 Percentages = dict[str, float | int]
@@ -169,7 +170,10 @@ class Pool:
         prod_low = _inherit(own.prod_low_thresholds, base.prod_low_thresholds)
         prod_high = _inherit(own.prod_high_thresholds, base.prod_high_thresholds)
         self.lopsided = sorted(low.keys() ^ high.keys()) + sorted(f"prod {name}" for name in prod_low.keys() ^ prod_high.keys())
-        self.resources: tuple[str, ...] = tuple(sorted(low.keys() | high.keys() | prod_low.keys() | prod_high.keys() | {"memory"}))
+        named = low.keys() | high.keys() | prod_low.keys() | prod_high.keys()
+        self.resources: tuple[str, ...] = tuple(sorted(named | {"memory"}))
+        self.known = MEASURED & named
+        """What a node's report must tell of."""
         self.low, self.high = _completed(self.resources, low, high, filler)
         self.prod_low, self.prod_high = _completed(self.resources, prod_low, prod_high, filler)
         self.prod_enabled = bool(prod_low or prod_high)

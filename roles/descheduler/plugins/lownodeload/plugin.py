@@ -101,7 +101,7 @@ class LowNodeLoad:
         for node in nodes:
             if handle.pause():
                 yield PAUSE
-            if why := self._unmeasured(node):
+            if why := self._unmeasured(pool, node):
                 explain.skipped(handle, pool, node, why)
             else:
                 fresh.append(node)
@@ -131,8 +131,10 @@ class LowNodeLoad:
         yield from self._passes(pool, by_class, abnormal, handle)
         return {node.view.name for node in by_class[NodeClass.HOT]}
 
-    def _unmeasured(self, node: NodeView) -> str:
+    def _unmeasured(self, pool: Pool, node: NodeView) -> str:
         """Why the node's load is not known, "" when it is. Such a node is neither source nor target."""
+        if node.usage is not None and (unknown := sorted(pool.known - node.usage.keys())):
+            return f"its NodeMetric does not tell how much {' and '.join(unknown)} is used"
         if node.usage is None:
             return "it has no NodeMetric, or one that was never reported"
         accepted = self.args.node_metric_expiration_seconds

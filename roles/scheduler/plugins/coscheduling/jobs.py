@@ -104,7 +104,7 @@ class Jobs:
         job = gang.group.id if gang is not None else ctx.pod.key
         took = seams.perf_counter() - started
         ctx.effects.append(lambda: self._book.metrics.preempted(job, "success" if done else "failure", took))
-        return "" if done else f"{_SAID}{plan.refusal or 'nobody has to go, but the pod found no node'}", plan
+        return "" if done else f"{_SAID}{plan.refusal or 'no pod has to leave, but the pod found no node'}", plan
 
     def best(self, gang: Gang, failed: PodInfo, current: Round) -> Steps[int]:
         """How many members that were not tried would find nodes beside those that have one; pods like the one that failed would not."""
@@ -200,7 +200,7 @@ class Jobs:
         """Nobody is evicted; nominations of before are of no use any more."""
         node_of = self._handle.state.nominations.node_of
         others = tuple((other, "") for other in pods if other.uid != pod.uid and (node_of(other.uid) or other.nominated))
-        text = plan.refusal or "nobody has to go, but the pod found no node"
+        text = plan.refusal or "no pod has to leave, but the pod found no node"
         return PostFilterResult(unresolvable(f"{_SAID}{text}"), "", others=others)
 
 

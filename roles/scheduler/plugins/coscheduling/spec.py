@@ -202,7 +202,7 @@ def _groups(own: str, annotations: Mapping[str, str], problems: list[str]) -> tu
     try:
         found = parse_gang_groups(annotations)
     except AnnotationError as error:
-        problems.append(f"{error}: the gang is scheduled by itself")
+        problems.append(f"{error}: the gang is scheduled without its group")
         return (own,)
     if not found:
         return (own,)

@@ -66,10 +66,11 @@ class Writer:
             return unschedulable(str(refusal))
         if found.lock:
             whose = (pod.namespace, pod.name)
-            obstacle = await acquire(self._handle.client, node, found.lock, whose, seams.now())
+            self._locked[pod.uid] = (node, found.lock, whose)  # also while nobody has answered: it may have been taken
+            obstacle = await acquire(self._handle.api, node, found.lock, whose, seams.now())
             if obstacle:
+                del self._locked[pod.uid]
                 return error(obstacle)
-            self._locked[pod.uid] = (node, found.lock, whose)
         draft.annotations.update(found.annotations)
         draft.labels.update(found.labels)
         return SUCCESS
@@ -78,7 +79,7 @@ class Writer:
         """The pod is not bound after all: its lock is taken off."""
         locked = self._locked.pop(uid, None)
         if locked is not None:
-            task = asyncio.get_running_loop().create_task(release(self._handle.client, *locked), name=f"unlocking {locked[0]}")
+            task = asyncio.get_running_loop().create_task(release(self._handle.api, *locked), name=f"unlocking {locked[0]}")
             self._releasing.add(task)
             task.add_done_callback(self._releasing.discard)
 

@@ -114,7 +114,7 @@ def read_device(device: Device) -> Inventory:
             continue
         of_type = found.setdefault(info.type, {})
         if info.minor in of_type:
-            log.warning("Device %s: spec.devices[%d]: minor %d of type %s is there twice", meta.name, index, info.minor, info.type)
+            log.warning("Device %s: spec.devices[%d]: duplicate minor %d of type %s", meta.name, index, info.minor, info.type)
             continue
         try:
             of_type[info.minor] = _card(info)

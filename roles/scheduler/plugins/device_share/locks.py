@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import logging
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from koord.api.kinds import NODES, PODS
 from koord.api.times import format_time, parse_time
 from koord.kube.errors import ApiError, Conflict, NotFound
+
+if TYPE_CHECKING:
+    from koord.kube.client import Client
 
 log = logging.getLogger(__name__)
 
@@ -39,7 +42,7 @@ def read_lock(text: str) -> Lock | None:
         return None
 
 
-async def acquire(client: Any, node: str, key: str, pod: tuple[str, str], now: float) -> str:
+async def acquire(client: Client, node: str, key: str, pod: tuple[str, str], now: float) -> str:
     """Lock a node for a pod (namespace, name); returns "" or who is in the way. A lock that cannot be read, is too old or belongs to a pod
     that is gone is taken over."""
     for _ in range(_ATTEMPTS):
@@ -59,7 +62,7 @@ async def acquire(client: Any, node: str, key: str, pod: tuple[str, str], now: f
     return f"node {node} changes too quickly to be locked ({key})"
 
 
-async def release(client: Any, node: str, key: str, pod: tuple[str, str]) -> None:
+async def release(client: Client, node: str, key: str, pod: tuple[str, str]) -> None:
     """Take a pod's own lock off, where it is still there. Errors are logged: the lock expires by itself."""
     try:
         found = await client.get(NODES, node)
@@ -71,7 +74,7 @@ async def release(client: Any, node: str, key: str, pod: tuple[str, str]) -> Non
         log.warning("node %s: the lock %s of pod %s/%s stays until it expires: %s", node, key, *pod, error)
 
 
-async def _there(client: Any, lock: Lock) -> bool:
+async def _there(client: Client, lock: Lock) -> bool:
     try:
         await client.get(PODS, lock.name, lock.namespace)
     except NotFound:

@@ -38,7 +38,7 @@ def layers_of(entries: Iterable[NetworkTopologySpec]) -> tuple[Layer, ...]:
         if not entry.topology_layer:
             raise TreeError(f"networkTopologySpec[{index}].topologyLayer is empty")
         if entry.topology_layer in by_name:
-            raise TreeError(f"networkTopologySpec[{index}]: layer {entry.topology_layer} is there already")
+            raise TreeError(f"networkTopologySpec[{index}]: duplicate layer {entry.topology_layer}")
         by_name[entry.topology_layer] = entry
     if NODE_LAYER not in by_name:
         raise TreeError(f"networkTopologySpec has no layer {NODE_LAYER}, with which the chain begins")

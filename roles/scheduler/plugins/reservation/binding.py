@@ -68,7 +68,7 @@ class Writer:
             current = await client.get(RESERVATIONS, pod.reservation)
             meta, status = current["metadata"], current.get("status") or {}
             if meta["uid"] != pod.uid:
-                return error(f"reservation {pod.reservation} was made anew")
+                return error(f"reservation {pod.reservation} was created again")
             if status.get("phase") in (PHASE_FAILED, PHASE_SUCCEEDED):
                 return error("reservation is not active")
             body = {
@@ -96,7 +96,7 @@ class Writer:
         """Make running pods owners of a Reservation before it becomes available (pre-allocation)."""
         value = allocated_by(ctx.pod.reservation, ctx.pod.uid)
         if pods and not self._handle.may_write():
-            return error("the lease is lost: nothing is written any more")
+            return error("the lease is lost: no more writes")
         for pod in pods:
             body = {"metadata": {"uid": pod.pod.metadata.uid, "annotations": {_KEY: value}}}
             self._written.add(pod.uid)

@@ -239,7 +239,7 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
 
     def _may_write(self) -> None:
         if not self.handle.may_write():
-            raise _NotLeading("the lease is lost: nothing is written any more")
+            raise _NotLeading("the lease is lost: no more writes")
 
     async def _provision(self, key: str, node: str) -> None:
         """Say where a claim is to be provided. Somebody who has said otherwise since it was read wins."""

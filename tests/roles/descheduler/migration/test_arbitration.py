@@ -117,7 +117,7 @@ def test_bare_pods_and_pods_whose_workload_is_gone_or_too_small() -> None:
             await world.until_job(name, phase="Failed", reason="ForbiddenMigratePod")
         job = await world.get(kinds.PODMIGRATIONJOBS, "orphan")
         assert job is not None
-        assert job["status"]["message"].endswith("does not exist: nobody would replace the pod")
+        assert job["status"]["message"].endswith("does not exist: no controller would replace the pod")
 
     play(scenario)
 

@@ -51,6 +51,27 @@ def test_pods_containers_and_levels_that_come_later(host, version, driver) -> No
     asyncio.run(main())
 
 
+@pytest.mark.feature("SCH-RSZ-05")
+def test_the_kubelet_is_asked_when_it_has_allocated_something_else(host) -> None:
+    async def main() -> None:
+        tree = host(version=1, driver="systemd")
+        root = HostRoot.at(str(tree.root))
+        kubelet = Path(root.kubelet)
+        kubelet.mkdir(parents=True, exist_ok=True)
+        calls: list[int] = []
+        pleg = Pleg(Cgroups.detect(root), lambda: calls.append(1))
+        loop = asyncio.get_running_loop()
+        pleg.start(loop)
+        for name, wanted in (("actuated_pods_state", 0), ("allocated_pods_state", 1), ("allocated_pods_state", 2)):
+            (kubelet / f".{name}-123").write_text("{}")
+            (kubelet / f".{name}-123").rename(kubelet / name)  # as the kubelet writes its checkpoints
+            await asyncio.sleep(0.03)
+            assert len(calls) == wanted
+        pleg.stop(loop)
+
+    asyncio.run(main())
+
+
 @pytest.mark.root
 @pytest.mark.skipif(os.geteuid() != 0 or not os.access("/sys/fs/cgroup/cpu", os.W_OK), reason="needs root and cgroup v1")
 def test_groups_that_are_gone_are_watched_no_more(host) -> None:

@@ -260,7 +260,7 @@ class TestKubelet:
                 await client.close()
 
         asyncio.run(main())
-        assert len([r for r in caplog.records if "stays as it is" in r.getMessage()]) == 1
+        assert len([r for r in caplog.records if "is kept" in r.getMessage()]) == 1
 
     def test_after_a_standstill_the_kubelet_is_asked_before_anybody_acts(self, agent, kubelet, make_node, make_pod) -> None:
         async def main() -> None:

@@ -116,7 +116,7 @@ def test_the_nodemetric_says_it_and_doctor_reads_it(tmp_path: Path, monkeypatch:
     run(tmp_path, story)
     (condition,) = found[0]["status"]["conditions"]
     assert (condition["type"], condition["status"], condition["reason"]) == ("FeaturesWork", "False", "CannotWorkHere")
-    assert "ColdPageCollector was asked for and cannot work here: this kernel has no kidled" in condition["message"]
+    assert "ColdPageCollector is enabled but cannot work here: this kernel has no kidled" in condition["message"]
     facts = ClusterFacts(server="s", namespace="n", now=0.0)
     facts.node_names, facts.node_metrics = ["n1"], {"n1": found[0]}
     (finding,) = _features(facts)

@@ -67,7 +67,7 @@ def test_a_plugin_that_looks_at_the_pod_itself_is_asked_for_each_pod(plugin: typ
     assert verdicts == ["Scheduled", "Unschedulable", "Scheduled", "Unschedulable", "Scheduled"]
     assert told == ["Probe"]
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    assert "plugin Probe is asked anew for each pod from now on: it looks at pod." in caplog.text
+    assert "plugin Probe is evaluated for each pod from now on: it looks at pod." in caplog.text
 
 
 def test_scores_likewise() -> None:

@@ -12,6 +12,7 @@ import pytest
 from koord.api.kinds import CONFIGMAPS, DEVICES, NAMESPACES, NODES, PODS
 from koord.api.objects import Device
 from koord.api.times import format_time, parse_time
+from koord.kube.errors import Unreachable
 from tests.support.devices import ALLOCATED, CORE, EVERYTHING, MEMORY, MODEL, POINTS, RATIO, SHARED, VENDOR, card, device, entry, gpus
 
 ON = {"enabled": [{"name": "DeviceShare"}]}
@@ -190,6 +191,37 @@ def test_node_locks(scheduler: Any) -> None:
             await live.client.delete(PODS, "b", "default", grace_period_seconds=0)
             await ask(live, "c", {CORE: 50, RATIO: 50})
             await annotations(live, "c")  # the lock's pod is gone
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DEV-15")
+def test_a_lock_of_which_nobody_told_is_taken_off_with_the_placement(scheduler: Any) -> None:
+    """It would keep pods off the node for five minutes."""
+    lock = "hami.io/mutex.lock"
+
+    async def run() -> None:
+        gates = {"DevicePluginAdaption": True}
+        async with scheduler(CONFIG, crds=True, gates=gates, before=lambda o: machine(o, "n", gpus(1), labels=vendor("metax"))) as live:
+            patch, taken = live.app.client.patch, []
+
+            async def lost(kind: Any, name: str, body: Any, *args: Any, **options: Any) -> Any:
+                done = await patch(kind, name, body, *args, **options)
+                if kind is NODES and not taken:
+                    taken.append(done["metadata"]["annotations"][lock])
+                    await live.client.patch(NODES, "n", {"spec": {"unschedulable": True}})
+                    raise Unreachable("connection reset")
+                return done
+
+            live.app.client.patch = lost
+            await ask(live, "a", {CORE: 50, RATIO: 50})
+            await live.refused("a")
+            assert taken[0].endswith(",default,a")
+            for _ in range(400):
+                if lock not in (await live.client.get(NODES, "n"))["metadata"].get("annotations", {}):
+                    return
+                await asyncio.sleep(0.02)
+            raise AssertionError("the lock stays")
 
     asyncio.run(run())
 
