@@ -70,14 +70,16 @@ def system_components(files: Iterable[str]) -> list[Component]:
     """The packages of the system that shared libraries came from, as dpkg knows them."""
     if shutil.which("dpkg-query") is None:
         return []
-    names: set[str] = set()
-    for file in files:
-        real = os.path.realpath(file)
-        for spelling in (real, real.removeprefix("/usr")):
-            done = subprocess.run(["dpkg-query", "-S", spelling], capture_output=True, text=True, check=False)
-            if done.returncode == 0:
-                names.add(done.stdout.split(": ", 1)[0].split(",")[0])
-                break
+    spellings = [(real, real.removeprefix("/usr")) for real in sorted({os.path.realpath(file) for file in files})]
+    # all at once: each call reads the lists of all packages
+    paths = [path for both in spellings for path in both]
+    said = subprocess.run(["dpkg-query", "-S", *paths], capture_output=True, text=True, check=False).stdout if paths else ""
+    owners: dict[str, str] = {}
+    for line in said.splitlines():
+        packages, _, path = line.partition(": ")
+        if not packages.startswith("diversion by "):
+            owners.setdefault(path, packages.split(",")[0])
+    names = {owner for both in spellings if (owner := next(filter(None, map(owners.get, both)), None))}
     out = []
     for package in sorted(names):
         query = ["dpkg-query", "-W", "-f", "${Package} ${Version} ${Architecture}", package]

@@ -12,6 +12,7 @@ import os
 import orjson
 
 from roles.koordlet.actuation.restore import holds_path, journal_path
+from roles.koordlet.claims import cdi
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.options import Options
 from roles.koordlet.prediction.models import FIXED_KEYS
@@ -31,6 +32,7 @@ def files(options: Options, root: HostRoot) -> list[str]:
         os.path.join(run, "koordlet.sock"),
         *glob.glob(os.path.join(glob.escape(run), ".koordlet.*")),
         os.path.join(run, "pod-resources", "kubelet.sock"),
+        root.kubelet_path(cdi.SOCKET),  # the kubelet would try it again and again
         os.path.join(options.tsdb_path, persist.FILE) if options.tsdb_path else "",
         *_checkpoints(options.prediction_checkpoint_filepath),
         f"{journal_path(root)}.new",

@@ -193,6 +193,7 @@ async def _uninstall(
                 click.echo("stopped: try again, or go on with --restore=false and koord koordlet --restore on those nodes", err=True)
                 return 1
             failed += not await restoring.withdraw_resources(client, click.echo)
+            failed += not await restoring.withdraw_devices(client, click.echo)
         for entry in wanted[len(first()) :]:
             failed += await _delete(client, *entry) == "failed"
     return 1 if failed else 0

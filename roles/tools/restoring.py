@@ -7,15 +7,17 @@ koordlet leaves what it wrote when it ends, so that an upgrade changes nothing; 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import Callable
 from typing import Any
 
 from koord.api import names
-from koord.api.kinds import DAEMONSETS, NODES, PODS
+from koord.api.kinds import DAEMONSETS, NODES, PODS, RESOURCESLICES
 from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
 from roles.manager.noderesource.devices import GPU_LABELS, GPU_NAMES
+from roles.manager.slices.slices import MANAGED_BY, MANAGER
 
 NAME, INIT = "koordlet", "restore"
 #: Where the init container leaves its report, which the kubelet shows as its message. Named by koordlet too.
@@ -170,6 +172,23 @@ async def withdraw_resources(client: Client, say: Callable[[str], None]) -> bool
     if changed:
         say(f"koord's resources and annotations taken off {changed} nodes")
     return not failed
+
+
+async def withdraw_devices(client: Client, say: Callable[[str], None]) -> bool:
+    """Whether no devices are published any more: who allocated them would find nobody who prepares them."""
+    try:
+        published = (await client.list(RESOURCESLICES, label_selector=f"{MANAGED_BY}={MANAGER}")).items
+        for entry in published:
+            with contextlib.suppress(NotFound):
+                await client.delete(RESOURCESLICES, entry["metadata"]["name"])
+    except NotFound:
+        return True  # not served here
+    except ApiError as error:
+        say(f"ResourceSlices of koord's cannot be deleted: {error}")
+        return False
+    if published:
+        say(f"deleted {len(published)} ResourceSlices of nodes' devices")
+    return True
 
 
 async def _late(client: Client, namespace: str, say: Callable[[str], None]) -> None:

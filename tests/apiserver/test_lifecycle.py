@@ -6,6 +6,7 @@ import asyncio
 from typing import Any
 
 from koord.apiserver.config import ServerConfig
+from tests.support import patience
 
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -26,7 +27,7 @@ def owner(obj: dict[str, Any], *, block: bool = False) -> dict[str, Any]:
 
 
 async def gone(api: Any, path: str) -> bool:
-    for _ in range(50):
+    for _ in patience.tries(50):
         if (await api.call("GET", path))[0] == 404:
             return True
         await asyncio.sleep(0.01)

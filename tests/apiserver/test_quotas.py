@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from koord.apiserver.admission.quotas import shown, usage
+from tests.support import patience
 
 pytestmark = pytest.mark.feature("BEY-SEC-01")
 Obj = dict[str, Any]
@@ -36,7 +37,7 @@ def pod(name: str, cpu: str = "", limit: str = "", **spec: Any) -> Obj:
 async def used(api: Any, name: str = "q", **wanted: str) -> None:
     """Wait until the quota counts what is wanted."""
     wanted = {key.replace("__", "/").replace("_", "."): value for key, value in wanted.items()}
-    for _ in range(200):
+    for _ in patience.tries(200):
         found = (await api.get(f"{QUOTAS}/{name}")).get("status", {}).get("used")
         if found == wanted:
             return
@@ -72,7 +73,7 @@ def test_pods_use_what_they_request_until_they_end(with_api: Any) -> None:
         assert "failed quota: q: must specify requests.cpu for: c" in (await api.call("POST", PODS, pod("b")))[1]["message"]
         await api.post(PODS, pod("b", "500m"))
         await api.merge(PODS + "/a/status", {"status": {"phase": "Succeeded"}})
-        for _ in range(200):
+        for _ in patience.tries(200):
             if (await api.get(QUOTAS + "/q"))["status"]["used"]["requests.cpu"] == "500m":
                 break
             await asyncio.sleep(0.01)

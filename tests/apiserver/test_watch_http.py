@@ -10,6 +10,7 @@ import orjson
 import pytest
 
 from koord.apiserver.watch import WatchStreams
+from tests.support import patience
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -112,7 +113,7 @@ def test_a_watcher_that_leaves_is_forgotten(with_api: Any) -> None:
         assert orjson.loads(line)["type"] == "ADDED"
         assert len(bucket.listeners) == before + 1
         response.close()
-        for _ in range(100):
+        for _ in patience.tries(100):
             await asyncio.sleep(0.01)
             if len(bucket.listeners) == before:
                 return

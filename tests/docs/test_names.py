@@ -56,7 +56,7 @@ def codes(page: Path) -> Iterator[str]:
 @cache
 def known_flags() -> set[str]:
     walked = (option for path, command in commands.walk() for option in commands.options(command, path))
-    return {name for option in walked for name in (*option.opts, *option.secondary_opts)}
+    return {"--help"} | {name for option in walked for name in (*option.opts, *option.secondary_opts)}
 
 
 @cache

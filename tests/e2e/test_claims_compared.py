@@ -202,7 +202,7 @@ async def theirs(client: Client, seeds: range) -> tuple[dict[int, list[list[str]
         await client.patch(NODES, about["name"], {"spec": {"taints": None}})
         spec = {"containers": [{"name": "m", "image": "i"}], "nodeSelector": {"name": about["name"]}, "resourceClaims": references(claims)}
         await client.create(PODS, {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": about["name"]}, "spec": spec}, "default")
-    for _ in range(6000):
+    for _ in patience.tries(6000):
         pods = (await client.list(PODS, "default")).items
         if all(item["spec"].get("nodeName") or item.get("status", {}).get("conditions") for item in pods):
             break

@@ -16,7 +16,7 @@ from koord.kube.client import Client
 from koord.kube.errors import ApiError
 from roles.manager.slices.slices import same, slices_of
 from tests.roles.scheduler.conftest import Live, running_app
-from tests.support import real_apiserver
+from tests.support import patience, real_apiserver
 from tests.support.claims import alternative, claim, device, device_class, of_claim, request, results, slice_of, taint_rule
 
 pytestmark = [pytest.mark.realapi, pytest.mark.slow, pytest.mark.timeout(300)]
@@ -151,7 +151,7 @@ def test_a_claim_whose_pod_cannot_be_bound_is_free_again(server: real_apiserver.
             monkeypatch.setattr(live.app.engine.frameworks["koord-scheduler"].plugins["DefaultBinder"], "bind", refusing)
             await create(client, claim("own", request("d", cls="own")))
             await live.pod("own", resourceClaims=of_claim("own"))
-            for _ in range(400):
+            for _ in patience.tries(400):
                 found = await client.get(RESOURCECLAIMS, "own", "default")
                 if written and not (found.get("status") or {}).get("reservedFor"):
                     break
@@ -202,7 +202,7 @@ def test_conditions_that_a_driver_tells_are_waited_for(server: real_apiserver.Re
                 assert await create(client, item)
             await live.pod("attached", resourceClaims=of_claim("attached"))
             found: Obj = {}
-            for _ in range(400):
+            for _ in patience.tries(400):
                 found = await client.get(RESOURCECLAIMS, "attached", "default")
                 if (found.get("status") or {}).get("reservedFor"):
                     break

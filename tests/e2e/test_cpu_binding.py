@@ -63,7 +63,7 @@ def test_a_pod_runs_on_the_cpus_that_the_scheduler_picked_from_the_agents_report
             await c.client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default"}})
         await c.node({})
         async with agent(c, "NodeTopologyReport", "CPUSetAllocator", node_topology_sync_interval=0.2), scheduler(c.client):
-            for _ in range(400):
+            for _ in patience.tries(400):
                 if names.ANNOTATION_NRT_CPU_TOPOLOGY in await report(c):
                     break
                 await asyncio.sleep(0.05)
@@ -74,7 +74,7 @@ def test_a_pod_runs_on_the_cpus_that_the_scheduler_picked_from_the_agents_report
             }  # fmt: skip
             await c.client.create(PODS, body)
             pod: dict[str, Any] = {}
-            for _ in range(400):
+            for _ in patience.tries(400):
                 pod = await c.client.get(PODS, "bound", "default")
                 if pod["spec"].get("nodeName"):
                     break
@@ -84,7 +84,7 @@ def test_a_pod_runs_on_the_cpus_that_the_scheduler_picked_from_the_agents_report
             made = await c.running("bound", kube_qos="Burstable")
             await until(lambda: c.read("cpuset", c.dirs(made)[1], "cpuset.cpus") == cpus, "the CPUs of the container")
             # What is left is shared: the agent takes the pod's CPUs out of the pool that it reports.
-            for _ in range(400):
+            for _ in patience.tries(400):
                 pools = orjson.loads((await report(c))[names.ANNOTATION_NRT_CPU_SHARED_POOLS])
                 if CPUSet.parse(pools[0]["cpuset"]).isdisjoint(CPUSet.parse(cpus)):
                     break

@@ -76,7 +76,7 @@ def test_the_runtime_proxy_has_nobody_to_ask_and_refuses(tmp_path: Path) -> None
 
     def until_up(path: str, wanted: int, *more: str) -> None:
         with process(*arguments, *more) as child:
-            for _ in range(400):
+            for _ in patience.tries(400):
                 try:
                     ask(f"http://127.0.0.1:{port}/livez")
                     break

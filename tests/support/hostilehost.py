@@ -20,6 +20,7 @@ from koord.api import names
 from koord.apiserver.testing import running_server
 from roles.sandbox import mounts
 from roles.sandbox.hostile import ATTACKS
+from tests.support import patience
 from tests.support.koordlet import BE_TIER, Cluster, agent, until
 
 CONTROLLERS = tuple(name for name in ("cpu", "cpuacct", "cpuset", "memory", "blkio") if Path("/sys/fs/cgroup", name).is_dir())
@@ -125,7 +126,7 @@ class Real(Cluster):
 
 
 def _rmdir(path: Path) -> None:
-    for _ in range(100):
+    for _ in patience.tries(100):
         with contextlib.suppress(OSError):
             path.rmdir()
             return

@@ -31,3 +31,8 @@ def slowness() -> int:
 def seconds(limit: float) -> float:
     """A limit of time as it is to be on this machine. What is waited for is a condition; the limit only ends what never comes."""
     return limit * slowness()
+
+
+def tries(count: int) -> range:
+    """So many looks at what is waited for, on an idle machine."""
+    return range(count * slowness())

@@ -172,7 +172,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 def _stop_pods(containerd: Containerd) -> None:
     """No container of the test outlives it, whatever it ended with."""
-    for _ in range(20):
+    for _ in patience.tries(20):
         tasks = subprocess.run(
             [containerd.program("ctr"), "-a", str(containerd.socket), "-n", "k8s.io", "tasks", "ls", "-q"], capture_output=True, text=True,
             timeout=patience.seconds(20), check=False,

@@ -11,6 +11,8 @@ import uuid
 from pathlib import Path
 from typing import Any
 
+from tests.support import patience
+
 CONTROLLERS = tuple(name for name in ("cpu", "cpuacct", "cpuset", "memory", "blkio") if Path("/sys/fs/cgroup", name).is_dir())
 BURN = "import time\nend = time.time() + 60\nwhile time.time() < end: pass"
 
@@ -93,7 +95,7 @@ class Tree:
             self._rmdir(root)
 
     def _rmdir(self, path: Path) -> None:
-        for _ in range(50):
+        for _ in patience.tries(50):
             with contextlib.suppress(OSError):
                 path.rmdir()
                 return

@@ -18,6 +18,8 @@ Obj = dict[str, Any]
 
 KIND = f"{DRIVER}/device"
 FILE = f"{DRIVER}-device.json"
+#: Below the kubelet's directory: where it finds the plugin.
+SOCKET = f"plugins_registry/{DRIVER}-reg.sock"
 _VERSION = "0.3.0"
 _MAX_BYTES = 8 << 20
 

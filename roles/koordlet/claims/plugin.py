@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 GATE = "DRAPlugin"
 ROLE = "koordlet-resource-claims"
 #: Below the kubelet's directory.
-SOCKET = f"plugins_registry/{DRIVER}-reg.sock"
 #: In the kubelet's words, the newest first. Messages of both are the same.
 SERVICES = {
     "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
@@ -136,7 +135,7 @@ class ClaimPlugin:
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Listen until stopping, and again where the socket was taken away. What the kubelet has not made yet is waited for."""
-        path = self._root.kubelet_path(SOCKET)
+        path = self._root.kubelet_path(cdi.SOCKET)
         server: grpc.aio.Server | None = None
         own, complaint = 0, ""
         try:

@@ -13,6 +13,7 @@ import pytest
 
 from koord.api.kinds import LEASES
 from koord.apiserver.testing import running_server
+from tests.support import patience
 from tests.support.processes import free_port
 
 REVIEW = {
@@ -51,7 +52,7 @@ class Process:
 
 
 async def until(look, what):
-    for _ in range(600):
+    for _ in patience.tries(600):
         if value := await look():
             return value
         await asyncio.sleep(0.05)

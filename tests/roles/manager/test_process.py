@@ -324,13 +324,13 @@ def test_the_process_serves_and_ends_in_order(tmp_path, make):
                         except aiohttp.ClientError:
                             return 0, ""
 
-                    for _ in range(600):
+                    for _ in patience.tries(600):
                         if (await get(health, "/healthz"))[0] == 200:
                             break
                         await asyncio.sleep(0.05)
                     else:
                         pytest.fail("never healthy")
-                    for _ in range(400):
+                    for _ in patience.tries(400):
                         status, text = await get(metrics, "/all-metrics")
                         if 'slo_controller_nodemetric_reconcile_count{reason="createNodeMetric",status="succeeded"} 1' in text:
                             break

@@ -251,7 +251,7 @@ def unmount_below(directory: Path) -> None:
 def remove_groups(parent: str) -> None:
     """Remove a parent and all below from every hierarchy; waits a little for what is just ending."""
     tops = [controller / parent.lstrip("/") for controller in CGROUPS.iterdir()]
-    for _ in range(40):
+    for _ in patience.tries(40):
         for top in tops:
             for path, _, _ in os.walk(top, topdown=False):
                 with contextlib.suppress(OSError):

@@ -87,7 +87,7 @@ class Live(Objects):
     async def consistent(self, seconds: float = 5.0) -> None:
         """What the scheduler counts is what the API server has, and the columns add up. Events may be on their way for a while."""
         found: list[str] = []
-        for _ in range(int(seconds / 0.02)):
+        for _ in range(int(patience.seconds(seconds) / 0.02)):
             found = await self._differences()
             if not found:
                 return
@@ -132,7 +132,7 @@ async def running_app(
     await ops.start()
     running = asyncio.get_running_loop().create_task(app.run(life))
     try:
-        for _ in range(400):
+        for _ in patience.tries(400):
             if running.done():
                 running.result()
             caches = app.ops.health.report("healthz")[0] if leader_elect or not model.leader_election.leader_elect else True

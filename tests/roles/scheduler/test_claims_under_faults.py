@@ -11,6 +11,7 @@ import pytest
 from koord.api.kinds import PODS, RESOURCECLAIMS, RESOURCESLICES
 from koord.kube.errors import ServerError, Unreachable
 from tests.roles.scheduler.test_live_claims import Obj, make
+from tests.support import patience
 from tests.support.claims import device, device_class, of_template, slice_of, template
 
 NODES, DEVICES, PODS_IN_ALL = 3, 2, 14
@@ -97,7 +98,7 @@ def test_devices_have_one_owner_whatever_is_lost(scheduler: Any, monkeypatch: py
             while len(names) > NODES * DEVICES:
                 await live.client.delete(PODS, names.pop(0), "default", grace_period_seconds=0)
             pods, wrong = await look(live)
-            for _ in range(300):
+            for _ in patience.tries(300):
                 if not wrong and all(pod["spec"].get("nodeName") for pod in pods):
                     break
                 await asyncio.sleep(0.05)

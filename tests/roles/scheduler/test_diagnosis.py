@@ -12,10 +12,11 @@ import pytest
 
 from roles.scheduler.diagnosis import Debug, Dump
 from roles.scheduler.monitor import Monitor
+from tests.support import patience
 
 
 async def line_with(caplog: pytest.LogCaptureFixture, text: str) -> str:
-    for _ in range(200):
+    for _ in patience.tries(200):
         for record in caplog.records:
             if text in record.getMessage():
                 return record.getMessage()
@@ -124,7 +125,7 @@ def test_a_binding_that_hangs_shows_in_the_metrics(scheduler: Any) -> None:
             live.client.bind = bind
             await live.node("n")
             await live.pod("p")
-            for _ in range(200):
+            for _ in patience.tries(200):
                 text = await (await session.get(f"{live.ops.url}/metrics")).text()
                 if 'scheduler_scheduling_timeout_total{profile="koord-scheduler"}' in text:
                     break

@@ -19,6 +19,7 @@ from koord.process.http import OpsServer
 from koord.process.tls import tls_context
 from roles.scheduler.flags import INERT, controller_wanted
 from roles.scheduler.serving import Gate, Serving, certificate_user
+from tests.support import patience
 from tests.support.processes import KOORD, free_port
 
 CONFIG = "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\nleaderElection: {leaderElect: false}\n"
@@ -101,7 +102,7 @@ def test_the_process_serves_https_to_those_with_a_good_token(tmp_path: Path) -> 
             child = await asyncio.create_subprocess_exec(KOORD, *arguments, stderr=asyncio.subprocess.DEVNULL)
             try:
                 status = 0
-                for _ in range(200):
+                for _ in patience.tries(200):
                     with contextlib.suppress(aiohttp.ClientError):
                         status, _ = await get(f"https://127.0.0.1:{secure}/healthz")
                     if status == 200:

@@ -18,7 +18,7 @@ GPU_TAINT = {"key": "gpu", "value": "yes", "effect": "NoSchedule"}
 
 
 async def events_of(live: Any, name: str, reason: str) -> list[dict[str, Any]]:
-    for _ in range(200):
+    for _ in patience.tries(200):
         listed = await live.client.list(EVENTS, "default")
         found = [event for event in listed.items if event["regarding"]["name"] == name and event["reason"] == reason]
         if found:
@@ -168,7 +168,7 @@ def test_losing_the_lease_stops_binding_and_ends_the_process(scheduler: Any) -> 
             assert await live.bound("before") == "n"
             thief = {"spec": {"holderIdentity": "thief", "leaseDurationSeconds": 3600, "renewTime": "2030-01-01T00:00:00.000000Z"}}
             await live.client.patch(LEASES, "koord-scheduler", thief, "kube-system")
-            for _ in range(200):
+            for _ in patience.tries(200):
                 if not live.app.may_write():
                     break
                 await asyncio.sleep(0.02)

@@ -9,6 +9,7 @@ import pytest
 
 from koord.api.kinds import EVENTS, PODS, RESOURCECLAIMS
 from tests.roles.scheduler.test_live_claims import Obj, make, until
+from tests.support import patience
 from tests.support.claims import DRIVER, claim, device, device_class, of_claim, results, slice_of
 
 pytestmark = pytest.mark.feature("SCH-DRA-16")
@@ -126,7 +127,7 @@ def test_waiting_ends_with_the_pod_or_its_claim(scheduler: Any, what: str) -> No
                 await live.client.delete(RESOURCECLAIMS, "mine", "default")
                 await live.until("p", lambda p: "deleted" in str(p["status"].get("conditions")))
             plugin = live.app.engine.frameworks["koord-scheduler"].plugins["DynamicResources"]
-            for _ in range(400):
+            for _ in patience.tries(400):
                 if not plugin._carried and not plugin.book.assumed:
                     break
                 await asyncio.sleep(0.02)

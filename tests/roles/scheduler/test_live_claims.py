@@ -36,7 +36,7 @@ async def claim_of(live: Any, pod: str) -> Obj:
 async def until(live: Any, name: str, test: Callable[[Obj], Any]) -> Obj:
     """A claim once a test of it holds."""
     shown: Obj = {}
-    for _ in range(patience.slowness() * 1000):
+    for _ in patience.tries(1000):
         shown = await live.client.get(RESOURCECLAIMS, name, "default")
         if test(shown):
             return shown
@@ -95,7 +95,7 @@ def test_pods_wait_for_devices_and_get_those_that_are_given_back(scheduler: Any,
             assert await live.bound("first") == "n"
             await asyncio.gather(*(live.pod(f"p{number}", cpu="1", resourceClaims=of_template()) for number in range(2)))
             placed = ""
-            for _ in range(400):
+            for _ in patience.tries(400):
                 shown = [await live.get(f"p{number}") for number in range(2)]
                 placed = "".join(pod["metadata"]["name"] for pod in shown if pod["spec"].get("nodeName"))
                 if placed:
@@ -272,7 +272,7 @@ def test_what_another_leader_has_bound_meanwhile_is_not_given_back(scheduler: An
             plugin = live.app.engine.frameworks["koord-scheduler"].plugins["DynamicResources"]
             await until(live, "mine", lambda shown: plugin.book.claims["default/mine"].status.reserved_for)
             plugin._releases.release(Carried(made["metadata"]["uid"], "p", ("default/mine",), ("default/mine",)))
-            for _ in range(400):
+            for _ in patience.tries(400):
                 if not plugin.book.releasing:
                     break
                 await asyncio.sleep(0.02)
@@ -401,7 +401,7 @@ def test_the_claim_of_extended_resources_goes_when_its_pod_is_not_bound(schedule
             await live.pod("p", **gpus("1"))
             assert await live.bound("p") == "n"
             left: list[str] = []
-            for _ in range(400):
+            for _ in patience.tries(400):
                 left = [claim["metadata"]["name"] for claim in (await live.client.list(RESOURCECLAIMS)).items]
                 if len(left) == 1:
                     break

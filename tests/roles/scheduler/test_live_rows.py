@@ -11,6 +11,7 @@ import pytest
 from koord.api.kinds import ELASTICQUOTAS, NODES, PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, PODS
 from roles.scheduler.plugins.elastic_quota import hooks as hooks_module
 from roles.scheduler.plugins.elastic_quota.hooks import QuotaHook
+from tests.support import patience
 
 Obj = dict[str, Any]
 HOST = "kubernetes.io/hostname"
@@ -112,7 +113,7 @@ def test_a_quota_hook_has_a_say_and_writes(scheduler: Any, monkeypatch: pytest.M
             await refused(live, "bad", "quota hook mine: it is bad")
             await live.pod("good", meta=label)
             assert await live.bound("good") == "n"
-            for _ in range(200):
+            for _ in patience.tries(200):
                 quota = await live.client.get(ELASTICQUOTAS, "team", "default")
                 if (quota["metadata"].get("annotations") or {}).get("example.com/seen") == "team":
                     return
@@ -169,7 +170,7 @@ def test_own_steps_in_the_cycle_and_the_last_look_before_binding(scheduler: Any,
             await live.pod("unwelcome", meta={"labels": {"unwelcome": ""}})
             await refused(live, "unwelcome", "not today")
             await live.pod("held", meta={"labels": {"hold": ""}})
-            for _ in range(400):
+            for _ in patience.tries(400):
                 if len(live.app.waiting):
                     break
                 await asyncio.sleep(0.02)

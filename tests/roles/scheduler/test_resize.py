@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from koord.api.kinds import PODS, PRIORITYCLASSES
+from tests.support import patience
 
 Obj = dict[str, Any]
 STATES = json.loads((Path(__file__).parents[2] / "fixtures" / "resize-states.json").read_text())
@@ -108,7 +109,7 @@ async def grows(live: Any, name: str, held_cpu: str, wanted: str) -> None:
 
 
 async def gone(live: Any, name: str) -> None:
-    for _ in range(400):
+    for _ in patience.tries(400):
         if name not in {pod["metadata"]["name"] for pod in (await live.client.list(PODS, "default")).items}:
             return
         await asyncio.sleep(0.02)
@@ -117,7 +118,7 @@ async def gone(live: Any, name: str) -> None:
 
 async def told(live: Any, name: str, verdict: str) -> Obj:
     """The numbers of the record about a pod's resize, once there is one."""
-    for _ in range(400):
+    for _ in patience.tries(400):
         for record in live.ops.recorder.ring.find("Pod", "default", name):
             if record.verdict == verdict:
                 return {term.name: term.value for term in record.terms}

@@ -211,7 +211,7 @@ def test_a_plan_that_took_long_is_checked_against_what_has_happened_meanwhile(ga
             else:
                 await g.client.delete(PODS, "low-3", "default")
             left = {"node goes": 2, "member goes": 4, "other pods go": 3}[change]
-            for _ in range(400):
+            for _ in patience.tries(400):
                 if len([pod for pod in app.observer.pods.list() if pod.name.startswith("low")]) == left and (
                     change != "member goes" or app.observer.pods.get("default/p1") is None
                 ):

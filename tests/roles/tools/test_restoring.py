@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from koord.api.kinds import CLUSTERROLES, DAEMONSETS, LEASES, NAMESPACES, NODES, PODS
+from koord.api.deviceslices import DRIVER
+from koord.api.kinds import CLUSTERROLES, DAEMONSETS, LEASES, NAMESPACES, NODES, PODS, RESOURCESLICES
 from koord.apiserver.testing import running_server
 from koord.kube.client import Client
 from roles.koordlet.actuation.journal import Entry, Journal, identity
@@ -46,7 +47,11 @@ class Machine:
         journal.remember([Entry(str(self.file), "-1", resource="cpu.cfs_quota_us", inode=identity(str(self.file)))])
         journal.close()
         self.file.write_text("200000\n")
-        for path in ("etc/runtime/hookserver.d/koordlet.json", "var/lib/koordlet/series/series.msgpack"):
+        for path in (
+            "etc/runtime/hookserver.d/koordlet.json",
+            "var/lib/koordlet/series/series.msgpack",
+            f"var/lib/kubelet/plugins_registry/{DRIVER}-reg.sock",
+        ):
             (folder / path).parent.mkdir(parents=True)
             (folder / path).write_text("{}")
 
@@ -102,6 +107,10 @@ async def uninstalled(node: Machine | None, *flags: str) -> tuple[int, str, bool
         labels = {"node.koordinator.sh/gpu-model": "A100", "mine": "1"}
         await client.patch(NODES, "n1", {"metadata": {"annotations": marks, "labels": labels}, "spec": {"unschedulable": True}})
         await client.create(LEASES, {"metadata": {"name": "koord-scheduler"}, "spec": {"holderIdentity": "x"}}, NAMESPACE)
+        for name, manager in (("n1-0", "koord-manager"), ("theirs", "somebody")):
+            head = {"name": name, "labels": {"app.kubernetes.io/managed-by": manager}}
+            spec = {"driver": "d.example.com", "nodeName": "n1", "pool": {"name": "n1", "generation": 1, "resourceSliceCount": 1}}
+            await client.create(RESOURCESLICES, {"metadata": head, "spec": {**spec, "devices": [{"name": "a"}]}})
         controller = asyncio.create_task(rolled_out(client, node))
         try:
             arguments = [f"--kubeconfig={server.kubeconfig_path}", "--yes", *flags]
@@ -112,7 +121,9 @@ async def uninstalled(node: Machine | None, *flags: str) -> tuple[int, str, bool
         found = await client.get(NODES, "n1")
         offered = set(found["status"]["capacity"]) | set(found["status"]["allocatable"])
         marked = set(found["metadata"]["annotations"]), set(found["metadata"]["labels"]), "unschedulable" in found["spec"]
-        clean = (offered, marked, len((await client.list(LEASES, NAMESPACE)).items)) == ({"cpu"}, ({"mine"}, {"mine"}, False), 0)
+        slices = [entry["metadata"]["name"] for entry in (await client.list(RESOURCESLICES)).items]
+        leases = len((await client.list(LEASES, NAMESPACE)).items)
+        clean = (offered, marked, slices, leases) == ({"cpu"}, ({"mine"}, {"mine"}, False), ["theirs"], 0)
         assert clean is (done.exit_code == 0), "nodes offer nothing of ours once koord is gone"
         return done.exit_code, done.output, bool(left.items)
 

@@ -118,7 +118,7 @@ def test_the_process_waits_for_the_end_of_a_koordlet_that_is_killed(suppressed) 
         assert suppressed.get(QUOTA, TIER) == "2000"
         holder.send_signal(signal.SIGKILL)
         holder.wait()
-        for _ in range(600):
+        for _ in patience.tries(600):
             if suppressed.get(QUOTA, TIER) == "-1":
                 break
             time.sleep(0.05)

@@ -13,6 +13,7 @@ from roles.koordlet.actuation.writes import Write, sequence
 from roles.koordlet.hooks.server import HookServer, registration
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.sensing.base import MAX_TROUBLES, Troubles
+from tests.support import patience
 from tests.support.koordlet import Cluster, agent, run, until
 
 SWITCHES = {"scan_period_in_seconds": "120", "use_hierarchy": "0"}
@@ -112,7 +113,7 @@ def test_a_socket_that_was_taken_away_is_there_again(tmp_path: Path, how: str) -
             path.write_text("")
         elif how == "with its directory":
             path.parent.rmdir()
-        for _ in range(400):
+        for _ in patience.tries(400):
             if lost:
                 break
             await asyncio.sleep(0.02)

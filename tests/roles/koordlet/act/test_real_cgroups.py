@@ -13,6 +13,7 @@ from roles.koordlet.actuation.writes import Batch, Merge, Write, sequence
 from roles.koordlet.options import Options
 from roles.koordlet.qos.burst import CPUBurst
 from roles.koordlet.qos.suppress import BECPUSuppress
+from tests.support import patience
 
 pytestmark = pytest.mark.root
 
@@ -86,7 +87,7 @@ def test_a_pod_that_starts_at_the_least_quota_gets_its_share_of_the_tier(world, 
     tree.burn(busy.containers[0].cgroup_dir, cores)
     tree.burn(fresh.containers[0].cgroup_dir, cores)
     begun = tree.used(fresh.cgroup_dir)
-    for _ in range(200):
+    for _ in patience.tries(200):
         time.sleep(0.05)
         mine = tree.used(fresh.cgroup_dir) - begun
         if mine > 0.1e9:

@@ -22,6 +22,7 @@ from koord.protocols import runtimehook_pb2 as pb
 from roles.koordlet.actuation.executor import Mode
 from roles.koordlet.hooks.manager import HooksManager
 from roles.koordlet.options import Options
+from tests.support import patience
 
 UID = "11111111-2222-3333-4444-555555555555"
 STATUS = "scheduling.koordinator.sh/resource-status"
@@ -82,7 +83,7 @@ async def serving(node: Any, *gates: str, mode: Mode = Mode.ENFORCE, **options: 
     synced.set()
     running = asyncio.create_task(manager.run(stopping, synced))
     try:
-        for _ in range(200):
+        for _ in patience.tries(200):
             if registration.exists():
                 break
             await asyncio.sleep(0.01)

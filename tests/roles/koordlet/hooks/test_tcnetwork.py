@@ -17,6 +17,7 @@ import pytest
 from roles.koordlet.hooks.tcapply import CommandError, NetworkApplier, Result, run_command
 from roles.koordlet.hooks.tcnetwork import default_device
 from roles.koordlet.hooks.tcplan import minors
+from tests.support import patience
 
 ROUTES = (
     "Iface\tDestination\tGateway\tFlags\tRefCnt\tUse\tMetric\tMask\tMTU\tWindow\tIRTT\n"
@@ -207,7 +208,7 @@ def namespace() -> Iterator[int]:
     process = subprocess.Popen(["unshare", "-n", "sleep", "60"])
     try:
         own = os.readlink("/proc/self/ns/net")
-        for _ in range(200):
+        for _ in patience.tries(200):
             if os.readlink(f"/proc/{process.pid}/ns/net") != own:
                 break
             import time

@@ -271,7 +271,7 @@ class World:
         return orjson.loads((await self.nrt())["metadata"]["annotations"][name])
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        for _ in range(patience.slowness() * 1000):
+        for _ in patience.tries(1000):
             if condition():
                 return
             await asyncio.sleep(0.01)

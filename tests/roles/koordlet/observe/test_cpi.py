@@ -18,6 +18,7 @@ from roles.koordlet.host.errors import CgroupGoneError
 from roles.koordlet.host.perf import CYCLES, CgroupCounters, Event, NoCountersError, scaled
 from roles.koordlet.sensing.cpi import CPICollector
 from roles.koordlet.store import kinds
+from tests.support import patience
 
 READING = struct.Struct("=QQQ")
 
@@ -150,7 +151,7 @@ def test_the_system_call_counts_a_cgroup(tmp_path: Path) -> None:
         idle = counters.read()
         busy = subprocess.Popen([sys.executable, "-c", "while True: pass"])
         (group / "cgroup.procs").write_text(str(busy.pid))
-        for _ in range(100):
+        for _ in patience.tries(100):
             time.sleep(0.05)
             cpu_ns, task_ns = counters.read()
             if min(cpu_ns, task_ns) > 5e7:
@@ -164,7 +165,7 @@ def test_the_system_call_counts_a_cgroup(tmp_path: Path) -> None:
         if busy is not None:
             busy.kill()
             busy.wait()
-        for _ in range(50):
+        for _ in patience.tries(50):
             try:
                 group.rmdir()
                 break

@@ -250,7 +250,7 @@ class TestKubelet:
                 assert not a.book.synced
                 served.status, served.pods = 200, listed(make_pod("a", "u-1"))
                 informer.trigger()
-                for _ in range(100):
+                for _ in patience.tries(100):
                     await asyncio.sleep(0.02)
                     if changes:
                         break

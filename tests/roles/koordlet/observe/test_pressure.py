@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from roles.koordlet.host.errors import ParseError
 from roles.koordlet.qos.urgency import BURST, EARNED, NODE_CPU, NODE_MEMORY, Look, Urgency, looked, ticked
 from roles.koordlet.sensing.pressure import PERIOD, PressureWatch, total_of
+from tests.support import patience
 
 pytestmark = pytest.mark.feature("BEY-PSI-01")
 
@@ -181,7 +182,7 @@ class TestFiles:
 
         async def wait() -> None:
             assert node.watch.start(asyncio.get_running_loop())
-            for _ in range(400):
+            for _ in patience.tries(400):
                 node.stalls[NODE_MEMORY] = node.stalls.get(NODE_MEMORY, 0) + 50_000
                 node.write()
                 await asyncio.sleep(0.05)

@@ -97,7 +97,7 @@ class TestFlags:
 def test_gates_and_their_defaults() -> None:
     on = {name for name, value in KOORDLET.items() if value}
     assert on == {"BECPUSuppress", "CPUBurst", "RdtResctrl", "NodeTopologyReport", "GroupIdentity", "CPUSetAllocator", "BatchResource"}
-    assert len(KOORDLET) == 42
+    assert len(KOORDLET) == 43
 
 
 class Process:
@@ -219,7 +219,7 @@ def test_a_node_from_start_to_end(host, kubelet, make_node, make_pod) -> None:
                 packages = loaded(koordlet.process.pid)
                 assert {"orjson", "msgspec"} <= packages
                 assert not {"aiohttp", "yarl", "multidict", "frozenlist"} & packages, "it serves and asks by koord's own HTTP"
-                for _ in range(100):
+                for _ in patience.tries(100):
                     zones = [o for o in (await client.list(NODERESOURCETOPOLOGIES)).items if o["zones"]]
                     if zones:
                         break

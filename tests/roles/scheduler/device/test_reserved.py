@@ -205,7 +205,7 @@ def test_a_reservation_holds_devices_through_the_api_server(scheduler: Any) -> N
         await objects.client.create(DEVICES, {"apiVersion": "scheduling.koordinator.sh/v1alpha1", "kind": "Device", **device("n", gpus(2))})
 
     async def until(live: Any, test: Any) -> Any:
-        for _ in range(patience.slowness() * 1000):
+        for _ in patience.tries(1000):
             found = await live.client.get(RESERVATIONS, "r")
             if test(found):
                 return found

@@ -66,7 +66,7 @@ class Quotas:
     async def shows(self, name: str, key: str, wanted: Obj, *, namespace: str = "default", seconds: float = 6.0) -> None:
         """Wait until an annotation (or status.used) of a quota shows amounts."""
         shown: Any = None
-        for _ in range(int(seconds / 0.05)):
+        for _ in range(int(patience.seconds(seconds) / 0.05)):
             quota = await self.live.client.get(ELASTICQUOTAS, name, namespace)
             used = (quota.get("status") or {}).get("used") or {}
             shown = used if key == "used" else json.loads((quota["metadata"].get("annotations") or {}).get(PREFIX + key, "{}"))
@@ -82,7 +82,7 @@ class Quotas:
         return str(next(c["message"] for c in pod["status"]["conditions"] if c["type"] == "PodScheduled"))
 
     async def gone(self, name: str) -> None:
-        for _ in range(200):
+        for _ in patience.tries(200):
             try:
                 await self.live.get(name)
             except NotFound:
@@ -151,7 +151,7 @@ def test_built_in_quotas_are_created_and_used(scheduler: Any) -> None:
         async with quotas(scheduler) as q:
             await q.live.node("n", cpu="8")
             for name in ("root", "system", "default"):
-                for _ in range(100):
+                for _ in patience.tries(100):
                     with contextlib.suppress(NotFound):
                         quota = await q.live.client.get(ELASTICQUOTAS, f"koordinator-{name}-quota", "default")
                         break
@@ -379,7 +379,7 @@ def test_a_waiting_pod_comes_back_when_its_quota_grows_or_others_ask_for_less(sc
 def test_metrics_of_quotas(scheduler: Any) -> None:
     async def body() -> None:
         async with quotas(scheduler) as q, aiohttp.ClientSession(q.live.ops.url) as session:
-            for _ in range(100):
+            for _ in patience.tries(100):
                 text = await (await session.get("/metrics")).text()
                 if "scheduler_elastic_quota_status{" in text:
                     break

@@ -12,6 +12,7 @@ import pytest
 
 from koord.api.kinds import EVENTS, PODGROUPS, PODS, PRIORITYCLASSES
 from koord.api.names import LABEL_POD_GROUP
+from tests.support import patience
 
 Obj = dict[str, Any]
 GANG = "gang.scheduling.koordinator.sh/"
@@ -82,7 +83,7 @@ class Gangs:
     async def quiet(self) -> None:
         """Until the scheduler has nothing left to try."""
         queue, waiting = self.live.app.queue, self.live.app.waiting
-        for _ in range(400):
+        for _ in patience.tries(400):
             counts = queue.counts()
             if not counts["active"] and not counts["backoff"] and not counts["in-flight"] and not len(waiting):
                 return
@@ -90,7 +91,7 @@ class Gangs:
         raise AssertionError(f"never quiet: {queue.counts()}")
 
     async def event(self, name: str, reason: str) -> Obj:
-        for _ in range(300):
+        for _ in patience.tries(300):
             for event in (await self.client.list(EVENTS, "default")).items:
                 if event["regarding"]["name"] == name and event["reason"] == reason:
                     return event
@@ -99,7 +100,7 @@ class Gangs:
 
     async def podgroup(self, name: str, test: Callable[[Obj], Any], seconds: float = 8.0) -> Obj:
         group: Obj = {}
-        for _ in range(int(seconds / 0.02)):
+        for _ in range(int(patience.seconds(seconds) / 0.02)):
             group = await self.client.get(PODGROUPS, name, "default")
             if test(group.get("status") or {}):
                 return group["status"]

@@ -14,6 +14,7 @@ from koord.api.kinds import PODS
 from roles.scheduler import testing
 from roles.scheduler.auditor import Audit, Event, Thresholds
 from roles.scheduler.flags import metric_labels
+from tests.support import patience
 
 
 class Case:
@@ -121,7 +122,7 @@ def test_gangs_and_preemption_are_audited(gangs: Any) -> None:
             for number in range(2):
                 await g.member(f"p{number}", "job", cpu="2", priorityClassName="high")
             await g.bound("p0", "p1")
-            for _ in range(200):
+            for _ in patience.tries(200):
                 metrics = await (await session.get(f"{g.live.ops.url}/metrics")).text()
                 if 'outcome="scheduled"' in metrics:
                     break

@@ -18,6 +18,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule
+from tests.support import patience
 
 from .conftest import condition
 
@@ -26,7 +27,7 @@ ALONE = ("Coscheduling",)
 
 
 async def gone(g: Any, name: str) -> None:
-    for _ in range(400):
+    for _ in patience.tries(400):
         try:
             await g.client.get(PODS, name, "default")
         except NotFound:

@@ -17,6 +17,7 @@ from koord.api.names import (
     LABEL_POD_GROUP_NAME_DEPRECATED,
 )
 from roles.scheduler.plugins.coscheduling.book import Group
+from tests.support import patience
 
 from .conftest import GANG, condition, profile
 
@@ -197,7 +198,7 @@ def test_members_of_a_loose_gang_keep_their_places_until_their_time_is_over(gang
             await g.group("loose", 2, annotations={"mode": "NonStrict"}, scheduleTimeoutSeconds=600)
             for number in range(2):
                 await g.member(f"p{number}", "loose", cpu="3")
-            for _ in range(400):
+            for _ in patience.tries(400):
                 if len(g.live.app.waiting) == 1 and g.live.app.queue.counts()["unschedulable"] == 1:
                     break
                 await asyncio.sleep(0.02)
@@ -417,7 +418,7 @@ def test_a_gang_that_ends_in_the_middle_of_its_wait_gives_its_places_back(gangs:
             await g.member("small", "loose", cpu="1")
             await g.member("big", "loose", cpu="4")
             record: Any = None
-            for _ in range(400):
+            for _ in patience.tries(400):
                 found = g.live.app.scheduler._recorder.ring.find("PodGroup", "default", "loose")
                 if found and len(g.live.app.waiting) == 1:
                     record = found[-1]
@@ -470,7 +471,7 @@ def test_a_member_may_wait_longer_than_a_quarter_of_an_hour(gangs: Any) -> None:
             await g.group("patient", 2, annotations={"mode": "NonStrict"}, scheduleTimeoutSeconds=7200)
             for number in range(2):
                 await g.member(f"p{number}", "patient", cpu="3")
-            for _ in range(400):
+            for _ in patience.tries(400):
                 if len(g.live.app.waiting):
                     break
                 await asyncio.sleep(0.02)

@@ -10,6 +10,7 @@ import pytest
 
 from koord.api.kinds import CLUSTERNETWORKTOPOLOGIES, PODS
 from koord.api.names import ANNOTATION_GANG_NETWORK_TOPOLOGY_INDEX, ANNOTATION_NETWORK_TOPOLOGY_SELECTOR
+from tests.support import patience
 
 Obj = dict[str, Any]
 OPTIONS = {"network_topology": True}
@@ -30,7 +31,7 @@ async def racks(g: Any, **nodes: tuple[str, str]) -> None:
 
 
 async def status(g: Any, test: Any) -> Obj:
-    for _ in range(600):
+    for _ in patience.tries(600):
         found = await g.client.get(CLUSTERNETWORKTOPOLOGIES, "default")
         if test(found.get("status") or {}):
             return found["status"]

@@ -9,6 +9,7 @@ import pytest
 
 from koord.api.kinds import ELASTICQUOTAS, PODS
 from koord.kube.errors import NotFound
+from tests.support import patience
 
 from .conftest import profile
 
@@ -18,7 +19,7 @@ LABEL = {"quota.scheduling.koordinator.sh/name": "q"}
 async def left(g: Any, *names: str) -> None:
     """Until just these pods are there."""
     found: set[str] = set()
-    for _ in range(400):
+    for _ in patience.tries(400):
         found = {pod["metadata"]["name"] for pod in (await g.client.list(PODS, "default")).items}
         if found == set(names):
             return

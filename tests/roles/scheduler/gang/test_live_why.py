@@ -11,6 +11,7 @@ from click.testing import CliRunner
 
 from koord.api.kinds import ELASTICQUOTAS
 from koord.cli import main
+from tests.support import patience
 
 from .conftest import profile
 from .test_live_topology import MUST, gather, racks, topology
@@ -19,7 +20,7 @@ from .test_live_topology import MUST, gather, racks, topology
 async def why(g: Any, said: str, *args: str) -> str:
     """What the command prints once it says that: what came while its quota was not known yet is tried again."""
     text = ""
-    for _ in range(200):
+    for _ in patience.tries(200):
         result = await asyncio.to_thread(CliRunner().invoke, main, ["why", *args, "--endpoint", g.live.ops.url], prog_name="koord")
         text = re.sub(r" +", " ", result.output)
         if result.exit_code == 0 and re.search(said, text):

@@ -16,6 +16,7 @@ from koord.api.objects import Pod, SchedulingWorkload
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler import testing
 from roles.scheduler.whatif import Simulation, Snapshot
+from tests.support import patience
 
 from .conftest import profile
 
@@ -42,7 +43,7 @@ async def member(g: Any, name: str, of: str, *, cpu: str = "1", **spec: Any) -> 
 async def told(g: Any, name: str, kind: str, status: str) -> Obj:
     """The condition of a PodGroup once it is so."""
     found: Obj = {}
-    for _ in range(400):
+    for _ in patience.tries(400):
         shown = await g.client.get(SCHEDULING_PODGROUPS, name, "default")
         found = {c["type"]: c for c in (shown.get("status") or {}).get("conditions") or ()}
         if found.get(kind, {}).get("status") == status:
@@ -102,7 +103,7 @@ def test_pods_of_a_basic_group_are_scheduled_each_by_itself_once_the_group_is_th
                 await member(g, f"b{number}", "loose")
             await g.said("b0", "no PodGroup")
             await group(g, "loose", None)
-            for _ in range(400):
+            for _ in patience.tries(400):
                 if sum(1 for node in (await g.nodes_of()).values() if node) == 2:
                     break
                 await asyncio.sleep(0.02)

@@ -143,7 +143,7 @@ class Cluster:
     async def quiet(self, app: App) -> None:
         """Until nothing is tried or bound any more."""
         calm = 0
-        for _ in range(3000):
+        for _ in patience.tries(3000):
             counts = app.queue.counts()
             busy = counts["active"] or counts["backoff"] or counts["in-flight"] or app.binder.backlog
             calm = 0 if busy else calm + 1
@@ -221,7 +221,7 @@ def test_a_restart_in_the_middle_of_a_gang_binds_the_rest(policy: str) -> None:
                 await asyncio.sleep(0.001)
         cluster.left = -1
         async with cluster.scheduler():
-            for _ in range(4000):
+            for _ in patience.tries(4000):
                 if cluster.bound("g") == 5:
                     break
                 await asyncio.sleep(0.001)

@@ -9,6 +9,7 @@ import pytest
 
 from koord.api.kinds import RESERVATIONS
 from koord.api.names import ANNOTATION_BIND_GANG_MEMBER_COUNT, LABEL_POD_GROUP
+from tests.support import patience
 
 from .conftest import profile
 
@@ -48,7 +49,7 @@ def test_a_pod_and_a_reservation_of_one_gang_wait_for_each_other(gangs: Any) -> 
             await reservation(g, "r0", "mixed", "2")
             assert await g.live.bound("p0") == "n0"
             found: Obj = {}
-            for _ in range(400):
+            for _ in patience.tries(400):
                 found = await g.client.get(RESERVATIONS, "r0")
                 if (found.get("status") or {}).get("nodeName"):
                     break

@@ -11,6 +11,7 @@ import pytest
 
 from koord.api import names
 from koord.api.kinds import NODERESOURCETOPOLOGIES, NODES, PODS, PRIORITYCLASSES, RESERVATIONS
+from tests.support import patience
 from tests.support.numa import LSR, nrt
 
 Obj = dict[str, Any]
@@ -87,7 +88,7 @@ class Numa:
                      "allocatePolicy": policy, **spec},
         }  # fmt: skip
         await self.live.client.create(RESERVATIONS, body)
-        for _ in range(400):
+        for _ in patience.tries(400):
             found = await self.live.client.get(RESERVATIONS, name)
             if found.get("status", {}).get("phase") == "Available":
                 text = found["metadata"].get("annotations", {}).get(names.ANNOTATION_RESOURCE_STATUS)
@@ -333,7 +334,7 @@ def test_preemption_makes_room_for_bound_cpus(scheduler: Any) -> None:
                 await numa.status(name)
             before = (await numa.status("a"))["cpuset"]
             await numa.pod("urgent", cpu="8", priorityClassName="urgent")
-            for _ in range(200):
+            for _ in patience.tries(200):
                 if not [p for p in (await live.client.list(PODS, "default")).items if p["metadata"]["name"] == "a"]:
                     break
                 await asyncio.sleep(0.02)
@@ -355,7 +356,7 @@ def test_the_debug_page_shows_a_node(scheduler: Any) -> None:
             assert await numa.cpus("p", cpu="2") == "8-9"
             base = f"http://127.0.0.1:{live.ops.port}/apis/v1/plugins/NodeNUMAResource/nodes"
             page: Obj = {}
-            for _ in range(100):
+            for _ in patience.tries(100):
                 async with session.get(f"{base}/n") as answer:
                     assert answer.status == 200
                     page = await answer.json()

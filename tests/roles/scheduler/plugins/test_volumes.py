@@ -15,6 +15,7 @@ from koord.config.loader import validate_model
 from roles.scheduler import testing
 from roles.scheduler.config.args import VolumeBindingArgs
 from roles.scheduler.framework.context import BindDraft
+from tests.support import patience
 
 ZONE = "topology.kubernetes.io/zone"
 WAIT = {"metadata": {"name": "wait"}, "provisioner": "csi.example.com", "volumeBindingMode": "WaitForFirstConsumer"}
@@ -227,7 +228,7 @@ def test_claims_are_bound_before_the_pod_and_slow_ones_hold_nobody_up(scheduler:
                 await live.pod(name, volumes=[{"name": "d", "persistentVolumeClaim": {"claimName": name}}])
             await live.pod("quick")
             assert await live.bound("quick") == "n"
-            for _ in range(200):
+            for _ in patience.tries(200):
                 found = await live.client.get(PERSISTENTVOLUMES, "v")
                 asked = await live.client.get(PERSISTENTVOLUMECLAIMS, "dynamic", "default")
                 if found["spec"].get("claimRef") and asked["metadata"].get("annotations"):

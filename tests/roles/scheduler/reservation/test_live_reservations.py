@@ -31,7 +31,7 @@ class Reservations:
 
     async def until(self, name: str, test: Callable[[Obj], Any]) -> Obj:
         found: Obj = {}
-        for _ in range(patience.slowness() * 1000):
+        for _ in patience.tries(1000):
             found = await self.live.client.get(RESERVATIONS, name)
             if test(found):
                 return found
@@ -42,7 +42,7 @@ class Reservations:
         return await self.until(name, lambda r: r.get("status", {}).get("phase") == phase)
 
     async def events(self, name: str, reason: str) -> list[Obj]:
-        for _ in range(200):
+        for _ in patience.tries(200):
             listed = await self.live.client.list(EVENTS)
             found = [event for event in listed.items if event["regarding"]["name"] == name and event["reason"] == reason]
             if found:
@@ -261,7 +261,7 @@ def test_what_is_over_is_collected(scheduler: Any) -> None:
             await live.node("n", cpu="4")
             await found.make("short", cpu="1", ttl="1s")
             await found.make("long", cpu="1")
-            for _ in range(400):
+            for _ in patience.tries(400):
                 left = {item["metadata"]["name"] for item in (await live.client.list(RESERVATIONS)).items}
                 if left == {"long"}:
                     break
@@ -346,7 +346,7 @@ def test_pages_and_metrics(scheduler: Any) -> None:
             index = await (await session.get(f"{live.ops.url}/apis/v1/plugins/Reservation/reservationSelectorIndex?detail=true")).json()
             assert index["enabled"] is False
             text = ""
-            for _ in range(200):
+            for _ in patience.tries(200):
                 text = await (await session.get(f"{live.ops.url}/metrics")).text()
                 if 'scheduler_reservation_resource{name="r",resource="cpu",type="utilization",unit="ratio"} 0.5' in text:
                     break

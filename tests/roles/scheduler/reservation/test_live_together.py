@@ -15,6 +15,7 @@ from koord.api.kinds import PODS, RESERVATIONS
 from koord.kube.errors import ApiError
 from tests.roles.scheduler.reservation.test_live_reservations import started
 from tests.roles.scheduler.reservation.worlds import AFFINITY, ALLOCATED, body
+from tests.support import patience
 
 NODES = 4
 
@@ -81,7 +82,7 @@ def test_in_the_end_all_say_the_same(scheduler: Any, seed: int) -> None:
                 await live.node(f"n{number}", cpu="4")
             await churn(live, random.Random(seed))
             left = ["not looked at"]
-            for _ in range(300):
+            for _ in patience.tries(300):
                 pods, reservations = (await live.client.list(PODS, "default")).items, (await live.client.list(RESERVATIONS)).items
                 left = problems(live, pods, reservations)
                 if not left:
