@@ -11,6 +11,7 @@ import time
 
 import pytest
 
+from koord.process import tuning
 from tests.support import patience
 
 PREAMBLE = """
@@ -168,7 +169,7 @@ def test_runs_on_uvloop_with_a_relaxed_collector_and_one_numeric_thread() -> Non
             print(type(asyncio.get_running_loop()).__module__, gc.get_threshold()[0], os.environ["OPENBLAS_NUM_THREADS"])
         """
     )
-    assert finish(process)[:2] == (0, "uvloop 50000 1\n")
+    assert finish(process)[:2] == (0, f"uvloop {tuning.GC_THRESHOLDS[0]} 1\n")
 
 
 def test_the_end_does_not_look_through_the_caches_once_more() -> None:

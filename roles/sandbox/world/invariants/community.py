@@ -6,6 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
+from koord.api.times import parse_time
 from roles.sandbox.world.configuration import AGED, HERE, LOUD, MOST, MOST_OF_NODE, OLD, POOL
 from roles.sandbox.world.invariants.base import (
     BUDGET,
@@ -25,6 +26,7 @@ from roles.sandbox.world.invariants.base import (
     requests,
     role_of,
 )
+from roles.sandbox.world.process import EPOCH
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -176,7 +178,9 @@ class EvictedForWhatIsWrong(Order):
         since = now - self.seconds * self.history.pace
         reasons = {plugin for plugin in PLUGINS if self.last.get((uid, plugin), float("-inf")) >= since}
         aged = (entry.obj["metadata"].get("labels") or {}).get("app") == AGED
-        if aged and (now - self.born.get(uid, float("-inf")) >= OLD - self.lenient or self.stepped & {entry.author, "apiserver"}):
+        # a pod is as old as the API server says, which then asks the webhooks: one that stands still keeps it from being seen for a while
+        age = now - min(parse_time(entry.obj["metadata"]["creationTimestamp"]) - EPOCH, self.born.get(uid, float("inf")))
+        if aged and (age >= OLD - self.lenient or self.stepped & {entry.author, "apiserver"}):
             reasons.add(AGE)
         if self._ruled.get(node_of(entry.old), float("-inf")) >= since:
             reasons |= {TAINTS, AFFINITY}

@@ -14,19 +14,30 @@ if TYPE_CHECKING:
 
 
 class NoPromiseFromSilence(Invariant):
-    """A node whose agent is silent for longer than the limit offers no batch resources."""
+    """A node whose agent is silent for longer than the limit offers no batch resources.
 
-    hears = frozenset({NODE_METRIC})
+    A manager that begins with a clock that was put back cannot tell how old a report is: for it silence begins then.
+    """
+
+    hears = frozenset({NODE_METRIC, WORLD})
     limit = 85.0  # degradeTimeMinutes of the world's configuration, and the manager's time to see it
     missed = 25.0  # after which a report is overdue
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._last: dict[str, float] = {}
+        self._behind: set[str] = set()  # managers whose clock was put back
+        self._begun = 0.0  # when one of these began
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket == NODE_METRIC and role_of(entry.author) in ("kubelet", "koordlet"):
             self._last[entry.key] = entry.time
+        elif entry.verb == "fault" and entry.key == "clock":
+            name, _, by = entry.text.partition(" of ")[2].partition(" by ")
+            if role_of(name) == "manager" and by.startswith("-"):
+                self._behind.add(name)
+        elif entry.verb == "started" and entry.key in self._behind:
+            self._begun = entry.time
         return iter(())
 
     def end(self) -> Iterator[str]:
@@ -41,7 +52,7 @@ class NoPromiseFromSilence(Invariant):
             if offered is None or parse_value(offered) == 0:
                 continue
             last = self._last.get(name)
-            if last is None or self.history.clock() - last > limit * self.history.pace:
+            if last is None or self.history.clock() - max(last, self._begun) > limit * self.history.pace:
                 yield f"{name} offers batch-cpu {offered}; its agent reported last at {last}"
 
 
