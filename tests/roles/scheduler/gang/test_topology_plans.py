@@ -68,7 +68,7 @@ def test_the_tree_follows_labels() -> None:
         (((NODE, RACK, []),), "parentTopologyLayer RackLayer"),
         (((NODE, ROOT, []), (RACK, ROOT, [])), "RackLayer of 2 are no part"),
         (((NODE, RACK, []), (RACK, NODE, [])), "circle"),
-        (((NODE, ROOT, []), (NODE, ROOT, [])), "there already"),
+        (((NODE, ROOT, []), (NODE, ROOT, [])), "duplicate layer"),
     ],
 )
 def test_layers_that_make_no_chain_are_refused(entries: Any, text: str) -> None:

@@ -257,7 +257,7 @@ def test_an_allocation_is_found_in_any_order_or_in_none() -> None:
 
     def found(seed: int, **args: Any) -> bool:
         about, slices, claims = generated.world(seed)
-        made = world(generated.class_of(about), *slices, *claims, **args)
+        made = world(*generated.classes(about), *slices, *claims, **args)
         made.add_nodes(node(about["name"]))
         return made.decide(pod(cpu="1m", resourceClaims=generated.references(claims))).scheduled
 
