@@ -93,6 +93,20 @@ class RDMADeviceInject(Hook[HostRoot]):
 
 
 def _node(root: HostRoot, path: str) -> DeviceNode:
+    """The numbers stand in sysfs, too, which koordlet sees in a container without the machine's /dev."""
+    name = os.path.basename(path)
+    kind = "misc" if name == "rdma_cm" else "infiniband_verbs"
+    try:
+        with open(root.sys_path("class", kind, name, "dev"), encoding="ascii", errors="replace") as file:
+            major, _, minor = file.read(32).strip().partition(":")
+        return DeviceNode(path, int(major), int(minor))
+    except ValueError:
+        raise ValueError(f"device {path}: /sys/class/{kind}/{name}/dev is not MAJOR:MINOR") from None
+    except OSError:
+        return _node_of_file(root, path)
+
+
+def _node_of_file(root: HostRoot, path: str) -> DeviceNode:
     try:
         found = os.stat(root.path(path))
     except OSError as error:

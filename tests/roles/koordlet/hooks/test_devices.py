@@ -44,3 +44,19 @@ def test_devices_of_functions_and_cards(hooked) -> None:
     assert ask(node, {"minor": 0, "id": "0000:01:00.0"}).devices == (wanted[0], wanted[1])
     assert ask(node, {"minor": 0, "id": "0000:09:00.0"}).devices == ()
     assert ask(node, {"minor": 0, "id": "../../../etc"}).devices == (), "addresses cannot leave their directory"
+
+
+@pytest.mark.feature("KA-HK-07")
+def test_numbers_of_devices_are_known_without_the_machine_s_device_files(hooked) -> None:
+    """As installed, koordlet's container has the machine's /sys, and nothing of its /dev."""
+    node = hooked("RDMADeviceInject")
+    base = Path(node.machine.base)
+    (base / "sys/bus/pci/devices/0000:01:00.0/infiniband_verbs/uverbs0").mkdir(parents=True)
+    for place, numbers in (("misc/rdma_cm", "10:122"), ("infiniband_verbs/uverbs0", "231:192")):
+        directory = base / "sys/class" / place
+        directory.mkdir(parents=True)
+        (directory / "dev").write_text(f"{numbers}\n")
+    wanted = (DeviceNode("/dev/infiniband/rdma_cm", 10, 122), DeviceNode("/dev/infiniband/uverbs0", 231, 192))
+    assert ask(node, {"minor": 0, "id": "0000:01:00.0"}).devices == wanted
+    (base / "sys/class/misc/rdma_cm/dev").write_text("ten\n")
+    assert ask(node, {"minor": 0, "id": "0000:01:00.0"}).devices == ()
