@@ -127,6 +127,12 @@ class StubClient:
     async def patch(self, *_: Any, **__: Any) -> dict[str, Any]:
         return {}
 
+    def within(self, _: float) -> StubClient:
+        return self
+
+    def ranked(self, _: object) -> StubClient:
+        return self
+
 
 def body_of(pod: Pod) -> str:
     """A pod as the watch shows it, with a place for its node."""
