@@ -16,7 +16,7 @@ built() {
 }
 finished() { realpath "$target"; exit 0; }
 built && finished
-command -v go >/dev/null || { echo "kubernetes.sh: Go is missing: install it from go.dev/dl, or put the programs into $target" >&2; exit 3; }
+command -v go >/dev/null || { echo "kubernetes.sh: Go is missing: install it, or put the programs into $target" >&2; exit 3; }
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
