@@ -22,7 +22,6 @@ from roles.koordlet.actuation.holds import Holds, text_before
 from roles.koordlet.actuation.journal import Entry, Journal, Undo
 from roles.koordlet.actuation.memsw import beside
 from roles.koordlet.actuation.target import REGISTRATION_FILE, Target, key_of, limited_with, reset_by, reset_to, resolve
-from roles.koordlet.actuation.threeway import means
 from roles.koordlet.actuation.writes import Batch, Hold, Kind, Merge, Write, sequence
 from roles.koordlet.audit.log import AuditEvent
 from roles.koordlet.host.errors import HostError
@@ -272,8 +271,7 @@ class Executor:
             return {id(t) for t in targets}
         changing = [t for t in targets if t.write.origin or t.given or not t.satisfied]
         wanted = [(t, e) for t in changing for e in (t.entry(), reset_by(t, self.host), limited_with(t))]
-        wanted = [(t, e if e is None else _born_under(e, self.journal)) for t, e in wanted]
-        entries = [e for _, e in wanted if e is not None]
+        entries = self.journal.without_us([e for _, e in wanted if e is not None])
         if self.journal.remember(entries, owner=rule, time=now):
             return {id(t) for t in targets}
         refused: set[int] = set()
@@ -435,19 +433,3 @@ def _metric_type(write: Write) -> str:
     if write.resource == "schemata":
         return "resctrl-schema"
     return "cgroup" if write.kind is Kind.CGROUP else "default"
-
-
-def _born_under(entry: Entry, journal: Journal) -> Entry:
-    """What a cpuset held, without this agent.
-
-    A group that was made under one whose CPUs this agent had narrowed was given the narrow set, by nobody's choice: it would hold what
-    the group above held before.
-    """
-    if entry.resource != "cpuset.cpus" or entry.undo is not Undo.WRITE or entry.ours or journal.known(entry.path, entry.inode):
-        return entry
-    directory, name = os.path.split(entry.path)
-    above = journal.get(os.path.join(os.path.dirname(directory), name))
-    if above is None or not above.ours or not above.value.strip() or not journal.found(above):
-        return entry
-    narrowed = any(means(entry.resource, ours, entry.value) for ours in above.ours)
-    return replace(entry, value=above.value, ours=(entry.value,)) if narrowed else entry

@@ -26,6 +26,8 @@ log = logging.getLogger(__name__)
 NAME = "journal"
 #: Compact when there are this many entries and twice as many as the last time.
 _COMPACT_AT = 1024
+#: So many different CPU sets that a group was given are remembered, for groups that are made under it.
+_GIVEN = 64
 #: Compact when the file has this many bytes and four times as many as the last time.
 _COMPACT_BYTES = 1 << 20
 
@@ -52,6 +54,8 @@ class Journal:
         self._unwritten: set[Place] = set()
         self._changed: set[Place] = set()
         """Of the unwritten ones those whose value before is another one, too."""
+        self._given: dict[Place, tuple[str, ...]] = {}
+        """The CPU sets that this process gave a group, the newest last."""
         self._trusted: set[FileId] = set()
         """Trees in which files of an earlier version's journal were found again, by their inode."""
         self._fd: int | None = None
@@ -210,6 +214,32 @@ class Journal:
         entry = self.get(path)
         return entry is not None and (not inode or not entry.inode or entry.inode == inode)
 
+    def without_us(self, entries: list[Entry]) -> list[Entry]:
+        """What files hold before they are written for the first time, as it would be without this agent.
+
+        A group that was made under one whose CPUs this agent had narrowed was given the narrow set, by nobody's choice: it would hold
+        what the group above held before. That may have been a former set: a group is first written a while after it was made.
+        """
+        found: dict[str, Entry] = {}
+        for entry in sorted((e for e in entries if e.resource == "cpuset.cpus"), key=lambda e: e.path.count("/")):
+            found[entry.path] = self._made_under(entry, found)
+        return [found.get(entry.path, entry) for entry in entries]
+
+    def _made_under(self, entry: Entry, fresh: dict[str, Entry]) -> Entry:
+        """``fresh``: the entries of groups further up that are not on record yet."""
+        if entry.undo is not Undo.WRITE or entry.ours or self.known(entry.path, entry.inode):
+            return entry
+        directory, name = os.path.split(entry.path)
+        path = os.path.join(os.path.dirname(directory), name)
+        above = self.get(path)
+        if above is None or not self.found(above):
+            above = fresh.get(path)
+        if above is None or not above.ours or not above.value.strip():
+            return entry
+        given = (*above.ours, *(self._given.get(above.place, ()) if above.place is not None else ()))
+        narrowed = any(means(entry.resource, ours, entry.value) for ours in given)
+        return replace(entry, value=above.value, ours=(entry.value,)) if narrowed else entry
+
     def remember(self, entries: Iterable[Entry], *, owner: str = "", time: float = 0.0) -> bool:
         """Put on record what files hold before they are written: one append and one sync for all. False: it is not there.
 
@@ -287,6 +317,9 @@ class Journal:
     def _ours(self, entry: Entry, ours: tuple[str, ...]) -> None:
         if ours == entry.ours or entry.place is None:
             return
+        if entry.resource == "cpuset.cpus":
+            given = dict.fromkeys((*self._given.get(entry.place, ()), *(entry.ours or ()), *ours))
+            self._given[entry.place] = tuple(given)[-_GIVEN:]
         self._entries[entry.place] = replace(entry, ours=ours)
         self._unwritten.add(entry.place)
         self.settle()
@@ -343,13 +376,17 @@ class Journal:
         # of the first version's lines the first one of a file counts; a cgroup made anew under the same name starts over
         if known is not None and entry.ours is None and not newest and not (entry.inode and known.inode and entry.inode != known.inode):
             return
+        if known is None or known.inode != entry.inode:
+            self._given.pop(place, None)
         self._entries[place] = entry
         self._by_path[entry.path] = place
 
     def _replace(self, entries: Iterable[Entry]) -> None:
+        given, self._given = self._given, {}
         self._entries, self._by_path = {}, {}
         for entry in entries:
             self._take(self._placed(entry), newest=True)
+        self._given = {place: sets for place, sets in given.items() if place in self._entries}
 
     def clear(self) -> None:
         """Everything was put back: start with an empty journal. Raises JournalError."""

@@ -110,11 +110,27 @@ class FilesArePutBack(Invariant):
 
     def _without_agents(self, key: str, value: str) -> str | None:
         """What a group that was made under one that an agent had narrowed would hold without it."""
-        directory, _, name = key.rpartition("/")
-        above = self._files.get(f"{directory.rpartition('/')[0]}/{name}")
-        if name != "cpuset.cpus" or above is None or value not in above.ours:
+        above = self._files.get(self._written_above(key)) if key.endswith("/cpuset.cpus") else None
+        if above is None or not (value in above.ours or (above.wider is not None and value == above.first)):
             return None
         return above.first if above.wider is None else above.wider
+
+    def _written_above(self, key: str) -> str:
+        """The nearest file of that name further up that was written: sets are narrowed from below, so it need not be the next one."""
+        directory, _, name = key.rpartition("/")
+        while directory:
+            directory = directory.rpartition("/")[0]
+            if f"{directory}/{name}" in self._files:
+                return f"{directory}/{name}"
+        return ""
+
+    def _is_lost(self, key: str, known: _Known) -> bool:
+        """Whether nobody can know what the file is to hold: of a CPU set, because nobody knows it of a group further up."""
+        if known.lost or not key.endswith("/cpuset.cpus"):
+            return known.lost
+        path = self._written_above(key)
+        above = self._files.get(path)
+        return above is not None and known.first in (*above.ours, above.first) and self._is_lost(path, above)
 
     def _died(self, node: str, time: float) -> None:
         frozen, until = self._frozen.get(node, (time, time))
@@ -128,7 +144,7 @@ class FilesArePutBack(Invariant):
 
     def _judge(self, node: str) -> Iterator[str]:
         for key, known in sorted(self._files.items()):
-            if not key.startswith(f"{node}/") or known.lost:
+            if not key.startswith(f"{node}/") or self._is_lost(key, known):
                 continue
             wanted = known.first if known.theirs is None else known.theirs
             if known.now not in (wanted, known.wider, *known.doubted) and not self._meets(key, known):

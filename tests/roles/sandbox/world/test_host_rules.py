@@ -92,6 +92,25 @@ def test_a_group_made_under_narrowed_ones_may_get_what_the_first_of_them_held(fi
     assert [text.split("/")[-2] for text in files.restored()] == ["b"]
 
 
+def test_what_was_made_under_narrowed_cpus_and_is_narrowed_before_its_pod_may_get_what_the_tier_held(files: Judged) -> None:
+    files.set(AGENT, TIER, "0,2-3")
+    pod = files.machine.make(f"{TIER}/pod").name
+    for name, cpus in (("a", "2"), ("b", "2")):
+        files.set(AGENT, files.machine.make(f"{pod}/{name}").name, cpus)
+    for group, cpus in ((TIER, "0-5"), (pod, "0-5"), (f"{pod}/a", "0-5"), (f"{pod}/b", "3")):
+        files.set(AGENT, group, cpus)
+    assert [text.split("/")[-2] for text in files.restored()] == ["b"]
+
+
+def test_what_was_made_while_its_pod_had_the_narrowed_cpus_may_get_what_the_tier_held(files: Judged) -> None:
+    files.set(AGENT, TIER, "0-1")
+    pod = files.machine.make(f"{TIER}/pod").name
+    inside = files.machine.make(f"{pod}/a").name
+    for group, cpus in ((TIER, "0-5"), (pod, "0-2"), (inside, "0-2"), (pod, "0-5"), (inside, "0-5")):
+        files.set(AGENT, group, cpus)
+    assert files.restored() == []
+
+
 def _pod(cpu: str) -> Obj:
     return {
         "apiVersion": "v1",

@@ -49,6 +49,29 @@ def test_a_group_made_under_narrowed_cpus_gets_those_that_it_would_have(machine)
     assert [path.read_text().strip() for path in (above, born, own)] == ["0-5", "0-5", "1"]
 
 
+def test_a_pod_and_its_container_made_under_narrowed_cpus_and_first_written_together_get_those_that_they_would_have(machine):
+    machine.put("cpuset.cpus", QOS, "0-5")
+    machine.executor.apply([sequence(Write("cpuset.cpus", QOS, "0-2"))], rule="r", now=1)
+    pod = machine.put("cpuset.cpus", f"{QOS}/pod", "0-2")
+    container = machine.put("cpuset.cpus", f"{QOS}/pod/container", "0-2")
+    narrower = sequence(*(Write("cpuset.cpus", group, "0-1") for group in (f"{QOS}/pod/container", f"{QOS}/pod", QOS)))
+    machine.executor.apply([narrower], rule="r", now=2)
+    assert restore(machine.root).failed == []
+    assert [path.read_text().strip() for path in (pod, container)] == ["0-5", "0-5"]
+
+
+def test_a_group_made_under_narrowed_cpus_that_have_been_widened_since_gets_those_that_it_would_have(machine):
+    """A group is first written a while after it was made: later than the group above, or once the disk has room again."""
+    machine.put("cpuset.cpus", QOS, "0-5")
+    machine.executor.apply([sequence(Write("cpuset.cpus", QOS, "0-1"))], rule="r", now=1)
+    born = machine.put("cpuset.cpus", f"{QOS}/pod", "0-1")
+    machine.executor.apply([sequence(Write("cpuset.cpus", QOS, "0-2"))], rule="r", now=2)
+    machine.executor.apply([sequence(Write("cpuset.cpus", QOS, "0-3"))], rule="r", now=3)
+    machine.executor.apply([sequence(*(Write("cpuset.cpus", group, "0-3") for group in (QOS, f"{QOS}/pod")))], rule="r", now=4)
+    assert restore(machine.root).failed == []
+    assert born.read_text().strip() == "0-5"
+
+
 def test_a_cgroup_made_anew_is_not_given_the_old_ones_value(machine):
     path = machine.put("cpu.cfs_quota_us", f"{QOS}/pod", "1111")
     machine.executor.apply([sequence(Write("cpu.cfs_quota_us", f"{QOS}/pod", "5000"))], rule="r", now=1)
