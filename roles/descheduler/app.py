@@ -20,6 +20,7 @@ from koord.process.errors import FatalError
 from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
 from koord.process.metrics import watch_events
+from koord.process.steady import SteadyClock
 from roles.descheduler import build
 from roles.descheduler.acting import SHARE, ClusterActing
 from roles.descheduler.build import Options
@@ -54,7 +55,7 @@ class App:
         informers: InformerFactory,
         recorder: Recorder,
         ops: OpsServer | None = None,
-        clock: Callable[[], float] = seams.now,
+        clock: Callable[[], float] | None = None,
         replay_log: DeschedulerFile | None = None,
     ) -> None:
         self._config = options.config
@@ -69,7 +70,8 @@ class App:
             client, self._reporting = client.fenced(self._leadership), client.fenced(self._leadership.reports)
         self._client = client
         self._ops = ops
-        self._clock = clock
+        # how old a report is, or how long a job waits, must not change because the machine's clock was set
+        self._clock = clock = clock or SteadyClock()
         self._informers = informers
         self.metrics = Metrics(ops.registry if ops is not None else None)
         self._world = World(informers, clock)

@@ -17,7 +17,6 @@ from koord.decisions.recorder import Recorder
 from koord.kube.errors import NotFound
 from koord.kube.events import EventRecorder
 from koord.kube.references import ObjectRef
-from koord.process.steady import SteadyClock
 from roles.manager.abnormal.level import Level, moved
 from roles.manager.abnormal.signs import WINDOW, Families, Signs, judge
 from roles.manager.controllers.base import Controller
@@ -47,7 +46,7 @@ class AbnormalNodeController(Controller):
     ) -> None:
         super().__init__()
         self.world, self.writer, self.recorder, self.events = world, writer, recorder, events
-        self.interval, self.clock = interval, clock or SteadyClock()
+        self.interval, self.clock = interval, clock or world.clock
         self._levels: dict[str, Level] = {}
         self._judged: float | None = None
         self._evictions: dict[str, deque[float]] = {}

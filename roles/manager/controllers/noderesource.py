@@ -22,7 +22,6 @@ from koord.kube.errors import ApiError, NotFound
 from koord.kube.events import EventRecorder
 from koord.kube.references import ObjectRef
 from koord.kube.workqueue import WorkQueue
-from koord.process.steady import SteadyClock
 from roles.manager.controllers.base import EVERYTHING, Controller, log
 from roles.manager.controllers.editing import EditSpreader
 from roles.manager.controllers.memory import EditMemory
@@ -83,7 +82,7 @@ class NodeResourceController(Controller):
         journal: Journal | None = None,
     ) -> None:
         super().__init__()
-        clock = clock or SteadyClock()
+        clock = clock or world.clock  # how old a report is must not be the difference of two clocks
         self.journal = journal
         self.brake, self.events = Brake(), events
         self.world, self.writer, self.metrics, self.recorder = world, writer, metrics, recorder

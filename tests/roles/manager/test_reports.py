@@ -3,18 +3,31 @@
 from __future__ import annotations
 
 import tracemalloc
-from typing import Any
+from typing import Any, cast
 
 import msgspec
+import orjson
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.objects import NodeMetric, convert
+from koord import seams
+from koord.api.objects import Node, NodeMetric, convert
 from koord.api.quantity import QuantityError
-from roles.manager.noderesource.inputs import dangling_usage, pod_usages
+from koord.api.times import format_time
+from koord.config.gates import MANAGER, FeatureGates
+from koord.decisions.recorder import Recorder
+from koord.kube.informers import InformerFactory
+from koord.process import metrics
+from roles.manager.controllers.abnormalnode import AbnormalNodeController
+from roles.manager.controllers.noderesource import NodeResourceController
+from roles.manager.controllers.world import World
+from roles.manager.metrics import Metrics
+from roles.manager.noderesource.inputs import dangling_usage, degraded, pod_usages
 from roles.manager.noderesource.model import PodInput
+from roles.manager.noderesource.plan import PLUGIN_NAMES
 from roles.manager.noderesource.reports import PodUsages, ReportKeeper
+from roles.manager.options import Options
 
 pytestmark = pytest.mark.feature("MGR-NR-01")
 CPU = st.integers(0, 10**7).map(lambda n: f"{n}m") | st.sampled_from(("1", "0.5", 2, 1.5, "100n"))
@@ -89,3 +102,43 @@ def test_a_reported_pod_costs_few_bytes_beside_the_pod_itself() -> None:
     finally:
         tracemalloc.stop()
     assert each < 64, f"{each:.0f} bytes a reported pod, the node's own numbers included"
+
+
+class Machine(seams.System):
+    """A machine whose clock somebody sets."""
+
+    set_to, passed = 1_780_000_000.0, 100.0
+
+    def now(self) -> float:
+        return self.set_to + self.passed
+
+    def monotonic(self) -> float:
+        return self.passed
+
+
+@pytest.mark.parametrize("step", [-900.0, 500_000.0])
+def test_a_clock_that_is_set_before_a_manager_leads_makes_no_report_younger_or_older(make: Any, step: float) -> None:
+    """What decides begins later than the reports come, and must measure their age by the same clock."""
+    machine = Machine()
+    token = seams.use(machine)
+    try:
+        world = World(InformerFactory(None), Options())  # type: ignore[arg-type]
+        told = make.metric("n", system=("1", "1Gi"))
+        told["status"]["updateTime"] = format_time(machine.now())
+        node = convert(make.node("n"), Node)
+        world.node_metrics.receive("n", "1", msgspec.Raw(orjson.dumps(told)))
+        machine.passed += 40
+        machine.set_to += step
+        parts: tuple[Any, ...] = (world, None, Metrics(metrics.registry("manager")), Recorder("manager"))
+        deciding = NodeResourceController(*parts, plugins=PLUGIN_NAMES, gates=FeatureGates(MANAGER))
+
+        def why() -> str:
+            return degraded(deciding.observe(node, deciding.clock()))
+
+        assert why() == "", "40 s old"
+        machine.passed += 1200  # degradeTimeMinutes is 15
+        assert "old, more than degradeTimeMinutes allows" in why()
+        judging = AbnormalNodeController(world, *cast("tuple[Any, ...]", (None, Recorder("manager"), None)))
+        assert abs(judging.clock() - deciding.clock()) < 1
+    finally:
+        seams.leave(token)

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+import orjson
+
 CGROUP = "sys/fs/cgroup"
 GUARANTEED, BURSTABLE, BESTEFFORT = "Guaranteed", "Burstable", "BestEffort"
 KUBEPODS = "kubepods.slice"
@@ -127,6 +129,15 @@ def cpu_list(text: str) -> frozenset[int]:
             raise ValueError(text)
         found.update(range(low, high + 1))
     return frozenset(found)
+
+
+def allocated_cpus(status: str) -> frozenset[int]:
+    """The CPUs of a `resource-status` annotation; none where it cannot be read: whoever made the pod may have written it."""
+    try:
+        found = orjson.loads(status)
+        return cpu_list(str(found.get("cpuset", ""))) if isinstance(found, dict) else frozenset()
+    except ValueError:
+        return frozenset()
 
 
 def cpu_text(cpus: frozenset[int]) -> str:

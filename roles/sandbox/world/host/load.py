@@ -10,11 +10,9 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from roles.sandbox.nodes import fleet
 from roles.sandbox.world.host import hardware
-from roles.sandbox.world.host.layout import BESTEFFORT, UNLIMITED, cpu_list
+from roles.sandbox.world.host.layout import BESTEFFORT, UNLIMITED, allocated_cpus
 from roles.sandbox.world.host.pressure import RESOURCES, Pressure, together
 from roles.sandbox.world.host.usage import Use, level, share
 
@@ -221,8 +219,7 @@ class Load:
         for one in self._machine.residents.values():
             meta = one.pod["metadata"]
             if (meta.get("labels") or {}).get("koordinator.sh/qosClass") == "LSE":
-                status = orjson.loads((meta.get("annotations") or {}).get(RESOURCE_STATUS, "{}"))
-                held |= cpu_list(str(status.get("cpuset", "")))
+                held |= allocated_cpus((meta.get("annotations") or {}).get(RESOURCE_STATUS, ""))
         return len(held)
 
     def _summary(self, uses: list[Use]) -> Obj:

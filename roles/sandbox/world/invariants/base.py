@@ -94,9 +94,18 @@ def annotations_of(obj: Obj | None) -> dict[str, str]:
     return ((obj or {}).get("metadata") or {}).get("annotations") or {}
 
 
+def written_in(obj: Obj | None, annotation: str) -> Obj:
+    """The object that an annotation holds; an empty one where it cannot be read, as the roles take it: a tenant may have written it."""
+    try:
+        found = orjson.loads(annotations_of(obj).get(annotation) or "{}")
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
 def reservation_of(pod: Obj) -> str:
     """The name of the reservation that a pod came into, or ""."""
-    return str(orjson.loads(annotations_of(pod).get(ALLOCATED, "{}")).get("name", ""))
+    return str(written_in(pod, ALLOCATED).get("name", ""))
 
 
 def bound_by(entry: Entry) -> bool:

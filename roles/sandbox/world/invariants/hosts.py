@@ -7,10 +7,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-import orjson
-
 from roles.sandbox.world.history import FILE
-from roles.sandbox.world.host.layout import cpu_list
+from roles.sandbox.world.host.layout import allocated_cpus, cpu_list
 from roles.sandbox.world.invariants.base import (
     EVENTS,
     POD,
@@ -241,7 +239,7 @@ class ExclusiveFromBestEffort(Invariant):
                 continue
             if entry.time - self._since.get(meta["uid"], entry.time) < self.notice:
                 continue
-            held = cpu_list(str(orjson.loads(annotations_of(pod).get(RESOURCE_STATUS, "{}")).get("cpuset", "")))
+            held = allocated_cpus(annotations_of(pod).get(RESOURCE_STATUS, ""))
             if held & wanted:
                 self._written[entry.key] = entry.time, f"{entry.key} has CPUs {sorted(held & wanted)} of {meta['name']}"
 

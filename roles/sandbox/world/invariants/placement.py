@@ -6,9 +6,8 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING
 
-import orjson
-
 from koord.api.quantity import parse_milli, parse_value
+from roles.sandbox.world.host.layout import allocated_cpus
 from roles.sandbox.world.invariants.base import (
     DEVICE_ALLOCATED,
     POD,
@@ -20,6 +19,7 @@ from roles.sandbox.world.invariants.base import (
     node_of,
     requests,
     role_of,
+    written_in,
 )
 
 if TYPE_CHECKING:
@@ -56,9 +56,8 @@ def cards_used(pods: Iterable[Obj]) -> dict[tuple[str, str, int], int]:
     """How much of each card is given away to these pods, in percent, by (node, kind, minor)."""
     used: dict[tuple[str, str, int], int] = defaultdict(int)
     for pod in pods:
-        text = annotations_of(pod).get(DEVICE_ALLOCATED)
-        for kind, cards in orjson.loads(text).items() if text else ():
-            for card in cards:
+        for kind, cards in written_in(pod, DEVICE_ALLOCATED).items():
+            for card in (card for card in (cards if isinstance(cards, list) else ()) if isinstance(card, dict)):
                 amounts = card.get("resources") or {}
                 share = parse_value(amounts.get("koordinator.sh/gpu-core", amounts.get("koordinator.sh/rdma", "0")))
                 used[node_of(pod), kind, int(card.get("minor", 0))] += share
@@ -88,19 +87,12 @@ class ExclusiveCpuOnce(Invariant):
             return
         owner: dict[tuple[str, int], str] = {}
         for pod in self.pods_of(node_of(entry.new)):
-            text = annotations_of(pod).get(RESOURCE_STATUS)
-            if not text or (pod["metadata"].get("labels") or {}).get("koordinator.sh/qosClass") not in ("LSR", "LSE"):
+            if (pod["metadata"].get("labels") or {}).get("koordinator.sh/qosClass") not in ("LSR", "LSE"):
                 continue
-            for cpu in _cpus(orjson.loads(text).get("cpuset", "")):
+            for cpu in sorted(allocated_cpus(annotations_of(pod).get(RESOURCE_STATUS, ""))):
                 other = owner.setdefault((node_of(pod), cpu), pod["metadata"]["name"])
                 if other != pod["metadata"]["name"]:
                     yield f"CPU {cpu} of {node_of(pod)} is exclusive to {other} and {pod['metadata']['name']}"
-
-
-def _cpus(text: str) -> Iterator[int]:
-    for part in filter(None, text.split(",")):
-        low, _, high = part.partition("-")
-        yield from range(int(low), int(high or low) + 1)
 
 
 class BoundOnce(Invariant):
