@@ -12,6 +12,7 @@ from roles.sandbox.world.invariants.base import (
     EVENTS,
     GANG,
     LEASE,
+    NODE,
     POD,
     RESERVATION,
     Invariant,
@@ -60,26 +61,32 @@ class OneNodeMakesRoom(Invariant):
 
     By one leader: a successor that finds half of a plan carried out makes its own, as kube-scheduler's does. And at a time: when all
     who were asked are gone and the room is not enough (others were first, or exclusive CPUs lie apart), another node may be asked, and
-    so it may when they are overdue.
+    so it may when they are overdue, or when the node was cordoned, tainted or labelled anew: it may be of no use to the pod any more.
     """
 
-    hears = frozenset({POD, LEASE, *EVENTS})
+    hears = frozenset({POD, NODE, LEASE, *EVENTS})
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._term = 0  # how many times a scheduler has taken the lease
-        # (node, gang) of each victim's uid, by preemptor, term and how often all victims before were gone
-        self._victims: dict[tuple[str, int, int], dict[str, tuple[str, str]]] = defaultdict(dict)
+        # node of each victim's uid, and nodes of its gang, by preemptor, term and how often another node could be asked
+        self._victims: dict[tuple[str, int, int], dict[str, tuple[str, frozenset[str]]]] = defaultdict(dict)
         self._times: dict[tuple[str, int], int] = defaultdict(int)
         self._asked: dict[tuple[str, int], float] = {}
         self._gone: set[str] = set()
         self._gangs: dict[str, str] = {}  # by the uid of a pod, also of one that is gone: a leader may not have heard of that yet
+        self._stood: dict[str, set[str]] = defaultdict(set)  # nodes that members of a gang were bound to, by gang
+        self._changed: dict[str, float] = {}  # when it changed who may use a node
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket == "pod" and entry.verb == "DELETED":
             self._gone.add(entry.obj["metadata"]["uid"])
         if entry.bucket == "pod" and entry.verb == "ADDED" and (gang := annotations_of(entry.obj).get(GANG, "")):
             self._gangs[entry.obj["metadata"]["uid"]] = gang
+        if bound_by(entry) and (gang := self._gangs.get(entry.obj["metadata"]["uid"], "")):
+            self._stood[gang].add(node_of(entry.new))
+        if entry.bucket == NODE and _open_to(entry.old) != _open_to(entry.new):
+            self._changed[entry.key] = entry.time
         if entry.bucket == LEASE and role_of(entry.author) == "scheduler":
             old, new = ((obj or {}).get("spec") or {} for obj in (entry.old, entry.new))
             self._term += old.get("acquireTime") != new.get("acquireTime")
@@ -93,10 +100,12 @@ class OneNodeMakesRoom(Invariant):
             victim, who = str(regarding.get("uid")), (preemptor, self._term)
             asked, before = self._victims[*who, self._times[who]], self._asked.get(who, entry.time)
             self._asked[who] = entry.time
-            if asked and victim not in self._gone and (asked.keys() <= self._gone or entry.time - before > SLACK - 5):
+            changed = all(self._changed.get(other, float("-inf")) >= before for other, _ in asked.values())
+            if asked and victim not in self._gone and (changed or asked.keys() <= self._gone or entry.time - before > SLACK - 5):
                 self._times[who] += 1
                 asked = self._victims[*who, self._times[who]]
-            asked[victim] = node, self._gangs.get(victim, "")
+            # where members of its gang stood: who could not be asked, or whose event was lost, counts too
+            asked[victim] = node, frozenset(self._stood.get(self._gangs.get(victim, ""), ()))
         yield from ()
 
     def end(self) -> Iterator[str]:
@@ -104,9 +113,7 @@ class OneNodeMakesRoom(Invariant):
             victims = list(asked.values())
             nodes = sorted({node for node, _ in victims})
             # the nodes that must have been meant: others may have lost members of a gang that had one there
-            fewest = min(
-                len({node for node, gang in victims if node != meant and (not gang or (meant, gang) not in victims)}) + 1 for meant in nodes
-            )
+            fewest = min(len({node for node, gang in victims if node != meant and meant not in gang}) + 1 for meant in nodes)
             if fewest > self._together(preemptor.removeprefix("pod ")):
                 yield f"for {preemptor} pods of {', '.join(nodes)} were removed"
 
@@ -114,6 +121,12 @@ class OneNodeMakesRoom(Invariant):
         """How many pods make room for themselves together with this one."""
         gang = self._gangs.get(uid)
         return sum(other == gang for other in self._gangs.values()) if gang else 1
+
+
+def _open_to(node: Obj | None) -> tuple[object, ...]:
+    """What decides who may use a node, whatever room it has."""
+    spec, labels = (node or {}).get("spec") or {}, ((node or {}).get("metadata") or {}).get("labels")
+    return node is not None, spec.get("unschedulable", False), spec.get("taints") or [], labels or {}
 
 
 class BudgetsAreKept(Invariant):

@@ -10,7 +10,7 @@ from koord.decisions.record import Record, Subject
 from roles.sandbox.world.history import Entry, History
 from roles.sandbox.world.invariants.base import CLAIM, Invariant
 from roles.sandbox.world.invariants.claims import ClaimedOnce
-from roles.sandbox.world.invariants.evictions import RoomIsUsed
+from roles.sandbox.world.invariants.evictions import OneNodeMakesRoom, RoomIsUsed
 from roles.sandbox.world.invariants.hosts import HostsSettle
 from roles.sandbox.world.invariants.migrations import Loads, OnlyHotNodesAreRelieved, TargetsStayCool
 from roles.sandbox.world.invariants.overcommit import WhatIsLeftIsOffered
@@ -263,6 +263,46 @@ def test_room_for_a_pod_whose_binding_is_on_its_way_is_nobody_elses(verdict: str
     told.history._add(event)
     told.quota_pod("second", "q", 2000, "b")
     assert bool(told.said) is (verdict == "Unschedulable")
+
+
+def preempts(told: Told, preemptor: str, victim: str, node: str) -> None:
+    """The event of a pod that has to go."""
+    note = {"reason": "Preempted", "note": f"Preempted by pod {preemptor} on node {node}", "regarding": {"uid": victim}}
+    told.history._add(Entry(len(told.history.entries), told.time, "scheduler-a", "", "event", "ADDED", f"d/{victim}", None, note))
+
+
+@pytest.mark.parametrize(
+    ("spec", "labels", "said"),
+    [
+        ({}, {}, True),
+        ({"taints": [{"key": "k", "effect": "NoSchedule"}]}, {}, False),
+        ({"unschedulable": True}, {}, False),
+        ({}, {"pool": "there"}, False),
+    ],
+)
+def test_another_node_may_make_room_when_the_first_one_has_changed(spec: dict[str, Any], labels: dict[str, str], said: bool) -> None:
+    told = Told(OneNodeMakesRoom)
+    told.store("node", "a", {"metadata": {"name": "a"}, "spec": {}})
+    told.time = 10.0
+    preempts(told, "p", "low-a", "a")
+    told.time = 11.0
+    told.store("node", "a", {"metadata": {"name": "a", "labels": labels}, "spec": spec, "status": {"images": []}})
+    told.time = 12.0
+    preempts(told, "p", "low-b", "b")
+    assert bool(list(told.rule.end())) is said
+
+
+@pytest.mark.parametrize(("stands_on", "said"), [("a", False), ("c", True)])
+def test_a_gang_leaves_other_nodes_for_a_node_of_a_member_that_could_not_be_asked(stands_on: str, said: bool) -> None:
+    told = Told(OneNodeMakesRoom)
+    for name, node in (("one", "b"), ("two", stands_on)):
+        meta = {"name": name, "namespace": "d", "uid": name, "annotations": {"gang.scheduling.koordinator.sh/name": "g"}}
+        for number, (verb, spec) in enumerate((("ADDED", {}), ("MODIFIED", {"nodeName": node}))):
+            old = {"metadata": meta, "spec": {}} if number else None
+            told.history._add(Entry(number, 1.0, "", "", "pod", verb, f"d/{name}", old, {"metadata": meta, "spec": spec}))
+    preempts(told, "p", "one", "b")
+    preempts(told, "p", "low", "a")
+    assert bool(list(told.rule.end())) is said
 
 
 def claim(name: str, device: str, pod: str, driver: str = "koordinator.sh") -> dict[str, Any]:
