@@ -10,6 +10,7 @@ import pytest
 from koord.api import kinds, names
 from koord.api.objects import Pod, convert
 from koord.api.times import format_time
+from koord.kube.client import Client
 from koord.kube.informers import InformerFactory
 from roles.descheduler.workloads import WorkloadError, Workloads
 from roles.descheduler.world import World
@@ -309,3 +310,24 @@ def test_both_evictors_protect_the_same_pods(migration: Obj, default: Obj) -> No
     assert left == listed("DefaultEvictor", default, *pods, more=IMPORTANT)
     if migration.get("priorityThreshold") == {"name": "imporant"} and not migration.get("evictSystemCriticalPods"):
         assert left == {"forced"}  # a class that does not exist must not open the gate
+
+
+@pytest.mark.feature("DS-K8S-11")
+def test_a_pod_whose_leaving_the_cache_has_not_heard_of_is_not_asked_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its watch has stalled, or it has ended within its grace period: a second eviction would delete it at once."""
+    asked: list[str] = []
+
+    async def evict(self: Client, namespace: str, name: str, **more: Any) -> None:
+        asked.append(name)
+
+    monkeypatch.setattr(Client, "evict", evict)
+    text = configuration({"deschedule": ["RemovePodsViolatingNodeTaints"]}, deschedulingInterval="50ms")
+    leave = [{"key": "leave", "effect": "NoSchedule"}]
+
+    async def scenario() -> None:
+        async with descheduling([node("n1", taints=leave), node("n2"), loose("a"), loose("b")], text) as running:
+            await running.wait_rounds(4)
+            assert sorted(asked) == ["a", "b"]
+            assert "has been evicted already" in running.records("NotEvicted")[0].message
+
+    asyncio.run(scenario())

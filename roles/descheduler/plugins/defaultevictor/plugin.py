@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import ClassVar
 
+from cachetools import TTLCache
+
 from koord.api import kinds
 from koord.api.objects import Namespace, PersistentVolumeClaim, Pod, PodDisruptionBudget
 from koord.kube import errors
@@ -18,6 +20,9 @@ from roles.descheduler.plugins.defaultevictor.protections import Protections, Su
 from roles.descheduler.protection import forced
 from roles.descheduler.snapshot import NodeView
 
+EVICTED = 600.0
+"""Seconds for which an eviction is remembered: longer than a cache of pods that is behind stays so."""
+
 
 class DefaultEvictor(NoController):
     """An Evict and Filter plugin. Watches budgets, claims and namespaces only where its arguments ask about them."""
@@ -28,6 +33,8 @@ class DefaultEvictor(NoController):
         self.args = args
         self._setup = setup
         self._background = Background(setup.clock, on=setup.gates.enabled(GATE))
+        # of all profiles: by uid, because a pod whose watch has stalled looks as if nobody had asked it to leave
+        self._evicted: TTLCache[str, None] = setup.once("evicted", lambda: TTLCache(10_000, EVICTED, timer=setup.clock))
         self._protections = Protections(args)
         self._nodes = OtherNodes(setup.world, args.node_selector) if args.node_fit else None
         informers, held = setup.informers, self._protections.held
@@ -82,6 +89,8 @@ class DefaultEvictor(NoController):
         """Ask the Eviction API, for this very pod. A disruption budget's no is an answer."""
         meta, metrics = pod.metadata, self._setup.metrics
         labels = (options.plugin, meta.namespace, pod.spec.node_name)
+        if meta.uid in self._evicted:
+            return EvictResult(False, "it has been evicted already; the cache of pods has not heard of that yet")
         try:
             await self._setup.client.evict(meta.namespace, meta.name, uid=meta.uid, options=options.delete_options)
         except errors.ApiError as error:
@@ -91,6 +100,8 @@ class DefaultEvictor(NoController):
             metrics.evicted("error", *labels)
             why = "a disruption budget does not allow it now" if isinstance(error, errors.TooManyRequests) else "the API server refused"
             return EvictResult(False, f"{why}: {error}")
+        if not (options.delete_options or {}).get("dryRun"):
+            self._evicted[meta.uid] = None
         self._setup.world.gangs.left(pod)
         metrics.evicted("success", *labels)
         note = f"Pod evicted from node {pod.spec.node_name} by {options.plugin}: {options.reason}"
