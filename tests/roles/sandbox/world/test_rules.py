@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 
 from koord.decisions.record import Record, Subject
-from roles.sandbox.world.history import Entry, History
+from roles.sandbox.world.history import Entry, History, Request
 from roles.sandbox.world.invariants.base import CLAIM, Invariant
 from roles.sandbox.world.invariants.claims import ClaimedOnce
 from roles.sandbox.world.invariants.evictions import OneNodeMakesRoom, RoomIsUsed
 from roles.sandbox.world.invariants.hosts import HostsSettle
+from roles.sandbox.world.invariants.liveness import ItSettles
 from roles.sandbox.world.invariants.migrations import Loads, OnlyHotNodesAreRelieved, TargetsStayCool
 from roles.sandbox.world.invariants.overcommit import WhatIsLeftIsOffered
 from roles.sandbox.world.invariants.quotas import MinimumIsReturned
@@ -263,6 +264,15 @@ def test_room_for_a_pod_whose_binding_is_on_its_way_is_nobody_elses(verdict: str
     told.history._add(event)
     told.quota_pod("second", "q", 2000, "b")
     assert bool(told.said) is (verdict == "Unschedulable")
+
+
+@pytest.mark.parametrize(("times", "said"), [(5, False), (7, True)])
+def test_a_reservation_takes_some_steps_from_pending_to_succeeded(times: int, said: bool) -> None:
+    told = Told(ItSettles)
+    path = "/apis/scheduling.koordinator.sh/v1alpha1/reservations/r/status"
+    told.history.requests.extend(Request(float(second), "scheduler-a", "PATCH", path) for second in range(times))
+    told.time = float(times)
+    assert bool(list(told.rule.end())) is said
 
 
 def preempts(told: Told, preemptor: str, victim: str, node: str) -> None:
