@@ -216,6 +216,10 @@ class FaultRules(Rules):
         if about.startswith("/api/v1/pods?"):
             self.history.heard[client, "pods"] = self.history.clock()
 
+    def behind(self, client: str, about: str) -> None:
+        if about.startswith("/api/v1/pods?"):
+            self.history.behind[client, "pods"] = self.history.clock()
+
     def refuse(self, client: str, host: str, port: int) -> str:
         if host in self.dead:
             return "timeout"

@@ -80,6 +80,7 @@ class History:
     records: list[tuple[float, str, Record]] | deque[tuple[float, str, Record]] = field(default_factory=list)  # when, whose, which
     ailments: Callable[[], list[tuple[str, str]]] = list  # what is wrong inside the processes now: whose, what
     heard: dict[tuple[str, str], float] = field(default_factory=dict)  # when a process was told of a collection last
+    behind: dict[tuple[str, str], float] = field(default_factory=dict)  # when more of a collection waited for a slow process last
     version: int = 0  # the last one that was given out
     wiped: float = float("-inf")  # when the API server lost all that it knew
     pace: float = 1.0  # how many times as long as usual it takes until a node reports its use again

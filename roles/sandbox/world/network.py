@@ -64,6 +64,9 @@ class Rules:
     def heard(self, client: str, about: str) -> None:
         """Bytes of an answer have come to a client that asked for a path."""
 
+    def behind(self, client: str, about: str) -> None:
+        """More bytes of an answer wait for a client that reads slowly."""
+
     def refuse(self, client: str, host: str, port: int) -> str:
         """Why a connection cannot be made now: "refused", "timeout", or "" where it can."""
         return ""
@@ -218,6 +221,8 @@ class End(asyncio.Transport):
         if data is not None and 0 < most < len(data):
             self._inbox.appendleft(data[most:])
             data = data[:most]
+        if self._inbox and self.about:
+            self.network.rules.behind(self.client, self.about)
         self._deliver(data)
         self._sip()
 

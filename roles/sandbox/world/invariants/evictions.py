@@ -237,11 +237,16 @@ class RoomIsUsed(Preemptions):
 
     def preempted(self, preemptor: str, victim: str) -> Iterator[str]:
         plan, pod = self._of[preemptor], self.pod(preemptor)
-        if len(plan.victims) == 1 and pod is not None:
+        if len(plan.victims) == 1 and pod is not None and not self._behind(self.history.clock()):
             since = self.history.clock() - self.settled  # room that has only just come was not there when it was decided
             nodes = [name for name in self.history.of("node") if self._freed.get(name, since) <= since]
             plan.fitted = self._fitting(pod, nodes)
         return iter(())
+
+    def _behind(self, time: float) -> bool:
+        """Whether a scheduler that reads slowly may have decided then on pods as they were: an event comes after its decision."""
+        marks = (at for (name, _), at in self.history.behind.items() if role_of(name) == "scheduler")
+        return any(at >= time - 2 * self.settled for at in marks)
 
     def _fitting(self, pod: Obj, names: Iterable[str]) -> set[str]:
         """Those of the nodes that have room for a pod that nobody else was promised."""
@@ -300,7 +305,7 @@ class RoomIsUsed(Preemptions):
             return
         gone, decided = [self._gone.get(uid) for uid in plan.victims], self._decided(pod)
         gone.append(self._freed.get(plan.node))  # who is promised room there may wait for more than its own victims
-        left = all(at is not None and decided - at >= self.settled for at in gone)
+        left = all(at is not None and decided - at >= self.settled for at in gone) and not self._behind(decided)
         if landed in plan.fitted:
             yield f"{entry.key} landed on {landed}, which had room for it when {len(plan.victims)} pods were asked to leave {plan.node}"
         elif left and self._nominated(entry) == plan.node and self._fitting(pod, [plan.node]):

@@ -315,6 +315,33 @@ def test_a_gang_leaves_other_nodes_for_a_node_of_a_member_that_could_not_be_aske
     assert bool(list(told.rule.end())) is said
 
 
+@pytest.mark.parametrize(("late", "said"), [(9.0, False), (2.0, True)])
+@pytest.mark.parametrize("room_before", [True, False])
+def test_a_scheduler_that_reads_slowly_need_not_know_of_room(room_before: bool, late: float, said: bool) -> None:
+    told = Told(RoomIsUsed)
+    for name in ("a", "b"):
+        told.store("node", name, {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "2"}}})
+    told.quota_pod("low", "q", 2000, "a")
+    if not room_before:
+        told.quota_pod("other", "q", 2000, "b")
+    told.quota_pod("high", "q", 2000)
+    told.time = 10.0 if room_before else 5.0
+    told.history.behind["scheduler-a", "pods"] = late
+    preempts(told, "high", "low", "a")
+    if not room_before:
+        told.history.of("pod")["d/high"]["status"]["nominatedNodeName"] = "a"
+        gone = told.history.of("pod").pop("d/low")
+        told.history.placed["a"].clear()
+        told.history._add(Entry(len(told.history.entries), told.time, "kubelet", "", "pod", "DELETED", "d/low", gone, None))
+        told.time = 10.0
+        record = Record("scheduler", Subject("Pod", "d", "high"), 9.5, "Scheduled", "fit", "placed on b")
+        told.history.records.append((9.5, "scheduler-a", record))
+    before = told.history.of("pod")["d/high"]
+    after = {**before, "spec": {**before["spec"], "nodeName": "b"}}
+    told.store("pod", "d/high", after, "scheduler-a")
+    assert bool(told.said) is said
+
+
 def claim(name: str, device: str, pod: str, driver: str = "koordinator.sh") -> dict[str, Any]:
     """A claim that was made for a pod, with a device of node n."""
     results = [{"request": "cards", "driver": driver, "pool": "n", "device": device}]
