@@ -16,6 +16,7 @@ from roles.sandbox.world.invariants.liveness import ItSettles
 from roles.sandbox.world.invariants.migrations import Loads, OnlyHotNodesAreRelieved, TargetsStayCool
 from roles.sandbox.world.invariants.overcommit import WhatIsLeftIsOffered
 from roles.sandbox.world.invariants.quotas import MinimumIsReturned
+from roles.sandbox.world.invariants.staleness import NothingForGhosts
 from roles.sandbox.world.invariants.suitability import BoundWhereItMay, ReservedIsHeld, TargetsAreOpen
 
 QUOTA = "sys/fs/cgroup/kubepods-besteffort.slice/cpu.cfs_quota_us"
@@ -273,6 +274,21 @@ def test_a_reservation_takes_some_steps_from_pending_to_succeeded(times: int, sa
     told.history.requests.extend(Request(float(second), "scheduler-a", "PATCH", path) for second in range(times))
     told.time = float(times)
     assert bool(list(told.rule.end())) is said
+
+
+@pytest.mark.parametrize(("time", "said"), [(69.0, False), (105.0, True)])
+def test_a_scheduler_whose_watches_are_refused_has_not_heard_that_all_was_lost(time: float, said: bool) -> None:
+    told = Told(NothingForGhosts)
+
+    def add(at: float, bucket: str, verb: str, key: str, text: str = "", new: Any = None) -> None:
+        told.history._add(Entry(len(told.history.entries), at, "scheduler-b", "", bucket, verb, key, None, new, text=text))
+
+    add(1.0, "pod", "ADDED", "d/p", new={"metadata": {"name": "p", "namespace": "d", "uid": "u"}})
+    told.history.wiped = 38.0
+    add(38.0, "", "wiped", "apiserver")
+    add(41.0, "", "fault", "resume", text="35.8s resume of scheduler-b for 33.1s")
+    add(time, "event", "ADDED", "d/p.1", new={"regarding": {"uid": "u"}})
+    assert bool(told.said) is said
 
 
 def preempts(told: Told, preemptor: str, victim: str, node: str) -> None:
