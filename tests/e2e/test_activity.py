@@ -31,7 +31,8 @@ def test_something_is_pending_suppressed_and_pushed_out(sandbox: Running) -> Non
         lambda: any("quota team-a: cpu is short of 2" in why(sandbox, "pod", f"teams/report-{n}") for n in range(3)), 60, "a full quota"
     )
     assert "koord why podgroup teams/training" in why(sandbox, "pod", "teams/training-0")
-    assert "has 3 of 4 pods" in why(sandbox, "podgroup", "teams/training")
+    # until the scheduler has decided on the gang, what the API server shows is told
+    sandbox.until(lambda: "has 3 of 4 pods" in why(sandbox, "podgroup", "teams/training"), 60, "a gang that is not whole")
     # pushed out by a more important pod
     sandbox.until(lambda: "makes room for teams/urgent" in why(sandbox, "pod", "teams/patient"), 120, "a pod that makes room")
     # suppressed on the node that gets hot
