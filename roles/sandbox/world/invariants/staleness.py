@@ -42,21 +42,22 @@ class NothingForGhosts(Invariant):
         self._pods: set[str] = set()
         self._ghosts: set[str] = set()
         self._stall = float("-inf")
-        self._deaf = float("-inf")  # until when somebody's watches are refused
+        self._deaf: dict[str, float] = {}  # until when somebody's watches are refused
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.verb == "wiped":
             self._ghosts |= self._pods
         elif entry.verb == "fault" and entry.key == "resume":
-            seconds = entry.text.rpartition(" for ")[2].partition("s")[0]
-            self._deaf = max(self._deaf, entry.time + float(seconds))
+            name, _, seconds = entry.text.partition(" of ")[2].partition(" for ")
+            self._deaf[name] = max(self._deaf.get(name, 0.0), entry.time + float(seconds.partition("s")[0]))
         elif entry.verb == "fault" and entry.key == "stall":
             self._stall = entry.time
         elif entry.bucket == "pod" and entry.verb == "ADDED":
             self._pods.add(entry.obj["metadata"]["uid"])
         elif entry.verb == "ADDED" and self._ghosts and about(entry) & self._ghosts:
             since = entry.time - self.history.wiped
-            if since > (self.stalled if entry.time - self._stall < self.after else self.seconds) and entry.time > self._deaf + self.seconds:
+            limit = self.stalled if entry.time - self._stall < self.after else self.seconds
+            if since > limit and entry.time > self._deaf.get(entry.author, 0.0) + self.seconds:
                 yield f"{entry.author} made {entry.bucket} {entry.key} for a pod that was lost {since:.0f} s before"
 
 

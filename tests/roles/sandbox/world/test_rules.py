@@ -276,12 +276,14 @@ def test_a_reservation_takes_some_steps_from_pending_to_succeeded(times: int, sa
     assert bool(list(told.rule.end())) is said
 
 
-@pytest.mark.parametrize(("time", "said"), [(69.0, False), (105.0, True)])
-def test_a_scheduler_whose_watches_are_refused_has_not_heard_that_all_was_lost(time: float, said: bool) -> None:
+@pytest.mark.parametrize(
+    ("author", "time", "said"), [("scheduler-b", 69.0, False), ("scheduler-b", 105.0, True), ("scheduler-a", 69.0, True)]
+)
+def test_a_scheduler_whose_watches_are_refused_has_not_heard_that_all_was_lost(author: str, time: float, said: bool) -> None:
     told = Told(NothingForGhosts)
 
     def add(at: float, bucket: str, verb: str, key: str, text: str = "", new: Any = None) -> None:
-        told.history._add(Entry(len(told.history.entries), at, "scheduler-b", "", bucket, verb, key, None, new, text=text))
+        told.history._add(Entry(len(told.history.entries), at, author, "", bucket, verb, key, None, new, text=text))
 
     add(1.0, "pod", "ADDED", "d/p", new={"metadata": {"name": "p", "namespace": "d", "uid": "u"}})
     told.history.wiped = 38.0
