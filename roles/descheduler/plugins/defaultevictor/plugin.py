@@ -78,18 +78,18 @@ class DefaultEvictor(NoController):
         return self._setup.world.gangs.assume(pod)
 
     def leaving(self, pod: Pod) -> bool:
-        """Whether somebody takes the pod away in background."""
-        return self._background.under_way(pod)
+        """Whether it has been evicted, or somebody takes it away in background."""
+        return self.accepted(pod) or self._background.under_way(pod)
 
     def accepted(self, pod: Pod) -> bool:
-        """Nobody can tell before the pod is gone."""
-        return False
+        """Whether it has been evicted, though the cache of pods may not show that yet. What is begun in background may still fail."""
+        return pod.metadata.uid in self._evicted
 
     async def evict(self, pod: Pod, options: EvictOptions) -> EvictResult:
         """Ask the Eviction API, for this very pod. A disruption budget's no is an answer."""
         meta, metrics = pod.metadata, self._setup.metrics
         labels = (options.plugin, meta.namespace, pod.spec.node_name)
-        if meta.uid in self._evicted:
+        if self.accepted(pod):
             return EvictResult(False, "it has been evicted already; the cache of pods has not heard of that yet")
         try:
             await self._setup.client.evict(meta.namespace, meta.name, uid=meta.uid, options=options.delete_options)

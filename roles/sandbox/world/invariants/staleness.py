@@ -47,7 +47,7 @@ class NothingForGhosts(Invariant):
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.verb == "wiped":
             self._ghosts |= self._pods
-        elif entry.verb == "fault" and entry.key == "resume":
+        elif entry.verb == "fault" and entry.key == "resume" and " of " in entry.text:
             name, _, seconds = entry.text.partition(" of ")[2].partition(" for ")
             self._deaf[name] = max(self._deaf.get(name, 0.0), entry.time + float(seconds.partition("s")[0]))
         elif entry.verb == "fault" and entry.key == "stall":
