@@ -308,13 +308,14 @@ class Observer:
             self._reserve_pods.pop(pod.reservation, None)
         self._state.now = self._clock()
         self._tell(self._told_gone, uid)
+        nominated = self._state.nominations.node_of(uid)
         self._state.nominations.remove(uid)
         self._queue.delete(uid)
         self.acting.pod_gone(uid)
         self._gone(uid)
         counted = self._cache.remove_pod(uid)
-        if counted is not None:
-            self._event(ClusterEvent(ASSIGNED_POD, Action.DELETE, counted, None))
+        if counted is not None or nominated:  # the room that was made for a pod is free as well
+            self._event(ClusterEvent(ASSIGNED_POD, Action.DELETE, pod if counted is None else counted, None))
 
     def _foreign(self, info: PodInfo) -> None:
         """A pending pod of another scheduler: its nomination counts with the gate CrossSchedulerNomination (SCH-FW-11)."""
@@ -357,13 +358,15 @@ class Observer:
 
     def _pending(self, old: PodInfo, info: PodInfo) -> None:
         now = self._state.now
-        entry = self._queue.get(info.uid)
+        entry, nominated = self._queue.get(info.uid), self._state.nominations.node_of(info.uid)
         if info.nominated != old.nominated and (entry is None or not entry.attempts):
             # who led before made room for it there; of a pod that was tried here, this scheduler knows better than the echo of its writes
             self._state.nominations.add(info, info.nominated)
         if info.shape.scheduler_name not in self._frameworks:
             self._queue.delete(info.uid)
             self._foreign(info)
+            if nominated and nominated != self._state.nominations.node_of(info.uid):
+                self._event(ClusterEvent(ASSIGNED_POD, Action.DELETE, info, None))
             return
         if entry is None:
             if not info.deleting:

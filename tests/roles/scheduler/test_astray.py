@@ -32,5 +32,6 @@ def test_whatever_becomes_of_its_writes_the_books_are_right() -> None:
 @pytest.mark.timeout(300)
 def test_what_is_not_given_back_is_seen() -> None:
     done = python("-c", NOTHING_IS_GIVEN_BACK)
-    assert done.returncode == 1
-    assert "counted afresh" in done.stdout, done.stdout + done.stderr[-2000:]
+    assert done.returncode == 1, done.stderr[-2000:]
+    # room that stays taken is told by the amounts, or by what another scheduler binds there
+    assert "counted afresh" in done.stdout or "who has just begun binds" in done.stdout, done.stdout + done.stderr[-2000:]

@@ -226,6 +226,31 @@ def test_nominations_of_other_schedulers_count_if_they_are_higher(scheduler: Any
     asyncio.run(run())
 
 
+@pytest.mark.feature("SCH-FW-11")
+@pytest.mark.parametrize("how", ["deleted", "taken back"])
+def test_room_that_was_kept_for_a_nominated_pod_wakes_who_waits_when_it_is_given_up(scheduler: Any, how: str) -> None:
+    """Nobody else leaves and no node changes: without an event the pod would wait until the unschedulable ones are looked at again."""
+    from koord.api.kinds import PRIORITYCLASSES
+
+    async def run() -> None:
+        async with scheduler(gates={"CrossSchedulerNomination": True}) as live:
+            await live.node("n", cpu="2")
+            body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+            await live.client.create(PRIORITYCLASSES, body)
+            await live.pod("theirs", cpu="2", scheduler="another", priorityClassName="high")
+            await live.client.patch(PODS, "theirs", {"status": {"nominatedNodeName": "n"}}, "default", subresource="status")
+            await asyncio.sleep(0.2)
+            await live.pod("ours", cpu="2")
+            assert "1 Insufficient cpu" in (await live.refused("ours"))["message"]
+            if how == "deleted":
+                await live.client.delete(PODS, "theirs", "default", options={"gracePeriodSeconds": 0})
+            else:
+                await live.client.patch(PODS, "theirs", {"status": {"nominatedNodeName": None}}, "default", subresource="status")
+            assert await live.bound("ours") == "n"
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-FW-03")
 def test_a_new_leader_waits_at_the_barrier(scheduler: Any) -> None:
     async def run() -> None:
