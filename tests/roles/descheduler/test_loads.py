@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from koord import seams
 from koord.api import kinds
 from koord.api.objects import Node, convert
 from roles.descheduler.snapshot import NodeView
@@ -337,3 +338,32 @@ def test_a_shift_of_usage_replaces_the_one_before() -> None:
     assert view.usage == {"cpu": 0, "memory": 5}
     view.shift_usage({})
     assert view.usage == {"cpu": 1000, "memory": 5}
+
+
+@pytest.mark.feature("DS-LNL-07")
+def test_a_clock_that_is_set_makes_no_report_old() -> None:
+    """All nodes were left out of the rounds until they had reported again; set back, a silent node's last report stayed fresh."""
+
+    class Machine(seams.System):
+        set_by = 0.0
+
+        def now(self) -> float:
+            return super().now() + self.set_by
+
+    machine = Machine()
+
+    async def scenario() -> None:
+        objects = [node("n1"), node("n2"), metric("n1", "1"), metric("n2", "1")]
+        text = configuration({"balance": ["LowNodeLoad"]}, {"LowNodeLoad": BASE}, deschedulingInterval="50ms")
+        async with descheduling(objects, text) as running:
+            await running.wait_rounds(1)
+            machine.set_by = 500_000.0
+            await running.wait_rounds(4)
+            assert not running.records("Skipped")
+            assert running.records("Classified")
+
+    token = seams.use(machine)
+    try:
+        asyncio.run(scenario())
+    finally:
+        seams.leave(token)
