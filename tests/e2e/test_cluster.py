@@ -44,7 +44,8 @@ def allocatable(cluster: Running, name: str) -> dict[str, Any]:
 def test_nodes_offer_batch_resources(cluster: Running) -> None:
     offered = cluster.until(lambda: allocatable(cluster, "sim-000").get("kubernetes.io/batch-cpu"), 40, "batch-cpu")
     assert 0 < parse_value(offered) < 32_000, "milli-CPU; a whole number of thousands is written 24k"
-    assert cluster.get("nodemetric", "sim-000")["status"]["podsMetric"]
+    # a first report may be older than the first pod
+    cluster.until(lambda: cluster.get("nodemetric", "sim-000")["status"]["podsMetric"], 40, "pods in a report")
 
 
 def test_a_batch_pod_goes_the_whole_way(cluster: Running) -> None:
