@@ -33,8 +33,8 @@ Told = Callable[[Task], None]
 
 
 class Carrier:
-    """Runs the effects of placements. What belongs to the queue and to reports is told: `committed` (permit is over), `taken_back` (the pod
-    counts no more), `settled` (it is bound), `failed` and `dropped`."""
+    """Runs the effects of placements. What belongs to the queue and to reports is told: `placed_elsewhere` (than where room was kept for the
+    pod), `committed` (permit is over), `taken_back` (the pod counts no more), `settled` (it is bound), `failed` and `dropped`."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class Carrier:
         metrics: SchedulerMetrics,
         clock: Callable[[], float],
         committed: Callable[[str], None],
+        placed_elsewhere: Told,
         taken_back: Told,
         settled: Told,
         failed: Told,
@@ -65,6 +66,7 @@ class Carrier:
         self._metrics = metrics
         self._clock = clock
         self._committed = committed
+        self._placed_elsewhere = placed_elsewhere
         self._gate = gate
         self._tasks: set[asyncio.Task[None]] = set()
         self._steps: dict[Do, Callable[[Placement, Task], Iterable[Effect]]] = {
@@ -142,8 +144,11 @@ class Carrier:
         self._metrics.point("Permit", status, decision.framework.name, perf_counter() - began)
         task.status = status
         if status.ok or waits:
-            task.nominated = self._state.nominations.node_of(decision.pod.uid) == decision.node
+            nominated = self._state.nominations.node_of(decision.pod.uid)
+            task.nominated = nominated == decision.node
             self._state.nominations.remove(decision.pod.uid)
+            if nominated and not task.nominated:
+                self._placed_elsewhere(task)
         if waits and status.code is Code.WAIT:
             task.waits = waits
             return self.placements.permitted(placement, False, waits=True)
