@@ -106,8 +106,9 @@ class Scheduler:
         )  # fmt: skip
         self.carrier = Carrier(
             self.placements, state=state, cache=cache, waiting=waiting, binder=binder, readback=readback, metrics=metrics, clock=clock,
-            committed=queue.committed, placed_elsewhere=self.outcomes.placed_elsewhere, taken_back=self.outcomes.taken_back, settled=self.outcomes.settled, failed=self.outcomes.failed,
-            dropped=self.outcomes.dropped, gate=self.turns.gate, journal=self.journal,
+            committed=queue.committed, placed_elsewhere=self.outcomes.placed_elsewhere, taken_back=self.outcomes.taken_back,
+            settled=self.outcomes.settled, failed=self.outcomes.failed, dropped=self.outcomes.dropped, gate=self.turns.gate,
+            journal=self.journal,
         )  # fmt: skip
         self.evictor = evictor
         self.outdated: Callable[[], str] = str  # why nothing may be decided on what we know now; "" when it may
@@ -422,6 +423,7 @@ class Scheduler:
     def pod_on_node(self, pod: PodInfo) -> None:
         """A pod is shown on a node."""
         self.carrier.run(self.placements.seen(pod.uid, pod.node_name))
+        self.carrier.on_node(pod.uid)
 
     def pod_leaving(self, uid: str) -> None:
         """A pod is shown on its way out."""
@@ -431,6 +433,7 @@ class Scheduler:
     def pod_gone(self, uid: str) -> None:
         """A pod is gone, or has ended."""
         self.carrier.run(self.placements.vanished(uid))
+        self.carrier.gone(uid)
         self.evictor.run(self._state.evictions.vanished(uid))
         self.outcomes.forget(uid)
 
