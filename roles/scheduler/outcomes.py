@@ -13,6 +13,7 @@ from roles.scheduler.binding.binder import Outcome, Task
 from roles.scheduler.binding.preemption import Evictor
 from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import ERROR, UNSCHEDULABLE, Decision
 from roles.scheduler.cycle.record import record_of, victim_records
@@ -239,7 +240,10 @@ class Outcomes:
         pod = entry.pod if entry is not None else decision.pod
         finder, message = decision.framework.next_pod, decision.message()
         if finder is not None:
-            message = finder.wording(pod, message)
+            try:
+                message = finder.wording(pod, message)
+            except DEFECTS:
+                log.exception("plugin %s: wording for pod %s failed", finder.name, pod.key)
         self._reporter.failed(pod, message, error=decision.verdict == ERROR, nominate=decision.nominate, now=self._clock())
 
     def requeue(self, uid: str, now: float, **how: Any) -> None:

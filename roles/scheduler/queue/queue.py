@@ -299,7 +299,7 @@ class SchedulingQueue:
         if not readers:
             return event._replace(old=None, new=None)
         keep = readers[0].keep
-        return keep(event) if keep is not None and all(reader.keep == keep for reader in readers) else event
+        return readers[0].cut(event) if keep is not None and all(reader.keep == keep for reader in readers) else event
 
     def _return(self, entry: Entry, now: float, label: str) -> int:
         self._leave(entry)
