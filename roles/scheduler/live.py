@@ -106,8 +106,9 @@ class Scheduler:
         )  # fmt: skip
         self.carrier = Carrier(
             self.placements, state=state, cache=cache, waiting=waiting, binder=binder, readback=readback, metrics=metrics, clock=clock,
-            committed=queue.committed, taken_back=self.outcomes.taken_back, settled=self.outcomes.settled, failed=self.outcomes.failed,
-            dropped=self.outcomes.dropped, gate=self.turns.gate, journal=self.journal,
+            committed=queue.committed, placed_elsewhere=self.outcomes.placed_elsewhere, taken_back=self.outcomes.taken_back,
+            settled=self.outcomes.settled, failed=self.outcomes.failed, dropped=self.outcomes.dropped, gate=self.turns.gate,
+            journal=self.journal,
         )  # fmt: skip
         self.evictor = evictor
         self.outdated: Callable[[], str] = str  # why nothing may be decided on what we know now; "" when it may
@@ -287,9 +288,7 @@ class Scheduler:
             position = changes.position
             yield CATCH_UP
             self.journal.happened(Operation.WENT_ON, self._clock())
-            if self.placements.get(entry.pod.uid) is not placement or self._queue.get(entry.pod.uid) is not entry:
-                self._monitor.ended(entry.pod.uid, self._clock())
-                self.placements.undecided(placement)
+            if self._went(entry, placement):
                 return None
             changed = changes.since(position)
             if changed is not None and (yield from self._holds(decision, frozenset(changed[0].tolist()))):
@@ -302,6 +301,16 @@ class Scheduler:
         self.placements.undecided(placement)
         self.outcomes.requeue(entry.pod.uid, self._clock(), error=True)
         return None
+
+    def _went(self, entry: Entry, placement: Placement) -> bool:
+        """Whether a pod went, or was asked to go, while its decision was made: nothing follows from it then."""
+        uid, now = entry.pod.uid, self._clock()
+        if self.placements.get(uid) is placement and self._queue.get(uid) is entry and not entry.pod.deleting:
+            return False
+        self._monitor.ended(uid, now)
+        self.placements.undecided(placement)
+        self.outcomes.requeue(uid, now)
+        return True
 
     def _holds(self, decision: Decision, changed: frozenset[int]) -> Steps[bool]:
         """Whether a decision is still right now that some slots have changed."""
@@ -323,9 +332,7 @@ class Scheduler:
             began = perf_counter()
             decision = await self._decide_with_extenders(entry.pod)
             await self.turns.gate.passed()
-            if self.placements.get(entry.pod.uid) is not placement or self._queue.get(entry.pod.uid) is not entry:
-                self._monitor.ended(entry.pod.uid, self._clock())  # the pod went while the extenders were thinking
-                self.placements.undecided(placement)
+            if self._went(entry, placement):
                 return None
             self._metrics.decided(perf_counter() - began)
             await self.turns.take(self._concluding(entry, placement, decision))
@@ -416,14 +423,17 @@ class Scheduler:
     def pod_on_node(self, pod: PodInfo) -> None:
         """A pod is shown on a node."""
         self.carrier.run(self.placements.seen(pod.uid, pod.node_name))
+        self.carrier.on_node(pod.uid)
 
     def pod_leaving(self, uid: str) -> None:
         """A pod is shown on its way out."""
         self.evictor.run(self._state.evictions.seen_leaving(uid, self._clock()))
+        self.evictor.run(self._state.evictions.over(uid))  # nobody need leave for it any more
 
     def pod_gone(self, uid: str) -> None:
         """A pod is gone, or has ended."""
         self.carrier.run(self.placements.vanished(uid))
+        self.carrier.gone(uid)
         self.evictor.run(self._state.evictions.vanished(uid))
         self.outcomes.forget(uid)
 

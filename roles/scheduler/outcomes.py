@@ -13,13 +13,13 @@ from roles.scheduler.binding.binder import Outcome, Task
 from roles.scheduler.binding.preemption import Evictor
 from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import ERROR, UNSCHEDULABLE, Decision
 from roles.scheduler.cycle.record import record_of, victim_records
 from roles.scheduler.diagnosis import Debug, Dump, diagnosis_of
 from roles.scheduler.engine import EVICTING
 from roles.scheduler.framework.context import State
-from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent
 from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS
 from roles.scheduler.framework.steps import Steps, at_once
 from roles.scheduler.metrics import SchedulerMetrics
@@ -95,14 +95,13 @@ class Outcomes:
         self._evictor.run(self._state.evictions.left(decision.pod.uid))
         # What a job gives back that was tried at one go was free when those who wait were refused: they need not look again.
         if task.status.plugin not in JOB_REJECTORS:
-            self._tell_room(decision)
+            self._queue.room_given_up(decision.pod, self._clock())
         self._wake()
 
-    def _tell_room(self, decision: Decision) -> None:
-        """What was kept for a pod is free for others: as if it had left."""
-        finder = decision.framework.next_pod
-        job = finder.job_of(decision.pod) if finder is not None else None
-        self._queue.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, decision.pod, None, job), self._clock())
+    def placed_elsewhere(self, task: Task) -> None:
+        """A pod counts on another node than the one where room was kept for it."""
+        self._queue.room_given_up(task.decision.pod, self._clock())
+        self._wake()
 
     def dropped(self, task: Task) -> None:
         """The pod is gone, or somewhere else: nothing is told of it."""
@@ -170,12 +169,10 @@ class Outcomes:
             self._dump.put(diagnosis_of(decision, now))
         self._audit.failed(pod, decision.victims, preempted_in_vain=bool(decision.post_filter_message), now=now)
         if decision.nominate is not None:
-            given_up = not decision.nominate and self._state.nominations.node_of(pod.uid)
-            self._state.nominations.add(pod, decision.nominate)
-            if given_up:
-                self._tell_room(decision)
+            self._nominate(pod, decision.nominate)
         for other, node in decision.others:
             self._nominate(other, node)
+            self._reporter.nominated(other, node)
             yield
         self._report(decision)
         how = {"rejected_by": decision.rejected_by, "error": decision.verdict == ERROR, "pending": decision.pending}
@@ -223,16 +220,19 @@ class Outcomes:
             self._wake()
 
     def _nominate(self, pod: PodInfo, node: str) -> None:
-        """Another pod is (or is no longer) nominated to a node: kept here and shown on the pod."""
+        """A pod is (or is no longer) nominated to a node. The room that was kept for it on another one is free."""
+        before = self._state.nominations.node_of(pod.uid)
         self._state.nominations.add(pod, node)
-        self._reporter.nominated(pod, node)
+        if before and before != node:
+            self._queue.room_given_up(pod, self._clock())
 
     def _outbid(self, pod: PodInfo, nodes: Iterable[str], others: Iterable[tuple[PodInfo, str]]) -> None:
         """Pods of lower priority that were nominated where room is made now look for another place."""
         job = {other.uid for other, _ in others}
         for node in nodes:
             for lower in [o for o in self._state.nominations.on(node) if o.priority < pod.priority and o.uid not in job]:
-                self._nominate(lower, "")
+                self._state.nominations.remove(lower.uid)
+                self._reporter.nominated(lower, "")
                 self._evictor.run(self._state.evictions.over(lower.uid))
 
     def _report(self, decision: Decision) -> None:
@@ -240,7 +240,10 @@ class Outcomes:
         pod = entry.pod if entry is not None else decision.pod
         finder, message = decision.framework.next_pod, decision.message()
         if finder is not None:
-            message = finder.wording(pod, message)
+            try:
+                message = finder.wording(pod, message)
+            except DEFECTS:
+                log.exception("plugin %s: wording for pod %s failed", finder.name, pod.key)
         self._reporter.failed(pod, message, error=decision.verdict == ERROR, nominate=decision.nominate, now=self._clock())
 
     def requeue(self, uid: str, now: float, **how: Any) -> None:
@@ -248,7 +251,10 @@ class Outcomes:
         entry = self._queue.get(uid)
         if entry is None or entry.state != IN_FLIGHT or uid in self._evicting:
             return
-        if entry.pod.deleting or self._cache.cluster.slot_of_pod(uid) >= 0:
+        if entry.pod.deleting:
+            self._nominate(entry.pod, "")
+            self._queue.done(uid)
+        elif self._cache.cluster.slot_of_pod(uid) >= 0:
             self._queue.done(uid)
         else:
             self._queue.requeue(uid, now, **how)

@@ -5,9 +5,10 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass, field
 from enum import Enum
+from typing import Any
 
 from koord.api import trust
 from koord.kube.errors import ApiError, Conflict, Invalid, NotFound, ServerError, Unreachable
@@ -120,9 +121,7 @@ class Binder:
         """Bind a pod as soon as a worker is free, at once if something outside must be waited for; returns whether that is so."""
         decision = task.decision
         if any(plugin.waits(decision.ctx) for plugin in decision.framework.waiting):
-            alone = asyncio.get_running_loop().create_task(self._gate.drive(self._run, task), name=f"binding of {decision.pod.key}")
-            self._alone.add(alone)
-            alone.add_done_callback(self._alone.discard)
+            self._by_itself(self._run, task)
             return True
         self._queue.append(task)
         while self._idle:
@@ -131,6 +130,31 @@ class Binder:
                 worker.set_result(None)
                 break
         return False
+
+    def withdraw(self, task: Task) -> None:
+        """Others have bound the pod: what was written on it for the placement that was decided here is not to be obeyed."""
+        framework = task.decision.framework
+        written = {key: value for key, value in task.wrote.items() if value is not None}
+        if written and framework.patchers:
+            self._by_itself(self._withdraw, task, written)
+
+    async def _withdraw(self, task: Task, written: dict[str, str]) -> None:
+        for patcher in task.decision.framework.patchers:
+            try:
+                if self._may_write():
+                    await patcher.withdraw(task.decision.ctx, written)
+            except NotFound:
+                return
+            except DEFECTS as failure:
+                if ends_us(failure):
+                    raise
+                pod, node = task.decision.pod.key, task.decision.node
+                log.error("pod %s was bound by others, and shows what was written for node %s: %s", pod, node, told(failure))
+
+    def _by_itself(self, function: Callable[..., Coroutine[Any, Any, None]], task: Task, *args: Any) -> None:
+        alone = asyncio.get_running_loop().create_task(self._gate.drive(function, task, *args), name=f"binding of {task.decision.pod.key}")
+        self._alone.add(alone)
+        alone.add_done_callback(self._alone.discard)
 
     @property
     def backlog(self) -> int:
@@ -261,6 +285,8 @@ class Binder:
             return error(f"pod {pod.key} belongs to scheduler {current.shape.scheduler_name!r} now")
         if current.deleting:
             return error(f"pod {pod.key} is being deleted")
+        if current.node_name not in ("", decision.node):
+            return error(f"pod {pod.key} is on node {current.node_name}")
         return None
 
     async def _timed(self, framework: Framework, plugin: Plugin, point: str, step: Awaitable[Status]) -> Status:

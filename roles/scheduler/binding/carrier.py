@@ -33,8 +33,8 @@ Told = Callable[[Task], None]
 
 
 class Carrier:
-    """Runs the effects of placements. What belongs to the queue and to reports is told: `committed` (permit is over), `taken_back` (the pod
-    counts no more), `settled` (it is bound), `failed` and `dropped`."""
+    """Runs the effects of placements. What belongs to the queue and to reports is told: `placed_elsewhere` (than where room was kept for
+    the pod), `committed` (permit is over), `taken_back` (the pod counts no more), `settled` (it is bound), `failed` and `dropped`."""
 
     def __init__(
         self,
@@ -48,6 +48,7 @@ class Carrier:
         metrics: SchedulerMetrics,
         clock: Callable[[], float],
         committed: Callable[[str], None],
+        placed_elsewhere: Told,
         taken_back: Told,
         settled: Told,
         failed: Told,
@@ -65,8 +66,10 @@ class Carrier:
         self._metrics = metrics
         self._clock = clock
         self._committed = committed
+        self._placed_elsewhere = placed_elsewhere
         self._gate = gate
         self._tasks: set[asyncio.Task[None]] = set()
+        self._written: dict[str, Task] = {}  # by UID, of pods that did not get to their node: what may be written on them still
         self._steps: dict[Do, Callable[[Placement, Task], Iterable[Effect]]] = {
             Do.ASSUME: self._assume,
             Do.RESERVE: self._reserve,
@@ -79,8 +82,8 @@ class Carrier:
             Do.LET_GO: lambda task: self._waiting.drop(task.decision.pod.uid),
             Do.TAKE_BACK: lambda task: self._take_back(task, taken_back),
             Do.SETTLE: lambda task: self._settle(task, settled),
-            Do.FAIL: failed,
-            Do.DROP: dropped,
+            Do.FAIL: lambda task: self._lose(task, failed),
+            Do.DROP: lambda task: self._lose(task, dropped),
         }
 
     def run(self, effects: Iterable[Effect]) -> None:
@@ -142,8 +145,11 @@ class Carrier:
         self._metrics.point("Permit", status, decision.framework.name, perf_counter() - began)
         task.status = status
         if status.ok or waits:
-            task.nominated = self._state.nominations.node_of(decision.pod.uid) == decision.node
+            nominated = self._state.nominations.node_of(decision.pod.uid)
+            task.nominated = nominated == decision.node
             self._state.nominations.remove(decision.pod.uid)
+            if nominated and not task.nominated:
+                self._placed_elsewhere(task)
         if waits and status.code is Code.WAIT:
             task.waits = waits
             return self.placements.permitted(placement, False, waits=True)
@@ -205,8 +211,28 @@ class Carrier:
         decision.framework.run_forget(decision.pod)
         taken_back(task)
 
+    def _lose(self, task: Task, told: Told) -> None:
+        """The pod is not where it was placed."""
+        uid = task.decision.pod.uid
+        if task.wrote:
+            self._written[uid] = task
+        if self._cache.cluster.slot_of_pod(uid) >= 0:
+            self.on_node(uid)
+        told(task)
+
+    def on_node(self, uid: str) -> None:
+        """A pod is shown on a node. If it was not bound there by us, nothing that was written for other placements may stay on it."""
+        task = self._written.pop(uid, None) if self.placements.get(uid) is None else None
+        if task is not None:
+            self._binder.withdraw(task)
+
+    def gone(self, uid: str) -> None:
+        """A pod is no more."""
+        self._written.pop(uid, None)
+
     def _settle(self, task: Task, settled: Told) -> None:
         decision = task.decision
+        self._written.pop(decision.pod.uid, None)
         decision.framework.run_post_bind(decision.ctx, decision.node)
         self._cache.finish_binding(decision.pod.uid, self._clock())
         settled(task)

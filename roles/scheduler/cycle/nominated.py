@@ -151,15 +151,22 @@ class _Look:
 
     def at(self, pods: Sequence[tuple[int, PodInfo]]) -> Steps[None]:
         """Judge these rows with these pods."""
-        by_shape: dict[PodShape | None, list[int]] = {}
+        asked: dict[PodShape | None, Asked] = {}
+        alike: dict[Hashable, Asked] = {}
+        tried: set[int] = set()
+        summed: list[tuple[int, Asked]] = []
         for slot, pod in pods:
-            # What a reservation takes is no matter of its shape.
-            by_shape.setdefault(None if pod.reservation else pod.shape, []).append(slot)
-        asked = {shape: self._asked(shape, len(pods) <= _FEW) for shape in by_shape}
-        tried = {slot for shape, slots in by_shape.items() if not asked[shape].sums for slot in slots}
-        summed = {shape: slots for shape, slots in by_shape.items() if asked[shape].sums and asked[shape].filters}
+            shape = None if pod.reservation else pod.shape  # what a reservation takes is no matter of its shape
+            about = asked.get(shape)
+            if about is None:
+                about = self._asked(shape, len(pods) <= _FEW)
+                about = asked[shape] = alike.setdefault(tuple(about.filters.items()), about)
+            if not about.sums:
+                tried.add(slot)
+            elif about.filters:
+                summed.append((slot, about))
         if summed:
-            tried |= self._work_out(summed, asked, tried)
+            tried |= self._work_out(summed, list(alike.values()), tried)
         if tried:
             yield from self._try(tried, pods, asked)
 
@@ -180,24 +187,28 @@ class _Look:
                 filters[position] = tally.brought(shape)
         return Asked(filters, not few and None not in filters.values())
 
-    def _work_out(self, by_shape: dict[PodShape | None, list[int]], asked: dict[PodShape | None, Asked], tried: set[int]) -> set[int]:
+    def _work_out(self, pods: Sequence[tuple[int, Asked]], distinct: Sequence[Asked], tried: set[int]) -> set[int]:
         """Judge rows by sums, all together; returns those that have to be tried."""
-        rows = np.unique(np.concatenate([np.array(slots, dtype=np.intp) for slots in by_shape.values()]))
-        counts = {shape: np.bincount(np.searchsorted(rows, slots), minlength=len(rows)) for shape, slots in by_shape.items()}
+        rows, at = np.unique(np.fromiter((slot for slot, _ in pods), np.intp, len(pods)), return_inverse=True)
+        kinds = {id(about): number for number, about in enumerate(distinct)}
+        kind = np.fromiter((kinds[id(about)] for _, about in pods), np.intp, len(pods))
+        brought = [about.filters for about in distinct]
         open_to_all = np.ones(len(rows), dtype=np.bool_)
         again = self._ctx.may_use(rows)
         for position, vector in enumerate(self._vectors):
-            weights = [(counts[shape], asked[shape].filters[position]) for shape in by_shape if position in asked[shape].filters]
-            if not weights:
+            concerned = np.array([position in filters for filters in brought])
+            if not concerned.any():
                 continue
             tally = self._tallies[position]
+            weights = np.array([filters.get(position) or (0.0,) * tally.size for filters in brought])
+            theirs = concerned[kind]
             freed = np.zeros((tally.size, len(rows)))
-            for count, weight in weights:
-                freed -= np.outer(weight or (), count)
+            for amount in range(tally.size):
+                freed[amount] -= np.bincount(at[theirs], weights=weights[kind[theirs], amount], minlength=len(rows))
             unknown = tally.unknown(rows)
             if unknown is not None:
                 again = again | unknown
-            there = np.any([count > 0 for count, _ in weights], axis=0)
+            there = np.bincount(at[theirs], minlength=len(rows)) > 0
             if vector.stamp is not None:
                 self.concerned.update(rows[there].tolist())
             full = open_to_all & there & ~tally.passes(rows, freed)

@@ -77,6 +77,14 @@ class Subscription(NamedTuple):
             log.exception("the test of %s for everybody failed: each pod is looked at", event.label)
             return False
 
+    def cut(self, event: ClusterEvent) -> ClusterEvent:
+        """What the hint reads of an event; all of it where `keep` fails."""
+        try:
+            return self.keep(event) if self.keep is not None else event
+        except DEFECTS:
+            log.exception("%s could not be cut down: it is kept whole", event.label)
+            return event
+
     def covers(self, event: ClusterEvent) -> bool:
         """Whether the event is one of those."""
         # int's own: the enum's takes ten times as long, and this is asked about every shape at every event

@@ -21,7 +21,7 @@ vectors writes `filter_row` or `score_row` instead, for one node. See docs/plugi
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
 import msgspec
@@ -446,6 +446,10 @@ class PreBindPatch(Plugin):
 
     async def apply(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
         raise NotImplementedError
+
+    async def withdraw(self, ctx: CycleContext, written: Mapping[str, str]) -> None:
+        """Others have bound the pod: annotations that `apply` wrote for another placement go, where they still are as written. By default
+        nothing."""
 
 
 class Bind(Plugin):

@@ -278,7 +278,7 @@ class Observer:
         elif info.shape.scheduler_name not in self._frameworks:
             self._foreign(info)
         elif not self._cache.is_assumed(info.uid):
-            if info.nominated:
+            if info.nominated and not info.deleting:
                 self._state.nominations.add(info, info.nominated)
             self._queue.add(info, self._state.now)
             self._changed()
@@ -320,7 +320,7 @@ class Observer:
     def _foreign(self, info: PodInfo) -> None:
         """A pending pod of another scheduler: its nomination counts with the gate CrossSchedulerNomination (SCH-FW-11)."""
         nominations = self._state.nominations
-        if self._foreign_nominations and info.nominated:
+        if self._foreign_nominations and info.nominated and not info.deleting:
             nominations.add(info, info.nominated, foreign=True)
         elif nominations.node_of(info.uid):
             nominations.remove(info.uid)
@@ -345,11 +345,13 @@ class Observer:
         known = before is not None and bool(before.node_name)
         self._cache.set_pod(info)
         if not known:
+            nominated = self._state.nominations.node_of(info.uid)
             self._state.nominations.remove(info.uid)
             self._queue.delete(info.uid)
             self.acting.pod_on_node(info)
             self._gone(info.uid)
             self._event(ClusterEvent(ASSIGNED_POD, Action.ADD, None, info))
+            self._left_nomination(info, nominated)
             return
         assert before is not None
         action = pod_action(before, info)
@@ -365,10 +367,7 @@ class Observer:
         if info.shape.scheduler_name not in self._frameworks:
             self._queue.delete(info.uid)
             self._foreign(info)
-            if nominated and nominated != self._state.nominations.node_of(info.uid):
-                self._event(ClusterEvent(ASSIGNED_POD, Action.DELETE, info, None))
-            return
-        if entry is None:
+        elif entry is None:
             if not info.deleting:
                 self._queue.add(info, now)
         else:
@@ -377,7 +376,15 @@ class Observer:
                 ClusterEvent(UNSCHEDULED_POD, single, entry.pod, info) for single in Action if single is not Action.ALL and action & single
             ]
             self._queue.update(info, events, now)
+        if info.deleting:  # nothing places it any more
+            self._state.nominations.remove(info.uid)
+        self._left_nomination(info, nominated)
         self._changed()
+
+    def _left_nomination(self, info: PodInfo, before: str) -> None:
+        """The room that was kept for a pod on the node of before is free, unless the pod is there or is to come."""
+        if before and before not in (info.node_name, self._state.nominations.node_of(info.uid)):
+            self._queue.room_given_up(info, self._state.now)
 
     def _event(self, event: ClusterEvent) -> None:
         if self._queue.on_event(event, self._clock()):

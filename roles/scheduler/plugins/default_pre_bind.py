@@ -5,6 +5,7 @@ A pod is patched as a pod; what is drafted for a reserve pod goes to the Reserva
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,6 +15,8 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import BindDraft, CycleContext
 from roles.scheduler.framework.interfaces import PreBindPatch
 from roles.scheduler.framework.status import SUCCESS, Status, error
+
+log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5  # of a write that meets another writer; the client repeats throttled and lost requests by itself
 
@@ -44,6 +47,26 @@ class DefaultPreBind(PreBindPatch):
             what = f"reservation {pod.reservation}" if pod.reservation else f"pod {pod.key}"
             return error(f"{what} is being deleted")
         return SUCCESS
+
+    async def withdraw(self, ctx: CycleContext, written: Mapping[str, str]) -> None:
+        client, pod = self.handle.client, ctx.pod
+        kind, name, namespace = (RESERVATIONS, pod.reservation, None) if pod.reservation else (PODS, pod.name, pod.namespace)
+        assert client is not None  # something was written
+        for attempt in range(1, _ATTEMPTS + 1):
+            meta = (await client.get(kind, name, namespace))["metadata"]
+            present = meta.get("annotations") or {}
+            ours: dict[str, None] = {key: None for key, value in written.items() if present.get(key) == value}
+            if meta["uid"] != pod.pod.metadata.uid or not ours:
+                return
+            version = {"uid": meta["uid"], "resourceVersion": meta["resourceVersion"]}
+            try:
+                await client.patch(kind, name, {"metadata": {**version, "annotations": ours}}, namespace)
+            except Conflict:
+                if attempt == _ATTEMPTS:
+                    raise
+                continue
+            log.warning("pod %s was bound by others: took off what was written for node %s: %s", pod.key, ctx.node, ", ".join(ours))
+            return
 
 
 def _body(pod: PodInfo, draft: BindDraft) -> dict[str, Any] | None:

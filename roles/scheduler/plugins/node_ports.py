@@ -70,7 +70,8 @@ class NodePorts(PreFilter, Filter):
         return np.isin(slots, list(taken)) if taken else None
 
     def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
-        return bool(other.ports)
+        mine = ctx.pod.shape.ports
+        return any((protocol, port) == (p, q) and (ip == i or _ANY_IP in (ip, i)) for protocol, ip, port in mine for p, i, q in other.ports)
 
     def rejection(self, ctx: CycleContext, code: int) -> Rejection:
         return _TAKEN

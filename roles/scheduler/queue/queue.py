@@ -12,7 +12,7 @@ from typing import Any
 
 from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.framework.events import UNSCHEDULED_POD, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.status import Status
 from roles.scheduler.framework.steps import Steps, at_once
 from roles.scheduler.queue.entry import ACTIVE, BACKOFF, GATED, IN_FLIGHT, UNSCHEDULABLE, Entry
@@ -248,6 +248,11 @@ class SchedulingQueue:
                     helped[group] = None
         return self._bring_back([entry for group in helped for entry in self._parked[group].values()], now, event.label)
 
+    def room_given_up(self, pod: PodInfo, now: float) -> int:
+        """What was kept on a node for a pod that is not there is free for others, but for its own job: as if it had left. Returns how many
+        pods that brought back."""
+        return self.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, pod, None, self._job_of(pod)), now)
+
     def _bring_back(self, entries: Sequence[Entry], now: float, label: str) -> int:
         """Return parked pods; of a crowd the first ones now and the rest in `come_back`. Returns how many came, or will."""
         moved = sum([self._return(entry, now, label) for entry in entries[:_AT_ONCE]])
@@ -294,7 +299,7 @@ class SchedulingQueue:
         if not readers:
             return event._replace(old=None, new=None)
         keep = readers[0].keep
-        return keep(event) if keep is not None and all(reader.keep == keep for reader in readers) else event
+        return readers[0].cut(event) if keep is not None and all(reader.keep == keep for reader in readers) else event
 
     def _return(self, entry: Entry, now: float, label: str) -> int:
         self._leave(entry)

@@ -239,6 +239,72 @@ def test_whatever_else_a_plugin_does_wrong_costs_one_pod_an_attempt_and_nobody_e
     asyncio.run(run())
 
 
+EXPLAINING = """
+from roles.scheduler.framework import interfaces as api
+from roles.scheduler.framework.status import SUCCESS, unschedulable
+
+
+class Explaining(api.Filter, api.Permit, api.NextPod):
+    name = "Explaining"
+
+    def shape_key(self, pod):
+        return pod.name
+
+    def filter(self, ctx, rows):
+        return ctx.cluster.zeros[rows] == 0.0 if ctx.pod.name != "bad-permit" else None
+
+    def permit(self, ctx, slot):
+        return unschedulable("not now")
+
+    def next_pod(self):
+        return None
+
+    def _raise(self, step, pod):
+        if pod.name == "bad-" + step:
+            raise ValueError("a defect in " + step)
+
+    def wording(self, pod, message):
+        raise ValueError("a defect in wording")
+
+    def rejection(self, ctx, code):
+        self._raise("rejection", ctx.pod)
+        return api.Rejection(("no",))
+
+    def refine(self, ctx, slots, codes):
+        self._raise("refine", ctx.pod)
+        return codes
+
+    def tally(self, ctx):
+        self._raise("tally", ctx.pod)
+        return None
+
+    def explain(self, ctx):
+        self._raise("explain", ctx.pod)
+        return ()
+"""
+
+
+@pytest.mark.feature("SCH-FW-06")
+def test_a_plugin_that_cannot_explain_a_refusal_leaves_nobody_without_one(scheduler: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        file = tmp_path / "explaining.py"
+        file.write_text(EXPLAINING)
+        plugins = {point: {"enabled": [{"name": "Explaining"}]} for point in ("filter", "permit")}
+        config = {"profiles": [{"schedulerName": "koord-scheduler", "plugins": plugins}]}
+        async with scheduler(config, plugin_paths=(str(file),)) as live:
+            await live.node("n", cpu="64")
+            steps = ("rejection", "refine", "tally", "explain")
+            for step in (*steps, "permit", "wording"):
+                await live.pod(f"bad-{step}", cpu="100m")
+            for step in steps:
+                assert f"plugin Explaining ({step}): ValueError: a defect in {step}" in (await live.refused(f"bad-{step}"))["message"]
+            assert (await live.refused("bad-permit"))["message"] == "not now"
+            assert "0/1 nodes are available: 1 no." in (await live.refused("bad-wording"))["message"]
+            assert not live.running.done()
+
+    asyncio.run(run())
+
+
 class Sums(Columns):
     """CPU of the pods on each node, counted by its own hooks."""
 

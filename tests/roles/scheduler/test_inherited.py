@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from typing import Any
 
 import pytest
 
 from koord.api.kinds import NODES, PODS
+from koord.kube.errors import NotFound
 
 ZONE = "topology.kubernetes.io/zone"
 
@@ -247,6 +249,47 @@ def test_room_that_was_kept_for_a_nominated_pod_wakes_who_waits_when_it_is_given
             else:
                 await live.client.patch(PODS, "theirs", {"status": {"nominatedNodeName": None}}, "default", subresource="status")
             assert await live.bound("ours") == "n"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-KS-12")
+@pytest.mark.parametrize("how", ["room is made elsewhere", "placed elsewhere", "bound elsewhere", "moved", "on its way out"])
+def test_room_that_was_kept_on_another_node_wakes_who_waits(scheduler: Any, how: str) -> None:
+    """The leader before nominated a pod to a node on which it cannot be, or it goes somewhere else; nobody leaves and no node changes."""
+    from koord.api.kinds import PRIORITYCLASSES
+
+    async def run() -> None:
+        async with scheduler(gates={"CrossSchedulerNomination": True}) as live:
+            await live.node("n", cpu="2")
+            await live.node("m", cpu="2", taints=[{"key": "m", "effect": "NoSchedule"}], labels={"zone": "m"})
+            body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+            await live.client.create(PRIORITYCLASSES, body)
+            there: dict[str, Any] = {"tolerations": [{"key": "m", "operator": "Exists"}], "nodeSelector": {"zone": "m"}}
+            hold = {"finalizers": ["example.com/hold"]}
+            if how == "room is made elsewhere":
+                await live.pod("victim", cpu="2", meta=hold, **there)
+                assert await live.bound("victim") == "m"
+            theirs = how == "bound elsewhere"
+            there |= {"priorityClassName": "high", "schedulingGates": [] if theirs else [{"name": "closed"}]}
+            meta, who = hold if how == "on its way out" else {}, "another" if theirs else "koord-scheduler"
+            await live.pod("high", cpu="2", meta=meta, scheduler=who, **there)
+            await live.client.patch(PODS, "high", {"status": {"nominatedNodeName": "n"}}, "default", subresource="status")
+            await asyncio.sleep(0.2)
+            await live.pod("low", cpu="2")
+            assert "Insufficient cpu" in (await live.refused("low"))["message"]
+            if how == "on its way out":
+                await live.client.delete(PODS, "high", "default", options={"gracePeriodSeconds": 0})
+            elif how == "moved":
+                await live.client.patch(PODS, "high", {"status": {"nominatedNodeName": "m"}}, "default", subresource="status")
+            elif theirs:
+                await live.client.bind("default", "high", "m")
+            else:
+                await live.client.patch(PODS, "high", {"spec": {"schedulingGates": None}}, "default")
+            assert await live.bound("low") == "n"
+            for name in ("victim", "high"):
+                with contextlib.suppress(NotFound):
+                    await live.client.patch(PODS, name, {"metadata": {"finalizers": None}}, "default")
 
     asyncio.run(run())
 

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
-from koord.api.kinds import EVENTS, RESERVATIONS
-from koord.kube.errors import ServerError, Unreachable
+from koord.api import names
+from koord.api.kinds import EVENTS, NODES, PODS, RESERVATIONS
+from koord.kube.errors import Forbidden, ServerError, Unreachable
 from tests.roles.scheduler.device.test_live_devices import CONFIG, ask, machine
+from tests.roles.scheduler.numa.test_live_numa import Numa, config
 from tests.roles.scheduler.reservation.test_live_reservations import Reservations, allocated, owner_meta, started
 from tests.support.devices import ALLOCATED, CORE, RATIO, gpus
 
@@ -77,5 +79,55 @@ def test_a_reservation_whose_answer_was_lost_is_there_once_and_for_its_owner(sch
             assert await live.bound("owner") == "n"
             assert allocated(await live.get("owner")) == "kept"
             assert len(live.app.scheduler.placements) == 0
+
+    asyncio.run(run())
+
+
+RACES = ("before it is written", "before it is bound", "between two tries", "on our node between two tries", "with a word of its own")
+
+
+@pytest.mark.feature("SCH-FW-06")
+@pytest.mark.feature("SCH-PB-01")
+@pytest.mark.parametrize("race", RACES)
+def test_a_pod_that_others_bind_does_not_keep_what_was_written_for_our_binding(scheduler: Any, race: str) -> None:
+    """Its CPUs are those of a node that it is not on, or were given to another pod since: nobody says for which node they were."""
+
+    async def run() -> None:
+        async with scheduler(config(), crds=True) as live:
+            numa = Numa(live)
+            await numa.machine("n")
+            client, where = live.app.client, "n" if "on our node" in race else "m"
+            bind, patch, tries = client.bind, client.patch, []
+            status = names.ANNOTATION_RESOURCE_STATUS
+
+            async def patches(kind: Any, name: str, body: Any, *args: Any, **more: Any) -> Any:
+                if race == RACES[0] and status in str(body) and not tries:
+                    tries.append(name)
+                    await bind("default", name, where)
+                return await patch(kind, name, body, *args, **more)
+
+            async def binds(namespace: str, pod: str, node: str, uid: str | None = None) -> None:
+                tries.append(node)
+                if race == RACES[4]:
+                    await live.client.patch(PODS, pod, {"metadata": {"annotations": {status: '{"cpuset": "7"}'}}}, namespace)
+                if "between" in race:
+                    raise Forbidden(403, "Forbidden", "not now")
+                await bind(namespace, pod, where)
+                await bind(namespace, pod, node, uid=uid)
+
+            client.patch, client.bind = patches, binds
+            await numa.pod("p")
+            if "between" in race:
+                await live.refused("p")
+                assert status in (await live.get("p"))["metadata"]["annotations"]
+                client.bind = bind
+                await live.client.delete(NODES, "n") if where == "m" else await live.client.patch(
+                    NODES, "n", {"spec": {"unschedulable": True}}
+                )
+                await bind("default", "p", where)
+            assert await live.bound("p") == where
+            assert tries
+            gone = await live.until("p", lambda pod: (status in pod["metadata"].get("annotations", {})) is (race == RACES[4]))
+            assert gone["metadata"].get("annotations", {}).get(status) == ('{"cpuset": "7"}' if race == RACES[4] else None)
 
     asyncio.run(run())

@@ -37,8 +37,14 @@ def test_property_kept_answers_are_fresh_ones(steps: list[tuple[str, int, int]],
 def _kept_answers_are_fresh_ones(steps: list[tuple[str, int, int]], every: int) -> None:
     made = testing.World()
     made.add_nodes(*(testing.node(f"n{number}", cpu="3") for number in range(NODES)))
-    high = [made.parser.parse(testing.pod(f"h{n}", uid=f"h{n}", cpu=str(1 + n % 2), priority=5 + n)) for n in range(PODS)]
+    ports: list[list[dict[str, Any]]] = [[], [{"hostPort": 80}], [{"hostPort": 80, "hostIP": "127.0.0.1"}]]
+    high = [
+        made.parser.parse(testing.pod(f"h{n}", uid=f"h{n}", cpu=str(1 + n % 2), priority=5 + n, ports=ports[n % 3])) for n in range(PODS)
+    ]
     asking = [made.parser.parse(testing.pod(f"a{n}", uid=f"a{n}", cpu="2", priority=p)) for n, p in enumerate((0, 6))]
+    asking += [
+        made.parser.parse(testing.pod(f"p{n}", uid=f"p{n}", cpu="1", ports=[{"hostPort": n, "hostIP": "127.0.0.2"}])) for n in (80, 81)
+    ]
     asking += high[:2]
     cluster, nominations = made.cluster, made.state.nominations
     for number, (what, who, where) in enumerate(steps):
@@ -196,3 +202,25 @@ def test_many_nodes_that_have_to_be_tried_are_looked_at_in_steps() -> None:
     assert sum(1 for _ in work) >= 3
     decision = made.decide(pod)
     assert decision.feasible == 10
+
+
+@pytest.mark.feature("SCH-FW-11")
+def test_of_nominated_pods_with_host_ports_only_those_that_collide_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = testing.World()
+    made.add_nodes(*(testing.node(f"n{number}") for number in range(30)))
+    for number in range(30):
+        ports = [{"containerPort": 80, "hostPort": 8000 + number}]
+        made.state.nominations.add(made.parser.parse(testing.pod(cpu="1", ports=ports, priority=9)), f"n{number}")
+    tried: list[int] = []
+    attempt = nominated_rows._Look._try
+
+    def counted(self: Any, slots: set[int], *args: Any) -> Any:
+        tried.extend(slots)
+        return attempt(self, slots, *args)
+
+    monkeypatch.setattr(nominated_rows._Look, "_try", counted)
+    assert made.decide(testing.pod(cpu="1", ports=[{"containerPort": 80, "hostPort": 9000}])).feasible == 30
+    assert made.decide(testing.pod(cpu="8", ports=[{"containerPort": 80, "hostPort": 9001}])).feasible == 0
+    assert tried == []
+    collides = made.decide(testing.pod(cpu="1", ports=[{"containerPort": 80, "hostPort": 8003, "hostIP": "127.0.0.1"}]))
+    assert (collides.feasible, tried) == (29, [made.cluster.slot_of("n3")])

@@ -456,3 +456,19 @@ def test_a_crowd_is_noted_once_while_nobody_asks_for_pods_and_forgotten_with_its
     for pod in pods:
         found.delete(pod.uid)
     assert not found.returning
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_a_step_of_a_subscription_that_fails_keeps_no_event_from_anybody() -> None:
+    def fails(*args: Any) -> Any:
+        raise ValueError("a defect")
+
+    faulty = Subscription(NODE, Action.ADD, fails, fails, fails)
+    found = queue(A=(faulty,), B=(Subscription(NODE, Action.ADD),))
+    for name in ("flies", "waits"):
+        found.add(info(name, uid=name, labels={"app": name}), 0.0)
+    assert (pop(found, 0.0), pop(found, 0.0)) == ("flies", "waits")
+    found.requeue("waits", 0.0, rejected_by=frozenset({"B"}))
+    assert found.on_event(ClusterEvent(NODE, Action.ADD, None, NodeView(testing.node("n"))), 5.0) == 1
+    found.requeue("flies", 5.0, rejected_by=frozenset({"A"}))
+    assert {pop(found, 20.0), pop(found, 20.0)} == {"flies", "waits"}
