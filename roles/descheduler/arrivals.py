@@ -11,13 +11,11 @@ from dataclasses import dataclass
 
 from koord.accounting.estimate import estimate_pod
 from koord.accounting.resources import add_into
-from koord.api.objects import Pod, find_condition
+from koord.api.objects import Pod
 from koord.api.priority import PriorityClass, pod_priority_class
 from koord.api.quantity import QuantityError
 from koord.api.times import TimeError, parse_time
 from roles.descheduler.snapshot import NodeView, Vector
-
-REPORT = 60.0  # seconds that a report may have taken: a pod that came in them, and is not in it, came after it
 
 Brought = Callable[[Pod], Vector | None]
 
@@ -36,15 +34,15 @@ class Expected:
 
 
 def expect(view: NodeView, places: Iterable[Expected], brought: Brought) -> None:
-    """Tell a node what it has to expect. `brought` knows what a pod used where it came from; None: ask the scheduler's estimate."""
+    """Tell a node what it has to expect. `brought` knows what a pod used where it came from; None: ask the scheduler's estimate.
+
+    A pod that the report does not tell of is yet to use the node, as LoadAwareScheduling has it: when it came is not asked, for the report
+    and the pod's conditions have their times from different clocks."""
     for place in places:
         add_into(view.reserved, place.requests)
         _count(view, place.usage, prod=place.prod)
-    reported = reported_at(view)
-    if reported is None:
-        return
     for own in view.pods:
-        if own.usage is None and not own.accepted and bound_at(own.pod) >= reported - REPORT:
+        if own.usage is None and not own.accepted:
             _count(view, {**larger(estimate(own.pod), brought(own.pod) or {}), "pods": 0}, prod=own.is_prod)
 
 
@@ -62,16 +60,6 @@ def reported_at(view: NodeView) -> float | None:
         return parse_time(stamp) if stamp else None
     except TimeError:
         return None
-
-
-def bound_at(pod: Pod) -> float:
-    """When a pod came to its node, in seconds since the epoch, as far as it says; 0 if it does not."""
-    scheduled = find_condition(pod.status.conditions, "PodScheduled")
-    stamps = (scheduled.last_transition_time if scheduled is not None else None, pod.status.start_time, pod.metadata.creation_timestamp)
-    try:
-        return next((parse_time(stamp) for stamp in stamps if stamp), 0.0)
-    except TimeError:
-        return 0.0
 
 
 def estimate(pod: Pod) -> Vector:

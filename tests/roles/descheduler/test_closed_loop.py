@@ -144,12 +144,14 @@ def test_whatever_the_scheduler_chooses_no_migration_makes_the_excess_larger_and
 
 
 @pytest.mark.feature("DS-LNL-07")
-def test_pods_that_came_since_the_report_and_places_that_are_held_count_on_a_target() -> None:
+@pytest.mark.parametrize("ahead", [0.0, 2_300.0, -2_300.0], ids=["in step", "ahead", "behind"])
+def test_pods_that_came_since_the_report_and_places_that_are_held_count_on_a_target(ahead: float) -> None:
+    """Whatever the clock of who wrote when the pod came."""
     sim = Sim([6_500, 2_500, 2_500], {"a": (0, 700), "b": (0, 700), "c": (0, 700)})
     for node in range(3):
         sim.report(node)
     sim.now += 5
-    sim.pods["new"], sim.bound["new"], sim.brought["new"] = (1, 3_000), sim.now, 3_000  # nobody has measured it yet
+    sim.pods["new"], sim.bound["new"], sim.brought["new"] = (1, 3_000), sim.now + ahead, 3_000  # nobody has measured it yet
     view = sim.view(1)
     assert (view.usage or {})["cpu"] == 2_500
     assert view.arriving["cpu"] == 3_000
