@@ -14,7 +14,7 @@ from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Filter, Handle
 from roles.descheduler.plugins.lownodeload.args import Pool
 from roles.descheduler.plugins.lownodeload.classify import Placed, over
-from roles.descheduler.plugins.lownodeload.effect import Effects
+from roles.descheduler.plugins.lownodeload.effect import Effects, unreported, used_up
 from roles.descheduler.plugins.lownodeload.order import hottest_first, leaving_order
 from roles.descheduler.plugins.lownodeload.room import Room, ceiling
 from roles.descheduler.plugins.lownodeload.stuck import NO_PLACE, Kept, terms
@@ -103,7 +103,8 @@ def relieve(
         if source.left and not dry_run:
             hot = over(before, by_name[view.name].bounds.high) or sorted(source.relieved)
             expected = {name: before.get(name, 0) - source.relieved.get(name, 0) for name in hot if name != "pods"}
-            effects.moved(view.name, source.left, {name: before.get(name, 0) for name in expected}, expected)
+            known = {name: before.get(name, 0) for name in expected}
+            effects.moved(view.name, source.left, known, expected, full=used_up(view), new=unreported(view))
 
 
 @dataclass(slots=True)
