@@ -10,12 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from koord.accounting.estimate import estimate_pod
-from koord.accounting.resources import add_into
 from koord.api.objects import Pod
 from koord.api.priority import PriorityClass, pod_priority_class
 from koord.api.quantity import QuantityError
 from koord.api.times import TimeError, parse_time
-from roles.descheduler.snapshot import NodeView, Vector
+from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 Brought = Callable[[Pod], Vector | None]
 
@@ -39,18 +38,10 @@ def expect(view: NodeView, places: Iterable[Expected], brought: Brought) -> None
     A pod that the report does not tell of is yet to use the node, as LoadAwareScheduling has it: when it came is not asked, for the report
     and the pod's conditions have their times from different clocks."""
     for place in places:
-        add_into(view.reserved, place.requests)
-        _count(view, place.usage, prod=place.prod)
+        view.expect(place.requests, place.usage, prod=place.prod)
     for own in view.pods:
         if own.usage is None and not own.accepted:
-            _count(view, {**larger(estimate(own.pod), brought(own.pod) or {}), "pods": 0}, prod=own.is_prod)
-
-
-def _count(view: NodeView, usage: Vector, *, prod: bool) -> None:
-    wanted = {"pods": 1, **usage}
-    add_into(view.arriving, wanted)
-    if prod:
-        add_into(view.prod_arriving, wanted)
+            view.expect({}, {**larger(estimate(own.pod), brought(own.pod) or {}), "pods": 0}, prod=own.is_prod)
 
 
 def reported_at(view: NodeView) -> float | None:
@@ -60,6 +51,11 @@ def reported_at(view: NodeView) -> float | None:
         return parse_time(stamp) if stamp else None
     except TimeError:
         return None
+
+
+def expected_use(view: PodView) -> Vector:
+    """What the pod will use where it goes: what it uses, or what the scheduler would take it to."""
+    return view.usage if view.usage is not None else estimate(view.pod)
 
 
 def estimate(pod: Pod) -> Vector:
