@@ -16,12 +16,13 @@ from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictRe
 log = logging.getLogger(__name__)
 
 NOT_LEADING = EvictResult(False, "this process does not lead any more")
-SHARE = 1 / 6  # of the interval of rounds, that a round may wait for evictions: its snapshot is as old
+SHARE = 1 / 6  # of the interval of rounds, that a round may wait for answers: its snapshot is as old
 
 
 class ClusterActing:
     """Acts on a cluster while `may_write` says that this process leads; `where` answers for dry runs, `rehearse` before pods move for
-    others. A round whose evictions have taken more than `longest` seconds (0: no limit) evicts nobody any more: what it knows is as old."""
+    others. A round that has waited for more than `longest` seconds (0: no limit) for answers evicts nobody any more: what it knows is as
+    old."""
 
     def __init__(
         self,
@@ -42,6 +43,14 @@ class ClusterActing:
         """A new round, on a new snapshot."""
         self._waited = 0.0
 
+    def waited(self, seconds: float) -> None:
+        """The round has waited for somebody else's answer."""
+        self._waited += seconds
+
+    def too_long(self, seconds: float) -> bool:
+        """Whether a snapshot is too old to begin with."""
+        return 0 < self._longest < seconds
+
     async def where(self, pod: Pod) -> str:
         """Where the scheduler would put the pod, in words."""
         return await self._where(pod)
@@ -56,7 +65,7 @@ class ClusterActing:
             return NOT_LEADING
         if 0 < self._longest < self._waited:
             return EvictResult(
-                False, f"the evictions of this round took {self._waited:.0f} s, and nothing was looked at since: the next one goes on"
+                False, f"this round has waited {self._waited:.0f} s for answers, and nothing was looked at since: the next one goes on"
             )
         began = seams.monotonic()
         try:
@@ -65,7 +74,7 @@ class ClusterActing:
             log.warning("%s could not evict pod %s/%s: %s", evictor.name, pod.metadata.namespace, pod.metadata.name, error)
             return EvictResult(False, f"the API server refused: {error}")
         finally:
-            self._waited += seams.monotonic() - began
+            self.waited(seams.monotonic() - began)
 
     async def cordon(self, node: Node, on: bool) -> EvictResult:
         """Patch spec.unschedulable, and leave a note that it was the descheduler, which a later process finds."""

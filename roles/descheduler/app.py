@@ -194,14 +194,18 @@ class App:
 
     async def round(self) -> Outcome:
         """One round on what the caches hold now."""
-        now = self._clock()
+        now, began = self._clock(), seams.monotonic()
         if self._placements is not None:
             self._placements.forget()
-        self._acting.begin()
         with self.metrics.time_round():
             views = await self._observer.views(now)
             mute = any(view.usage is None or view.metric_age >= EXPIRES for view in views)
             readings = await self._sources.readings(now, wanted=lambda key: mute or key != KUBERNETES_METRICS)
+            await self._rounds.prepare(views)
+            if self._acting.too_long(seams.monotonic() - began):  # whoever was asked took long to answer
+                now = self._clock()
+                views = await self._observer.views(now)
+            self._acting.begin()
             outcome = await self._run(views, now, readings)
         for number, record in enumerate(outcome.records, 1):
             self._recorder.record(record)
@@ -221,9 +225,9 @@ class App:
     async def _run(self, views: list[NodeView], now: float, readings: dict[str, Reading]) -> Outcome:
         waiting = self._world.waiting()
         if self._replay_log is None:
-            return await self._rounds.run(views, now, self._acting, readings, waiting)
+            return await self._rounds.run(views, now, self._acting, readings, waiting, prepared=True)
         heard, snapshot = Heard(), await seen(views)
-        outcome = await self._rounds.run(views, now, HeardActing(self._acting, heard), readings, waiting, heard)
+        outcome = await self._rounds.run(views, now, HeardActing(self._acting, heard), readings, waiting, heard, prepared=True)
         self._replay_log.put(Round(now, snapshot, waiting, readings, heard.answers, outcome.records))
         return outcome
 

@@ -10,14 +10,11 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from koord.accounting.estimate import estimate_pod
-from koord.accounting.resources import add_into
-from koord.api.objects import Pod, find_condition
+from koord.api.objects import Pod
 from koord.api.priority import PriorityClass, pod_priority_class
 from koord.api.quantity import QuantityError
 from koord.api.times import TimeError, parse_time
-from roles.descheduler.snapshot import NodeView, Vector
-
-REPORT = 60.0  # seconds that a report may have taken: a pod that came in them, and is not in it, came after it
+from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 Brought = Callable[[Pod], Vector | None]
 
@@ -36,23 +33,15 @@ class Expected:
 
 
 def expect(view: NodeView, places: Iterable[Expected], brought: Brought) -> None:
-    """Tell a node what it has to expect. `brought` knows what a pod used where it came from; None: ask the scheduler's estimate."""
+    """Tell a node what it has to expect. `brought` knows what a pod used where it came from; None: ask the scheduler's estimate.
+
+    A pod that the report does not tell of is yet to use the node, as LoadAwareScheduling has it: when it came is not asked, for the report
+    and the pod's conditions have their times from different clocks."""
     for place in places:
-        add_into(view.reserved, place.requests)
-        _count(view, place.usage, prod=place.prod)
-    reported = reported_at(view)
-    if reported is None:
-        return
+        view.expect(place.requests, place.usage, prod=place.prod)
     for own in view.pods:
-        if own.usage is None and not own.accepted and bound_at(own.pod) >= reported - REPORT:
-            _count(view, {**larger(estimate(own.pod), brought(own.pod) or {}), "pods": 0}, prod=own.is_prod)
-
-
-def _count(view: NodeView, usage: Vector, *, prod: bool) -> None:
-    wanted = {"pods": 1, **usage}
-    add_into(view.arriving, wanted)
-    if prod:
-        add_into(view.prod_arriving, wanted)
+        if own.usage is None and not own.accepted:
+            view.expect({}, {**larger(estimate(own.pod), brought(own.pod) or {}), "pods": 0}, prod=own.is_prod)
 
 
 def reported_at(view: NodeView) -> float | None:
@@ -64,14 +53,9 @@ def reported_at(view: NodeView) -> float | None:
         return None
 
 
-def bound_at(pod: Pod) -> float:
-    """When a pod came to its node, in seconds since the epoch, as far as it says; 0 if it does not."""
-    scheduled = find_condition(pod.status.conditions, "PodScheduled")
-    stamps = (scheduled.last_transition_time if scheduled is not None else None, pod.status.start_time, pod.metadata.creation_timestamp)
-    try:
-        return next((parse_time(stamp) for stamp in stamps if stamp), 0.0)
-    except TimeError:
-        return 0.0
+def expected_use(view: PodView) -> Vector:
+    """What the pod will use where it goes: what it uses, or what the scheduler would take it to."""
+    return view.usage if view.usage is not None else estimate(view.pod)
 
 
 def estimate(pod: Pod) -> Vector:

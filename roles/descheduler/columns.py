@@ -376,7 +376,10 @@ class Columns:
         self._slots[row] = slots
         self._left.append(row)
         for name, left in self._free.items():
-            left[row] = _free(node, name) - taken.get(name, 0)
+            rest = _free(node, name) - taken.get(name, 0)
+            if rest < left[row]:
+                self._fits.clear()  # or one is expected
+            left[row] = rest
 
 
 def _free(node: NodeView, name: str) -> int:

@@ -115,6 +115,10 @@ class HeardActing:
         self._heard.took("", "rehearse", pod.metadata.uid, found)
         return found
 
+    def waited(self, seconds: float) -> None:
+        """For somebody else's answer."""
+        self._acting.waited(seconds)
+
     async def _result(self, what: str, about: str, work: Awaitable[EvictResult]) -> EvictResult:
         result = await work
         self._heard.took("", what, about, [result.accepted, result.message, result.listed])

@@ -226,6 +226,9 @@ class Then:
         """What the scheduler said then."""
         return self.ask("", "where", pod.metadata.uid, str)
 
+    def waited(self, seconds: float) -> None:
+        """Nothing is waited for."""
+
     async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
         """What the scheduler said then; of what nobody asked, that it would."""
         return self.ask("", "rehearse", pod.metadata.uid, lambda: True)

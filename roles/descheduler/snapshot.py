@@ -110,7 +110,7 @@ class NodeView:
     _watchers: list[Callable[[NodeView], None]] = field(default_factory=list)
 
     def watch(self, changed: Callable[[NodeView], None]) -> None:
-        """Be told when pods are taken from the node or put back."""
+        """Be told when pods are taken from the node, put back, or expected."""
         self._watchers.append(changed)
 
     def _changed(self) -> None:
@@ -132,6 +132,15 @@ class NodeView:
     def held(self, name: str) -> int:
         """What of a resource nobody else can have: requests of the pods, and of the places that are held."""
         return self.requested.get(name, 0) + self.reserved.get(name, 0)
+
+    def expect(self, requests: Vector, usage: Vector, *, prod: bool) -> None:
+        """Count a pod that will come."""
+        wanted = {"pods": 1, **usage}
+        resources.add_into(self.reserved, requests)
+        resources.add_into(self.arriving, wanted)
+        if prod:
+            resources.add_into(self.prod_arriving, wanted)
+        self._changed()
 
     def take(self, uid: str) -> Callable[[], None]:
         """Take a pod off the node: its requests, its usage and its place. Returns what puts it back."""

@@ -64,6 +64,9 @@ class Acting:
     async def where(self, pod: Pod) -> str:
         return ""
 
+    def waited(self, seconds: float) -> None:
+        pass
+
     async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
         return False
 

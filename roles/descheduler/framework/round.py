@@ -17,6 +17,7 @@ import msgspec
 from koord import seams
 from koord.api.objects import Node, Pod
 from koord.api.selectors import Selector
+from roles.descheduler.arrivals import expected_use
 from roles.descheduler.framework.effects import Annotate, Cordon, Evict, Outcome, Pause, PluginError, Rehearse, Tell
 from roles.descheduler.framework.evicting import (
     Asks,
@@ -35,7 +36,7 @@ from roles.descheduler.framework.limits import Counts, Limits
 from roles.descheduler.framework.plugin import BALANCE, DESCHEDULE, Plugin, Reads, minds_place
 from roles.descheduler.framework.recurrence import Key, Recurrence
 from roles.descheduler.reading import Reading
-from roles.descheduler.snapshot import NodeView, is_ready
+from roles.descheduler.snapshot import NodeView, PodView, is_ready
 
 log = logging.getLogger(__name__)
 
@@ -62,6 +63,9 @@ class Acting(Protocol):
 
     async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
         """Whether the scheduler would place the pod once the others have left, and then these; False where it cannot be asked."""
+
+    def waited(self, seconds: float) -> None:
+        """The round has waited for the answer of somebody else than this: its snapshot is as much older."""
 
 
 @dataclass(slots=True)
@@ -102,6 +106,20 @@ class Rounds:
         plugins = (each for profile in self.profiles for found in profile.plugins.values() for each in found)
         return {plugin.reads for plugin in plugins if isinstance(plugin, Reads) and plugin.reads}
 
+    async def prepare(self, nodes: Sequence[NodeView]) -> None:
+        """Let the evictors ask for what they must know of the pods of these nodes; the answers may take their time."""
+        chosen = self._chosen(nodes)
+        for profile in self.profiles:
+            pods = [pod for node in chosen if _matches(profile.selector, node) for pod in node.everyone]
+            for evictor in profile.evictors():
+                try:
+                    await evictor.prepare(pods)
+                except Exception:  # what it does not know now it refuses later
+                    log.exception("profile %s: %s could not prepare the round", profile.name, evictor.name)
+
+    def _chosen(self, nodes: Iterable[NodeView]) -> list[NodeView]:
+        return [node for node in nodes if is_ready(node.node) and _matches(self._selector, node)]
+
     async def run(
         self,
         nodes: Iterable[NodeView],
@@ -110,18 +128,23 @@ class Rounds:
         readings: Mapping[str, Reading] | None = None,
         waiting: Sequence[Pod] = (),
         answers: Answers | None = None,
+        *,
+        prepared: bool = False,
     ) -> Outcome:
-        """One round. `now` is in seconds since the epoch; `readings` are what sources of usage beside koordlet have told, `waiting` pods
-        that the scheduler has found no node for; `answers` stands between plugins and filters."""
+        """One round, after `prepare` if that was called for it (`prepared`). `now` is in seconds since the epoch; `readings` are what
+        sources of usage beside koordlet have told, `waiting` pods that the scheduler has found no node for; `answers` stands between
+        plugins and filters."""
         everything = list(nodes)
-        chosen = [node for node in everything if is_ready(node.node) and _matches(self._selector, node)]
+        chosen = self._chosen(everything)
         if len(chosen) <= 1:
             return Outcome(nodes=len(chosen), skipped=f"{len(chosen)} ready nodes match, at least two are needed to move anything")
         outcome = Outcome(nodes=len(chosen))
         counts, refused = Counts(), dict[tuple[int, str], str]()
         self._recurrence.forget(now)
+        if not prepared:
+            await self.prepare(everything)
         for profile in self.profiles:
-            await _prepare(profile, [node for node in chosen if _matches(profile.selector, node)], everything)
+            await _show(profile, everything)
         for point in (DESCHEDULE, BALANCE):
             for profile in self.profiles:
                 mine = [node for node in chosen if _matches(profile.selector, node)]
@@ -143,15 +166,13 @@ class Rounds:
         return outcome
 
 
-async def _prepare(profile: Profile, nodes: list[NodeView], everything: list[NodeView]) -> None:
-    pods = [pod for node in nodes for pod in node.everyone]
+async def _show(profile: Profile, nodes: list[NodeView]) -> None:
     for evictor in profile.evictors():
         try:
-            await evictor.prepare(pods)
             if isinstance(evictor, Sees):
-                await evictor.see(everything)
+                await evictor.see(nodes)
         except Exception:  # what it does not know now it refuses later
-            log.exception("profile %s: %s could not prepare the round", profile.name, evictor.name)
+            log.exception("profile %s: %s could not look at the nodes", profile.name, evictor.name)
 
 
 class _Turn:
@@ -179,6 +200,7 @@ class _Turn:
         self.holders: list[Evicting] = []
         self.refused: dict[tuple[int, str], str] = {}  # what evictors have answered in this round, by evictor and pod
         self._put_back: list[Callable[[], None]] = []
+        self._promised: list[tuple[NodeView, PodView]] = []  # who is expected where; the plugin itself counts it meanwhile
         self._limited: Counter[str] = Counter()
 
     async def run(self, nodes: list[NodeView]) -> str:
@@ -207,6 +229,8 @@ class _Turn:
                     self.handle.note(f"{why}: {count - _TOLD} more pods would have left")
             for put_back in reversed(self._put_back):
                 put_back()
+            for target, view in self._promised:
+                target.expect(view.requests, expected_use(view), prod=view.is_prod)
         return ""
 
     async def _tell(self, effect: Tell) -> bool:
@@ -304,12 +328,22 @@ class _Turn:
             for each in others:
                 message = f"pod {pod.key} of its gang, which moves as one, leaves: {effect.reason}"
                 self.handle.record(pod_subject(each), verdict, message, {"node": each.spec.node_name, "reason": effect.reason})
+        if self._dry_run or not effect.dry_run:
+            self._promise(effect)
         for each in everybody:
             if each.spec.node_name in self._nodes:
                 back = self._nodes[each.spec.node_name].take(each.metadata.uid)
                 if effect.dry_run and not self._dry_run:
                     self._put_back.append(back)
         return True
+
+    def _promise(self, effect: Evict) -> None:
+        """The node that the plugin reckons with, or the one that the migration prefers, counts the pod for whoever decides after it."""
+        pod, first = effect.pod, next(iter(effect.relief.nodes), "") if effect.relief is not None else ""
+        source, target = self._nodes.get(pod.spec.node_name), self._nodes.get(effect.target or first)
+        view = next((view for view in source.pods if view.pod.metadata.uid == pod.metadata.uid), None) if source is not None else None
+        if target is not None and view is not None:
+            self._promised.append((target, view))
 
     async def _judged(self, pod: Pod) -> str:
         """Why a pod stays. Filters are asked again: what this round has decided since the plugin asked counts for them."""
@@ -346,10 +380,12 @@ class _Turn:
         return [pod.metadata.uid, *(other.metadata.uid for other in there if other.metadata.controller == owner)]
 
     async def _asked(self, evictor: Asks, pod: Pod) -> None:
+        began = seams.monotonic()
         try:
             await evictor.ask(pod)
         except Exception:  # what it does not know it refuses
             log.exception("profile %s: nothing could be asked about pod %s", self._profile.name, pod.key)
+        self._acting.waited(seams.monotonic() - began)
 
     async def _where(self, effect: Evict) -> str:
         """Where the pod would go: what the plugin reckons, and what the scheduler would do."""

@@ -31,6 +31,7 @@ from roles.descheduler.migration.writing import MANAGER, Writing
 log = logging.getLogger(__name__)
 
 ANSWER = 15.0  # seconds that an eviction may wait for its answer
+LOOK = 1.0  # seconds until a job looks again whether the caches are young enough to act on
 
 
 class Again(Exception):
@@ -55,6 +56,7 @@ class Acting:
         moves: Moves,
         turns: Turns,
         successors: Foresees | None,
+        fresh: Callable[[], tuple[bool, str]],
         *,
         no_claims: bool,
         in_background: bool,
@@ -68,6 +70,7 @@ class Acting:
         self._moves = moves
         self._turns = turns
         self._successors = successors
+        self._fresh = fresh
         self._no_claims = no_claims
         self._in_background = in_background
         self._counted: set[str] = set()  # jobs whose eviction is counted though its answer is not known yet
@@ -206,13 +209,17 @@ class Acting:
     # ---------------------------------------------------------------- evictions
 
     async def _evict(self, view: View, policy: Policy) -> None:
-        """Let the pod leave, at most once: look at it as it is, write the intention, ask, write the answer."""
+        """Let the pod leave, at most once: look at it as it is, write the intention, ask, write the answer. Not by old caches: another
+        descheduler may have moved it meanwhile."""
         pod = await self._writing.pod(status.pod_key(view.job))
         if pod is None or not _meant(view.job, pod.metadata.uid):
             raise Again(0.05, f"{view.about_pod} is gone")  # the cache will say so in a moment
         if pod.metadata.deletion_timestamp or (status.eviction_begun(view.job) and evictors.asked_softly(pod)):
             await self._write(view, leaving.going(view), policy, view.job)
             return
+        young, old = self._fresh()
+        if not young:
+            raise Again(LOOK, old)
         held = await self._still_good(view, pod)
         if held is not None and (why := await self._foreseen(view, pod, held) or await self._hot_by_now(view, pod, held)):
             await self.carry_out(view, machine.give_back(view, held, why), policy)

@@ -91,8 +91,11 @@ class Arbiter:
         book = self._ledger.started()
 
         def forbidden(each: Waiting) -> Refusal | None:
-            policy = self._policy_of(each.job)
-            return policy.forbidden(each.pod, self._ledger, together=each.together) if each.pod is not None else None
+            if each.pod is None:
+                return None
+            if others := sorted(book.of_pod(each.pod) - {each.job.metadata.name}):
+                return Refusal("Migrating", f'PodMigrationJob "{others[0]}" moves it already', 1, 1)
+            return self._policy_of(each.job).forbidden(each.pod, self._ledger, together=each.together)
 
         def reached(each: Waiting) -> Refusal | None:
             policy = self._policy_of(each.job)

@@ -77,6 +77,7 @@ class Migrations:
             moves,
             turns,
             setup.successors,
+            setup.informers.fresh,
             no_claims=no_claims,
             in_background=setup.gates.enabled(background.GATE),
         )

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from cachetools import TTLCache
+
+from koord import seams
 from koord.api import kinds
 from koord.api.kinds import Kind
 from koord.api.objects import Node, NodeMetric, Pod, PodMigrationJob, PodMigrationJobStatus, Reservation, convert
@@ -14,6 +17,7 @@ from roles.descheduler.migration import status
 from roles.descheduler.migration.jobs import Jobs
 
 MANAGER = "koord-descheduler"
+GONE = 60.0  # seconds for which an object that was deleted is not deleted again
 
 
 class NotLeading(Exception):
@@ -27,6 +31,7 @@ class Writing:
         self.client = client
         self._jobs = jobs
         self.held = held
+        self._gone: TTLCache[str, None] = TTLCache(10_000, GONE, timer=seams.monotonic)  # uids of objects that were deleted
 
     def check(self) -> None:
         """Raises NotLeading unless this process leads."""
@@ -100,11 +105,16 @@ class Writing:
             return None
 
     async def delete(self, kind: Kind, name: str, uid: str) -> None:
-        """Delete an object unless another one has its name by now; one that is gone is fine."""
+        """Delete an object unless another one has its name by now; one that is gone is fine. Once: caches show it a while longer."""
         self.check()
+        if uid in self._gone:
+            return
+        if uid:
+            self._gone[uid] = None
         try:
             await self.client.delete(kind, name, preconditions={"uid": uid} if uid else None)
-        except errors.NotFound:
-            return
-        except errors.Conflict:
-            return  # another object by now
+        except (errors.NotFound, errors.Conflict):
+            return  # gone, or another object by now
+        except BaseException:
+            self._gone.pop(uid, None)
+            raise

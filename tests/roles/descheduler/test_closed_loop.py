@@ -144,12 +144,14 @@ def test_whatever_the_scheduler_chooses_no_migration_makes_the_excess_larger_and
 
 
 @pytest.mark.feature("DS-LNL-07")
-def test_pods_that_came_since_the_report_and_places_that_are_held_count_on_a_target() -> None:
+@pytest.mark.parametrize("ahead", [0.0, 2_300.0, -2_300.0], ids=["in step", "ahead", "behind"])
+def test_pods_that_came_since_the_report_and_places_that_are_held_count_on_a_target(ahead: float) -> None:
+    """Whatever the clock of who wrote when the pod came."""
     sim = Sim([6_500, 2_500, 2_500], {"a": (0, 700), "b": (0, 700), "c": (0, 700)})
     for node in range(3):
         sim.report(node)
     sim.now += 5
-    sim.pods["new"], sim.bound["new"], sim.brought["new"] = (1, 3_000), sim.now, 3_000  # nobody has measured it yet
+    sim.pods["new"], sim.bound["new"], sim.brought["new"] = (1, 3_000), sim.now + ahead, 3_000  # nobody has measured it yet
     view = sim.view(1)
     assert (view.usage or {})["cpu"] == 2_500
     assert view.arriving["cpu"] == 3_000
@@ -239,20 +241,48 @@ def test_a_relief_says_the_same_when_it_is_read_again() -> None:
 
 
 @pytest.mark.feature("DS-LNL-06")
-@pytest.mark.parametrize(("used", "left_alone"), [(9_700, False), (7_000, True)])
-def test_a_full_node_does_not_look_as_if_moves_were_in_vain(used: int, left_alone: bool) -> None:
+@pytest.mark.parametrize(
+    ("used", "others", "after", "left_alone"),
+    [(9_700, 0, 9_700, False), (9_520, 0, 9_480, False), (7_000, 2_700, 7_000, False), (7_000, 0, 7_000, True)],
+    ids=["full", "full before", "full with those who leave anyway", "not full"],
+)
+def test_a_full_node_does_not_look_as_if_moves_were_in_vain(used: int, others: int, after: int, left_alone: bool) -> None:
     """What a pod leaves there is taken by those who were short of it, so use says nothing; below that it does."""
-    sim, effects = Sim([used], {}), Effects()
+    sim = Sim([0, 0], {})
     for number in range(TRIES):
-        effects.moved("n0", [f"gone-{number}"], {"cpu": used}, {"cpu": used - 2_000})
+        sim.system[0], sim.pods = used - 300, {f"a{number}": (0, 300), f"deleted{number}": (0, others)}
+        sim.report(0)
+        sim.report(1)
+        del sim.pods[f"deleted{number}"]  # by its user, a moment ago
+        sim.plugin._detectors[False].reset("n0")
+        assert [effect for effect in told(sim) if isinstance(effect, Evict)]
         sim.now += 1
-        sim.report(0)
-        effects.observe(sim.view(0), sim.now)
+        assert not told(sim)
         sim.now += 60
+        sim.system[0] = after - sum(milli for where, milli in sim.pods.values() if where == 0)
         sim.report(0)
-        (measured,) = effects.observe(sim.view(0), sim.now)
+        (measured,) = [effect for effect in told(sim) if isinstance(effect, Tell)]
         assert not measured.helped
-    assert bool(effects.why_not("n0", sim.now)) is left_alone
+        sim.now += 60
+    assert bool(sim.plugin._effects.why_not("n0", sim.now)) is left_alone
+
+
+@pytest.mark.feature("DS-LNL-06")
+@pytest.mark.parametrize(("seconds", "helped"), [(-5.0, True), (5.0, False)], ids=["before", "since"])
+def test_who_came_before_a_move_was_decided_and_was_in_no_report_did_not_take_the_place_of_who_left(seconds: float, helped: bool) -> None:
+    sim = Sim([5_600, 500], {"a": (0, 700), "b": (0, 900)})
+    sim.report(0)
+    sim.report(1)
+    if seconds < 0:
+        sim.pods["new"] = (0, 2_000)
+    assert [type(effect) for effect in told(sim)] == [Evict, Evict]
+    sim.pods["new"] = (0, 2_000)
+    sim.now += 20
+    assert not told(sim)
+    sim.now += 20
+    sim.report(0)
+    found = [effect for effect in told(sim) if isinstance(effect, Tell)]
+    assert [each.helped for each in found] == [helped]
 
 
 @pytest.mark.feature("DS-LNL-06")

@@ -250,7 +250,7 @@ def test_a_target_that_will_be_full_takes_no_room_from_the_others() -> None:
     nodes = [with_pods(view("hot", 8000), 2500, 2500), free, silent]
     assert relieving(nodes, lowThresholds={"cpu": 30}, highThresholds={"cpu": 60}) == [("hot-0", "free")]
     placed = classify([free, silent], pool_of(lowThresholds={"cpu": 30}, highThresholds={"cpu": 60}))
-    assert headroom(placed, prod=False)["cpu"] == 4000
+    assert headroom(placed, {}, prod=False)["cpu"] == 4000
 
 
 @pytest.mark.feature("DS-LNL-08")

@@ -15,8 +15,13 @@ from hypothesis import strategies as st
 from koord import seams
 from koord.api import objects
 from koord.api.objects import Node, Pod
+from koord.apiserver.testing import running_server
+from koord.decisions.recorder import Recorder
+from koord.kube.informers import InformerFactory
 from roles.descheduler import registry
 from roles.descheduler.acting import ClusterActing
+from roles.descheduler.app import App, Options
+from roles.descheduler.config import parse_configuration
 from roles.descheduler.framework.effects import Evict, Outcome, PluginError, Turn
 from roles.descheduler.framework.evicting import EvictOptions, EvictResult, NoController
 from roles.descheduler.framework.handle import Handle
@@ -24,7 +29,7 @@ from roles.descheduler.framework.limits import Limits
 from roles.descheduler.framework.plugin import Plugin
 from roles.descheduler.framework.round import Profile, Rounds
 from roles.descheduler.snapshot import NodeView, node_view
-from tests.roles.descheduler.support import metric, node, pod
+from tests.roles.descheduler.support import configuration, metric, node, pod
 from tests.support.examples import examples
 
 PLUGINS = {
@@ -95,6 +100,9 @@ class Nothing:
 
     async def where(self, pod: Pod) -> str:
         return ""
+
+    def waited(self, seconds: float) -> None:
+        pass
 
     async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
         return False
@@ -332,3 +340,65 @@ def test_a_round_that_has_waited_for_its_evictions_leaves_the_rest_to_the_next_o
 
     monkeypatch.setattr(seams, "monotonic", lambda: late[0])
     assert asyncio.run(scenario()) == [[True] * 4 + [False] * 4] * 2
+
+
+@pytest.mark.feature("DS-LNL-07")
+@pytest.mark.parametrize("how", ["profiles", "pools"])
+@pytest.mark.parametrize("dry_run", [False, True], ids=["done", "dry run"])
+def test_what_was_sent_to_a_node_counts_for_later_decisions_of_the_round(how: str, dry_run: bool) -> None:
+    """Two hot nodes, and one with room for a pod of one of them: whoever decides second does not send another one there."""
+    zones: Cluster = [("a", False, [(30, "n1", "x")] * 2), ("b", False, [(30, "n2", "x")] * 2), ("t", False, [])]
+    selectors = [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone, "t"]}]} for zone in "ab"]
+    args: dict[str, Any] = PLUGINS["LowNodeLoad"]
+    if how == "pools":
+        plugins = [{**args, "nodeSelector": selectors[0], "nodePools": [{"name": "b", "nodeSelector": selectors[1]}]}]
+    else:
+        plugins = [{**args, "evictableNamespaces": {"include": [namespace]}} for namespace in ("n1", "n2")]
+    evictor = Evictor(Limits())
+    row = registry.PLUGIN_TYPES["LowNodeLoad"]
+    profiles = [
+        Profile(str(number), None, evictor, [evictor], {"deschedule": [], "balance": [row.make(row.args.model_validate(each), 0.0)]})
+        for number, each in enumerate(plugins)
+    ]
+    rounds = Rounds(profiles, selector=None, limits=Limits(), dry_run=dry_run)
+    outcome = asyncio.run(rounds.run(views(zones), 1000.0, Nothing()))
+    assert outcome.evicted == 1
+
+
+@pytest.mark.feature("DS-FW-01")
+@pytest.mark.parametrize("slow", ["prepare", "ask"])
+def test_a_round_that_has_waited_for_answers_does_not_go_on_with_what_it_saw_before(slow: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What takes long before the round begins is followed by another look, what takes long within it ends the evictions."""
+    late = [0.0]
+    looks: list[float] = []
+
+    class Slow(Evictor):
+        async def prepare(self, pods: Iterable[Pod]) -> None:
+            late[0] += 30.0 * (slow == "prepare")
+
+        async def ask(self, pod: Pod) -> None:
+            late[0] += 30.0 * (slow == "ask")
+
+    evictor = Slow(Limits())
+    profile = Profile("p", None, evictor, [evictor], {"deschedule": [made("PodLifeTime")], "balance": []})
+    zones: Cluster = [("a", False, [(1, "n1", "x")] * 3), ("b", False, [])]
+
+    async def scenario() -> Outcome:
+        async with running_server(crds=True) as server, server.client() as client:
+            text = configuration({"balance": ["LowNodeLoad"]}, {"LowNodeLoad": PLUGINS["LowNodeLoad"]})
+            options = Options(parse_configuration(text, "test"), "test")
+            app = App(options, client=client, informers=InformerFactory(client), recorder=Recorder("descheduler"))
+            app._rounds = Rounds([profile], selector=None, limits=Limits(), dry_run=False)
+
+            async def seen(now: float) -> list[NodeView]:
+                looks.append(late[0])
+                return views(zones)
+
+            monkeypatch.setattr(app._observer, "views", seen)
+            monkeypatch.setattr(app._acting, "_longest", 10.0)
+            monkeypatch.setattr(seams, "monotonic", lambda: late[0])
+            return await app.round()
+
+    outcome = asyncio.run(scenario())
+    assert looks == ([0.0, 30.0] if slow == "prepare" else [0.0])
+    assert outcome.evicted == (3 if slow == "prepare" else 0)

@@ -233,6 +233,9 @@ class Acting:
     async def where(self, pod: Pod) -> str:
         return ""
 
+    def waited(self, seconds: float) -> None:
+        pass
+
     async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
         return False
 
@@ -333,6 +336,9 @@ def test_room_that_was_made_for_a_waiting_pod_is_made_again(tmp_path: Path, woul
     taken = [known(holder(f"p{minor}", "n1", [minor])) for minor in range(4)]
 
     class Asked(Acting):
+        def waited(self, seconds: float) -> None:
+            pass
+
         async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
             return would
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import msgspec
 
@@ -43,18 +43,20 @@ def check_percentages(path: str, thresholds: Percentages) -> None:
 
 @dataclass(slots=True)
 class Requested:
-    """A node with what its active pods request, their number being one more resource. Lowered as pods leave."""
+    """A node with what its active pods request, their number being one more resource. Lowered as pods leave. `coming`: what is held there
+    for pods that are still to come, which leaves less for others."""
 
     view: NodeView
     usage: Vector
     capacity: Vector
+    coming: Vector = field(default_factory=dict)
 
     @classmethod
     def of(cls, view: NodeView, resources: Iterable[str]) -> Requested:
         """The resources that count, and always cpu, memory and pods. Pods that are on their way out do not count: an earlier round
         has relieved the node of them already."""
         usage = {name: len(view.pods) if name == "pods" else view.requested.get(name, 0) for name in {*resources, *BASIC}}
-        made = cls(view, usage, view.allocatable)
+        made = cls(view, usage, view.allocatable, {**view.reserved, "pods": view.arriving.get("pods", 0)})
         for pod in view.pods:
             if pod.leaving:
                 made.give(pod.requests)
@@ -64,7 +66,7 @@ class Requested:
     def used(cls, view: NodeView, resources: Iterable[str], told: Vector, taken: Callable[[PodView], Vector]) -> Requested:
         """The same by what the node and (`taken`) its pods are told to use, without the pods that are on their way out."""
         usage = {name: len(view.pods) if name == "pods" else told.get(name, 0) for name in {*resources, *BASIC}}
-        made = cls(view, usage, view.allocatable)
+        made = cls(view, usage, view.allocatable, view.arriving)
         for pod in view.pods:
             if pod.leaving:
                 made.give({} if pod.accepted and told is view.usage else taken(pod))
@@ -103,7 +105,8 @@ def headroom(targets: Iterable[Requested], limits: Mapping[str, float]) -> Vecto
     for target in targets:
         for name, used in target.usage.items():
             capacity = target.capacity.get(name, 0)
-            total[name] = total.get(name, 0) + max(int(limits.get(name, 100.0) * 0.01 * capacity) - used, 0)
+            room = int(limits.get(name, 100.0) * 0.01 * capacity) - used - target.coming.get(name, 0)
+            total[name] = total.get(name, 0) + max(room, 0)
     return total
 
 

@@ -1,7 +1,8 @@
 """Whether moves help: what a node used before pods left, what was expected of their leaving, and what it uses since (DS-LNL-06). Pure.
 
 A node that does not get cooler though pods leave it is left alone for a while: each of them was restarted for nothing. Where a resource
-is used up before and after, nobody can tell: those who stay take what they were short of.
+was used up, nobody can tell: those who stay take what they were short of. Nor is it a move's fault what pods use that were there already
+when it was decided, but in no report yet.
 """
 
 from __future__ import annotations
@@ -22,11 +23,15 @@ FIRST, LONGEST = 600.0, 3600.0  # seconds
 
 @dataclass(slots=True)
 class Move:
-    """Pods that were told to leave a node in one round. `gone`: when all of them were seen to have left, in seconds since the epoch."""
+    """Pods that were told to leave a node in one round. `gone`: when all of them were seen to have left, in seconds since the epoch.
+
+    `full` are resources that were used up before, `new` the uids of pods of which `before` tells nothing though they were there."""
 
     pods: tuple[str, ...]
     before: Vector
     expected: Vector
+    full: frozenset[str] = frozenset()
+    new: frozenset[str] = frozenset()
     gone: float | None = None
 
     def uncounted(self, counted: Collection[str]) -> Vector:
@@ -34,8 +39,9 @@ class Move:
         share = sum(uid not in counted for uid in self.pods) / len(self.pods)
         return {name: round(share * (self.before[name] - value)) for name, value in self.expected.items()}
 
-    def begin_at(self, usage: Vector) -> None:
+    def begin_at(self, view: NodeView, usage: Vector) -> None:
         """What was before is this: what other moves have brought is theirs."""
+        self.full, self.new = used_up(view), self.new & unreported(view)
         for name, value in self.expected.items():
             if name in usage:
                 self.expected[name], self.before[name] = usage[name] - (self.before[name] - value), usage[name]
@@ -50,7 +56,7 @@ class Measured:
     expected: Vector
     after: Vector
     full: bool = False
-    """Whether a resource that was to come down is used up all the same."""
+    """Whether a resource that was to come down was used up, so that its use says nothing."""
 
     @property
     def helped(self) -> bool:
@@ -65,7 +71,22 @@ class Measured:
             for name, value in sorted(self.expected.items())
         )
         said = f"node {node} after {len(self.pods)} pods have left: {'; '.join(parts)}"
-        return f"{said}; it is full, and those who stay take what is left to them" if self.full and not self.helped else said
+        return f"{said}; it was full, and those who stay take what is left to them" if self.full and not self.helped else said
+
+
+def used_up(view: NodeView) -> frozenset[str]:
+    """The resources that are used up by the node's report, whoever has left since."""
+    status = view.metric.status if view.metric is not None else None
+    if status is None or status.node_metric is None:
+        return frozenset()
+    parts = (status.node_metric.system_usage.resources, *(each.pod_usage.resources for each in status.pods_metric))
+    whole = resources.sum_(resources.parse(part) for part in parts)
+    return frozenset(name for name, value in view.capacity.items() if 0 < FULL * value <= whole.get(name, 0))
+
+
+def unreported(view: NodeView) -> frozenset[str]:
+    """The uids of the node's pods of which its report does not tell."""
+    return frozenset(pod.pod.metadata.uid for pod in view.pods if pod.usage is None)
 
 
 @dataclass(slots=True)
@@ -84,7 +105,13 @@ def _as_one(moves: Sequence[Move]) -> Move:
         for name, value in move.expected.items():
             before[name] = max(before.get(name, 0), move.before.get(name, 0))
             by[name] = by.get(name, 0) + move.before.get(name, 0) - value
-    return Move(tuple(uid for move in moves for uid in move.pods), before, {name: before[name] - value for name, value in by.items()})
+    return Move(
+        tuple(uid for move in moves for uid in move.pods),
+        before,
+        {name: before[name] - value for name, value in by.items()},
+        frozenset[str]().union(*(move.full for move in moves)),
+        moves[0].new.intersection(*(move.new for move in moves)),
+    )
 
 
 class Effects:
@@ -117,13 +144,12 @@ class Effects:
         for each in left:  # the report may be without their pods already, but that is not the work of those that are told now
             resources.add_into(usage, {name: value for name, value in each.uncounted(counted).items() if name in usage})
         for each in left:
-            each.begin_at(usage)
+            each.begin_at(view, usage)
+        for pod in view.pods:
+            if pod.pod.metadata.uid in move.new and not pod.accepted:
+                resources.sub_into(usage, pod.usage or {})
         after = {name: usage.get(name, 0) for name in move.expected}
-        full = any(
-            0 < FULL * view.capacity.get(name, 0) <= min(move.before.get(name, 0), value)
-            for name, value in after.items()
-            if move.before.get(name, 0) > move.expected[name]
-        )
+        full = any(name in move.full for name, value in move.expected.items() if move.before.get(name, 0) > value)
         measured = Measured(move.pods, move.before, move.expected, after, full)
         self._judge(node, measured, now)
         return [measured]
@@ -136,9 +162,18 @@ class Effects:
         if node.in_vain >= TRIES:
             node.until = now + min(FIRST * 2.0 ** (node.in_vain - TRIES), LONGEST)
 
-    def moved(self, name: str, pods: Sequence[str], before: Vector, expected: Vector) -> None:
-        """Pods were told to leave."""
-        self._nodes.setdefault(name, _Node()).moves.append(Move(tuple(pods), before, expected))
+    def moved(
+        self,
+        name: str,
+        pods: Sequence[str],
+        before: Vector,
+        expected: Vector,
+        *,
+        full: frozenset[str] = frozenset(),
+        new: frozenset[str] = frozenset(),
+    ) -> None:
+        """Pods were told to leave; see `Move`."""
+        self._nodes.setdefault(name, _Node()).moves.append(Move(tuple(pods), before, expected, full, new))
 
     def why_not(self, name: str, now: float) -> str:
         """Why the node is left alone, "" when it is not."""

@@ -19,7 +19,7 @@ from roles.descheduler.plugins.lownodeload.classify import Classifier, NodeClass
 from roles.descheduler.plugins.lownodeload.detector import Detectors
 from roles.descheduler.plugins.lownodeload.effect import Effects
 from roles.descheduler.plugins.lownodeload.percentile import shift
-from roles.descheduler.plugins.lownodeload.room import headroom
+from roles.descheduler.plugins.lownodeload.room import Expected, headroom
 from roles.descheduler.plugins.lownodeload.select import Outcome, Pass, relieve
 from roles.descheduler.selection import PodChoice
 from roles.descheduler.snapshot import NodeView
@@ -81,6 +81,7 @@ class LowNodeLoad:
                 yield explain.measured(node, measured)
         self._effects.only({node.name for node in nodes})
         processed: set[str] = set()
+        expected: Expected = {}
         self._seen = {False: _Seen(), True: _Seen()}
         for pool in self._pools:
             chosen = [
@@ -88,14 +89,14 @@ class LowNodeLoad:
                 for node in nodes
                 if pool.selector is None or (node.name not in processed and pool.selector.matches(node.node.metadata.labels))
             ]
-            processed |= yield from self._run_pool(pool, chosen, handle)
+            processed |= yield from self._run_pool(pool, chosen, expected, handle)
             if handle.pause(len(chosen)):
                 yield PAUSE
         self._effects.not_hot(self._seen[False].measured - self._seen[True].hot)
         for prod, seen in self._seen.items():
             self._detectors[prod].clean_round(seen.measured - seen.hot)
 
-    def _run_pool(self, pool: Pool, nodes: list[NodeView], handle: Handle) -> Generator[Effect, bool, set[str]]:
+    def _run_pool(self, pool: Pool, nodes: list[NodeView], expected: Expected, handle: Handle) -> Generator[Effect, bool, set[str]]:
         """Returns the names of the pool's hot nodes when the pool ran to its end."""
         fresh: list[NodeView] = []
         for node in nodes:
@@ -117,18 +118,20 @@ class LowNodeLoad:
             explain.classified(handle, pool, entry)
         if handle.pause(len(placed)):
             yield PAUSE
-        hot = yield from self._act(pool, by_class, placed, handle)
+        hot = yield from self._act(pool, by_class, placed, expected, handle)
         by_class.clear()
         yield from free(handle, placed)
         return hot
 
-    def _act(self, pool: Pool, by_class: ByClass, placed: list[Placed], handle: Handle) -> Generator[Effect, bool, set[str]]:
+    def _act(
+        self, pool: Pool, by_class: ByClass, placed: list[Placed], expected: Expected, handle: Handle
+    ) -> Generator[Effect, bool, set[str]]:
         abnormal = self._abnormal(pool, by_class, handle)
         if why := self._early_exit(pool, by_class, abnormal, placed):
             handle.note(f"pool {pool.name}: {why}")
             self._left_hot(pool, by_class, why, handle)
             return set()
-        yield from self._passes(pool, by_class, abnormal, handle)
+        yield from self._passes(pool, by_class, abnormal, expected, handle)
         return {node.view.name for node in by_class[NodeClass.HOT]}
 
     def _unmeasured(self, pool: Pool, node: NodeView) -> str:
@@ -179,18 +182,21 @@ class LowNodeLoad:
             return f"{count} nodes are underutilized, more than {self.args.number_of_nodes} are asked for"
         return "all nodes are underutilized" if count == len(placed) else ""
 
-    def _passes(self, pool: Pool, by_class: ByClass, abnormal: dict[bool, list[Placed]], handle: Handle) -> Turn:
+    def _passes(self, pool: Pool, by_class: ByClass, abnormal: dict[bool, list[Placed]], expected: Expected, handle: Handle) -> Turn:
         low, both, prod_low = by_class[NodeClass.LOW], by_class[NodeClass.BOTH_LOW], by_class[NodeClass.PROD_LOW]
         max_age = self.args.node_metric_expiration_seconds
         columns = yield from Columns.paced([node.view for nodes in by_class.values() for node in nodes])
-        room = add(headroom(low, prod=False), headroom(both, prod=False))
-        first = Pass(pool, False, abnormal[False], [*low, *both], room, columns, max_age)
+        for view in columns.nodes:
+            for pod, _ in expected.get(view.name, ()):
+                columns.promise(view.name, pod.requests)
+        room = add(headroom(low, expected, prod=False), headroom(both, expected, prod=False))
+        first = Pass(pool, False, abnormal[False], [*low, *both], room, columns, expected, max_age)
         yield from self._run_pass(first, handle)
         left_over = {name: max(left, 0) for name, left in first.budget.items()}  # the last pod may have taken more than there was
-        shared = {name: min(left, left_over.get(name, 0)) for name, left in headroom(both, prod=False).items()}
-        both_prod = {name: min(left, shared.get(name, 0)) for name, left in headroom(both, prod=True).items()}
-        room = add(headroom(prod_low, prod=True), both_prod)
-        second = Pass(pool, True, abnormal[True], [*prod_low, *both], room, columns, max_age, first.expected)
+        shared = {name: min(left, left_over.get(name, 0)) for name, left in headroom(both, expected, prod=False).items()}
+        both_prod = {name: min(left, shared.get(name, 0)) for name, left in headroom(both, expected, prod=True).items()}
+        room = add(headroom(prod_low, expected, prod=True), both_prod)
+        second = Pass(pool, True, abnormal[True], [*prod_low, *both], room, columns, expected, max_age)
         yield from self._run_pass(second, handle)
 
     def _run_pass(self, run: Pass, handle: Handle) -> Turn:

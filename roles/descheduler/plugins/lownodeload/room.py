@@ -13,21 +13,25 @@ from roles.descheduler.plugins.lownodeload.classify import Placed
 from roles.descheduler.relief import Ceiling, pod_use
 from roles.descheduler.snapshot import PodView, Vector
 
+Expected = dict[str, list[tuple[PodView, Vector]]]
+"""By node: the pods that were sent there in this turn, whatever the pool and the pass, each with what it will use."""
 
-def used(node: Placed, name: str, *, prod: bool) -> int:
+
+def used(node: Placed, name: str, *, prod: bool, expected: Expected) -> int:
     """What is used of a resource, with what is on its way."""
     view = node.view
     usage, arriving = (view.prod_usage, view.prod_arriving) if prod else (view.usage, view.arriving)
-    return (usage or {}).get(name, 0) + arriving.get(name, 0)
+    sent = sum(pod_use(each, name) for pod, each in expected.get(view.name, ()) if pod.is_prod or not prod)
+    return (usage or {}).get(name, 0) + arriving.get(name, 0) + sent
 
 
-def headroom(nodes: Iterable[Placed], *, prod: bool) -> Vector:
+def headroom(nodes: Iterable[Placed], expected: Expected, *, prod: bool) -> Vector:
     """What the nodes can take before they are hot, per resource. A node that what is on its way will fill has none to give: what is too
     much there takes nothing from the others."""
     total: Vector = {}
     for node in nodes:
         high = node.bounds.prod_high if prod else node.bounds.high
-        add_into(total, {name: max(bound - used(node, name, prod=prod), 0) for name, bound in high.items()})
+        add_into(total, {name: max(bound - used(node, name, prod=prod, expected=expected), 0) for name, bound in high.items()})
     return total
 
 
@@ -35,14 +39,14 @@ class Room:
     """How far each target is below its thresholds: a row a threshold, a column a target.
 
     The thresholds are those of the node, and where Prod pods have thresholds of their own, those too: a pod that is taken for the one must
-    not make the node hot by the other. What was promised to a target in earlier passes of the round (`expected`) is used."""
+    not make the node hot by the other. What was sent to a target earlier in the turn (`expected`) is used."""
 
     def __init__(
         self,
         targets: Iterable[Placed],
         resources: Sequence[str],
         columns: Columns,
-        expected: dict[str, list[tuple[Vector, bool]]],
+        expected: Expected,
         *,
         with_prod: bool,
     ) -> None:
@@ -55,12 +59,9 @@ class Room:
         self._high = np.array(high, dtype=np.float64)
         self._per_high = np.divide(1.0, self._high, out=np.zeros_like(self._high), where=self._high > 0)
         self._unbounded = (self._high <= 0).astype(np.float64)  # nothing may be used there, so it says nothing about who has most room
-        taken = [[used(target, name, prod=prod) for target in self.targets] for name, prod in self._rows]
+        taken = [[used(target, name, prod=prod, expected=expected) for target in self.targets] for name, prod in self._rows]
         self._left = self._high - np.array(taken, dtype=np.float64)
         self._expected = expected
-        for number, target in enumerate(self.targets):
-            for usage, is_prod in expected.get(target.view.name, ()):
-                self._left[:, number] -= self._column(usage, is_prod)
 
     @staticmethod
     def _high_of(target: Placed, prod: bool) -> Vector:
@@ -97,10 +98,10 @@ class Room:
         return f"{self.targets[number].view.name} would be above its threshold by {', '.join(dict.fromkeys(lacks))}"
 
     def take(self, target: Placed, view: PodView, usage: Vector) -> None:
-        """Count a pod at a target for the rest of the round."""
+        """Count a pod at a target for the rest of the turn."""
         number = next(index for index, each in enumerate(self.targets) if each is target)
         self._left[:, number] -= self._column(usage, view.is_prod)
-        self._expected.setdefault(target.view.name, []).append((usage, view.is_prod))
+        self._expected.setdefault(target.view.name, []).append((view, usage))
         self._columns.promise(target.view.name, view.requests)
 
 

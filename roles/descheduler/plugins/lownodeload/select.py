@@ -8,15 +8,15 @@ from dataclasses import dataclass, field
 
 from koord.accounting.resources import add_into, sub_into
 from koord.decisions.record import Number, Term
-from roles.descheduler.arrivals import estimate
+from roles.descheduler.arrivals import expected_use
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Filter, Handle
 from roles.descheduler.plugins.lownodeload.args import Pool
 from roles.descheduler.plugins.lownodeload.classify import Placed, over
-from roles.descheduler.plugins.lownodeload.effect import Effects
+from roles.descheduler.plugins.lownodeload.effect import Effects, unreported, used_up
 from roles.descheduler.plugins.lownodeload.order import hottest_first, leaving_order
-from roles.descheduler.plugins.lownodeload.room import Room, ceiling
+from roles.descheduler.plugins.lownodeload.room import Expected, Room, ceiling
 from roles.descheduler.plugins.lownodeload.stuck import NO_PLACE, Kept, terms
 from roles.descheduler.relief import CANDIDATES, TARGETS, Relief
 from roles.descheduler.snapshot import PodView, Vector, restrict
@@ -46,8 +46,8 @@ class Pass:
     targets: list[Placed]
     budget: Vector
     columns: Columns
+    expected: Expected
     max_age: float = 0.0
-    expected: dict[str, list[tuple[Vector, bool]]] = field(default_factory=dict)  # target node -> usage of pods sent there in thought
     explained: int = 0
     _room: Room | None = None
 
@@ -70,11 +70,6 @@ def find_targets(candidate: PodView, run: Pass, *, node_fit: bool) -> list[Place
     if node_fit and candidate.usage is None:
         return []
     return run.room.best(candidate, expected_use(candidate), CANDIDATES if spreads(candidate.pod) else TARGETS, node_fit=node_fit)
-
-
-def expected_use(candidate: PodView) -> Vector:
-    """What the pod will use where it goes: what it uses, or what the scheduler would take it to."""
-    return candidate.usage if candidate.usage is not None else estimate(candidate.pod)
 
 
 def relief(candidate: PodView, targets: list[Placed], run: Pass) -> Relief:
@@ -103,7 +98,8 @@ def relieve(
         if source.left and not dry_run:
             hot = over(before, by_name[view.name].bounds.high) or sorted(source.relieved)
             expected = {name: before.get(name, 0) - source.relieved.get(name, 0) for name in hot if name != "pods"}
-            effects.moved(view.name, source.left, {name: before.get(name, 0) for name in expected}, expected)
+            known = {name: before.get(name, 0) for name in expected}
+            effects.moved(view.name, source.left, known, expected, full=used_up(view), new=unreported(view))
 
 
 @dataclass(slots=True)

@@ -166,8 +166,9 @@ class OnlyHotNodesAreRelieved(Loads):
 
 class TargetsStayCool(Loads):
     """A pod leaves for load only if the node that waits for it is not hot, and does not become hot with it and those that left for it
-    before and are in none of its reports."""
+    before and are in none of its reports. Who has lost the place that was held may come anywhere."""
 
+    hears = frozenset({NODE_METRIC, POD, RESERVATION})
     lag = 25.0  # seconds for a report to reach who decides
     measured = 60.0  # seconds since what the pod uses was looked at
 
@@ -178,8 +179,10 @@ class TargetsStayCool(Loads):
     def see(self, entry: Entry) -> Iterator[str]:
         yield from super().see(entry)
         if entry.bucket == POD and (leaves(entry) or entry.verb == "DELETED") and (place := reservation_of(entry.obj)):
-            here = node_of(entry.obj)  # who came has left again
-            self._sent[here] = [sent for sent in self._sent[here] if sent[2] != place]
+            self._forget(node_of(entry.obj), place)  # who came has left again
+        elif entry.bucket == RESERVATION and (entry.obj.get("status") or {}).get("phase") == "Failed":
+            for node in self._sent:
+                self._forget(node, entry.key)
         if not moves(self.history, entry):
             return
         uid = entry.obj["metadata"]["uid"]
@@ -194,6 +197,9 @@ class TargetsStayCool(Loads):
             self._sent[target].append((entry.time, brings, str(place)))
             if used and (used + brings) * 100 > HIGH * self.capacity(target):
                 yield f"{entry.key} uses {brings} milli-CPU and moves to {target}, which used {used} already"
+
+    def _forget(self, node: str, place: str) -> None:
+        self._sent[node] = [sent for sent in self._sent[node] if sent[2] != place]
 
     def _coming(self, target: str, since: float) -> int:
         """What pods use that left for a node after one of its reports, but so lately that they are sure to be on their way."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from itertools import islice
 from typing import TYPE_CHECKING
 
@@ -74,8 +74,22 @@ def about(entry: Entry) -> set[str]:
     return set()
 
 
+def relisted(asked: Sequence[str]) -> bool:
+    """Whether somebody who went on with a watch then listed all and watched from there."""
+    steps = ""
+    for path in asked:
+        if "sendInitialEvents" in path:
+            steps += "lw"
+        elif "limit=500" in path:
+            steps += "l"
+        elif "watch=true" in path and "timeoutSeconds=1&" not in path:  # a look whether a watch has stalled
+            steps += "w"
+    return "wlw" in steps
+
+
 class BookmarksSpareLists(Invariant):
-    """Who was told by a bookmark how far a watch has come goes on from there when it is cut, though all before was forgotten."""
+    """Who was told by a bookmark how far a watch has come goes on from there when it is cut, though all before was forgotten. Others
+    may list meanwhile: who asks once, and caches that are begun just then."""
 
     hears = frozenset({WORLD})
     seconds = 3.0
@@ -98,12 +112,16 @@ class BookmarksSpareLists(Invariant):
     def end(self) -> Iterator[str]:
         for at, first in self._cuts:
             again: dict[str, set[str]] = defaultdict(set)
+            last: dict[tuple[str, str], list[str]] = defaultdict(list)  # what somebody has asked of a collection since
             gone = self.history.asked - len(self.history.requests)  # a large world keeps the last ones
             for request in islice(self.history.requests, max(0, first - gone), None):
                 if request.time > at + self.seconds:
                     break
-                whole = "limit=500" in request.path or "sendInitialEvents" in request.path
-                if request.method == "GET" and whole and self._started.get(request.author, 0.0) < at - 30:
-                    again[request.author].add(request.path.partition("?")[0])
+                path = request.path.partition("?")[0]
+                if request.method == "GET" and self._started.get(request.author, 0.0) < at - 30:
+                    last[request.author, path].append(request.path)
+            for (author, path), asked in last.items():
+                if relisted(asked):
+                    again[author].add(path)
             for author, paths in sorted(again.items()):
                 yield f"{author} listed {', '.join(sorted(paths))} again after a bookmark at {at:.1f}"

@@ -153,11 +153,11 @@ def _ghosts() -> None:
 )
 def _no_bookmarks() -> None:
     def event(old: Any) -> Any:
-        def ignoring(self: Any, event: Any) -> None:
+        def ignoring(self: Any, event: Any) -> Any:
             from koord.kube.wire import ends_initial
 
-            if event.type != "BOOKMARK" or (self._initial is not None and ends_initial(event)):
-                old(self, event)
+            known = event.type != "BOOKMARK" or (self._initial is not None and ends_initial(event))
+            return old(self, event) if known else None
 
         return ignoring
 

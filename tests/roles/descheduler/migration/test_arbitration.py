@@ -391,3 +391,57 @@ def test_deleting_a_job_releases_its_reservation() -> None:
         await world.until_gone(kinds.RESERVATIONS, job["metadata"]["uid"])
 
     play(scenario)
+
+
+@pytest.mark.feature("DS-MC-06")
+def test_what_is_gone_is_not_deleted_again() -> None:
+    """An old job is swept away with its reservation; that it goes is an event by which its reservation would go, too."""
+
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        first = await world.live()
+        await world.job(ttl="5m")
+        job = await world.until_job("j", condition="ReservationCreated=True/")
+        await first.kill()
+        async with world.server.client() as client:
+            deleted: list[str] = []
+            delete = client.delete
+
+            async def counted(kind: kinds.Kind, name: str, *args: Any, **fields: Any) -> Any:
+                deleted.append(kind.plural)
+                return await delete(kind, name, *args, **fields)
+
+            client.delete = counted  # type: ignore[method-assign]
+            world.shift = 601.0
+            life = await world.live(client=client)
+            await world.until_gone(kinds.PODMIGRATIONJOBS, "j")
+            await world.until_gone(kinds.RESERVATIONS, job["metadata"]["uid"])
+
+            async def forgotten() -> bool:
+                return not life.migrations._left and life.migrations.jobs.get("j") is None
+
+            await world.until(forgotten)
+            assert deleted == ["reservations", "podmigrationjobs"]
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-02")
+def test_of_two_jobs_about_one_pod_the_second_is_forbidden() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        for name in ("j", "k"):
+            await world.job(name, "p")
+        await world.live()
+
+        async def ended() -> list[dict[str, Any]] | None:
+            found = [job for name in ("j", "k") if (job := await world.get(kinds.PODMIGRATIONJOBS, name)) is not None]
+            return found if any((job.get("status") or {}).get("phase") == "Failed" for job in found) else None
+
+        first, second = sorted(await world.until(ended), key=lambda job: (job.get("status") or {}).get("phase") == "Failed")
+        await world.until_job(first["metadata"]["name"], condition="ReservationCreated=True/")
+        assert second["status"]["reason"] == "ForbiddenMigratePod"
+        assert f'PodMigrationJob "{first["metadata"]["name"]}" moves it already' in second["status"]["message"]
+        assert len(await world.names(kinds.RESERVATIONS)) == 1
+
+    play(scenario)

@@ -11,6 +11,7 @@ import pytest
 from koord.api import kinds, names
 from koord.api.times import format_time
 from koord.kube import errors
+from koord.kube.reflector import Reflector
 from roles.descheduler import workloads
 from roles.descheduler.framework.evicting import EvictOptions
 from roles.descheduler.migration import evictors
@@ -594,6 +595,28 @@ def test_no_pod_leaves_for_a_node_that_has_become_hot_while_the_watch_of_reports
 
         await world.until(given_back)
         assert await world.get(kinds.PODS, "p") is not None
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_no_pod_leaves_while_nothing_is_heard_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another descheduler may have led meanwhile, and be moving it."""
+    ages = {"podmigrationjobs": 93.0}
+    monkeypatch.setattr(Reflector, "age", property(lambda reflector: ages.get(reflector.kind.plural, 0.0)))
+
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        await world.live()
+        await world.job("j", "p")
+        job = await world.until_job("j", condition="ReservationCreated=True/")
+        await world.reserve(job["metadata"]["uid"])
+        await world.until_job("j", condition="ReservationScheduled=True/", nodeName="n2")
+        await asyncio.sleep(0.3)
+        job = await world.get(kinds.PODMIGRATIONJOBS, "j") or {}
+        assert not condition(job, "Eviction")
+        ages.clear()
+        await world.until_job("j", condition="Eviction=True/EvictComplete")
 
     play(scenario)
 

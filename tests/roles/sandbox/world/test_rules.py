@@ -16,7 +16,7 @@ from roles.sandbox.world.invariants.liveness import ItSettles
 from roles.sandbox.world.invariants.migrations import Loads, OnlyHotNodesAreRelieved, TargetsStayCool
 from roles.sandbox.world.invariants.overcommit import WhatIsLeftIsOffered
 from roles.sandbox.world.invariants.quotas import MinimumIsReturned
-from roles.sandbox.world.invariants.staleness import NothingForGhosts
+from roles.sandbox.world.invariants.staleness import BookmarksSpareLists, NothingForGhosts
 from roles.sandbox.world.invariants.suitability import BoundWhereItMay, ReservedIsHeld, TargetsAreOpen
 
 QUOTA = "sys/fs/cgroup/kubepods-besteffort.slice/cpu.cfs_quota_us"
@@ -135,6 +135,40 @@ def test_a_target_does_not_count_who_came_and_has_left_again(left: bool) -> None
             told.pod(f"{name}-2", "n", **came)
             told.pod(f"{name}-2", "n", **came, deletionTimestamp="now")
     assert not told.said if left else told.said
+
+
+@pytest.mark.parametrize("phase", ["Available", "Failed"])
+def test_a_target_does_not_count_who_has_lost_the_place_there(phase: str) -> None:
+    told = Told(TargetsStayCool)
+    told.store("node", "n", {"status": {"capacity": {"cpu": "6"}}})
+    told.report("hot", 5000, 150, web=1000, api=1000)
+    told.pod("mild", "n")
+    told.report("n", 2200, 150, mild=2050)
+    for name in ("web", "api"):
+        told.pod(name, "hot")
+        status = {"phase": "Running", "nodeName": "n", "reservationName": f"for-{name}"}
+        told.store("podmigrationjob.scheduling.koordinator.sh", name, {"spec": {"podRef": {"uid": name}}, "status": status})
+        told.pod(name, "hot", deletionTimestamp="now")
+        told.store("reservation.scheduling.koordinator.sh", f"for-{name}", {"metadata": {}, "status": {"phase": phase}})
+        told.time += 10.0
+    assert not told.said if phase == "Failed" else told.said
+
+
+WATCH, LIST, ALL = (f"/api/v1/services?{how}" for how in ("watch=true&resourceVersion=7", "watch=true&sendInitialEvents=true", "limit=500"))
+
+
+@pytest.mark.parametrize(
+    ("asked", "said"),
+    [([LIST, WATCH], False), ([WATCH], False), ([WATCH, ALL], False), ([WATCH, LIST], True), ([WATCH, ALL, WATCH], True)],
+)
+def test_caches_that_are_begun_after_a_bookmark_have_to_list_as_has_who_asks_once(asked: list[str], said: bool) -> None:
+    told = Told(BookmarksSpareLists)
+    told.time = 100.0
+    told.history.tell("cut after a bookmark", "apiserver", "7")
+    for path in asked:
+        told.time += 0.5
+        told.history.requested("descheduler-a", "GET", path)
+    assert bool([*told.rule.end()]) is said
 
 
 def bind(told: Told, name: str, node: str, **spec: Any) -> None:
