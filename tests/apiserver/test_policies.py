@@ -196,7 +196,7 @@ def test_the_authorizer_answers_by_rbac(with_api: Any) -> None:
         ({"matchConstraints": {"resourceRules": []}}, "spec.matchConstraints.resourceRules"),
         (
             {"matchConstraints": {"resourceRules": [RULE], "objectSelector": {"matchLabels": {"a b": "c"}}}},
-            "spec.matchConstraints.objectSelector",
+            "spec.matchConstraints.objectSelector.matchLabels",
         ),
         ({"failurePolicy": "Maybe"}, "spec.failurePolicy"),
         ({"auditAnnotations": [{"key": "k", "valueExpression": "1"}]}, "spec.auditAnnotations[0].valueExpression"),

@@ -176,7 +176,10 @@ def test_a_token_is_needed_where_one_is_set(with_api: Any) -> None:
 def test_both_event_groups_show_the_same_events(with_api: Any) -> None:
     async def body(api: Any) -> None:
         regarding = {"kind": "Pod", "namespace": "default", "name": "p"}
-        event = {"metadata": {"name": "e"}, "regarding": regarding, "note": "hello", "reason": "R", "type": "Normal", "eventTime": None}
+        event = {
+            "metadata": {"name": "e"}, "regarding": regarding, "note": "hello", "reason": "R", "type": "Normal", "action": "A",
+            "eventTime": "2024-01-01T00:00:00.000000Z", "reportingController": "x.io/c", "reportingInstance": "i",
+        }  # fmt: skip
         made = await api.post("/apis/events.k8s.io/v1/namespaces/default/events", event)
         assert (made["apiVersion"], made["note"]) == ("events.k8s.io/v1", "hello")
         core = await api.get("/api/v1/namespaces/default/events/e")

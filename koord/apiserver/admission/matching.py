@@ -47,7 +47,8 @@ _NEVER = frozenset(
 )  # fmt: skip
 _KNOWN = 500  # kinds of requests for which it is remembered whether a webhook or policy is about them
 _OPTION_KINDS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
-_BODIES = {"binding": ("", "v1", "Binding"), "eviction": ("policy", "v1", "Eviction")}
+# subresources whose bodies are of another kind than their resource: (group, version, kind)
+_BODIES = {"binding": ("", "v1", "Binding"), "eviction": ("policy", "v1", "Eviction"), "scale": ("autoscaling", "v1", "Scale")}
 
 
 @dataclass(frozen=True, slots=True)
@@ -155,8 +156,11 @@ def _selected(state: State, match: Match, attributes: Attributes) -> bool:
     return any(o is not None and match.objects.matches(_labels(o)) for o in (attributes.obj, attributes.old))
 
 
-def in_version(obj: Obj, resource: Resource) -> Obj:
-    """The object under the API version that was asked for."""
+def in_version(obj: Obj, resource: Resource, subresource: str = "") -> Obj:
+    """The object under the API version that was asked for; the body of a subresource under its own."""
+    if subresource in _BODIES:
+        group, version, kind = _BODIES[subresource]
+        return {"kind": kind, "apiVersion": f"{group}/{version}" if group else version, **obj}
     if resource.custom and obj.get("apiVersion") != resource.api_version:
         return {**obj, "apiVersion": resource.api_version}
     if "kind" not in obj:
@@ -168,8 +172,8 @@ def describe(resource: Resource, attributes: Attributes) -> Obj:
     """The request without its objects: what an AdmissionReview and the variable `request` of CEL have in common."""
     asked = attributes.resource
     options = {"kind": _OPTION_KINDS.get(attributes.operation, "ConnectOptions"), "apiVersion": "meta.k8s.io/v1"}
-    if attributes.options.field_manager and attributes.operation != DELETE:
-        options["fieldManager"] = attributes.options.field_manager
+    if attributes.operation != DELETE:
+        options |= attributes.options.wire
     out: Obj = {
         "kind": {"group": resource.group, "version": resource.version, "kind": resource.kind},
         "resource": {"group": resource.group, "version": resource.version, "resource": resource.plural},

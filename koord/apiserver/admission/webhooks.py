@@ -62,6 +62,7 @@ def _conditions(raw: Obj, state: State) -> tuple[tuple[Program, ...], Environmen
 
 
 _VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
+_INVALID = "received invalid webhook response"
 
 
 class CallError(Exception):
@@ -94,7 +95,7 @@ class Caller:
                 pem = base64.b64decode(bundle).decode() if bundle else None
                 context = ssl.create_default_context(cadata=pem)
             except (binascii.Error, ValueError, ssl.SSLError) as err:
-                raise CallError(f"caBundle: {err}") from err
+                raise CallError(f"failed to call webhook: caBundle: {err}") from err
             self._contexts[bundle] = context
         return context
 
@@ -107,7 +108,7 @@ class Caller:
         where = f"{service.get('namespace')}/{service.get('name')}"
         address = self.state.config.webhook_services.get(where) or self._endpoint(service)
         if address is None:
-            raise Unresolvable(f"service {where} has no address that this server could reach")
+            raise Unresolvable(f"failed to call webhook: service {where} has no address that this server could reach")
         path = service.get("path") or "/"
         return f"https://{address}{path}", f"{service.get('name')}.{service.get('namespace')}.svc"
 
@@ -138,13 +139,14 @@ class Caller:
         body = orjson.dumps({**review, "apiVersion": f"admission.k8s.io/{version}"})
         if self._session is None:
             self._session = aiohttp.ClientSession()
-        joint, seconds = "&" if "?" in url else "?", float(hook.raw.get("timeoutSeconds", 10))
+        seconds = float(hook.raw.get("timeoutSeconds", 10))
+        url += f"{'&' if '?' in url else '?'}timeout={seconds:g}s"
         tls: dict[str, Any] = {}
         if url.startswith("https:"):
             tls = {"ssl": self._context(hook.raw["clientConfig"].get("caBundle") or ""), "server_hostname": server_name}
         try:
             async with self._session.post(
-                f"{url}{joint}timeout={seconds:g}s",
+                url,
                 data=body,
                 headers={"Content-Type": "application/json", "Accept": "application/json"},
                 timeout=aiohttp.ClientTimeout(total=seconds),
@@ -154,11 +156,11 @@ class Caller:
                 raw = await response.read()
                 status = response.status
         except TimeoutError as err:
-            raise CallError(f'Post "{url}": context deadline exceeded') from err
+            raise CallError(f'failed to call webhook: Post "{url}": context deadline exceeded') from err
         except (aiohttp.ClientError, OSError, asyncio.IncompleteReadError) as err:
-            raise CallError(f'Post "{url}": {err}') from err
+            raise CallError(f'failed to call webhook: Post "{url}": {err}') from err
         if not 200 <= status < 300:
-            raise CallError(f"the server responded with the status code {status} but did not return more information")
+            raise CallError(f"failed to call webhook: the server responded with the status code {status}")
         return _response(raw, review["request"]["uid"])
 
 
@@ -166,15 +168,30 @@ def _response(raw: bytes, uid: str) -> Obj:
     try:
         answer = orjson.loads(raw)
     except orjson.JSONDecodeError as err:
-        raise CallError(f"the answer is no JSON: {err}") from err
+        raise CallError(f"failed to call webhook: the answer is no JSON: {err}") from err
     if not isinstance(answer, dict) or answer.get("kind") != "AdmissionReview" or answer.get("apiVersion") not in _VERSIONS:
-        raise CallError("expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview")
+        raise CallError("failed to call webhook: expected webhook response of admission.k8s.io/v1, Kind=AdmissionReview")
     response = answer.get("response")
     if not isinstance(response, dict):
-        raise CallError("webhook response was absent")
+        raise CallError(f"{_INVALID}: webhook response was absent")
     if response.get("uid") != uid:
-        raise CallError(f"expected response.uid={uid!r}, got {response.get('uid')!r}")
+        raise CallError(f'{_INVALID}: expected response.uid="{uid}", got "{response.get("uid") or ""}"')
+    if response.get("patch") and not response.get("patchType"):
+        raise CallError(f"{_INVALID}: webhook returned response.patch but not response.patchType")
     return response
+
+
+def _operations(response: Obj) -> list[Obj]:
+    """The patch of a mutating webhook's answer. Raises CallError."""
+    try:
+        found = orjson.loads(base64.b64decode(response["patch"], validate=True))
+    except (binascii.Error, orjson.JSONDecodeError) as err:
+        raise CallError(f"received undecodable patch in webhook response: {err}") from err
+    if not isinstance(found, list):
+        raise CallError("received undecodable patch in webhook response: it is no list of operations")
+    if found and response["patchType"] != "JSONPatch":
+        raise CallError(f'unsupported patch type "{response["patchType"]}"')
+    return found
 
 
 _MUTATING = "admissionregistration.k8s.io/mutatingwebhookconfigurations"
@@ -233,18 +250,15 @@ class WebhookAdmission:
 
     async def _mutate_by(self, hook: Hook, resource: Resource, attributes: Attributes) -> bool:
         """Call one webhook and apply its patch; True when the object changed."""
-        response = await self._ask(hook, resource, attributes)
-        if response is None or not response.get("patch"):
+        operations = await self._ask(hook, resource, attributes)
+        if not operations:
             return False
-        if response.get("patchType") != "JSONPatch":
-            raise internal(f'admission webhook "{hook.name}": unsupported patch type {response.get("patchType")!r}; accepted: JSONPatch')
         if attributes.obj is None:
             raise internal(f'admission webhook "{hook.name}" attempted to modify the object, which is not supported for this operation')
         try:
-            operations = orjson.loads(base64.b64decode(response["patch"], validate=True))
-            before = in_version(attributes.obj, resource)
+            before = in_version(attributes.obj, resource, attributes.subresource)
             after = apply_json_patch(before, operations)
-        except (binascii.Error, orjson.JSONDecodeError, PatchError) as err:
+        except PatchError as err:
             raise internal(f'admission webhook "{hook.name}": patch: {err}') from err
         if after == before:
             return False
@@ -260,36 +274,42 @@ class WebhookAdmission:
         asked = [(h, r) for h in self._hooks.get(_VALIDATING, ()) if (r := self._matching(h, attributes)) is not None]
         if not asked:
             return
-        outcomes = await asyncio.gather(*(self._ask(h, r, attributes) for h, r in asked), return_exceptions=True)
+        asking = (self._ask(hook, resource, attributes, mutating=False) for hook, resource in asked)
+        outcomes = await asyncio.gather(*asking, return_exceptions=True)
         for outcome in outcomes:
             if isinstance(outcome, BaseException):
                 raise outcome
 
     # -- one call ----------------------------------------------------------------------------------------------------------------
 
-    async def _ask(self, hook: Hook, resource: Resource, attributes: Attributes) -> Obj | None:
-        """The response of a webhook that allows; None when its failure is ignored. Raises StatusError for a refusal."""
+    async def _ask(self, hook: Hook, resource: Resource, attributes: Attributes, *, mutating: bool = True) -> list[Obj]:
+        """The patch of a webhook that allows; none when its failure is ignored. Raises StatusError for a refusal."""
         if attributes.options.dry_run and hook.raw.get("sideEffects") not in ("None", "NoneOnDryRun"):
             raise bad_request(f'admission webhook "{hook.name}" does not support dry run')
         request = {
             "uid": new_uid(),
             **describe(resource, attributes),
-            "object": in_version(attributes.obj, resource) if attributes.obj is not None else None,
-            "oldObject": in_version(attributes.old, resource) if attributes.old is not None else None,
+            "object": in_version(attributes.obj, resource, attributes.subresource) if attributes.obj is not None else None,
+            "oldObject": in_version(attributes.old, resource, attributes.subresource) if attributes.old is not None else None,
         }
         try:
             response = await self.caller.call(hook, {"kind": "AdmissionReview", "request": request})
+            allowed = bool(response.get("allowed"))
+            if not mutating and (response.get("patch") or response.get("patchType")):
+                part = "patch" if response.get("patch") else "patchType"
+                raise CallError(f"{_INVALID}: validating webhook may not return response.{part}")
+            operations = _operations(response) if allowed and response.get("patch") else []
         except CallError as err:
             lost = isinstance(err, Unresolvable)
             if not hook.ignore_failure and not (lost and self.state.config.unresolvable_webhooks == "ignore"):
-                raise internal(f'failed calling webhook "{hook.name}": failed to call webhook: {err}') from err
+                raise internal(f'failed calling webhook "{hook.name}": {err}') from err
             if lost:
                 attributes.options.warnings.append(f'webhook "{hook.name}" skipped: {err}')
-            return None
+            return []
         attributes.options.warnings.extend(str(w) for w in response.get("warnings") or ())
-        if not response.get("allowed"):
+        if not allowed:
             raise _denied(hook, response.get("status") or response.get("result") or {})
-        return response
+        return operations
 
 
 def _denied(hook: Hook, result: Obj) -> StatusError:

@@ -87,19 +87,9 @@ class RuleNode:
                 if below is not None:
                     below.check(inner, before.get(key), (path, key), causes)
         elif isinstance(value, list) and self.items is not None:
-            former_items = self._correlated(old)
+            former_items = self.node.former(value, old)
             for at, item in enumerate(value):
-                self.items.check(item, former_items.get(self._identity(item)), (path, at), causes)
-
-    def _identity(self, item: Any) -> tuple[Any, ...] | None:
-        keys = self.node.raw.get("x-kubernetes-list-map-keys") if self.node.raw.get("x-kubernetes-list-type") == "map" else None
-        return tuple(item.get(key) for key in keys) if keys and isinstance(item, dict) else None
-
-    def _correlated(self, old: Any) -> dict[tuple[Any, ...] | None, Any]:
-        """Former items by their keys; a list that is no map has none."""
-        found = {self._identity(item): item for item in old} if isinstance(old, list) else {}
-        found.pop(None, None)
-        return found
+                self.items.check(item, former_items.get(at), (path, at), causes)
 
     def _judge(self, rule: Rule, value: Any, given: Bound, first: bool, path: Path_, causes: list[Cause]) -> None:
         program = rule.program

@@ -10,7 +10,7 @@ from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.delete import CRD_CLEANUP, delete_now
 from koord.apiserver.rest.subresources import set_condition
 from koord.apiserver.schema.structural import structural
-from koord.apiserver.store import DELETED, Entry, Event
+from koord.apiserver.store import DELETED, Entry, Event, Obj
 from koord.apiserver.validation.crds import rules_of
 
 if TYPE_CHECKING:
@@ -18,10 +18,46 @@ if TYPE_CHECKING:
 
 
 CRD_BUCKET = "apiextensions.k8s.io/customresourcedefinitions"
-_ESTABLISHED = (
-    ("NamesAccepted", "NoConflicts", "no conflicts found"),
-    ("Established", "InitialNamesAccepted", "the initial names have been accepted"),
-)
+_ESTABLISHED: Obj = {
+    "type": "Established", "status": "True", "reason": "InitialNamesAccepted", "message": "the initial names have been accepted",
+}  # fmt: skip
+_ACCEPTED: Obj = {"type": "NamesAccepted", "status": "True", "reason": "NoConflicts", "message": "no conflicts found"}
+_TERMINATING: Obj = {
+    "type": "Terminating", "status": "True", "reason": "InstanceDeletionInProgress", "message": "CustomResource deletion is in progress",
+}  # fmt: skip
+_VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
+_GOING_VERBS = ("delete", "deletecollection", "get", "list", "watch")
+# the names of resources, and those of kinds; each of a group's is taken once. The last conflict is told.
+_PATH_NAMES, _KIND_NAMES = ("plural", "singular", "shortNames"), ("kind", "listKind")
+
+
+def _holds(obj: Obj, kind: str) -> bool:
+    return any(c["type"] == kind and c["status"] == "True" for c in (obj.get("status") or {}).get("conditions") or ())
+
+
+def _listed(names: Obj, key: str) -> list[str]:
+    value = names.get(key) or []
+    return [value] if isinstance(value, str) else list(value)
+
+
+def _accepted_names(crd: Obj, others: list[Obj]) -> tuple[Obj, Obj]:
+    """(the names that a definition gets beside the others of its group, the condition that tells of it)."""
+    wanted, given = crd["spec"]["names"], (crd.get("status") or {}).get("acceptedNames") or {}
+    accepted, condition = {**given, **({"categories": wanted["categories"]} if "categories" in wanted else {})}, _ACCEPTED
+    for keys in (_PATH_NAMES, _KIND_NAMES):
+        held = [(other.get("status") or {}).get("acceptedNames") or {} for other in others]
+        taken = {name for names in held for key in keys for name in _listed(names, key)}
+        for key in keys:
+            clashes = [name for name in _listed(wanted, key) if name in taken and name not in _listed(given, key)]
+            if clashes:
+                told = ", ".join(f'"{name}" is already in use' for name in clashes)
+                reason = f"{key[0].upper()}{key[1:]}Conflict"
+                condition = {**_ACCEPTED, "status": "False", "reason": reason, "message": told if len(clashes) == 1 else f"[{told}]"}
+            elif key in wanted:
+                accepted[key] = wanted[key]
+            else:
+                accepted.pop(key, None)
+    return {"plural": "", "kind": "", **accepted}, condition
 
 
 def _rank(version: str) -> tuple[int, int, int, str]:
@@ -48,7 +84,10 @@ class CustomResources(Controller[str]):
         """Serve what is stored already, and follow."""
         bucket = self.core.store.bucket(CRD_BUCKET)
         for entry in list(bucket.select(None)):
-            self._serve(entry)
+            if _holds(entry.obj, "Established"):
+                self._serve(entry)
+            else:
+                self._establish(entry)
             if entry.obj["metadata"].get("deletionTimestamp"):
                 self.add(entry.name)
         bucket.listeners.append(self._on_event)
@@ -56,16 +95,25 @@ class CustomResources(Controller[str]):
     def _on_event(self, event: Event) -> None:
         if event.type == DELETED:
             self._withdraw(event.entry.name)
+            for entry in self._group(event.entry):  # its names are free
+                if not _holds(entry.obj, "NamesAccepted"):
+                    self._establish(entry)
             return
-        self._serve(event.entry)
+        if _holds(event.entry.obj, "Established"):
+            self._serve(event.entry)
         if event.entry.obj["metadata"].get("deletionTimestamp"):
-            for resource in self._served[event.entry.name]:
+            for resource in self._served.get(event.entry.name, ()):
                 if resource.bucket not in self._terminating:
                     self._terminating[resource.bucket] = event.entry.name
                     self.core.store.bucket(resource.bucket).listeners.append(self._on_object)
             self.add(event.entry.name)
             return
         self._establish(event.entry)
+
+    def _group(self, entry: Entry) -> list[Entry]:
+        """The other definitions of a definition's group."""
+        bucket, group = self.core.store.bucket(CRD_BUCKET), entry.obj["spec"]["group"]
+        return [other for other in bucket.select(None) if other.name != entry.name and other.obj["spec"]["group"] == group]
 
     def _on_object(self, event: Event) -> None:
         """An object of a definition that goes is gone: perhaps it was the last."""
@@ -82,6 +130,10 @@ class CustomResources(Controller[str]):
         entry = self.core.store.bucket(CRD_BUCKET).get("", name)
         if entry is None or CRD_CLEANUP not in (entry.obj["metadata"].get("finalizers") or ()):
             return
+        if not _holds(entry.obj, "Terminating"):
+            told = entry.copy()
+            set_condition(told.setdefault("status", {}), _TERMINATING)
+            entry = self.core.store.bucket(CRD_BUCKET).put("", name, told)
         for resource in self._served.get(name, ()):
             bucket = self.core.store.bucket(resource.bucket)
             for found in list(bucket.select(None)):
@@ -101,6 +153,7 @@ class CustomResources(Controller[str]):
         crd = entry.obj
         spec = crd["spec"]
         names = spec["names"]
+        going = bool(crd["metadata"].get("deletionTimestamp"))
         served: list[Resource] = []
         ordered = sorted(spec["versions"], key=lambda v: _rank(v["name"]))
         for rank, version in enumerate(ordered):
@@ -116,6 +169,7 @@ class CustomResources(Controller[str]):
                 spec["scope"] == "Namespaced",
                 tuple(names.get("shortNames") or ()),
                 tuple(s for s in ("status", "scale") if s in subs),
+                verbs=_GOING_VERBS if going else _VERBS,
                 stored_as=next(f"{spec['group']}/{v['name']}" for v in ordered if v.get("storage")),
                 singular=names.get("singular") or "",
                 list_kind=names.get("listKind") or "",
@@ -131,13 +185,17 @@ class CustomResources(Controller[str]):
         self._served[entry.name] = served
 
     def _establish(self, entry: Entry) -> None:
-        """Write the status that kube-apiserver's controllers write, unless it stands already."""
+        """Write the status that kube-apiserver's controllers write, unless it stands already. What is established stays so."""
         spec, obj = entry.obj["spec"], entry.copy()
         status = obj.setdefault("status", {})
-        for kind, reason, message in _ESTABLISHED:
-            set_condition(status, {"type": kind, "status": "True", "reason": reason, "message": message})
+        names, accepted = _accepted_names(obj, [other.obj for other in self._group(entry)])
+        set_condition(status, accepted)
+        if accepted["status"] == "True":
+            set_condition(status, _ESTABLISHED)
+        elif not _holds(obj, "Established"):
+            set_condition(status, {**_ESTABLISHED, "status": "False", "reason": "NotAccepted", "message": "not all names are accepted"})
         stored = [v["name"] for v in spec["versions"] if v.get("storage")]
         versions = list(dict.fromkeys([*(status.get("storedVersions") or []), *stored]))
-        status |= {"acceptedNames": spec["names"], "storedVersions": versions}
+        status |= {"acceptedNames": names, "storedVersions": versions}
         if obj != entry.obj:
             self.core.store.bucket(CRD_BUCKET).put("", entry.name, obj)

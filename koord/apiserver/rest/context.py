@@ -59,6 +59,8 @@ class Options:
     force: bool | None = None
     # the managers of an object that an apply creates
     applied: list[Any] | None = None
+    # as they were given, for webhooks and policies
+    wire: Obj = field(default_factory=dict)
     # texts for `Warning` headers
     warnings: list[str] = field(default_factory=list)
 

@@ -96,6 +96,7 @@ def field_matcher(resource: Resource, text: str) -> Callable[[Obj], bool] | None
 
 
 _MATCHES = ("", "Exact", "NotOlderThan")
+_TOKEN_VERSION = "meta.k8s.io/v1"  # of continue tokens
 
 
 @dataclass(slots=True)
@@ -240,13 +241,26 @@ def _cut(query: ListQuery, entries: Any, rv: int) -> Page:
 
 def encode_continue(rv: int, start: str) -> str:
     """A continue token: the version of the first page and the last key shown."""
-    return base64.urlsafe_b64encode(orjson.dumps({"v": "meta.k8s.io/v1", "rv": rv, "start": start})).decode().rstrip("=")
+    return base64.urlsafe_b64encode(orjson.dumps({"v": _TOKEN_VERSION, "rv": rv, "start": start})).decode().rstrip("=")
 
 
 def decode_continue(token: str) -> tuple[int, str]:
     """Version and last key of a continue token."""
     try:
         raw = orjson.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
-        return int(raw["rv"]), str(raw["start"])
-    except (binascii.Error, ValueError, KeyError, TypeError) as err:
-        raise bad_request(f"invalid continue token: continue key is not valid: {err}") from err
+        version, rv, start = raw.get("v") or "", int(raw.get("rv") or 0), str(raw.get("start") or "")
+    except (binascii.Error, ValueError, AttributeError, TypeError) as err:
+        raise _unusable(str(err)) from err
+    if version != _TOKEN_VERSION:
+        raise _unusable(f"server does not recognize this encoded version {version}")
+    if not rv:
+        raise _unusable(f"incorrect encoded start resourceVersion (version {_TOKEN_VERSION})")
+    if not start:
+        raise _unusable(f"encoded start key empty (version {_TOKEN_VERSION})")
+    if "/" in start:  # no name and no namespace has one
+        raise _unusable(start)
+    return rv, start
+
+
+def _unusable(why: str) -> StatusError:
+    return bad_request(f"invalid continue token: continue key is not valid: {why}")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -17,6 +18,9 @@ from koord.apiserver.rest.context import User, check_identity, check_preconditio
 from koord.apiserver.rest.delete import delete_now, parse_options
 from koord.apiserver.rest.write import commit, decode
 from koord.apiserver.schema.builtin import clean, now, schemas
+from koord.apiserver.ssa import fields as sets
+from koord.apiserver.ssa.apply import check_manager, conflict_error
+from koord.apiserver.ssa.fields import APPLY, Record
 from koord.apiserver.store import Entry, Obj
 from koord.apiserver.tables.table import find
 
@@ -210,9 +214,11 @@ def scale_of(resource: Resource, obj: Obj) -> Obj:
     return out
 
 
-async def write_scale(core: Core, resource: Resource, entry: Entry, scale: Obj, options: Options) -> Obj:
-    """Set the replicas through a Scale."""
+async def write_scale(core: Core, resource: Resource, entry: Entry, scale: Obj, options: Options, *, applied: bool = False) -> Obj:
+    """Set the replicas through a Scale, or `applied`: apply them. Who does so owns them."""
     clean(schemas().type("V1Scale"), scale, None, [])
+    if applied:
+        check_manager(options)
     replicas = (scale.get("spec") or {}).get("replicas", 0)
     if replicas < 0:
         raise invalid("Scale", "autoscaling", entry.name, [invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")])
@@ -225,10 +231,26 @@ async def write_scale(core: Core, resource: Resource, entry: Entry, scale: Obj, 
         for key in parents:
             target = target.setdefault(key, {})
         target[last] = replicas
-        done = await commit(core, resource, entry, obj, options, "")
+        if applied:
+            _own_replicas(resource, obj, options, changes=_dig(entry.obj, _scale_paths(resource)[0]) != replicas)
+        done = await commit(core, resource, entry, obj, options, "scale", applied, scale_of)
         if done is not None:
             return scale_of(resource, done.obj)
     raise conflict(resource.plural, resource.group, entry.name, STALE)
+
+
+def _own_replicas(resource: Resource, obj: Obj, options: Options, *, changes: bool) -> None:
+    """Make the replicas those of who applies them. Raises 409 when that changes what others own, unless forced."""
+    place = tuple(f"f:{key}" for key in _scale_paths(resource)[0].strip(".").split("."))
+    mine = Record(options.field_manager, APPLY, resource.api_version, "scale", frozenset({place}), now())
+    others = [record for record in sets.read(obj["metadata"].get("managedFields") or ()) if record.key != mine.key]
+    owners = [record for record in others if place in record.fields] if changes else []
+    if owners and not options.force:
+        # told in terms of the Scale, where they are always spec.replicas
+        raise conflict_error([(replace(record, api_version="autoscaling/v1"), frozenset({("f:spec", "f:replicas")})) for record in owners])
+    for record in owners:
+        record.fields -= {place}
+    sets.write(obj["metadata"], [*others, mine])
 
 
 # -- namespaces/finalize -------------------------------------------------------------------------------------------------------------
@@ -310,6 +332,7 @@ async def review(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     """The answer to a question about tokens or access: the object with its status filled in. Nothing is stored."""
     check_identity(resource, obj, namespace, "")
     decode(resource, obj, options)
+    _check_review(resource, namespace, obj.get("spec") or {})
     if resource.kind == "Binding":
         return await bind(core, namespace, obj["metadata"].get("name") or "", obj, options)
     out: Obj = {
@@ -321,7 +344,7 @@ async def review(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     if resource.kind == "TokenReview":
         user = core.tokens.review(out["spec"].get("token") or "")
         if user is None:
-            out["status"] = {"authenticated": False, "error": "[invalid bearer token]"}
+            out["status"] = {"error": "invalid bearer token"}
         else:
             out["status"] = {
                 "authenticated": True,
@@ -330,12 +353,36 @@ async def review(core: Core, resource: Resource, namespace: str, obj: Obj, optio
             }
     elif resource.kind == "SelfSubjectReview":
         del out["spec"]
+        out["metadata"]["creationTimestamp"] = now()
         out["status"] = {"userInfo": options.user.wire()}
     elif resource.kind == "SelfSubjectRulesReview":
         out["status"] = _rules(core, options.user, out["spec"].get("namespace") or "")
     else:
         out["status"] = _access(core, resource.kind, out["spec"], namespace, options)
     return out
+
+
+def _check_review(resource: Resource, namespace: str, spec: Obj) -> None:
+    """Raise 400 or 422 for a question that cannot be answered."""
+    if resource.kind == "TokenReview" and not spec.get("token"):
+        raise bad_request("token is required for TokenReview in authentication")
+    if resource.kind == "SelfSubjectRulesReview" and not spec.get("namespace"):
+        raise bad_request("no namespace on request")
+    if not resource.kind.endswith("AccessReview"):
+        return
+    wanted, path, causes = spec.get("resourceAttributes"), spec.get("nonResourceAttributes"), []
+    if wanted is not None and path is not None:
+        text = "cannot be specified in combination with resourceAttributes"
+        causes.append(invalid_value("spec.nonResourceAttributes", path, text))
+    elif wanted is None and path is None:
+        text = "exactly one of nonResourceAttributes or resourceAttributes must be specified"
+        causes.append(invalid_value("spec.resourceAttributes", None, text))
+    if resource.kind != "SelfSubjectAccessReview" and not (spec.get("user") or spec.get("groups")):
+        causes.append(invalid_value("spec.user", "", "at least one of user or group must be specified"))
+    if resource.kind == "LocalSubjectAccessReview" and wanted is not None and wanted.get("namespace") != namespace:
+        causes.append(invalid_value("spec.resourceAttributes.namespace", wanted.get("namespace") or "", "must match metadata.namespace"))
+    if causes:
+        raise invalid(resource.kind, resource.group, "", causes)
 
 
 def _rules(core: Core, user: User, namespace: str) -> Obj:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 import orjson
@@ -14,6 +15,7 @@ from koord.apiserver.errors import (
     already_exists,
     bad_request,
     conflict,
+    forbidden,
     invalid,
     invalid_value,
     not_found,
@@ -90,7 +92,7 @@ def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = N
     names.metadata(obj["metadata"], namespaced=resource.namespaced, rule=names.name_rule(resource.flags), causes=causes)
     if resource.structural is not None:
         before = len(causes)
-        resource.structural.validate(obj, None, causes)
+        resource.structural.validate(obj, None, causes, old or {})
         if resource.rules is not None:
             if any(cause.kind in _BLOCKING for cause in causes[before:]):
                 causes.append(invalid_value("<nil>", None, _UNCHECKED))
@@ -113,9 +115,14 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
         options.warnings.append(facts["warning"])
     if obj["metadata"].get("resourceVersion"):
         raise plain_error("resourceVersion should not be set on objects to be created")
+    if "create" not in resource.verbs:
+        why = "create not allowed while custom resource definition is terminating"
+        raise forbidden(resource.plural, resource.group, obj["metadata"].get("name") or "", why)
     obj = stored_form(resource, obj)
     # what a client sends as managedFields counts for nothing on create
     obj["metadata"].pop("managedFields", None)
+    # what admission changes belongs to nobody
+    core.managed.on_create(resource, obj, options)
     attributes = Attributes(CREATE, resource, "", namespace, obj["metadata"].get("name") or "", obj, None, options)
     # webhooks see what the client sent: no uid yet, and no name where it is still to be generated
     obj = await _admitted(core, attributes, obj)
@@ -125,7 +132,6 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     attributes.name = meta.get("name") or ""
     _prepare_create_status(resource, facts, obj)
     obj = resource.canonical(obj)
-    core.managed.on_create(resource, obj, options)
     causes: list[Cause] = []
     check(resource, obj, causes)
     if causes:
@@ -212,11 +218,19 @@ async def replace(
 
 
 async def commit(
-    core: Core, resource: Resource, old: Entry, obj: Obj, options: Options, subresource: str, applied: bool = False
+    core: Core,
+    resource: Resource,
+    old: Entry,
+    obj: Obj,
+    options: Options,
+    subresource: str,
+    applied: bool = False,
+    view: Callable[[Resource, Obj], Obj] | None = None,
 ) -> Entry | None:
     """Take an update through admission, validation and into the store; None when the stored object changed meanwhile.
 
-    `obj` is decoded and defaulted, in stored form, and belongs to this function.
+    `obj` is decoded and defaulted, in stored form, and belongs to this function. With a `view` admission is shown that of the object,
+    and cannot change it.
     """
     stored = old.obj
     causes: list[Cause] = []
@@ -225,9 +239,12 @@ async def commit(
     if not applied:
         core.managed.on_update(resource, obj, stored, options, subresource)
     attributes = Attributes(UPDATE, resource, subresource, old.namespace, old.name, obj, stored, options)
-    admitted = await _admitted(core, attributes, obj)
-    if admitted is not obj:
-        obj = merge_parts(resource, admitted, stored, subresource)
+    if view is not None:
+        attributes.old = view(resource, stored)
+    else:
+        admitted = await _admitted(core, attributes, obj)
+        if admitted is not obj:
+            obj = merge_parts(resource, admitted, stored, subresource)
     _bump_generation(resource, obj, stored, subresource)
     obj = resource.canonical(obj)
     check(resource, obj, causes, stored)
@@ -237,7 +254,7 @@ async def commit(
         rules.parting[resource.type.name](subresource, obj, stored, causes)
     if causes:
         raise invalid(resource.kind, resource.group, old.name, causes)
-    attributes.obj = obj
+    attributes.obj = view(resource, obj) if view is not None else obj
     await core.admission.validate(attributes)
     bucket = core.store.bucket(resource.bucket)
     if bucket.entries.get(old.key) is not old:

@@ -245,11 +245,11 @@ _PLAIN_TIME = re.compile(r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|
 
 
 def canonical_time(text: str, *, micro: bool) -> str | None:
-    """RFC 3339 in UTC with whole seconds, or microseconds; None when it is no time."""
+    """RFC 3339 in UTC with whole seconds, or with the six digits of microseconds; None when it is no such time."""
     if not micro and _PLAIN_TIME.match(text):
         return text
     found = _TIME.match(text)
-    if found is None:
+    if found is None or (micro and len(found.group(7) or "") != len(".000000")):
         return None
     try:
         zone = "+00:00" if found.group(8) in "Zz" else found.group(8)
@@ -258,7 +258,7 @@ def canonical_time(text: str, *, micro: bool) -> str | None:
         return None
     out = moment.strftime("%Y-%m-%dT%H:%M:%S")
     if micro:
-        out += "." + ((found.group(7) or ".")[1:] + "000000")[:6]
+        out += found.group(7)
     return out + "Z"
 
 

@@ -19,11 +19,10 @@ from typing import Any, TypeVar
 
 import orjson
 
-from koord.api.selectors import SelectorError, from_label_selector
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, TypeNode, path_text
 from koord.apiserver.store import Obj
-from koord.apiserver.validation.names import dns_label
+from koord.apiserver.validation.names import dns_label, label_selector
 
 Hook = TypeVar("Hook", bound=Callable[..., None])
 
@@ -203,10 +202,7 @@ def _field(rule: Obj, value: Any, path: Path_, causes: list[Cause]) -> None:
         if wrong := dns_label(value):
             causes.append(invalid_value(path_text(path), value, wrong))
     elif "selector" in rule:
-        try:
-            from_label_selector(value or {})
-        except SelectorError as error:
-            causes.append(invalid_value(path_text(path), value, str(error)))
+        label_selector(value or {}, path_text(path), causes)
 
 
 def check_update(node: TypeNode, new: Obj, old: Obj, causes: list[Cause]) -> None:

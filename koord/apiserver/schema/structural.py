@@ -33,6 +33,8 @@ _BOUNDS = frozenset(
     }
 )  # fmt: skip
 _JUNCTORS = frozenset({"allOf", "anyOf", "not", "oneOf"})
+# there is no former value
+_NONE = object()
 
 
 @lru_cache(maxsize=1024)
@@ -135,8 +137,10 @@ class Structural:
 
     # -- validation --------------------------------------------------------------------------------------------------------------
 
-    def validate(self, value: Any, path: Path_, causes: list[Cause]) -> None:
-        """Add one cause for each violation."""
+    def validate(self, value: Any, path: Path_, causes: list[Cause], old: Any = _NONE) -> None:
+        """Add one cause for each violation. A part that equals its former value, in `old`, may stay as it is."""
+        if value == old:
+            return
         if value is None:
             if not (self.nullable or (not self.type and not self.int_or_string)):
                 causes.append(_of_type(value, path, self.type))
@@ -161,10 +165,26 @@ class Structural:
             elif isinstance(value, list):
                 self._array(value, path, causes)
         if isinstance(value, (dict, list)):
+            former = self.former(value, old)
             for key, inner, node in self.inside(value):
-                node.validate(inner, (path, key), causes)
+                node.validate(inner, (path, key), causes, former.get(key, _NONE))
         if self.junctors:
             self._junctors(value, path, causes)
+
+    def former(self, value: Obj | list[Any], old: Any) -> dict[Any, Any]:
+        """The former values by key, or by index where the keys of a list's items tell which is which."""
+        if isinstance(value, dict):
+            return old if isinstance(old, dict) else {}
+        if not isinstance(old, list):
+            return {}
+        known = {identity: item for item in old if (identity := self._identity(item)) is not None}
+        return {at: known[identity] for at, item in enumerate(value) if (identity := self._identity(item)) in known}
+
+    def _identity(self, item: Any) -> bytes | None:
+        """What tells an item of this list from the others; None in a list that is no map."""
+        if self.raw.get("x-kubernetes-list-type") != "map" or not isinstance(item, dict):
+            return None
+        return orjson.dumps([item.get(key) for key in self.raw.get("x-kubernetes-list-map-keys") or ()])
 
     def _is(self, value: Any) -> bool:
         kind = type(value)

@@ -30,9 +30,7 @@ async def apply(
 ) -> tuple[Entry, bool]:
     """Server-side apply. Returns the entry and whether it was created. Raises 409 with one cause a conflict."""
     _check(resource, patch, options)
-    meta = patch.setdefault("metadata", {})
-    if isinstance(meta, dict):
-        meta.setdefault("name", name)
+    patch.setdefault("metadata", {"name": name})
     check_identity(resource, patch, namespace, name)
     frozen = orjson.dumps(patch)
     for _ in range(_RETRIES):
@@ -42,10 +40,15 @@ async def apply(
     raise conflict(resource.plural, resource.group, name, STALE)
 
 
-def _check(resource: Resource, patch: Any, options: Options) -> None:
+def check_manager(options: Options) -> None:
+    """Raise 422 when nobody says who applies."""
     if not options.field_manager:
         cause = required("fieldManager", "is required for apply patch")
         raise invalid("PatchOptions", "meta.k8s.io", "", [cause])
+
+
+def _check(resource: Resource, patch: Any, options: Options) -> None:
+    check_manager(options)
     if not isinstance(patch, dict):
         raise bad_request("an apply patch must be an object")
     if not patch.get("kind") or not patch.get("apiVersion"):
@@ -78,7 +81,7 @@ async def _apply_once(
         finally:
             options.applied = None
     live = resource.obj(old)
-    check_version(resource, name, patch["metadata"], live["metadata"])
+    check_version(resource, name, patch["metadata"], live["metadata"], patched=True)
     managed = live["metadata"].get("managedFields") or ()
     current = sets.read(managed)
     if not managed:
@@ -106,7 +109,7 @@ def _settle(resource: Resource, name: str, changed: Fields, current: list[Record
     others = [r for r in current if r.key != mine.key]
     clashes = [(r, both) for r in others if (both := r.fields & changed)]
     if clashes and not options.force:
-        raise _conflict_error(clashes)
+        raise conflict_error(clashes)
     for record, both in clashes:
         record.fields -= both
     return others
@@ -170,7 +173,8 @@ def _keyless(node: Structural, value: Any, path: Path_) -> list[Cause]:
     return found
 
 
-def _conflict_error(clashes: list[tuple[Record, Fields]]) -> StatusError:
+def conflict_error(clashes: list[tuple[Record, Fields]]) -> StatusError:
+    """409 for fields that others own: one cause a field."""
     causes = []
     groups = []
     for record, fields in sorted(clashes, key=lambda c: c[0].manager):

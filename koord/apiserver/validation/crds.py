@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
+from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_
 from koord.apiserver.schema.rules import checking
 from koord.apiserver.schema.structural import Structural, compiled_pattern, structural
@@ -109,6 +109,7 @@ def _list_type(schema: Obj, path: str, causes: list[Cause]) -> None:
 
 
 _APPROVED = "api-approved.kubernetes.io"
+_MOST_SELECTABLE = 8
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
 
 
@@ -145,6 +146,10 @@ def _definition(obj: Obj, path: Path_, causes: list[Cause]) -> None:
         if conversion.get("strategy") == "Webhook" and not (conversion.get("webhook") or {}).get(key):
             causes.append(required(f"spec.conversion.{shown}", "required when strategy is set to Webhook"))
     _versions(spec.get("versions") or [], causes)
+    served = {version.get("name") for version in spec.get("versions") or ()}
+    for i, name in enumerate((obj.get("status") or {}).get("storedVersions") or ()):
+        if name not in served:
+            causes.append(invalid_value(f"status.storedVersions[{i}]", name, "must appear in spec.versions"))
 
 
 def _versions(versions: list[Obj], causes: list[Cause]) -> None:
@@ -181,8 +186,35 @@ def _versions(versions: list[Obj], causes: list[Cause]) -> None:
         )
 
 
+def _selectable(version: Obj, path: str, causes: list[Cause]) -> None:
+    """The fields that field selectors may name."""
+    listed = [str(field.get("jsonPath") or "") for field in version.get("selectableFields") or ()]
+    if len(listed) > _MOST_SELECTABLE:
+        causes.append(Cause("FieldValueTooMany", path, f"Too many: {len(listed)}: must have at most {_MOST_SELECTABLE} items"))
+    for i, text in enumerate(listed):
+        where = f"{path}[{i}].jsonPath"
+        node: Any = (version.get("schema") or {}).get("openAPIV3Schema") or {}
+        for key in text.split(".")[1:]:
+            inner = (node.get("properties") or {}).get(key) or node.get("additionalProperties")
+            node = inner if isinstance(inner, dict) else {}
+        if not text:
+            causes.append(required(where))
+        elif text in listed[:i]:
+            causes.append(duplicate(where, text))
+        elif text[0] not in ".[":
+            causes.append(invalid_value(where, text, f"is an invalid path: expected [ or . but got: {text.partition('.')[0]}"))
+        elif "[" in text:
+            causes.append(invalid_value(where, text, "is an invalid path: array notation is not allowed"))
+        elif not node or text.split(".")[1] in ("apiVersion", "kind", "metadata"):
+            causes.append(invalid_value(where, text, "is an invalid path: does not refer to a valid field"))
+        elif node.get("type") not in ("boolean", "integer", "string"):
+            why = "must point to a field of type string, boolean or integer. Enum string fields and strings with formats are allowed."
+            causes.append(invalid_value(where, text, why))
+
+
 def _presentation(version: Obj, path: str, causes: list[Cause]) -> None:
-    """The paths of the scale subresource, and the columns that kubectl prints."""
+    """The paths of the scale subresource, the fields that selectors may name, and the columns that kubectl prints."""
+    _selectable(version, f"{path}.selectableFields", causes)
     scale = (version.get("subresources") or {}).get("scale") or {}
     for key, root in (("specReplicasPath", ".spec."), ("statusReplicasPath", ".status.")):
         if scale and not str(scale.get(key, "")).startswith(root):

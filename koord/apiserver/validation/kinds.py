@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import base64
 import re
+from urllib.parse import urlsplit
+
+import orjson
 
 from koord.api.quantity import Quantity
 from koord.api.selectors import SelectorError, from_label_selector
 from koord.apiserver.admission.quotas import POD_SCOPES, STANDARD, scopes
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, path_text
-from koord.apiserver.schema.rules import checking, updating
+from koord.apiserver.schema.rules import checking, defaulting, updating
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, label_value, qualified_name
 from koord.apiserver.validation.pods import EFFECTS, amount, whole
@@ -23,6 +27,7 @@ _SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-cri
 _SCOPE_OPERATORS = ("DoesNotExist", "Exists", "In", "NotIn")
 _WHOLE = ("pods", "services", "replicationcontrollers", "resourcequotas", "secrets", "configmaps", "persistentvolumeclaims")
 _POD_PARTS = ("cpu", "memory", "requests", "limits", "ephemeral-storage")
+_LONGEST_NOTE = 1024  # of an event
 _BEST_EFFORT = frozenset({"pods", "count/pods"})
 
 
@@ -61,7 +66,21 @@ def _job(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     if "template" not in spec:
         causes.append(required(f"{path_text(path)}.template.spec.containers"))
     elif ((spec["template"].get("spec")) or {}).get("restartPolicy") == "Always":
-        causes.append(not_supported(f"{path_text(path)}.template.spec.restartPolicy", "Always", ("OnFailure", "Never")))
+        causes.append(required(f"{path_text(path)}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"'))
+
+
+_CHANGEABLE = (
+    "replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit", "persistentVolumeClaimRetentionPolicy", "minReadySeconds",
+)  # fmt: skip
+
+
+@updating("V1StatefulSet")
+def _stateful_set(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """Most of a StatefulSet stays as it was made."""
+    if any(_spec(new).get(key) != _spec(old).get(key) for key in (_spec(new).keys() | _spec(old).keys()) - {*_CHANGEABLE}):
+        named = ", ".join(f"'{key}'" for key in _CHANGEABLE[:-1])
+        text = f"updates to statefulset spec for fields other than {named} and '{_CHANGEABLE[-1]}' are forbidden"
+        causes.append(field_forbidden("spec", text))
 
 
 @checking("V1CronJobSpec")
@@ -121,19 +140,49 @@ def _node(node: Obj, path: Path_, causes: list[Cause]) -> None:
                 whole(name, value, where, causes)
 
 
-@checking("V1ConfigMap", "V1Secret")
+@checking("V1ConfigMap")
 def _data(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     size = 0
     for field in ("data", "binaryData"):
         for key, value in (obj.get(field) or {}).items():
             if not _DATA_KEY.fullmatch(key) or key in (".", "..") or len(key) > 253:
-                text = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"  # noqa: E501
-                causes.append(invalid_value(f"{field}[{key}]", key, text))
+                usual = "a valid config key must consist of alphanumeric characters, '-', '_' or '.' (e.g. 'key.name',  or 'KEY_NAME',  or 'key-name', regex used for validation is '[-._a-zA-Z0-9]+')"  # noqa: E501
+                causes.append(invalid_value(f"{field}[{key}]", key, f"must not be '{key}'" if key in (".", "..") else usual))
             if field == "data" and key in (obj.get("binaryData") or ()):
                 causes.append(invalid_value(f"data[{key}]", key, "duplicate of key present in binaryData"))
             size += len(value)
     if size > _DATA_LIMIT:
         causes.append(Cause("FieldValueTooLong", "", f"Too long: must have at most {_DATA_LIMIT} bytes"))
+
+
+# the keys that a secret of a type must have
+_SECRET_KEYS = {
+    "kubernetes.io/basic-auth": ("username", "password"),
+    "kubernetes.io/dockercfg": (".dockercfg",),
+    "kubernetes.io/dockerconfigjson": (".dockerconfigjson",),
+    "kubernetes.io/ssh-auth": ("ssh-privatekey",),
+    "kubernetes.io/tls": ("tls.crt", "tls.key"),
+}
+_ACCOUNT = "kubernetes.io/service-account.name"
+
+
+@checking("V1Secret")
+def _secret(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """What the type of a secret wants in it."""
+    _data(obj, path, causes)
+    kind, data = obj.get("type") or "", obj.get("data") or {}
+    missing = [key for key in _SECRET_KEYS.get(kind, ()) if key not in data]
+    # a user or a password alone will do
+    if missing and not (kind == "kubernetes.io/basic-auth" and len(missing) == 1):
+        causes += [required(f"data[{key}]") for key in missing]
+    elif kind in ("kubernetes.io/dockercfg", "kubernetes.io/dockerconfigjson"):
+        (key,) = _SECRET_KEYS[kind]
+        try:
+            orjson.loads(base64.b64decode(data[key]))
+        except ValueError as error:
+            causes.append(invalid_value(f"data[{key}]", "<secret contents redacted>", str(error)))
+    elif kind == "kubernetes.io/service-account-token" and not (obj["metadata"].get("annotations") or {}).get(_ACCOUNT):
+        causes.append(required(f"metadata.annotations[{_ACCOUNT}]"))
 
 
 @updating("V1ConfigMap", "V1Secret")
@@ -150,6 +199,17 @@ def _service(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     if not ports and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
         causes.append(required("spec.ports"))
     causes += [required(f"spec.ports[{i}].name") for i, port in enumerate(ports) if len(ports) > 1 and not port.get("name")]
+
+
+@checking("EventsV1Event")
+def _newer_event(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """The newer API wants to know more, and no essays. The object is in the form in which it is stored."""
+    _event(obj, path, causes)
+    causes += [required(key) for key in ("eventTime", "reportingComponent", "reportingInstance", "action", "reason") if not obj.get(key)]
+    if obj.get("type") not in ("Normal", "Warning"):
+        causes.append(invalid_value("type", "", f"has invalid value: {obj.get('type') or ''}"))
+    if len(obj.get("message") or "") > _LONGEST_NOTE:
+        causes.append(invalid_value("message", "", f"can have at most {_LONGEST_NOTE} characters"))
 
 
 @checking("CoreV1Event")
@@ -169,6 +229,18 @@ def _claim(obj: Obj, path: Path_, causes: list[Cause]) -> None:
         causes.append(required("spec.accessModes", "at least 1 access mode is required"))
     if "storage" not in ((_spec(obj).get("resources") or {}).get("requests") or {}):
         causes.append(required("spec.resources[storage]"))
+
+
+@updating("V1PersistentVolumeClaim")
+def _claim_stays(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """A claim may grow and be bound, nothing else."""
+    before, after = ({**_spec(obj), "resources": None, "volumeAttributesClassName": None} for obj in (old, new))
+    for key in ("volumeName", "storageClassName"):  # what is not known yet
+        if not before.get(key):
+            before[key] = after[key] = None
+    if after != before:
+        text = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
+        causes.append(field_forbidden("spec", text))
 
 
 @checking("V1PriorityClass")
@@ -212,10 +284,47 @@ def _webhooks(obj: Obj, path: Path_, causes: list[Cause]) -> None:
         client = hook.get("clientConfig") or {}
         if ("url" in client) == ("service" in client):
             causes.append(required(f"{where}.clientConfig", "exactly one of url or service is required"))
+        elif "url" in client:
+            _webhook_url(client["url"], f"{where}.clientConfig.url", causes)
+        else:
+            causes += [required(f"{where}.clientConfig.service.{key}") for key in ("name", "namespace") if not client["service"].get(key)]
+        for at, rule in enumerate(hook.get("rules") or ()):
+            _webhook_rule(rule, f"{where}.rules[{at}]", causes)
+        versions = hook.get("admissionReviewVersions") or ()
+        if versions and not {"v1", "v1beta1"} & set(versions):
+            text = "must include at least one of v1, v1beta1"
+            causes.append(invalid_value(f"{where}.admissionReviewVersions", list(versions), text))
         if hook.get("matchConditions"):
             from koord.apiserver.cel.policy import environment, match_conditions
 
             match_conditions(hook["matchConditions"], environment(None), f"{where}.matchConditions", causes)
+
+
+_LOOPBACK = ("127.0.0.1", "::1", "localhost")
+
+
+def _webhook_url(text: str, where: str, causes: list[Cause]) -> None:
+    """Where a webhook is. On this machine, for development, plain HTTP will do."""
+    url, form = urlsplit(text), "; desired format: https://host[/path]"
+    if url.scheme != "https" and not (url.scheme == "http" and url.hostname in _LOOPBACK):
+        causes.append(invalid_value(where, url.scheme, f"'https' is the only allowed URL scheme{form}"))
+    if not url.hostname:
+        causes.append(invalid_value(where, url.hostname or "", f"host must be specified{form}"))
+    for part, value in (("user information", url.username), ("fragment", url.fragment), ("query parameters", url.query)):
+        if value:
+            causes.append(invalid_value(where, value, f"{part} are not permitted in the URL"))
+
+
+def _webhook_rule(rule: Obj, where: str, causes: list[Cause]) -> None:
+    """A wildcard stands alone."""
+    operations, resources = rule.get("operations") or (), rule.get("resources") or ()
+    if len(operations) > 1 and "*" in operations:
+        causes.append(invalid_value(f"{where}.operations", operations, "if '*' is present, must not specify other operations"))
+    if len(resources) > 1 and "*/*" in resources:
+        causes.append(invalid_value(f"{where}.resources", resources, "if '*/*' is present, must not specify other resources"))
+    elif "*" in resources and any("/" not in name for name in resources if name != "*"):
+        text = "if '*' is present, must not specify other resources without subresources"
+        causes.append(invalid_value(f"{where}.resources", resources, text))
 
 
 @checking("V1ValidatingAdmissionPolicy")
@@ -245,6 +354,70 @@ def _binding(spec: Obj, path: Path_, causes: list[Cause]) -> None:
         causes += [field_forbidden(f"spec.paramRef.{key}", "name and selector are mutually exclusive") for key in ("name", "selector")]
     elif ref is not None and not ref.get("name") and ref.get("selector") is None:
         causes.append(required("spec.paramRef", "one of name or selector must be specified"))
+
+
+# -- rights --------------------------------------------------------------------------------------------------------------------------
+
+
+@checking("V1Role", "V1ClusterRole")
+def _role(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """Each rule is about verbs on resources, or in a ClusterRole on paths."""
+    for i, rule in enumerate(obj.get("rules") or ()):
+        where, paths = f"rules[{i}]", rule.get("nonResourceURLs")
+        if not rule.get("verbs"):
+            causes.append(required(f"{where}.verbs", "verbs must contain at least one value"))
+        if paths and obj["kind"] == "Role":
+            causes.append(invalid_value(f"{where}.nonResourceURLs", paths, "namespaced rules cannot apply to non-resource URLs"))
+        elif paths:
+            if rule.get("apiGroups") or rule.get("resources") or rule.get("resourceNames"):
+                text = "rules cannot apply to both regular resources and non-resource URLs"
+                causes.append(invalid_value(f"{where}.nonResourceURLs", paths, text))
+        else:
+            if not rule.get("apiGroups"):
+                causes.append(required(f"{where}.apiGroups", "resource rules must supply at least one api group"))
+            if not rule.get("resources"):
+                causes.append(required(f"{where}.resources", "resource rules must supply at least one resource"))
+
+
+_RBAC_GROUP = "rbac.authorization.k8s.io"
+_SUBJECTS = ("ServiceAccount", "User", "Group")
+
+
+@defaulting("V1RoleBinding", "V1ClusterRoleBinding")
+def _binding_groups(obj: Obj) -> None:
+    ref = obj.setdefault("roleRef", {})
+    ref["apiGroup"] = ref.get("apiGroup") or _RBAC_GROUP
+    for subject in obj.get("subjects") or ():
+        if not subject.get("apiGroup") and subject.get("kind") in ("User", "Group"):
+            subject["apiGroup"] = _RBAC_GROUP
+
+
+@checking("V1RoleBinding", "V1ClusterRoleBinding")
+def _role_binding(obj: Obj, path: Path_, causes: list[Cause]) -> None:
+    """To which role, and to whom."""
+    ref, kinds = obj.get("roleRef") or {}, ("ClusterRole",) if obj["kind"] == "ClusterRoleBinding" else ("Role", "ClusterRole")
+    if ref.get("apiGroup") != _RBAC_GROUP:
+        causes.append(not_supported("roleRef.apiGroup", ref.get("apiGroup") or "", (_RBAC_GROUP,)))
+    if ref.get("kind") not in kinds:
+        causes.append(not_supported("roleRef.kind", ref.get("kind") or "", kinds))
+    if not ref.get("name"):
+        causes.append(required("roleRef.name"))
+    for i, subject in enumerate(obj.get("subjects") or ()):
+        where, kind, group = f"subjects[{i}]", subject.get("kind"), subject.get("apiGroup") or ""
+        if not subject.get("name"):
+            causes.append(required(f"{where}.name"))
+        if kind not in _SUBJECTS:
+            causes.append(not_supported(f"{where}.kind", kind or "", _SUBJECTS))
+        elif group != ("" if kind == "ServiceAccount" else _RBAC_GROUP):
+            causes.append(not_supported(f"{where}.apiGroup", group, ("" if kind == "ServiceAccount" else _RBAC_GROUP,)))
+        if kind == "ServiceAccount" and not subject.get("namespace") and obj["kind"] == "ClusterRoleBinding":
+            causes.append(required(f"{where}.namespace"))
+
+
+@updating("V1RoleBinding", "V1ClusterRoleBinding")
+def _same_role(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    if new.get("roleRef") != old.get("roleRef"):
+        causes.append(invalid_value("roleRef", new.get("roleRef"), "cannot change roleRef"))
 
 
 @checking("V1ResourceQuota")

@@ -6,7 +6,7 @@ import re
 from collections.abc import Callable
 from functools import cache, lru_cache
 
-from koord.apiserver.errors import Cause, invalid_value, required
+from koord.apiserver.errors import Cause, field_forbidden, invalid_value, required
 from koord.apiserver.store import Obj
 
 Rule = Callable[[str], str]
@@ -111,6 +111,25 @@ def label_map(values: Obj, path: str, causes: list[Cause]) -> None:
         check_name(label_value, value, path, causes)
 
 
+def label_selector(selector: Obj, path: str, causes: list[Cause]) -> None:
+    """Check a LabelSelector."""
+    for key, value in (selector.get("matchLabels") or {}).items():
+        check_name(qualified_name, key, f"{path}.matchLabels", causes)
+        check_name(label_value, value, f"{path}.matchLabels", causes)
+    for i, wanted in enumerate(selector.get("matchExpressions") or ()):
+        where, operator, values = f"{path}.matchExpressions[{i}]", wanted.get("operator") or "", wanted.get("values") or ()
+        if operator in ("In", "NotIn"):
+            if not values:
+                causes.append(required(f"{where}.values", "must be specified when `operator` is 'In' or 'NotIn'"))
+        elif operator not in ("Exists", "DoesNotExist"):
+            causes.append(invalid_value(f"{where}.operator", operator, "not a valid selector operator"))
+        elif values:
+            causes.append(field_forbidden(f"{where}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"))
+        check_name(qualified_name, wanted.get("key") or "", f"{where}.key", causes)
+        for at, value in enumerate(values):
+            check_name(label_value, value, f"{where}.values[{at}]", causes)
+
+
 def annotation_map(values: Obj, path: str, causes: list[Cause]) -> None:
     """Check an annotation map: its keys, and the size of all of it."""
     for key in values:
@@ -127,6 +146,9 @@ def owner_references(refs: list[Obj], causes: list[Cause]) -> None:
             if not ref.get(key):
                 text = "version must not be empty" if key == "apiVersion" else "must not be empty"
                 causes.append(invalid_value(f"metadata.ownerReferences.{key}", ref.get(key) or "", text))
+        if ref.get("apiVersion") == "v1" and ref.get("kind") == "Event":
+            text = "/v1, Kind=Event is disallowed from being an owner"
+            causes.append(invalid_value("metadata.ownerReferences", ref, text))
     controllers = [f"{ref.get('kind', '')}/{ref.get('name', '')}" for ref in refs if ref.get("controller")]
     if len(controllers) > 1:
         text = f'Only one reference can have Controller set to true. Found "true" in references for {controllers[0]} and {controllers[1]}'

@@ -68,6 +68,17 @@ def resolve(table: ResourceTable, segments: list[str]) -> Target | None:
     return Target(resource, None, *rest[1:])
 
 
+def _watch_path(segments: list[str], query: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The older spelling of a watch, …/v1/watch/…, as a list that is watched."""
+    at = 2 if segments[0] == "api" else 3
+    if segments[at] != "watch" or len(segments) == at + 1:
+        return segments, query
+    segments, query = [*segments[:at], *segments[at + 1 :]], {**query, "watch": "1"}
+    if len(segments) - at in (2, 4):
+        query["fieldSelector"] = f"metadata.name={segments.pop()}"
+    return segments, query
+
+
 MAX_BODY = 16 * 1024 * 1024
 _OPEN = frozenset({"healthz", "livez", "readyz", "version"})
 
@@ -117,6 +128,7 @@ class Front:
                 options.user = effective(user, headers, self.core.authorizer)
         options.user_agent = headers.get("User-Agent", "")
         if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
+            segments, query = _watch_path(segments, query)
             target = resolve(self.core.resources, segments)
             if target is None:
                 group = "" if first == "api" else segments[1]

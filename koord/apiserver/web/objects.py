@@ -15,6 +15,7 @@ from koord.apiserver.errors import (
     bad_request,
     field_forbidden,
     invalid,
+    invalid_value,
     method_not_allowed,
     not_supported,
     path_not_found,
@@ -40,6 +41,7 @@ _YAML = ("application/yaml", "application/x-yaml", "text/yaml")
 _VALIDATIONS = ("", "Ignore", "Strict", "Warn")
 _KINDS = {"POST": "CreateOptions", "PUT": "UpdateOptions", "PATCH": "PatchOptions", "DELETE": "DeleteOptions"}
 _MANAGER_LIMIT = 128
+_OPTIONS = ("dryRun", "fieldManager", "fieldValidation")
 
 
 @dataclass(slots=True)
@@ -73,8 +75,12 @@ def read_options(query: dict[str, str], options: Options, method: str) -> None:
     manager = query.get("fieldManager", "")
     if len(manager.encode()) > _MANAGER_LIMIT:
         causes.append(Cause("FieldValueTooLong", "fieldManager", f"Too long: may not be more than {_MANAGER_LIMIT} bytes"))
+    odd = next(((at, c) for at, c in enumerate(manager) if not c.isprintable()), None)
+    if odd is not None:
+        causes.append(invalid_value("fieldManager", manager, f"invalid character U+{ord(odd[1]):04X} (at position {odd[0]})"))
     if causes:
         raise invalid(_KINDS.get(method, "PatchOptions"), "meta.k8s.io", "", causes)
+    options.wire = {key: [value] if key == "dryRun" else value for key in _OPTIONS if (value := query.get(key))}
     options.field_validation = validation or options.field_validation
     options.field_manager = manager
     options.force = flag(query, "force") if "force" in query else None
@@ -272,12 +278,18 @@ class ObjectHandlers:
         entry = self.core.entry(resource, call.target.place, call.target.name)
         if request.method in ("GET", "HEAD"):
             return render.plain(subresources.scale_of(resource, entry.obj), 200)
+        applied = request.method == "PATCH" and request.content_type == patching.APPLY_PATCH
         if request.method == "PUT":
             scale = await body_object(request, call.options)
         else:
             patch = patching.parse(resource, request.content_type, await request.read())
-            scale = patching.apply(resource, subresources.scale_of(resource, resource.obj(entry)), request.content_type, patch)
-        return render.plain(await subresources.write_scale(self.core, resource, entry, scale, call.options), 200)
+            # an applied Scale is taken as it is: it says all that its manager wants
+            scale = (
+                patch
+                if applied
+                else patching.apply(resource, subresources.scale_of(resource, resource.obj(entry)), request.content_type, patch)
+            )
+        return render.plain(await subresources.write_scale(self.core, resource, entry, scale, call.options, applied=applied), 200)
 
 
 # (what the path names, method) -> who answers

@@ -37,4 +37,6 @@ def normalize(spec: dict[str, Any]) -> None:
             amount = parse_value(share) if share is not None else 0
             cards = amount // 100 if amount > 100 and amount % 100 == 0 else 1
             requests[names.RESOURCE_GPU_SHARED] = limits[names.RESOURCE_GPU_SHARED] = format_decimal(cards)
-        container["resources"] = {**resources, "requests": requests, "limits": limits}
+        changed = {key: value for key, value in (("requests", requests), ("limits", limits)) if value != (resources.get(key) or {})}
+        if changed:
+            container["resources"] = {**resources, **changed}

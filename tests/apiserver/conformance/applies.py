@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from .customs import STRING, body, crd, remove, serve
-from .scenarios import MAPS, PODS, config_map, pod
+from .scenarios import DEPLOYMENTS, MAPS, PODS, config_map, pod
 from .transcript import APPLY, MERGE, Transcript
 
 
@@ -127,4 +127,42 @@ def apply_builtin(t: Transcript) -> None:
     t.verdict("PATCH", MAPS + "/yaml?fieldManager=a", "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: yaml}\ndata:\n  on: yes\n", APPLY)
 
 
-SCENARIOS = (apply_in_depth, apply_builtin)
+def apply_identity(t: Transcript) -> None:
+    """What an applied configuration may say of the object's identity and of its manager."""
+    named = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m"}}
+    t.raw("PATCH", MAPS + "/m?fieldManager=a", config_map(a="1"), APPLY)
+    for meta in ({"uid": "nope"}, {"resourceVersion": "1"}, {"managedFields": [{"manager": "x"}]}):
+        t.call("PATCH", MAPS + "/m?fieldManager=a", {**named, "metadata": {"name": "m", **meta}}, APPLY)
+    t.call("PATCH", MAPS + "/gen?fieldManager=a", {**named, "metadata": {"generateName": "gen"}}, APPLY)
+    t.call("PATCH", MAPS + "/m", named, APPLY)
+    t.call("POST", MAPS + "?fieldManager=a%0Ab", config_map("n"))
+    owner = {"apiVersion": "v1", "kind": "Event", "name": "e", "uid": "u"}
+    t.verdict("POST", MAPS, {"metadata": {"name": "n", "ownerReferences": [owner]}})
+
+
+def apply_scales(t: Transcript) -> None:
+    """Who sets the replicas through a Scale owns them in the object that is scaled."""
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}
+
+    def deployment(**spec: Any) -> dict[str, Any]:
+        spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template, **spec}
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec}
+
+    def scale(manager: str, replicas: int) -> None:
+        wanted = {"apiVersion": "autoscaling/v1", "kind": "Scale", "metadata": {"name": "d"}, "spec": {"replicas": replicas}}
+        t.call("PATCH", f"{DEPLOYMENTS}/d/scale?fieldManager={manager}", wanted, APPLY)
+
+    t.raw("PATCH", DEPLOYMENTS + "/d?fieldManager=a", deployment(replicas=2), APPLY)
+    t.call("PATCH", DEPLOYMENTS + "/d/scale?fieldManager=hpa", {"spec": {"replicas": 5}}, MERGE)
+    t.managers(DEPLOYMENTS + "/d")
+    t.call("PATCH", DEPLOYMENTS + "/d?fieldManager=a", deployment(replicas=2), APPLY)
+    t.verdict("PATCH", DEPLOYMENTS + "/d?fieldManager=a", deployment(), APPLY)
+    scale("other", 7)
+    scale("other&force=true", 7)
+    t.managers(DEPLOYMENTS + "/d")
+    scale("third", 7)
+    t.managers(DEPLOYMENTS + "/d")
+    scale("third", 8)
+
+
+SCENARIOS = (apply_in_depth, apply_builtin, apply_identity, apply_scales)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import json
 
 from tests.support import patience
@@ -222,4 +223,31 @@ def tables(t: Transcript) -> None:
     t.raw("DELETE", f"/api/v1/nodes/{node}")
 
 
-SCENARIOS = (list_options, watch_options, tables)
+def continue_tokens(t: Transcript) -> None:
+    """Pages by what a token says; others are refused."""
+    for name in "abcde":
+        t.raw("POST", MAPS, {**config_map(name), "metadata": {"name": name, "labels": {"n": name}}})
+    settle()
+    first = t.raw("GET", f"{MAPS}?limit=2")[1]
+    t.note(left=first["metadata"]["remainingItemCount"], items=[item["metadata"]["name"] for item in first["items"]])
+    token = first["metadata"]["continue"]
+    said = json.loads(base64.urlsafe_b64decode(token + "=" * (-len(token) % 4)))
+    t.raw("POST", MAPS, {**config_map("bb"), "metadata": {"name": "bb", "labels": {"n": "bb"}}})
+    for change in ({}, {"v": "other"}, {"v": None}, {"start": ""}, {"start": "/../x"}, {"rv": -1}, {"rv": 0}, {"rv": None}):
+        told = {key: value for key, value in {**said, **change}.items() if value is not None}
+        text = base64.urlsafe_b64encode(json.dumps(told).encode()).decode().rstrip("=")
+        status, out = t.raw("GET", f"{MAPS}?limit=2&continue={text}")
+        t.note(change=change, status=status, message=out.get("message"), items=[item["metadata"]["name"] for item in out.get("items", ())])
+
+
+def older_watches(t: Transcript) -> None:
+    """Watches by their former paths."""
+    t.raw("POST", MAPS, {**config_map("a"), "metadata": {"name": "a", "labels": {"n": "a"}}})
+    t.raw("POST", MAPS, config_map("b"))
+    settle()
+    watched = "/api/v1/watch/namespaces/{ns}/configmaps"
+    for path in (f"{watched}?labelSelector=n", f"{watched}/b?x=y", f"/api/v1/watch/namespaces/{t.ns}?x=y"):
+        t.watch(f"{path}&resourceVersion=0")
+
+
+SCENARIOS = (list_options, watch_options, tables, continue_tokens, older_watches)

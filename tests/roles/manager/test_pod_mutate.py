@@ -262,7 +262,10 @@ def test_gpu_requests_have_one_form(bed, given, wanted):
     async def test(bed):
         manager = await bed.start()
         answer = await manager.review("/mutate-pod", etl(resources={"requests": {f"koordinator.sh/{k}": v for k, v in given.items()}}))
-        assert answer["object"]["spec"]["containers"][0]["resources"]["requests"] == {f"koordinator.sh/{k}": v for k, v in wanted.items()}
+        resources = answer["object"]["spec"]["containers"][0]["resources"]
+        assert resources["requests"] == {f"koordinator.sh/{k}": v for k, v in wanted.items()}
+        if given == wanted:
+            assert "limits" not in resources
 
     bed(test)
 
