@@ -13,8 +13,6 @@ Conventions, in all modules behind this one:
 * Timestamps and durations are text; ``koord.api.times`` reads them.
 * Unknown fields are skipped, so a projection is **never written back**: writes are patches.
 * A wrong JSON type raises ``msgspec.ValidationError`` with the path; text that is no JSON raises its base ``msgspec.DecodeError``.
-
-``Pod`` is lean (no commands, arguments, environment, mounts); ``AgentPod`` has them and is a ``Pod``.
 """
 
 from __future__ import annotations

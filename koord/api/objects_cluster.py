@@ -14,7 +14,6 @@ class Taint(Projection):
     key: str = ""
     value: str = ""
     effect: str = ""
-    time_added: str | None = None
 
 
 class NodeSpec(Projection):
@@ -22,9 +21,6 @@ class NodeSpec(Projection):
 
     unschedulable: bool = False
     taints: tuple[Taint, ...] = ()
-    pod_cidr: str = field(default="", name="podCIDR")
-    pod_cidrs: tuple[str, ...] = field(default=(), name="podCIDRs")
-    provider_id: str = field(default="", name="providerID")
 
 
 class NodeAddress(Projection):
@@ -67,13 +63,6 @@ class NodeDaemonEndpoints(Projection):
     kubelet_endpoint: DaemonEndpoint = DaemonEndpoint()
 
 
-class AttachedVolume(Projection):
-    """A volume that is attached to the node."""
-
-    name: str = ""
-    device_path: str = ""
-
-
 class NodeStatus(Projection):
     """core/v1 NodeStatus."""
 
@@ -85,8 +74,6 @@ class NodeStatus(Projection):
     images: tuple[ContainerImage, ...] = ()
     node_info: NodeSystemInfo = NodeSystemInfo()
     daemon_endpoints: NodeDaemonEndpoints = NodeDaemonEndpoints()
-    volumes_in_use: tuple[str, ...] = ()
-    volumes_attached: tuple[AttachedVolume, ...] = ()
     declared_features: tuple[str, ...] = ()
 
     def address(self, address_type: str = "InternalIP") -> str:
@@ -120,14 +107,12 @@ class ConfigMap(Object):
     """core/v1 ConfigMap."""
 
     data: dict[str, str] = {}
-    immutable: bool | None = None
 
 
 class PriorityClassObject(Object):
     """scheduling.k8s.io/v1 PriorityClass."""
 
     value: int = 0
-    global_default: bool = False
     description: str = ""
     preemption_policy: str | None = None
 
@@ -136,7 +121,6 @@ class PodDisruptionBudgetSpec(Projection):
     """policy/v1 PodDisruptionBudgetSpec. A nil selector matches nothing, an empty one everything in the namespace."""
 
     min_available: IntOrString | None = None
-    max_unavailable: IntOrString | None = None
     selector: LabelSelector | None = None
     unhealthy_pod_eviction_policy: str | None = None
 
@@ -149,7 +133,6 @@ class PodDisruptionBudgetStatus(Projection):
     disruptions_allowed: int = 0
     current_healthy: int = 0
     desired_healthy: int = 0
-    expected_pods: int = 0
     conditions: tuple[Condition, ...] = ()
 
 
@@ -170,19 +153,13 @@ class WorkloadSpec(Projection):
     selector: LabelSelector | None = None
     template: PodTemplateSpec | None = None
     parallelism: int | None = None
-    completions: int | None = None
-    service_name: str = ""
 
 
 class WorkloadStatus(Projection):
     """The counters that those kinds share."""
 
     replicas: int = 0
-    ready_replicas: int = 0
-    available_replicas: int = 0
     observed_generation: int = 0
-    current_number_scheduled: int = 0
-    desired_number_scheduled: int = 0
     active: int = 0
 
 
@@ -202,7 +179,6 @@ class ServiceSpec(Projection):
 
     selector: dict[str, str] = {}
     type: str = ""
-    cluster_ip: str = field(default="", name="clusterIP")
 
 
 class Service(Object):

@@ -171,7 +171,6 @@ class ListMeta(Projection):
 
     resource_version: str = ""
     continue_: str = msgspec.field(default="", name="continue")
-    remaining_item_count: int | None = None
 
 
 class RawList(Projection):

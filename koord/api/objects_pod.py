@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from msgspec import field
 
 from koord.api.objects_meta import (
@@ -148,7 +146,7 @@ class ContainerRestartRule(Projection):
 
 
 class Container(Projection):
-    """A container as schedulers and controllers see it (see AgentContainer for what runs in it)."""
+    """A container as schedulers and controllers see it (not what runs in it)."""
 
     name: str = ""
     image: str = ""
@@ -348,7 +346,6 @@ class ContainerStatus(Projection):
     name: str = ""
     container_id: str = field(default="", name="containerID")
     image: str = ""
-    image_id: str = field(default="", name="imageID")
     ready: bool = False
     started: bool | None = None
     restart_count: int = 0
@@ -369,12 +366,6 @@ class PodResourceClaimStatus(Projection):
 
     name: str = ""
     resource_claim_name: str | None = None
-
-
-class PodExtendedResourceClaimStatus(Projection):
-    """The claim that stands for a pod's extended resources."""
-
-    resource_claim_name: str = ""
 
 
 class PodStatus(Projection):
@@ -398,7 +389,6 @@ class PodStatus(Projection):
     resources: ResourceRequirements | None = None
     observed_generation: int = 0
     resource_claim_statuses: tuple[PodResourceClaimStatus, ...] = ()
-    extended_resource_claim_status: PodExtendedResourceClaimStatus | None = None
 
 
 class Pod(Object):
@@ -423,54 +413,3 @@ class PodTemplateSpec(Projection):
 
     metadata: ObjectMeta = ObjectMeta()
     spec: PodSpec = PodSpec()
-
-
-# ---------------------------------------------------------------- the pod as the node agent sees it
-
-
-class EnvVar(Projection):
-    """An environment variable with a literal value, or the fact that it has another source."""
-
-    name: str = ""
-    value: str = ""
-    value_from: dict[str, Any] | None = None
-
-
-class VolumeMount(Projection):
-    """Where a volume appears in a container."""
-
-    name: str = ""
-    mount_path: str = ""
-    sub_path: str = ""
-    read_only: bool = False
-
-
-class AgentContainer(Container):
-    """A container with what runs in it: command, arguments, environment, mounts."""
-
-    command: tuple[str, ...] = ()
-    args: tuple[str, ...] = ()
-    env: tuple[EnvVar, ...] = ()
-    volume_mounts: tuple[VolumeMount, ...] = ()
-    security_context: dict[str, Any] | None = None
-
-
-class AgentPodSpec(PodSpec):
-    """PodSpec with complete containers."""
-
-    containers: tuple[AgentContainer, ...] = ()
-    init_containers: tuple[AgentContainer, ...] = ()
-    ephemeral_containers: tuple[AgentContainer, ...] = ()
-
-
-class AgentPodStatus(PodStatus):
-    """PodStatus with the statuses of ephemeral containers too."""
-
-    ephemeral_container_statuses: tuple[ContainerStatus, ...] = ()
-
-
-class AgentPod(Pod):
-    """core/v1 Pod as the node agent needs it. Everything that takes a Pod takes this one."""
-
-    spec: AgentPodSpec = AgentPodSpec()
-    status: AgentPodStatus = AgentPodStatus()

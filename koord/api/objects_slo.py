@@ -101,22 +101,12 @@ class AggregatedUsage(Projection):
     usage: dict[str, ResourceMap] = {}
 
 
-class NumaUsage(Projection):
-    """Usage of a NUMA node."""
-
-    numa_node_id: int = field(default=0, name="numaNodeID")
-    node_usage: ResourceMap = ResourceMap()
-    system_usage: ResourceMap = ResourceMap()
-
-
 class NodeMetricInfo(Projection):
     """Usage of the whole node and of its system part."""
 
     node_usage: ResourceMap = ResourceMap()
     aggregated_node_usages: tuple[AggregatedUsage, ...] = ()
     system_usage: ResourceMap = ResourceMap()
-    aggregated_system_usages: tuple[AggregatedUsage, ...] = ()
-    numa_usages: tuple[NumaUsage, ...] = ()
 
 
 class PodMetricInfo(Projection):
@@ -174,7 +164,6 @@ class NodeMetricStatus(Projection):
     pods_metric: tuple[PodMetricInfo, ...] = ()
     host_application_metric: tuple[HostApplicationMetricInfo, ...] = ()
     prod_reclaimable_metric: ProdResourceMetric | None = None
-    prod_peak_metric: ProdResourceMetric | None = None
 
 
 class NodeMetric(Object):

@@ -93,7 +93,6 @@ class StorageClass(Object):
     provisioner: str = ""
     parameters: dict[str, str] = {}
     volume_binding_mode: str | None = None
-    allow_volume_expansion: bool | None = None
     allowed_topologies: tuple[TopologySelectorTerm, ...] = ()
 
 
@@ -108,7 +107,6 @@ class CSINodeDriver(Projection):
 
     name: str = ""
     node_id: str = field(default="", name="nodeID")
-    topology_keys: tuple[str, ...] = ()
     allocatable: VolumeNodeResources | None = None
 
 
@@ -127,10 +125,8 @@ class CSINode(Object):
 class CSIDriverSpec(Projection):
     """storage.k8s.io/v1 CSIDriverSpec."""
 
-    attach_required: bool | None = None
     storage_capacity: bool | None = None
     prevent_pod_scheduling_if_missing: bool | None = None
-    volume_lifecycle_modes: tuple[str, ...] = ()
 
 
 class CSIDriver(Object):

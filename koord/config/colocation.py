@@ -10,9 +10,10 @@ from typing import Any
 import orjson
 
 from koord.api import names
+from koord.api.strategies import COLOCATION, MEMORY_COLLECT_POLICIES
 from koord.config.errors import ConfigError, join
 from koord.config.schema import clean, errors, merge
-from koord.config.slo_schema import COLOCATION_STRATEGY, DEFAULTS, MEMORY_COLLECT_POLICIES
+from koord.config.slo_schema import DEFAULTS
 
 _POSITIVE = ("metricAggregateDurationSeconds", "metricReportIntervalSeconds", "degradeTimeMinutes", "updateTimeThresholdSeconds")
 _NOT_NEGATIVE = ("cpuReclaimThresholdPercent", "memoryReclaimThresholdPercent", "batchCPUThresholdPercent", "batchMemoryThresholdPercent")
@@ -90,11 +91,11 @@ def _with_annotation(strategy: dict[str, Any], text: str, ignored: list[ConfigEr
     except orjson.JSONDecodeError as error:
         ignored.append(ConfigError(where, f"not valid JSON: {error}"))
         return strategy
-    wrong = list(errors(COLOCATION_STRATEGY, own, where))
+    wrong = list(errors(COLOCATION, own, where))
     if wrong or own is None:
         ignored += wrong
         return strategy
-    merged: dict[str, Any] = merge(strategy, clean(COLOCATION_STRATEGY, own))
+    merged: dict[str, Any] = merge(strategy, clean(COLOCATION, own))
     wrong = list(validity_errors(merged, where))
     ignored += wrong
     return strategy if wrong else merged

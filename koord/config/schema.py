@@ -1,100 +1,17 @@
-"""A small schema for the JSON in slo-controller-config: types, ranges, unknown fields, merging; pure.
-
-Two ranges stand side by side, because the sources differ: `crd` is what the NodeSLO CRD accepts (beyond it a write would be refused),
-`cm` is the tighter one that the ConfigMap webhook demands.
-"""
+"""Checks of JSON against a `koord.api.schema`: types, ranges, unknown fields; and merging. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from koord.api.quantity import Quantity, QuantityError
+from koord.api.schema import Amount, Bool, Free, Int, IntOrText, ListOf, MapOf, Node, Num, Range, Selector, Span, Str, Struct
 from koord.config.durations import parse_duration
 from koord.config.errors import ConfigError, join, unknown_field
 from koord.config.selectors import selector_errors
 
-Range = tuple[float | None, float | None]
 Mode = Literal["types", "crd", "cm"]
-
-
-@dataclass(frozen=True, slots=True)
-class Int:
-    """A whole number."""
-
-    cm: Range | None = None
-    crd: Range | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Num:
-    """A number; `above` is an exclusive lower bound."""
-
-    above: float | None = None
-    most: float | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class Bool:
-    """true or false."""
-
-
-@dataclass(frozen=True, slots=True)
-class Str:
-    """A string; `choices` are the known words, checked for the webhook only: a newer agent may know more."""
-
-    choices: tuple[str, ...] = ()
-
-
-@dataclass(frozen=True, slots=True)
-class Amount:
-    """A Kubernetes quantity, as text or number."""
-
-
-@dataclass(frozen=True, slots=True)
-class IntOrText:
-    """An int (percent) or a string."""
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """A Go duration text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Selector:
-    """A label selector; validity is a matter of the entry that holds it, only the type is checked here."""
-
-
-@dataclass(frozen=True, slots=True)
-class Free:
-    """Anything, kept as it is."""
-
-
-@dataclass(frozen=True, slots=True)
-class ListOf:
-    """A list of one kind of item."""
-
-    item: Node
-
-
-@dataclass(frozen=True, slots=True)
-class MapOf:
-    """A mapping of string keys to one kind of value."""
-
-    value: Node
-
-
-@dataclass(frozen=True, slots=True)
-class Struct:
-    """A mapping with known fields; each of `pairs` (low, high) must be set together and low < high (webhook)."""
-
-    fields: Mapping[str, Node]
-    pairs: tuple[tuple[str, str], ...] = field(default=())
-
-
-Node = Int | Num | Bool | Str | Amount | IntOrText | Span | Selector | Free | ListOf | MapOf | Struct
 
 
 def errors(node: Node, value: Any, path: str, mode: Mode = "types") -> Iterator[ConfigError]:

@@ -77,8 +77,8 @@ class OpsServer:
         for path in ("healthz", "livez", "readyz"):
             self.route("GET", f"/{path}", self._health)
             self.route("GET", f"/{path}/{{check}}", self._health)
-        self.route("GET", "/metrics", self._metrics)
-        self.route("GET", "/metrics/slis", self._metrics)
+        self.expose("/metrics", self.registry)
+        self.expose("/metrics/slis", self.slis.registry)
         self.route("GET", "/version", self._version)
         self.route("GET", "/debug/decisions", self._decisions)
 
@@ -97,6 +97,20 @@ class OpsServer:
     def route(self, method: str, path: str, handler: Handler) -> None:
         """Serve `path`, in which `{name}` stands for a segment; `method` may be `*`. Raises ValueError where somebody serves it already."""
         self._routes.add(method, path, _guarded(handler))
+
+    def expose(self, path: str, registry: CollectorRegistry, prepare: Callable[[], None] = lambda: None) -> None:
+        """Serve a registry's metrics; `prepare` is called before they are read."""
+
+        async def answer(request: Request) -> Response:
+            prepare()
+            scraped, accept = metrics.Scraped(registry), request.headers.get("Accept", "")
+            if len(scraped) > _MANY_SAMPLES:
+                body, kind = await seams.to_thread(metrics.expose, scraped, accept)
+            else:
+                body, kind = metrics.expose(scraped, accept)
+            return Response(body=body, headers={"Content-Type": kind})
+
+        self.route("GET", path, answer)
 
     def json(self, path: str, produce: Callable[[], Any]) -> None:
         """Serve what `produce()` returns as JSON, for `/configz` and the like."""
@@ -170,15 +184,6 @@ class OpsServer:
         ]
         lines.append(f"{path} check {'passed' if ok else 'failed'}")
         return Response(status=200 if ok else 503, text="\n".join(lines) + "\n")
-
-    async def _metrics(self, request: Request) -> Response:
-        registry = self.slis.registry if request.path.endswith("/slis") else self.registry
-        scraped, accept = metrics.Scraped(registry), request.headers.get("Accept", "")
-        if len(scraped) > _MANY_SAMPLES:
-            body, kind = await seams.to_thread(metrics.expose, scraped, accept)
-        else:
-            body, kind = metrics.expose(scraped, accept)
-        return Response(body=body, headers={"Content-Type": kind})
 
     async def _version(self, request: Request) -> Response:
         text = json.dumps({"role": self.role, "gitVersion": f"v{VERSION}", "version": VERSION})

@@ -14,7 +14,6 @@ from koord.config.gates import KOORDLET, FeatureGates
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import HostPort, parse_host_port
 from koord.process.notify import notify, stay_watched
-from koord.process.requests import Request, Response
 from roles.koordlet import owned, restoring
 from roles.koordlet.acting import Acting
 from roles.koordlet.audit.http import EventsHandler
@@ -27,7 +26,6 @@ from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.files import HostFiles, raise_descriptor_limit
 from roles.koordlet.host.root import PATH_FLAGS
 from roles.koordlet.lock import NodeLock
-from roles.koordlet.metrics.bridge import attach
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.observing import Parts, make_kubelet, make_sensing, spawn_reports
 from roles.koordlet.options import Options, host_root, settled
@@ -360,26 +358,22 @@ class App:
         health = self.ops.health
         health.register("caches", gate=True, probe=lambda: (self.state.lists_synced, "first lists of the API server"))
         health.register("sensing", live=True, probe=self._sensing_alive)
-        attach(self.metrics, self.ops.registry)
+        self.metrics.attach(self.metrics.families(), self.ops.registry)
         watch_recorder(self.ops.registry, self.recorder)
 
-        async def internal(_: Request) -> Response:
-            return _text(self.metrics.internal_text())
-
-        async def external(_: Request) -> Response:
-            if self.options.tsdb_enable_prometheus_metric:
-                self.metrics.store_bytes.set(self.store.size_bytes)
-                self.metrics.store_series.set(self.store.series_count)
-            return _text(self.metrics.external_text())
-
-        self.ops.route("GET", "/internal-metrics", internal)
-        self.ops.route("GET", "/external-metrics", external)
+        self.ops.expose("/internal-metrics", self.metrics.internal)
+        self.ops.expose("/external-metrics", self.metrics.external, self._measure_store)
         if self.gates.enabled("AuditEventsHTTPHandler"):
             options = self.options
             readers = Readers(
                 options.audit_log_dir, max_readers=options.audit_max_concurrent_readers, max_events=options.audit_max_events_limit
             )
             self.ops.route("GET", "/events", EventsHandler(readers if self.audit.enabled else None))
+
+    def _measure_store(self) -> None:
+        if self.options.tsdb_enable_prometheus_metric:
+            self.metrics.store_bytes.set(self.store.size_bytes)
+            self.metrics.store_series.set(self.store.series_count)
 
     async def _profiling(self) -> OpsServer | None:
         """The profiling listener, when it is asked for."""
@@ -398,10 +392,6 @@ class App:
             return True, "not started yet"
         age = seams.monotonic() - self._ticked
         return age < max(_STALE_TICK, 5 * self.options.collect_res_used_interval), f"last tick {age:.1f} s ago"
-
-
-def _text(body: str) -> Response:
-    return Response(text=body, content_type="text/plain", charset="utf-8", headers={"X-Content-Type-Options": "nosniff"})
 
 
 def restore(options: Options) -> int:

@@ -87,7 +87,7 @@ def _servers(flags: dict[str, Any], registry: Any, **common: Any) -> list[OpsSer
     if not flags["metrics_addr"].disabled:
         server = OpsServer.at(flags["metrics_addr"], **shared)
         for path in ("/all-metrics", "/internal-metrics", "/external-metrics"):
-            server.route("GET", path, server._metrics)
+            server.expose(path, registry)
         servers.append(server)
     if flags["enable_pprof"] and not flags["pprof_addr"].disabled:
         server = OpsServer.at(flags["pprof_addr"], **shared)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from koord.api import names, trust
-from koord.config import slo_schema
+from koord.api import names, strategies, trust
+from koord.api.schema import Int, Struct
 from roles.tools.reference.name_texts import ANNOTATIONS, LABELS
 
 
@@ -34,14 +34,14 @@ def test_what_the_scheduler_writes_on_pods_is_reserved() -> None:
 
 @pytest.mark.feature("BEY-SEC-03")
 def test_bounds_are_those_of_the_configuration() -> None:
-    level = slo_schema.RESOURCE_QOS.fields["lsClass"]
-    assert isinstance(level, slo_schema.Struct)
+    level = strategies.RESOURCE_QOS.fields["lsClass"]
+    assert isinstance(level, Struct)
     memory = level.fields["memoryQOS"]
-    assert isinstance(memory, slo_schema.Struct)
-    for schema, bounds in ((slo_schema.CPU_BURST, trust.CPU_BURST_BOUNDS), (memory, trust.MEMORY_QOS_BOUNDS)):
+    assert isinstance(memory, Struct)
+    for schema, bounds in ((strategies.CPU_BURST, trust.CPU_BURST_BOUNDS), (memory, trust.MEMORY_QOS_BOUNDS)):
         for member, own in bounds.items():
             node = schema.fields[member]
-            assert isinstance(node, slo_schema.Int)
+            assert isinstance(node, Int)
             accepted = node.crd or node.cm or (None, None)
             low, high = accepted
             assert low is None or own.low >= low, member

@@ -11,6 +11,7 @@ from typing import Any
 
 import orjson
 from aiohttp import web
+from prometheus_client import CollectorRegistry
 
 from koord.api.kinds import NODERESOURCETOPOLOGIES, NODES, NODESLOS, PODS
 from koord.apiserver.testing import running_server
@@ -18,6 +19,7 @@ from koord.decisions.recorder import Recorder
 from koord.kube.informers import InformerFactory
 from koord.process.http import OpsServer
 from koord.process.life import Life
+from koord.process.metrics import expose
 from roles.koordlet.app import App
 from roles.koordlet.options import Options
 from tests.support import patience
@@ -26,6 +28,11 @@ CPUS = 16
 GI = 1 << 30
 BE_TIER = "kubepods.slice/kubepods-besteffort.slice"
 OFF = ("BECPUSuppress", "CPUBurst", "RdtResctrl", "GroupIdentity", "CPUSetAllocator", "BatchResource", "NodeTopologyReport")
+
+
+def exposed(registry: CollectorRegistry) -> str:
+    """A registry's metrics as text."""
+    return expose(registry)[0].decode()
 
 
 class Cluster:

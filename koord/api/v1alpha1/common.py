@@ -1,9 +1,7 @@
-"""What the custom-resource models share: the base model, wire spellings, quantities, selectors, references, devices.
+"""What the models of custom resources share: the base, wire spellings, quantities, selectors, references, devices.
 
-Models are for the edges (CRD generation, webhooks, tools); what comes by the thousand is read with ``koord.api.objects``. A model keeps
-fields it does not know, takes ``null`` as absent, and writes itself back with ``wire()``.
-
-CRD generation (``koord.api.crdgen``) reads the same annotations: constraints, defaults that are not None, descriptions, and ``Wire``.
+Models only declare what a CRD says: ``koord.api.crdgen`` reads constraints, defaults that are not None, descriptions, and ``Wire``.
+Objects are read with ``koord.api.objects``.
 """
 
 from __future__ import annotations
@@ -11,11 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Literal
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from koord.api.kinds import Kind
-from koord.api.quantity import QuantityError, parse_value
-from koord.api.times import TimeError, parse_duration_ns, parse_time
+from koord.api.schema import INT_OR_STRING, QUANTITY_PATTERN
 
 # Words that the API writes in capitals wherever they are not the first word of a name.
 _CAPITALS = {"qos": "QOS", "be": "BE", "iops": "IOPS", "bps": "BPS", "id": "ID", "ttl": "TTL"}
@@ -39,16 +36,12 @@ class Wire:
 
 
 class Model(BaseModel):
-    """Base of every model: camelCase on the wire, unknown fields kept."""
+    """Base of every model: camelCase on the wire."""
 
-    model_config = ConfigDict(alias_generator=camel, populate_by_name=True, extra="allow", validate_assignment=True, strict=True)
+    model_config = ConfigDict(alias_generator=camel)
 
     # keys that go to the schema of the object itself
     wire_schema: ClassVar[dict[str, Any]] = {}
-
-    def wire(self) -> dict[str, Any]:
-        """The object as it is written to the API: wire names, nothing that is unset."""
-        return self.model_dump(by_alias=True, exclude_none=True, mode="json")
 
 
 @dataclass(frozen=True)
@@ -84,42 +77,14 @@ class Resource(Model):
 # ---------------------------------------------------------------- scalars
 
 
-def _quantity(value: int | str) -> int | str:
-    try:
-        parse_value(value)
-    except QuantityError as error:
-        raise ValueError(str(error)) from None
-    return value
-
-
-def _duration(value: str) -> str:
-    try:
-        parse_duration_ns(value)
-    except TimeError as error:
-        raise ValueError(str(error)) from None
-    return value
-
-
-def _timestamp(value: str) -> str:
-    try:
-        parse_time(value)
-    except TimeError as error:
-        raise ValueError(str(error)) from None
-    return value
-
-
-_NUMBER = r"(([0-9]+(\.[0-9]*)?)|(\.[0-9]+))"
-QUANTITY_PATTERN = rf"^(\+|-)?{_NUMBER}(([KMGTPE]i)|[numkMGTPE]|([eE](\+|-)?{_NUMBER}))?$"
-_INT_OR_STRING: dict[str, Any] = {"anyOf": [{"type": "integer"}, {"type": "string"}], "x-kubernetes-int-or-string": True}
-
-Quantity = Annotated[int | str, AfterValidator(_quantity), Wire({**_INT_OR_STRING, "pattern": QUANTITY_PATTERN}, replace=True)]
+Quantity = Annotated[int | str, Wire({**INT_OR_STRING, "pattern": QUANTITY_PATTERN}, replace=True)]
 ResourceList = dict[str, Quantity]
-IntOrString = Annotated[int | str, Wire(_INT_OR_STRING, replace=True)]
+IntOrString = Annotated[int | str, Wire(INT_OR_STRING, replace=True)]
 Int32 = Annotated[int, Field(ge=-(1 << 31), le=(1 << 31) - 1), Wire({"type": "integer", "format": "int32"}, replace=True)]
 Int64 = Annotated[int, Field(ge=-(1 << 63), le=(1 << 63) - 1), Wire({"type": "integer", "format": "int64"}, replace=True)]
 Percent = Annotated[int, Field(ge=0, le=100)]
-Duration = Annotated[str, AfterValidator(_duration)]
-Timestamp = Annotated[str, AfterValidator(_timestamp), Wire({"format": "date-time"})]
+Duration = str  # as Go writes it: 1h30m
+Timestamp = Annotated[str, Wire({"format": "date-time"})]
 # any JSON value, kept as it is; and any JSON object
 AnyValue = Annotated[Any, Wire({"x-kubernetes-preserve-unknown-fields": True}, replace=True)]
 AnyObject = Annotated[dict[str, Any], Wire({"type": "object", "x-kubernetes-preserve-unknown-fields": True}, replace=True)]

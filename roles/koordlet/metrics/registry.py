@@ -6,15 +6,16 @@ Node is known nothing with that label is shown but ``start_time``. What is count
 
 from __future__ import annotations
 
-import gc
-import os
-import resource
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
+from prometheus_client import CollectorRegistry
+from prometheus_client.core import Metric
+from prometheus_client.process_collector import ProcessCollector
+
 from koord import seams
-from roles.koordlet.metrics.series import Counter, Family, Gauge, Histogram, exponential_buckets, format_labels, format_value
+from roles.koordlet.metrics.series import Counter, Family, Gauge, Histogram, exponential_buckets
 
 F = TypeVar("F", bound=Family)
 
@@ -37,6 +38,11 @@ class Metrics:
         self._declare_reports()
         self._declare_acting()
         self._declare_external()
+        self.internal = CollectorRegistry(auto_describe=False)
+        self.external = CollectorRegistry(auto_describe=False)
+        ProcessCollector(registry=self.internal)
+        self.attach(self._internal, self.internal)
+        self.attach(self._external, self.external)
 
     def _add(self, registry: list[Family], family: F) -> F:
         family.clock = seams.monotonic
@@ -225,51 +231,30 @@ class Metrics:
         """All families, internal ones first."""
         return (*self._internal, *self._external)
 
+    def attach(self, families: Sequence[Family], registry: CollectorRegistry) -> None:
+        """Have a registry expose these families, too."""
+        registry.register(Exposed(self, families))  # type: ignore[arg-type]
+
     def shows(self, family: Family) -> bool:
         """Whether a family may be seen yet: those with the label ``node`` wait for the Node."""
         return self.node_known or not family.with_node or family is self.start_time
 
-    # -- exposition ----------------------------------------------------------------------------------------------------------
 
-    def internal_text(self) -> str:
-        return self._text(self._internal) + process_text()
+class Exposed:
+    """Families as a collector of ``prometheus_client``; they keep their names, which its own counters would extend by ``_total``."""
 
-    def external_text(self) -> str:
-        return self._text(self._external)
+    def __init__(self, metrics: Metrics, families: Sequence[Family]) -> None:
+        self._metrics = metrics
+        self._families = families
+        self.plain_counters = tuple(family.name for family in families if family.kind == "counter")
 
-    def _text(self, families: Iterable[Family]) -> str:
-        out: list[str] = []
-        for family in filter(self.shows, families):
-            head = len(out)
+    def collect(self) -> Iterator[Metric]:
+        for family in filter(self._metrics.shows, self._families):
+            metric = Metric(family.name, family.help, "unknown" if family.kind == "counter" else family.kind)
             for name, names, values, number in family.samples():
+                labels = dict(zip(names, values, strict=True))
                 if family.with_node:
-                    names, values = (*names, "node"), (*values, self.node)
-                out.append(f"{name}{format_labels(names, values)} {format_value(number)}\n")
-            if len(out) > head:
-                out.insert(head, f"# HELP {family.name} {family.help}\n# TYPE {family.name} {family.kind}\n")
-        return "".join(out)
-
-
-def _resident_bytes() -> int:
-    try:
-        with open("/proc/self/statm", "rb") as file:
-            return int(file.read().split()[1]) * resource.getpagesize()
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def process_text() -> str:
-    """Runtime metrics of this process under their customary names."""
-    usage = resource.getrusage(resource.RUSAGE_SELF)
-    try:
-        open_fds = len(os.listdir("/proc/self/fd"))
-    except OSError:
-        open_fds = 0
-    rows = (
-        ("process_cpu_seconds_total", "counter", "CPU time of this process, seconds.", usage.ru_utime + usage.ru_stime),
-        ("process_resident_memory_bytes", "gauge", "Resident memory of this process, bytes.", _resident_bytes()),
-        ("process_open_fds", "gauge", "Open file descriptors.", open_fds),
-        ("process_max_fds", "gauge", "Most file descriptors that may be open.", resource.getrlimit(resource.RLIMIT_NOFILE)[0]),
-        ("python_gc_objects_tracked", "gauge", "Objects that wait for the next garbage collection.", sum(gc.get_count())),
-    )
-    return "".join(f"# HELP {name} {text}\n# TYPE {name} {kind}\n{name} {format_value(value)}\n" for name, kind, text, value in rows)
+                    labels["node"] = self._metrics.node
+                metric.add_sample(name, labels, number)
+            if metric.samples:
+                yield metric

@@ -1,4 +1,4 @@
-"""Prometheus series by hand: gauges, counters and histograms with text exposition (KLO-MET-01).
+"""Prometheus series by hand: gauges, counters and histograms (KLO-MET-01).
 
 The names of upstream's counters carry no ``_total``, which the usual client library would add, and many gauges are rebuilt
 every round: a dictionary a family does both in a few microseconds.
@@ -6,8 +6,9 @@ every round: a dictionary a family does both in a few microseconds.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable, Sequence
+
+from prometheus_client.utils import floatToGoString
 
 LabelValues = tuple[str, ...]
 
@@ -18,29 +19,6 @@ EXPIRE_AFTER = 300.0
 def exponential_buckets(start: float, factor: float, count: int) -> tuple[float, ...]:
     """``count`` upper bounds: start, start*factor, …"""
     return tuple(start * factor**k for k in range(count))
-
-
-def format_value(value: float) -> str:
-    """A number as the exposition format spells it."""
-    if math.isinf(value):
-        return "+Inf" if value > 0 else "-Inf"
-    if math.isnan(value):
-        return "NaN"
-    if value == int(value) and abs(value) < 1e15:
-        return str(int(value))
-    return repr(float(value))
-
-
-def _escape(text: str) -> str:
-    return text.replace("\\", "\\\\").replace("\n", "\\n").replace('"', '\\"')
-
-
-def format_labels(names: Sequence[str], values: Sequence[str]) -> str:
-    """``{a="1",b="2"}``; labels in the order of their names."""
-    if not names:
-        return ""
-    pairs = sorted(zip(names, values, strict=True))
-    return "{" + ",".join(f'{n}="{_escape(v)}"' for n, v in pairs) + "}"
 
 
 class Family:
@@ -138,8 +116,8 @@ class Histogram(Family):
     def samples(self) -> Iterable[tuple[str, tuple[str, ...], LabelValues, float]]:
         for values, counts in self._counts.items():
             running = 0
-            for bound, count in zip((*self.buckets, math.inf), counts, strict=True):
+            for bound, count in zip((*map(floatToGoString, self.buckets), "+Inf"), counts, strict=True):
                 running += count
-                yield f"{self.name}_bucket", (*self.labels, "le"), (*values, format_value(bound)), running
+                yield f"{self.name}_bucket", (*self.labels, "le"), (*values, bound), running
             yield f"{self.name}_sum", self.labels, values, self._values[values]
             yield f"{self.name}_count", self.labels, values, running

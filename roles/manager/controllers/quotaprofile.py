@@ -10,6 +10,7 @@ import orjson
 
 from koord.accounting.resources import ResourceVector, format, parse
 from koord.api import names
+from koord.api.annotations import AnnotationError, parse_resource_keys
 from koord.api.kinds import ELASTICQUOTAPROFILES, ELASTICQUOTAS
 from koord.api.objects import ElasticQuota, ElasticQuotaProfile, Node, convert
 from koord.api.objects_meta import find_condition
@@ -104,11 +105,10 @@ def _usable(node: Node) -> bool:
 def resource_keys(annotations: Mapping[str, str]) -> tuple[str, ...]:
     """The resources that the quota is about."""
     try:
-        keys = orjson.loads(annotations.get(names.ANNOTATION_QUOTA_RESOURCE_KEYS) or "null")
-    except orjson.JSONDecodeError:
+        keys = parse_resource_keys(annotations)
+    except AnnotationError:
         keys = None
-    good = isinstance(keys, list) and keys and all(isinstance(key, str) for key in keys)
-    return tuple(keys) if good else (names.RESOURCE_CPU, names.RESOURCE_MEMORY)
+    return keys or (names.RESOURCE_CPU, names.RESOURCE_MEMORY)
 
 
 def build(profile: ElasticQuotaProfile, tree_id: str, totals: Totals) -> dict[str, Any]:

@@ -7,11 +7,9 @@ from dataclasses import dataclass, field
 from operator import is_
 from typing import Any, TypeVar, cast, overload
 
-import orjson
-
-from koord.accounting.cpuset import CPUSet, CPUSetError
 from koord.accounting.pods import pod_requests
 from koord.api import names
+from koord.api.annotations import AnnotationError, node_reservation_resources, parse_node_reservation, parse_resource_status
 from koord.api.objects import Node, NodeMetric, Pod
 from koord.api.priority import DEFAULT_VALUES, PriorityClass, parse_class, pod_priority_class
 from koord.api.qos import QoSClass, pod_qos
@@ -65,15 +63,11 @@ def _read(pod: Pod) -> PodInput | None:
 
 
 def _numa_nodes(annotations: Mapping[str, str]) -> tuple[int, ...]:
-    text = annotations.get(names.ANNOTATION_RESOURCE_STATUS)
-    if not text:
-        return ()
     try:
-        entries = (orjson.loads(text) or {}).get("numaNodeResources") or []
-        return tuple(entry["node"] for entry in entries if isinstance(entry.get("node"), int))
-    except (orjson.JSONDecodeError, AttributeError, TypeError):
-        # An unreadable status counts as no binding: the pod is spread over all zones.
-        return ()
+        status = parse_resource_status(annotations)
+    except AnnotationError:
+        return ()  # as without a binding: the pod is spread over all zones
+    return tuple(entry.node for entry in status.numa_node_resources) if status else ()
 
 
 def usage(resources: Mapping[str, str | int | float]) -> Amount:
@@ -95,17 +89,11 @@ def reserved(node: Node) -> tuple[Amount, Amount]:
 
 def annotation_reservation(annotations: Mapping[str, str]) -> Amount:
     """cpu and memory of annotation node.koordinator.sh/reservation; anything unreadable counts as no reservation."""
-    text = annotations.get(names.ANNOTATION_NODE_RESERVATION)
-    if not text:
-        return 0, 0
     try:
-        asked = orjson.loads(text) or {}
-        cpu, memory = usage(asked.get("resources") or {})
-        if asked.get("reservedCPUs"):
-            cpu = len(CPUSet.parse(asked["reservedCPUs"])) * 1000
-    except (orjson.JSONDecodeError, AttributeError, TypeError, QuantityError, CPUSetError):
+        reservation = parse_node_reservation(annotations)
+    except AnnotationError:
         return 0, 0
-    return cpu, memory
+    return usage(node_reservation_resources(reservation)) if reservation else (0, 0)
 
 
 def system_usage(metric: NodeMetric, above: int) -> tuple[Amount, Amount]:

@@ -10,7 +10,7 @@ import orjson
 
 from koord.accounting.resources import parse
 from koord.api import names
-from koord.api.annotations import node_penalty
+from koord.api.annotations import AnnotationError, node_penalty, parse_third_party_allocations
 from koord.api.objects import Node
 from koord.api.priority import PriorityClass
 from koord.api.quantity import QuantityError, format_binary, format_decimal, parse_milli, parse_value
@@ -193,17 +193,14 @@ def _merge_origin(text: str | None, amounts: Mapping[str, str]) -> str:
 def third_party(annotations: Mapping[str, str]) -> dict[str, int]:
     """Batch resources that others than koord-scheduler gave away, summed. Raises PluginError: ignoring them would promise twice."""
     key = names.ANNOTATION_NODE_THIRD_PARTY_ALLOCATIONS
-    text = annotations.get(key)
-    if not text:
-        return {}
     total: dict[str, int] = {}
     try:
-        for entry in (orjson.loads(text) or {}).get("allocations") or ():
-            if entry.get("priority") == PriorityClass.BATCH:
-                for name, amount in parse(entry.get("resources")).items():
+        for entry in (parse_third_party_allocations(annotations) if annotations.get(key) else None) or ():
+            if entry.priority == PriorityClass.BATCH:
+                for name, amount in parse(entry.resources).items():
                     total[name] = total.get(name, 0) + amount
-    except (orjson.JSONDecodeError, AttributeError, TypeError, QuantityError) as error:
-        raise PluginError(f"annotation {key} is unreadable: {error}") from None
+    except AnnotationError as error:
+        raise PluginError(f"annotation {key} is unreadable: {error.detail}") from None
     return total
 
 

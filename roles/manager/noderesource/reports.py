@@ -113,6 +113,6 @@ class ReportKeeper:
             return metric  # whoever needs the amounts says what is wrong with them
         info = status.node_metric
         if info is not None:
-            info = msgspec.structs.replace(info, aggregated_node_usages=(), aggregated_system_usages=())
+            info = msgspec.structs.replace(info, aggregated_node_usages=())
         kept = msgspec.structs.replace(status, node_metric=info, pods_metric=cast(tuple[PodMetricInfo, ...], pods))
         return msgspec.structs.replace(metric, status=kept)

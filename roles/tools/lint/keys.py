@@ -7,16 +7,15 @@ from functools import partial
 from typing import Any, Final
 
 from koord.api import annotations as read
-from koord.api import names
+from koord.api import names, strategies
 from koord.api.annotations import AnnotationError, Annotations, read_integer, read_json
 from koord.api.labels import is_plain_number, parse_go_bool
 from koord.api.objects_crd import ReservationOwner
 from koord.api.objects_meta import ResourceList
 from koord.api.priority import PriorityClass
 from koord.api.qos import QoSClass
+from koord.api.schema import Node, Str, Struct
 from koord.api.times import parse_duration
-from koord.config import slo_schema as s
-from koord.config.schema import Node, Str, Struct
 from roles.manager.recommender.apply import ANNOTATION_APPLIED, ANNOTATION_MODE, ANNOTATION_SELECTOR, Mode
 
 Parse = Callable[[Annotations], Any]
@@ -168,19 +167,19 @@ SHAPES: Final[dict[str, Any]] = {
 
 
 def _class_member(name: str, **more: Node) -> Struct:
-    level = s.RESOURCE_QOS.fields["lsClass"]
+    level = strategies.RESOURCE_QOS.fields["lsClass"]
     assert isinstance(level, Struct)
     found = level.fields[name]
     assert isinstance(found, Struct)
-    return Struct({**found.fields, **more}, found.pairs)
+    return Struct(found.text, {**found.fields, **more}, found.pairs)
 
 
 SCHEMAS: Final[dict[str, Struct]] = {
-    names.ANNOTATION_CPU_BURST: s.CPU_BURST,
+    names.ANNOTATION_CPU_BURST: strategies.CPU_BURST,
     names.ANNOTATION_CPU_QOS: _class_member("cpuQOS"),
-    names.ANNOTATION_MEMORY_QOS: _class_member("memoryQOS", policy=Str(("default", "none", "auto"))),
+    names.ANNOTATION_MEMORY_QOS: _class_member("memoryQOS", policy=Str("Which values apply.", ("default", "none", "auto"))),
     names.ANNOTATION_BLKIO_QOS: _class_member("blkioQOS"),
-    names.ANNOTATION_NODE_COLOCATION_STRATEGY: s.COLOCATION_STRATEGY,
+    names.ANNOTATION_NODE_COLOCATION_STRATEGY: strategies.COLOCATION,
 }
 """Annotations that hold a strategy of slo-controller-config."""
 

@@ -14,7 +14,6 @@ from koord.process.slis import Slis
 from roles.descheduler.metrics import Metrics as DeschedulerMetrics
 from roles.descheduler.migration.reporting import MigrationMetrics
 from roles.koordlet.metrics.registry import Metrics as KoordletMetrics
-from roles.koordlet.metrics.registry import process_text
 from roles.manager.metrics import Metrics as ManagerMetrics
 from roles.runtime_proxy.metrics import Metrics as ProxyMetrics
 from roles.scheduler.auditor import AuditMetrics
@@ -121,13 +120,10 @@ def _koordlet() -> list[Entry]:
         Entry(family.name, family.kind, (*family.labels, *(("node",) if family.with_node else ())), family.help)
         for family in KoordletMetrics("node").families()
     ]
-    kinds = dict(line.split()[2:4] for line in process_text().splitlines() if line.startswith("# TYPE"))
-    texts = dict(line.removeprefix("# HELP ").split(" ", 1) for line in process_text().splitlines() if line.startswith("# HELP"))
-    process = [Entry(name, kind, (), texts.get(name, "")) for name, kind in kinds.items()]
     shared = common.registry("koordlet")
     common.watch_recorder(shared, Recorder("koordlet"))
     common.watch_caches(shared, _Nothing())
-    found = {entry.name: entry for entry in (*own, *process, *entries(shared))}
+    found = {entry.name: entry for entry in (*own, *entries(shared))}
     return [found[name] for name in sorted(found)]
 
 

@@ -6,23 +6,11 @@ import json
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from pydantic import BaseModel
-
 from koord.api.nodeslo_defaults import recommended_resource_qos_strategy
-from koord.api.v1alpha1 import nodeslo
+from koord.api.schema import Amount, Bool, Int, IntOrText, ListOf, MapOf, Node, Num, Range, Selector, Span, Str, Struct
 from koord.config import slo_schema
-from koord.config.schema import Amount, Bool, Int, IntOrText, ListOf, MapOf, Node, Num, Range, Selector, Span, Str, Struct
-from koord.config.slo_texts import TEXTS
 from roles.tools.reference.markdown import code
-from roles.tools.reference.models import Row, model_in
-
-# A key's strategy is a part of NodeSLO where the manager hands it on: its fields are described there.
-_MODELS: Mapping[str, type[BaseModel]] = {
-    slo_schema.THRESHOLD: nodeslo.ResourceThresholdStrategy,
-    slo_schema.QOS: nodeslo.ResourceQOSStrategy,
-    slo_schema.BURST: nodeslo.CPUBurstStrategy,
-    slo_schema.SYS: nodeslo.SystemStrategy,
-}
+from roles.tools.reference.models import Row
 
 
 def type_of(node: Node) -> str:
@@ -76,22 +64,6 @@ def limits_of(node: Node) -> str:
             return ""
 
 
-def description_of(key: str, path: str, model: type[BaseModel] | None) -> str:
-    """What a field means: from its text here, else from the NodeSLO field that it becomes."""
-    own = TEXTS.get(key, {}).get(path)
-    if own is not None or model is None:
-        return own or ""
-    text = ""
-    for part in path.replace("[]", "").split("."):
-        if model is None:
-            return ""
-        field = next((one for name, one in model.model_fields.items() if part == (one.alias or name)), None)
-        if field is None:
-            return ""
-        text, (model, _) = field.description or "", model_in(field.annotation)
-    return text
-
-
 def _default(key: str, path: str) -> str:
     value: Any = recommended_resource_qos_strategy() if key == slo_schema.QOS else slo_schema.DEFAULTS[key]
     for part in path.split("."):
@@ -111,6 +83,5 @@ def rows(key: str, node: Node, path: str = "") -> Iterator[Row]:
     for name, child in node.fields.items():
         here = f"{path}{'.' if path else ''}{name}"
         extra = "; ".join(filter(None, (limits_of(child), f"below {below[name]}" if name in below else "")))
-        text = description_of(key, here, _MODELS.get(key))
-        yield code(here), type_of(child), code(_default(key, here)), f"{text} ({extra})" if extra else text
+        yield code(here), type_of(child), code(_default(key, here)), f"{child.text} ({extra})" if extra else child.text
         yield from rows(key, child, here)

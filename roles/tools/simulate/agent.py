@@ -15,7 +15,7 @@ from koord.accounting.estimate import estimate_pod
 from koord.accounting.pods import pod_requests
 from koord.accounting.resources import parse_quantity
 from koord.api import names
-from koord.api.objects import AgentPod, Node, NodeMetric, convert
+from koord.api.objects import Node, NodeMetric, Pod, convert
 from koord.api.qos import QoSClass
 from koord.config.gates import KOORDLET, FeatureGates
 from koord.config.slo import SLOConfig
@@ -222,7 +222,7 @@ def _amount(name: str, resources: Mapping[str, str | int | float]) -> float:
     return parse_quantity(name, resources.get(name, 0))
 
 
-def _there(pod: Obj, node: str) -> AgentPod:
+def _there(pod: Obj, node: str) -> Pod:
     """The pod as it runs on its node, with an id for each container."""
     meta, spec, status = pod["metadata"], pod.get("spec") or {}, pod.get("status") or {}
     known = {each.get("name") for each in status.get("containerStatuses") or ()}
@@ -233,4 +233,4 @@ def _there(pod: Obj, node: str) -> AgentPod:
     ]
     status = {**status, "phase": "Running", "containerStatuses": [*(status.get("containerStatuses") or ()), *more]}
     uid = (meta.get("uid") or f"{meta.get('namespace', '')}-{meta['name']}").replace("/", "-")
-    return convert({**pod, "metadata": {**meta, "uid": uid}, "spec": {**spec, "nodeName": node}, "status": status}, AgentPod)
+    return convert({**pod, "metadata": {**meta, "uid": uid}, "spec": {**spec, "nodeName": node}, "status": status}, Pod)

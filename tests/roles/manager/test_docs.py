@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
+from koord.api.schema import Struct
 from koord.config import slo_schema
 from koord.config.gates import MANAGER
-from koord.config.schema import Struct
 from roles.manager.webhooks.registry import WEBHOOKS
 
 TEXT = (Path(__file__).parents[3] / "docs" / "manager.md").read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from koord.api.kinds import EVENTS, NODES, NODESLOS, PODDISRUPTIONBUDGETS
 from roles.koordlet.app import restore as restore_command
-from tests.support.koordlet import BE_TIER, GI, OFF, Cluster, agent, run, until
+from tests.support.koordlet import BE_TIER, GI, OFF, Cluster, agent, exposed, run, until
 
 
 @pytest.mark.feature("KA-SLO-01")
@@ -96,7 +96,7 @@ def test_memory_eviction_through_the_api_honours_disruption_budgets(tmp_path) ->
             await until(told, "events about both")
             verdicts = {r.subject.name: r.verdict for r in app.recorder.ring.find("Pod") if r.rule == "BEMemoryEvict"}
             assert verdicts == {"big": "EvictionRefused", "middle": "Evicted"}
-            assert 'koordlet_pod_eviction{node="n1",reason="evicted"} 1' in app.metrics.internal_text()
+            assert 'koordlet_pod_eviction{node="n1",reason="evicted"} 1' in exposed(app.metrics.internal)
 
     run(tmp_path, story)
 
@@ -203,7 +203,7 @@ def test_caches_and_knobs_of_a_node_without_pods(tmp_path) -> None:
             await until(lambda: (tmp_path / "proc/sys/vm/watermark_scale_factor").read_text() == "150", "the knob")
             assert (tmp_path / "proc/sys/vm/min_free_kbytes").read_text() == "67584\n", "out of range"
             assert any(r.verdict == "InvalidConfig" for r in app.recorder.ring.find("Node", "", "n1"))
-            text = app.metrics.internal_text()
+            text = exposed(app.metrics.internal)
             assert 'koordlet_resource_update_duration_milliseconds_count{status="success",type="resctrl-schema"}' in text
         assert restore_command(c.options) == 0
         assert (tmp_path / "proc/sys/vm/watermark_scale_factor").read_text().strip() == "10"

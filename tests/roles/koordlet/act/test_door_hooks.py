@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from koord.api.kinds import NODERESOURCETOPOLOGIES
-from tests.support.koordlet import Cluster, agent, run, until
+from tests.support.koordlet import Cluster, agent, exposed, run, until
 
 SHARED = "node.koordinator.sh/cpu-shared-pools"
 
@@ -31,7 +31,7 @@ def test_an_agent_that_does_not_publish_topology_follows_the_object(tmp_path) ->
                 return c.read("cpuset", c.dirs(ls)[1], "cpuset.cpus")
 
             await until(lambda: app.state.local_topology is not None, "the topology computed here")
-            await until(lambda: "cpuset_share_pool_cpu_cores" in app.metrics.internal_text(), "the pool's metric")
+            await until(lambda: "cpuset_share_pool_cpu_cores" in exposed(app.metrics.internal), "the pool's metric")
             await c.client.patch(NODERESOURCETOPOLOGIES, "n1", pools("0-5"))
             await until(lambda: cpus() == "0-5", "the object's pool")
             await c.client.patch(NODERESOURCETOPOLOGIES, "n1", pools("4-9"))

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roles.koordlet.hooks.cookies import CookieBook, Prctl
+from tests.support.koordlet import exposed
 
 GROUP, POLICY = "koordinator.sh/core-sched-group-id", "koordinator.sh/core-sched-policy"
 ON = {"cpuQOS": {"enable": True}}
@@ -115,7 +116,7 @@ class TestCookies:
         pod(node, "lsr", 70, qos="LSR", kube_qos="Guaranteed")
         node.run()
         assert groups(node) == [{10, 11, 12}, {20, 21}, {30}, {40}]
-        text = node.machine.metrics.internal_text()
+        text = exposed(node.machine.metrics.internal)
         assert 'core_sched_group="default/mine"' in text
         assert 'core_sched_group="-expeller"' in text, "LS expels: it is not in the group of BE"
 

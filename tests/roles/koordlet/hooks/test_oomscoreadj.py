@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from roles.koordlet.actuation.restore import journal_path, restore
+from tests.support.koordlet import exposed
 
 ONE, SPEC = "koordinator.sh/oom-score-adj", "koordinator.sh/oom-score-adj-spec"
 
@@ -51,10 +52,10 @@ def test_new_processes_and_the_gauge(hooked) -> None:
     node.machine.file("proc/101/oom_score_adj", "0\n")
     node.run()
     assert [score(node, 100), score(node, 101)] == ["33", "33"]
-    gauges = [line for line in node.machine.metrics.internal_text().splitlines() if line.startswith("koordlet_container_oom_score_adj{")]
+    gauges = [line for line in exposed(node.machine.metrics.internal).splitlines() if line.startswith("koordlet_container_oom_score_adj{")]
     assert len(gauges) == 1
     assert 'pod_name="p"' in gauges[0]
-    assert gauges[0].endswith(" 33")
+    assert gauges[0].endswith(" 33.0")
 
 
 def score(node: Any, pid: int) -> str:

@@ -23,6 +23,7 @@ from roles.koordlet.actuation.executor import Mode
 from roles.koordlet.hooks.manager import HooksManager
 from roles.koordlet.options import Options
 from tests.support import patience
+from tests.support.koordlet import exposed
 
 UID = "11111111-2222-3333-4444-555555555555"
 STATUS = "scheduling.koordinator.sh/resource-status"
@@ -254,7 +255,7 @@ class TestPolicies:
                 one = pb.LinuxContainerResources(cpu_shares=1024)
                 answer = await server.container(qos="LSR", annotations={STATUS: '{"cpuset":"1"}'}, container_resources=one)
                 assert answer.container_resources.cpuset_cpus == "1"
-            text = node.machine.metrics.internal_text().splitlines()
+            text = exposed(node.machine.metrics.internal).splitlines()
             counts = [line for line in text if line.startswith("koordlet_runtime_hook_invoked_duration_milliseconds_count{")]
             lines = [line for line in counts if 'hook="CPUSetAllocator"' in line and 'stage="PreCreateContainer"' in line]
             assert sorted(line.split('status="')[1].split('"')[0] for line in lines) == ["failed", "succeeded"]

@@ -30,6 +30,7 @@ from roles.koordlet.states.podgauges import export_container_resources
 from roles.koordlet.states.podinformer import PodInformer
 from roles.koordlet.states.pods import PodListError
 from tests.support import patience
+from tests.support.koordlet import exposed
 
 
 def listed(*pods: dict[str, Any]) -> bytes:
@@ -164,7 +165,7 @@ class TestKubelet:
             with pytest.raises(KubeletError, match=r"/pods/"):
                 await client.pods(node)
             await client.close()
-            text = metrics.internal_text()
+            text = exposed(metrics.internal)
             assert 'koordlet_kubelet_request_duration_seconds_count{code="200",path="/pods/",verb="get"} 1' in text
             assert 'code="503",path="/pods/",verb="get"' in text
 

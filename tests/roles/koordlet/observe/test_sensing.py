@@ -10,6 +10,7 @@ import pytest
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.states.slo import effective_slo
 from roles.koordlet.store import kinds
+from tests.support.koordlet import exposed
 
 MIB = 1 << 20
 GIB = 1 << 30
@@ -498,7 +499,7 @@ class TestPressure:
         one = {"pod_uid": "u-1", "psi_resource": "cpu", "psi_precision": "10"}
         assert a.view.last(kinds.POD_PSI, psi_degree="some", **one) == 7.25
         assert a.view.last(kinds.POD_PSI_CPU_FULL_SUPPORTED, pod_uid="u-1") == 0
-        text = a.metrics.external_text()
+        text = exposed(a.metrics.external)
         assert 'koordlet_container_psi{container_id="containerd://web-main"' in text
         assert 'cpu_full_supported="false"' in text
         assert 'psi_degree="full",psi_precision="avg10",psi_resource_type="cpu"' not in text.split("koordlet_pod_psi{", 1)[1]

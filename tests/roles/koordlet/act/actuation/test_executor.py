@@ -12,6 +12,7 @@ from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble
 from roles.koordlet.actuation.executor import Mode
 from roles.koordlet.actuation.writes import Batch, Kind, Merge, Write, sequence
+from tests.support.koordlet import exposed
 
 QOS = "kubepods.slice/kubepods-besteffort.slice"
 POD = f"{QOS}/kubepods-besteffort-poda.slice"
@@ -220,7 +221,7 @@ def test_every_write_leaves_a_record_and_a_duration(machine):
     machine.executor.apply([sequence(quota(QOS, 5000))], rule="suppress", now=12.5)
     (record,) = machine.recorder.ring.find("CgroupFile")
     assert (record.verdict, record.numbers, record.time) == ("Written", {"old": "-1", "new": "5000"}, 12.5)
-    text = machine.metrics.internal_text()
+    text = exposed(machine.metrics.internal)
     assert 'koordlet_resource_update_duration_milliseconds_count{status="success",type="cgroup"} 1' in text
 
 

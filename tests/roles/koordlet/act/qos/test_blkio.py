@@ -23,7 +23,7 @@ from roles.koordlet.options import Options
 from roles.koordlet.qos.blkio import BlkIOReconcile
 from roles.koordlet.qos.blkio_lines import group_lines
 from roles.koordlet.states.slo import IOCfg
-from tests.support.koordlet import BE_TIER, Cluster, agent, run, until
+from tests.support.koordlet import BE_TIER, Cluster, agent, exposed, run, until
 
 LSBLK = """NAME="sda" TYPE="disk" MAJ:MIN="8:0"
 NAME="sda1" TYPE="part" MAJ:MIN="8:1"
@@ -272,7 +272,7 @@ def test_disks_of_a_tier_and_of_a_pods_claim(tmp_path, tools) -> None:
             await until(lambda: c.read("blkio", directory, "blkio.throttle.read_bps_device") == "259:0 1", "the limits of the pod")
             told = [r.message for r in app.recorder.ring.find("CgroupFile") if "read_bps" in r.subject.name]
             assert any("8:16 2048" in text for text in told)
-            assert 'koordlet_collect_node_local_storage_info_status{node="n1",status="succeeded"}' in app.metrics.internal_text()
+            assert 'koordlet_collect_node_local_storage_info_status{node="n1",status="succeeded"}' in exposed(app.metrics.internal)
 
             await c.client.patch(PODS, "db", {"metadata": {"annotations": {"koordinator.sh/blkioQOS": None}}}, "default")
             await until(lambda: c.read("blkio", directory, "blkio.throttle.read_bps_device") == "259:0 0", "the pod set free")

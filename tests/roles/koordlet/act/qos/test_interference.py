@@ -23,7 +23,7 @@ from roles.koordlet.qos import carryover, interference
 from roles.koordlet.qos.baseline import Baseline, aligned, covariance
 from roles.koordlet.qos.interference import IN_A_ROW, SLOWER, InterferenceDetection, InterferenceState, Watched
 from roles.koordlet.store import kinds
-from tests.support.koordlet import Cluster, agent, run, until
+from tests.support.koordlet import Cluster, agent, exposed, run, until
 
 STEP = 10.0
 
@@ -286,18 +286,18 @@ def test_from_pressure_files_to_an_event(tmp_path, monkeypatch) -> None:
         c.use.update({"node": 2.0, "web": 1.0, "miner": 0.2})
         options = {"psi_collector_interval": 1.0, "strategy_modes": "InterferenceDetection=enforce"}
         async with agent(c, "InterferenceDetection", "PSICollector", **options) as app:
-            await until(lambda: "koordlet_pod_psi{" in app.metrics.external_text(), "pressure as measured")
-            assert 'psi_degree="some",psi_precision="avg10",psi_resource_type="cpu"' in app.metrics.external_text()
+            await until(lambda: "koordlet_pod_psi{" in exposed(app.metrics.external), "pressure as measured")
+            assert 'psi_degree="some",psi_precision="avg10",psi_resource_type="cpu"' in exposed(app.metrics.external)
 
             def learned() -> bool:
                 state = app.acting.manager._running["InterferenceDetection"].state
                 return any(w.baseline.count >= 8 for w in state.watched.values())
 
             await until(learned, "a baseline", 60)
-            assert "koordlet_interference{" not in app.metrics.internal_text()
+            assert "koordlet_interference{" not in exposed(app.metrics.internal)
             pressure(40.0)
             c.use["miner"] = 8.0
-            await until(lambda: "koordlet_interference{" in app.metrics.internal_text(), "the gauge", 20)
+            await until(lambda: "koordlet_interference{" in exposed(app.metrics.internal), "the gauge", 20)
 
             async def told() -> bool:
                 return any(e["reason"] == "Interference" for e in (await c.client.list(EVENTS, "default")).items)
@@ -356,11 +356,11 @@ def test_from_network_counters_to_a_word_in_the_nodemetric(tmp_path, monkeypatch
             living = asyncio.create_task(live())
             try:
                 await asyncio.sleep(8)
-                assert "koordlet_interference{" not in app.metrics.internal_text()
+                assert "koordlet_interference{" not in exposed(app.metrics.internal)
                 level[:] = [900, 200_000_000]
                 # on a busy machine the first samples may not be enough to name anybody
                 named = ('signal="retransmits"', 'antagonist="default/copier"')
-                await until(lambda: all(label in app.metrics.internal_text() for label in named), "the gauge", 20)
+                await until(lambda: all(label in exposed(app.metrics.internal) for label in named), "the gauge", 20)
             finally:
                 ended.set()
                 await living

@@ -17,7 +17,7 @@ from roles.koordlet.qos.interference import InterferenceDetection
 from roles.koordlet.report import nodemetric_loop, policy
 from roles.koordlet.states.slo import effective_slo
 from roles.koordlet.store import kinds
-from tests.support.koordlet import Cluster, agent, run, until
+from tests.support.koordlet import Cluster, agent, exposed, run, until
 
 QUOTA, SHARES = "cpu.cfs_quota_us", "cpu.shares"
 READ, WRITE, SERVICED = "blkio.throttle.read_bps_device", "blkio.throttle.write_bps_device", "blkio.throttle.io_service_bytes"
@@ -310,7 +310,7 @@ def test_from_pressure_to_a_squeezed_pod_and_a_word_in_the_nodemetric(tmp_path, 
             if mode == "observe":
                 assert c.read("cpu", pod, SHARES) == "1024"
                 assert not await asked()
-                assert "koordlet_strategy_would_write{" in app.metrics.internal_text()
+                assert "koordlet_strategy_would_write{" in exposed(app.metrics.internal)
                 return
             await until(lambda: c.read("cpu", pod, SHARES) == "2", "less weight")
             pressure(25.0)  # it helps, and is not enough

@@ -19,7 +19,7 @@ from roles.koordlet.qos.tuning import ResourceTuning
 from roles.koordlet.qos.tuning_steps import LEVELS, CPUStep, MemorySigns, MemoryStep, next_cpu, next_memory, protection, score
 from roles.koordlet.states.slo import CPUTuning, MemoryTuning, effective_slo
 from roles.koordlet.store import kinds
-from tests.support.koordlet import Cluster, agent, run, until
+from tests.support.koordlet import Cluster, agent, exposed, run, until
 
 MIB = 1 << 20
 QUOTA, BURST = "cpu.cfs_quota_us", "cpu.cfs_burst_us"
@@ -369,7 +369,7 @@ def test_from_throttled_periods_to_a_quota(tmp_path) -> None:
             box = c.dirs(web)[1]
             await until(lambda: int(c.read("cpu", box, QUOTA)) >= 120_000, "a larger quota")
             assert c.read("cpu", box, BURST) == "100000"
-            assert "koordlet_container_tuning{" in app.metrics.internal_text()
+            assert "koordlet_container_tuning{" in exposed(app.metrics.internal)
             assert any(r.rule == "ResourceTuning" for r in app.recorder.ring.find("Pod", "default", "web"))
             c.use["web.throttled"] = 0.0
             c.started -= 1.0  # counters go on where they are
