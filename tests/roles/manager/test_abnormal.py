@@ -114,7 +114,7 @@ def test_an_abnormal_node_is_trusted_less_until_it_recovers(bed, make):
         controller = next(c for c in manager.app.controllers if c.name == "abnormalnode")
         real = controller.clock
         # Reported from the future, and taken for it: it does not look old to a clock that runs ahead.
-        manager.app.world.clock = lambda: real() + 10**6
+        manager.app.state.clock = lambda: real() + 10**6
         await bed.client.patch(NODEMETRICS, "n1", {"status": {"updateTime": format_time(real() + 10**6)}}, subresource="status")
         evicted = [make.pod(f"e{i}", "n1") for i in range(20)]
         for pod in evicted:
