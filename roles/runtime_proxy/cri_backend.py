@@ -61,7 +61,7 @@ class CRIBackend:
     async def _complete_container(self, container_id: str) -> None:
         # In its turn: an update between the engine's answer and the writing of it would be forgotten. And the same record as
         # before: one that a call has put in its place meanwhile knows more than the engine tells.
-        async with self.interceptor.lanes.of(container_id):
+        async with self.interceptor.locks.of(container_id):
             record = self.store.containers.get(container_id)
             response = await self._engine.container_status(container_id)
             if record is None or record is not self.store.containers.get(container_id):

@@ -10,10 +10,10 @@ _AT_A_TIME = 16
 
 async def each(items: Iterable[str], work: Callable[[str], Awaitable[None]]) -> None:
     """Do `work` for each item, never more than a few at once, so that a restart on a full node does not flood the engine."""
-    room = asyncio.Semaphore(_AT_A_TIME)
+    slots = asyncio.Semaphore(_AT_A_TIME)
 
     async def one(item: str) -> None:
-        async with room:
+        async with slots:
             await work(item)
 
     await asyncio.gather(*(one(item) for item in items))

@@ -7,7 +7,7 @@ import contextlib
 from collections.abc import AsyncIterator
 
 
-class Lanes:
+class KeyedLocks:
     """A lock for each key that somebody holds or waits for; keys that nobody uses take no memory."""
 
     def __init__(self) -> None:

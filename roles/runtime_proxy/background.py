@@ -5,22 +5,22 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable
 
-from roles.runtime_proxy.lanes import Lanes
+from roles.runtime_proxy.locks import KeyedLocks
 
-_ROOM = 512  # pieces of work that may wait at once; each waits for one hook call, whose time is bounded
+_LIMIT = 512  # pieces of work that may wait at once; each waits for one hook call, whose time is bounded
 
 
-class Afterwards:
+class Background:
     """Runs work in the background. Work of one key is done in the order in which it was given."""
 
-    def __init__(self, room: int = _ROOM) -> None:
-        self._room = room
-        self._lanes = Lanes()
+    def __init__(self, limit: int = _LIMIT) -> None:
+        self._limit = limit
+        self._locks = KeyedLocks()
         self._tasks: set[asyncio.Task[None]] = set()
 
     def put(self, key: str, work: Callable[[], Awaitable[None]]) -> bool:
-        """Begin `work` once what was given before for `key` is done. False when there is no room for more."""
-        if len(self._tasks) >= self._room:
+        """Begin `work` once what was given before for `key` is done. False when too much waits."""
+        if len(self._tasks) >= self._limit:
             return False
         task = asyncio.get_running_loop().create_task(self._do(key, work))
         self._tasks.add(task)
@@ -28,7 +28,7 @@ class Afterwards:
         return True
 
     async def _do(self, key: str, work: Callable[[], Awaitable[None]]) -> None:
-        async with self._lanes.of(key):
+        async with self._locks.of(key):
             await work()
 
     async def close(self, grace: float) -> None:
