@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 from koord import seams
 from koord.kube.ratelimit import TokenBucket
 from roles.koordlet.states.kubelet import KubeletClient, KubeletError
-from roles.koordlet.states.pods import PodBook, PodListError
+from roles.koordlet.states.pods import PodCache, PodListError
 
 if TYPE_CHECKING:
     from koord.api.objects import Node
@@ -38,14 +38,14 @@ class PodInformer:
 
     def __init__(
         self,
-        book: PodBook,
+        pod_cache: PodCache,
         kubelet: KubeletClient,
         node: Callable[[], Node | None],
         interval: float,
         on_change: Callable[[], None],
         round_interval: float = 1.0,
     ) -> None:
-        self.book = book
+        self.pod_cache = pod_cache
         self._kubelet = kubelet
         self._node = node
         self._interval = interval
@@ -83,7 +83,7 @@ class PodInformer:
         bucket = TokenBucket(TRIGGERS_PER_SECOND, TRIGGER_BURST)
         while not stopping.is_set():
             await self.fetch()
-            pause = self._interval if self.book.confirmed else min(RETRY_UNSYNCED if self._node() else AWAIT_NODE, self._interval)
+            pause = self._interval if self.pod_cache.confirmed else min(RETRY_UNSYNCED if self._node() else AWAIT_NODE, self._interval)
             if await self._sleep(pause, stopping):
                 await self._pause(bucket.reserve(loop.time()), stopping)
 
@@ -94,7 +94,7 @@ class PodInformer:
             return False
         asked = seams.boot_time()
         try:
-            changed = self.book.take(await self._kubelet.pods(node))
+            changed = self.pod_cache.take(await self._kubelet.pods(node))
         except (KubeletError, PodListError) as error:
             if str(error) != self._last_error:
                 log.error("the last pod list is kept: %s", error)

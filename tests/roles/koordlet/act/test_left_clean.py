@@ -1,4 +1,4 @@
-"""A node that koord is taken off is as it would have been without it (BEY-JRN-01, F-OPS-09's list)."""
+"""A node that koord is taken off is as it would have been without it (BEY-JRN-01)."""
 
 from __future__ import annotations
 
