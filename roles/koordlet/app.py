@@ -33,6 +33,7 @@ from roles.koordlet.permissions import unreadable
 from roles.koordlet.qos import carryover
 from roles.koordlet.qos.urgency import RISEN
 from roles.koordlet.report.contention import CONDITIONS, FINDINGS
+from roles.koordlet.selftest import blocked
 from roles.koordlet.sensing.base import Round
 from roles.koordlet.sensing.nodeinfo import CPU_INFO
 from roles.koordlet.sensing.pressure import PressureWatch
@@ -49,7 +50,7 @@ from roles.koordlet.states.volumes import ClaimVolumes
 from roles.koordlet.store import persist
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
-from roles.koordlet.unavailable import blocked, condition, unavailable
+from roles.koordlet.unavailable import condition, unavailable
 
 if TYPE_CHECKING:
     from koord.decisions.recorder import Recorder

@@ -19,9 +19,11 @@ from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.holds import Holds, text_before
-from roles.koordlet.actuation.journal import Entry, Journal, Undo
+from roles.koordlet.actuation.journal import Journal
+from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.memsw import beside
 from roles.koordlet.actuation.target import REGISTRATION_FILE, Target, key_of, limited_with, reset_by, reset_to, resolve
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import Batch, Hold, Kind, Merge, Write, sequence
 from roles.koordlet.audit.log import AuditEvent
 from roles.koordlet.host.errors import HostError

@@ -12,8 +12,10 @@ from typing import TYPE_CHECKING, ClassVar
 
 from koord.api.names import CORE_SCHED_POLICY_EXCLUSIVE, CORE_SCHED_POLICY_NONE, LABEL_CORE_SCHED_GROUP_ID, LABEL_CORE_SCHED_POLICY
 from koord.api.qos import QoSClass
-from roles.koordlet.actuation.journal import Entry, Undo, identity
+from roles.koordlet.actuation.journal_lines import Entry
+from roles.koordlet.actuation.places import identity
 from roles.koordlet.actuation.systemfiles import SCHED_CORE, SCHED_FEATURES, SCHED_GROUP_IDENTITY
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import Kind, Write
 from roles.koordlet.hooks.context import Answer, PodContext
 from roles.koordlet.hooks.cookies import CookieKernel, CookieStore, Prctl

@@ -14,7 +14,6 @@ from roles.koordlet.qos.resctrl_math import (
     AMD_NO_LIMIT,
     AMD_PER_NODE,
     INTEL_STEP,
-    ResctrlError,
     cache_ids,
     cache_values,
     l3_mask,
@@ -137,6 +136,3 @@ def _text(host: HostState, *parts: str) -> str | None:
 def _number(host: HostState, *parts: str) -> int | None:
     text = (_text(host, *parts) or "").strip()
     return int(text) if text.isdecimal() and 0 < int(text) < 2**31 else None
-
-
-__all__ = ["ResctrlError", "Scale", "Units", "read_units"]

@@ -12,7 +12,7 @@ import orjson
 from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy import merge
 from roles.runtime_proxy.docker import messages
-from roles.runtime_proxy.docker.target import Route, route
+from roles.runtime_proxy.docker.target import Route
 from roles.runtime_proxy.locks import KeyedLocks
 from roles.runtime_proxy.stages import HookRefusal, Stages
 from roles.runtime_proxy.store import Store
@@ -40,9 +40,6 @@ Inspect = Callable[[str], Awaitable[Any]]
 def refusal(text: str, status: int = 500) -> Reply:
     """An error in Docker's own form, which its clients show as text."""
     return Reply(status, orjson.dumps({"message": text}))
-
-
-__all__ = ["DockerInterceptor", "Reply", "Route", "refusal", "route"]
 
 
 class DockerInterceptor:

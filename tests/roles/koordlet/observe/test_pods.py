@@ -17,9 +17,8 @@ from cryptography.x509.oid import NameOID
 from koord import seams
 from koord.api.objects import Node
 from koord.api.objects_meta import convert
-from koord.kube.config import ClientConfig
+from koord.kube.config import ClientConfig, Pem
 from koord.kube.credentials import StaticHeader
-from koord.kube.tls import Pem
 from koord.process import certificates
 from koord.process.certificates import ensure
 from roles.koordlet.metrics.registry import Metrics
