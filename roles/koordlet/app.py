@@ -16,9 +16,8 @@ from koord.process.flags import HostPort, parse_host_port
 from koord.process.notify import notify, stay_watched
 from roles.koordlet import owned, restoring
 from roles.koordlet.acting import Acting
-from roles.koordlet.audit.http import EventsHandler
 from roles.koordlet.audit.log import FLUSH_AFTER, AuditLog
-from roles.koordlet.audit.reader import Readers
+from roles.koordlet.audit.reader import EventsHandler, Readers
 from roles.koordlet.claims import plugin as claims
 from roles.koordlet.extensions import load as load_extensions
 from roles.koordlet.host.cgroup import Cgroups, detect_layout
@@ -43,8 +42,7 @@ from roles.koordlet.states.driver import kubelet_layout
 from roles.koordlet.states.model import HostState, Snapshot
 from roles.koordlet.states.nodestate import NodeState
 from roles.koordlet.states.pleg import Pleg
-from roles.koordlet.states.podgauges import export_container_resources
-from roles.koordlet.states.podinformer import PodInformer
+from roles.koordlet.states.podinformer import PodInformer, export_container_resources
 from roles.koordlet.states.pods import PodCache
 from roles.koordlet.states.volumes import ClaimVolumes
 from roles.koordlet.store import persist

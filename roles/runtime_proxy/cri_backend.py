@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy import recovery
-from roles.runtime_proxy.each import each
+from roles.runtime_proxy.concurrency import each
 from roles.runtime_proxy.engine import EngineClient
 from roles.runtime_proxy.interceptor import Interceptor
 from roles.runtime_proxy.splice.server import Observe, SpliceServer

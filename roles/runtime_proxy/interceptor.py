@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError
 
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy import merge, recovery, store
+from roles.runtime_proxy.concurrency import KeyedLocks
 from roles.runtime_proxy.deadline import Deadline, share
 from roles.runtime_proxy.hooktypes import CALLS, HookedCall
-from roles.runtime_proxy.locks import KeyedLocks
 from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.stages import Stages
 

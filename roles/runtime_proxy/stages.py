@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 from roles.runtime_proxy import merge
-from roles.runtime_proxy.background import Background
+from roles.runtime_proxy.concurrency import Background
 from roles.runtime_proxy.deadline import Deadline, share
 from roles.runtime_proxy.hookclient import HookError
 from roles.runtime_proxy.hooktypes import POD_HOOKS

@@ -24,8 +24,7 @@ from roles.koordlet.host import parse
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.options import Options
 from roles.koordlet.qos.resctrl import OWN_GROUP, ResctrlState, probe, threads
-from roles.koordlet.qos.resctrl_math import ResctrlError
-from roles.koordlet.qos.resctrl_units import Units, read_units
+from roles.koordlet.qos.resctrl_units import ResctrlError, Units, read_units
 from roles.koordlet.states.model import HostState, Snapshot
 from roles.koordlet.states.slo import ResctrlQOS
 

@@ -16,8 +16,7 @@ from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.proc import cpuinfo
 from roles.koordlet.qos import view
 from roles.koordlet.qos.outcome import Outcome, Strategy
-from roles.koordlet.qos.resctrl_math import ResctrlError
-from roles.koordlet.qos.resctrl_units import Units, read_units
+from roles.koordlet.qos.resctrl_units import ResctrlError, Units, read_units
 from roles.koordlet.states.model import HostState, PodState, Snapshot
 from roles.koordlet.states.slo import SLO, ResctrlQOS
 

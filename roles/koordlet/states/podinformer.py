@@ -1,15 +1,19 @@
-"""Keeps the pods of the node fresh: by interval, and at once when a pod's cgroup appears (KLO-SI-02)."""
+"""Keeps the pods of the node fresh: by interval, and at once when a pod's cgroup appears; their extended resources as gauges (KLO-SI-02)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from koord import seams
+from koord.api.quantity import QuantityError, parse_value
 from koord.kube.ratelimit import TokenBucket
+from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.states.kubelet import KubeletClient, KubeletError
+from roles.koordlet.states.model import PodState
+from roles.koordlet.states.nodestate import EXTENDED_UNITS
 from roles.koordlet.states.pods import PodCache, PodListError
 
 if TYPE_CHECKING:
@@ -129,3 +133,26 @@ class PodInformer:
             await asyncio.wait_for(stopping.wait(), seconds)
         except TimeoutError:
             return
+
+
+def export_container_resources(metrics: Metrics, pods: Sequence[PodState]) -> None:
+    """Requests carry the unit ``integer`` and limits ``byte`` whatever the resource, as consumers of these names expect."""
+    metrics.container_requests.clear()
+    metrics.container_limits.clear()
+    for pod in pods:
+        for container in pod.containers:
+            if container.spec is None or container.status is None:
+                continue
+            labels = (pod.uid, pod.name, pod.namespace, container.id, container.name)
+            resources = container.spec.resources
+            for gauge, values, unit in (
+                (metrics.container_requests, resources.requests, "integer"),
+                (metrics.container_limits, resources.limits, "byte"),
+            ):
+                for name in EXTENDED_UNITS:
+                    if name not in values:
+                        continue
+                    try:
+                        gauge.set(parse_value(values[name]), name, unit, *labels)
+                    except QuantityError:
+                        continue

@@ -17,8 +17,7 @@ from koord.decisions.recorder import Recorder
 from koord.kube.errors import NotFound
 from koord.kube.events import EventRecorder
 from koord.kube.references import ObjectRef
-from roles.manager.abnormal.level import Level, moved
-from roles.manager.abnormal.signs import WINDOW, Families, Signs, judge
+from roles.manager.abnormal.signs import WINDOW, Families, Level, Signs, judge, moved
 from roles.manager.controllers.base import Controller
 from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer

@@ -11,9 +11,9 @@ import orjson
 
 from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy import merge
+from roles.runtime_proxy.concurrency import KeyedLocks
 from roles.runtime_proxy.docker import messages
 from roles.runtime_proxy.docker.target import Route
-from roles.runtime_proxy.locks import KeyedLocks
 from roles.runtime_proxy.stages import HookRefusal, Stages
 from roles.runtime_proxy.store import Store
 

@@ -33,7 +33,7 @@ from roles.koordlet.host.topology import CPU, make_topology, parse_cpu_list
 from roles.koordlet.qos.burst import effective as burst_of
 from roles.koordlet.qos.memoryqos_config import effective as memory_of
 from roles.koordlet.qos.memoryqos_config import pod_limit, pod_request
-from roles.koordlet.qos.resctrl_math import cache_ids, ways
+from roles.koordlet.qos.resctrl_units import cache_ids, ways
 from roles.koordlet.qos.tuning_memory import kills, refaults
 from roles.koordlet.report.cpupools import CPUStateError, kubelet_pinned, kubelet_policy, node_reservation, system_qos
 from roles.koordlet.report.policy import CollectPolicy, PolicyError, effective_policy

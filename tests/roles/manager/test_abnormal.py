@@ -15,8 +15,7 @@ from koord.api.objects import Node, NodeMetric, NodeResourceTopology, convert
 from koord.api.quantity import parse_value
 from koord.api.times import format_time
 from koord.config.slo import SLOConfig
-from roles.manager.abnormal.level import FALL, MAX_PENALTY, RISE, Level, moved
-from roles.manager.abnormal.signs import cpi_outliers, judge
+from roles.manager.abnormal.signs import FALL, MAX_PENALTY, RISE, Level, cpi_outliers, judge, moved
 from roles.manager.noderesource.model import Inputs
 from roles.manager.noderesource.plan import PLUGIN_NAMES, decide
 from roles.manager.noderesource.trust import smoothed

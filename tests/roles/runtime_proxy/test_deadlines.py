@@ -13,10 +13,9 @@ import pytest
 
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
-from roles.runtime_proxy.background import Background
+from roles.runtime_proxy.concurrency import Background, KeyedLocks
 from roles.runtime_proxy.deadline import Deadline, share
 from roles.runtime_proxy.hookclient import HookClient, HookError
-from roles.runtime_proxy.locks import KeyedLocks
 from roles.runtime_proxy.registration import HookServer as Registered
 from roles.runtime_proxy.stages import HookRefusal, HookRules, Stages
 from tests.roles.runtime_proxy.support import Engine, Handlers, HookServer, create, proxied, run_pod, until

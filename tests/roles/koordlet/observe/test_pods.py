@@ -25,8 +25,7 @@ from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.states.callbacks import Callbacks, StateKind
 from roles.koordlet.states.kubelet import KubeletClient, KubeletError, KubeletOptions, kubelet_url
 from roles.koordlet.states.kubelet_trust import Machine
-from roles.koordlet.states.podgauges import export_container_resources
-from roles.koordlet.states.podinformer import PodInformer
+from roles.koordlet.states.podinformer import PodInformer, export_container_resources
 from roles.koordlet.states.pods import PodListError
 from tests.support import patience
 from tests.support.koordlet import exposed
