@@ -1,4 +1,4 @@
-"""Reports NodeMetric once per interval (KLO-SI-04): reads the store, asks the predictor, writes the status, and shows the same values as gauges."""
+"""Reports NodeMetric once per interval, and as gauges (KLO-SI-04): reads the store, asks the predictor, writes the status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Keeps the pods of the node fresh: by interval, and at once when a pod's cgroup appears; their extended resources as gauges (KLO-SI-02)."""
+"""Keeps the pods of the node fresh: by interval, and at once when a pod's cgroup appears; gauges of their resources (KLO-SI-02)."""
 
 from __future__ import annotations
 

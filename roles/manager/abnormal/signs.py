@@ -1,4 +1,4 @@
-"""What speaks against a node, as numbers from 0 (nothing) to 1 (as bad as it gets), each with its reason (BEY-ABN-01).; how they become a steady level. Pure."""
+"""What speaks against a node, from 0 (nothing) to 1 (as bad as it gets), each with its reason, and the steady level (BEY-ABN-01). Pure."""
 
 from __future__ import annotations
 
