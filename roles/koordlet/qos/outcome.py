@@ -73,6 +73,8 @@ class Strategy(ABC, Generic[S]):
 
     name: ClassVar[str]
     features: ClassVar[tuple[str, ...]] = ()
+    gates: ClassVar[tuple[str, ...]] = ()
+    """Feature gates, of which one has to be on."""
     urgent: ClassVar[bool] = False
     """Whether it relieves a stall, so that kernel pressure runs it at once."""
 
@@ -81,9 +83,9 @@ class Strategy(ABC, Generic[S]):
         self.gate = gate
 
     @property
-    @abstractmethod
     def enabled(self) -> bool:
-        """Whether its gates are on."""
+        """Whether one of its gates is on."""
+        return any(map(self.gate, self.gates))
 
     @property
     @abstractmethod

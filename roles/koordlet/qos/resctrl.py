@@ -81,11 +81,8 @@ class RdtResctrl(Strategy[ResctrlState]):
     """See the module. A disabled class keeps its group, with all of the cache and the bandwidth."""
 
     name: ClassVar[str] = "RdtResctrl"
+    gates: ClassVar[tuple[str, ...]] = ("RdtResctrl",)
     features: ClassVar[tuple[str, ...]] = ("KA-RDT-01",)
-
-    @property
-    def enabled(self) -> bool:
-        return self.gate("RdtResctrl")
 
     @property
     def interval(self) -> float:
