@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Iterator
 
-__all__ = ["EMPTY", "CPUSet", "CPUSetError"]
-
 _PART = re.compile(r"([0-9]{1,6})(?:-([0-9]{1,6}))?", re.ASCII)
 _MAX_CPU = 65_535  # far above any kernel's NR_CPUS; keeps "0-999999999" from filling the memory
 

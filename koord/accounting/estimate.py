@@ -13,8 +13,6 @@ from koord.api.priority import PriorityClass, pod_priority_class, translate_reso
 if TYPE_CHECKING:
     from koord.api.objects import Pod
 
-__all__ = ["DEFAULT_MEMORY", "DEFAULT_MILLI_CPU", "DEFAULT_SCALING_FACTORS", "estimate_pod", "estimate_resource"]
-
 # What a pod without requests counts as; factors do not apply to these.
 DEFAULT_MILLI_CPU: Final = 250
 DEFAULT_MEMORY: Final = 200 * 1024 * 1024

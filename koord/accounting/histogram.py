@@ -12,11 +12,6 @@ from typing import Any, Final
 
 from koord.api.times import TimeError, format_time, parse_time
 
-__all__ = [
-    "AGENT_CPU", "AGENT_MEMORY", "EPSILON", "RECOMMENDER_CPU", "RECOMMENDER_MEMORY", "BucketOptions", "CheckpointError",
-    "DecayingHistogram",
-]  # fmt: skip
-
 EPSILON: Final = 0.0001  # a bucket lighter than this counts as empty at the edges
 MAX_CHECKPOINT_WEIGHT: Final = 10_000
 _MAX_EXPONENT: Final = 100  # half-lives between the reference time and a sample before the reference moves

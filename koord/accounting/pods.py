@@ -17,11 +17,6 @@ from koord.api.objects_meta import find_condition
 if TYPE_CHECKING:
     from koord.api.objects import Container, Pod, PodSpec
 
-__all__ = [
-    "DEFAULT_MEMORY_REQUEST", "DEFAULT_MILLI_CPU_REQUEST", "RESIZE_DEFERRED", "RESIZE_INFEASIBLE", "is_resized", "non_zero_requests",
-    "pod_limits", "pod_requests", "resize_growth", "resize_pending", "spec_limits", "spec_requests",
-]  # fmt: skip
-
 # What scoring takes for a container that requests nothing (schedulers only; filters use the truth).
 DEFAULT_MILLI_CPU_REQUEST = 100
 DEFAULT_MEMORY_REQUEST = 200 * 1024 * 1024

@@ -13,12 +13,6 @@ from collections.abc import Iterable, Mapping
 from koord.api import names
 from koord.api.quantity import INT64_MAX, format_binary, format_decimal, format_milli, multiply_base, parse_milli, parse_value
 
-__all__ = [
-    "BYTE_RESOURCES", "ResourceVector", "add", "add_into", "amplify", "amplify_value", "amplify_vector", "equal", "fits", "format",
-    "format_value", "is_bytes", "is_zero", "max_", "min_", "non_negative", "only", "parse", "parse_quantity", "scale", "sub",
-    "sub_into", "sum_", "without",
-]  # fmt: skip
-
 ResourceVector = dict[str, int]
 
 BYTE_RESOURCES = frozenset(

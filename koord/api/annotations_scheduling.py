@@ -147,7 +147,7 @@ class ResizeAllocatable(Projection):
 
 
 class SoftEviction(Projection):
-    """A wish that a pod leave by itself."""
+    """A request that a pod leave by itself."""
 
     timestamp: Any = None
     delete_options: dict[str, Any] | None = None

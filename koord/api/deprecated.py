@@ -12,8 +12,6 @@ from typing import Any
 from koord.api import names
 from koord.api.objects import Device, ElasticQuota, Node, Pod, ResourceList
 
-__all__ = ["rewrite_device", "rewrite_elastic_quota", "rewrite_node", "rewrite_object", "rewrite_pod", "rewrite_resource_list"]
-
 _OLD = names.DEPRECATED_RESOURCES
 _OLD_NAMES = frozenset(_OLD)
 

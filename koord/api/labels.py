@@ -9,11 +9,6 @@ from typing import Final
 from koord.api import names
 from koord.api.quantity import multiply_base
 
-__all__ = [
-    "cpu_normalization_enabled", "effective_cpu_bind_policy", "gpu_partition_policy", "is_plain_number", "is_true",
-    "numa_allocate_strategy", "numa_topology_policy", "parse_go_bool", "preemption_policy", "ratio_percent", "reservation_order",
-]  # fmt: skip
-
 Labels = Mapping[str, str] | None
 
 _TRUE: Final = frozenset({"1", "t", "T", "TRUE", "true", "True"})

@@ -8,11 +8,6 @@ from __future__ import annotations
 import copy
 from typing import Any, Final
 
-__all__ = [
-    "CLASSES", "QOS_CLASS_KEYS", "cpu_burst_strategy", "default_spec", "io_cfg", "network_qos", "recommended_resource_qos_strategy",
-    "resource_qos", "resource_threshold_strategy", "system_strategy",
-]  # fmt: skip
-
 # What the manager writes when the ConfigMap has no such key.
 _THRESHOLD: Final[dict[str, Any]] = {
     "enable": False,

@@ -13,12 +13,6 @@ from koord.api.qos import QoSClass, pod_qos
 if TYPE_CHECKING:
     from koord.api.objects import Pod
 
-__all__ = [
-    "BANDS", "DEFAULT_VALUES", "PRIORITY_CLASS_OBJECT_VALUES", "RESOURCE_CLASS", "TRANSLATION", "PriorityClass", "PriorityError",
-    "class_of_value", "parse_class", "pod_priority_class", "pod_priority_class_raw", "pod_priority_value", "priority_class_raw",
-    "priority_class_with_default", "priority_value_with_default", "sub_priority", "translate_resource_name",
-]  # fmt: skip
-
 
 class PriorityClass(StrEnum):
     """Koordinator's priority classes; NONE is anything else."""

@@ -12,18 +12,6 @@ from koord.api.quantity import parse_milli
 if TYPE_CHECKING:
     from koord.api.objects import Pod, ResourceList
 
-__all__ = [
-    "KUBERNETES_BEST_EFFORT",
-    "KUBERNETES_BURSTABLE",
-    "KUBERNETES_GUARANTEED",
-    "QoSClass",
-    "kubernetes_qos",
-    "pod_qos",
-    "pod_qos_raw",
-    "qos_raw",
-    "qos_with_default",
-]
-
 KUBERNETES_GUARANTEED = "Guaranteed"
 KUBERNETES_BURSTABLE = "Burstable"
 KUBERNETES_BEST_EFFORT = "BestEffort"

@@ -16,19 +16,6 @@ from fractions import Fraction
 from functools import lru_cache, total_ordering
 from typing import Final
 
-__all__ = [
-    "INT64_MAX",
-    "Quantity",
-    "QuantityError",
-    "canonical",
-    "format_binary",
-    "format_decimal",
-    "format_milli",
-    "multiply_base",
-    "parse_milli",
-    "parse_value",
-]
-
 INT64_MAX: Final = (1 << 63) - 1
 _NANO: Final = 10**9
 _SUFFIXES: Final = "n, u, m, k, M, G, T, P, E, Ki, Mi, Gi, Ti, Pi, Ei or an exponent such as e3"

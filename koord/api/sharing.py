@@ -17,8 +17,6 @@ from cachetools import LRUCache
 from koord.api.objects_meta import Condition, ObjectMeta
 from koord.api.objects_pod import ContainerState, ContainerStatus, Pod, PodSpec, PodStatus
 
-__all__ = ["PodSharer", "SharedPod", "Template"]
-
 _KEPT: Final = 65_536  # templates that are known at once; an old one that is forgotten is kept again when it comes
 #: Labels that tell the replicas of a workload apart.
 _OWN_LABELS: Final = frozenset(

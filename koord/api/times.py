@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 from datetime import UTC, datetime, timedelta, timezone
 
-__all__ = ["TimeError", "format_duration", "format_micro_time", "format_time", "parse_duration", "parse_duration_ns", "parse_time"]
-
 
 class TimeError(ValueError):
     """Text that is no timestamp or duration; the message quotes it and says what is accepted."""

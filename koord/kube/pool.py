@@ -18,12 +18,10 @@ from urllib.parse import SplitResult, unquote, urlsplit
 
 import aiohappyeyeballs
 
-from koord.kube.connection import Barred, Body, Connection, Lost, NotSent
+from koord.kube.connection import Body, Connection, Lost, NotSent
 from koord.kube.http1 import Response
 from koord.kube.leadership import Fence
 from koord.kube.ratelimit import Priority
-
-__all__ = ["Barred", "Body", "Lost", "NotSent", "Pool", "told"]
 
 IDLE = 60.0  # seconds after which an unused connection is not trusted any more (servers close theirs after 90 or more)
 NEXT_ADDRESS = 0.25  # seconds until the next address of a server is tried beside one that has not answered (RFC 8305)

@@ -11,11 +11,12 @@ from urllib.parse import urlencode
 
 from koord import seams
 from koord.kube import errors
-from koord.kube.config import ClientConfig, KubeConfigError
-from koord.kube.credentials import CredentialError
+from koord.kube.config import ClientConfig
+from koord.kube.connection import Barred, Body, Lost, NotSent
+from koord.kube.credentials import CredentialError, KubeConfigError
 from koord.kube.http1 import Response
 from koord.kube.leadership import Fence, Fresh
-from koord.kube.pool import Barred, Body, Lost, NotSent, Pool
+from koord.kube.pool import Pool
 from koord.kube.ratelimit import Backoff, Priority, RateLimiter
 from koord.kube.tls import TlsSource
 from koord.version import VERSION

@@ -56,7 +56,7 @@ class WorkQueue:
             self.add(key)
 
     def add_after(self, key: str, seconds: float) -> None:
-        """Work on the key in that many seconds; the earlier of two wishes stands."""
+        """Work on the key in that many seconds; the earlier of two times counts."""
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
         if timer is not None:

@@ -16,9 +16,8 @@ from koord.process.flags import HostPort, parse_host_port
 from koord.process.notify import notify, stay_watched
 from roles.koordlet import owned, restoring
 from roles.koordlet.acting import Acting
-from roles.koordlet.audit.http import EventsHandler
 from roles.koordlet.audit.log import FLUSH_AFTER, AuditLog
-from roles.koordlet.audit.reader import Readers
+from roles.koordlet.audit.reader import EventsHandler, Readers
 from roles.koordlet.claims import plugin as claims
 from roles.koordlet.extensions import load as load_extensions
 from roles.koordlet.host.cgroup import Cgroups, detect_layout
@@ -33,6 +32,7 @@ from roles.koordlet.permissions import unreadable
 from roles.koordlet.qos import carryover
 from roles.koordlet.qos.urgency import RISEN
 from roles.koordlet.report.contention import CONDITIONS, FINDINGS
+from roles.koordlet.selftest import blocked
 from roles.koordlet.sensing.base import Round
 from roles.koordlet.sensing.nodeinfo import CPU_INFO
 from roles.koordlet.sensing.pressure import PressureWatch
@@ -42,14 +42,13 @@ from roles.koordlet.states.driver import kubelet_layout
 from roles.koordlet.states.model import HostState, Snapshot
 from roles.koordlet.states.nodestate import NodeState
 from roles.koordlet.states.pleg import Pleg
-from roles.koordlet.states.podgauges import export_container_resources
-from roles.koordlet.states.podinformer import PodInformer
-from roles.koordlet.states.pods import PodBook
+from roles.koordlet.states.podinformer import PodInformer, export_container_resources
+from roles.koordlet.states.pods import PodCache
 from roles.koordlet.states.volumes import ClaimVolumes
 from roles.koordlet.store import persist
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
-from roles.koordlet.unavailable import blocked, condition, unavailable
+from roles.koordlet.unavailable import condition, unavailable
 
 if TYPE_CHECKING:
     from koord.decisions.recorder import Recorder
@@ -153,21 +152,21 @@ class App:
         limit = raise_descriptor_limit()
         self.files = HostFiles(max_open=max(limit - 512, 256))
         self.host = HostState(self.root, cgroups, self.files)
-        self.book = PodBook(cgroups, self.extensions.with_policies)
+        self.pod_cache = PodCache(cgroups, self.extensions.with_policies)
         options = self.options
         if options.tsdb_path:
             persist.load(self.store, options.tsdb_path, seams.now())
         self.informers.start()
         kubelet = make_kubelet(self.parts, self.root)
         pods = self.pods = PodInformer(
-            self.book,
+            self.pod_cache,
             kubelet,
             lambda: self.state.node,
             options.kubelet_sync_interval,
             self._on_pods,
             options.collect_res_used_interval,
         )
-        self.sensing = make_sensing(self.parts, self.host, self.book, self._on_tick, self._change)
+        self.sensing = make_sensing(self.parts, self.host, self.pod_cache, self._on_tick, self._change)
         stopping = life.stopping
         life.spawn(pods.run(stopping), "pods")
         pleg = Pleg(cgroups, pods.trigger)
@@ -198,7 +197,13 @@ class App:
         life.spawn(lambda: self.acting.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
         life.on_stop(self.acting.stop, "acting half")
         spawn_reports(
-            life, self.parts, root=self.root, book=self.book, kubelet=kubelet, reportable=self._reportable, trainable=self._trainable
+            life,
+            self.parts,
+            root=self.root,
+            pods=self.pod_cache,
+            kubelet=kubelet,
+            reportable=self._reportable,
+            trainable=self._trainable,
         )
         if self.gates.enabled(claims.GATE) and not options.observe_only:
             plugin = claims.make_plugin(self.parts, self.root, self.acting.executor)
@@ -247,7 +252,7 @@ class App:
         if layout is not None and layout != cgroups.layout:
             cgroups.use(layout)
             log.info("the cgroup driver is %s, kubepods is %s", layout.driver, cgroups.kubepods)
-            self.book.relocate()
+            self.pod_cache.relocate()
             self._on_pods()
 
     async def _flush_audit(self, stopping: asyncio.Event) -> None:
@@ -267,7 +272,7 @@ class App:
             missing = self._missing()
             if not missing:
                 self._synced.set()
-                if self.book.confirmed:
+                if self.pod_cache.confirmed:
                     self._reportable.set()
             waiting = set(self.sensing.waiting_for) & _NEEDED_FOR_TRAINING
             if self._synced.is_set() and not waiting:
@@ -283,7 +288,7 @@ class App:
         rows = (
             (self.state.lists_synced, "the API server's first lists"),
             (self.state.node is not None, f"Node {self.options.node_name}"),
-            (self.book.synced, "the kubelet's pods"),
+            (self.pod_cache.synced, "the kubelet's pods"),
             (self.volumes is None or self.volumes.synced, "the list of claims"),
         )
         return [name for ok, name in rows if not ok]
@@ -299,12 +304,12 @@ class App:
             host=self.host,
             node=self.state.node,
             slo=self.state.slo,
-            pods=self.book.pods,
+            pods=self.pod_cache.pods,
             topology=self.store.snapshot(CPU_INFO),
             nrt=self.state.topology,
             metrics=MetricsView(self.store, now, options.collect_res_used_interval),
             collect_interval=options.collect_res_used_interval,
-            pods_synced=self.book.synced and self.pods.current(seams.boot_time()),
+            pods_synced=self.pod_cache.synced and self.pods.current(seams.boot_time()),
             storage=self.store.snapshot(STORAGE),
             volume_of_claim=self.volumes.volume_name if self.volumes is not None else lambda namespace, claim: "",
             holder=self.acting.executor.holds.holder,
@@ -315,7 +320,7 @@ class App:
         """Let kernel pressure of CPU and memory start a tick at once."""
         if not self.options.pressure_triggers:
             return None
-        watch = PressureWatch(self.host, lambda: self.book.pods, os.cpu_count() or 1, self._on_pressure)
+        watch = PressureWatch(self.host, lambda: self.pod_cache.pods, os.cpu_count() or 1, self._on_pressure)
         return watch if watch.start(asyncio.get_running_loop()) else None
 
     def _on_pressure(self, reason: str) -> None:
@@ -347,7 +352,7 @@ class App:
         return self.acting.change(name, path, value)
 
     def _on_pods(self) -> None:
-        export_container_resources(self.metrics, self.book.pods)
+        export_container_resources(self.metrics, self.pod_cache.pods)
         self.callbacks.emit(StateKind.ALL_PODS)
 
     # -- HTTP ----------------------------------------------------------------------------------------------------------------

@@ -31,7 +31,7 @@ from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
 from roles.koordlet.states.kubelet_trust import Machine
 from roles.koordlet.states.model import HostState
 from roles.koordlet.states.nodestate import NodeState
-from roles.koordlet.states.pods import PodBook
+from roles.koordlet.states.pods import PodCache
 from roles.koordlet.store.store import MetricStore
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ def make_kubelet(parts: Parts, root: HostRoot) -> KubeletClient:
 
 
 def make_sensing(
-    parts: Parts, host: HostState, book: PodBook, on_tick: Callable[[Round], None], change: Callable[[str, str, str], str]
+    parts: Parts, host: HostState, pod_cache: PodCache, on_tick: Callable[[Round], None], change: Callable[[str, str, str], str]
 ) -> SensingLoop:
     """All collectors and their loop."""
     options, state = parts.options, parts.state
@@ -76,8 +76,8 @@ def make_sensing(
         host=host,
         store=parts.store,
         metrics=parts.metrics,
-        pods=lambda: book.pods,
-        pods_known=lambda: book.synced,
+        pods=lambda: pod_cache.pods,
+        pods_known=lambda: pod_cache.synced,
         slo=lambda: state.slo,
         memory_policy=lambda: state.policy.memory,
         gate=parts.gate,
@@ -143,18 +143,25 @@ def make_models(options: Options) -> Models:
 
 
 def spawn_reports(
-    life: Life, parts: Parts, *, root: HostRoot, book: PodBook, kubelet: KubeletClient, reportable: asyncio.Event, trainable: asyncio.Event
+    life: Life,
+    parts: Parts,
+    *,
+    root: HostRoot,
+    pods: PodCache,
+    kubelet: KubeletClient,
+    reportable: asyncio.Event,
+    trainable: asyncio.Event,
 ) -> None:
     """Prediction and the three reports, each a supervised task."""
     options, state, stopping = parts.options, parts.state, life.stopping
     models = make_models(options)
-    prediction = PredictionLoop(models, parts.store, lambda: book.pods)
+    prediction = PredictionLoop(models, parts.store, lambda: pods.pods)
     life.spawn(prediction.run(stopping, trainable), "prediction")
     if options.enable_node_metric_report:
         report = NodeMetricLoop(
             client=parts.client,
             state=state,
-            pods=lambda: book.pods,
+            pods=lambda: pods.pods,
             store=parts.store,
             metrics=parts.metrics,
             reclaimable=ReclaimableReporter(models, parts.metrics),
@@ -164,14 +171,14 @@ def spawn_reports(
         life.spawn(lambda: report.run(stopping, reportable), "NodeMetric report", restart=True)
     if parts.gate("PodResourcesProxy") and not options.observe_only:
         directory = on_host(options, "pod_resources_proxy_path", root)
-        proxy = PodResourcesProxy(directory, root.kubelet_path(KUBELET_SOCKET), lambda: book.pods)
+        proxy = PodResourcesProxy(directory, root.kubelet_path(KUBELET_SOCKET), lambda: pods.pods)
         life.spawn(lambda: proxy.run(stopping), "PodResources proxy", restart=True)
     if options.node_topology_sync_interval <= 0:
         return
     topology = TopologyLoop(
         client=parts.client,
         state=state,
-        book=book,
+        pod_cache=pods,
         store=parts.store,
         kubelet=kubelet,
         root=root,
@@ -179,7 +186,7 @@ def spawn_reports(
         query_kubelet=not options.disable_query_kubelet_config,
         publish=parts.gate("NodeTopologyReport"),
     )
-    life.spawn(lambda: topology.run(stopping, lambda: state.synced and book.synced), "NodeResourceTopology report", restart=True)
+    life.spawn(lambda: topology.run(stopping, lambda: state.synced and pods.synced), "NodeResourceTopology report", restart=True)
     wanted = (("Accelerators", XPU), ("Accelerators", GPU), ("RDMADevices", RDMA))
     sources = tuple(
         name for gate, name in wanted if parts.gate(gate) and (name != GPU or not options.xpu_enforce_collect_from_device_infos)

@@ -21,7 +21,7 @@ from roles.koordlet.store.view import MetricsView
 NODE = "node-a"
 
 
-class World:
+class FakeNode:
     """A host below `base` with cgroup v1; `allocatable` are the node's amounts. `now` (seconds) moves by hand."""
 
     def __init__(self, base: Path, *, cpu: str = "16", memory: str = "64Gi") -> None:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from koord.api.times import format_time
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.options import Options
-from roles.koordlet.selftest import BLOCKED, Gate, blocked
+from roles.koordlet.selftest import Gate, blocked
 
 #: Of the NodeMetric's status.
 CONDITION = "FeaturesWork"
@@ -71,6 +71,3 @@ def condition(lacks: Mapping[str, str], now: float) -> dict[str, str]:
         "message": told[:_LONGEST],
         "lastTransitionTime": format_time(now),
     }
-
-
-__all__ = ["BLOCKED", "CONDITION", "ROWS", "blocked", "condition", "unavailable"]

@@ -43,11 +43,11 @@ from koord.kube.references import ObjectRef
 from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
 from koord.process.metrics import watch_events
+from roles.manager.clients import Clients
 from roles.manager.controllers.registry import Parts, build
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 from roles.manager.journal import ManagerFile
-from roles.manager.lanes import Lanes
 from roles.manager.metrics import Metrics
 from roles.manager.options import Options
 from roles.manager.webhooks.callers import Callers
@@ -87,14 +87,14 @@ class App:
         self,
         options: Options,
         *,
-        client: Client | Lanes,
+        client: Client | Clients,
         informers: InformerFactory,
         recorder: Recorder,
         ops: OpsServer,
         replay_log: ManagerFile | None = None,
     ) -> None:
         self.options, self.informers, self.recorder, self.ops = options, informers, recorder, ops
-        self.lanes = client if isinstance(client, Lanes) else Lanes.one(client)
+        self.clients = client if isinstance(client, Clients) else Clients.one(client)
         self.metrics = Metrics(ops.registry)
         self._parsed: ParseResult | None = None
         try:
@@ -103,26 +103,26 @@ class App:
             raise ConfigError("--leader-elect-*", str(error)) from None
         # Webhooks answer on every replica; what the leader alone does passes its fence.
         self.leadership = Leadership(self._timing.renew_deadline) if options.enable_leader_election else None
-        leading = reports = self.lanes.bulk
+        leading = reports = self.clients.bulk
         if self.leadership is not None:
             leading, reports = leading.fenced(self.leadership), leading.fenced(self.leadership.reports)
         self.events = EventRecorder(reports, "koordinator-manager")
         watch_events(ops.registry, lambda: (self.events,))
-        self.world = World(informers, options)
+        self.state = ClusterState(informers, options)
         self.writer = Writer(leading, self._may_write)
-        self.view = View(options, options.gates, self.lanes)
+        self.view = View(options, options.gates, self.clients)
         self.view.on_binding_decision = self.metrics.binding_decisions.inc
         self.view.on_shared_weight = self.metrics.shared_weight
         self._wire_view()
-        parts = Parts(options, self.world, informers, self.writer, self.metrics, recorder, self.events, _draw, replay_log)
+        parts = Parts(options, self.state, informers, self.writer, self.metrics, recorder, self.events, _draw, replay_log)
         self.controllers = build(parts)
-        self.world.on_parsed(self._on_parsed)
+        self.state.on_parsed(self._on_parsed)
         self.webhooks: WebhookLifecycle | None = None
         ops.health.register(CACHES, gate=True)
         if options.gates.enabled("WebhookFramework"):
             callers = Callers(options.webhook_client_ca_file, options.webhook_client_allowed_names)
             self.server = WebhookServer(self.view, observe=self._observe, on_answer=self._on_answer, gate=ops.gate, callers=callers)
-            self.webhooks = WebhookLifecycle(self.lanes.reviews, self.server, options.webhook, ops.health)
+            self.webhooks = WebhookLifecycle(self.clients.reviews, self.server, options.webhook, ops.health)
             self._wire_pokes(self.webhooks)
         self.metrics.queues.watch(queue for controller in self.controllers for queue in controller.queues)
 
@@ -134,7 +134,7 @@ class App:
         await self._until_stopping(life, self.informers.wait_synced())
         if life.stopping.is_set():
             return
-        self.world.config_synced()
+        self.state.config_synced()
         self.ops.health.set(CACHES, True)
         if self.webhooks is not None:
             delay = self.options.shutdown_delay
@@ -167,7 +167,7 @@ class App:
 
     async def _elect(self, life: Life) -> None:
         elector = LeaderElector(
-            self.lanes.reviews,
+            self.clients.reviews,
             self.options.leader_election_namespace,
             LEASE,
             timing=self._timing,
@@ -200,7 +200,7 @@ class App:
         informers, view = self.informers, self.view
         view.namespaces = informers.informer(NAMESPACES, Namespace)
         view.priority_classes = informers.informer(PRIORITYCLASSES, PriorityClassObject)
-        view.nodes, view.pods = self.world.nodes, self.world.pods
+        view.nodes, view.pods = self.state.nodes, self.state.pods
         view.quota_profiles = informers.informer(ELASTICQUOTAPROFILES, ElasticQuotaProfile, optional=True)
         profiles = informers.informer(CLUSTERCOLOCATIONPROFILES, ClusterColocationProfile, optional=True)
         profiles.add_handler(view.on_profile, lambda old, new: view.on_profile(new), view.on_profile_gone)
@@ -208,13 +208,13 @@ class App:
         view.quota_objects = quotas
         quotas.index(BY_NAME, lambda quota: quota.metadata.name)
         pods = view.quota_pods
-        self.world.pods.add_handler(pods.on_pod, lambda old, new: pods.on_pod(new), pods.on_pod_gone)
+        self.state.pods.add_handler(pods.on_pod, lambda old, new: pods.on_pod(new), pods.on_pod_gone)
         quotas.add_handler(view.quotas.on_quota, lambda old, new: view.quotas.on_quota(new), view.quotas.on_quota_gone)
         quotas.add_handler(self._tell_cycle, lambda old, new: self._tell_cycle(new))
         quotas.add_handler(on_delete=lambda quota: self.metrics.forget_shared_weights(quota.metadata.name))
         if self.options.gates.enabled("Recommender"):
             view.recommendations = informers.informer(RECOMMENDATIONS, Recommendation, optional=True)
-        self.world.config_maps.add_handler(self._on_config_map, lambda old, new: self._on_config_map(new), self._on_config_map_gone)
+        self.state.config_maps.add_handler(self._on_config_map, lambda old, new: self._on_config_map(new), self._on_config_map_gone)
 
     def _on_config_map(self, config_map: ConfigMap) -> None:
         self.view.slo_data = config_map.data
@@ -237,7 +237,7 @@ class App:
 
     def _tell_mistakes(self) -> None:
         """Events on the ConfigMap for what is wrong in it; only the leader tells."""
-        about = self.world.config_maps.get(self.world.config_key)
+        about = self.state.config_maps.get(self.state.config_key)
         if about is None or self._parsed is None or not self._may_write():
             return
         for error in self._parsed.errors:

@@ -9,7 +9,6 @@ import click
 from koord.config.errors import ConfigError
 from koord.config.gates import MANAGER, FeatureGates
 from koord.process.decisionlog import decision_log_options
-from koord.process.errors import ConfigurationError
 from koord.process.flags import (
     FlagError,
     HostPortAddress,
@@ -72,6 +71,3 @@ def command(**flags: Any) -> None:
         click.echo("the flags and the environment: valid")
         return
     raise SystemExit(run(lambda life: serve(life, flags, gates), name="koord manager"))
-
-
-__all__ = ["ConfigurationError", "command"]

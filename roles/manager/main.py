@@ -17,8 +17,8 @@ from koord.process.http import OpsServer
 from koord.process.life import Life
 from koord.process.serving import Serving, gate_for, tls_source
 from roles.manager.app import App
+from roles.manager.clients import Clients
 from roles.manager.journal import ManagerFile
-from roles.manager.lanes import Lanes
 from roles.manager.noderesource.plan import PLUGIN_NAMES
 from roles.manager.options import CONTROLLERS, Options, check_list, webhook_options
 from roles.manager.recommender.policy import Policy, checked
@@ -55,11 +55,11 @@ async def serve(life: Life, flags: dict[str, Any], gates: FeatureGates) -> None:
     metrics.watch_recorder(registry, recorder)
     config = kubeconfig.load(flags["kubeconfig"], context=flags["context"], master=flags["master"])
     observer = metrics.client_observer(registry, config.server)
-    lanes = Lanes.of(config, options, observer)
-    life.on_stop(lanes.close, "clients")  # first registered, closed last: releasing the lease and flushing events need them
+    clients = Clients.of(config, options, observer)
+    life.on_stop(clients.close, "clients")  # first registered, closed last: releasing the lease and flushing events need them
     stack = AsyncExitStack()
     life.on_stop(stack.aclose, "reviews of callers")
-    informers = InformerFactory(lanes.watches)
+    informers = InformerFactory(clients.watches)
     life.on_stop(informers.stop, "informers")
     listening = Serving(
         cert_file=flags["tls_cert_file"],
@@ -71,7 +71,7 @@ async def serve(life: Life, flags: dict[str, Any], gates: FeatureGates) -> None:
     metrics.watch_caches(registry, informers)
     ops.health.register("shutdown", probe=life.ready)
     ops.health.register("watches", probe=informers.fresh)
-    app = App(options, client=lanes, informers=informers, recorder=recorder, ops=ops, replay_log=replay_log)
+    app = App(options, client=clients, informers=informers, recorder=recorder, ops=ops, replay_log=replay_log)
     for server in servers:
         life.on_stop(server.stop, "ops")
         await server.start()

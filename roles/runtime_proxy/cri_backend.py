@@ -10,7 +10,7 @@ from google.protobuf.message import DecodeError
 
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy import recovery
-from roles.runtime_proxy.each import each
+from roles.runtime_proxy.concurrency import each
 from roles.runtime_proxy.engine import EngineClient
 from roles.runtime_proxy.interceptor import Interceptor
 from roles.runtime_proxy.splice.server import Observe, SpliceServer
@@ -61,7 +61,7 @@ class CRIBackend:
     async def _complete_container(self, container_id: str) -> None:
         # In its turn: an update between the engine's answer and the writing of it would be forgotten. And the same record as
         # before: one that a call has put in its place meanwhile knows more than the engine tells.
-        async with self.interceptor.lanes.of(container_id):
+        async with self.interceptor.locks.of(container_id):
             record = self.store.containers.get(container_id)
             response = await self._engine.container_status(container_id)
             if record is None or record is not self.store.containers.get(container_id):

@@ -16,9 +16,9 @@ from google.protobuf.message import DecodeError
 
 from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy import merge, recovery, store
+from roles.runtime_proxy.concurrency import KeyedLocks
 from roles.runtime_proxy.deadline import Deadline, share
 from roles.runtime_proxy.hooktypes import CALLS, HookedCall
-from roles.runtime_proxy.lanes import Lanes
 from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.stages import Stages
 
@@ -45,7 +45,7 @@ class Interceptor:
     def __init__(self, stages: Stages) -> None:
         self.store = store.Store()
         self._stages = stages
-        self.lanes = Lanes()  # changes of one object, by its id
+        self.locks = KeyedLocks()  # changes of one object, by its id
         self.handlers: dict[str, Callable[[bytes, Engine, Deadline | None], Awaitable[bytes]]] = {
             "RunPodSandbox": self._run_pod,
             "StopPodSandbox": self._stop_pod,
@@ -101,7 +101,7 @@ class Interceptor:
     async def _resize_pod(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
         """No hook, but hooks of the pod's containers are told the new resources."""
         request = cri.UpdatePodSandboxResourcesRequest.FromString(raw)
-        async with self.lanes.of(request.pod_sandbox_id):
+        async with self.locks.of(request.pod_sandbox_id):
             response = await engine.forward(raw)
             self.store.resize_pod(request)
         return response
@@ -148,7 +148,7 @@ class Interceptor:
             return await engine.forward(raw)
         sandbox_id = self.store.sandbox_of(container_id)
         if self._stages.asks(self._calls["StartContainer"].pre, record.pod_labels):
-            async with self.lanes.of(container_id):
+            async with self.locks.of(container_id):
                 answer = await self._pre("StartContainer", record, record.pod_labels, deadline)
                 if answer is not None:
                     merge.apply_answer(record, answer)
@@ -163,7 +163,7 @@ class Interceptor:
             return await engine.forward(raw)
         # From reading the record to writing it no other update of the container may come in between: the engine and the next hook
         # would be told values from before that update.
-        async with self.lanes.of(request.container_id):
+        async with self.locks.of(request.container_id):
             return await self._update_in_turn(raw, request, engine, deadline)
 
     async def _update_in_turn(

@@ -9,7 +9,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Protocol
 
 from roles.runtime_proxy import merge
-from roles.runtime_proxy.afterwards import Afterwards
+from roles.runtime_proxy.concurrency import Background
 from roles.runtime_proxy.deadline import Deadline, share
 from roles.runtime_proxy.hookclient import HookError
 from roles.runtime_proxy.hooktypes import POD_HOOKS
@@ -61,7 +61,7 @@ class Stages:
         self._servers = servers
         self._rules = rules
         self._count = count
-        self._afterwards = Afterwards()
+        self._background = Background()
 
     def asks(self, hook_type: str, labels: Any) -> bool:
         """Whether a server is asked at this stage."""
@@ -106,7 +106,7 @@ class Stages:
         told.CopyFrom(record)
         if server.fails:
             await self._tell(server, hook_type, told, share(deadline, _OPTIONAL))
-        elif not self._afterwards.put(sandbox_id, lambda: self._tell(server, hook_type, told, None)):
+        elif not self._background.put(sandbox_id, lambda: self._tell(server, hook_type, told, None)):
             self._count(hook_type, server.source, "dropped")
             log.warning("%s: %s is too slow; it is not told of pod %s", hook_type, server.source, sandbox_id)
 
@@ -120,4 +120,4 @@ class Stages:
 
     async def close(self) -> None:
         """Let post hooks under way end, for a second at most."""
-        await self._afterwards.close(_FAREWELL)
+        await self._background.close(_FAREWELL)

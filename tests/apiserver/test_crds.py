@@ -103,7 +103,7 @@ def test_a_pattern_takes_linear_time_and_one_that_cannot_is_refused() -> None:
 
 
 def test_what_is_not_enforced_is_said(with_api: Any) -> None:
-    """A limit that is stored and not applied comes back with a Warning; what is enforced does not (F-LIB-12)."""
+    """A limit that is stored and not applied comes back with a Warning; what is enforced does not."""
 
     async def body(api: Any) -> None:
         space = "/api/v1/namespaces/default"

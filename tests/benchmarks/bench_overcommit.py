@@ -19,7 +19,7 @@ from koord.decisions.recorder import Recorder
 from koord.kube.informers import InformerFactory
 from koord.process import metrics
 from roles.manager.controllers.noderesource import NodeResourceController
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 from roles.manager.metrics import Metrics
 from roles.manager.noderesource.plan import PLUGIN_NAMES
@@ -35,7 +35,7 @@ class Cluster:
     def __init__(self, nodes: int) -> None:
         self.writes = 0
         self.informers = InformerFactory(self)  # type: ignore[arg-type]
-        self.world = World(self.informers, Options())
+        self.state = ClusterState(self.informers, Options())
         self.nodes = {f"n{number}": self._node(f"n{number}") for number in range(nodes)}
 
     def _node(self, name: str) -> dict[str, Any]:
@@ -44,7 +44,7 @@ class Cluster:
         return {"metadata": {"name": name, "labels": {"kubernetes.io/hostname": name}, "annotations": {}}, "spec": {}, "status": status}
 
     def show(self, kind: Kind, key: str, obj: dict[str, Any]) -> None:
-        store = {NODES: self.world.nodes, NODEMETRICS: self.world.node_metrics, PODS: self.world.pods, CONFIGMAPS: self.world.config_maps}
+        store = {NODES: self.state.nodes, NODEMETRICS: self.state.node_metrics, PODS: self.state.pods, CONFIGMAPS: self.state.config_maps}
         store[kind].receive(key, "1", msgspec.Raw(orjson.dumps(obj)))  # type: ignore[attr-defined]
 
     async def patch(self, kind: Kind, name: str, body: Any, namespace: str | None = None, **_: Any) -> dict[str, Any]:
@@ -166,7 +166,7 @@ async def measure(quick: bool) -> list[Row]:
     before = current_rss_mib()
     cluster = Cluster(count)
     gates = FeatureGates(MANAGER)
-    parts = (cluster.world, Writer(cluster), Metrics(metrics.registry("manager")), Recorder("manager"))  # type: ignore[arg-type]
+    parts = (cluster.state, Writer(cluster), Metrics(metrics.registry("manager")), Recorder("manager"))  # type: ignore[arg-type]
     controller = NodeResourceController(*parts, plugins=PLUGIN_NAMES, gates=gates)
     controller.attach()
     cluster.fill()

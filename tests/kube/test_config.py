@@ -23,8 +23,8 @@ from cryptography.x509.oid import NameOID
 from koord.api.kinds import PODS
 from koord.kube import config, credentials, errors, tls
 from koord.kube.client import Client
-from koord.kube.config import ClientConfig, KubeConfigError
-from koord.kube.credentials import CredentialError, ExecPlugin, StaticHeader, TokenFile
+from koord.kube.config import ClientConfig
+from koord.kube.credentials import CredentialError, ExecPlugin, KubeConfigError, StaticHeader, TokenFile
 from koord.kube.proxies import proxy_from_environment
 
 Json = dict[str, Any]

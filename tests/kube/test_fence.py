@@ -23,9 +23,8 @@ from koord import seams
 from koord.api.kinds import CONFIGMAPS, PODS
 from koord.kube import errors
 from koord.kube.client import Client
-from koord.kube.config import ClientConfig
+from koord.kube.config import ClientConfig, Pem
 from koord.kube.leadership import WRITE_AGE, Identity, Leadership, own_identity
-from koord.kube.tls import Pem
 from koord.process import certificates
 
 

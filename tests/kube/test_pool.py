@@ -14,8 +14,9 @@ from hypothesis import strategies as st
 from koord.kube import errors, pool
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
+from koord.kube.connection import Lost, NotSent
 from koord.kube.http1 import AnswerParser, ProtocolError
-from koord.kube.pool import Lost, NotSent, Pool
+from koord.kube.pool import Pool
 
 Serve = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 

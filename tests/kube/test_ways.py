@@ -16,8 +16,7 @@ import pytest
 from koord.api.kinds import PODS
 from koord.kube import connection, errors
 from koord.kube.client import Client
-from koord.kube.config import ClientConfig
-from koord.kube.tls import Pem
+from koord.kube.config import ClientConfig, Pem
 from koord.process import certificates
 from tests.support import patience
 

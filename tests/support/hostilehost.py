@@ -154,13 +154,13 @@ async def story(c: Real, hostile: bool) -> dict[str, Any]:
     on = ("CPUSetAllocator", "CPUBurst", "CgroupReconcile", "BlkIOReconcile", "BatchResource", "GroupIdentity", "NodeTopologyReport",
           "BECPUSuppress", "OOMScoreAdj", "CoreSched", "RdtResctrl")  # fmt: skip
     async with agent(c, *on, proc_root_dir="/proc", runtime_hooks_reconcile_interval=1.0) as app:
-        await until(lambda: hasattr(app, "book") and len(app.book.pods) == len(pods) + len(others), "all pods", 60)
+        await until(lambda: hasattr(app, "pod_cache") and len(app.pod_cache.pods) == len(pods) + len(others), "all pods", 60)
         pool = f"1-{c.cpus - 1}" if c.cpus > 2 else "1"
         await until(lambda: c.values_of(c.dirs(others[1])[1])["cpuset.cpus"] == pool, "the service is kept off the exclusive CPU", 60)
         if hostile:
 
             def told() -> int:
-                records = [r for pod in app.book.pods for r in app.recorder.ring.find("Pod", pod.namespace, pod.name)]
+                records = [r for pod in app.pod_cache.pods for r in app.recorder.ring.find("Pod", pod.namespace, pod.name)]
                 return len({r.subject.name for r in records if r.verdict == "Ignored"})
 
             await until(lambda: told() >= 25, "what is ignored is on record", 60)

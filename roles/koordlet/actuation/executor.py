@@ -19,9 +19,11 @@ from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.holds import Holds, text_before
-from roles.koordlet.actuation.journal import Entry, Journal, Undo
+from roles.koordlet.actuation.journal import Journal
+from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.memsw import beside
 from roles.koordlet.actuation.target import REGISTRATION_FILE, Target, key_of, limited_with, reset_by, reset_to, resolve
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import Batch, Hold, Kind, Merge, Write, sequence
 from roles.koordlet.audit.log import AuditEvent
 from roles.koordlet.host.errors import HostError
@@ -119,7 +121,7 @@ class Executor:
         if not write.cached or write.hold is Hold.RELEASE:
             return True
         cached = self._cache.get(key_of(write))
-        return cached is None or cached[0] != _wish(write) or self.clock() - cached[1] > self.force_after
+        return cached is None or cached[0] != _cached_value(write) or self.clock() - cached[1] > self.force_after
 
     def changed(self, resource: str, directory: str, device: str = "") -> bool:
         """Whether the journal says that a cgroup file, as it is there now, or a disk's line of it, was changed by this agent or one before
@@ -204,7 +206,7 @@ class Executor:
             self._owed.pop(key, None)
             self._cache.pop(key, None)
         elif target.write.cached:
-            self._cache[key] = (_wish(target.write), self.clock())
+            self._cache[key] = (_cached_value(target.write), self.clock())
         else:
             self._cache.pop(key, None)
         if self._troubled.pop(key, None) is not None:
@@ -241,7 +243,7 @@ class Executor:
             return None
 
     def _release(self, write: Write, rule: str, applied: Applied) -> Target | None:
-        """What gives a held file back: the others' wish, else the value that the release names, else what it held before."""
+        """What gives a held file back: what the others wanted last, else the value that the release names, else what it held before."""
         hold = self.holds.released(write, rule)
         if hold is None:
             return None
@@ -424,8 +426,8 @@ class Executor:
         return {target for target in relative if not any(os.path.isdir(os.path.join(top, target)) for top in tops)}
 
 
-def _wish(write: Write) -> str:
-    """What the cache remembers: another fallback is another wish."""
+def _cached_value(write: Write) -> str:
+    """What the cache remembers: another fallback is another value."""
     return f"{write.value}|{write.fallback}" if write.fallback else write.value
 
 

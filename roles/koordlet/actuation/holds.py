@@ -28,7 +28,7 @@ Key = tuple[str, str, str]
 
 @dataclass(slots=True)
 class Hold:
-    """``before`` is what the file held, raw; ``wanted`` is the newest wish of another rule."""
+    """``before`` is what the file held, raw; ``wanted`` is the newest value that another rule wanted."""
 
     rule: str
     path: str
@@ -54,7 +54,7 @@ class Holds:
         return hold.rule if hold is not None else ""
 
     def waits(self, write: Write, rule: str) -> bool:
-        """Whether a write has to wait because another rule holds the file; its wish is kept."""
+        """Whether a write has to wait because another rule holds the file; what it wanted is kept."""
         hold = self._holds.get(key_of(write))
         if hold is None or hold.rule == rule:
             return False

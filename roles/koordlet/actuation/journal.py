@@ -17,7 +17,7 @@ from dataclasses import replace
 
 from koord import seams
 from roles.koordlet.actuation.journal_lines import Entry, Ours, decode, encode, encode_ours
-from roles.koordlet.actuation.places import NOTHING, PROCESS_FILE, Base, FileId, Place, Places, directory_inode, identity
+from roles.koordlet.actuation.places import NOTHING, PROCESS_FILE, Base, FileId, Place, Places, identity
 from roles.koordlet.actuation.threeway import Undo, assumed_ours, before_by_now, means, with_ours
 from roles.koordlet.host.root import HostRoot, PathEscapeError
 
@@ -427,6 +427,3 @@ def _sync_directory(path: str) -> None:
         files.sync(fd)
     finally:
         files.close(fd)
-
-
-__all__ = ["NAME", "PROCESS_FILE", "Entry", "Journal", "JournalError", "Undo", "decode", "directory_inode", "identity"]

@@ -17,8 +17,10 @@ from koord import seams
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.checkpoint import CHECKPOINT, followed
 from roles.koordlet.actuation.errors import Trouble, WriteError
-from roles.koordlet.actuation.journal import NAME, Entry, Journal, JournalError, Undo
+from roles.koordlet.actuation.journal import NAME, Journal
+from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.memsw import LIMIT, MEMSW, beside
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.threeway import put_back as compared
 from roles.koordlet.actuation.values import MERGE_OF, merged, number
 from roles.koordlet.host.errors import HostError
@@ -331,6 +333,3 @@ def _other(entry: Entry, result: Restored, journal: Journal) -> None:
             result.failed.append(error)
         return
     result.restored.append(entry.path)
-
-
-__all__ = ["JournalError", "Restored", "following_kubelet", "journal_path", "put_back", "restore"]

@@ -11,10 +11,11 @@ from dataclasses import dataclass
 
 from roles.koordlet.actuation import checkpoint, disklines, kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
-from roles.koordlet.actuation.journal import PROCESS_FILE, Entry, Undo, identity
+from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.memsw import MEMSW, beside
+from roles.koordlet.actuation.places import PROCESS_FILE, identity
 from roles.koordlet.actuation.systemfiles import FILES
-from roles.koordlet.actuation.threeway import means
+from roles.koordlet.actuation.threeway import Undo, means
 from roles.koordlet.actuation.values import merged, other_words, same
 from roles.koordlet.actuation.writes import Kind, Write
 from roles.koordlet.host.errors import CgroupGoneError, FileMissingError, HostError, ResourceUnsupportedError

@@ -1,4 +1,4 @@
-"""Reading the audit log backwards, page by page (KLO-AUD-02)."""
+"""`GET /events`: the audit log backwards, page by page (KLO-AUD-02)."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from typing import Any
 import orjson
 
 from koord import seams
+from koord.process.requests import Request, Response
 from roles.koordlet.audit.log import log_files
 
 _BLOCK = 1 << 16
@@ -121,3 +122,33 @@ class Readers:
         """Close readers that were not used for ten minutes."""
         for token in [t for t, (used, _) in self._open.items() if mono - used > IDLE_SECONDS]:
             del self._open[token]
+
+
+def _wants_json(accept: str) -> bool:
+    """Whether JSON is among the accepted types; ``*/*`` alone gets text lines, as a terminal expects them."""
+    return any(part.split(";")[0].strip() == "application/json" for part in accept.split(","))
+
+
+class EventsHandler:
+    """Serves events newest first; ``readers`` None means that auditing is off: an empty 200."""
+
+    def __init__(self, readers: Readers | None) -> None:
+        self._readers = readers
+
+    async def __call__(self, request: Request) -> Response:
+        if self._readers is None:
+            return Response(text="")
+        query = request.query
+        try:
+            size = self._readers.size_of(query.get("size"))
+            events, token = self._readers.page(query.get("pageToken"), size, seams.monotonic())
+        except BadRequestError as error:
+            return Response(status=400, text=f"{error}\n")
+        except TokenGoneError as error:
+            return Response(status=409, text=f"{error}\n")
+        if _wants_json(request.headers.get("Accept", "")):
+            body = orjson.dumps({"NextPageToken": token, "Events": events})
+            return Response(body=body, content_type="application/json")
+        headers = {"Next-Page-Token": token} if token else {}
+        text = b"".join(orjson.dumps(e) + b"\n" for e in events)
+        return Response(body=text, content_type="text/plain", charset="utf-8", headers=headers)

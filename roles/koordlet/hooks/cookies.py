@@ -102,7 +102,7 @@ class Group:
 
 
 @dataclass(slots=True)
-class CookieBook:
+class CookieStore:
     """Cookies of all groups. ``tell`` gets (group, worked) for each change."""
 
     kernel: CookieKernel

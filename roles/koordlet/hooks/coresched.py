@@ -12,11 +12,13 @@ from typing import TYPE_CHECKING, ClassVar
 
 from koord.api.names import CORE_SCHED_POLICY_EXCLUSIVE, CORE_SCHED_POLICY_NONE, LABEL_CORE_SCHED_GROUP_ID, LABEL_CORE_SCHED_POLICY
 from koord.api.qos import QoSClass
-from roles.koordlet.actuation.journal import Entry, Undo, identity
+from roles.koordlet.actuation.journal_lines import Entry
+from roles.koordlet.actuation.places import identity
 from roles.koordlet.actuation.systemfiles import SCHED_CORE, SCHED_FEATURES, SCHED_GROUP_IDENTITY
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import Kind, Write
 from roles.koordlet.hooks.context import Answer, PodContext
-from roles.koordlet.hooks.cookies import CookieBook, CookieKernel, Prctl
+from roles.koordlet.hooks.cookies import CookieKernel, CookieStore, Prctl
 from roles.koordlet.hooks.hook import Hook, Pods
 from roles.koordlet.host.cgroup import BURSTABLE, GUARANTEED
 from roles.koordlet.host.errors import HostError
@@ -89,7 +91,7 @@ class CoreSched(Hook[CoreRule]):
     def __init__(self, options: Options, gate: Callable[[str], bool], kernel: CookieKernel | None = None) -> None:
         super().__init__(options, gate)
         self._kernel = kernel
-        self._book: CookieBook | None = None
+        self._cookies: CookieStore | None = None
         self._complaint = ""
         self._seen: list[tuple[PodContext, str, str, str, int]] = []
 
@@ -126,27 +128,27 @@ class CoreSched(Hook[CoreRule]):
     # -- cookies -------------------------------------------------------------------------------------------------------------
 
     def act(self, snapshot: Snapshot, rule: CoreRule | None, pods: Pods, metrics: Metrics | None) -> None:
-        if rule is None or (self._book is None and not rule.on):
+        if rule is None or (self._cookies is None and not rule.on):
             return
         kernel = self._supported(snapshot)
         if kernel is None:
             return
         listed = list(self._containers(snapshot, rule, pods))
-        if self._book is None:
-            self._book = CookieBook(kernel, lambda group, worked: _count(metrics, group, worked))
-            self._book.rebuild(((d, group, pids) for _, _, _, d, group, pids in listed if group is not None), snapshot.time)
+        if self._cookies is None:
+            self._cookies = CookieStore(kernel, lambda group, worked: _count(metrics, group, worked))
+            self._cookies.rebuild(((d, group, pids) for _, _, _, d, group, pids in listed if group is not None), snapshot.time)
         self._seen = []
         for pod, name, container_id, directory, group, pids in listed:
             if group is not None and pids and not self._noted(snapshot, directory):
                 continue
             try:
                 if group is None:
-                    self._book.leave(directory, pids)
-                elif cookie := self._book.join(directory, group, pids, snapshot.time):
+                    self._cookies.leave(directory, pids)
+                elif cookie := self._cookies.join(directory, group, pids, snapshot.time):
                     self._seen.append((pod, name, container_id, group, cookie))
             except OSError as error:
                 self._complain(f"pod {pod.key} container {name or '(sandbox)'}: {error}")
-        self._book.sweep(snapshot.time)
+        self._cookies.sweep(snapshot.time)
 
     def _noted(self, snapshot: Snapshot, directory: str) -> bool:
         """Put a container on record before its processes get a cookie; whether they may have one."""

@@ -12,7 +12,7 @@ from koord import seams
 from koord.api.names import ANNOTATION_DEVICE_ALLOCATED, ANNOTATION_RESOURCE_STATUS, RESOURCE_CPU
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.executor import Executor, Mode
-from roles.koordlet.actuation.journal import Entry
+from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.hooks.asking import Answers, Asking
 from roles.koordlet.hooks.context import NOTHING, Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.reconciler import Reconciler

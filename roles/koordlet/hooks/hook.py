@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContext, PodContext, Stage
 
 if TYPE_CHECKING:
-    from roles.koordlet.actuation.journal import Entry
+    from roles.koordlet.actuation.journal_lines import Entry
     from roles.koordlet.actuation.writes import Write
     from roles.koordlet.metrics.registry import Metrics
     from roles.koordlet.options import Options

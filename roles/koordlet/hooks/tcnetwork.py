@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, ClassVar
 
-from roles.koordlet.actuation.journal import Entry, Undo
+from roles.koordlet.actuation.journal_lines import Entry
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.hooks.context import Answer, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods
 from roles.koordlet.hooks.network import NET_CLASSES, NetworkRule, network_rule, pod_limits

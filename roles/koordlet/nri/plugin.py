@@ -10,7 +10,8 @@ from dataclasses import replace
 from typing import Any
 
 from koord.protocols import nri_pb2 as nri
-from roles.koordlet.actuation.journal import Entry, Undo
+from roles.koordlet.actuation.journal_lines import Entry
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.hooks.context import Answer, Stage
 from roles.koordlet.hooks.delivery import ALLOCATIONS, Delivery
 from roles.koordlet.nri import convert

@@ -114,11 +114,8 @@ class BlkIOReconcile(Strategy[BlkIOState]):
     """See the module."""
 
     name: ClassVar[str] = "BlkIOReconcile"
+    gates: ClassVar[tuple[str, ...]] = ("BlkIOReconcile",)
     features: ClassVar[tuple[str, ...]] = ("KA-BLK-01",)
-
-    @property
-    def enabled(self) -> bool:
-        return self.gate("BlkIOReconcile")
 
     @property
     def interval(self) -> float:

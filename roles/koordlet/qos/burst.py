@@ -137,11 +137,8 @@ class CPUBurst(Strategy[BurstState]):
     """See the module."""
 
     name: ClassVar[str] = "CPUBurst"
+    gates: ClassVar[tuple[str, ...]] = ("CPUBurst",)
     features: ClassVar[tuple[str, ...]] = ("KA-BST-01", "KA-BST-02")
-
-    @property
-    def enabled(self) -> bool:
-        return self.gate("CPUBurst")
 
     @property
     def interval(self) -> float:

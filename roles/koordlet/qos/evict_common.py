@@ -53,11 +53,6 @@ class EvictStrategy(Strategy[EvictState]):
     """One strategy for all gates of a resource, because they share victims, accounting and cool-down."""
 
     urgent: ClassVar[bool] = True
-    gates: ClassVar[tuple[str, ...]]
-
-    @property
-    def enabled(self) -> bool:
-        return any(self.gate(g) for g in self.gates)
 
     def initial(self) -> EvictState:
         return EvictState()

@@ -256,11 +256,8 @@ class InterferenceDetection(Strategy[InterferenceState]):
     """See the module."""
 
     name: ClassVar[str] = NAME
+    gates: ClassVar[tuple[str, ...]] = ("InterferenceDetection",)
     features: ClassVar[tuple[str, ...]] = ("BEY-INT-01",)
-
-    @property
-    def enabled(self) -> bool:
-        return self.gate("InterferenceDetection")
 
     @property
     def interval(self) -> float:

@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from koord.decisions.record import Record, Subject
 from koord.process.steady import SteadyClock
 from roles.koordlet.actuation.executor import Applied, Executor, Mode
-from roles.koordlet.qos.outcome import Notice, Outcome, Strategy
-from roles.koordlet.qos.outcome_check import check_outcome
+from roles.koordlet.qos.outcome import Notice, Outcome, Strategy, check_outcome
 
 if TYPE_CHECKING:
     from koord.decisions.recorder import Recorder

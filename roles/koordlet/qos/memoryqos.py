@@ -116,11 +116,8 @@ class MemoryQoS(Strategy[MemoryState]):
     """See the module."""
 
     name: ClassVar[str] = "CgroupReconcile"
+    gates: ClassVar[tuple[str, ...]] = ("CgroupReconcile",)
     features: ClassVar[tuple[str, ...]] = ("KA-MEM-01", "KA-MEM-02")
-
-    @property
-    def enabled(self) -> bool:
-        return self.gate("CgroupReconcile")
 
     @property
     def interval(self) -> float:

@@ -40,11 +40,8 @@ class MemoryOffloading(Strategy[OffloadState]):
     """See the module."""
 
     name: ClassVar[str] = NAME
+    gates: ClassVar[tuple[str, ...]] = (NAME,)
     features: ClassVar[tuple[str, ...]] = ("BEY-OFF-01",)
-
-    @property
-    def enabled(self) -> bool:
-        return self.gate(NAME)
 
     @property
     def interval(self) -> float:

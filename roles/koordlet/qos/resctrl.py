@@ -81,11 +81,8 @@ class RdtResctrl(Strategy[ResctrlState]):
     """See the module. A disabled class keeps its group, with all of the cache and the bandwidth."""
 
     name: ClassVar[str] = "RdtResctrl"
+    gates: ClassVar[tuple[str, ...]] = ("RdtResctrl",)
     features: ClassVar[tuple[str, ...]] = ("KA-RDT-01",)
-
-    @property
-    def enabled(self) -> bool:
-        return self.gate("RdtResctrl")
 
     @property
     def interval(self) -> float:
@@ -102,7 +99,7 @@ class RdtResctrl(Strategy[ResctrlState]):
         try:
             units = state.units or read_units(host, state.vendor)
         except ResctrlError as error:
-            return self._telling(snapshot, state, {str(error)}, ())
+            return self._outcome(snapshot, state, {str(error)}, ())
         if units is None:
             mount = Write("resctrl", host.root.resctrl_path(), "", kind=Kind.MOUNT, cached=False, reason="UpdateResctrl")
             return Outcome(state, batches=(sequence(mount),))
@@ -114,9 +111,9 @@ class RdtResctrl(Strategy[ResctrlState]):
         if 0 < units.groups <= len(GROUPS):
             problems.add(f"the hardware has {units.groups} groups, and {len(GROUPS) + 1} are needed")
         batches += self._tasks(snapshot, slo)
-        return self._telling(snapshot, state, problems, tuple(b for b in batches if b))
+        return self._outcome(snapshot, state, problems, tuple(b for b in batches if b))
 
-    def _telling(self, snapshot: Snapshot, state: ResctrlState, problems: set[str], batches: tuple[Batch, ...]) -> Outcome[ResctrlState]:
+    def _outcome(self, snapshot: Snapshot, state: ResctrlState, problems: set[str], batches: tuple[Batch, ...]) -> Outcome[ResctrlState]:
         """With a record for each problem that is new."""
         subject = Subject("Node", name=snapshot.node_name)
         records = tuple(

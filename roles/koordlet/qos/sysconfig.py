@@ -29,11 +29,8 @@ class SystemConfig(Strategy[SystemConfigState]):
     """See the module."""
 
     name: ClassVar[str] = "SystemConfig"
+    gates: ClassVar[tuple[str, ...]] = ("SystemConfig",)
     features: ClassVar[tuple[str, ...]] = ("KA-SYS-01",)
-
-    @property
-    def enabled(self) -> bool:
-        return self.gate("SystemConfig")
 
     @property
     def interval(self) -> float:

@@ -58,11 +58,8 @@ class ResourceTuning(Strategy[TuningState]):
     """See the module."""
 
     name: ClassVar[str] = "ResourceTuning"
+    gates: ClassVar[tuple[str, ...]] = ("ResourceTuning",)
     features: ClassVar[tuple[str, ...]] = ("BEY-TUNE-01",)
-
-    @property
-    def enabled(self) -> bool:
-        return self.gate("ResourceTuning")
 
     @property
     def interval(self) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from roles.koordlet.actuation.journal import PROCESS_FILE
+from roles.koordlet.actuation.places import PROCESS_FILE
 from roles.koordlet.actuation.writes import About, Hold, Kind, Write
 from roles.koordlet.host import parse
 from roles.koordlet.host.errors import HostError

@@ -1,20 +1,22 @@
-"""Reports NodeMetric once per interval (KLO-SI-04): reads the store, asks the predictor, writes the status."""
+"""Reports NodeMetric once per interval, and as gauges (KLO-SI-04): reads the store, asks the predictor, writes the status."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from koord import seams
 from koord.api.kinds import NODEMETRICS
+from koord.api.quantity import parse_milli, parse_value
 from koord.kube.errors import ApiError, Conflict, NotFound
 from koord.kube.ratelimit import TokenBucket
+from roles.koordlet.metrics.registry import Metrics
+from roles.koordlet.metrics.series import Gauge
 from roles.koordlet.prediction.reclaimable import ReclaimableReporter
 from roles.koordlet.report.contention import CONDITIONS, FINDINGS
 from roles.koordlet.report.nodemetric import Reporter, ReportInput, build_status
-from roles.koordlet.report.nodemetric_gauges import export_gauges
 from roles.koordlet.states.model import PodState
 from roles.koordlet.states.nodestate import NodeState
 from roles.koordlet.store.store import MetricStore
@@ -23,6 +25,27 @@ from roles.koordlet.store.view import MetricsView
 if TYPE_CHECKING:
     from koord.kube.client import Client
     from roles.koordlet.metrics.registry import Metrics
+
+_UNITS = {"cpu": "core", "memory": "byte"}
+
+
+def _set(gauge: Gauge, usage: dict[str, Any], *labels: str) -> None:
+    for resource, quantity in (usage.get("resources") or {}).items():
+        value = parse_milli(quantity) / 1000 if resource == "cpu" else float(parse_value(quantity))
+        gauge.set(value, *labels, resource, _UNITS.get(resource, "integer"))
+
+
+def export_gauges(metrics: Metrics, node_metric: dict[str, Any]) -> None:
+    """Reset and fill the gauges from a report's ``nodeMetric``; what was not reported has no series."""
+    for gauge in (metrics.report_node, metrics.report_system, metrics.report_numa_node, metrics.report_numa_system):
+        gauge.clear()
+    _set(metrics.report_node, node_metric.get("nodeUsage") or {})
+    _set(metrics.report_system, node_metric.get("systemUsage") or {})
+    for entry in node_metric.get("numaUsages") or []:
+        number = str(entry["numaNodeID"])
+        _set(metrics.report_numa_node, entry.get("nodeUsage") or {}, number)
+        _set(metrics.report_numa_system, entry.get("systemUsage") or {}, number)
+
 
 log = logging.getLogger(__name__)
 

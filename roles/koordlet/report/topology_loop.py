@@ -20,7 +20,7 @@ from roles.koordlet.sensing.nodeinfo import CPU_BASIC_INFO, CPU_INFO, NUMA_INFO
 from roles.koordlet.states.kubelet import KubeletClient, KubeletError
 from roles.koordlet.states.model import TopologyState
 from roles.koordlet.states.nodestate import NodeState
-from roles.koordlet.states.pods import PodBook
+from roles.koordlet.states.pods import PodCache
 from roles.koordlet.store.store import MetricStore
 
 if TYPE_CHECKING:
@@ -41,7 +41,7 @@ class TopologyLoop:
         *,
         client: Client,
         state: NodeState,
-        book: PodBook,
+        pod_cache: PodCache,
         store: MetricStore,
         kubelet: KubeletClient,
         root: HostRoot,
@@ -51,7 +51,7 @@ class TopologyLoop:
     ) -> None:
         self._client = client
         self._state = state
-        self._book = book
+        self._pod_cache = pod_cache
         self._store = store
         self._kubelet = kubelet
         self._root = root
@@ -82,7 +82,7 @@ class TopologyLoop:
         node = self._state.node
         if node is None:
             return
-        publish = self._publish and self._book.confirmed
+        publish = self._publish and self._pod_cache.confirmed
         if publish and self._state.nrt is None and not await self._create(node):
             return
         try:
@@ -123,7 +123,7 @@ class TopologyLoop:
             policy = kubelet_policy(await self._kubelet_config(node), topology)
         state = self._cpu_manager_state() if policy.static else None
         return TopologyInput(
-            node=node, topology=topology, basic=basic, numa=numa, pods=self._book.pods, policy=policy, cpu_manager_state=state
+            node=node, topology=topology, basic=basic, numa=numa, pods=self._pod_cache.pods, policy=policy, cpu_manager_state=state
         )
 
     async def _kubelet_config(self, node: Node) -> dict[str, Any]:

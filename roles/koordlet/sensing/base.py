@@ -13,7 +13,7 @@ from typing import ClassVar
 
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import WriteError
-from roles.koordlet.host.errors import HostError, HostFileError
+from roles.koordlet.host.errors import HostError
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.states.model import HostState, PodState
 from roles.koordlet.states.slo import SLO
@@ -219,18 +219,3 @@ class Collector(ABC):
         """Path and content of a cgroup file as of this tick."""
         path = self.context.host.cgroups.file(resource, directory)
         return path, self.context.host.files.read(path)
-
-
-__all__ = [
-    "FORGET_AFTER_INTERVALS",
-    "POLICY_WITH_PAGE_CACHE",
-    "Collector",
-    "HostError",
-    "HostFileError",
-    "Rate",
-    "Round",
-    "SensingContext",
-    "Shared",
-    "Stamped",
-    "Troubles",
-]

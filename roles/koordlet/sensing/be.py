@@ -10,8 +10,9 @@ from koord.api.qos import QoSClass
 from koord.api.quantity import QuantityError, parse_value
 from roles.koordlet.host import parse
 from roles.koordlet.host.cgroup import BESTEFFORT
+from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.topology import parse_cpu_list
-from roles.koordlet.sensing.base import Collector, HostError, Round, SensingContext
+from roles.koordlet.sensing.base import Collector, Round, SensingContext
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
 

@@ -38,6 +38,7 @@ class CPICollector(Collector):
     """
 
     name: ClassVar[str] = "cpi"
+    gate: ClassVar[str] = "CPICollector"
 
     def __init__(self, context: SensingContext, interval: float = 60.0, window: float = 10.0) -> None:
         super().__init__(context)
@@ -51,10 +52,6 @@ class CPICollector(Collector):
         self._open: list[_Counted] = []
         self.events: tuple[Event, ...] = (CYCLES, INSTRUCTIONS)
         self.opener: Opener = perf_event_open
-
-    @property
-    def enabled(self) -> bool:
-        return self.context.gate("CPICollector")
 
     @property
     def interval(self) -> float:

@@ -70,14 +70,11 @@ class GPUCollector(Collector):
     """Keeps the snapshot of cards, and samples of who uses how much of which."""
 
     name: ClassVar[str] = "gpu"
+    gate: ClassVar[str] = "Accelerators"
 
     def __init__(self, context: SensingContext, library: GPULibrary | None = None) -> None:
         super().__init__(context)
         self._library = library
-
-    @property
-    def enabled(self) -> bool:
-        return self.context.gate("Accelerators")
 
     def collect(self, at: Round) -> None:
         cards = self._library.cards() if self._library is not None else ()

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from roles.koordlet.host import parse
-from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, HostError, Rate, Round, SensingContext, Stamped
+from roles.koordlet.host.errors import HostError
+from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, Rate, Round, SensingContext, Stamped
 from roles.koordlet.states.slo import HostApp
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample

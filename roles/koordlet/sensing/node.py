@@ -5,9 +5,10 @@ from __future__ import annotations
 from typing import ClassVar
 
 from roles.koordlet.host import proc
+from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.numa import NumaReader
 from roles.koordlet.host.topology import CPUTopology
-from roles.koordlet.sensing.base import Collector, HostError, Rate, Round, SensingContext, Stamped
+from roles.koordlet.sensing.base import Collector, Rate, Round, SensingContext, Stamped
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample
 

@@ -7,8 +7,8 @@ from typing import ClassVar
 
 from roles.koordlet.host import parse
 from roles.koordlet.host.cgroup import Cgroups
-from roles.koordlet.host.errors import CgroupGoneError
-from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, HostFileError, Rate, Round, SensingContext, Stamped
+from roles.koordlet.host.errors import CgroupGoneError, HostFileError
+from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, Rate, Round, SensingContext, Stamped
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample

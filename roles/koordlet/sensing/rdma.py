@@ -117,12 +117,9 @@ class RDMACollector(Collector):
     """Keeps the snapshot. A card that cannot be placed, or whose minor another card has, is left out and named."""
 
     name: ClassVar[str] = "rdma"
+    gate: ClassVar[str] = "RDMADevices"
     #: Cards change by hand; their ports' state should show within a reporting period.
     _PERIOD = 3.0
-
-    @property
-    def enabled(self) -> bool:
-        return self.context.gate("RDMADevices")
 
     @property
     def interval(self) -> float:

@@ -8,7 +8,7 @@ from typing import ClassVar
 from roles.koordlet.host.errors import HostError, HostFileError, ParseError
 from roles.koordlet.host.proc import cpuinfo
 from roles.koordlet.host.root import PathEscapeError
-from roles.koordlet.sensing.base import Collector, Round, SensingContext
+from roles.koordlet.sensing.base import Collector, Round
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample
 
@@ -29,13 +29,11 @@ class ResctrlCollector(Collector):
     """
 
     name: ClassVar[str] = "resctrl"
-
-    def __init__(self, context: SensingContext, interval: float = 10.0) -> None:
-        super().__init__(context, interval)
+    gate: ClassVar[str] = "ResctrlCollector"
 
     @property
     def enabled(self) -> bool:
-        return self.context.resctrl_wanted and self.context.gate("ResctrlCollector") and not self._unable()
+        return self.context.resctrl_wanted and super().enabled and not self._unable()
 
     def _unable(self) -> str:
         """Why this CPU cannot be monitored, told in the log; "" when it can."""

@@ -97,6 +97,3 @@ class StorageCollector(Collector):
             return host.files.read(host.root.proc_path(name))
         except HostError:
             return b""
-
-
-__all__ = ["STORAGE", "StorageCollector", "ToolError", "read_storage", "run_tool"]

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from typing import ClassVar
 
-from roles.koordlet.sensing.base import Collector, HostError, Round, Stamped
+from roles.koordlet.host.errors import HostError
+from roles.koordlet.sensing.base import Collector, Round, Stamped
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import ClassVar
 
 from roles.koordlet.host import parse
-from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, HostFileError, Round, SensingContext
+from roles.koordlet.host.errors import HostFileError
+from roles.koordlet.sensing.base import FORGET_AFTER_INTERVALS, Collector, Round, SensingContext
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import Sample

@@ -95,14 +95,11 @@ class XPUCollector(Collector):
     """Keeps the snapshot; a broken file leaves the previous one."""
 
     name: ClassVar[str] = "xpu"
+    gate: ClassVar[str] = "Accelerators"
 
     def __init__(self, context: SensingContext, directory: str) -> None:
         super().__init__(context)
         self._directory = directory
-
-    @property
-    def enabled(self) -> bool:
-        return self.context.gate("Accelerators")
 
     def collect(self, at: Round) -> None:
         devices = read_devices(self._directory)

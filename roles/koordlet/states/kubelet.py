@@ -12,8 +12,9 @@ from urllib.parse import urlsplit
 import orjson
 
 from koord import seams
+from koord.kube.connection import Lost, NotSent
 from koord.kube.credentials import CredentialError, KubeConfigError
-from koord.kube.pool import Lost, NotSent, Pool
+from koord.kube.pool import Pool
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.states.kubelet_trust import Machine, Verifier
 

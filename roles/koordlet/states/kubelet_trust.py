@@ -83,7 +83,8 @@ class Verifier:
 
     def contexts(self) -> list[ssl.SSLContext]:
         """Contexts to try in this order. Raises KubeConfigError for an authority that cannot be read."""
-        from koord.kube.tls import Pem, TlsSource
+        from koord.kube.config import Pem
+        from koord.kube.tls import TlsSource
 
         found: list[ssl.SSLContext] = []
         given = self._machine.ca_file

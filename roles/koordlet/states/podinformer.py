@@ -1,16 +1,20 @@
-"""Keeps the pods of the node fresh: by interval, and at once when a pod's cgroup appears (KLO-SI-02)."""
+"""Keeps the pods of the node fresh: by interval, and at once when a pod's cgroup appears; gauges of their resources (KLO-SI-02)."""
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from koord import seams
+from koord.api.quantity import QuantityError, parse_value
 from koord.kube.ratelimit import TokenBucket
+from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.states.kubelet import KubeletClient, KubeletError
-from roles.koordlet.states.pods import PodBook, PodListError
+from roles.koordlet.states.model import PodState
+from roles.koordlet.states.nodestate import EXTENDED_UNITS
+from roles.koordlet.states.pods import PodCache, PodListError
 
 if TYPE_CHECKING:
     from koord.api.objects import Node
@@ -38,14 +42,14 @@ class PodInformer:
 
     def __init__(
         self,
-        book: PodBook,
+        pod_cache: PodCache,
         kubelet: KubeletClient,
         node: Callable[[], Node | None],
         interval: float,
         on_change: Callable[[], None],
         round_interval: float = 1.0,
     ) -> None:
-        self.book = book
+        self.pod_cache = pod_cache
         self._kubelet = kubelet
         self._node = node
         self._interval = interval
@@ -83,7 +87,7 @@ class PodInformer:
         bucket = TokenBucket(TRIGGERS_PER_SECOND, TRIGGER_BURST)
         while not stopping.is_set():
             await self.fetch()
-            pause = self._interval if self.book.confirmed else min(RETRY_UNSYNCED if self._node() else AWAIT_NODE, self._interval)
+            pause = self._interval if self.pod_cache.confirmed else min(RETRY_UNSYNCED if self._node() else AWAIT_NODE, self._interval)
             if await self._sleep(pause, stopping):
                 await self._pause(bucket.reserve(loop.time()), stopping)
 
@@ -94,7 +98,7 @@ class PodInformer:
             return False
         asked = seams.boot_time()
         try:
-            changed = self.book.take(await self._kubelet.pods(node))
+            changed = self.pod_cache.take(await self._kubelet.pods(node))
         except (KubeletError, PodListError) as error:
             if str(error) != self._last_error:
                 log.error("the last pod list is kept: %s", error)
@@ -129,3 +133,26 @@ class PodInformer:
             await asyncio.wait_for(stopping.wait(), seconds)
         except TimeoutError:
             return
+
+
+def export_container_resources(metrics: Metrics, pods: Sequence[PodState]) -> None:
+    """Requests carry the unit ``integer`` and limits ``byte`` whatever the resource, as consumers of these names expect."""
+    metrics.container_requests.clear()
+    metrics.container_limits.clear()
+    for pod in pods:
+        for container in pod.containers:
+            if container.spec is None or container.status is None:
+                continue
+            labels = (pod.uid, pod.name, pod.namespace, container.id, container.name)
+            resources = container.spec.resources
+            for gauge, values, unit in (
+                (metrics.container_requests, resources.requests, "integer"),
+                (metrics.container_limits, resources.limits, "byte"),
+            ):
+                for name in EXTENDED_UNITS:
+                    if name not in values:
+                        continue
+                    try:
+                        gauge.set(parse_value(values[name]), name, unit, *labels)
+                    except QuantityError:
+                        continue

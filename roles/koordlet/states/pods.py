@@ -127,7 +127,7 @@ def pod_state(pod: Pod, cgroups: Cgroups) -> PodState:
 
 
 @dataclass(slots=True)
-class PodBook:
+class PodCache:
     """The pods of the last good list. One that is empty leaves them untouched as long as one of them has its cgroup, and no list does."""
 
     cgroups: Cgroups

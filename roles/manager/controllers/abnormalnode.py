@@ -17,10 +17,9 @@ from koord.decisions.recorder import Recorder
 from koord.kube.errors import NotFound
 from koord.kube.events import EventRecorder
 from koord.kube.references import ObjectRef
-from roles.manager.abnormal.level import Level, moved
-from roles.manager.abnormal.signs import WINDOW, Families, Signs, judge
+from roles.manager.abnormal.signs import WINDOW, Families, Level, Signs, judge, moved
 from roles.manager.controllers.base import Controller
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 from roles.manager.noderesource.brake import ALWAYS, SHARE
 
@@ -36,7 +35,7 @@ class AbnormalNodeController(Controller):
 
     def __init__(
         self,
-        world: World,
+        state: ClusterState,
         writer: Writer,
         recorder: Recorder,
         events: EventRecorder,
@@ -45,16 +44,16 @@ class AbnormalNodeController(Controller):
         clock: Callable[[], float] | None = None,
     ) -> None:
         super().__init__()
-        self.world, self.writer, self.recorder, self.events = world, writer, recorder, events
-        self.interval, self.clock = interval, clock or world.clock
+        self.state, self.writer, self.recorder, self.events = state, writer, recorder, events
+        self.interval, self.clock = interval, clock or state.clock
         self._levels: dict[str, Level] = {}
         self._judged: float | None = None
         self._evictions: dict[str, deque[float]] = {}
 
     def attach(self) -> None:
         """Listen."""
-        self.world.pods.add_handler(on_delete=self._on_pod_gone)
-        self.world.nodes.add_handler(on_add=lambda node: self.queue.add(_ALL), on_delete=self._on_node_gone)
+        self.state.pods.add_handler(on_delete=self._on_pod_gone)
+        self.state.nodes.add_handler(on_add=lambda node: self.queue.add(_ALL), on_delete=self._on_node_gone)
 
     def _on_pod_gone(self, pod: Pod) -> None:
         disrupted = any(c.type == _DISRUPTED and c.status == "True" for c in pod.status.conditions)
@@ -71,16 +70,16 @@ class AbnormalNodeController(Controller):
         seconds = 0.0 if self._judged is None else now - self._judged
         self._judged = now
         families = Families(self._workload_of)
-        for metric in self.world.node_metrics.list():
+        for metric in self.state.node_metrics.list():
             families.add(metric)
             await self.turns.pause()
         outliers = families.outliers()
         judged: list[tuple[Node, Signs]] = []
-        for node in self.world.nodes.list():
+        for node in self.state.nodes.list():
             await self.turns.pause()
             name = node.metadata.name
             evicted = self._evicted_lately(name, now)
-            judged.append((node, judge(self.world.node_metrics.get(name), now=now, outliers=outliers.get(name, ()), evictions=evicted)))
+            judged.append((node, judge(self.state.node_metrics.get(name), now=now, outliers=outliers.get(name, ()), evictions=evicted)))
         # Reports that stop on many nodes at once say nothing about each of them.
         many = sum(signs.stale > 0 for _, signs in judged) > max(float(ALWAYS), SHARE * len(judged))
         for node, found in judged:
@@ -94,7 +93,7 @@ class AbnormalNodeController(Controller):
         return self.interval
 
     def _workload_of(self, key: str) -> str | None:
-        pod = self.world.pods.get(key)
+        pod = self.state.pods.get(key)
         if pod is None or not pod.spec.node_name:
             return None
         return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), None)

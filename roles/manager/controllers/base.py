@@ -36,7 +36,7 @@ class Turns:
 
 
 class Controller(ABC):
-    """Keys come into `queue` from informer handlers; `reconcile` makes the world right for one key.
+    """Keys come into `queue` from informer handlers; `reconcile` makes the state right for one key.
 
     Neither taking a key nor reconciling without a write suspends: `turns` does, between keys, and in every loop over many objects.
     """

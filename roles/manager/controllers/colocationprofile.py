@@ -15,7 +15,7 @@ from koord.kube.errors import ApiError, NotFound
 from koord.kube.informers import Informer, InformerFactory
 from koord.kube.patch import copy_json, diff_merge_patch
 from roles.manager.controllers.base import Controller, log
-from roles.manager.controllers.world import World, node_of
+from roles.manager.controllers.state import ClusterState, node_of
 from roles.manager.controllers.writer import NotLeading, Writer
 from roles.manager.options import Options
 from roles.manager.webhooks import profiles
@@ -62,9 +62,9 @@ class ColocationProfileController(Controller):
 
     name = "colocationprofile"
 
-    def __init__(self, world: World, informers: InformerFactory, writer: Writer, options: Options, draw: Callable[[], int]) -> None:
+    def __init__(self, state: ClusterState, informers: InformerFactory, writer: Writer, options: Options, draw: Callable[[], int]) -> None:
         super().__init__()
-        self.world, self.writer, self.options, self.draw = world, writer, options, draw
+        self.state, self.writer, self.options, self.draw = state, writer, options, draw
         self.profiles: Informer[ClusterColocationProfile] = informers.informer(
             CLUSTERCOLOCATIONPROFILES, ClusterColocationProfile, optional=True
         )
@@ -75,7 +75,7 @@ class ColocationProfileController(Controller):
 
     def attach(self) -> None:
         """Listen."""
-        self.world.pods.index(WAITING, lambda pod: WAITING if node_of(pod) is None and pod.status.phase == "Pending" else None)
+        self.state.pods.index(WAITING, lambda pod: WAITING if node_of(pod) is None and pod.status.phase == "Pending" else None)
         self.profiles.add_handler(
             on_add=lambda profile: self.queue.add(profile.metadata.name),
             on_update=lambda old, new: self.queue.add(new.metadata.name),
@@ -102,7 +102,7 @@ class ColocationProfileController(Controller):
         # A nil or unreadable selector matches no pod here: nobody means to rewrite every pending pod of the cluster by a mistake.
         if not profile.selects:
             return []
-        return [pod for pod in self.world.pods.by_index(WAITING, WAITING) if self._matches(profile, pod)]
+        return [pod for pod in self.state.pods.by_index(WAITING, WAITING) if self._matches(profile, pod)]
 
     def _matches(self, profile: Profile, pod: Pod) -> bool:
         if profile.selector is not None and not profile.selector.matches(pod.metadata.labels):

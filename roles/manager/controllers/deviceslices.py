@@ -11,7 +11,7 @@ from koord.api.objects import Device
 from koord.kube.errors import AlreadyExists, Forbidden, NotFound
 from koord.kube.informers import InformerFactory
 from roles.manager.controllers.base import Controller
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 from roles.manager.slices.slices import MANAGED_BY, MANAGER, same, slices_of
 
@@ -27,15 +27,15 @@ class DeviceSliceController(Controller):
 
     name = "deviceslices"
 
-    def __init__(self, world: World, informers: InformerFactory, writer: Writer) -> None:
+    def __init__(self, state: ClusterState, informers: InformerFactory, writer: Writer) -> None:
         super().__init__()
-        self.world, self.writer = world, writer
+        self.state, self.writer = state, writer
         self.slices = informers.informer(RESOURCESLICES, dict, label_selector=_MINE, optional=True)
         self.slices.index(_BY_NODE, _node_of)
 
     def attach(self) -> None:
         """Listen."""
-        self.world.devices.add_handler(
+        self.state.devices.add_handler(
             on_add=lambda device: self.queue.add(device.metadata.name),
             on_update=lambda old, new: self.queue.add(new.metadata.name),
             on_delete=lambda device: self.queue.add(device.metadata.name),
@@ -47,12 +47,12 @@ class DeviceSliceController(Controller):
 
     def keys(self) -> Iterable[str]:
         """All nodes with devices."""
-        return (device.metadata.name for device in self.world.devices.list())
+        return (device.metadata.name for device in self.state.devices.list())
 
     async def reconcile(self, key: str) -> float | None:
         """Make the slices of a node say what its Device says. A change is a new generation: until all slices have it, the pool is
         incomplete and nobody allocates of it."""
-        device: Device | None = self.world.devices.get(key)
+        device: Device | None = self.state.devices.get(key)
         shown = sorted(self.slices.by_index(_BY_NODE, key), key=lambda entry: str(entry["metadata"]["name"]))
         last = max((int(entry["spec"]["pool"].get("generation") or 0) for entry in shown), default=0)
         wanted = slices_of(device, last + 1) if device is not None else []

@@ -20,7 +20,7 @@ from koord.kube.references import ObjectRef
 from roles.manager.controllers import nodeslo
 from roles.manager.controllers.base import Turns
 from roles.manager.controllers.memory import EditMemory, Remembered, Texts
-from roles.manager.controllers.world import BY_NODE, World
+from roles.manager.controllers.state import BY_NODE, ClusterState
 from roles.manager.noderesource import batch
 from roles.manager.noderesource.plan import Plan, moved, unlike
 from roles.manager.noderesource.spread import Move, Preview
@@ -31,7 +31,7 @@ class EditSpreader:
 
     def __init__(
         self,
-        world: World,
+        state: ClusterState,
         recorder: Recorder,
         events: EventRecorder | None,
         clock: Callable[[], float],
@@ -39,7 +39,7 @@ class EditSpreader:
         under: Callable[[Node, SLOConfig], Plan],
         memory: EditMemory,
     ) -> None:
-        self._world, self._recorder, self._events, self._clock, self._turns, self._under = world, recorder, events, clock, turns, under
+        self._state, self._recorder, self._events, self._clock, self._turns, self._under = state, recorder, events, clock, turns, under
         self._memory = memory
         self._untold = False
 
@@ -49,27 +49,27 @@ class EditSpreader:
         A node follows the configuration under which least would be written to it; so what the leader before has done counts, and not
         what it meant to do.
         """
-        world, before = self._world, await self._memory.load()
+        state, before = self._state, await self._memory.load()
         if before is not None:
-            world.restore(before.present)
+            state.restore(before.present)
         waiting: dict[str, tuple[SLOConfig, Texts]] = {}
         asked: SLOConfig | None = None
-        while before is not None and asked is not world.config and world.config.available:  # it may be edited meanwhile
-            asked, waiting = world.config, {}
-            candidates = _read([*before.former, before.present], world.texts)
-            for name in [name for name, _ in world.nodes.items()] if candidates else ():
+        while before is not None and asked is not state.config and state.config.available:  # it may be edited meanwhile
+            asked, waiting = state.config, {}
+            candidates = _read([*before.former, before.present], state.texts)
+            for name in [name for name, _ in state.nodes.items()] if candidates else ():
                 former = self._followed(name, candidates)
                 if former is not None:
                     waiting[name] = former
                 await self._turns.pause()
-        world.spreads = True
+        state.spreads = True
         if waiting:
             self._untold = True
-            world.resume(waiting)
+            state.resume(waiting)
 
     def _followed(self, name: str, candidates: list[tuple[SLOConfig, Texts]]) -> tuple[SLOConfig, Texts] | None:
         """The configuration of before that a node follows still; None for the present one."""
-        node, slo = self._world.nodes.get(name), self._world.node_slos.get(name)
+        node, slo = self._state.nodes.get(name), self._state.node_slos.get(name)
         if node is None:
             return None
 
@@ -78,7 +78,7 @@ class EditSpreader:
             plan = self._under(node, config)
             return other + unlike(plan), moved(node, plan)
 
-        best, least = None, distance(self._world.config)
+        best, least = None, distance(self._state.config)
         for candidate in reversed(candidates):
             found = distance(candidate[0])
             if found < least:
@@ -87,8 +87,8 @@ class EditSpreader:
 
     async def _remember(self) -> None:
         """Before anything is let go, so that whoever leads next knows of it."""
-        if self._world.config.available:
-            await self._memory.keep(Remembered(dict(self._world.texts), [dict(texts) for texts in self._world.former_texts]))
+        if self._state.config.available:
+            await self._memory.keep(Remembered(dict(self._state.texts), [dict(texts) for texts in self._state.former_texts]))
 
     def begun(self) -> None:
         """There is a new edit, and nobody was told yet what it will do."""
@@ -96,25 +96,25 @@ class EditSpreader:
 
     async def round(self, *, held: bool) -> None:
         """Preview what was not looked at, tell of it, and let the next nodes follow; none while something is `held`."""
-        spread = self._world.spread
+        spread = self._state.spread
         while unseen := spread.unseen():
             for name in unseen:
                 move = self._move(name)
                 spread.found(name, move)
                 if move is None:
-                    self._world.release(name)
+                    self._state.release(name)
                 await self._turns.pause()
         if self._untold:
             self._untold = False
             self._tell(spread.preview())
         await self._remember()
         for name in spread.release(self._clock(), held=held):
-            self._world.release(name)
+            self._state.release(name)
         await self._remember()
 
     def _move(self, name: str) -> Move | None:
         """What the edit does to a node; None for nothing."""
-        node, former, config = self._world.nodes.get(name), self._world.spread.former(name), self._world.config
+        node, former, config = self._state.nodes.get(name), self._state.spread.former(name), self._state.config
         if node is None or former is None or not config.available:
             return None
         now, then = self._under(node, former), self._under(node, config)
@@ -128,7 +128,7 @@ class EditSpreader:
         most = 0
         for resource in batch.NAMES:
             asked = []
-            for pod in self._world.pods.by_index(BY_NODE, node):
+            for pod in self._state.pods.by_index(BY_NODE, node):
                 try:
                     asked.append(0 if pod.is_terminal else pod_requests(pod).get(resource, 0))
                 except QuantityError:
@@ -145,7 +145,7 @@ class EditSpreader:
         """What an edit will do, before it does it."""
         if not preview.nodes:
             return
-        namespace, _, config = self._world.config_key.partition("/")
+        namespace, _, config = self._state.config_key.partition("/")
         if self._events is not None:
             about = ObjectRef("ConfigMap", config, namespace, api_version="v1")
             self._events.event(about, "Warning" if preview.pods else "Normal", "ConfigSpread", str(preview))

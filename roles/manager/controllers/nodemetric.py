@@ -10,7 +10,7 @@ from koord.config import slo_schema
 from koord.config.colocation import DEFAULT_STRATEGY, ColocationStrategy
 from koord.config.durations import format_duration, parse_duration
 from roles.manager.controllers.pernode import PerNodeController
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 from roles.manager.metrics import Metrics
 
@@ -55,8 +55,8 @@ class NodeMetricController(PerNodeController[NodeMetric]):
     kind = NODEMETRICS
     config_keys = frozenset({slo_schema.COLOCATION})
 
-    def __init__(self, world: World, writer: Writer, metrics: Metrics) -> None:
-        super().__init__(world, writer, world.node_metrics, metrics.node_metric_reconciled)
+    def __init__(self, state: ClusterState, writer: Writer, metrics: Metrics) -> None:
+        super().__init__(state, writer, state.node_metrics, metrics.node_metric_reconciled)
 
     def concerns(self, old: Node, new: Node) -> bool:
         """Strategies are chosen by labels, and annotations may change them."""
@@ -65,7 +65,7 @@ class NodeMetricController(PerNodeController[NodeMetric]):
 
     def change(self, node: Node, found: NodeMetric | None) -> dict[str, Any]:
         """The policy, where it is another one. A refused configuration must not rewrite what a good one has set."""
-        config = self.world.config
+        config = self.state.config
         if not config.available:
             return {}
         wanted = policy(config.colocation_for(node))

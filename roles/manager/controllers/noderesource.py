@@ -26,7 +26,7 @@ from roles.manager.controllers.base import EVERYTHING, Controller, log
 from roles.manager.controllers.editing import EditSpreader
 from roles.manager.controllers.memory import EditMemory
 from roles.manager.controllers.ranked import RankedQueue
-from roles.manager.controllers.world import BY_NODE, World, node_of
+from roles.manager.controllers.state import BY_NODE, ClusterState, node_of
 from roles.manager.controllers.writer import NotLeading, Writer
 from roles.manager.journal import Journal
 from roles.manager.metrics import Metrics, run
@@ -69,7 +69,7 @@ class NodeResourceController(Controller):
 
     def __init__(
         self,
-        world: World,
+        state: ClusterState,
         writer: Writer,
         metrics: Metrics,
         recorder: Recorder,
@@ -82,10 +82,10 @@ class NodeResourceController(Controller):
         journal: Journal | None = None,
     ) -> None:
         super().__init__()
-        clock = clock or world.clock  # how old a report is must not be the difference of two clocks
+        clock = clock or state.clock  # how old a report is must not be the difference of two clocks
         self.journal = journal
         self.brake, self.events = Brake(), events
-        self.world, self.writer, self.metrics, self.recorder = world, writer, metrics, recorder
+        self.state, self.writer, self.metrics, self.recorder = state, writer, metrics, recorder
         self.plugins, self.gates, self.smoothing, self.clock = plugins, gates, smoothing, clock
         self._written: dict[str, float] = {}
         self._answered: dict[str, tuple[str, Node]] = {}  # by node: the version that was seen when it was written, and what came of it
@@ -96,34 +96,34 @@ class NodeResourceController(Controller):
         self._without_device: set[str] = set()  # nodes whose Device was deleted
         self.due = RankedQueue(f"{self.name}-writes")
         self._turn = asyncio.Lock()
-        memory = EditMemory(writer, world.config_key.partition("/")[0])
-        self.editing = EditSpreader(world, recorder, events, clock, self.turns, self._under, memory)
+        memory = EditMemory(writer, state.config_key.partition("/")[0])
+        self.editing = EditSpreader(state, recorder, events, clock, self.turns, self._under, memory)
         for plugin in plugins:
             metrics.plugin_ran(plugin, True, "Setup")
 
     def attach(self) -> None:
         """Listen."""
-        self.world.nodes.add_handler(
+        self.state.nodes.add_handler(
             on_add=lambda node: self.queue.add(node.metadata.name),
             on_update=lambda old, new: self.queue.add(new.metadata.name),
             on_delete=self._on_node_gone,
         )
         # A NodeMetric that was only created says nothing yet; it counts once its status comes.
-        self.world.node_metrics.add_handler(on_update=self._on_metric, on_delete=lambda metric: self.queue.add(metric.metadata.name))
-        self.world.devices.add_handler(
+        self.state.node_metrics.add_handler(on_update=self._on_metric, on_delete=lambda metric: self.queue.add(metric.metadata.name))
+        self.state.devices.add_handler(
             on_add=self._on_device_there,
             on_update=self._on_device,
             on_delete=self._on_device_gone,
         )
-        self.world.topologies.add_handler(on_add=self._on_topology, on_update=self._on_topology_change)
-        self.world.pods.add_handler(on_add=self._on_pod, on_update=self._on_pod_change, on_delete=self._on_pod_gone)
-        self.world.on_config(self._on_config)
-        self.world.on_release(self.queue.add)
+        self.state.topologies.add_handler(on_add=self._on_topology, on_update=self._on_topology_change)
+        self.state.pods.add_handler(on_add=self._on_pod, on_update=self._on_pod_change, on_delete=self._on_pod_gone)
+        self.state.on_config(self._on_config)
+        self.state.on_release(self.queue.add)
 
     def _on_node_gone(self, node: Node) -> None:
         for memory in (self._written, self._answered, self._recorded, self._totals):
             memory.pop(node.metadata.name, None)
-        self.world.spread.forget(node.metadata.name)
+        self.state.spread.forget(node.metadata.name)
         self._without_device.discard(node.metadata.name)
         self.brake.forget(node.metadata.name)
         if self.journal is not None:
@@ -166,10 +166,10 @@ class NodeResourceController(Controller):
             self.queue.add(new.metadata.name)
 
     def _on_config(self, changed: frozenset[str]) -> None:
-        if self.world.spreads:
+        if self.state.spreads:
             self.editing.begun()
             self.queue.add(SPREAD)
-        if not self.world.spread.active and KEYS & changed:
+        if not self.state.spread.active and KEYS & changed:
             self.queue.add(EVERYTHING)
 
     @property
@@ -179,7 +179,7 @@ class NodeResourceController(Controller):
 
     def keys(self) -> Iterable[str]:
         """All nodes."""
-        return (name for name, _ in self.world.nodes.items())
+        return (name for name, _ in self.state.nodes.items())
 
     async def prepare(self) -> None:
         """Find out which nodes wait for an edit that was on its way."""
@@ -188,7 +188,7 @@ class NodeResourceController(Controller):
 
     async def run(self) -> None:
         """Decide for one node after the other; what is due is written by WRITERS tasks, the most urgent first."""
-        self.world.spreads = True  # before, edits of the ConfigMap were another leader's
+        self.state.spreads = True  # before, edits of the ConfigMap were another leader's
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(super().run(), name=f"{self.name} decides")
             for number in range(WRITERS):
@@ -256,9 +256,9 @@ class NodeResourceController(Controller):
     async def _spread(self) -> None:
         """One round of an edit's way to the nodes."""
         await self.editing.round(held=bool(self.brake.held))
-        self.metrics.spread_nodes.set(self.world.spread.waiting)
+        self.metrics.spread_nodes.set(self.state.spread.waiting)
         self.queue.done(SPREAD)
-        if self.world.spread.active:
+        if self.state.spread.active:
             self.queue.add_after(SPREAD, SPREAD_EVERY)
 
     def _under(self, node: Node, config: SLOConfig) -> Plan:
@@ -274,7 +274,7 @@ class NodeResourceController(Controller):
         self.brake.promise(name, present)
         before = len(self.brake.held)
         # Without a ConfigMap nobody has said that co-location is off.
-        unmeasured = plan.unmeasured or (not plan.enabled and self.world.config_of(name).stale(slo_schema.COLOCATION))
+        unmeasured = plan.unmeasured or (not plan.enabled and self.state.config_of(name).stale(slo_schema.COLOCATION))
         held = bool(unmeasured and present) and self.brake.holds(name, present, inputs.now, take=take)
         if held:
             plan.hold()
@@ -284,7 +284,7 @@ class NodeResourceController(Controller):
             self.metrics.held_nodes.set(len(self.brake.held))
         if held and not before and self.events is not None:
             text = f"reports are missing on many nodes at once, {name} among them: batch and mid are kept on nodes beyond the share"
-            namespace, _, config = self.world.config_key.partition("/")
+            namespace, _, config = self.state.config_key.partition("/")
             about = ObjectRef("ConfigMap", config, namespace, api_version="v1")
             self.events.event(about, "Warning", "OvercommitHeld", text)
         return held
@@ -295,7 +295,7 @@ class NodeResourceController(Controller):
 
     async def _decided(self, key: str) -> tuple[Inputs, Plan] | tuple[None, None]:
         """What one node is to be told now; one decision at a time, so that the tasks together do not hold the loop."""
-        if not self.world.config.available:
+        if not self.state.config.available:
             return None, None
         async with self._turn:
             await self.turns.pause()
@@ -305,7 +305,7 @@ class NodeResourceController(Controller):
                 self._told.pop(key, None)
                 self.metrics.extended_resources(key, {})
                 return None, None
-            now, config = self.clock(), self.world.config_of(key)
+            now, config = self.clock(), self.state.config_of(key)
             inputs = self.observe(node, now, config)
             last = self._written.get(key)
             plan = decide(inputs, cluster_enabled=config.cluster_enabled, plugins=self.plugins, last_write=last)
@@ -322,7 +322,7 @@ class NodeResourceController(Controller):
 
     def _node(self, name: str) -> Node | None:
         """A node as the cache has it, or as our own last write has left it where the cache has not got that far."""
-        node, answered = self.world.nodes.get(name), self._answered.get(name)
+        node, answered = self.state.nodes.get(name), self._answered.get(name)
         if node is None or answered is None:
             return node
         if node.metadata.resource_version == answered[0]:
@@ -337,15 +337,15 @@ class NodeResourceController(Controller):
 
     def observe(self, node: Node, now: float, config: SLOConfig | None = None) -> Inputs:
         """The inputs of a node from the caches."""
-        name, config = node.metadata.name, config or self.world.config_of(node.metadata.name)
+        name, config = node.metadata.name, config or self.state.config_of(node.metadata.name)
         return Inputs(
             node=node,
             strategy=config.colocation_for(node),
             now=now,
             pods=NodePods(lambda: self._pods(name), self._totals.get(name)),
-            metric=self.world.node_metrics.get(name),
-            topology=self.world.topologies.get(name),
-            device=self.world.devices.get(name),
+            metric=self.state.node_metrics.get(name),
+            topology=self.state.topologies.get(name),
+            device=self.state.devices.get(name),
             device_gone=name in self._without_device,
             normalization=config.cpu_normalization_for(node),
             amplification=config.resource_amplification_for(node),
@@ -356,7 +356,7 @@ class NodeResourceController(Controller):
         )
 
     def _pods(self, name: str) -> Iterator[PodInput]:
-        for pod in self.world.pods.by_index(BY_NODE, name):
+        for pod in self.state.pods.by_index(BY_NODE, name):
             try:
                 made = pod_input(pod)
             except QuantityError as error:
@@ -392,7 +392,7 @@ class NodeResourceController(Controller):
         """Status and metadata in one request: the status sub-resource takes both."""
         name, body = inputs.node.metadata.name, plan.body
         if body:
-            seen = self.world.nodes.get(name)
+            seen = self.state.nodes.get(name)
             answer = await self.writer.patch(NODES, name, body, subresource="status" if plan.status_patch else None)
             if seen is not None and answer:
                 self._answered[name] = (seen.metadata.resource_version, msgspec.convert(answer, Node, strict=False))

@@ -13,7 +13,7 @@ from koord.config import slo_schema as s
 from koord.config.slo import SLOConfig
 from koord.kube.patch import copy_json, diff_merge_patch
 from roles.manager.controllers.pernode import PerNodeController
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 from roles.manager.metrics import Metrics
 
@@ -70,13 +70,13 @@ class NodeSLOController(PerNodeController[NodeSLO]):
     kind = NODESLOS
     config_keys = KEYS
 
-    def __init__(self, world: World, writer: Writer, metrics: Metrics) -> None:
-        super().__init__(world, writer, world.node_slos, metrics.node_slo_reconciled)
+    def __init__(self, state: ClusterState, writer: Writer, metrics: Metrics) -> None:
+        super().__init__(state, writer, state.node_slos, metrics.node_slo_reconciled)
 
     def attach(self) -> None:
         """Listen, also to nodes that an edit of the configuration reaches now."""
         super().attach()
-        self.world.on_release(self.queue.add)
+        self.state.on_release(self.queue.add)
 
     def concerns(self, old: Node, new: Node) -> bool:
         """Strategies are chosen by labels; the bandwidth is an annotation."""
@@ -86,5 +86,5 @@ class NodeSLOController(PerNodeController[NodeSLO]):
 
     def change(self, node: Node, found: NodeSLO | None) -> dict[str, Any]:
         """The spec, or the difference to the one that is there."""
-        config = self.world.config_of(node.metadata.name)
+        config = self.state.config_of(node.metadata.name)
         return build(config, node, {}) if found is None else diff_merge_patch(found.spec, build(config, node, found.spec))

@@ -11,7 +11,7 @@ from koord.api.objects import Node, NodeMetric, NodeSLO
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.kube.informers import Informer
 from roles.manager.controllers.base import EVERYTHING, Controller
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 
 O = TypeVar("O", NodeMetric, NodeSLO)  # noqa: E741
@@ -24,9 +24,9 @@ class PerNodeController(Controller, Generic[O]):
     config_keys: ClassVar[frozenset[str]]
     """Keys of slo-controller-config that the objects follow."""
 
-    def __init__(self, world: World, writer: Writer, objects: Informer[O], count: Callable[[bool, str], None]) -> None:
+    def __init__(self, state: ClusterState, writer: Writer, objects: Informer[O], count: Callable[[bool, str], None]) -> None:
         super().__init__()
-        self.world, self.writer, self._count = world, writer, count
+        self.state, self.writer, self._count = state, writer, count
         self.objects: Informer[O] = objects
 
     @abstractmethod
@@ -39,7 +39,7 @@ class PerNodeController(Controller, Generic[O]):
 
     def attach(self) -> None:
         """Listen."""
-        self.world.nodes.add_handler(
+        self.state.nodes.add_handler(
             on_add=lambda node: self.queue.add(node.metadata.name),
             on_update=lambda old, new: self.queue.add(new.metadata.name) if self.concerns(old, new) else None,
             on_delete=lambda node: self.queue.add(node.metadata.name),
@@ -49,15 +49,15 @@ class PerNodeController(Controller, Generic[O]):
             on_update=lambda old, new: self.queue.add(new.metadata.name) if old.spec != new.spec else None,
             on_delete=lambda found: self.queue.add(found.metadata.name),
         )
-        self.world.on_config(lambda changed: self.queue.add(EVERYTHING) if self.config_keys & changed else None)
+        self.state.on_config(lambda changed: self.queue.add(EVERYTHING) if self.config_keys & changed else None)
 
     def keys(self) -> Iterable[str]:
         """All nodes."""
-        return (name for name, _ in self.world.nodes.items())
+        return (name for name, _ in self.state.nodes.items())
 
     async def reconcile(self, key: str) -> float | None:
         """Create, correct or delete the node's object."""
-        node, found = self.world.nodes.get(key), self.objects.get(key)
+        node, found = self.state.nodes.get(key), self.objects.get(key)
         verb = "delete" if node is None else "create" if found is None else "update"
         try:
             done = await (self._write(key, self.change(node, found), found is None) if node else self._delete(key, found))

@@ -22,7 +22,7 @@ from koord.kube.informers import Informer, InformerFactory
 from koord.kube.patch import diff_merge_patch
 from koord.kube.references import ObjectRef
 from roles.manager.controllers.base import Controller, log
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 
 PERIOD = 600.0  # seconds after which a quota is looked at again, whatever happened: others may write to it
@@ -142,9 +142,9 @@ class QuotaProfileController(Controller):
 
     name = "quotaprofile"
 
-    def __init__(self, world: World, informers: InformerFactory, writer: Writer, events: EventRecorder) -> None:
+    def __init__(self, state: ClusterState, informers: InformerFactory, writer: Writer, events: EventRecorder) -> None:
         super().__init__()
-        self.world, self.writer, self.events = world, writer, events
+        self.state, self.writer, self.events = state, writer, events
         self.profiles: Informer[ElasticQuotaProfile] = informers.informer(ELASTICQUOTAPROFILES, ElasticQuotaProfile, optional=True)
         self.quotas: Informer[ElasticQuota] = informers.informer(ELASTICQUOTAS, ElasticQuota, optional=True)
         self._totals: dict[str, Totals] = {}
@@ -159,7 +159,7 @@ class QuotaProfileController(Controller):
             ),
             on_delete=lambda profile: self._totals.pop(profile.key, None),
         )
-        self.world.nodes.add_handler(self._on_node, lambda old, new: self._on_node(new), self._on_node_gone)
+        self.state.nodes.add_handler(self._on_node, lambda old, new: self._on_node(new), self._on_node_gone)
         self.quotas.add_handler(self._on_quota, lambda old, new: self._on_quota(new), self._on_quota)
 
     def _on_node(self, node: Node) -> None:
@@ -209,8 +209,8 @@ class QuotaProfileController(Controller):
         if known is not None and known.selector == selector:
             return known
         made = self._totals[profile.key] = Totals(selector)  # known to the handlers from here on
-        for name in [name for name, _ in self.world.nodes.items()]:
-            node = self.world.nodes.get(name)
+        for name in [name for name, _ in self.state.nodes.items()]:
+            node = self.state.nodes.get(name)
             try:
                 if node is not None:
                     made.put(node)

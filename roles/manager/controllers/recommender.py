@@ -22,7 +22,7 @@ from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.kube.informers import Informer, InformerFactory
 from roles.manager.controllers.base import Controller, log
 from roles.manager.controllers.resizer import Resizer
-from roles.manager.controllers.world import World, namespace_of
+from roles.manager.controllers.state import ClusterState, namespace_of
 from roles.manager.controllers.writer import Writer
 from roles.manager.recommender import checkpoint, history, samples, status
 from roles.manager.recommender.apply import ANNOTATION_SELECTOR, Mode, mode_of
@@ -60,7 +60,7 @@ class RecommenderController(Controller):
 
     def __init__(
         self,
-        world: World,
+        state: ClusterState,
         informers: InformerFactory,
         writer: Writer,
         recorder: Recorder,
@@ -69,19 +69,19 @@ class RecommenderController(Controller):
         clock: Callable[[], float] = seams.now,
     ) -> None:
         super().__init__()
-        self.world, self.writer, self.recorder = world, writer, recorder
+        self.state, self.writer, self.recorder = state, writer, recorder
         self.policy, self.namespace, self.clock = policy, namespace, clock
         self.recommendations: Informer[Recommendation] = informers.informer(RECOMMENDATIONS, Recommendation, optional=True)
         self._metrics_api = MetricsAPI(writer.client)
-        self._node_metrics = NodeMetrics(world.node_metrics)
+        self._node_metrics = NodeMetrics(state.node_metrics)
         self._learnt: dict[str, Learnt] = {}
         self._resizer = Resizer(informers, writer, recorder, clock)
 
     def attach(self) -> None:
         """Listen."""
         self._resizer.attach()
-        self.world.pods.add_handler(on_delete=lambda pod: self._resizer.forget(pod.metadata.uid))
-        self.world.pods.index(BY_NAMESPACE, namespace_of)
+        self.state.pods.add_handler(on_delete=lambda pod: self._resizer.forget(pod.metadata.uid))
+        self.state.pods.index(BY_NAMESPACE, namespace_of)
         self.recommendations.add_handler(
             on_add=lambda obj: self.queue.add(obj.key),
             on_update=lambda old, new: self.queue.add(new.key) if (old.spec, _asked(old)) != (new.spec, _asked(new)) else None,
@@ -102,7 +102,7 @@ class RecommenderController(Controller):
         learnt.findings = []
         target = await self._resolve(recommendation, learnt)
         if target is not None:
-            pods = [pod for pod in self.world.pods.by_index(BY_NAMESPACE, recommendation.metadata.namespace) if _counts(pod, target)]
+            pods = [pod for pod in self.state.pods.by_index(BY_NAMESPACE, recommendation.metadata.namespace) if _counts(pod, target)]
             if not pods:
                 learnt.findings.append(Finding(CONDITION_NO_OBJECTS_MATCHED, "NoPods", "no pod matches the target"))
             await self._learn_history(recommendation, learnt, pods)

@@ -17,7 +17,7 @@ from roles.manager.controllers.noderesource import NodeResourceController
 from roles.manager.controllers.nodeslo import NodeSLOController
 from roles.manager.controllers.quotaprofile import QuotaProfileController
 from roles.manager.controllers.recommender import RecommenderController
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 from roles.manager.journal import Journal, ManagerFile
 from roles.manager.metrics import Metrics
@@ -30,7 +30,7 @@ class Parts:
     """What controllers are made of."""
 
     options: Options
-    world: World
+    state: ClusterState
     informers: InformerFactory
     writer: Writer
     metrics: Metrics
@@ -44,7 +44,7 @@ def _noderesource(parts: Parts) -> Controller:
     options = parts.options
     plugins = tuple(name for name in PLUGIN_NAMES if selected(name, options.noderesource_plugins))
     return NodeResourceController(
-        parts.world,
+        parts.state,
         parts.writer,
         parts.metrics,
         parts.recorder,
@@ -58,31 +58,31 @@ def _noderesource(parts: Parts) -> Controller:
 
 def _recommender(parts: Parts) -> Controller:
     options = parts.options
-    return RecommenderController(parts.world, parts.informers, parts.writer, parts.recorder, options.recommender, options.webhook.namespace)
+    return RecommenderController(parts.state, parts.informers, parts.writer, parts.recorder, options.recommender, options.webhook.namespace)
 
 
 def _deviceslices(parts: Parts) -> Controller:
     if parts.options.gates.enabled("DeviceResourceSlices"):
-        return DeviceSliceController(parts.world, parts.informers, parts.writer)
+        return DeviceSliceController(parts.state, parts.informers, parts.writer)
     return DeviceSliceRemoval(parts.writer)
 
 
 # name, gate that must be on ("" for none), how it is made
 CONTROLLERS: tuple[tuple[str, str, Callable[[Parts], Controller]], ...] = (
-    ("nodemetric", "", lambda p: NodeMetricController(p.world, p.writer, p.metrics)),
+    ("nodemetric", "", lambda p: NodeMetricController(p.state, p.writer, p.metrics)),
     ("noderesource", "", _noderesource),
-    ("nodeslo", "", lambda p: NodeSLOController(p.world, p.writer, p.metrics)),
-    ("quotaprofile", "", lambda p: QuotaProfileController(p.world, p.informers, p.writer, p.events)),
+    ("nodeslo", "", lambda p: NodeSLOController(p.state, p.writer, p.metrics)),
+    ("quotaprofile", "", lambda p: QuotaProfileController(p.state, p.informers, p.writer, p.events)),
     (
         "colocationprofile",
         "ColocationProfileController",
-        lambda p: ColocationProfileController(p.world, p.informers, p.writer, p.options, p.draw),
+        lambda p: ColocationProfileController(p.state, p.informers, p.writer, p.options, p.draw),
     ),
     ("recommender", "Recommender", _recommender),
     (
         "abnormalnode",
         "AbnormalNodes",
-        lambda p: AbnormalNodeController(p.world, p.writer, p.recorder, p.events, interval=p.options.abnormal_node_interval),
+        lambda p: AbnormalNodeController(p.state, p.writer, p.recorder, p.events, interval=p.options.abnormal_node_interval),
     ),
     ("deviceslices", "", _deviceslices),
 )

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from koord.api import names
-from roles.manager.noderesource.model import Contribution, Inputs, Term
+from koord.decisions.record import Term
+from roles.manager.noderesource.model import Contribution, Inputs
 
 NAME = "ResourceAmplification"
 KEY = names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO

@@ -9,9 +9,10 @@ from __future__ import annotations
 from koord.api import names
 from koord.api.objects import Node, NodeMetric
 from koord.api.priority import DEFAULT_VALUES, PriorityClass
+from koord.decisions.record import Term
 from roles.manager.noderesource import formula, zones
 from roles.manager.noderesource.inputs import Amount, NodePods, capacity, degraded, reserved, system_usage
-from roles.manager.noderesource.model import Contribution, Inputs, Term
+from roles.manager.noderesource.model import Contribution, Inputs
 
 NAME = "BatchResource"
 NAMES = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY)

@@ -5,7 +5,8 @@ from __future__ import annotations
 from koord.accounting.resources import add_into, parse
 from koord.api import names
 from koord.api.objects import DeviceInfo
-from roles.manager.noderesource.model import Contribution, Inputs, PluginError, Term
+from koord.decisions.record import Term
+from roles.manager.noderesource.model import Contribution, Inputs, PluginError
 
 GPU, RDMA = "GPUDeviceResource", "RDMADeviceResource"
 GPU_NAMES = (

@@ -10,8 +10,9 @@ from koord.api import names
 from koord.api.objects import Node, NodeMetric
 from koord.api.priority import DEFAULT_VALUES, PriorityClass
 from koord.api.quantity import multiply_base
+from koord.decisions.record import Term
 from roles.manager.noderesource.inputs import CPU, MEMORY, Amount, NodePods, capacity, degraded, reserved, system_usage, usage
-from roles.manager.noderesource.model import Contribution, Inputs, Term
+from roles.manager.noderesource.model import Contribution, Inputs
 
 NAME = "MidResource"
 NAMES = (names.RESOURCE_MID_CPU, names.RESOURCE_MID_MEMORY)

@@ -80,6 +80,3 @@ class Contribution:
     def terms(self) -> tuple[Term, ...]:
         """What made the answer."""
         return self.reasons()
-
-
-__all__ = ["Contribution", "Inputs", "PluginError", "PodInput", "Term", "ZoneAmounts"]

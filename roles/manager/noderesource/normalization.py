@@ -8,7 +8,8 @@ from typing import Any
 import orjson
 
 from koord.api import names
-from roles.manager.noderesource.model import Contribution, Inputs, PluginError, Term
+from koord.decisions.record import Term
+from roles.manager.noderesource.model import Contribution, Inputs, PluginError
 
 NAME = "CPUNormalization"
 MIN_RATIO, MAX_RATIO = 1.0, 5.0

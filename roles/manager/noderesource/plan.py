@@ -14,8 +14,9 @@ from koord.api.annotations import AnnotationError, node_penalty, parse_third_par
 from koord.api.objects import Node
 from koord.api.priority import PriorityClass
 from koord.api.quantity import QuantityError, format_binary, format_decimal, parse_milli, parse_value
+from koord.decisions.record import Term
 from roles.manager.noderesource import amplification, batch, devices, mid, normalization
-from roles.manager.noderesource.model import Contribution, Inputs, PluginError, Term
+from roles.manager.noderesource.model import Contribution, Inputs, PluginError
 from roles.manager.noderesource.trust import lowered, share_of, smoothed
 from roles.manager.noderesource.zones import differs, scale
 

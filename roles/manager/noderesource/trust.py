@@ -6,8 +6,9 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from koord.api.quantity import QuantityError, multiply_base, parse_milli
+from koord.decisions.record import Term
 from roles.manager.noderesource import batch, mid
-from roles.manager.noderesource.model import Contribution, Term, ZoneAmounts
+from roles.manager.noderesource.model import Contribution, ZoneAmounts
 
 NAMES = frozenset((*batch.NAMES, *mid.NAMES))
 UNKNOWN_AGE = 60.0  # seconds that are taken to have passed since a write that this process did not make

@@ -14,7 +14,7 @@ from koord.config.slo_validate import NodeEntries, entries_in
 from koord.kube.client import Client
 from koord.kube.errors import ApiError
 from koord.kube.informers import Informer
-from roles.manager.lanes import Lanes
+from roles.manager.clients import Clients
 from roles.manager.options import Options
 from roles.manager.recommender.apply import Following
 from roles.manager.webhooks.enhanced import EnhancedValidator
@@ -41,21 +41,21 @@ class IndexedStore(Store, Protocol):
 
 
 class View:
-    """The world of the webhooks. Everything that an informer tells arrives by the `on_…` methods."""
+    """The state of the webhooks. Everything that an informer tells arrives by the `on_…` methods."""
 
-    def __init__(self, options: Options, gates: FeatureGates, clients: Client | Lanes, draw: Callable[[], int] | None = None) -> None:
+    def __init__(self, options: Options, gates: FeatureGates, clients: Client | Clients, draw: Callable[[], int] | None = None) -> None:
         self.options = options
         self.gates = gates
-        lanes = clients if isinstance(clients, Lanes) else Lanes.one(clients)
-        self.live = LiveReads(lanes.reviews)
+        clients = clients if isinstance(clients, Clients) else Clients.one(clients)
+        self.live = LiveReads(clients.reviews)
         self.allocation_writers = options.allocation_writers or trust.default_writers(options.webhook.namespace)
-        self.quota_client = lanes.quotas
+        self.quota_client = clients.quotas
         self.draw = draw or (lambda: seams.rng().randrange(100))
         self.profiles: dict[str, Profile] = {}
         self.quota_pods = QuotaPods()
         self.quotas = QuotaTopology(guarantee_usage=gates.enabled("ElasticQuotaGuaranteeUsage"))
-        self.admission = QuotaAdmission(lanes.quotas, options, lambda key: self.quota_objects.get(key) if self.quota_objects else None)
-        self.enhanced = EnhancedValidator(lanes.reviews, options)
+        self.admission = QuotaAdmission(clients.quotas, options, lambda key: self.quota_objects.get(key) if self.quota_objects else None)
+        self.enhanced = EnhancedValidator(clients.reviews, options)
         self.quota_objects: IndexedStore | None = None
         self.namespaces: Store | None = None
         self.priority_classes: Store | None = None

@@ -11,9 +11,9 @@ import orjson
 
 from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy import merge
+from roles.runtime_proxy.concurrency import KeyedLocks
 from roles.runtime_proxy.docker import messages
-from roles.runtime_proxy.docker.target import Route, route
-from roles.runtime_proxy.lanes import Lanes
+from roles.runtime_proxy.docker.target import Route
 from roles.runtime_proxy.stages import HookRefusal, Stages
 from roles.runtime_proxy.store import Store
 
@@ -42,9 +42,6 @@ def refusal(text: str, status: int = 500) -> Reply:
     return Reply(status, orjson.dumps({"message": text}))
 
 
-__all__ = ["DockerInterceptor", "Reply", "Route", "refusal", "route"]
-
-
 class DockerInterceptor:
     """Holds the store and decides, call by call. `inspect` asks the engine for a container, None when there is none."""
 
@@ -52,7 +49,7 @@ class DockerInterceptor:
         self.store = Store()
         self.driver = ""
         self._stages = stages
-        self._lanes = Lanes()
+        self._locks = KeyedLocks()
         self._inspect = inspect
         self._calls = {"create": self._create, "start": self._start, "stop": self._stop, "update": self._update}
 
@@ -149,7 +146,7 @@ class DockerInterceptor:
             return await forward(body)
         sandbox = self.store.sandbox_of(to.container)
         if self._stages.asks("PreStartContainer", record.pod_labels):
-            async with self._lanes.of(to.container):
+            async with self._locks.of(to.container):
                 answer = await self._stages.pre("PreStartContainer", record, record.pod_labels)
                 if answer is not None:
                     _apply(record, answer)
@@ -180,7 +177,7 @@ class DockerInterceptor:
     async def _update(self, to: Route, body: bytes, forward: Forward) -> Reply:
         if to.container not in self.store.containers:
             return await forward(body)
-        async with self._lanes.of(to.container):  # updates of one container have an order, in the engine and in the store
+        async with self._locks.of(to.container):  # updates of one container have an order, in the engine and in the store
             return await self._update_in_turn(to, body, forward)
 
     async def _update_in_turn(self, to: Route, body: bytes, forward: Forward) -> Reply:

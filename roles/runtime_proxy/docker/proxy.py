@@ -22,7 +22,8 @@ from roles.runtime_proxy.docker.http1 import (
     request_framing,
     response_framing,
 )
-from roles.runtime_proxy.docker.interceptor import DockerInterceptor, Reply, Route, refusal, route
+from roles.runtime_proxy.docker.interceptor import DockerInterceptor, Reply, refusal
+from roles.runtime_proxy.docker.target import Route, route
 from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.sockets import peer_uid, trusted
 

@@ -11,11 +11,11 @@ import logging
 from collections import deque
 from typing import Any, Protocol
 
-from roles.runtime_proxy.splice import frames, grpcwords
+from roles.runtime_proxy.splice import frames, grpcwire
 from roles.runtime_proxy.splice.ends import HIGH, Down, End, Up
 from roles.runtime_proxy.splice.frames import END_STREAM, PREFACE, Headers, ProtocolFault, reset, window_update
 from roles.runtime_proxy.splice.held import Handler, Held, SandboxStatus, Stream
-from roles.runtime_proxy.splice.room import Room
+from roles.runtime_proxy.splice.memory import MemoryBudget
 
 log = logging.getLogger(__name__)
 
@@ -28,13 +28,13 @@ _PROBE = b"koord-pr"  # what our own PING carries
 class Service(Protocol):
     """What connections share."""
 
-    room: Room
+    memory: MemoryBudget
     sandbox_status: SandboxStatus
 
     def accepted(self, connection: Connection, transport: Any) -> None: ...
 
     def begun(self, path: bytes) -> tuple[str, bool | None, Handler | None, bool]:
-        """A call begins: its label, whether it has one answer (None: not known), its handler if it has hooks, and whether there is room."""
+        """A call begins: its label, whether it has one answer (None: not known), its handler if it has hooks, and whether it may begin."""
         ...
 
     def ended(self, label: str, code: str, seconds: float) -> None: ...
@@ -47,7 +47,7 @@ class Connection:
 
     def __init__(self, service: Service) -> None:
         self.service = service
-        self.room = service.room
+        self.memory = service.memory
         self.sandbox_status = service.sandbox_status
         self.streams: dict[int, Stream] = {}
         self.sending: dict[int, Held] = {}  # held requests that wait for the engine's credit
@@ -121,10 +121,10 @@ class Connection:
         paths = [value for key, value in headers if key == b":path"]
         if len(paths) > 1:
             raise ProtocolFault("a request with two paths")
-        label, unary, handler, room = self.service.begun(paths[0] if paths else b"")
-        timeout = grpcwords.timeout_of(headers)
+        label, unary, handler, accepted = self.service.begun(paths[0] if paths else b"")
+        timeout = grpcwire.timeout_of(headers)
         stream = self.streams[number] = Stream(label, timeout is not None if unary is None else unary, self._time(), timeout)
-        if not room:
+        if not accepted:
             self.refuse(number, "RESOURCE_EXHAUSTED", "koord runtime-proxy: more calls at once than --max-requests")
         elif handler is not None and not flags & END_STREAM:
             stream.held = Held(self, number, handler, headers)
@@ -152,7 +152,7 @@ class Connection:
         stream = self.streams.get(number)
         if stream is None:
             return
-        self.to_caller(frames.head_frames(number, grpcwords.status_headers(code, text, answered=stream.answered), end=True))
+        self.to_caller(frames.head_frames(number, grpcwire.status_headers(code, text, answered=stream.answered), end=True))
         if stream.held is None or stream.held.sent:
             self.to_engine(reset(number, frames.CANCEL))
         self.drop(number)

@@ -8,10 +8,10 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any, Protocol
 
-from roles.runtime_proxy.splice import frames, grpcwords
+from roles.runtime_proxy.splice import frames, grpcwire
+from roles.runtime_proxy.splice.direction import Direction, Fate
 from roles.runtime_proxy.splice.frames import END_STREAM, Headers, ProtocolFault, window_update
 from roles.runtime_proxy.splice.held import Carrier, Held, Stream
-from roles.runtime_proxy.splice.way import Fate, Way
 
 HIGH = 256 << 10  # bytes that wait for one end before the other is not read any more
 
@@ -112,7 +112,7 @@ class End(asyncio.Protocol):
                 self.transport.resume_reading()
 
 
-class Up(Way):
+class Up(Direction):
     """What the caller sends."""
 
     def __init__(self, connection: Joined) -> None:
@@ -169,7 +169,7 @@ class Up(Way):
         return True
 
 
-class Down(Way):
+class Down(Direction):
     """What the engine sends."""
 
     def __init__(self, connection: Joined) -> None:
@@ -206,8 +206,8 @@ class Down(Way):
             # clients read and forget it.
             return not connection.dropped(stream) or self.heads.changed
         if flags & END_STREAM:
-            connection.end(stream, grpcwords.code_name(grpcwords.value_of(headers, b"grpc-status")))
-        elif not grpcwords.value_of(headers, b":status").startswith(b"1"):
+            connection.end(stream, grpcwire.code_name(grpcwire.value_of(headers, b"grpc-status")))
+        elif not grpcwire.value_of(headers, b":status").startswith(b"1"):
             found.answered = True
             if found.held is not None:
                 found.held.answer_head(headers)

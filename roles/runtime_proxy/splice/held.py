@@ -14,10 +14,10 @@ from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy.deadline import Deadline
 from roles.runtime_proxy.interceptor import Engine
 from roles.runtime_proxy.logfilter import RepeatFilter
-from roles.runtime_proxy.splice import grpcwords
+from roles.runtime_proxy.splice import grpcwire
 from roles.runtime_proxy.splice.frames import DATA, END_STREAM, PADDED, SAFE_PAYLOAD, Headers, ProtocolFault, frame, unpadded, window_update
-from roles.runtime_proxy.splice.grpcwords import ENVELOPE, MessageFault
-from roles.runtime_proxy.splice.room import Room, Ticket
+from roles.runtime_proxy.splice.grpcwire import ENVELOPE, MessageFault
+from roles.runtime_proxy.splice.memory import MemoryBudget, Ticket
 from roles.runtime_proxy.stages import HookRefusal
 
 log = logging.getLogger(__name__)
@@ -40,7 +40,7 @@ class Socket(Protocol):
 class Carrier(Protocol):
     """What a held request asks of its connection, which says what each means."""
 
-    room: Room
+    memory: MemoryBudget
     sandbox_status: SandboxStatus
     sending: dict[int, Held]
     window: int
@@ -75,9 +75,9 @@ class Held:
         self.owed = 0  # bytes of the caller's connection credit that were not given back
         self._connection = connection
         self._handler = handler
-        self._encoding = grpcwords.value_of(headers, b"grpc-encoding")
-        self._fixed_length = bool(grpcwords.value_of(headers, b"content-length"))
-        self._deadline = Deadline(grpcwords.timeout_of(headers))
+        self._encoding = grpcwire.value_of(headers, b"grpc-encoding")
+        self._fixed_length = bool(grpcwire.value_of(headers, b"content-length"))
+        self._deadline = Deadline(grpcwire.timeout_of(headers))
         self._frames: list[tuple[int, bytes]] = []
         self._shape: list[tuple[int, int]] = []  # flags and lengths of the frames that the message came in, where it alone is kept
         self._forwarded = False
@@ -104,14 +104,14 @@ class Held:
         self._complete = bool(flags & END_STREAM)
         if self._ticket is None:
             self._start += content[: ENVELOPE - len(self._start)]
-            length = grpcwords.message_length(self._start)
+            length = grpcwire.message_length(self._start)
             if length is not None and length > MAX_REQUEST + ENVELOPE:
                 text = f"a request of {length - ENVELOPE} bytes with hooks: at most {MAX_REQUEST} are accepted"
                 self._connection.refuse(self.stream, "RESOURCE_EXHAUSTED", text)
                 return
             if length is not None or self._complete:
-                room = self._connection.room
-                self._ticket = room.ask(min((length or 0) * _COPIES, room.size), self._granted)
+                memory = self._connection.memory
+                self._ticket = memory.ask(min((length or 0) * _COPIES, memory.size), self._granted)
                 return
         if self._ticket is not None and self._ticket.held:
             self._granted()
@@ -130,10 +130,10 @@ class Held:
     async def _decide(self) -> None:
         try:
             body = b"".join(unpadded(flags, payload) for flags, payload in self._frames)
-            if (grpcwords.message_length(body) or ENVELOPE) > len(body):
+            if (grpcwire.message_length(body) or ENVELOPE) > len(body):
                 self._send(self._frames)  # a message cut short: the engine, which can do nothing with it, says so in its own words
                 return
-            self._message = grpcwords.only_message(body, self._encoding, MAX_REQUEST)
+            self._message = grpcwire.only_message(body, self._encoding, MAX_REQUEST)
             if body[0] == 0 and not any(flags & PADDED for flags, _ in self._frames):  # made again from the message when it is sent on
                 self._shape = [(flags, len(payload)) for flags, payload in self._frames]
                 self._frames = []
@@ -165,7 +165,7 @@ class Held:
         if self._fixed_length and not same:
             raise MessageFault("a request whose headers give its length cannot be changed by hooks", "INVALID_ARGUMENT")
         if not same or self._shape or any(flags & PADDED for flags, _ in found):
-            body = grpcwords.envelope(message)
+            body = grpcwire.envelope(message)
             shape = self._shape if same and self._shape else _shape_of(len(body))
             found, at = [], 0
             for flags, length in shape:
@@ -193,11 +193,11 @@ class Held:
                 connection.sending[self.stream] = self
                 return
             flags, payload = self._sending[0]
-            room = min(self.window, connection.window)
-            if not payload or len(payload) <= room:
+            credit = min(self.window, connection.window)
+            if not payload or len(payload) <= credit:
                 self._sending.popleft()
-            elif room > 0:
-                size = min(room, SAFE_PAYLOAD)
+            elif credit > 0:
+                size = min(credit, SAFE_PAYLOAD)
                 self._sending[0] = (flags, payload[size:])
                 flags, payload = 0, payload[:size]
             else:
@@ -217,7 +217,7 @@ class Held:
 
     def answer_head(self, headers: Headers) -> None:
         """The answer's first headers."""
-        self._answer_encoding = grpcwords.value_of(headers, b"grpc-encoding")
+        self._answer_encoding = grpcwire.value_of(headers, b"grpc-encoding")
 
     def answer_data(self, flags: int, payload: bytes) -> None:
         """A DATA frame of the answer, which passes."""
@@ -243,7 +243,7 @@ class Held:
 
     def _read_answer(self) -> bytes:
         try:
-            return grpcwords.only_message(bytes(self._answer_body), self._answer_encoding, MAX_ANSWER)
+            return grpcwire.only_message(bytes(self._answer_body), self._answer_encoding, MAX_ANSWER)
         except MessageFault as fault:
             log.warning("the engine's answer to a call with hooks cannot be read (%s); what it made is not known to hooks", fault)
             return b""

@@ -15,13 +15,13 @@ from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.sockets import peer_uid, trusted
 from roles.runtime_proxy.splice.connection import Connection
 from roles.runtime_proxy.splice.held import Handler, SandboxStatus
-from roles.runtime_proxy.splice.room import Room
+from roles.runtime_proxy.splice.memory import MemoryBudget
 
 log = logging.getLogger(__name__)
 log.addFilter(RepeatFilter())
 
-_ROOM = 48 << 20  # bytes of requests that are held for hooks, all together
-_WAITING = 64 << 20  # bytes of those that came before there was room for the whole of them
+_MEMORY = 48 << 20  # bytes of requests that are held for hooks, all together
+_WAITING = 64 << 20  # bytes of those that came before there was memory for the whole of them
 _LONG = 1.0  # seconds from which on a call is a long one
 _FAREWELL = 1.0  # seconds that a caller has to see that it should connect anew
 Observe = Callable[[str, str, float], None]
@@ -36,7 +36,7 @@ class SpliceServer:
     """Serves callers until closed. `limit` is how many calls may be under way at once, long streams included."""
 
     def __init__(self, engine: str, interceptor: Interceptor, sandbox_status: SandboxStatus, observe: Observe, limit: int) -> None:
-        self.room = Room(_ROOM, _WAITING)
+        self.memory = MemoryBudget(_MEMORY, _WAITING)
         self.sandbox_status = sandbox_status
         self._engine = engine
         self._observe = observe

@@ -14,7 +14,7 @@ from koord.api.objects import ClusterColocationProfile, Namespace, PriorityClass
 from koord.config.gates import MANAGER, FeatureGates
 from koord.kube.errors import NotFound
 from koord.kube.patch import apply_json_patch, copy_json
-from roles.manager.lanes import Lanes
+from roles.manager.clients import Clients
 from roles.manager.options import Options
 from roles.manager.webhooks.registry import WEBHOOKS, Webhook
 from roles.manager.webhooks.review import Refusal, Request
@@ -51,7 +51,7 @@ class World:
     def __init__(self, objects: Iterable[Obj], classes: Iterable[Obj]) -> None:
         gates = FeatureGates(MANAGER)
         # 0: a profile with any probability at all is applied.
-        self.view = View(Options(), gates, Lanes.one(_Files({})), draw=lambda: 0)  # type: ignore[arg-type]
+        self.view = View(Options(), gates, Clients.one(_Files({})), draw=lambda: 0)  # type: ignore[arg-type]
         self.view.priority_classes = _Store({c["metadata"]["name"]: convert(c, PriorityClassObject) for c in classes})
         namespaces: dict[str, Any] = {}
         for obj in objects:

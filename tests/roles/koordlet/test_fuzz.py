@@ -33,13 +33,13 @@ from roles.koordlet.host.topology import CPU, make_topology, parse_cpu_list
 from roles.koordlet.qos.burst import effective as burst_of
 from roles.koordlet.qos.memoryqos_config import effective as memory_of
 from roles.koordlet.qos.memoryqos_config import pod_limit, pod_request
-from roles.koordlet.qos.resctrl_math import cache_ids, ways
+from roles.koordlet.qos.resctrl_units import cache_ids, ways
 from roles.koordlet.qos.tuning_memory import kills, refaults
 from roles.koordlet.report.cpupools import CPUStateError, kubelet_pinned, kubelet_policy, node_reservation, system_qos
 from roles.koordlet.report.policy import CollectPolicy, PolicyError, effective_policy
 from roles.koordlet.sensing.xpu import read_devices
 from roles.koordlet.states.driver import layout_of, listening_inodes
-from roles.koordlet.states.pods import PodBook, PodListError, pod_state
+from roles.koordlet.states.pods import PodCache, PodListError, pod_state
 from roles.koordlet.states.slo import SLO, effective_slo
 
 FILE = "/sys/fs/cgroup/some/file"
@@ -227,12 +227,12 @@ def test_fuzz_a_nodeslo_is_taken_section_by_section(spec: dict[str, Any]) -> Non
     )
 )
 def test_fuzz_the_kubelets_list(body: bytes) -> None:
-    book = PodBook(Cgroups(HostRoot(), version=1))  # type: ignore[arg-type]
+    pod_cache = PodCache(Cgroups(HostRoot(), version=1))  # type: ignore[arg-type]
     try:
-        book.take(body)
+        pod_cache.take(body)
     except PodListError as error:
         assert str(error)  # noqa: PT017
-    assert isinstance(book.pods, tuple)
+    assert isinstance(pod_cache.pods, tuple)
 
 
 TOPOLOGY = make_topology(CPU(i, i // 2, 0, 0) for i in range(8))

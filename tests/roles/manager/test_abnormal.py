@@ -15,8 +15,7 @@ from koord.api.objects import Node, NodeMetric, NodeResourceTopology, convert
 from koord.api.quantity import parse_value
 from koord.api.times import format_time
 from koord.config.slo import SLOConfig
-from roles.manager.abnormal.level import FALL, MAX_PENALTY, RISE, Level, moved
-from roles.manager.abnormal.signs import cpi_outliers, judge
+from roles.manager.abnormal.signs import FALL, MAX_PENALTY, RISE, Level, cpi_outliers, judge, moved
 from roles.manager.noderesource.model import Inputs
 from roles.manager.noderesource.plan import PLUGIN_NAMES, decide
 from roles.manager.noderesource.trust import smoothed
@@ -114,7 +113,7 @@ def test_an_abnormal_node_is_trusted_less_until_it_recovers(bed, make):
         controller = next(c for c in manager.app.controllers if c.name == "abnormalnode")
         real = controller.clock
         # Reported from the future, and taken for it: it does not look old to a clock that runs ahead.
-        manager.app.world.clock = lambda: real() + 10**6
+        manager.app.state.clock = lambda: real() + 10**6
         await bed.client.patch(NODEMETRICS, "n1", {"status": {"updateTime": format_time(real() + 10**6)}}, subresource="status")
         evicted = [make.pod(f"e{i}", "n1") for i in range(20)]
         for pod in evicted:

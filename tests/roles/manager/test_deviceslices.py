@@ -1,4 +1,4 @@
-"""Devices of nodes as ResourceSlices through the manager's door (SCH-DRA-20)."""
+"""Devices of nodes as ResourceSlices through the manager (SCH-DRA-20)."""
 
 from __future__ import annotations
 

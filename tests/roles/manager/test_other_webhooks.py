@@ -1,4 +1,4 @@
-"""ElasticQuota, Node and ConfigMap webhooks through the HTTPS door (manager.md 5.10 to 5.13)."""
+"""ElasticQuota, Node and ConfigMap webhooks through the HTTPS endpoint."""
 
 import json
 

@@ -18,7 +18,7 @@ from roles.manager.controllers.nodemetric import NodeMetricController
 from roles.manager.controllers.noderesource import NodeResourceController
 from roles.manager.controllers.nodeslo import NodeSLOController
 from roles.manager.controllers.ranked import RankedQueue
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 from roles.manager.metrics import Metrics
 from roles.manager.noderesource.plan import PLUGIN_NAMES
@@ -62,26 +62,26 @@ class Cluster:
 
     def __init__(self, make, nodes, **strategy):
         self.api = ApiServer()
-        self.world = World(InformerFactory(self.api), Options())
+        self.state = ClusterState(InformerFactory(self.api), Options())
         self.strategy = {"enable": True, "updateTimeThresholdSeconds": 10**6, "degradeTimeMinutes": 10**4, **strategy}
         pods = [convert(make.pod(f"p{n}", "n", requests={"cpu": "500m", "memory": "1Gi"}), Pod) for n in range(PODS)]
-        self.world.pods.by_index = lambda index, value: pods
+        self.state.pods.by_index = lambda index, value: pods
         entries = [("default", f"p{n}", "koord-prod", (f"{1 + n}m", f"{1 + n}Mi")) for n in range(PODS)]
         shown = convert(make.metric("n", system=("1", "1Gi"), pods=entries), NodeMetric)
         self.configure()
         for number in range(nodes):
             name = f"n{number}"
-            self.world.nodes.receive(name, "1", raw(make.node(name)))
-            self.world.node_metrics._objects[name] = shown
+            self.state.nodes.receive(name, "1", raw(make.node(name)))
+            self.state.node_metrics._objects[name] = shown
 
     def configure(self, **more):
         name = "koordinator-system/slo-controller-config"
         data = {"colocation-config": orjson.dumps({**self.strategy, **more}).decode()}
         namespace, _, short = name.partition("/")
-        self.world.config_maps.receive(name, "", raw({"metadata": {"name": short, "namespace": namespace}, "data": data}))
+        self.state.config_maps.receive(name, "", raw({"metadata": {"name": short, "namespace": namespace}, "data": data}))
 
     def noderesource(self):
-        parts = (self.world, Writer(self.api), Metrics(metrics.registry("manager")), Recorder("manager"))
+        parts = (self.state, Writer(self.api), Metrics(metrics.registry("manager")), Recorder("manager"))
         return NodeResourceController(*parts, plugins=PLUGIN_NAMES, gates=FeatureGates(MANAGER))
 
 
@@ -102,7 +102,7 @@ def test_an_edit_of_the_config_with_thousands_of_nodes_never_holds_the_loop(make
         cluster = Cluster(make, NODES)
         made = Metrics(metrics.registry("manager"))
         noderesource, writer = cluster.noderesource(), Writer(cluster.api)
-        controllers = [noderesource, NodeSLOController(cluster.world, writer, made), NodeMetricController(cluster.world, writer, made)]
+        controllers = [noderesource, NodeSLOController(cluster.state, writer, made), NodeMetricController(cluster.state, writer, made)]
         for controller in controllers:
             controller.attach()
             controller.queue._ready.clear()
@@ -173,7 +173,7 @@ def test_what_shrinks_is_written_first_and_sixteen_writes_are_under_way(make):
             # all hold 19200 - 1000 - 6105 milli: even ones have promised more, odd ones less
             has = str(40_000 + number) if number % 2 == 0 else str(100 - number)
             stands = {"kubernetes.io/batch-cpu": has, "kubernetes.io/batch-memory": "1Gi"}
-            cluster.world.nodes.receive(f"n{number}", "2", raw(make.node(f"n{number}", allocatable=stands, extra=stands)))
+            cluster.state.nodes.receive(f"n{number}", "2", raw(make.node(f"n{number}", allocatable=stands, extra=stands)))
         controller.attach()
         cluster.api.answer.clear()
         task = asyncio.create_task(controller.run())
@@ -216,13 +216,13 @@ def test_what_was_just_written_is_not_written_again_before_the_watch_tells_of_it
             return node
 
         cluster.api.patch = written
-        cluster.world.nodes.receive("n0", "1", raw({**node, "metadata": {**node["metadata"], "resourceVersion": "1"}}))
+        cluster.state.nodes.receive("n0", "1", raw({**node, "metadata": {**node["metadata"], "resourceVersion": "1"}}))
         controller.attach()
         task = asyncio.create_task(controller.run())
         await longest_turn(lambda: len(decided) >= 3 and not len(controller.queue) and not len(controller.due))
         assert len(cluster.api.writes) == 1
         # What others have made of it counts once the watch shows it.
-        cluster.world.nodes.receive("n0", "3", raw({**make.node("n0"), "metadata": {**node["metadata"], "resourceVersion": "3"}}))
+        cluster.state.nodes.receive("n0", "3", raw({**make.node("n0"), "metadata": {**node["metadata"], "resourceVersion": "3"}}))
         await longest_turn(lambda: len(cluster.api.writes) == 2)
         task.cancel()
         await asyncio.gather(task, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""/mutate-pod through the HTTPS door (manager.md 5.1 to 5.4)."""
+"""/mutate-pod through the HTTPS endpoint."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""/validate-pod, /validate-pod-binding through the HTTPS door (manager.md 5.5 to 5.9)."""
+"""/validate-pod, /validate-pod-binding through the HTTPS endpoint."""
 
 import asyncio
 import json

@@ -21,7 +21,7 @@ from koord.kube.informers import InformerFactory
 from koord.process import metrics
 from roles.manager.controllers.abnormalnode import AbnormalNodeController
 from roles.manager.controllers.noderesource import NodeResourceController
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.metrics import Metrics
 from roles.manager.noderesource.inputs import dangling_usage, degraded, pod_usages
 from roles.manager.noderesource.model import PodInput
@@ -122,14 +122,14 @@ def test_a_clock_that_is_set_before_a_manager_leads_makes_no_report_younger_or_o
     machine = Machine()
     token = seams.use(machine)
     try:
-        world = World(InformerFactory(None), Options())  # type: ignore[arg-type]
+        state = ClusterState(InformerFactory(None), Options())  # type: ignore[arg-type]
         told = make.metric("n", system=("1", "1Gi"))
         told["status"]["updateTime"] = format_time(machine.now())
         node = convert(make.node("n"), Node)
-        world.node_metrics.receive("n", "1", msgspec.Raw(orjson.dumps(told)))
+        state.node_metrics.receive("n", "1", msgspec.Raw(orjson.dumps(told)))
         machine.passed += 40
         machine.set_to += step
-        parts: tuple[Any, ...] = (world, None, Metrics(metrics.registry("manager")), Recorder("manager"))
+        parts: tuple[Any, ...] = (state, None, Metrics(metrics.registry("manager")), Recorder("manager"))
         deciding = NodeResourceController(*parts, plugins=PLUGIN_NAMES, gates=FeatureGates(MANAGER))
 
         def why() -> str:
@@ -138,7 +138,7 @@ def test_a_clock_that_is_set_before_a_manager_leads_makes_no_report_younger_or_o
         assert why() == "", "40 s old"
         machine.passed += 1200  # degradeTimeMinutes is 15
         assert "old, more than degradeTimeMinutes allows" in why()
-        judging = AbnormalNodeController(world, *cast("tuple[Any, ...]", (None, Recorder("manager"), None)))
+        judging = AbnormalNodeController(state, *cast("tuple[Any, ...]", (None, Recorder("manager"), None)))
         assert abs(judging.clock() - deciding.clock()) < 1
     finally:
         seams.leave(token)

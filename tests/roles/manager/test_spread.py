@@ -20,7 +20,7 @@ from koord.kube.patch import apply_merge_patch
 from koord.process import metrics
 from roles.manager.controllers.noderesource import SPREAD, NodeResourceController
 from roles.manager.controllers.nodeslo import NodeSLOController
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 from roles.manager.metrics import Metrics
 from roles.manager.noderesource.plan import PLUGIN_NAMES
@@ -53,18 +53,18 @@ class Cluster:
         self.configure(colocation={"enable": True, "degradeTimeMinutes": 10**6})
         for name in self.objects:
             self.show(name)
-            self.world.node_metrics.receive(name, "1", raw(make.metric(name, system=("1", "1Gi"))))
-        self.world.spreads = True
+            self.state.node_metrics.receive(name, "1", raw(make.metric(name, system=("1", "1Gi"))))
+        self.state.spreads = True
 
     def start(self) -> None:
         """A process that knows nothing yet."""
-        self.world = World(InformerFactory(self), Options(**self.options))  # type: ignore[arg-type]
+        self.state = ClusterState(InformerFactory(self), Options(**self.options))  # type: ignore[arg-type]
         kit = Metrics(metrics.registry("manager"))
         self.controller = NodeResourceController(
-            self.world, Writer(self), kit, Recorder("manager"), plugins=PLUGIN_NAMES, gates=FeatureGates(MANAGER),  # type: ignore[arg-type]
+            self.state, Writer(self), kit, Recorder("manager"), plugins=PLUGIN_NAMES, gates=FeatureGates(MANAGER),  # type: ignore[arg-type]
             clock=lambda: self.now, events=self,  # type: ignore[arg-type]
         )  # fmt: skip
-        self.slo = NodeSLOController(self.world, Writer(self), kit)  # type: ignore[arg-type]
+        self.slo = NodeSLOController(self.state, Writer(self), kit)  # type: ignore[arg-type]
         self.controller.attach()
         self.slo.attach()
 
@@ -74,9 +74,9 @@ class Cluster:
         self.configure()
         for name in self.objects:
             self.show(name)
-            self.world.node_metrics.receive(name, "1", raw(self.make.metric(name, system=("1", "1Gi"))))
+            self.state.node_metrics.receive(name, "1", raw(self.make.metric(name, system=("1", "1Gi"))))
             if name in self.present:
-                self.world.node_slos.receive(name, "1", raw(self.present[name]))
+                self.state.node_slos.receive(name, "1", raw(self.present[name]))
         for controller in (self.controller, self.slo):
             await controller.prepare()
         self.written.clear()
@@ -94,13 +94,13 @@ class Cluster:
             self.say(colocation, **keys)
         data = self.config
         metadata = {"name": "slo-controller-config", "namespace": "koordinator-system"}
-        self.world.config_maps.receive(
+        self.state.config_maps.receive(
             "koordinator-system/slo-controller-config", str(self.version), raw({"metadata": metadata, "data": data})
         )
 
     def show(self, name: str) -> None:
         self.version += 1
-        self.world.nodes.receive(name, str(self.version), raw(self.objects[name]))
+        self.state.nodes.receive(name, str(self.version), raw(self.objects[name]))
 
     def event(self, about: Any, kind: str, reason: str, text: str) -> None:
         self.events.append(f"{kind} {reason}: {text}")
@@ -134,7 +134,7 @@ class Cluster:
             return obj
         self.slos.append(name)
         self.present[name] = obj
-        self.world.node_slos.receive(name, "1", raw(obj))
+        self.state.node_slos.receive(name, "1", raw(obj))
         return obj
 
     async def get(self, kind: Any, name: str, namespace: str | None = None) -> Any:
@@ -185,7 +185,7 @@ def test_an_edit_is_told_first_and_reaches_a_fifth_of_the_nodes_a_minute(make: A
         cluster.written.clear()
         for n in range(3):  # on one node Batch holds more than will be left
             pod = make.pod(f"b{n}", "n7", requests={BATCH: "6000", "kubernetes.io/batch-memory": "1Gi"})
-            cluster.world.pods.receive(f"default/b{n}", "1", raw(pod))
+            cluster.state.pods.receive(f"default/b{n}", "1", raw(pod))
         cluster.configure({"enable": True, "degradeTimeMinutes": 10**6, "cpuReclaimThresholdPercent": 40})
         await cluster.settle()
         (told,) = cluster.events
@@ -210,10 +210,10 @@ def test_what_is_measured_counts_at_once_on_a_node_that_waits(make: Any) -> None
         await cluster.settle()
         cluster.configure({"enable": True, "degradeTimeMinutes": 10**6, "cpuReclaimThresholdPercent": 90})
         await cluster.settle()
-        waits = next(name for name in cluster.objects if cluster.world.spread.former(name) is not None)
-        cluster.world.node_metrics.receive(waits, "2", raw(make.metric(waits, system=("30", "1Gi"))))
+        waits = next(name for name in cluster.objects if cluster.state.spread.former(name) is not None)
+        cluster.state.node_metrics.receive(waits, "2", raw(make.metric(waits, system=("30", "1Gi"))))
         await cluster.settle()
-        assert cluster.world.spread.former(waits) is not None
+        assert cluster.state.spread.former(waits) is not None
         assert cluster.objects[waits]["status"]["allocatable"][BATCH] == "0"
 
     asyncio.run(main())
@@ -231,7 +231,7 @@ def test_nodes_that_an_edit_does_not_concern_do_not_wait_and_few_nodes_never_do(
         cluster.configure({"enable": True, "degradeTimeMinutes": 10**6, "nodeConfigs": [entry]})
         await cluster.settle()
         assert {name for name, _ in cluster.written} == {"n1", "n2"}
-        assert not cluster.world.spread.active
+        assert not cluster.state.spread.active
 
     asyncio.run(main())
 
@@ -263,7 +263,7 @@ def test_nothing_is_spread_while_reports_are_missing(make: Any) -> None:
         assert len(cluster.written) == before
         cluster.controller.brake.held.clear()
         await cluster.minutes(10)
-        assert not cluster.world.spread.active
+        assert not cluster.state.spread.active
 
     asyncio.run(main())
 
@@ -292,7 +292,7 @@ def test_the_next_leader_goes_on_at_the_same_pace(make: Any) -> None:
         assert sorted(done | {name for name, _ in cluster.written}) == sorted(cluster.objects)
         assert not done & {name for name, _ in cluster.written}
         await cluster.restart()
-        assert (cluster.written, cluster.slos, cluster.events, cluster.world.spread.active) == ([], [], [], False)
+        assert (cluster.written, cluster.slos, cluster.events, cluster.state.spread.active) == ([], [], [], False)
 
     asyncio.run(main())
 
@@ -309,11 +309,11 @@ def test_an_edit_that_came_while_nobody_led_is_spread_too(make: Any) -> None:
         await cluster.restart()
         wanted = {"60": 0, "40": 0, "20": 0}
         for name in cluster.objects:
-            config = cluster.world.spread.former(name) or cluster.world.config
+            config = cluster.state.spread.former(name) or cluster.state.config
             wanted[str(config.keys["colocation-config"].cluster["cpuReclaimThresholdPercent"])] += 1
         assert wanted == {"60": 55, "40": 45, "20": 0}, "each keeps what it had until its turn"
         await cluster.minutes(6)
-        assert not cluster.world.spread.active
+        assert not cluster.state.spread.active
         assert len(cluster.written) == len(cluster.slos) == 100
 
     asyncio.run(main())
@@ -331,7 +331,7 @@ def test_what_was_kept_is_believed_only_as_far_as_nodes_follow_it(make: Any) -> 
         await cluster.minutes(8)
         cluster.memory = old
         await cluster.restart()
-        assert (cluster.written, cluster.slos, cluster.world.spread.active) == ([], [], False)
+        assert (cluster.written, cluster.slos, cluster.state.spread.active) == ([], [], False)
 
     asyncio.run(main())
 
@@ -371,8 +371,8 @@ def test_a_key_that_cannot_be_read_keeps_its_last_good_value_over_a_restart(make
         await cluster.minutes(2)
         cluster.config = {**cluster.config, "colocation-config": "{", "resource-threshold-config": "[]"}
         await cluster.restart()
-        assert (cluster.written, cluster.slos, cluster.world.spread.active) == ([], [], False)
-        assert cluster.world.config.cluster_enabled
+        assert (cluster.written, cluster.slos, cluster.state.spread.active) == ([], [], False)
+        assert cluster.state.config.cluster_enabled
 
     asyncio.run(main())
 

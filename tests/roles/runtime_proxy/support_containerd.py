@@ -1,4 +1,4 @@
-"""A real containerd with runc, of the test's own: configuration, state, socket, image and cgroups, all removed afterwards.
+"""A real containerd with runc, of the test's own: configuration, state, socket, image and cgroups, all removed background.
 
 What this needs to run as root without CAP_SYS_RESOURCE, AppArmor and a registry: `restrict_oom_score_adj`, `disable_apparmor`,
 images imported from tar files under full names, and pods on the host's network.

@@ -13,10 +13,9 @@ import pytest
 
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
-from roles.runtime_proxy.afterwards import Afterwards
+from roles.runtime_proxy.concurrency import Background, KeyedLocks
 from roles.runtime_proxy.deadline import Deadline, share
 from roles.runtime_proxy.hookclient import HookClient, HookError
-from roles.runtime_proxy.lanes import Lanes
 from roles.runtime_proxy.registration import HookServer as Registered
 from roles.runtime_proxy.stages import HookRefusal, HookRules, Stages
 from tests.roles.runtime_proxy.support import Engine, Handlers, HookServer, create, proxied, run_pod, until
@@ -133,7 +132,7 @@ def test_updates_at_once_never_undo_one_another(hooked: bool) -> None:
             assert engine.state == {"cpuset_cpus": "8-11", "memory_limit_in_bytes": 500}
             kept = stack.app.store.containers["ct-main"].container_resources
             assert (kept.cpuset_cpus, kept.memory_limit_in_bytes, kept.cpu_shares) == ("8-11", 500, 77)
-            assert len(stack.app.backend.interceptor.lanes) == 0
+            assert len(stack.app.backend.interceptor.locks) == 0
 
     asyncio.run(scenario())
 
@@ -161,7 +160,7 @@ def test_work_afterwards_has_an_order_a_bound_and_an_end() -> None:
         async def quick(name: str) -> None:
             done.append(name)
 
-        work = Afterwards(room=3)
+        work = Background(limit=3)
         assert work.put("pod", slow)
         assert work.put("pod", lambda: quick("second"))
         assert work.put("other", lambda: quick("other"))
@@ -177,12 +176,12 @@ def test_work_afterwards_has_an_order_a_bound_and_an_end() -> None:
     asyncio.run(scenario())
 
 
-def test_lanes_are_forgotten_when_nobody_uses_them() -> None:
+def test_locks_are_forgotten_when_nobody_uses_them() -> None:
     async def scenario() -> None:
-        lanes, order = Lanes(), []
+        locks, order = KeyedLocks(), []
 
         async def visit(name: str, pause: float) -> None:
-            async with lanes.of("a"):
+            async with locks.of("a"):
                 order.append(name)
                 await asyncio.sleep(pause)
                 order.append(name)
@@ -191,7 +190,7 @@ def test_lanes_are_forgotten_when_nobody_uses_them() -> None:
         await asyncio.sleep(0)
         tasks[1].cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        assert (order, len(lanes)) == (["x", "x", "z", "z"], 0)
+        assert (order, len(locks)) == (["x", "x", "z", "z"], 0)
 
     asyncio.run(scenario())
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy.docker import http1
-from roles.runtime_proxy.docker.interceptor import DockerInterceptor, Reply, route
+from roles.runtime_proxy.docker.interceptor import DockerInterceptor, Reply
+from roles.runtime_proxy.docker.target import route
 from roles.runtime_proxy.hookclient import decode_answer
 from roles.runtime_proxy.hooktypes import HOOK_METHODS
 from roles.runtime_proxy.interceptor import Engine, Interceptor

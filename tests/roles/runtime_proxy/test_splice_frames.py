@@ -12,7 +12,7 @@ from hpack import Encoder
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from roles.runtime_proxy.splice import frames, grpcwords
+from roles.runtime_proxy.splice import frames, grpcwire
 from roles.runtime_proxy.splice.connection import Connection
 from roles.runtime_proxy.splice.frames import (
     ACK,
@@ -34,7 +34,7 @@ from roles.runtime_proxy.splice.frames import (
     ProtocolFault,
     frame,
 )
-from roles.runtime_proxy.splice.room import Room
+from roles.runtime_proxy.splice.memory import MemoryBudget
 from tests.support import patience
 
 RUNTIME = "/runtime.v1.RuntimeService/"
@@ -76,7 +76,7 @@ class Service:
     """Hooks `Held` methods with `handler`; remembers how calls ended."""
 
     def __init__(self, handler: Any = None, room: int = 32 << 20, limit: int = 1000) -> None:
-        self.room = Room(room)
+        self.memory = MemoryBudget(room)
         self.handler = handler
         self.codes: list[tuple[str, str]] = []
         self.active = 0
@@ -291,7 +291,7 @@ class Model:
     def open(self, stream: int, method: str, message: bytes) -> None:
         self.windows[stream], self.credits[stream] = self.first, self.agreed
         self.got[stream] = b""
-        self.unsent[stream] = grpcwords.envelope(message)
+        self.unsent[stream] = grpcwire.envelope(message)
         self.connection.caller.data_received(call(self.encoder, stream, method))
         self.look()
 
@@ -345,7 +345,7 @@ class Model:
                     self.done.add(stream)
                     head = frame(HEADERS, END_HEADERS, stream, self.answers.encode([(":status", "200")]))
                     trailers = frame(HEADERS, END_HEADERS | END_STREAM, stream, self.answers.encode([("grpc-status", "0")]))
-                    self.connection.engine.data_received(head + frame(DATA, 0, stream, grpcwords.envelope(b"ok")) + trailers)
+                    self.connection.engine.data_received(head + frame(DATA, 0, stream, grpcwire.envelope(b"ok")) + trailers)
         for kind, _, stream, payload in parsed(self.caller.take()):
             if kind == WINDOW_UPDATE and stream == 0:
                 self.window += int.from_bytes(payload, "big")
@@ -394,12 +394,12 @@ def test_property_credit_is_never_overdrawn_and_nothing_starves(seed: int) -> No
             await asyncio.sleep(0)
         assert len(model.done) == len(messages), "a call starves"
         for number, message in messages.items():
-            assert model.got[number] == grpcwords.envelope(changed.get(message[:4], message))
+            assert model.got[number] == grpcwire.envelope(changed.get(message[:4], message))
         for _ in range(20):
             await asyncio.sleep(0)
             model.repay()
         assert not connection.streams
-        assert (service.room.free, service.room.loose) == (service.room.size, 0)
+        assert (service.memory.free, service.memory.loose) == (service.memory.size, 0)
         assert model.window == model.credit  # the caller knows all of the engine's credit, and no more
 
     asyncio.run(scenario())
@@ -449,7 +449,7 @@ def test_a_held_call_that_ends_early_never_reaches_the_engine(how: str) -> None:
         service = Service(handler)
         connection, caller, engine = connected(service)
         encoder = Encoder()
-        connection.caller.data_received(call(encoder, 1, "Held") + frame(DATA, END_STREAM, 1, grpcwords.envelope(b"m" * 100)))
+        connection.caller.data_received(call(encoder, 1, "Held") + frame(DATA, END_STREAM, 1, grpcwire.envelope(b"m" * 100)))
         await asyncio.sleep(0.01)
         if how == "reset":
             connection.caller.data_received(frame(RST_STREAM, 0, 1, b"\0\0\0\x08"))
@@ -465,13 +465,13 @@ def test_a_held_call_that_ends_early_never_reaches_the_engine(how: str) -> None:
         assert credit == [(105).to_bytes(4, "big")]
         code = {"reset": "CANCELLED", "engine ends": "DEADLINE_EXCEEDED", "caller leaves": "CANCELLED", "engine leaves": "UNAVAILABLE"}
         assert service.codes == [("Held", code[how])]
-        assert service.room.free == service.room.size
+        assert service.memory.free == service.memory.size
 
     asyncio.run(scenario())
 
 
 def test_small_requests_find_room_first() -> None:
-    room, order = Room(100), []
+    room, order = MemoryBudget(100), []
     first = room.ask(80, lambda: order.append("first"))
     tickets = [room.ask(size, lambda size=size: order.append(size)) for size in (90, 30, 20)]
     assert order == ["first", 20]
@@ -488,12 +488,12 @@ def test_small_requests_find_room_first() -> None:
     ("text", "seconds"), [(b"5S", 5.0), (b"100m", 0.1), (b"2H", 7200.0), (b"", None), (b"5", None), (b"x5S", None), (b"999999999S", None)]
 )
 def test_timeouts_are_read_as_grpc_writes_them(text: bytes, seconds: float | None) -> None:
-    assert grpcwords.timeout_of([(b"grpc-timeout", text)]) == seconds
+    assert grpcwire.timeout_of([(b"grpc-timeout", text)]) == seconds
 
 
 def test_status_texts_are_percent_encoded_and_not_too_long() -> None:
-    assert grpcwords.percent_encoded("50% ü\n") == b"50%25 %C3%BC%0A"
-    assert len(grpcwords.percent_encoded("x" * 100_000)) == 4096
+    assert grpcwire.percent_encoded("50% ü\n") == b"50%25 %C3%BC%0A"
+    assert len(grpcwire.percent_encoded("x" * 100_000)) == 4096
 
 
 @pytest.mark.feature("RP-CRI-03")
@@ -510,11 +510,11 @@ def test_a_request_that_waits_for_memory_gets_it_whatever_the_engine_credits() -
         connection, _, engine = connected(service)
         encoder = Encoder()
         for number in (1, 3):
-            connection.caller.data_received(call(encoder, number, "Held") + frame(DATA, END_STREAM, number, grpcwords.envelope(b"m" * 100)))
+            connection.caller.data_received(call(encoder, number, "Held") + frame(DATA, END_STREAM, number, grpcwire.envelope(b"m" * 100)))
         await asyncio.sleep(0.01)
         for number in (1, 3):
             connection.engine.data_received(frame(WINDOW_UPDATE, 0, number, b"\0\0\1\0"))
-        assert (service.room.free, service.room.loose) == (0, 0)
+        assert (service.memory.free, service.memory.loose) == (0, 0)
         engine.take()
         hold.set()
         await asyncio.sleep(0.01)
@@ -538,7 +538,7 @@ def test_a_larger_window_is_used_once_the_caller_acknowledged_it() -> None:
         connection, _, engine = connected(Service(handler))
         connection.caller.data_received(call(Encoder(), 1, "Held"))
         connection.engine.data_received(frame(SETTINGS, 0, 0, b"\0\4\0\2\0\0") + frame(WINDOW_UPDATE, 0, 0, b"\0\2\0\0"))
-        message = grpcwords.envelope(b"m" * 40_000)
+        message = grpcwire.envelope(b"m" * 40_000)
         for at in range(0, len(message), 10_000):
             part = message[at : at + 10_000]
             connection.caller.data_received(frame(DATA, END_STREAM if at + 10_000 >= len(message) else 0, 1, part))

@@ -15,7 +15,9 @@ from koord.api.deviceslices import DRIVER
 from koord.api.kinds import CLUSTERROLES, DAEMONSETS, LEASES, NAMESPACES, NODES, PODS, RESOURCESLICES
 from koord.apiserver.testing import running_server
 from koord.kube.client import Client
-from roles.koordlet.actuation.journal import Entry, Journal, identity
+from roles.koordlet.actuation.journal import Journal
+from roles.koordlet.actuation.journal_lines import Entry
+from roles.koordlet.actuation.places import identity
 from roles.koordlet.actuation.restore import journal_path
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.restoring import REPORT

@@ -27,7 +27,7 @@ from roles.koordlet.qos.registry import make_strategies
 from roles.koordlet.sensing.base import TROUBLE_ROUNDS, SensingContext
 from roles.koordlet.sensing.loop import SensingLoop
 from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
-from roles.koordlet.states.podgauges import export_container_resources
+from roles.koordlet.states.podinformer import export_container_resources
 
 AT_ONCE, FIRST, BATCHES = 9, 3, 4
 #: Objects of a kind a pod that count as kept: a module that is loaded late, or a tool's thread, leaves a few of all together.

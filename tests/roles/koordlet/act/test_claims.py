@@ -211,7 +211,7 @@ def test_an_agent_that_only_observes_prepares_nothing(caplog: pytest.LogCaptureF
         await node(c, GPU0)
         kubelet = Kubelet(c)
         async with agent(c, "DRAPlugin", observe_only=True) as app:
-            await until(lambda: hasattr(app, "book") and app.book.synced, "the agent works")
+            await until(lambda: hasattr(app, "pod_cache") and app.pod_cache.synced, "the agent works")
         assert not kubelet.socket.exists()
         assert "feature gate DRAPlugin is not available with --observe-only" in caplog.text
 

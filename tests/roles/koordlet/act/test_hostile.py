@@ -59,10 +59,10 @@ def test_hostile_annotations_take_nothing(tmp_path: Path) -> None:
                     c.cgroup("memory", directory, file, "0")
         gates = ("CPUSetAllocator", "CPUBurst", "CgroupReconcile", "NodeTopologyReport", "BECPUSuppress")
         async with agent(c, *gates) as app:
-            await until(lambda: hasattr(app, "book") and len(app.book.pods) == len(SETS), "all pods")
+            await until(lambda: hasattr(app, "pod_cache") and len(app.pod_cache.pods) == len(SETS), "all pods")
 
             def told() -> bool:
-                records = [r for pod in app.book.pods for r in app.recorder.ring.find("Pod", pod.namespace, pod.name)]
+                records = [r for pod in app.pod_cache.pods for r in app.recorder.ring.find("Pod", pod.namespace, pod.name)]
                 return sum(r.verdict == "Ignored" for r in records) >= 15
 
             await until(told, "what is ignored on record", 40)

@@ -1,4 +1,4 @@
-"""A node that koord is taken off is as it would have been without it (BEY-JRN-01, F-OPS-09's list)."""
+"""A node that koord is taken off is as it would have been without it (BEY-JRN-01)."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from pathlib import Path
 import orjson
 import pytest
 
-from roles.koordlet.actuation.journal import Entry, Undo, identity
+from roles.koordlet.actuation.journal_lines import Entry
+from roles.koordlet.actuation.places import identity
 from roles.koordlet.actuation.restore import journal_path, restore
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import About, Write, sequence
 from roles.koordlet.app import restore as restore_command
 from roles.koordlet.guard import RELEASE, Guard

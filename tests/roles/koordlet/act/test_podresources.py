@@ -71,7 +71,7 @@ def test_allocated_devices_are_listed() -> None:
         (directory / "kubelet.sock").write_text("left by a former life")
         async with agent(c, "PodResourcesProxy", pod_resources_proxy_path=str(directory)) as app:
             await until((directory / "kubelet.sock").is_socket, "the socket")
-            await until(lambda: app.book.pods, "the pods")
+            await until(lambda: app.pod_cache.pods, "the pods")
             async with grpc.aio.insecure_channel(f"unix:{directory}/kubelet.sock") as channel:
 
                 async def ask(method: str, request: bytes = b"") -> bytes:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roles.koordlet.hooks.cookies import CookieBook, Prctl
+from roles.koordlet.hooks.cookies import CookieStore, Prctl
 from tests.support.koordlet import exposed
 
 GROUP, POLICY = "koordinator.sh/core-sched-group-id", "koordinator.sh/core-sched-policy"
@@ -129,7 +129,7 @@ class TestCookies:
         node.kernel.cookies[11] = 0
         node.run()
         assert groups(node) == [{10, 11}], "a process that is gone is nobody's trouble"
-        node.hook._book = None
+        node.hook._cookies = None
         pod(node, "late", 12, qos="LS")
         node.run()
         assert groups(node) == [{10, 11, 12}]
@@ -159,7 +159,7 @@ class TestCookies:
     @given(steps=st.lists(st.tuples(st.sampled_from(["join", "leave", "die"]), st.integers(0, 3), st.integers(0, 2)), max_size=30))
     def test_a_group_has_one_cookie(self, steps) -> None:
         kernel = Kernel(range(1, 9))
-        book = CookieBook(kernel, lambda group, worked: None)
+        cookies = CookieStore(kernel, lambda group, worked: None)
         pids = {c: [2 * c + 1, 2 * c + 2] for c in range(4)}
         member: dict[int, int] = {}
         for what, container, group in steps:
@@ -167,10 +167,10 @@ class TestCookies:
             if what == "die":
                 kernel.cookies.pop(pids[container][0], None)
             elif what == "leave":
-                book.leave(str(container), alive)
+                cookies.leave(str(container), alive)
                 member.pop(container, None)
             elif alive:
-                book.join(str(container), str(group), alive, 0.0)
+                cookies.join(str(container), str(group), alive, 0.0)
                 member[container] = group
             for group_number in range(3):
                 cookies = {kernel.cookies[p] for c, g in member.items() if g == group_number for p in pids[c] if p in kernel.cookies}

@@ -35,7 +35,7 @@ from roles.koordlet.states.callbacks import Callbacks
 from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
 from roles.koordlet.states.model import HostState
 from roles.koordlet.states.nodestate import NodeState
-from roles.koordlet.states.pods import PodBook
+from roles.koordlet.states.pods import PodCache
 from roles.koordlet.states.slo import SLO, effective_slo
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
@@ -110,7 +110,7 @@ class Agent:
         root = HostRoot.at(str(self.tree.root))
         self.files = HostFiles()
         self.host = HostState(root, Cgroups.detect(root), self.files)
-        self.book = PodBook(self.host.cgroups)
+        self.pod_cache = PodCache(self.host.cgroups)
         self.store = MetricStore()
         self.metrics = Metrics("n1")
         self.metrics.node_known = True
@@ -118,7 +118,7 @@ class Agent:
             host=self.host,
             store=self.store,
             metrics=self.metrics,
-            pods=lambda: self.book.pods,
+            pods=lambda: self.pod_cache.pods,
             slo=lambda: self.slo,
             memory_policy=lambda: self.policy,
             gate=gates.enabled,
@@ -134,7 +134,7 @@ class Agent:
         )
 
     def list(self, *pods: dict[str, Any]) -> None:
-        self.book.take(pod_list(*pods))
+        self.pod_cache.take(pod_list(*pods))
 
     def tick(self, seconds: float = 1.0, *, jump: float = 0.0) -> None:
         """Let time pass and run one sensing tick; ``jump`` moves the wall clock alone."""
@@ -304,7 +304,7 @@ async def make_world(
         report = NodeMetricLoop(
             client=client,
             state=state,
-            pods=lambda: agent.book.pods,
+            pods=lambda: agent.pod_cache.pods,
             store=agent.store,
             metrics=agent.metrics,
             reclaimable=ReclaimableReporter(models, agent.metrics),
@@ -315,7 +315,7 @@ async def make_world(
         topology = TopologyLoop(
             client=client,
             state=state,
-            book=agent.book,
+            pod_cache=agent.pod_cache,
             store=agent.store,
             kubelet=reader,
             root=agent.host.root,

@@ -14,10 +14,11 @@ from roles.koordlet.host.namespaces import NETWORK, PROCESSES, foreign
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.host.tools import environment, lacking, locate
 from roles.koordlet.options import Options
+from roles.koordlet.selftest import blocked
 from roles.koordlet.sensing.gpu import GPUCard
 from roles.koordlet.sensing.nvml import driver_library
 from roles.koordlet.sensing.nvmlthread import SILENT, NVMLThread
-from roles.koordlet.unavailable import blocked, unavailable
+from roles.koordlet.unavailable import unavailable
 from tests.support import patience
 from tests.support.processes import KOORD
 

@@ -10,9 +10,8 @@ import orjson
 import pytest
 
 from koord.process.http import OpsServer
-from roles.koordlet.audit.http import EventsHandler
 from roles.koordlet.audit.log import ROTATE_AT, AuditEvent, AuditLog, log_files
-from roles.koordlet.audit.reader import BadRequestError, Reader, Readers, TokenGoneError
+from roles.koordlet.audit.reader import BadRequestError, EventsHandler, Reader, Readers, TokenGoneError
 
 
 class Clock:

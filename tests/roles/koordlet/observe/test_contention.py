@@ -20,7 +20,7 @@ def test_what_is_collected_is_reported_and_nothing_else(agent, make_pod) -> None
             a.tree.write(a.tree.file("cpuacct", d, name), LINE.format("7.25"))
     a.list(make_pod("web", "u-1"))
     a.tick()
-    (pod,) = a.book.pods
+    (pod,) = a.pod_cache.pods
     assert extensions(a.view, pod, 300) == {"psi": {"cpu": 7.25, "mem": 0.5, "io": 0.5}}
     key = (pod.uid, pod.containers[0].id)
     a.store.append(a.now, [(kinds.CONTAINER_CPI, (*key, "cycle"), 3e9), (kinds.CONTAINER_CPI, (*key, "instruction"), 2e9)])
@@ -30,4 +30,4 @@ def test_what_is_collected_is_reported_and_nothing_else(agent, make_pod) -> None
     quiet = agent(version=2)
     quiet.list(make_pod("web", "u-1"))
     quiet.tick()
-    assert all(extensions(quiet.view, pod, 300) is None for pod in quiet.book.pods)
+    assert all(extensions(quiet.view, pod, 300) is None for pod in quiet.pod_cache.pods)

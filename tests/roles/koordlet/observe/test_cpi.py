@@ -94,7 +94,7 @@ class TestCPI:
         assert most == 2 * 4 * 2, "two of twelve containers at a time, two counters a CPU"
         assert len({k[1] for k in a.store.keys(kinds.CONTAINER_CPI)}) == 12
         assert len(counters.opened) == 14 * 4 * 2
-        a.book.pods = ()
+        a.pod_cache.pods = ()
         for _ in range(8):
             a.tick(10)
         assert counters.still_open() == 0

@@ -17,17 +17,15 @@ from cryptography.x509.oid import NameOID
 from koord import seams
 from koord.api.objects import Node
 from koord.api.objects_meta import convert
-from koord.kube.config import ClientConfig
+from koord.kube.config import ClientConfig, Pem
 from koord.kube.credentials import StaticHeader
-from koord.kube.tls import Pem
 from koord.process import certificates
 from koord.process.certificates import ensure
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.states.callbacks import Callbacks, StateKind
 from roles.koordlet.states.kubelet import KubeletClient, KubeletError, KubeletOptions, kubelet_url
 from roles.koordlet.states.kubelet_trust import Machine
-from roles.koordlet.states.podgauges import export_container_resources
-from roles.koordlet.states.podinformer import PodInformer
+from roles.koordlet.states.podinformer import PodInformer, export_container_resources
 from roles.koordlet.states.pods import PodListError
 from tests.support import patience
 from tests.support.koordlet import exposed
@@ -58,72 +56,72 @@ def certificate(host: str, *, expired: bool = False) -> tuple[bytes, bytes, byte
 @pytest.mark.feature("KLO-SI-02")
 class TestBook:
     def test_an_unchanged_pod_keeps_its_object(self, agent, make_pod) -> None:
-        book = agent().book
-        assert book.take(listed(make_pod("a", "u-1"), make_pod("b", "u-2")))
-        first = book.pods
-        assert not book.take(listed(make_pod("a", "u-1"), make_pod("b", "u-2")))
-        assert book.take(listed(make_pod("a", "u-1"), make_pod("b", "u-2", phase="Failed")))
-        assert book.pods[0] is first[0]
-        assert book.pods[1].terminated
+        pod_cache = agent().pod_cache
+        assert pod_cache.take(listed(make_pod("a", "u-1"), make_pod("b", "u-2")))
+        first = pod_cache.pods
+        assert not pod_cache.take(listed(make_pod("a", "u-1"), make_pod("b", "u-2")))
+        assert pod_cache.take(listed(make_pod("a", "u-1"), make_pod("b", "u-2", phase="Failed")))
+        assert pod_cache.pods[0] is first[0]
+        assert pod_cache.pods[1].terminated
 
     @pytest.mark.parametrize("body", [b"", b"[]", b"null", b"<html>", b'{"items":7}', b'{"items":{}}'])
     def test_rubbish_leaves_the_pods(self, agent, make_pod, body) -> None:
-        book = agent().book
-        book.take(listed(make_pod("a", "u-1")))
+        pod_cache = agent().pod_cache
+        pod_cache.take(listed(make_pod("a", "u-1")))
         with pytest.raises(PodListError, match="not a PodList"):
-            book.take(body)
-        assert len(book.pods) == 1
+            pod_cache.take(body)
+        assert len(pod_cache.pods) == 1
 
     def test_a_node_without_pods_is_synced_after_a_few_empty_answers(self, agent) -> None:
-        book = agent().book
+        pod_cache = agent().pod_cache
         empty = b'{"items":[]}'
-        assert [book.take(empty) for _ in range(4)] == [False, False, True, False]
-        assert book.synced
-        assert book.pods == ()
-        assert not book.confirmed, "a kubelet that has just started looks the same"
-        assert [book.take(empty) for _ in range(40)] == [False] * 40
-        assert book.confirmed
+        assert [pod_cache.take(empty) for _ in range(4)] == [False, False, True, False]
+        assert pod_cache.synced
+        assert pod_cache.pods == ()
+        assert not pod_cache.confirmed, "a kubelet that has just started looks the same"
+        assert [pod_cache.take(empty) for _ in range(40)] == [False] * 40
+        assert pod_cache.confirmed
 
     def test_an_empty_list_leaves_the_pods(self, agent, make_pod) -> None:
-        book = agent().book
-        assert not book.take(listed())
-        assert not book.synced
-        book.take(listed(make_pod("a", "u-1")))
-        assert not book.take(b'{"items":null}')
-        assert len(book.pods) == 1
+        pod_cache = agent().pod_cache
+        assert not pod_cache.take(listed())
+        assert not pod_cache.synced
+        pod_cache.take(listed(make_pod("a", "u-1")))
+        assert not pod_cache.take(b'{"items":null}')
+        assert len(pod_cache.pods) == 1
 
     def test_the_last_pod_is_gone_with_its_cgroup(self, agent, make_pod) -> None:
         a = agent()
         directory = a.tree.pod_dir("Burstable", "u-1")
         a.tree.cgroup(directory)
-        a.book.take(listed(make_pod("a", "u-1")))
+        a.pod_cache.take(listed(make_pod("a", "u-1")))
         empty = b'{"items":[]}'
-        assert [a.book.take(empty) for _ in range(9)] == [False] * 9, "a kubelet that starts again, while its pod runs on"
+        assert [a.pod_cache.take(empty) for _ in range(9)] == [False] * 9, "a kubelet that starts again, while its pod runs on"
         shutil.rmtree(a.tree.root / a.tree.file("cpu", directory, ""))
-        assert a.book.take(empty)
-        assert a.book.pods == ()
-        assert a.book.take(listed(make_pod("a", "u-1")))
-        assert [a.book.take(empty) for _ in range(3)] == [False, False, True]
+        assert a.pod_cache.take(empty)
+        assert a.pod_cache.pods == ()
+        assert a.pod_cache.take(listed(make_pod("a", "u-1")))
+        assert [a.pod_cache.take(empty) for _ in range(3)] == [False, False, True]
 
     def test_one_bad_pod_does_not_spoil_the_others(self, agent, make_pod, caplog) -> None:
-        book = agent().book
+        pod_cache = agent().pod_cache
         bad_uid = make_pod("evil", "../../etc")
         bad_type = make_pod("typo", "u-2")
         bad_type["spec"]["containers"] = "none"
         bad_container = make_pod("odd", "u-3", containers={"main": "../../x"})
-        book.take(listed(make_pod("a", "u-1"), bad_uid, bad_type, bad_container))
-        assert [p.name for p in book.pods] == ["a", "odd"]
-        assert book.pods[1].containers[0].cgroup_dir == ""
+        pod_cache.take(listed(make_pod("a", "u-1"), bad_uid, bad_type, bad_container))
+        assert [p.name for p in pod_cache.pods] == ["a", "odd"]
+        assert pod_cache.pods[1].containers[0].cgroup_dir == ""
         assert "uid" in caplog.text
 
     def test_what_is_known_about_a_pod(self, agent, make_pod) -> None:
-        book = agent().book
+        pod_cache = agent().pod_cache
         pod = make_pod("a", "u-1", labels={"koordinator.sh/qosClass": "BE"}, containers={"x": "1", "y": "2"})
         pod["status"]["qosClass"] = ""
         pod["status"]["containerStatuses"][1]["state"] = {"terminated": {"exitCode": 1}}
         pod["status"]["containerStatuses"].pop(0)
-        book.take(listed(pod))
-        state = book.pods[0]
+        pod_cache.take(listed(pod))
+        state = pod_cache.pods[0]
         assert (state.kube_qos, state.qos, state.priority_class) == ("BestEffort", "BE", "koord-batch")
         assert [(c.name, bool(c.cgroup_dir), c.running) for c in state.containers] == [("x", False, False), ("y", True, False)]
 
@@ -131,7 +129,7 @@ class TestBook:
         a = agent()
         limits = {"kubernetes.io/batch-cpu": "2k", "kubernetes.io/batch-memory": "1Gi"}
         a.list(make_pod("a", "u-1", requests={"kubernetes.io/batch-cpu": "1k", "cpu": "1"}, limits=limits))
-        export_container_resources(a.metrics, a.book.pods)
+        export_container_resources(a.metrics, a.pod_cache.pods)
         labels = ("u-1", "a", "default", "containerd://a-main", "main")
         assert a.metrics.container_requests.get("kubernetes.io/batch-cpu", "integer", *labels) == 1000
         assert a.metrics.container_limits.get("kubernetes.io/batch-memory", "byte", *labels) == 1 << 30
@@ -244,11 +242,13 @@ class TestKubelet:
             async with kubelet() as served:
                 served.status = 500
                 client = KubeletClient(KubeletOptions(insecure=True, read_only_port=served.port), a.metrics, None)
-                informer = PodInformer(a.book, client, lambda: as_node(make_node()), 30.0, lambda: changes.append(len(a.book.pods)))
+                informer = PodInformer(
+                    a.pod_cache, client, lambda: as_node(make_node()), 30.0, lambda: changes.append(len(a.pod_cache.pods))
+                )
                 stopping = asyncio.Event()
                 task = asyncio.create_task(informer.run(stopping))
                 await asyncio.sleep(0.2)
-                assert not a.book.synced
+                assert not a.pod_cache.synced
                 served.status, served.pods = 200, listed(make_pod("a", "u-1"))
                 informer.trigger()
                 for _ in patience.tries(100):
@@ -269,7 +269,7 @@ class TestKubelet:
             async with kubelet() as served:
                 served.pods = listed(make_pod("a", "u-1"))
                 client = KubeletClient(KubeletOptions(insecure=True, read_only_port=served.port), a.metrics, None)
-                informer = PodInformer(a.book, client, lambda: as_node(make_node()), 30.0, lambda: None)
+                informer = PodInformer(a.pod_cache, client, lambda: as_node(make_node()), 30.0, lambda: None)
                 await informer.fetch()
                 at = seams.boot_time()
                 assert informer.current(at - 6)
@@ -278,7 +278,7 @@ class TestKubelet:
                 assert not informer.current(at + 21)
                 assert informer.current(at + 23), "a kubelet that does not answer is not waited for"
 
-                informer = PodInformer(a.book, client, lambda: as_node(make_node()), 30.0, lambda: None)
+                informer = PodInformer(a.pod_cache, client, lambda: as_node(make_node()), 30.0, lambda: None)
                 assert informer.current(at - 30), "the first look is no standstill"
                 assert not informer.current(at - 10)
                 await informer.fetch()

@@ -40,7 +40,7 @@ class TestTraining:
             a.tree.cpu(a.tree.pod_dir("BestEffort", "u-2"), 5 * 10**8 * (i + 1))
             a.tick()
         m = models(tmp_path)
-        m.train(a.view, a.book.pods, a.now)
+        m.train(a.view, a.pod_cache.pods, a.now)
         assert set(m.models) == {"u-1", "u-2", *FIXED_KEYS}
         assert 1000 < m.predict("u-1").cpu_p95 < 1110, "the end of the bucket of 1 core"
         assert GIB < m.predict("u-1").memory_p98 < 1.06 * GIB

@@ -37,7 +37,7 @@ class Machine:
             self.tree.cgroup(directory)
         self.paths = {source: f"proc/pressure/{source}" for source in (NODE_CPU, NODE_MEMORY)}
         self.write()
-        self.watch = PressureWatch(self.agent.host, lambda: self.agent.book.pods, CPUS, self.woken.append)
+        self.watch = PressureWatch(self.agent.host, lambda: self.agent.pod_cache.pods, CPUS, self.woken.append)
 
     def write(self) -> None:
         for source, path in self.paths.items():
@@ -158,7 +158,7 @@ class TestFiles:
     def test_a_kernel_without_pressure_files_is_told_once_and_ticks_go_on(self, agent, caplog) -> None:
         caplog.set_level("INFO")
         a = agent()
-        watch = PressureWatch(a.host, lambda: a.book.pods, CPUS, lambda reason: None)
+        watch = PressureWatch(a.host, lambda: a.pod_cache.pods, CPUS, lambda reason: None)
         loop = asyncio.new_event_loop()
         try:
             assert watch.start(loop) is False

@@ -32,7 +32,7 @@ def run(agent, kubelet, make_node, world) -> Callable[..., None]:
             options.setdefault("threads", 2)
             async with world(agent, kubelet, node or make_node(), **options) as w:
                 w.agent.tick()
-                w.agent.book.confirmed = True
+                w.agent.pod_cache.confirmed = True
                 await story(w)
 
         asyncio.run(main())
@@ -82,7 +82,7 @@ class TestObject:
         """A kubelet that has just started lists none: pools without the CPUs of its LSR pods would be given to others."""
 
         async def story(w) -> None:
-            w.agent.book.confirmed = False
+            w.agent.pod_cache.confirmed = False
             await w.topology.step()
             assert (await w.client.list(NODERESOURCETOPOLOGIES)).items == []
             assert orjson.loads(w.state.local_topology.annotations[LS_POOL])[0]["cpuset"] == "0-3,8-11", "for this machine's own use"

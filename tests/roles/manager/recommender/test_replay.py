@@ -22,7 +22,7 @@ from koord.decisions.recorder import Recorder
 from koord.kube.errors import NotFound
 from koord.kube.informers import InformerFactory
 from roles.manager.controllers.recommender import RecommenderController
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 from roles.manager.options import Options
 from roles.manager.recommender.backtest import Moment, Series, Usage, moments, replay
@@ -63,10 +63,10 @@ class Cluster:
     def __init__(self) -> None:
         self.api, self.now = ApiServer(), float(BEGIN)
         informers = InformerFactory(self.api)  # type: ignore[arg-type]
-        self.world = World(informers, Options())
+        self.state = ClusterState(informers, Options())
         writer = Writer(self.api)  # type: ignore[arg-type]
         self.controller = RecommenderController(
-            self.world, informers, writer, Recorder("manager"), POLICY, "koordinator-system", clock=lambda: self.now
+            self.state, informers, writer, Recorder("manager"), POLICY, "koordinator-system", clock=lambda: self.now
         )
         self.controller._metrics_api._clock = lambda: self.now * 1000  # every round lists anew
         self.controller.attach()
@@ -84,7 +84,7 @@ class Cluster:
         self.api.measured = []
         for replica, containers in pods.items():
             self.now = containers[0][1].time
-            self.world.pods.receive(f"default/{replica}", str(self.now), raw(pod(replica, containers, killed)))
+            self.state.pods.receive(f"default/{replica}", str(self.now), raw(pod(replica, containers, killed)))
             usages = [
                 {"name": one.container, "usage": {"cpu": f"{round(u.cpu * 1000)}m", "memory": str(int(u.memory))}}
                 for one, u, _ in containers

@@ -20,7 +20,7 @@ from koord.kube.errors import Invalid, NotFound
 from koord.kube.informers import InformerFactory
 from koord.kube.strategic import apply_strategic_patch
 from roles.manager.controllers.recommender import RecommenderController
-from roles.manager.controllers.world import World
+from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 from roles.manager.options import Options
 from roles.manager.recommender import resize
@@ -180,10 +180,10 @@ class Cluster:
     def __init__(self, mode: str = "resize-in-place") -> None:
         self.api, self.version = ApiServer(), 0
         informers = InformerFactory(self.api)  # type: ignore[arg-type]
-        self.world = World(informers, Options())
+        self.state = ClusterState(informers, Options())
         policy = Policy(min_cpu=1, min_memory=1 << 20)
         self.controller = RecommenderController(
-            self.world,
+            self.state,
             informers,
             Writer(self.api),
             Recorder("manager"),
@@ -212,7 +212,7 @@ class Cluster:
     def show(self) -> None:
         self.version += 1
         for name, obj in self.api.pods.items():
-            self.world.pods.receive(f"shop/{name}", str(self.version), msgspec.Raw(orjson.dumps(obj)))
+            self.state.pods.receive(f"shop/{name}", str(self.version), msgspec.Raw(orjson.dumps(obj)))
 
     async def hours(self, hours: float, step: float = 600.0) -> None:
         end = self.api.now + hours * 3600
@@ -305,7 +305,7 @@ def test_a_pod_follows_one_recommendation_not_two() -> None:
         cluster = Cluster()
         cluster.add("a", {"cpu": "2", "memory": "1Gi"})
         cluster.show()
-        pods, resizer = cluster.world.pods.list(), cluster.controller._resizer
+        pods, resizer = cluster.state.pods.list(), cluster.controller._resizer
         resizer._began = cluster.api.now - 2 * PAUSE
         assert await resizer.follow(pods, TARGET, "of shop/web") is None
         finding = await resizer.follow(pods, {"main": Amount(4.0, 1e9)}, "of shop/other")

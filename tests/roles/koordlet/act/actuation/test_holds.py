@@ -10,7 +10,8 @@ from hypothesis import strategies as st
 
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.holds import Holds
-from roles.koordlet.actuation.journal import Journal, identity
+from roles.koordlet.actuation.journal import Journal
+from roles.koordlet.actuation.places import identity
 from roles.koordlet.actuation.restore import holds_path, restore
 from roles.koordlet.actuation.writes import Hold, Kind, Write, sequence
 

@@ -19,8 +19,10 @@ from hypothesis import strategies as st
 from roles.koordlet.actuation import journal as journal_module
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble
-from roles.koordlet.actuation.journal import Entry, Journal, JournalError, Undo
+from roles.koordlet.actuation.journal import Journal, JournalError
+from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.restore import journal_path, put_back, restore
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import Kind, Write, sequence
 from tests.support import patience
 

@@ -13,7 +13,9 @@ import orjson
 import pytest
 
 from roles.koordlet.actuation.executor import Executor
-from roles.koordlet.actuation.journal import Entry, Journal, identity
+from roles.koordlet.actuation.journal import Journal
+from roles.koordlet.actuation.journal_lines import Entry
+from roles.koordlet.actuation.places import identity
 from roles.koordlet.actuation.restore import journal_path, restore
 from roles.koordlet.actuation.writes import Write, sequence
 from roles.koordlet.host.cgroup import Cgroups

@@ -8,9 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from roles.koordlet.actuation.journal import Undo
 from roles.koordlet.actuation.restore import restore
-from roles.koordlet.actuation.threeway import before_by_now, put_back
+from roles.koordlet.actuation.threeway import Undo, before_by_now, put_back
 from roles.koordlet.actuation.writes import Kind, Write, sequence
 
 pytestmark = pytest.mark.feature("BEY-JRN-01")

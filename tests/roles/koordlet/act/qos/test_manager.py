@@ -241,9 +241,9 @@ def test_a_mistake_of_one_strategy_costs_its_turn_and_nothing_else(world, mistak
 
 
 @pytest.mark.feature("KA-PLG-01")
-@pytest.mark.parametrize("door", ["interval", "decide", "evicted"])
+@pytest.mark.parametrize("call", ["interval", "decide", "evicted"])
 @pytest.mark.parametrize("kind", [RuntimeError, SystemExit, AssertionError])
-def test_whatever_a_strategy_raises_at_any_door_the_others_go_on(world, door, kind):
+def test_whatever_a_strategy_raises_at_any_call_the_others_go_on(world, call, kind):
     mine, raising = stub("Bad", decide=lambda state, now: Outcome(state, tasks=("a task",))), []
 
     def fails(*_):
@@ -252,7 +252,7 @@ def test_whatever_a_strategy_raises_at_any_door_the_others_go_on(world, door, ki
         return 1.0
 
     made = type(mine)
-    setattr(made, door, property(fails) if door == "interval" else fails)
+    setattr(made, call, property(fails) if call == "interval" else fails)
     good: list[float] = []
     manager, *_ = manage(world, mine, stub("Good", decide=lambda state, now: good.append(now) or Outcome(state)))
     raising.append(True)

@@ -9,8 +9,7 @@ from hypothesis import strategies as st
 from roles.koordlet.actuation.restore import restore
 from roles.koordlet.options import Options
 from roles.koordlet.qos.resctrl import RdtResctrl
-from roles.koordlet.qos.resctrl_math import ResctrlError, cache_ids, l3_mask, schemata_line, ways
-from roles.koordlet.qos.resctrl_units import Scale, Units
+from roles.koordlet.qos.resctrl_units import ResctrlError, Scale, Units, cache_ids, l3_mask, schemata_line, ways
 from roles.koordlet.qos.sysconfig import SystemConfig
 
 FLAGS = "processor\t: 0\nvendor_id\t: {}\nflags\t\t: fpu cat_l3 mba\n"

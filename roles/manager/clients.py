@@ -14,7 +14,7 @@ ROLE = "koordinator-manager"
 
 
 @dataclass(frozen=True, slots=True)
-class Lanes:
+class Clients:
     """Each has connections and a pace of its own. What people wait for is not paced: it is bounded where it begins."""
 
     watches: Client
@@ -27,13 +27,13 @@ class Lanes:
     """Controllers and events; the flags --rest-config-qps and --rest-config-burst pace it."""
 
     @classmethod
-    def one(cls, client: Client) -> Lanes:
+    def one(cls, client: Client) -> Clients:
         """All work through one client; what a review waits for goes first."""
         first = client.ranked(Priority.ADMISSION) if isinstance(client, Client) else client
         return cls(client, first, first, client)
 
     @classmethod
-    def of(cls, config: ClientConfig, options: Options, observer: Observer | None = None) -> Lanes:
+    def of(cls, config: ClientConfig, options: Options, observer: Observer | None = None) -> Clients:
         """Clients for a configuration; `close` them."""
         paced = options.qps > 0
         bulk = Client(

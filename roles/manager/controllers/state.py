@@ -41,7 +41,7 @@ def _of_today(device: Device) -> Device:
     return device
 
 
-class World:
+class ClusterState:
     """Informers and configuration. `on_config` handlers are told which keys changed."""
 
     def __init__(self, informers: InformerFactory, options: Options) -> None:

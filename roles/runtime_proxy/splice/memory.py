@@ -6,14 +6,14 @@ import heapq
 from collections.abc import Callable
 
 
-class Room:
-    """Bytes to be shared. Who finds no room waits, and the smallest request is served first."""
+class MemoryBudget:
+    """Bytes to be shared. Who asks for more than is free waits, and the smallest request is served first."""
 
     def __init__(self, size: int, waiting: int = 0) -> None:
         self.size = size
-        self.waiting = waiting or size  # bytes that messages may hold which wait for room: callers may send some before they are told
+        self.waiting = waiting or size  # bytes that messages may hold which wait for memory: callers may send some before they are told
         self.free = size
-        self.loose = 0  # bytes that came of messages which wait for room
+        self.loose = 0  # bytes that came of messages which wait for memory
         self._waiting: list[tuple[int, int, Ticket]] = []
         self._count = 0
 
@@ -41,10 +41,10 @@ class Room:
 class Ticket:
     """One reservation, waiting or held, until closed."""
 
-    __slots__ = ("_loose", "_room", "closed", "granted", "held", "size")
+    __slots__ = ("_budget", "_loose", "closed", "granted", "held", "size")
 
-    def __init__(self, room: Room, size: int, granted: Callable[[], None]) -> None:
-        self._room = room
+    def __init__(self, budget: MemoryBudget, size: int, granted: Callable[[], None]) -> None:
+        self._budget = budget
         self.size = size
         self.granted = granted
         self.held = False
@@ -52,20 +52,20 @@ class Ticket:
         self._loose = 0
 
     def wait_with(self, size: int) -> bool:
-        """Note bytes that came before there is room. False when too many wait in this way."""
+        """Note bytes that came before there is memory. False when too many wait in this way."""
         self._loose += size
-        self._room.loose += size
-        return self._room.loose <= self._room.waiting
+        self._budget.loose += size
+        return self._budget.loose <= self._budget.waiting
 
     def _hold(self) -> None:
         self.held = True
-        self._room.loose -= self._loose
+        self._budget.loose -= self._loose
         self._loose = 0
 
     def close(self) -> None:
         """Give back what was reserved, or stop waiting."""
         if not self.closed:
             self.closed = True
-            self._room.loose -= self._loose
+            self._budget.loose -= self._loose
             if self.held:
-                self._room._give_back(self.size)
+                self._budget._give_back(self.size)

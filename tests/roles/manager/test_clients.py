@@ -7,7 +7,7 @@ import pytest
 from koord.api.kinds import NAMESPACES, PRIORITYCLASSES
 from koord.kube.config import ClientConfig
 from koord.kube.errors import NotFound, Unreachable
-from roles.manager.lanes import Lanes
+from roles.manager.clients import Clients
 from roles.manager.options import Options
 from roles.manager.webhooks.live import BURST, FRESH, STALE, LiveReads
 
@@ -95,19 +95,19 @@ def test_an_api_server_that_cannot_tell_is_an_error_that_is_not_asked_for_again_
 @pytest.mark.feature("MGR-PROC-01")
 def test_only_bulk_work_is_paced():
     async def main():
-        lanes = Lanes.of(ClientConfig("http://127.0.0.1:1"), Options(qps=1.0, burst=1))
+        clients = Clients.of(ClientConfig("http://127.0.0.1:1"), Options(qps=1.0, burst=1))
         try:
-            clients = (lanes.watches, lanes.reviews, lanes.quotas, lanes.bulk)
-            assert len({id(client.transport) for client in clients}) == 4
-            await lanes.bulk.transport.limiter.acquire()
-            stuck = asyncio.create_task(lanes.bulk.transport.limiter.acquire())
-            for client in (lanes.watches, lanes.reviews, lanes.quotas):
+            transports = {id(client.transport) for client in (clients.watches, clients.reviews, clients.quotas, clients.bulk)}
+            assert len(transports) == 4
+            await clients.bulk.transport.limiter.acquire()
+            stuck = asyncio.create_task(clients.bulk.transport.limiter.acquire())
+            for client in (clients.watches, clients.reviews, clients.quotas):
                 for _ in range(1000):
                     assert await client.transport.limiter.acquire() == 0.0
             assert not stuck.done()
             stuck.cancel()
         finally:
-            await lanes.close()
+            await clients.close()
 
     asyncio.run(main())
 
@@ -131,7 +131,7 @@ def test_a_profile_that_names_a_missing_class_costs_no_read_a_pod(bed, make):
 
         await bed.until(refused)
         asked = []
-        reviews = manager.app.lanes.reviews
+        reviews = manager.app.clients.reviews
         get = reviews.get
 
         async def count(kind, name, namespace=None, **more):

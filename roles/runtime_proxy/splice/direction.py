@@ -34,7 +34,7 @@ class Sink(Protocol):
     def write(self, data: bytes) -> None: ...
 
 
-class Way:
+class Direction:
     """Reads frames of one sender. A subclass says what becomes of them; a method that returns True lets the frame pass."""
 
     def __init__(self) -> None:
