@@ -11,7 +11,7 @@ TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
     COLOCATION: {
         "enable": "Whether unused resources are offered; the cluster's switch beats every node's.",
         "metricAggregateDurationSeconds": "Window of the agent's averages, in seconds.",
-        "metricReportIntervalSeconds": "How often the agent reports, in seconds.",
+        "metricReportIntervalSeconds": "How often the agent reports, in seconds; koordlet reports every 30 s at most.",
         "metricAggregatePolicy": "Which aggregates the agent reports besides.",
         "metricAggregatePolicy.durations": "Windows of the percentiles.",
         "metricMemoryCollectPolicy": "Which memory counts as used.",
