@@ -11,7 +11,7 @@ unexport PYTHONDONTWRITEBYTECODE
 BENCH_ARGS ?=
 OUT ?= demo-out
 
-.PHONY: help setup demo test test-hermetic test-machine lint lint-packaging format types contracts crds policies references proto features soak world world-beside node-histories bench bench-colocation bench-openb cases dist chart fuzz nightly lock clean
+.PHONY: help setup demo test test-hermetic test-machine rig lint lint-packaging format types contracts crds policies references proto features soak world world-beside node-histories bench bench-colocation bench-openb cases dist chart fuzz nightly lock clean
 
 help: ## this list
 	@awk -F':.*## ' '/^[a-z-]+:.*## /{printf "  make %-18s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -41,6 +41,10 @@ test-hermetic: $(STAMP) ## the tests that need nothing of the machine
 
 test-machine: $(STAMP) ## whole sandboxes, real cgroups, runtimes, virtual machines and packages
 	$(PYTEST) -n logical --maxprocesses 4 --step=machine $(call REPORT,machine) $(PYTEST_ARGS)
+
+rig: $(STAMP) ## the image and the manifests on a whole cluster of one node (etcd, Kubernetes, containerd), from install to uninstall (root)
+	@tests/support/containerd17.sh || true
+	KOORD_KUBERNETES="$$(packaging/kubernetes.sh || true)" $(BIN)/pytest -s tests/packaging/test_rig.py $(call REPORT,rig) $(PYTEST_ARGS)
 
 lint: $(STAMP) ## ruff, formatting, types, import contracts
 	$(BIN)/ruff check koord roles tests packaging
@@ -121,9 +125,10 @@ chart: ## the Helm chart as a package in dist/; needs helm
 fuzz: $(STAMP) ## the long fuzz and property runs
 	HYPOTHESIS_PROFILE=nightly $(BIN)/pytest -m "not root and not cri" -k "property or fuzz or hypothesis" --timeout 0 $(PYTEST_ARGS)
 
-nightly: $(STAMP) ## the long runs: fuzz, node-histories, 1,000 worlds from today's seed on: make nightly [COUNT=n] [SEEDS=n]
+nightly: $(STAMP) ## the long runs: fuzz, node-histories, rig, 1,000 worlds from today's seed on: make nightly [COUNT=n] [SEEDS=n]
 	$(MAKE) fuzz
 	$(MAKE) node-histories
+	$(MAKE) rig
 	$(MAKE) world SEED=$$(date +%y%m%d)000 SEEDS=$(or $(SEEDS),1000)
 
 lock: $(STAMP) ## resolve the dependencies anew

@@ -69,7 +69,7 @@ def amount(name: str, value: Number, unit: str = "") -> str:
     if unit in ("percent", "%"):
         return f"{value:g}%"
     lowered = name.lower()
-    plain = "percent" in lowered or "ratio" in lowered or "count" in lowered or "pods" in lowered
+    plain = lowered in _FILES or any(word in lowered for word in ("percent", "ratio", "count", "pods"))
     if unit == "milli" or (not unit and not plain and "cpu" in lowered and float(value).is_integer()):
         return cpus(value)
     if unit == "bytes" or (not unit and not plain and "memory" in lowered and float(value).is_integer()):
@@ -186,7 +186,12 @@ _PLAIN = {
     "Released": "came about",
     "Written": "was written",
     "WouldWrite": "would be written (observe mode)",
+    "Answered": "was given values by a hook",
+    "WouldAnswer": "would be given values by a hook (observe mode)",
 }
+_ON_THE_WAY = frozenset({"Answered", "WouldAnswer", "Mutated"})
+#: Numbers of cgroup files, in the kernel's own units.
+_FILES = frozenset({"cpu_shares", "cpu_quota", "cpu_period"})
 
 
 def section_of(record: Record, now: float, repeated: int = 1) -> Section:
@@ -371,7 +376,7 @@ def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float
     if not records and live is None:
         return None
     subject = f"{kind} {namespace}/{name}" if kind != "Node" and namespace else f"{kind} {name}"
-    own = _hot_first([record for record, _ in records if record.subject.kind == kind])
+    own = _hot_first(_decided([record for record, _ in records if record.subject.kind == kind]))
     brief = _brief(kind, name) if len(subject) > SUBJECT else subject
     if own:
         summary = short(_summary(brief, own[0]), LENGTH - 1)
@@ -413,6 +418,11 @@ def _undecided(kind: str, found: Gathered) -> str:
         if condition.get("type") == "PodScheduled" and condition.get("status") == "False":
             return str(condition.get("message") or "")
     return ""
+
+
+def _decided(own: list[Record]) -> list[Record]:
+    """Decisions before what hooks and webhooks gave a pod on its way: every pod has these."""
+    return sorted(own, key=lambda record: record.verdict in _ON_THE_WAY)
 
 
 def _hot_first(own: list[Record]) -> list[Record]:

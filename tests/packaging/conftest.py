@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.packaging import image as images
 from tests.support import patience
 from tests.support.processes import ROOT, free_port, process
 
@@ -33,6 +34,14 @@ def dist() -> Iterator[Path]:
     shutil.rmtree(directory / "build")
     yield directory / "dist"
     shutil.rmtree(directory, ignore_errors=True)
+
+
+@pytest.fixture(scope="session")
+def built(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[images.Built]:
+    """The image over that build."""
+    assert dist.name == "dist", "the Dockerfile's first stage leaves its build in /dist"
+    with images.built(dist.parent, tmp_path_factory.mktemp("image")) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -6,23 +6,27 @@ buildah in chroot isolation, with the session's one-dir build in the place of it
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import platform
 import re
 import shutil
 import subprocess
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from tests.roles.runtime_proxy.support_containerd import Client, Containerd
+from koord.version import VERSION
+from tests.roles.runtime_proxy.support_containerd import Client
 from tests.support import patience
 from tests.support.processes import ROOT
 
 NAME = "docker.io/koord-test/koord:1"
+REVISION = "0123456789abcdef0123456789abcdef01234567"
 PROGRAMS = ("buildah", "debootstrap")
 
 
@@ -109,13 +113,36 @@ class Builder:
         configuration: dict[str, Any] = json.loads(self("inspect", "--type", "image", NAME))["Docker"]["config"]
         return configuration
 
-    def give_to(self, daemon: Containerd) -> None:
-        """Import the image into containerd, through a pipe."""
+    def give(self, take: Sequence[str]) -> None:
+        """Push the image, as an archive, to a command that reads it."""
         push = self.command("push", "--quiet", NAME, f"docker-archive:/dev/stdout:{NAME}")
         with subprocess.Popen(push, stdout=subprocess.PIPE) as pushing:
-            take = ["ctr", "-a", str(daemon.socket), "-n", "k8s.io", "images", "import", "-"]
             taken = subprocess.run(take, stdin=pushing.stdout, capture_output=True, text=True, timeout=patience.seconds(300), check=False)
         assert (pushing.returncode, taken.returncode) == (0, 0), taken.stderr[-500:]
+
+
+@dataclass(frozen=True)
+class Built:
+    configuration: dict[str, Any]
+    tree: Path
+    """The image's files as they are after the build."""
+    builder: Builder
+
+
+@contextlib.contextmanager
+def built(one_dir: Path, directory: Path) -> Iterator[Built]:
+    """The image of a one-dir build `one_dir`/dist/koord, with its files mounted; buildah's storage is in `directory`."""
+    require()
+    builder = Builder(directory)
+    builder.base()
+    configuration = builder.build(one_dir, VERSION=VERSION, REVISION=REVISION)
+    container = builder("from", "--pull-never", NAME)
+    try:
+        yield Built(configuration, Path(builder("mount", container)), builder)
+    finally:
+        builder("umount", container)
+        builder("rm", container)
+        shutil.rmtree(directory, ignore_errors=True)
 
 
 @dataclass(frozen=True)

@@ -6,12 +6,14 @@ import hashlib
 import json
 import os
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from koord.cli import COMMANDS
 from koord.version import VERSION
+from roles.tools import manifests
 from tests.support import patience
 from tests.support.processes import ROOT, free_port, process, roles, until_healthy
 
@@ -25,6 +27,17 @@ def test_it_knows_its_version_and_every_command(dist: Path) -> None:
     for command in COMMANDS:
         shown = subprocess.run([program, command, "--help"], capture_output=True, text=True, check=False)
         assert shown.returncode == 0, f"{command}: {shown.stderr[-500:]}"
+
+
+@pytest.mark.feature("BEY-DOC-01")
+def test_the_frozen_executable_installs_every_variant_and_uninstalls(dist: Path, api: Path) -> None:
+    program, own = str(dist / "koord" / "koord"), [sys.executable, "-m", "koord.cli"]
+    for overlay in (*manifests.OVERLAYS, *manifests.OPTIONAL):
+        command = ["install", "--print", f"--overlay={overlay}"]
+        frozen, printed = (subprocess.run([*start, *command], capture_output=True, text=True, check=False) for start in ([program], own))
+        assert (frozen.returncode, frozen.stdout) == (0, printed.stdout), f"{overlay}: {frozen.stderr[-500:]}"
+    listed = subprocess.run([program, "uninstall", f"--kubeconfig={api}"], capture_output=True, text=True, check=False)
+    assert listed.returncode == 0, listed.stderr[-500:]
 
 
 @pytest.mark.parametrize("role", ["scheduler", "manager", "descheduler", "koordlet"])

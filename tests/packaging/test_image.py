@@ -8,7 +8,7 @@ import os
 import shutil
 import time
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ import pytest
 
 from koord.version import VERSION
 from tests.packaging import image as images
-from tests.packaging.image import Start
+from tests.packaging.image import REVISION, Built, Start
 from tests.roles.runtime_proxy.support_containerd import Client, Containerd, running_containerd
 from tests.support import patience
 from tests.support.koordlet import Cluster
@@ -24,38 +24,13 @@ from tests.support.processes import ROOT, free_port, healthy, roles
 
 pytestmark = [pytest.mark.slow, pytest.mark.cri, pytest.mark.root, pytest.mark.timeout(600)]
 
-REVISION = "0123456789abcdef0123456789abcdef01234567"
 LIMIT = 60.0
-
-
-@dataclass(frozen=True)
-class Built:
-    configuration: dict[str, Any]
-    tree: Path
-    """The image's files as they are after the build."""
-    builder: images.Builder
-
-
-@pytest.fixture(scope="module")
-def built(dist: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Built]:
-    images.require()
-    directory = tmp_path_factory.mktemp("image")
-    builder = images.Builder(directory)
-    builder.base()
-    assert dist.name == "dist", "the Dockerfile's first stage leaves its build in /dist"
-    configuration = builder.build(dist.parent, VERSION=VERSION, REVISION=REVISION)
-    container = builder("from", "--pull-never", images.NAME)
-    tree = Path(builder("mount", container))
-    yield Built(configuration, tree, builder)
-    builder("umount", container)
-    builder("rm", container)
-    shutil.rmtree(directory, ignore_errors=True)
 
 
 @pytest.fixture(scope="module")
 def containerd(built: Built) -> Iterator[Containerd]:
     with running_containerd(snapshotter="overlayfs" if built.builder.driver == "overlay" else "native") as daemon:
-        built.builder.give_to(daemon)
+        built.builder.give(["ctr", "-a", str(daemon.socket), "-n", "k8s.io", "images", "import", "-"])
         yield daemon
 
 

@@ -27,7 +27,7 @@ Obj = dict[str, Any]
 CONTAINERD17 = Path(os.environ.get("KOORD_TEST_CONTAINERD", str(Path.home() / ".cache/koord/containerd"))) / "usr/bin"
 NODE = "n1"
 #: Settings of the kernel that a kubelet makes: it finds them made, in a mount namespace of its own.
-_KERNEL = {
+KERNEL = {
     "vm/overcommit_memory": "1", "vm/panic_on_oom": "0", "kernel/panic": "10", "kernel/panic_on_oops": "1",
     "kernel/keys/root_maxkeys": "1000000", "kernel/keys/root_maxbytes": "25000000",
 }  # fmt: skip
@@ -147,7 +147,7 @@ def _make_groups(group: str, machine: Path) -> None:
 def _start(program: str, directory: Path, server: real_apiserver.RealApiServer, name: str) -> subprocess.Popen[bytes]:
     kernel = directory / "kernel"
     hidden = []
-    for path, value in _KERNEL.items():
+    for path, value in KERNEL.items():
         (kernel / path).parent.mkdir(parents=True, exist_ok=True)
         (kernel / path).write_text(value + "\n")
         hidden.append(f"mount --bind {kernel / path} /proc/sys/{path}")

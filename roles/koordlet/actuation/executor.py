@@ -42,6 +42,8 @@ SWEEP_EVERY = 60.0
 #: Hierarchies of cgroup v1, one of which a group that exists is in.
 _HIERARCHIES = ("cpu", "cpuset", "memory", "blkio")
 AUDIT_VERBOSITY = 3
+#: So often a file is read again that changes while its value is put on record.
+_LOOKS = 3
 
 #: One write a thread: a record of each would push out everything else. Of the registration the log tells.
 UNTOLD = frozenset({"tasks", "cgroup.procs", REGISTRATION_FILE})
@@ -275,6 +277,7 @@ class Executor:
         wanted = [(t, e) for t in changing for e in (t.entry(), reset_by(t, self.host), limited_with(t))]
         entries = self.journal.without_us([e for _, e in wanted if e is not None])
         if self.journal.remember(entries, owner=rule, time=now):
+            self._look_again(changing, rule, now)
             return {id(t) for t in targets}
         refused: set[int] = set()
         for target, entry in wanted:
@@ -282,6 +285,15 @@ class Executor:
                 refused.add(id(target))
                 self._failed(target.write, WriteError(Trouble.UNJOURNALLED, target.path, self.journal.failure), applied)
         return {id(t) for t in targets} - refused
+
+    def _look_again(self, targets: list[Target], rule: str, now: float) -> None:
+        """First values wait for the disk. What the kubelet gives a group that it is making comes meanwhile, and is the value before."""
+        assert self.journal is not None
+        for _ in range(_LOOKS):
+            moved = [t for t in targets if t.write.kind is Kind.CGROUP and not (t.write.origin or t.given) and t.looks_different()]
+            entries = [entry for t in moved if (entry := t.entry()) is not None]
+            if not entries or not self.journal.remember(entries, owner=rule, time=now):
+                return
 
     def _put(self, target: Target, text: str) -> None:
         begun = seams.perf_counter()

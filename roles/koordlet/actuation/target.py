@@ -77,6 +77,19 @@ class Target:
         """Whether the file holds the wanted value, and not the runtime's own, because a hook answered when the container was made."""
         return self.native is not None and self.satisfied and not means(self.write.resource, self.current, self.native)
 
+    def looks_different(self) -> bool:
+        """Read the file again: whether it holds another value than when it was resolved. That one counts from now on."""
+        try:
+            text = kernel.read(self.path)
+        except WriteError:
+            return False  # who writes it finds out
+        if text == self.current:
+            return False
+        if self.basis == self.current:
+            self.basis = self.first_basis = text
+        self.current = text
+        return True
+
     def merged_text(self) -> str | None:
         """What may be written on the way down; None to wait. Raises WriteError when the current value is no value."""
         try:

@@ -7,6 +7,7 @@ from typing import Any
 
 from koord.api.times import TimeError, parse_time
 from koord.config import slo
+from roles.koordlet.report.policy import DEFAULT_POLICY, MIN_INTERVAL
 from roles.tools.doctor.crds import drift
 from roles.tools.doctor.facts import ClusterFacts, NodeFacts, RightsFacts, WebhookFacts
 from roles.tools.doctor.finding import Finding, fail, listed, ok, warn
@@ -260,10 +261,12 @@ def _node_metrics(facts: ClusterFacts) -> Iterator[Finding]:
     for name in facts.node_names:
         metric = facts.node_metrics.get(name)
         age = _age(((metric or {}).get("status") or {}).get("updateTime"), facts.now)
-        interval = (((metric or {}).get("spec") or {}).get("metricCollectPolicy") or {}).get("reportIntervalSeconds") or 60
+        interval = (((metric or {}).get("spec") or {}).get("metricCollectPolicy") or {}).get(
+            "reportIntervalSeconds"
+        ) or DEFAULT_POLICY.interval
         if age is None:
             never.append(name)
-        elif age > 3 * interval + SKEW_FAIL:
+        elif age > 3 * max(interval, MIN_INTERVAL) + SKEW_FAIL:
             stale.append(f"{name} ({_span(age)})")
     fresh = len(facts.node_names) - len(never) - len(stale)
     told = [f"never told by {listed(never)}"] if never else []

@@ -15,6 +15,7 @@ from koord.api.qos import KUBERNETES_BEST_EFFORT, QoSClass, kubernetes_qos
 from koord.api.quantity import QuantityError, milli_or, value_or
 from koord.api.times import TimeError, parse_time
 from roles.koordlet.qos.allowance import capacity_milli, reserved_milli
+from roles.koordlet.report.policy import DEFAULT_POLICY, MIN_INTERVAL
 from roles.koordlet.states.slo import effective_slo
 from roles.scheduler.config.args import LoadAwareSchedulingArgs
 
@@ -133,7 +134,7 @@ def _allowance(node: Node, slo: NodeSLO | None, non_be: int, system: int) -> int
 def _with_marks(found: Row, node: Node, metric: NodeMetric | None) -> Row:
     marks = []
     policy = metric.spec.metric_collect_policy if metric is not None else None
-    interval = (policy.report_interval_seconds if policy is not None else None) or 60
+    interval = max((policy.report_interval_seconds if policy is not None else None) or DEFAULT_POLICY.interval, MIN_INTERVAL)
     if found.age is None:
         marks.append("no metrics")
     elif found.age > 3 * interval:

@@ -309,6 +309,17 @@ def test_what_is_wrong_with_a_cluster(change: dict[str, Any], level: Level, area
     assert lines(found)[1] == f"      do: {found[0].remedy}"
 
 
+def test_a_report_is_not_stale_before_koordlet_reports_again() -> None:
+    """It does so every 30 s at most, whatever is asked for."""
+    facts = good_cluster()
+    told = format_time(NOW - 80)
+    policy = {"metricCollectPolicy": {"reportIntervalSeconds": 5}}
+    facts.node_metrics = {
+        name: {"spec": policy, "status": {**one["status"], "updateTime": told}} for name, one in facts.node_metrics.items()
+    }
+    assert bad(list(judge_cluster.judge(facts))) == []
+
+
 def test_drift_is_none_for_our_own_definitions() -> None:
     for definition in manifests.documents("crds"):
         assert drift(definition, copy.deepcopy(definition)) == ([], [])

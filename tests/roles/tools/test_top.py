@@ -115,6 +115,8 @@ def test_use_by_tier_what_is_offered_and_what_best_effort_may_use() -> None:
     [
         ({"usage": None}, ("no metrics",)),
         ({"usage": metric(age=600)}, ("stale",)),
+        # koordlet reports every 30 s at most, whatever is asked for
+        ({"usage": {**metric(age=80), "spec": {"metricCollectPolicy": {"reportIntervalSeconds": 5}}}}, ()),
         ({"usage": metric(cpu="6500m")}, ("hot cpu",)),
         ({"usage": metric(memory="96Gi")}, ("hot memory",)),
         ({"usage": metric(pod_metric("j", "3", "koord-batch", "BE"), pod_metric("w", "3")), "slo": SLO}, ("squeezed",)),

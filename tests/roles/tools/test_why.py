@@ -64,6 +64,22 @@ def unschedulable(at: float) -> Record:
 
 
 @pytest.mark.feature("BEY-WHY-01")
+def test_a_running_pod_is_told_by_where_it_was_placed_and_not_by_what_its_hooks_answered() -> None:
+    numbers: dict[str, Any] = {"cpu_shares": 204, "cpu_quota": -1, "memory_limit": 64 << 20}
+    answered = Record("koordlet", POD, 9.0, "Answered", "BatchResource", "PreCreateContainer of container main: cpu_shares 204", numbers)
+    mutated = Record("manager", POD, 5.0, "Mutated", "/mutate-pod", "profile jobs applied")
+    placed = Record("scheduler", POD, 7.0, "Scheduled", "", "placed on n1")
+    said = explain("Pod", Gathered(records=[answered, placed, mutated]), namespace="web", name="api-1", now=10.0)
+    assert said is not None
+    assert said.summary == "Pod web/api-1 was placed on n1 by the scheduler."
+    assert [row for section in said.sections for table in section.tables for row in table.rows if row[0].startswith(("cpu", "memory"))] == [
+        ("cpu_shares", "204"),
+        ("cpu_quota", "-1"),
+        ("memory_limit", "64Mi"),
+    ]
+
+
+@pytest.mark.feature("BEY-WHY-01")
 def test_a_pending_pod_from_records_alone() -> None:
     async def story() -> None:
         now = time.time()

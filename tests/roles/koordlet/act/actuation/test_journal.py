@@ -40,6 +40,18 @@ def test_first_value_counts_and_restore_puts_it_back(machine):
     assert restore(machine.root).restored == []
 
 
+@pytest.mark.feature("BEY-JRN-01")
+def test_what_the_kubelet_gives_a_new_group_while_its_first_value_is_put_on_record_is_put_back(machine, monkeypatch):
+    """The kernel makes a group with cpu.shares 1024; the kubelet gives a BestEffort pod's 2 a moment later."""
+    path = machine.put("cpu.shares", f"{QOS}/pod", "1024")
+    with monkeypatch.context() as disk:
+        disk.setattr(os, "fdatasync", lambda _: path.write_text("2"))
+        machine.executor.apply([sequence(Write("cpu.shares", f"{QOS}/pod", "204"))], rule="r", now=1)
+    assert path.read_text() == "204"
+    assert restore(machine.root).failed == []
+    assert path.read_text() == "2"
+
+
 def test_a_group_made_under_narrowed_cpus_gets_those_that_it_would_have(machine):
     above = machine.put("cpuset.cpus", QOS, "0-5")
     machine.executor.apply([sequence(Write("cpuset.cpus", QOS, "0-2"))], rule="r", now=1)
