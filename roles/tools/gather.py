@@ -19,7 +19,7 @@ from koord.api.names import LABEL_POD_GROUP
 from koord.decisions.record import Record, decode_many, encode
 from koord.decisions.sinks import log_files, read_records
 from koord.kube import config, errors
-from koord.kube.client import Client
+from koord.kube.client import PATIENCE, Client
 from koord.process.errors import UsageError
 from roles.tools import reach
 from roles.tools.facts import Gathered, Live, event_time
@@ -128,7 +128,7 @@ async def gather(
 async def _ask_server(
     server: config.ClientConfig, kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], found: Gathered
 ) -> None:
-    async with Client(server, role="why") as client:
+    async with Client(server, role="why", patience=PATIENCE) as client:
         try:
             async with asyncio.timeout(6 * TIMEOUT):
                 await _gather(client, kind, namespace, name, endpoints, found)
@@ -195,7 +195,7 @@ def _read(directory: str, kind: str, namespace: str, name: str, found: Gathered)
 
 async def fetch(endpoint: Endpoint, query: dict[str, str]) -> list[Record]:
     """The records of a role that match the query. Raises ApiError, TimeoutError or msgspec.DecodeError."""
-    async with Client(endpoint.connection(), role="why") as client:
+    async with Client(endpoint.connection(), role="why", patience=PATIENCE) as client:
         async with asyncio.timeout(TIMEOUT):
             path = f"{endpoint.prefix}/debug/decisions"
             response = await client.transport.request("GET", path, params=query, timeout=TIMEOUT)
