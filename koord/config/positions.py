@@ -151,6 +151,22 @@ def _block_lines(text: str, outer: list[str], start: int, *, folded: bool) -> It
         yield Position(start + offset + 1, indent + 1)
 
 
+def expanded(root: yaml.Node) -> int:
+    """How many values a document has when each alias is replaced by what it stands for. Raises RecursionError."""
+    sizes: dict[int, int] = {}
+
+    def size(node: yaml.Node) -> int:
+        if isinstance(node, yaml.ScalarNode):
+            return 1
+        if id(node) not in sizes:
+            sizes[id(node)] = 1  # an alias of itself is another mistake
+            inner = node.value if isinstance(node, yaml.SequenceNode) else [part for pair in node.value for part in pair]
+            sizes[id(node)] = 1 + sum(map(size, inner))
+        return sizes[id(node)]
+
+    return size(root)
+
+
 def keys_twice(root: yaml.Node) -> Iterator[tuple[str, Position]]:
     """(key, place) of every key that stands in its mapping already."""
     waiting, seen_nodes = [root], set[int]()

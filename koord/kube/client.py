@@ -26,6 +26,7 @@ PAGE = 500  # objects a page of a list
 WATCH_TIMEOUT = (300, 600)  # seconds after which the server ends a watch, at random between, so that clients spread
 SILENCE = 60.0  # seconds beyond that without a byte: the connection is dead
 
+PATIENCE = 15.0  # seconds that a command at the keyboard waits for an answer
 STREAMING_LISTS = (1, 32)  # the Kubernetes version from which on lists are streamed by default
 
 PATCH_TYPES = {
@@ -87,9 +88,9 @@ class Client:
     """Talks to one API server. An async context manager; belongs to one event loop.
 
     `qps` and `burst` pace all requests together (None: unpaced); `role` is shown in the user agent; `observer` is told of
-    each try (method, status, seconds); with a `fence`, no byte of a write leaves while it is not held, nor later than
-    WRITE_AGE seconds after it was asked for. Methods raise `koord.kube.errors.ApiError`; connection failures, 429 and 5xx are
-    retried first where that is safe.
+    each try (method, status, seconds); `patience`: seconds for all tries of one request, where somebody waits for it (None: as many
+    as they take); with a `fence`, no byte of a write leaves while it is not held, nor later than WRITE_AGE seconds after it was asked
+    for. Methods raise `koord.kube.errors.ApiError`; connection failures, 429 and 5xx are retried first where that is safe.
     """
 
     def __init__(
@@ -101,9 +102,10 @@ class Client:
         role: str = "",
         observer: Observer | None = None,
         fence: Fence | None = None,
+        patience: float | None = None,
     ) -> None:
         self.config = config
-        self.transport = Transport(config, qps=qps, burst=burst, role=role, observer=observer)
+        self.transport = Transport(config, qps=qps, burst=burst, role=role, observer=observer, patience=patience)
         self._fence = fence
         self._fresh: Fresh | None = None
         self._priority: Priority | None = None

@@ -102,7 +102,7 @@ class Body:
             async with asyncio.timeout(seconds):
                 return b"".join([data async for data in self.iter_any()])
         except TimeoutError:
-            raise Lost(f"no answer within {seconds:g} s") from None
+            raise Lost(f"no answer within {round(seconds, 1):g} s") from None
 
     # -- fed by the connection --
 

@@ -7,7 +7,10 @@ import base64
 import copy
 import json
 import os
+import signal
+import subprocess
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
@@ -167,30 +170,34 @@ class ExecPlugin:
         if os.sep in command and not os.path.isabs(command):
             command = os.path.join(self.directory, command)
         try:
-            process = await asyncio.create_subprocess_exec(
-                command,
-                *self.args,
-                stdin=asyncio.subprocess.DEVNULL,
-                stdout=asyncio.subprocess.PIPE,
-                stderr=asyncio.subprocess.PIPE,
-                env={**os.environ, **self.env, "KUBERNETES_EXEC_INFO": info},
-            )
+            process = self._start(command, info)
         except OSError as error:
             hint = f" ({self.install_hint.strip()})" if self.install_hint else ""
             raise CredentialError(f"credential plugin {command}: {error.strerror}{hint}") from error
         try:
-            out, err = await asyncio.wait_for(process.communicate(), EXEC_TIMEOUT)
-        except (TimeoutError, asyncio.CancelledError) as error:
-            process.kill()
-            await process.wait()
-            if isinstance(error, asyncio.CancelledError):
-                raise
+            out, err = await asyncio.wait_for(seams.to_thread(process.communicate), EXEC_TIMEOUT)
+        except TimeoutError:
             raise CredentialError(f"credential plugin {command}: no answer within {EXEC_TIMEOUT:.0f} s") from None
+        finally:
+            if process.returncode is None:  # what it started may hold its output open, too: the thread above waits for that
+                with suppress(ProcessLookupError):
+                    os.killpg(process.pid, signal.SIGKILL)
         if process.returncode:
             known = [*self.env.values(), *self.args] if err else []
             detail = redacted_output(err.decode("utf-8", "replace").strip(), known)[-300:]
-            raise CredentialError(f"credential plugin {command}: exit status {process.returncode}: {detail}")
+            raise CredentialError(f"credential plugin {command}: exit status {process.returncode}" + (f": {detail}" if detail else ""))
         return self._status(command, out)
+
+    def _start(self, command: str, info: str) -> subprocess.Popen[bytes]:
+        # Not asyncio's own way: where its start is cancelled, it waits for ever for a process that ended meanwhile.
+        return subprocess.Popen(
+            [command, *self.args],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            env={**os.environ, **self.env, "KUBERNETES_EXEC_INFO": info},
+            process_group=0,
+        )
 
     def _status(self, command: str, out: bytes) -> Mapping[str, Any]:
         try:

@@ -46,6 +46,10 @@ class NotLeading(ApiError):
 class Unauthorized(ApiError):
     """401: the credentials are missing, wrong or outdated."""
 
+    def __str__(self) -> str:
+        bare = self.message in ("", "Unauthorized")  # what kube-apiserver says helps nobody
+        return "the credentials are not accepted, they may have expired (HTTP 401)" if bare else super().__str__()
+
 
 class Forbidden(ApiError):
     """403: the credentials do not allow it, or an admission plugin refused it."""

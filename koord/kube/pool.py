@@ -91,7 +91,7 @@ class Pool:
                     return await connection.send(data, fence)
             except TimeoutError:
                 self._forget_idle()
-                raise Lost(f"no answer within {timeout:g} s") from None
+                raise Lost(f"no answer within {round(timeout, 1):g} s") from None
             finally:
                 self._give_back(connection)
 
@@ -115,7 +115,7 @@ class Pool:
             except TimeoutError:
                 self._drop(connection)
                 self._forget_idle()
-                raise Lost(f"no answer within {timeout:g} s") from None
+                raise Lost(f"no answer within {round(timeout, 1):g} s") from None
             except Lost:
                 self._drop(connection)
                 if not used:  # else the server closed it while it waited, and a new one is tried

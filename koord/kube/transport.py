@@ -37,9 +37,17 @@ class Transport:
     """Sends requests for one configuration. Belongs to one event loop; `close` it in the end."""
 
     def __init__(
-        self, config: ClientConfig, *, qps: float | None = None, burst: int | None = None, role: str = "", observer: Observer | None = None
+        self,
+        config: ClientConfig,
+        *,
+        qps: float | None = None,
+        burst: int | None = None,
+        role: str = "",
+        observer: Observer | None = None,
+        patience: float | None = None,
     ) -> None:
         self.config = config
+        self.patience = patience
         self.limiter = RateLimiter(qps, burst)
         self.role = role
         self.observer = observer
@@ -101,7 +109,7 @@ class Transport:
 
         A try that never reached the server is repeated; one that was answered 429, or 5xx with Retry-After, too; one that
         got lost, or was answered 5xx, only if the request is idempotent (by default GET, PUT and DELETE). After a 401 the
-        credentials are renewed once. Raises Unreachable when no try got an answer.
+        credentials are renewed once. Raises Unreachable when no try got an answer, or none within the client's `patience`.
 
         A write passes the `fence` in the step in which its bytes go out, at every try. It is not tried again later than the
         fence is known to be held: the last answer stands then. Raises NotLeading, and Unreachable for one that only got too old.
@@ -114,9 +122,10 @@ class Transport:
         backoff = Backoff(0.1, 5.0)
         renewed = renew = False
         lost: Lost | None = None
+        until = float("inf") if self.patience is None else seams.monotonic() + self.patience
         for attempt in range(1, ATTEMPTS + 1):
-            last = attempt == ATTEMPTS
             await self.limiter.acquire(priority)
+            timeout = min(timeout, max(until - seams.monotonic(), 0.1))
             try:
                 response = await self._once(
                     method, target, body, content_type, timeout=timeout, renew=renew, fence=fence, priority=priority
@@ -129,11 +138,13 @@ class Transport:
                 raise errors.NotLeading(f"{method} {path}") from None
             except NotSent as error:
                 pause = backoff.next()
+                last = attempt == ATTEMPTS or seams.monotonic() + pause >= until
                 if last or _too_late(fence, pause):
                     raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
             except Lost as error:
                 lost = error
                 pause = backoff.next()
+                last = attempt == ATTEMPTS or seams.monotonic() + pause >= until
                 if last or not idempotent or _too_late(fence, pause):
                     raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
             else:
@@ -141,10 +152,10 @@ class Transport:
                     renewed = renew = True
                     continue
                 wait = _retry_pause(response, idempotent=idempotent, retry_429=retry_429)
-                if wait is None or last:
+                if wait is None or attempt == ATTEMPTS:
                     return response
                 pause = wait or backoff.next()
-                if _too_late(fence, pause):
+                if _too_late(fence, pause) or seams.monotonic() + pause >= until:
                     return response
             renew = False
             await seams.sleep(pause)

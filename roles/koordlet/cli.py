@@ -29,7 +29,7 @@ _SETTLED, _GIVE_BACK = 15.0, 60.0
 
 @go_command("koordlet", sections=SECTIONS)
 @flags_of(Options)
-@bool_option("--validate-config", help="Check the flags and exit.")
+@bool_option("--validate-config", help="Check the flags and what they load, and exit.")
 @decision_log_options
 @common_options
 def command(
@@ -53,6 +53,9 @@ def command(
     except (OptionError, ConfigError) as error:
         raise FlagError(str(error), click.get_current_context()) from None
     if validate_config:
+        from roles.koordlet import extensions
+
+        extensions.load(filter(None, options.plugin_path.split(",")), options.qos_extension_plugins)
         click.echo("the flags: valid")
         return
     from koord.process import life

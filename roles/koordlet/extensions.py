@@ -143,7 +143,7 @@ def load(paths: Iterable[str], gates: str = "") -> Extensions:
         try:
             register = entry.load()
         except Exception as error:
-            raise ConfigurationError(f"extension {entry.name!r} ({entry.value}) cannot be loaded: {error}") from error
+            raise ConfigurationError(f"extension {entry.name!r} ({entry.value}) cannot be loaded: {told(error)}") from error
         _call(register, found, f"extension {entry.name!r}")
     for path in paths:
         _call(_register_of(path), found, path)

@@ -8,17 +8,24 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
 
+import msgspec
+
 from koord.accounting.resources import is_bytes
-from koord.api.names import LABEL_POD_GROUP
+from koord.api.names import LABEL_POD_GROUP, LABEL_QUOTA_PARENT
 from koord.api.quantity import QuantityError, format_binary, parse_milli, parse_value
 from koord.decisions.record import Number, Record, Term
+from roles.tools import quota
 from roles.tools.facts import Gathered, event_time
-from roles.tools.headline import LENGTH, cpus, headline, short
+from roles.tools.headline import ALLOWANCE, LENGTH, cpus, headline, short
 from roles.tools.nearest import Nearest, nearest_node
 
 _MILLI = ("/batch-cpu", "/mid-cpu")  # resources whose whole numbers are thousandths of a CPU
+_OF_QUOTA = {"pod": "Pod asks", "used": "Used", "runtime": "May use", "min": "Min", "max": "Max"}
+"""Part of the note of a quota's term: its column."""
+_QUOTAS = ("quota_us", "old_quota_us")
 LONG = 40  # characters: a sentence as long is told once
 SUBJECT = 44  # characters that the name of the subject may take of the first line
+MOST_WAITING = 3  # pods that wait for a quota are named
 MAX_FILES = 6  # control group files of a pod that are shown; the newest writes
 
 
@@ -119,11 +126,23 @@ def _numbers(record: Record, *, without: frozenset[str] = frozenset()) -> tuple[
     """The numbers that no term tells already."""
     told = {term.name for term in record.terms}
     rows = tuple(
-        (name, amount(name, value))
+        _number(name, value)
         for name, value in record.numbers.items()
         if name not in without and name.rpartition("/")[2] not in told and value != ""
     )
     return (Table(("Number", "Value"), rows),) if rows else ()
+
+
+def _number(name: str, value: Number) -> tuple[str, str]:
+    """A number with the unit of everything else here in place of the one that its name ends with."""
+    bare, _, unit = name.rpartition("_")
+    if not bare or not isinstance(value, (int, float)):
+        return name, amount(name, value)
+    if name in _QUOTAS:  # microseconds of each 100 ms; below 0: none is set
+        return f"{bare} (CPUs)", "none" if value < 0 else cpus(value / 100)
+    if unit in ("milli", "bytes", "percent"):
+        return f"{bare} (CPUs)" if unit == "milli" else bare, amount(bare, value, unit)
+    return name, amount(name, value)
 
 
 def _scheduled(record: Record) -> Section:
@@ -153,13 +172,31 @@ def _unschedulable(record: Record) -> Section:
     if numbers.get("nominated"):
         lines.append(f"Waits for room on {numbers['nominated']}: {_count(numbers.get('victims', 0), 'pod')} must leave first.")
     shown = frozenset({"evaluated", "feasible", "nominated", "victims"})
-    return Section("", tuple(lines), _terms(record, ("Reason", "Nodes")) + _numbers(record, without=shown))
+    rest, quotas = _quotas(record)
+    return Section("", tuple(lines), _terms(rest, ("Reason", "Nodes")) + quotas + _numbers(record, without=shown))
+
+
+def _quotas(record: Record) -> tuple[Record, tuple[Table, ...]]:
+    """The record without its terms of quotas, and those as a table: the ones that are exceeded, or all where none is."""
+    terms = [term for term in record.terms if term.name.startswith("quota ") and all("=" in part for part in term.note.split())]
+    terms = [term for term in terms if isinstance(term.value, (int, float))]
+    short = [term for term in terms if float(term.value) < 0] or terms
+    rows = []
+    for term in short:
+        quota, _, resource = term.name.removeprefix("quota ").rpartition(": ")
+        said = dict(part.partition("=")[::2] for part in _note(term.note).split())
+        lacking = amount(resource, max(-float(term.value), 0), term.unit) if term.unit else f"{-float(term.value):g}"
+        rows.append((quota, resource, lacking, *(said.get(key, "") for key in _OF_QUOTA)))
+    headings = ("Quota", "Resource", "Short of", *(_OF_QUOTA.values()))
+    others = tuple(term for term in record.terms if term not in terms)
+    return msgspec.structs.replace(record, terms=others), (Table(headings, tuple(rows)),) if rows else ()
 
 
 def _formula(record: Record) -> Section:
     """A result and the terms that made it."""
     said = headline(record) or record.message
-    return Section("", (said,) if said else (), _terms(record, ("Term", "Value")) + _numbers(record))
+    told = ALLOWANCE if record.terms and "allowance_milli" in record.numbers else frozenset[str]()
+    return Section("", (said,) if said else (), _terms(record, ("Term", "Value")) + _numbers(record, without=told))
 
 
 _BY_VERDICT: dict[str, Callable[[Record], Section]] = {
@@ -182,7 +219,7 @@ _PLAIN = {
     "Skipped": "was left out",
     "Relieved": "was hot",
     "Measured": "was looked at after pods had left",
-    "Preempted": "had to make room",
+    "Preempted": "was preempted",
     "Released": "came about",
     "Written": "was written",
     "WouldWrite": "would be written (observe mode)",
@@ -363,14 +400,28 @@ def _group_section(found: Gathered, now: float) -> Section | None:
     return Section("API server", tuple(lines), _events(live.events, now))
 
 
-_LIVE = {"Pod": _pod_section, "PodGroup": _group_section, "Node": _node_section}
+def _quota_section(found: Gathered, now: float) -> Section | None:
+    live = found.live
+    if live is None or live.obj is None:
+        return None
+    labels = (live.obj.get("metadata") or {}).get("labels") or {}
+    parent = labels.get(LABEL_QUOTA_PARENT)
+    waiting = [pod for pod in live.pods if not (pod.get("spec") or {}).get("nodeName")]
+    lines = [f"{_count(len(live.pods), 'pod')} with its label, {len(waiting)} without a node" + (f"; child of {parent}." if parent else ".")]
+    for pod in waiting[:MOST_WAITING]:
+        lines.append(f"koord why pod {pod['metadata'].get('namespace', '')}/{pod['metadata'].get('name', '')}")
+    table = Table(quota.HEADINGS, tuple(quota.rows(live.obj, _resource)))
+    return Section("API server", tuple(lines), (table, *_events(live.events, now)))
+
+
+_LIVE = {"Pod": _pod_section, "PodGroup": _group_section, "Node": _node_section, "ElasticQuota": _quota_section}
 
 
 # -- the explanation -----------------------------------------------------------------------------------------------
 
 
 def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float) -> Explanation | None:
-    """What is known about a pod, a PodGroup or a node; None if nothing is."""
+    """What is known about a pod, a PodGroup, a quota or a node; None if nothing is."""
     records = _latest(found.records)
     live = _LIVE[kind](found, now)
     if not records and live is None:
@@ -378,7 +429,9 @@ def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float
     subject = f"{kind} {namespace}/{name}" if kind != "Node" and namespace else f"{kind} {name}"
     own = _hot_first(_decided([record for record, _ in records if record.subject.kind == kind]))
     brief = _brief(kind, name) if len(subject) > SUBJECT else subject
-    if own:
+    if kind == "ElasticQuota" and found.live is not None and found.live.obj is not None:  # the scheduler keeps the state in the object
+        summary = short(f"{brief} {quota.sentence(found.live.obj, _resource)}", LENGTH - 1)
+    elif own:
         summary = short(_summary(brief, own[0]), LENGTH - 1)
     else:
         summary = f"{brief}: no role of koord answered; this is what the API server says"
@@ -446,7 +499,10 @@ def _summary(subject: str, record: Record) -> str:
     plain = _PLAIN.get(record.verdict, f"got the verdict {record.verdict}")
     if record.verdict == "Relieved" and record.numbers.get("hot") == "true":
         plain = "is hot"
-    return f"{subject} {plain}{f' ({record.role})' if record.role else ''}: {said or record.message}".rstrip(": ")
+    who = f" ({record.role})" if record.role else ""
+    told = [f"{subject} {plain}{by}: {text}".rstrip(": ") for text in (said or record.message, said.partition(":")[0]) for by in (who, "")]
+    # A formula is told as a whole or not at all: cut off in the middle it says something else.
+    return next((text for text in told if len(text) < LENGTH), told[2] if said else told[0])
 
 
 def _once(sections: list[Section], summary: str) -> list[Section]:

@@ -30,6 +30,8 @@ class Gathered:
     answered: int = 0
     # namespaces that have an object of the name, where none was given
     places: list[str] = field(default_factory=list)
+    # namespaces that have an object of the name, where that which was given has none
+    elsewhere: list[str] = field(default_factory=list)
 
 
 def event_time(event: Mapping[str, Any]) -> str:

@@ -14,12 +14,12 @@ from urllib.parse import urlsplit
 import msgspec
 import orjson
 
-from koord.api.kinds import EVENTS, NODES, PODGROUPS, PODS
-from koord.api.names import LABEL_POD_GROUP
+from koord.api.kinds import BY_KIND, ELASTICQUOTAS, EVENTS, NODES, PODGROUPS, PODS
+from koord.api.names import LABEL_POD_GROUP, LABEL_QUOTA_NAME
 from koord.decisions.record import Record, decode_many, encode
 from koord.decisions.sinks import log_files, read_records
 from koord.kube import config, errors
-from koord.kube.client import Client
+from koord.kube.client import PATIENCE, Client
 from koord.process.errors import UsageError
 from roles.tools import reach
 from roles.tools.facts import Gathered, Live, event_time
@@ -128,7 +128,7 @@ async def gather(
 async def _ask_server(
     server: config.ClientConfig, kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], found: Gathered
 ) -> None:
-    async with Client(server, role="why") as client:
+    async with Client(server, role="why", patience=PATIENCE) as client:
         try:
             async with asyncio.timeout(6 * TIMEOUT):
                 await _gather(client, kind, namespace, name, endpoints, found)
@@ -154,6 +154,9 @@ async def _gather(client: Client, kind: str, namespace: str, name: str, endpoint
         except errors.Forbidden as error:  # the roles may tell it all the same
             found.problems.append(str(error))
     obj = (found.live and found.live.obj) or {}
+    if namespace and not obj and not found.records:  # it may be meant in another one
+        places = [place for place in await _places_of(client, kind, name) if place != namespace]
+        found.elsewhere = places
     if not endpoints:
         node = name if kind == "Node" else str((obj.get("spec") or {}).get("nodeName") or "")
         endpoints, problems = await reach.find(client, node)
@@ -166,13 +169,18 @@ async def _gather(client: Client, kind: str, namespace: str, name: str, endpoint
 
 async def _namespace_of(client: Client, kind: str, name: str, found: Gathered) -> str:
     """The namespace of the only object of this name; "default" if there are several of which one is there."""
-    try:
-        objects = (await client.list(PODS if kind == "Pod" else PODGROUPS, field_selector=f"metadata.name={name}")).items
-    except (errors.Forbidden, errors.NotFound):  # one namespace is what this user may look at, or the kind is not served
-        return "default"
-    places = sorted(obj["metadata"]["namespace"] for obj in objects)
+    places = await _places_of(client, kind, name)
     found.places = places
     return places[0] if len(places) == 1 else ("default" if not places else "")
+
+
+async def _places_of(client: Client, kind: str, name: str) -> list[str]:
+    """The namespaces that have an object of this name, as far as this user may look."""
+    try:
+        objects = (await client.list(BY_KIND[kind], field_selector=f"metadata.name={name}")).items
+    except (errors.Forbidden, errors.NotFound):  # one namespace is what this user may look at, or the kind is not served
+        return []
+    return sorted(obj["metadata"]["namespace"] for obj in objects)
 
 
 async def _ask_all(endpoints: Sequence[Endpoint], kind: str, namespace: str, name: str, found: Gathered) -> None:
@@ -195,7 +203,7 @@ def _read(directory: str, kind: str, namespace: str, name: str, found: Gathered)
 
 async def fetch(endpoint: Endpoint, query: dict[str, str]) -> list[Record]:
     """The records of a role that match the query. Raises ApiError, TimeoutError or msgspec.DecodeError."""
-    async with Client(endpoint.connection(), role="why") as client:
+    async with Client(endpoint.connection(), role="why", patience=PATIENCE) as client:
         async with asyncio.timeout(TIMEOUT):
             path = f"{endpoint.prefix}/debug/decisions"
             response = await client.transport.request("GET", path, params=query, timeout=TIMEOUT)
@@ -231,7 +239,21 @@ async def _ask_files(endpoint: Endpoint, uid: str, found: Gathered) -> None:
 async def _live(client: Client, kind: str, namespace: str, name: str) -> Live:
     if kind == "Pod":
         return await _live_pod(client, namespace, name)
+    if kind == "ElasticQuota":
+        return await _live_quota(client, namespace, name)
     return await (_live_group(client, namespace, name) if kind == "PodGroup" else _live_node(client, name))
+
+
+async def _live_quota(client: Client, namespace: str, name: str) -> Live:
+    live = Live()
+    try:
+        live.obj = await client.get(ELASTICQUOTAS, name, namespace)
+    except errors.NotFound:
+        return live
+    with contextlib.suppress(errors.Forbidden):
+        live.events = await _events(client, namespace, live.obj)
+        live.pods = (await client.list(PODS, label_selector=f"{LABEL_QUOTA_NAME}={name}")).items
+    return live
 
 
 async def _live_group(client: Client, namespace: str, name: str) -> Live:

@@ -14,6 +14,10 @@ _SUBTRACTED = (("cpu.margin", "kept free"), ("cpu.reserved", "reserved"), ("cpu.
 _BY_POLICY = {"hpRequest": "services request", "hpMax": "services"}
 
 
+ALLOWANCE = frozenset({"allowance_milli", "capacity_milli", "threshold_percent", "non_be_pods_milli", "non_be_host_apps_milli", "system_milli"})
+"""Numbers that the headline and the terms of an allowance tell."""
+
+
 def cpus(milli: Number) -> str:
     """Milli-CPU as CPUs, two digits at most: 28.8, 0.15, 2."""
     value = float(milli) / 1000

@@ -10,7 +10,7 @@ import click
 
 from koord.api.kinds import BY_KIND, Kind
 from koord.kube import config as kubeconfig
-from koord.kube.client import Client
+from koord.kube.client import PATIENCE, Client
 from koord.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound, Unreachable
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand, bool_option, duration_option
@@ -154,7 +154,7 @@ def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
 async def _listed(file: str | None, context: str | None, wanted: list[tuple[str, str, str]], namespace: str, *, restore: bool) -> None:
     """Say what of it is there, and on how many nodes something would be put back. Raises ApiError where nobody answers."""
     found = 0
-    async with Client(kubeconfig.load(file, context=context), role="koord-uninstall") as client:
+    async with Client(kubeconfig.load(file, context=context), role="koord-uninstall", patience=PATIENCE) as client:
         if restore and (nodes := await _koordlets(client, namespace)):
             click.echo(f"would put back what koordlet changed on {nodes} {'node' if nodes == 1 else 'nodes'}, before its DaemonSet goes")
         for entry in wanted:

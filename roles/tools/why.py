@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 import click
 
 from koord.process.errors import ConfigurationError, UsageError
-from koord.process.flags import Commands, GoCommand, duration_option
+from koord.process.flags import Commands, FlagError, GoCommand, duration_option
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
@@ -54,7 +54,27 @@ def _options(function: F) -> F:
     return function
 
 
-@click.group("why", cls=Commands, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
+_KINDS = {
+    **dict.fromkeys(("pods", "po"), "pod"),
+    **dict.fromkeys(("nodes", "no"), "node"),
+    **dict.fromkeys(("podgroups", "pg"), "podgroup"),
+    **dict.fromkeys(("quotas", "elasticquota", "elasticquotas", "eq"), "quota"),
+}
+"""kubectl's names of what can be explained."""
+
+
+class _Kinds(Commands):
+    """Takes `pod NAME` and, as kubectl does, `pod/NAME` and short names."""
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        kind, slash, name = args[0].partition("/")
+        kind = _KINDS.get(kind.lower(), kind.lower())
+        if not kind.startswith("-") and self.get_command(ctx, kind) is None and not ctx.resilient_parsing:
+            raise FlagError(f"{args[0]!r} cannot be explained; accepted: {', '.join(self.list_commands(ctx))}, and a name", ctx)
+        return super().resolve_command(ctx, [kind, *([name] if slash else []), *args[1:]])
+
+
+@click.group("why", cls=_Kinds, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 120})
 def command() -> None:
     """Explain in plain words, with the numbers: why a pod or a gang is pending, suppressed or evicted, why a node offers what it offers."""
 
@@ -75,6 +95,15 @@ def pod(name: str, namespace: str, **options: Any) -> None:
 def podgroup(name: str, namespace: str, **options: Any) -> None:
     """Explain why a gang waits or was scheduled: which member is missing, how many would fit, what is short."""
     _explain("PodGroup", *_place("PodGroup", name, namespace), **options)
+
+
+@command.command("quota", cls=GoCommand)
+@click.argument("name", metavar="[NAMESPACE/]NAME")
+@click.option("-n", "--namespace", default="", help="Namespace of the ElasticQuota (default: wherever there is one of this name).")
+@_options
+def quota(name: str, namespace: str, **options: Any) -> None:
+    """Explain what an ElasticQuota lets its pods use now, what is used and requested, and which pods wait for it."""
+    _explain("ElasticQuota", *_place("quota", name, namespace), **options)
 
 
 def _place(what: str, name: str, namespace: str) -> tuple[str, str]:
@@ -156,7 +185,11 @@ def _nothing(subject: str, found: Gathered, logs: tuple[str, ...], server: Clien
     failed = "; ".join(found.problems)
     if not asked:
         return f"no role could be queried about {subject}: {failed}"
-    return f"nothing is known about {subject}; queried: {', '.join(asked)}" + (f"; no answer: {failed}" if failed else "")
+    why = f": no answer from {failed}" if failed else ""
+    if server is not None and found.live is not None and not failed:
+        there = f" in this namespace, but in {', '.join(found.elsewhere)}" if found.elsewhere else ""
+        why = f": there is none of this name{there}"
+    return f"nothing is known about {subject}{why}; queried: {', '.join(asked)}"
 
 
 def _watch(ask: Callable[[], tuple[Explanation | None, Gathered]], output: str, interval: float) -> NoReturn:

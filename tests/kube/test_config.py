@@ -9,6 +9,7 @@ import ipaddress
 import os
 import ssl
 import stat
+import time
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +27,7 @@ from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from koord.kube.credentials import CredentialError, ExecPlugin, KubeConfigError, StaticHeader, TokenFile
 from koord.kube.proxies import proxy_from_environment
+from tests.support import patience
 
 Json = dict[str, Any]
 
@@ -215,6 +217,34 @@ def test_an_exec_plugin_that_is_missing_or_hangs(tmp_path: Path, monkeypatch: py
     path.chmod(0o755)
     with pytest.raises(CredentialError, match="no answer within"):
         asyncio.run(ExecPlugin("k", str(path), API).authorization())
+
+
+def test_an_exec_plugin_ends_with_who_waits_for_it(tmp_path: Path) -> None:
+    """Cancelled at any moment, the start among them; what the plugin has started itself ends, too."""
+    path = tmp_path / "plugin"
+    path.write_text(f"#!/bin/sh\necho $$ >> {tmp_path}/pids\nsleep 60 &\necho $! >> {tmp_path}/pids\nwait\n")
+    path.chmod(0o755)
+
+    async def main(pause: float) -> None:
+        task = asyncio.create_task(ExecPlugin("k", str(path), API).authorization())
+        await asyncio.sleep(pause)
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+
+    for pause in (0.0, 0.001, 0.01, 0.3):
+        began = time.monotonic()
+        asyncio.run(main(pause))
+        assert time.monotonic() - began < patience.seconds(10)
+    for pid in (tmp_path / "pids").read_text().split():
+        assert any(_ended(pid) or time.sleep(0.1) for _ in patience.tries(50)), pid
+
+
+def _ended(pid: str) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except FileNotFoundError:
+        return True
 
 
 def certificate(name: str, issuer: tuple[x509.Certificate, Any] | None = None) -> tuple[bytes, bytes, tuple[x509.Certificate, Any]]:

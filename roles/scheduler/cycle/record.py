@@ -10,7 +10,7 @@ from koord.decisions.record import Number, Record, Subject, Term
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import SCHEDULED, Decision
 from roles.scheduler.cycle.judgement import INFEASIBLE
-from roles.scheduler.framework.gangs import what_goes
+from roles.scheduler.framework.gangs import ALONE, what_goes
 
 ROLE = "scheduler"
 FEATURES = ("SCH-FW-06",)
@@ -68,7 +68,7 @@ def victim_records(decision: Decision, victims: Sequence[PodInfo] | None = None,
     rule, numbers = "preemption", {"priority": decision.pod.priority, "victims": len(victims)}
     for pod in victims:
         yield Record(
-            ROLE, subject_of(pod), now, "Preempted", rule, f"makes room for {decision.pod.key}; goes {what[pod.uid]}",
+            ROLE, subject_of(pod), now, "Preempted", rule, f"makes room for {decision.pod.key}" + (f"; {what[pod.uid]}" if what[pod.uid] != ALONE else ""),
             {**numbers, "node": pod.node_name or decision.nominate or ""}, (), PREEMPTION,
         )  # fmt: skip
 

@@ -172,6 +172,9 @@ class VictimUnits:
 _STAYS = Unit(())  # the rest of a job that must not go
 
 
+ALONE = "by itself"
+
+
 def what_goes(victims: Sequence[PodInfo], gangs: Gangs) -> dict[str, str]:
     """By UID, what each victim is: by itself, above its gang's minimum, or part of a job that goes as a whole."""
     gone = {pod.uid for pod in victims}
@@ -180,7 +183,7 @@ def what_goes(victims: Sequence[PodInfo], gangs: Gangs) -> dict[str, str]:
     for pod in victims:
         job = gangs.of(pod)
         if not job:
-            told[pod.uid] = "by itself"
+            told[pod.uid] = ALONE
             continue
         if job not in jobs:
             parts = gangs.group(job).parts

@@ -8,7 +8,7 @@ from urllib.parse import quote
 
 import orjson
 
-from koord.kube.client import Client
+from koord.kube.client import PATIENCE, Client
 from koord.kube.errors import ApiError, Forbidden, from_response
 from roles.tools.doctor.facts import ClusterFacts, Obj, RightsFacts
 from roles.tools.doctor.rights import ACCOUNTS, Question, questions
@@ -25,9 +25,11 @@ class Access:
         self._client = client
 
     async def whoami(self) -> str:
-        """Our own name, "" where the server does not tell (before Kubernetes 1.28)."""
+        """Our own name, "" where the server does not tell (before Kubernetes 1.28). Raises ApiError, Unauthorized among them."""
         body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
         status, raw = await self._client.raw("POST", "/apis/authentication.k8s.io/v1/selfsubjectreviews", body)
+        if status == 401:
+            raise from_response(status, raw)
         if status != 201:
             return ""
         info = (orjson.loads(raw).get("status") or {}).get("userInfo") or {}
@@ -61,7 +63,7 @@ class Access:
         config = self._client.transport.config
         # Groups of a service account are filled in by the server when none are named.
         as_other = replace(config, headers=(*config.headers, ("Impersonate-User", who)))
-        async with Client(as_other, role="doctor") as client:
+        async with Client(as_other, role="doctor", patience=PATIENCE) as client:
             return await self._all(role, asked, who, client, "selfsubjectaccessreviews", {})
 
     async def _about(self, role: str, asked: list[Question], account: str) -> RightsFacts:
@@ -84,7 +86,9 @@ class Access:
         try:
             if asked:
                 await allowed(asked[0])  # a refusal of the question itself is told once
-            answers = await asyncio.gather(*(allowed(question) for question in asked))
+            answers = await asyncio.gather(*(allowed(question) for question in asked), return_exceptions=True)
+            if (failed := next((one for one in answers if isinstance(one, BaseException)), None)) is not None:
+                raise failed
         except Forbidden as error:
             return RightsFacts(role, asked_as=who, error=error.message)
         except ApiError as error:

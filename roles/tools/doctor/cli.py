@@ -100,13 +100,13 @@ async def _run(
     from contextlib import AsyncExitStack
     from dataclasses import replace
 
-    from koord.kube.client import Client
+    from koord.kube.client import PATIENCE, Client
     from roles.koordlet.host.root import HostRoot
     from roles.tools.doctor import cluster, host, judge_cluster, judge_host, kubelet
 
     findings: list[Finding] = []
     async with AsyncExitStack() as stack:
-        client = await stack.enter_async_context(Client(config, role="doctor")) if config is not None else None
+        client = await stack.enter_async_context(Client(config, role="doctor", patience=PATIENCE)) if config is not None else None
         if host_root:
             facts = await host.gather(HostRoot.at(host_root))
             if client is not None and config is not None and node_name:

@@ -27,7 +27,7 @@ from koord.api.kinds import (
     Kind,
 )
 from koord.kube.client import Client
-from koord.kube.errors import ApiError, Forbidden, NotFound
+from koord.kube.errors import ApiError, Forbidden, NotFound, from_response
 from roles.tools import manifests
 from roles.tools.doctor import webhooks
 from roles.tools.doctor.access import Access
@@ -92,6 +92,8 @@ async def _server(client: Client, facts: ClusterFacts, clock: Callable[[], float
     begun = clock()
     response = await client.transport.request("GET", "/version", timeout=TIMEOUT)
     ended = clock()
+    if response.status == 401:
+        raise from_response(response.status, response.body)
     if response.status == 200:
         facts.version = str(orjson.loads(response.body).get("gitVersion") or "")
     text = response.headers.get("date") or response.headers.get("Date")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import yaml
 
@@ -12,25 +12,29 @@ from koord.config.positions import Positions
 from roles.tools.lint.finding import Finding
 from roles.tools.lint.sources import Document, plain, syntax
 
-Check = Callable[[Any, str], Iterable[ConfigError]]
+if TYPE_CHECKING:
+    from roles.scheduler.framework.registry import Registry
+
+Check = Callable[[Any, str, "Registry | None"], Iterable[ConfigError]]
+"""Given the data, the name of its source, and the plugins that there are."""
 
 
-def _scheduler(data: Any, source: str) -> Iterable[ConfigError]:
+def _scheduler(data: Any, source: str, plugins: Registry | None) -> Iterable[ConfigError]:
     from koord.config.scheduler import parse
     from roles.scheduler.checking import mistakes
     from roles.scheduler.engine import registry
 
-    return mistakes(parse(data, source), registry(), source)
+    return mistakes(parse(data, source), registry() if plugins is None else plugins, source)
 
 
-def _descheduler(data: Any, source: str) -> Iterable[ConfigError]:
+def _descheduler(data: Any, source: str, _: Registry | None) -> Iterable[ConfigError]:
     from roles.descheduler.config import parse_data, resolve
 
     resolve(parse_data(data, source), source)
     return ()
 
 
-def _scenario(data: Any, source: str) -> Iterable[ConfigError]:
+def _scenario(data: Any, source: str, _: Registry | None) -> Iterable[ConfigError]:
     from koord.config import slo
     from koord.config.loader import validate
     from roles.sandbox.scenario import API_VERSION, KIND, Scenario
@@ -58,7 +62,7 @@ def is_component(data: Any) -> bool:
     return version.partition("/")[0] in GROUPS or kind in {known for _, known in KINDS}
 
 
-def check(document: Document) -> Iterator[Finding]:
+def check(document: Document, plugins: Registry | None = None) -> Iterator[Finding]:
     """Every mistake of a component configuration."""
     data = document.data
     run = KINDS.get((str(data.get("apiVersion")), str(data.get("kind"))))
@@ -67,7 +71,7 @@ def check(document: Document) -> Iterator[Finding]:
         yield document.finding(f"{data.get('apiVersion')!r} {data.get('kind')!r} is not known; accepted: {accepted}", "apiVersion")
         return
     try:
-        found = list(run(data, document.source.name))
+        found = list(run(data, document.source.name, plugins))
     except InvalidConfig as error:
         found = list(error.errors)
     for one in found:

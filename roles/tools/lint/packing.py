@@ -21,6 +21,7 @@ from koord.config.scheduler import KubeSchedulerConfiguration, parse
 from roles.scheduler.cluster.podinfo import PodParser
 from roles.scheduler.cluster.vocabulary import Vocabulary
 from roles.scheduler.engine import registry
+from roles.scheduler.framework.registry import Registry
 from roles.scheduler.plugins.device_share.mix import class_of
 from roles.scheduler.whatif import Simulation, Snapshot
 from roles.tools.lint.finding import Finding, Level
@@ -47,13 +48,13 @@ class Mix(NamedTuple):
     capacity: int  # percent of a card
 
 
-def check(documents: Sequence[Document], objects: Iterable[Obj]) -> Iterator[Finding]:
+def check(documents: Sequence[Document], objects: Iterable[Obj], plugins: Registry | None = None) -> Iterator[Finding]:
     """A warning for each configuration of a scheduler that does worse than chance. Says nothing where no nodes and pods with GPUs are."""
     if not documents or (found := mix(objects)) is None:
         return
     for document in documents:
         config = parse(document.data, document.source.name)
-        ours, chance = compare(config, found)
+        ours, chance = compare(config, found, plugins)
         behind = [one - other for one, other in zip(ours, chance, strict=True)]
         if statistics.fmean(behind) < -MARGIN and sum(one < 0 for one in behind) > 2 * sum(one > 0 for one in behind):
             message = (
@@ -64,14 +65,15 @@ def check(documents: Sequence[Document], objects: Iterable[Obj]) -> Iterator[Fin
             yield document.finding(message, "profiles" if "profiles" in document.data else "kind", level=Level.WARNING)
 
 
-def compare(config: KubeSchedulerConfiguration, found: Mix) -> tuple[list[float], list[float]]:
+def compare(config: KubeSchedulerConfiguration, found: Mix, plugins: Registry | None = None) -> tuple[list[float], list[float]]:
     """Percent of the cards that are allocated: by the configuration and by chance, draw by draw."""
     by_chance = scoreless(config)
+    known = registry(entry_points=False) if plugins is None else plugins
     ours, chance = [], []
     for draw in range(DRAWS):
         pods = arrivals(found, draw, [profile.scheduler_name for profile in config.profiles])
-        ours.append(allocated(config, found, pods, draw))
-        chance.append(allocated(by_chance, found, pods, draw))
+        ours.append(allocated(config, found, pods, draw, known))
+        chance.append(allocated(by_chance, found, pods, draw, known))
     return ours, chance
 
 
@@ -87,10 +89,10 @@ def scoreless(config: KubeSchedulerConfiguration) -> KubeSchedulerConfiguration:
     return KubeSchedulerConfiguration.model_validate(wire)
 
 
-def allocated(config: KubeSchedulerConfiguration, found: Mix, pods: Sequence[tuple[Pod, int]], seed: int) -> float:
+def allocated(config: KubeSchedulerConfiguration, found: Mix, pods: Sequence[tuple[Pod, int]], seed: int, plugins: Registry) -> float:
     """Percent of the cards that pods get, in this order."""
     snapshot = Snapshot(found.nodes, found.others, objects={"Device": found.devices})
-    simulation = Simulation(snapshot, config=config, now=_NOW, seed=seed, plugins=registry(entry_points=False))
+    simulation = Simulation(snapshot, config=config, now=_NOW, seed=seed, plugins=plugins)
     placed = {one.pod for one in simulation.place(pod for pod, _ in pods) if one.placed}
     return 100.0 * sum(percent for pod, percent in pods if pod.key in placed) / found.capacity
 

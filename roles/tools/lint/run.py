@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from koord.api import names
 from koord.config.errors import unknown_field
@@ -15,18 +15,24 @@ from roles.tools.lint.sources import Document, Source, documents
 from roles.tools.lint.world import World
 from roles.tools.policytest import cases
 
+if TYPE_CHECKING:
+    from roles.scheduler.framework.registry import Registry
+
 Obj = dict[str, Any]
 _HOOK_KEYS = ("remote-endpoint", "failure-policy", "runtime-hooks", "partial-answers")
 
 
-async def lint(sources: Sequence[Source | Finding], skipped: Sequence[str] = ()) -> Report:
-    """Check every document of the sources, each on its own and all together. A Finding stands for a source that cannot be read."""
+async def lint(sources: Sequence[Source | Finding], skipped: Sequence[str] = (), plugins: Registry | None = None) -> Report:
+    """Check every document of the sources, each on its own and all together. A Finding stands for a source that cannot be read.
+
+    `plugins`: the classes that a scheduler's configuration may name (None: the built-in ones and those of installed packages).
+    """
     found: list[Finding] = []
     read: list[Document] = []
     for source in sources:
         for item in (source,) if isinstance(source, Finding) else documents(source):
             found.append(item) if isinstance(item, Finding) else read.append(item)
-    run = _Run([document.data for document in read if isinstance(document.data, dict)])
+    run = _Run([document.data for document in read if isinstance(document.data, dict)], plugins)
     await run.prepare()
     for document in read:
         found += await run.document(document)
@@ -51,8 +57,9 @@ def _without_echoes(found: Iterable[Finding]) -> Iterator[Finding]:
 
 
 class _Run:
-    def __init__(self, objects: list[Obj]) -> None:
+    def __init__(self, objects: list[Obj], plugins: Registry | None) -> None:
         self._objects = objects
+        self._plugins = plugins
         self.schemas = Schemas()
         self.checks: Objects | None = None
         self.checked = 0
@@ -112,7 +119,7 @@ class _Run:
         return found
 
     def _component(self, document: Document) -> list[Finding]:
-        found = list(components.check(document))
+        found = list(components.check(document, self._plugins))
         if not found and document.data["kind"] == components.SCHEDULER:
             self._schedulers.append(document)
         return found
@@ -129,7 +136,7 @@ class _Run:
     async def together(self) -> list[Finding]:
         """Quotas among one another, parents first; schedulers, and requests of pods, on the nodes and pods of the files."""
         assert self.checks is not None
-        found = [*packing.check(self._schedulers, self._objects), *requests.against(self._seen.values())]
+        found = [*packing.check(self._schedulers, self._objects, self._plugins), *requests.against(self._seen.values())]
         waiting = dict(self._quotas)
         done = set(names.RESERVED_QUOTAS)
         while waiting:

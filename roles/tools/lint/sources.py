@@ -12,12 +12,14 @@ from typing import Any
 import orjson
 import yaml
 
-from koord.config.positions import START, Inner, Position, Positions, keys_twice
+from koord.config.positions import START, Inner, Position, Positions, expanded, keys_twice
 from roles.tools.lint.finding import Finding, Level
 
 STDIN = "<stdin>"
 _SUFFIXES = (".yaml", ".yml", ".json")
 MAX_BYTES = 32 << 20
+MAX_VALUES = 10_000_000
+"""What aliases may make of a document; without any, MAX_BYTES have room for no more than so many."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,7 +85,8 @@ def read(names: Iterable[str]) -> tuple[list[Source | Finding], list[str]]:
     skipped: list[str] = []
     for name in names:
         if name == "-":
-            found[STDIN] = _source(STDIN)
+            if STDIN not in found:  # it can be read once only
+                found[STDIN] = _source(STDIN)
         elif os.path.isdir(name):  # no answer, for want of rights, is an answer here: reading tells why
             for file in _below(name):
                 if isinstance(file, Finding):
@@ -165,6 +168,9 @@ def syntax(source: Source, error: yaml.YAMLError, inner: Inner | None = None, pa
 
 
 def _document(source: Source, root: yaml.Node, text: str) -> Iterator[Document | Finding]:
+    if expanded(root) > MAX_VALUES:
+        yield Finding(source.name, START, Level.ERROR, f"its aliases stand for more than {MAX_VALUES:,} values")
+        return
     twice = list(keys_twice(root))
     for key, position in twice:
         yield Finding(source.name, position, Level.ERROR, f"the key {key!r} is already set in this mapping")

@@ -13,7 +13,7 @@ from koord import seams
 from koord.api.kinds import Kind
 from koord.api.times import format_time
 from koord.kube import errors
-from koord.kube.client import Client
+from koord.kube.client import PATIENCE, Client
 from koord.kube.config import load
 from koord.process import tuning
 from koord.process.errors import ConfigurationError, UsageError
@@ -109,7 +109,7 @@ def command(
 
 async def _live(kubeconfig: str | None, context: str | None, kinds: list[Kind], namespace: str) -> Cluster:
     try:
-        async with Client(load(kubeconfig, context=context), role="simulate") as client:
+        async with Client(load(kubeconfig, context=context), role="simulate", patience=PATIENCE) as client:
             return await live(client, kinds, namespace)
     except errors.ApiError as error:
         raise ConfigurationError(f"the cluster cannot be read: {error}") from error

@@ -87,10 +87,10 @@ class Look:
 
 
 async def _run(config: Any, look: Look, output: str, interval: float | None) -> None:
-    from koord.kube.client import Client
+    from koord.kube.client import PATIENCE, Client
     from koord.kube.errors import ApiError
 
-    async with Client(config, role="top") as client:
+    async with Client(config, role="top", patience=PATIENCE) as client:
         if interval is not None and output not in ("json", "yaml") and sys.stdout.isatty():
             await _live(client, look, interval, wide=output == "wide")
             return

@@ -21,13 +21,15 @@ T = TypeVar("T", bound=Object)
 
 async def gather(client: Client, names: frozenset[str], selector: str, now: float) -> list[Row]:
     """A row for each node, of all or of those named. Raises ApiError."""
-    nodes, metrics, slos, pods = await asyncio.gather(
+    asked = await asyncio.gather(
         client.list(NODES, label_selector=selector),
         _named(client, NODEMETRICS, NodeMetric),
         _named(client, NODESLOS, NodeSLO),
         # Only running pods hold what they ask for.
         client.list(PODS, field_selector="spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"),
+        return_exceptions=True,  # none goes on when the connections are closed
     )
+    nodes, metrics, slos, pods = (_answer(one) for one in asked)
     placed: dict[str, list[Pod]] = {}
     for pod in _readable(pods.items, Pod):
         placed.setdefault(pod.spec.node_name, []).append(pod)
@@ -36,6 +38,12 @@ async def gather(client: Client, names: frozenset[str], selector: str, now: floa
         for node in _readable(nodes.items, Node)
         if (name := node.metadata.name) in names or not names
     ]
+
+
+def _answer(found: Any) -> Any:
+    if isinstance(found, BaseException):
+        raise found
+    return found
 
 
 def _readable(objects: Iterable[dict[str, Any]], projection: type[T]) -> Iterator[T]:

@@ -66,16 +66,19 @@ def command(
 async def _serve(
     server: ClientConfig, endpoints: list[Endpoint], port: int, studied: tuple[Prices | None, Path | None, Path | None], *, browser: bool
 ) -> None:  # fmt: skip
-    from koord.kube.client import Client
-    from koord.kube.errors import Unreachable
+    from koord.api.kinds import NODES
+    from koord.kube.client import PATIENCE, Client
+    from koord.kube.errors import Unauthorized, Unreachable, from_response
     from roles.tools.ui.server import UiServer
     from roles.tools.ui.studies import Studies
     from roles.tools.ui.watching import Watching
 
-    async with Client(server, role="ui") as client:
+    async with Client(server, role="ui", patience=PATIENCE) as client:
         try:
-            await client.raw("GET", "/version")
-        except Unreachable as error:
+            status, body = await client.raw("GET", f"{NODES.path()}?limit=1")
+            if status == 401:  # nothing of the page could be read; what is forbidden, the page lists
+                raise from_response(status, body)
+        except (Unreachable, Unauthorized) as error:
             raise ConfigurationError(f"cannot query the API server: {error}") from None
         watching = Watching(client, endpoints)
         page = UiServer(watching, port, studies=Studies(watching, *studied))

@@ -768,3 +768,38 @@ def test_a_configmap_is_tried_too_and_only_where_there_are_nodes_and_pods(tmp_pa
     text = f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: c}}\ndata:\n  scheduler: |\n{inner}"
     assert [one["path"] for one in lint(tmp_path, text, gpu_cluster("1118"))[1]] == ['data["scheduler"].profiles']
     assert lint(tmp_path, text) == (0, [])
+
+
+def test_aliases_that_stand_for_more_than_anybody_can_read_are_one_finding(tmp_path: Path) -> None:
+    """Nine lines of nine aliases each are a thousand million values."""
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 9)}]" for n in range(1, 10)]
+    code, found = lint(tmp_path, "\n".join(lines), "a: &a [*a]", "x: &x {a: 1}\ny: [*x, *x]\nkind: Unrelated\napiVersion: v1\n")
+    assert code == 1
+    assert [one["message"].split(" ")[0] for one in found] == ["its", "cannot", "kind"]  # the third is read: aliases as such are fine
+    assert "10,000,000 values" in found[0]["message"]
+
+
+def test_standard_input_named_twice_is_read_once() -> None:
+    done = CliRunner().invoke(command, ["-", "-"], input=pod("{koordinator.sh/qosClass: LSX}"))
+    assert done.exit_code == 1
+    assert done.output.endswith("1 checked, 1 error, 0 warnings\n")
+
+
+def test_plugins_of_ones_own_are_known_to_a_configuration(tmp_path: Path) -> None:
+    """The example of docs/scheduler.md, beside its file; and a file that cannot be loaded says where and why."""
+    guide = (ROOT / "docs/scheduler.md").read_text()
+    code = next(block for block in re.findall(r"```python\n(.*?)```", guide, re.DOTALL) if "class QuietHours(" in block)
+    text = next(block for block in re.findall(r"```yaml\n(.*?)```", guide, re.DOTALL) if "name: QuietHours" in block)
+    (tmp_path / "quiet_hours.py").write_text(code)
+    assert lint(tmp_path, text)[0] == 1
+    assert lint(tmp_path, text, options=("--plugin-path", str(tmp_path / "quiet_hours.py"))) == (0, [])
+    wrong = text.replace("{label: maintenance}", "{labl: maintenance}")
+    assert wrong != text
+    code_of, found = lint(tmp_path, wrong, options=("--plugin-path", str(tmp_path / "quiet_hours.py")))
+    assert (code_of, len(found)) == (1, 1)
+    assert "label" in found[0]["message"]
+    (tmp_path / "broken.py").write_text("\nimport no_such_module\n")
+    done = CliRunner().invoke(command, [str(tmp_path), "--plugin-path", str(tmp_path / "broken.py")])
+    assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
+    assert f"{tmp_path}/broken.py:2: ModuleNotFoundError: No module named 'no_such_module'" in done.output

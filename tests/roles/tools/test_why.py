@@ -15,7 +15,7 @@ from click.testing import CliRunner, Result
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.kinds import EVENTS, NODES, PODS
+from koord.api.kinds import ELASTICQUOTAS, EVENTS, NODES, PODS
 from koord.apiserver.testing import running_server
 from koord.cli import main
 from koord.decisions.record import Record, Subject, Term
@@ -26,11 +26,12 @@ from koord.kube.references import ObjectRef
 from koord.process.http import OpsServer
 from roles.scheduler import testing
 from roles.scheduler.cycle.record import record_of
-from roles.tools.explain import explain
+from roles.tools import render
+from roles.tools.explain import Table, explain
 from roles.tools.facts import Gathered, Live
 from roles.tools.headline import headline
 from roles.tools.nearest import nearest_node
-from roles.tools.render import as_text
+from roles.tools.render import as_json, as_text
 
 Run = Callable[..., Any]
 POD = Subject("Pod", "web", "api-1", "uid-1")
@@ -449,6 +450,118 @@ def test_amounts_in_notes_have_the_units_of_the_values() -> None:
     told = explain("Pod", Gathered(records=[record], answered=1), namespace="a", name="b", now=2.0)
     assert told is not None
     assert told.sections[0].tables[0].rows[0][2] == "used=124 request=2.5 runtime=2.29Ti min=4Gi max=unlimited of 16.45Gi"
+
+
+def test_only_the_quota_that_is_full_is_shown() -> None:
+    """With what it has, in one row; quotas that have room kept nobody from anywhere."""
+    terms = (
+        Term("quota root: cpu", 358000, "used=143010m request=5149 runtime=501 min=unlimited max=unlimited pod=2", "milli"),
+        Term("quota team-a: cpu", -2000, "used=4 request=6 runtime=4 min=2 max=4500m pod=2", "milli"),
+        Term("quota team-a: memory", 0, "used=2Gi request=3Gi runtime=3Gi min=4Gi max=8Gi pod=1Gi", "bytes"),
+    )
+    record = Record("scheduler", POD, 1.0, "Unschedulable", "ElasticQuota", "0/9 nodes", {"evaluated": 9, "feasible": 0}, terms)
+    told = explain("Pod", Gathered(records=[record], answered=1), namespace="web", name="api-1", now=2.0)
+    assert told is not None
+    (table,) = told.sections[0].tables
+    assert table.headings == ("Quota", "Resource", "Short of", "Pod asks", "Used", "May use", "Min", "Max")
+    assert table.rows == (("team-a", "cpu", "2", "2", "4", "4", "2", "4.5"),)
+
+
+@pytest.mark.parametrize(
+    ("used", "requested", "runtime", "said"),
+    [
+        ("4", "6", "4", "is full: pods request 6 cpu, may use 4: others use the rest of its 10"),
+        ("10", "12", "10", "is full: pods request 12 cpu, may use 10: its max"),
+        ("1500m", "1500m", "4", "has room: 1.5 of 4 cpu used"),
+    ],
+)
+def test_a_quota_says_what_its_pods_may_use(used: str, requested: str, runtime: str, said: str, tmp_path: Path) -> None:
+    async def story() -> None:
+        async with running_server(crds=True) as server, server.client() as client:
+            key = "quota.scheduling.koordinator.sh"
+            annotations = {f"{key}/runtime": json.dumps({"cpu": runtime}), f"{key}/request": json.dumps({"cpu": requested})}
+            quota = {
+                "apiVersion": "scheduling.sigs.k8s.io/v1alpha1",
+                "kind": "ElasticQuota",
+                "metadata": {"name": "team-a", "namespace": "default", "annotations": annotations, "labels": {f"{key}/parent": "all"}},
+                "spec": {"min": {"cpu": "2"}, "max": {"cpu": "10"}},
+            }
+            await client.create(ELASTICQUOTAS, quota, "default")
+            await client.patch(ELASTICQUOTAS, "team-a", {"status": {"used": {"cpu": used}}}, "default")
+            pod = {"metadata": {"name": "late", "labels": {f"{key}/name": "team-a"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+            await client.create(PODS, {"apiVersion": "v1", "kind": "Pod", **pod}, "default")
+            manager = await serve("manager", Record("manager", Subject("ElasticQuota", "default", "team-a"), 1.0, "Mutated"))
+            reached = ("--kubeconfig", str(server.kubeconfig_path), "--endpoint", manager.url)
+            for name in ("quota default/team-a", "eq team-a", "elasticquota/team-a"):
+                result = await why(*name.split(), *reached)
+                assert result.exit_code == 0, result.output
+                assert result.output.startswith(f"ElasticQuota default/team-a {said}.\n")
+            assert "1 pod with its label, 1 without a node; child of all." in result.output
+            assert "koord why pod default/late" in result.output
+            assert [line.split() for line in result.output.splitlines() if line.startswith("  cpu")][0][-2:] == ["2", "10"]
+            elsewhere = await why("pod", "late", "-n", "kube-system", *reached)
+            assert elsewhere.exit_code == 1
+            assert "pod kube-system/late: there is none of this name in this namespace, but in default; queried: " in elsewhere.stderr
+            await manager.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize("words", [["foo", "x"], ["foo"], ["foo/x"]])
+def test_what_cannot_be_explained_is_told_with_what_can(words: list[str]) -> None:
+    result = asyncio.run(why(*words))
+    assert result.exit_code == 2
+    accepted = "accepted: node, pod, podgroup, quota, and a name"
+    assert result.stderr == f"koord why: error: {words[0]!r} cannot be explained; {accepted}\n"
+
+
+def test_numbers_have_the_units_of_everything_else_and_stand_once() -> None:
+    terms = (Term("capacity × threshold", 20800, "32000m × 65%", "milli"), Term("− pods that are not BE", 7177, "last sample", "milli"))
+    numbers: dict[str, Any] = {
+        "allowance_milli": 13623, "capacity_milli": 32000, "threshold_percent": 65, "non_be_pods_milli": 7177, "system_milli": 0,
+        "quota_us": 1362300, "old_quota_us": -1, "tier_bytes": 3 << 30, "used_percent": 41.5,
+    }  # fmt: skip
+    record = Record("koordlet", Subject("Node", "", "n1"), 1.0, "Suppressed", "BECPUSuppress", "quota", numbers, terms)
+    told = explain("Node", Gathered(records=[record], answered=1), namespace="", name="n1", now=2.0)
+    assert told is not None
+    told_numbers = told.sections[0].tables[1].rows
+    assert told_numbers == (("quota (CPUs)", "13.6"), ("old_quota (CPUs)", "none"), ("tier", "3Gi"), ("used", "41.5%"))
+    assert told.summary == "Node n1 was suppressed (koordlet): best-effort pods may use 13.6 CPUs: 32 × 65 % − 7.18 other pods."
+
+
+@pytest.mark.parametrize("name", ["n", "node-of-a-rather-long-name-in-some-zone", "n" * 250])
+def test_a_formula_is_told_whole_or_not_at_all(name: str) -> None:
+    numbers: dict[str, Any] = {
+        "allowance_milli": 13623, "capacity_milli": 32000, "threshold_percent": 65, "non_be_pods_milli": 7177,
+        "non_be_host_apps_milli": 1111, "system_milli": 2222,
+    }  # fmt: skip
+    record = Record("koordlet", Subject("Node", "", name), 1.0, "Suppressed", "BECPUSuppress", "quota", numbers)
+    told = explain("Node", Gathered(records=[record], answered=1), namespace="", name=name, now=2.0)
+    assert told is not None
+    assert "best-effort pods may use 13.6 CPUs" in told.summary
+    assert "…" not in told.summary.replace("Node …", "")
+    assert len(told.summary) <= 100
+
+
+@pytest.mark.parametrize("width", [24, 40, 60, 80, 120, 200])
+def test_a_table_is_readable_at_any_width(width: int) -> None:
+    """No line is longer than the terminal, no word of a sentence is lost, and none stands one character a line."""
+    message = "0/21 nodes are available: Insufficient quotas, quotaName: team-a, exceedDimensions: [cpu]. 数据中心"
+    table = Table(("Condition", "Status", "Reason", "Since", "Message"), (("PodScheduled", "False", "Unschedulable", "44m ago", message),))
+    lines = render._aligned(table, width)
+    assert all(render.cells(line) <= width for line in lines)
+    assert message.replace(" ", "") in "".join(lines).replace(" ", "").replace("…", "")
+    assert len(lines) <= 5 + 2 * (sum(map(len, table.rows[0])) // (width - 6))
+
+
+def test_programs_find_every_value_of_a_term() -> None:
+    terms = (Term("cpu.reserved", 0, "max(kubelet 0m, annotation 0m)", "milli"), Term("cpu.total", 4000, "", "milli"))
+    found = Gathered(records=[Record("manager", Subject("Node", "", "n1"), 1.0, "Allocatable", terms=terms)], answered=1)
+    told = explain("Node", found, namespace="", name="n1", now=2.0)
+    assert told is not None
+    (record,) = json.loads(as_json(told, found))["records"]
+    assert [term["value"] for term in record["terms"]] == [0, 4000]
+    assert record["numbers"] == {}
 
 
 def test_the_kubeconfig_of_the_home_directory_is_enough_and_who_cannot_be_reached_is_told(tmp_path: Path) -> None:

@@ -5,9 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
 from koord.api.kinds import NODESLOS
 from koord.process.errors import ConfigurationError
+from roles.koordlet.cli import command
 from roles.koordlet.extensions import Extensions, PodPolicy, load
 from tests.support.koordlet import BE_TIER, GI, Cluster, agent, run, until
 
@@ -161,3 +163,21 @@ def test_a_policy_that_gives_what_none_can_use_costs_itself_only(world, caplog, 
     pods = [found.with_policies(world.pod(f"p{number}", qos="LS")) for number in range(50)]
     assert all(pod.annotations["koordinator.sh/cpuBurst"] == '{"policy":"cpuBurstOnly"}' for pod in pods)
     assert len([record for record in caplog.records if record.levelname == "ERROR"]) == 1
+
+
+@pytest.mark.feature("KA-PLG-01")
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("\nimport no_such_module\n", ":2: ModuleNotFoundError: No module named 'no_such_module'"),
+        ("def register(extensions):\n    {}['a']\n", ":2: KeyError: 'a'"),
+        ("x = 1\n", "there is no function register(extensions)"),
+    ],
+)
+def test_checking_the_flags_loads_the_files_that_they_name(tmp_path: Path, text: str, says: str) -> None:
+    """`--validate-config` accepts no command line with which koordlet could not start."""
+    (tmp_path / "own.py").write_text(text)
+    done = CliRunner().invoke(command, ["--node-name=n1", f"--plugin-path={tmp_path}/own.py", "--validate-config"])
+    assert (done.exit_code, len(done.output.splitlines())) == (1, 1)
+    assert f"{tmp_path}/own.py" in done.output
+    assert says in done.output

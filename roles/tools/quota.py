@@ -1,0 +1,72 @@
+"""An ElasticQuota in words: what it may use now, what is used of that, and who waits for it (pure)."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from koord.api import names
+from koord.api.quantity import QuantityError, parse_milli, parse_value
+
+HEADINGS = ("Resource", "Used", "Requested", "May use", "Min", "Max")
+_UNLIMITED = 1 << 50
+"""What a quota without a limit has in place of one is larger."""
+
+Amounts = Mapping[str, int]
+
+
+def amounts(listed: Any) -> dict[str, int]:
+    """A ResourceList, or its JSON: milli-CPU for cpu, the resource's own unit for others. What cannot be read is left out."""
+    if isinstance(listed, str):
+        try:
+            listed = json.loads(listed)
+        except ValueError:
+            return {}
+    out = {}
+    for name, quantity in listed.items() if isinstance(listed, Mapping) else ():
+        try:
+            out[str(name)] = parse_milli(quantity) if name == "cpu" else parse_value(quantity)
+        except QuantityError:
+            continue
+    return out
+
+
+def parts(obj: Mapping[str, Any]) -> tuple[Amounts, Amounts, Amounts, Amounts, Amounts]:
+    """(used, requested, runtime, min, max); runtime is max where the scheduler has not told it."""
+    spec, annotations = obj.get("spec") or {}, (obj.get("metadata") or {}).get("annotations") or {}
+    most = amounts(spec.get("max"))
+    return (
+        amounts((obj.get("status") or {}).get("used")),
+        amounts(annotations.get(names.ANNOTATION_QUOTA_REQUEST)),
+        {**most, **amounts(annotations.get(names.ANNOTATION_QUOTA_RUNTIME))},
+        amounts(spec.get("min")),
+        most,
+    )
+
+
+def sentence(obj: Mapping[str, Any], told: Callable[[str, int], str]) -> str:
+    """What decides about its pods now: the resource that is used up, or the fullest; `told` writes an amount."""
+    used, requested, runtime, _, most = parts(obj)
+    limited = [name for name in runtime if 0 < runtime[name] < _UNLIMITED]
+    wanting = {name: requested.get(name, 0) - runtime[name] for name in runtime if requested.get(name, 0) > runtime[name]}
+    if wanting:
+        name = max(wanting, key=lambda one: wanting[one] / (runtime[one] or 1))
+        why = "its max" if runtime[name] >= most.get(name, 0) else f"others use the rest of its {told(name, most[name])}"
+        return f"is full: pods request {told(name, requested[name])} {name}, may use {told(name, runtime[name])}: {why}"
+    if not limited:
+        return "has no limit"
+    name = max(limited, key=lambda one: used.get(one, 0) / runtime[one])
+    return f"has room: {told(name, used.get(name, 0))} of {told(name, runtime[name])} {name} used"
+
+
+def rows(obj: Mapping[str, Any], told: Callable[[str, int], str]) -> list[tuple[str, ...]]:
+    """A row for each resource, under HEADINGS."""
+    columns = parts(obj)
+    found = sorted({name for column in columns for name in column})
+
+    def cell(column: Amounts, name: str) -> str:
+        value = column.get(name)
+        return "-" if value is None else "no limit" if value >= _UNLIMITED else told(name, value)
+
+    return [(name, *(cell(column, name) for column in columns)) for name in found]
