@@ -427,6 +427,7 @@ class Scheduler:
 
     def pod_leaving(self, uid: str) -> None:
         """A pod is shown on its way out."""
+        self.carrier.run(self.placements.leaving(uid))
         self.evictor.run(self._state.evictions.seen_leaving(uid, self._clock()))
         self.evictor.run(self._state.evictions.over(uid))  # nobody need leave for it any more
 

@@ -294,12 +294,12 @@ class Observer:
             return
         self._state.now = self._clock()
         self._seen(info)
-        if info.deleting:
-            self.acting.pod_leaving(info.uid)
         if info.node_name:
             self._assigned(info)
         elif not self._cache.is_assumed(info.uid) or self._queue.get(info.uid) is not None:
             self._pending(old, info)
+        if info.deleting:
+            self.acting.pod_leaving(info.uid)
 
     def pod_deleted(self, pod: PodInfo) -> None:
         """A pod is gone or has ended."""

@@ -254,6 +254,13 @@ class Placements:
         p.seen = node
         return self._looked(p)
 
+    def leaving(self, uid: str) -> list[Effect]:
+        """The API server shows the pod on its way out: it waits for nothing any more. One that is being bound is looked at before it is."""
+        p = self._of.get(uid)
+        if p is None or p.stage is not Stage.WAITING:
+            return _NOTHING
+        return self._finish(p, Do.LET_GO, Do.TAKE_BACK, Do.DROP)
+
     def vanished(self, uid: str) -> list[Effect]:
         """The pod is gone, or has ended."""
         p = self._of.get(uid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Hashable, Iterable, Sequence
 from typing import Any
 
@@ -11,10 +12,10 @@ from koord.api.kinds import NAMESPACES
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.labels import ABSENT
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape, may_select
-from roles.scheduler.cluster.terms import PodTerm, Selector
+from roles.scheduler.cluster.terms import PodTerm, Selector, selects
 from roles.scheduler.config.args import InterPodAffinityArgs
 from roles.scheduler.framework.context import CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Filter, PreFilter, PreScore, Rejection, Score
 from roles.scheduler.framework.normalize import SPREAD
@@ -46,11 +47,37 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
-            Subscription(ASSIGNED_POD, Action.ADD | Action.DELETE | Action.UPDATE_LABELS),
-            Subscription(NODE, Action.ADD | Action.UPDATE_LABELS),
+            Subscription(ASSIGNED_POD, Action.ADD | Action.DELETE | Action.UPDATE_LABELS, self._other_helps),
+            Subscription(NODE, Action.ADD | Action.UPDATE_LABELS, self._node_helps),
             Subscription(UNSCHEDULED_POD, Action.UPDATE_LABELS),
             Subscription(NAMESPACES.kind, Action.UPDATE_LABELS),
         )
+
+    def _other_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """A pod came that ours wants to be near, or one left that ours or that one wanted to be away from; or the last one left of those
+        that ours wants to be near, so that it may be the first of them."""
+        mine, old, new = pod.shape, event.old, event.new
+        if new is not None and any(self._may_select(term, new) for term in mine.affinity):
+            return True
+        if old is None:
+            return False
+        if any(self._may_select(term, old) for term in (*mine.affinity, *mine.anti_affinity)):
+            return True
+        return new is None and any(self._may_select(term, pod) for term in old.shape.anti_affinity)
+
+    def _node_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """A node came, or has another value now of a key of the terms."""
+        if event.old is None or event.new is None:
+            return True
+        mine, old, new = pod.shape, event.old.labels, event.new.labels
+        theirs = self._terms.anti.concerning(pod.namespace, pod.labels, self.handle.state.namespaces.get(pod.namespace, {}))
+        terms = itertools.chain(mine.affinity, mine.anti_affinity, (brought.term for brought in theirs))
+        return any(old.get(term.topology_key) != new.get(term.topology_key) for term in terms)
+
+    def _may_select(self, term: PodTerm, pod: PodInfo) -> bool:
+        """Whether a term may select a pod, as far as the pod's shape tells where it is one of several."""
+        reached = term.reaches(pod.namespace, self.handle.state.namespaces.get(pod.namespace, {}))
+        return reached and (selects(term.selector, pod.labels) or may_select(term.selector, pod.shape))
 
     def shape_key(self, pod: PodInfo) -> Hashable:
         """Labels that differ within a shape count as long as a pod that is there selects by them."""

@@ -16,7 +16,7 @@ from roles.scheduler.cluster.terms import HOSTNAME, SpreadConstraint, selects
 from roles.scheduler.cluster.tolerations import HARD, first_untolerated
 from roles.scheduler.config.args import PodTopologySpreadArgs
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreFilter, PreScore, Rejection, Score
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status
@@ -81,10 +81,31 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
-            Subscription(ASSIGNED_POD, Action.ADD | Action.DELETE | Action.UPDATE_LABELS, _same_namespace),
-            Subscription(NODE, Action.ADD | Action.DELETE | Action.UPDATE_LABELS | Action.UPDATE_TAINTS),
+            Subscription(ASSIGNED_POD, Action.ADD | Action.DELETE | Action.UPDATE_LABELS, self._counted),
+            Subscription(NODE, Action.ADD | Action.DELETE | Action.UPDATE_LABELS | Action.UPDATE_TAINTS, self._moved),
             Subscription(UNSCHEDULED_POD, Action.UPDATE_LABELS),
         )
+
+    def _counted(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """Whether a hard constraint counts the other pod, as it is or was. Which defaults a pod has its shape does not tell."""
+        others = [other for other in (event.old, event.new) if other is not None and other.namespace == pod.namespace]
+        if not pod.shape.spread:
+            return bool(others)
+        return any(selects(constraint.selector, other.labels) for other in others for constraint in pod.shape.spread if constraint.hard)
+
+    def _moved(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """A node came or went, is in another domain now, or may count where it did not."""
+        old, new = event.old, event.new
+        if old is None or new is None or not pod.shape.spread:
+            return True
+        shape, relabelled = pod.shape, old.labels != new.labels
+        retainted = (old.taints, old.unschedulable) != (new.taints, new.unschedulable)
+        chosen = bool(shape.node_selector or shape.required_nodes is not None) and relabelled
+        return any(
+            (retainted and constraint.honor_taints) or (chosen and constraint.honor_affinity)
+            or old.labels.get(constraint.topology_key) != new.labels.get(constraint.topology_key)
+            for constraint in shape.spread if constraint.hard
+        )  # fmt: skip
 
     def shape_key(self, pod: PodInfo) -> Hashable:
         """The selector of pods without constraints of their own follows from what owns and what serves the single pod."""
@@ -225,8 +246,3 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
         total = np.floor(total + 0.5)
         total[ignored] = _IGNORED
         return np.asarray(total[rows])
-
-
-def _same_namespace(pod: PodInfo, event: Any) -> bool:
-    changed = event.new or event.old
-    return changed is None or changed.namespace == pod.namespace

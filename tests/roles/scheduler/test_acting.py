@@ -540,7 +540,10 @@ def test_a_pod_on_its_way_out_is_not_tried_again(scheduler: Any) -> None:
 
 
 @pytest.mark.feature("SCH-FW-06")
-def test_nothing_is_told_of_a_pod_that_was_deleted_while_it_was_held(scheduler: Any, tmp_path: Path) -> None:
+@pytest.mark.parametrize("finalizers", [[], ["example.com/keep"]])
+def test_nothing_is_told_of_a_pod_that_was_deleted_while_it_was_held(scheduler: Any, tmp_path: Path, finalizers: list[str]) -> None:
+    """It keeps no room meanwhile, however long a finalizer keeps it."""
+
     async def run() -> None:
         file = tmp_path / "holds.py"
         file.write_text(
@@ -551,7 +554,7 @@ def test_nothing_is_told_of_a_pod_that_was_deleted_while_it_was_held(scheduler: 
         config = {"profiles": [{"schedulerName": "koord-scheduler", "plugins": plugins}]}
         async with scheduler(config, plugin_paths=(str(file),)) as live:
             await live.node("n")
-            uid = (await live.pod("p"))["metadata"]["uid"]
+            uid = (await live.pod("p", meta={"finalizers": finalizers}))["metadata"]["uid"]
             while live.app.waiting.get(uid) is None:
                 await asyncio.sleep(0.005)
             told: list[str] = []
@@ -564,6 +567,8 @@ def test_nothing_is_told_of_a_pod_that_was_deleted_while_it_was_held(scheduler: 
             assert uid not in live.app.reporter._pending
             assert live.app.engine.cluster.slot_of_pod(uid) < 0
             assert len(live.app.scheduler.placements) == 0
+            if finalizers:
+                await live.client.patch(PODS, "p", {"metadata": {"finalizers": None}}, "default")
 
     asyncio.run(run())
 

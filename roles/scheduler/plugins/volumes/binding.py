@@ -7,14 +7,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from koord import seams
-from koord.api.kinds import (
-    CSIDRIVERS,
-    CSINODES,
-    CSISTORAGECAPACITIES,
-    PERSISTENTVOLUMECLAIMS,
-    PERSISTENTVOLUMES,
-    STORAGECLASSES,
-)
+from koord.api.kinds import PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES
 from koord.api.objects_meta import ObjectMeta
 from koord.kube.errors import Conflict, NotFound
 from roles.scheduler.cluster.columns import Vector
@@ -27,6 +20,7 @@ from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreBind, P
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status, error, unresolvable
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.node_resources import ratio_table
+from roles.scheduler.plugins.volumes.hints import storage_events
 from roles.scheduler.plugins.volumes.matching import NO_SPACE, NO_VOLUME, NODE_CONFLICT, Choices, judge
 from roles.scheduler.plugins.volumes.scoring import scores
 from roles.scheduler.plugins.volumes.store import BIND_COMPLETED, SELECTED_NODE, VolumeColumns, claim_keys, volumes_of
@@ -40,11 +34,6 @@ _REJECTIONS = {
 _DEFAULT_SHAPE = [UtilizationShapePoint(utilization=0, score=10), UtilizationShapePoint(utilization=100, score=0)]
 _POLL = 0.1  # seconds between looks at claims that are being bound
 _BOUND_BY = "pv.kubernetes.io/bound-by-controller"
-
-STORAGE_EVENTS = tuple(
-    Subscription(kind.kind, Action.ADD | Action.UPDATE)
-    for kind in (PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, STORAGECLASSES, CSINODES, CSIDRIVERS, CSISTORAGECAPACITIES)
-)
 
 
 class _Gone(Exception):
@@ -86,7 +75,7 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
         return self.store.feeds()
 
     def subscriptions(self) -> Sequence[Subscription]:
-        return (*STORAGE_EVENTS, Subscription(NODE, Action.ADD | Action.UPDATE_LABELS))
+        return (*storage_events(self.store), Subscription(NODE, Action.ADD | Action.UPDATE_LABELS))
 
     # ---------------------------------------------------------------- deciding
 

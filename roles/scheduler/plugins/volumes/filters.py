@@ -13,12 +13,12 @@ from roles.scheduler.cluster.changes import PODS
 from roles.scheduler.cluster.labels import ABSENT
 from roles.scheduler.cluster.podinfo import PodShape
 from roles.scheduler.framework.context import CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, Subscription
+from roles.scheduler.framework.events import NODE, Action, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreFilter, Rejection
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status
 from roles.scheduler.framework.tally import FIXED, Tally
-from roles.scheduler.plugins.volumes.binding import STORAGE_EVENTS
+from roles.scheduler.plugins.volumes.hints import storage_events
 from roles.scheduler.plugins.volumes.store import VolumeColumns, claim_keys, volumes_of
 
 _ONE_POD = "ReadWriteOncePod"
@@ -49,7 +49,7 @@ class _VolumeFilter(PreFilter, Filter):
         return bool(volumes.any_claim or volumes.disks)
 
     def subscriptions(self) -> Sequence[Subscription]:
-        return (*STORAGE_EVENTS, Subscription(ASSIGNED_POD, Action.DELETE), Subscription(NODE, Action.ADD | Action.UPDATE_LABELS))
+        return (*storage_events(self.store), Subscription(NODE, Action.ADD | Action.UPDATE_LABELS))
 
 
 class VolumeRestrictions(_VolumeFilter):

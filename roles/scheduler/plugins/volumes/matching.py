@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from koord.api.names import RESOURCE_STORAGE
-from koord.api.objects import PersistentVolume, PersistentVolumeClaim
+from koord.api.objects import CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim
 from koord.api.quantity import QuantityError, parse_value
 from roles.scheduler.cluster.labels import BoolVector
 from roles.scheduler.cluster.terms import IN, NodeTerm, Requirement, label_selector, node_term, selects
@@ -114,15 +114,20 @@ def _topology(term: Any) -> NodeTerm:
 def _has_room(ctx: CycleContext, store: VolumeColumns, class_name: str, size: int) -> BoolVector:
     result = np.zeros(ctx.cluster.capacity, dtype=np.bool_)
     for capacity in store.capacities.values():
-        limit = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity
         selector = label_selector(capacity.node_topology)
-        if capacity.storage_class_name != class_name or limit is None or selector is None or amount(limit) < size:
+        if capacity.storage_class_name != class_name or selector is None or largest(capacity) < size:
             continue
         rows = ctx.cluster.labels.match_all(selector, ALL_ROWS)
         if rows is None:
             return np.ones(ctx.cluster.capacity, dtype=np.bool_)
         np.logical_or(result, rows, out=result)
     return result
+
+
+def largest(capacity: CSIStorageCapacity) -> int:
+    """Bytes of the largest volume that could be made; -1 where nothing is said."""
+    limit = capacity.maximum_volume_size if capacity.maximum_volume_size is not None else capacity.capacity
+    return -1 if limit is None else amount(limit)
 
 
 def amount(quantity: str | int | float) -> int:
@@ -141,12 +146,13 @@ def requested(claim: PersistentVolumeClaim) -> int:
 def _candidates(store: VolumeColumns, key: str) -> tuple[PersistentVolume, ...]:
     """Volumes that a claim could be bound to, one that is meant for it first, then the smallest."""
     claim = store.claims[key]
-    found = [volume for volume in store.volumes.values() if _suits(store, volume, claim, key)]
+    found = [volume for volume in store.volumes.values() if suits(store, volume, claim, key)]
     found.sort(key=lambda v: (v.spec.claim_ref is None, amount(v.spec.capacity.get(RESOURCE_STORAGE, 0)), v.metadata.name))
     return tuple(found)
 
 
-def _suits(store: VolumeColumns, volume: PersistentVolume, claim: PersistentVolumeClaim, key: str) -> bool:
+def suits(store: VolumeColumns, volume: PersistentVolume, claim: PersistentVolumeClaim, key: str) -> bool:
+    """Whether a claim, "namespace/name", could be bound to a volume."""
     spec, wanted = volume.spec, claim.spec
     if volume.metadata.deletion_timestamp is not None or volume.status.phase not in ("Available", ""):
         return False

@@ -24,6 +24,7 @@ from roles.scheduler.framework.interfaces import Feed
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 _CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
+_ANNOTATIONS = (SELECTED_NODE, BIND_COMPLETED, _CLASS_ANNOTATION)
 _ALWAYS = "ebs"  # a disk of this sort is never shared
 
 
@@ -67,6 +68,14 @@ def claim_keys(pod: PodInfo) -> tuple[str, ...]:
         *(f"{pod.namespace}/{name}" for name in volumes.claims),
         *(f"{pod.namespace}/{pod.name}-{name}" for name in volumes.ephemeral),
     )
+
+
+def _content(obj: Any) -> tuple[Any, ...]:
+    """What is looked at in a storage object: many of its updates are about something else."""
+    meta = obj.metadata
+    told = [meta.annotations.get(key) for key in _ANNOTATIONS]
+    rest = [getattr(obj, name) for name in obj.__struct_fields__ if name != "metadata"]
+    return (meta.uid, meta.labels, meta.owner_references, meta.deletion_timestamp is None, told, rest)
 
 
 def _disks(volume: Volume) -> list[Use]:
@@ -119,43 +128,45 @@ class VolumeColumns(Columns):
             Feed(CSISTORAGECAPACITIES, CSIStorageCapacity, self.capacity_set),
         )
 
-    def claim_set(self, old: Any, new: Any) -> None:
-        """A claim appeared, changed or went."""
-        self._put(self.claims, old, new, lambda meta: f"{meta.namespace}/{meta.name}")
+    def claim_set(self, old: Any, new: Any) -> bool:
+        """A claim appeared, changed or went; whether that changes anything that is looked at, as for the other kinds."""
         if new is not None and new.spec.volume_name:
             key = f"{new.metadata.namespace}/{new.metadata.name}"
             self.assumed_nodes.pop(key, None)
-            if self.assumed_volumes.get(new.spec.volume_name) == key:
-                del self.assumed_volumes[new.spec.volume_name]
+            for volume in [volume for volume, claim in self.assumed_volumes.items() if claim == key]:  # it may have got another one
+                del self.assumed_volumes[volume]
+        return self._put(self.claims, old, new, lambda meta: f"{meta.namespace}/{meta.name}")
 
-    def volume_set(self, old: Any, new: Any) -> None:
+    def volume_set(self, old: Any, new: Any) -> bool:
         """A PersistentVolume."""
-        self._put(self.volumes, old, new, lambda meta: str(meta.name))
+        return self._put(self.volumes, old, new, lambda meta: str(meta.name))
 
-    def class_set(self, old: Any, new: Any) -> None:
+    def class_set(self, old: Any, new: Any) -> bool:
         """A StorageClass."""
-        self._put(self.classes, old, new, lambda meta: str(meta.name))
+        return self._put(self.classes, old, new, lambda meta: str(meta.name))
 
-    def driver_set(self, old: Any, new: Any) -> None:
+    def driver_set(self, old: Any, new: Any) -> bool:
         """A CSIDriver."""
-        self._put(self.drivers, old, new, lambda meta: str(meta.name))
+        return self._put(self.drivers, old, new, lambda meta: str(meta.name))
 
-    def node_object_set(self, old: Any, new: Any) -> None:
+    def node_object_set(self, old: Any, new: Any) -> bool:
         """A CSINode, named after its node."""
-        self._put(self.nodes, old, new, lambda meta: str(meta.name))
+        return self._put(self.nodes, old, new, lambda meta: str(meta.name))
 
-    def capacity_set(self, old: Any, new: Any) -> None:
+    def capacity_set(self, old: Any, new: Any) -> bool:
         """A CSIStorageCapacity."""
-        self._put(self.capacities, old, new, lambda meta: f"{meta.namespace}/{meta.name}")
+        return self._put(self.capacities, old, new, lambda meta: f"{meta.namespace}/{meta.name}")
 
-    def _put(self, table: dict[str, Any], old: Any, new: Any, key: Callable[[Any], str]) -> None:
+    def _put(self, table: dict[str, Any], old: Any, new: Any, key: Callable[[Any], str]) -> bool:
         name = key((new or old).metadata)
-        if new is None:
-            table.pop(name, None)
-        else:
+        before = table.pop(name, None)
+        if new is not None:
             table[name] = new
+        if before is not None and new is not None and _content(before) == _content(new):
+            return False
         self.version += 1
         self._attached.clear()
+        return True
 
     def class_of(self, claim: PersistentVolumeClaim) -> str:
         """Name of the claim's storage class, "" for none."""

@@ -1,0 +1,201 @@
+"""Which changes bring a refused pod back: those that may help it, and no others."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from roles.scheduler import testing
+from roles.scheduler.cluster.cache import Cache
+from roles.scheduler.framework.events import Action, ClusterEvent
+from roles.scheduler.framework.status import SUCCESS
+from roles.scheduler.observing.observer import Observer
+from roles.scheduler.queue.entry import UNSCHEDULABLE
+from roles.scheduler.queue.queue import SchedulingQueue
+
+Obj = dict[str, Any]
+HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+
+
+class Waking:
+    """Nodes, pods and other objects as the informers tell of them, and one pod that is refused."""
+
+    def __init__(self) -> None:
+        self.made = made = testing.World()
+        self.queue = SchedulingQueue(
+            sort_key=lambda pod, entered: (entered,), pre_enqueue=lambda pod: SUCCESS,
+            subscriptions={testing.SCHEDULER: made.framework.subscriptions},
+        )  # fmt: skip
+        self.observer = Observer(
+            made.state, Cache(made.cluster, made.parser), self.queue, {testing.SCHEDULER: made.framework},
+            clock=lambda: made.state.now, changed=lambda: None, gone=lambda uid: None,
+        )  # fmt: skip
+        for zone in "ab":
+            self.observer.node_added(testing.node(zone, labels={ZONE: zone}))
+        self.known: dict[tuple[str, str], Any] = {}
+
+    def tell(self, kind: str, name: str, content: Obj | None, **meta: Any) -> None:
+        """An object as it is now; None for gone."""
+        feed = next(feed for plugin in self.made.framework.plugins.values() for feed in plugin.feeds() if feed.kind.kind == kind)
+        version = {"resourceVersion": str(len(self.known) + self.made.state.now)}
+        metadata = {"name": name, "namespace": "default", "uid": name, **version, **meta}
+        new = msgspec.convert({"metadata": metadata, **content}, feed.projection) if content is not None else None
+        old = self.known.pop((kind, name), None)
+        if new is not None:
+            self.known[kind, name] = new
+        if feed.observe(old, new) is not False:
+            action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
+            self.observer._event(ClusterEvent(kind, action, old, new))
+
+    def pod(self, **spec: Any) -> Any:
+        info = self.made.parser.parse(testing.pod(cpu="10m", memory="1Mi", **spec))
+        self.observer.pod_added(info)
+        return info
+
+    def refused(self, by: str, **spec: Any) -> None:
+        self.mine = self.pod(**spec)
+        entry = self.queue.pop(self.made.state.now)
+        assert entry is not None
+        decision = self.made.decide(entry.pod)
+        assert by in decision.rejected_by, decision.message()
+        self.queue.requeue(self.mine.uid, self.made.state.now, rejected_by=decision.rejected_by)
+        self.made.state.now += 100
+
+    @property
+    def woken(self) -> bool:
+        entry = self.queue.get(self.mine.uid)
+        assert entry is not None
+        return entry.state != UNSCHEDULABLE
+
+    def node(self, name: str, **more: Any) -> None:
+        view = self.made.cluster.row(self.made.cluster.slot_of(name)).view
+        assert view is not None
+        self.observer.node_updated(view.node, testing.node(name, **more))
+
+
+def claim(volume: str = "", storage_class: str = "slow") -> Obj:
+    resources = {"requests": {"storage": "10Gi"}}
+    return {"spec": {"volumeName": volume, "storageClassName": storage_class, "accessModes": ["ReadWriteOnce"], "resources": resources}}
+
+
+def volume(storage_class: str = "slow", size: str = "10Gi", phase: str = "Available", **spec: Any) -> Obj:
+    content = {"capacity": {"storage": size}, "accessModes": ["ReadWriteOnce"], "storageClassName": storage_class, **spec}
+    return {"spec": content, "status": {"phase": phase}}
+
+
+def capacity(size: str, storage_class: str = "slow", zone: str = "a") -> Obj:
+    return {"storageClassName": storage_class, "capacity": size, "nodeTopology": {"matchLabels": {ZONE: zone}}}
+
+
+CLAIMED = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "mine"}}]}
+
+
+def waits(found: Waking, provisioner: str = "kubernetes.io/no-provisioner") -> None:
+    """A pod waits for a volume for its claim: one that is there, or room for one."""
+    found.tell("StorageClass", "slow", {"provisioner": provisioner, "volumeBindingMode": "WaitForFirstConsumer"})
+    found.tell("CSIDriver", "disks", {"spec": {"storageCapacity": True}})
+    found.tell("PersistentVolumeClaim", "mine", claim())
+    found.refused("VolumeBinding", **CLAIMED)
+
+
+def no_claim(found: Waking) -> None:
+    found.refused("VolumeBinding", **CLAIMED)
+
+
+def no_room(found: Waking) -> None:
+    found.tell("CSIStorageCapacity", "a", capacity("5Gi"))
+    waits(found, "disks")
+
+
+def affinity(kind: str, app: str) -> Obj:
+    term = {"labelSelector": {"matchLabels": {"app": app}}, "topologyKey": ZONE}
+    return {"affinity": {kind: {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+
+def near(found: Waking) -> None:
+    found.refused("InterPodAffinity", **affinity("podAffinity", "web"))
+
+
+def away(found: Waking) -> None:
+    found.web = [found.pod(node=zone, labels={"app": "web"}) for zone in "ab"]  # type: ignore[attr-defined]
+    found.refused("InterPodAffinity", **affinity("podAntiAffinity", "web"))
+
+
+def kept_away(found: Waking) -> None:
+    found.web = [found.pod(node=zone, **affinity("podAntiAffinity", "me")) for zone in "ab"]  # type: ignore[attr-defined]
+    found.refused("InterPodAffinity", labels={"app": "me"})
+
+
+def skewed(found: Waking) -> None:
+    spread = {"topologyKey": ZONE, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", "labelSelector": {"matchLabels": {"app": "web"}}}
+    found.web = [found.pod(node="a", labels={"app": "web"})]  # type: ignore[attr-defined]
+    found.node("b", labels={ZONE: "b"}, unschedulable=True)
+    found.refused("PodTopologySpread", labels={"app": "web"}, topologySpreadConstraints=[spread])
+
+
+CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]] = {
+    "its claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "mine", claim()), True),
+    "another claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "other", claim()), False),
+    "a volume without a claim": (no_claim, lambda w: w.tell("PersistentVolume", "v", volume()), False),
+    "its claim is bound": (waits, lambda w: w.tell("PersistentVolumeClaim", "mine", claim("v")), True),
+    "its claim as it was": (waits, lambda w: w.tell("PersistentVolumeClaim", "mine", claim(), annotations={"x": "y"}), False),
+    "a volume": (waits, lambda w: w.tell("PersistentVolume", "v", volume()), True),
+    "a small volume": (waits, lambda w: w.tell("PersistentVolume", "v", volume(size="9Gi")), False),
+    "a volume of another class": (waits, lambda w: w.tell("PersistentVolume", "v", volume("fast")), False),
+    "a volume in use": (waits, lambda w: w.tell("PersistentVolume", "v", volume(phase="Bound")), False),
+    "its class": (waits, lambda w: w.tell("StorageClass", "slow", {"provisioner": "other"}), True),
+    "another class": (waits, lambda w: w.tell("StorageClass", "fast", {"provisioner": "other"}), False),
+    "more room": (no_room, lambda w: w.tell("CSIStorageCapacity", "a", capacity("20Gi")), True),
+    "room elsewhere": (no_room, lambda w: w.tell("CSIStorageCapacity", "b", capacity("20Gi", zone="b")), True),
+    "too little room": (no_room, lambda w: w.tell("CSIStorageCapacity", "a", capacity("6Gi")), False),
+    "room of another class": (no_room, lambda w: w.tell("CSIStorageCapacity", "b", capacity("20Gi", "fast")), False),
+    "a pod that it wants to be near": (near, lambda w: w.pod(node="a", labels={"app": "web"}), True),
+    "a pod that is nothing to it": (near, lambda w: w.pod(node="a", labels={"app": "db"}), False),
+    "a pod that it is kept from leaves": (away, lambda w: w.observer.pod_deleted(w.web[0]), True),  # type: ignore[attr-defined]
+    "a pod that kept it away leaves": (kept_away, lambda w: w.observer.pod_deleted(w.web[0]), True),  # type: ignore[attr-defined]
+    "a stranger leaves": (away, lambda w: w.observer.pod_deleted(w.pod(node="a", labels={"app": "db"})), False),
+    "one more that it is kept from": (away, lambda w: w.pod(node="a", labels={"app": "web"}), False),
+    "a node moves": (away, lambda w: w.node("a", labels={ZONE: "c"}), True),
+    "a node is labelled": (away, lambda w: w.node("a", labels={ZONE: "a", "x": "y"}), False),
+    "one of its own leaves": (skewed, lambda w: w.observer.pod_deleted(w.web[0]), True),  # type: ignore[attr-defined]
+    "a stranger comes": (skewed, lambda w: w.pod(node="a", labels={"app": "db"}), False),
+    "a domain moves": (skewed, lambda w: w.node("a", labels={ZONE: "c"}), True),
+    "a domain is labelled": (skewed, lambda w: w.node("a", labels={ZONE: "a", "x": "y"}), False),
+}
+
+
+@pytest.mark.feature("SCH-FW-05")
+@pytest.mark.parametrize("what", CASES)
+def test_a_refused_pod_comes_back_for_what_may_help_it(what: str) -> None:
+    refused, happens, woken = CASES[what]
+    found = Waking()
+    refused(found)
+    happens(found)
+    assert found.woken is woken
+
+
+@pytest.mark.feature("SCH-KS-09")
+def test_room_that_was_set_aside_for_a_pod_that_is_not_there_wakes_who_waits_for_it() -> None:
+    found = Waking()
+    found.tell("PersistentVolume", "v", volume())
+    found.tell("PersistentVolumeClaim", "other", claim())
+    store = found.made.framework.plugins["VolumeBinding"].store  # type: ignore[attr-defined]
+    store.assumed_volumes["v"] = "default/other"
+    waits(found)
+    del store.assumed_volumes["v"]
+    other = {"volumes": [{"name": "data", "persistentVolumeClaim": {"claimName": "other"}}]}
+    found.queue.room_given_up(found.made.parser.parse(testing.pod(**other)), found.made.state.now)
+    assert found.woken
+
+
+@pytest.mark.feature("SCH-KS-09")
+def test_a_volume_that_was_set_aside_is_free_once_its_claim_got_another() -> None:
+    found = Waking()
+    found.tell("PersistentVolume", "v", volume())
+    store = found.made.framework.plugins["VolumeBinding"].store  # type: ignore[attr-defined]
+    store.assumed_volumes["v"] = "default/other"
+    found.tell("PersistentVolumeClaim", "other", claim("another"))
+    assert store.assumed_volumes == {}
