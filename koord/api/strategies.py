@@ -21,7 +21,7 @@ COLOCATION: Final = Struct(
     {
         "enable": Bool("Whether unused resources are offered; the cluster's switch beats every node's."),
         "metricAggregateDurationSeconds": Int("Window of the agent's averages, in seconds.", AT_LEAST_1),
-        "metricReportIntervalSeconds": Int("How often the agent reports, in seconds; koordlet reports every 30 s at most.", AT_LEAST_1),
+        "metricReportIntervalSeconds": Int("How often the agent reports, in seconds; koordlet reports at most every 30 s.", AT_LEAST_1),
         "metricAggregatePolicy": Struct(
             "Which aggregates the agent reports besides.", {"durations": ListOf("Windows of the percentiles.", Span(""))}
         ),
