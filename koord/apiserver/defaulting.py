@@ -61,6 +61,8 @@ def containers(spec: Obj) -> list[Obj]:
 def _new_pod(pod: Obj) -> None:
     """The status of a new pod."""
     spec = pod.get("spec") or {}
+    if spec.get("terminationGracePeriodSeconds", 0) < 0:
+        spec["terminationGracePeriodSeconds"] = 1
     status = pod["status"] = {"phase": "Pending", "qosClass": qos_class(spec)}
     if spec.get("schedulingGates"):
         text = "Scheduling is blocked due to non-empty scheduling gates"
@@ -69,9 +71,10 @@ def _new_pod(pod: Obj) -> None:
 
 
 def qos_class(spec: Obj) -> str:
-    """Guaranteed, Burstable or BestEffort by the cpu and memory of all containers."""
+    """Guaranteed, Burstable or BestEffort by the cpu and memory of the pod as a whole, where it has some, else of all containers."""
     guaranteed, any_set = True, False
-    for container in containers(spec):
+    whole = any((spec.get("resources") or {}).get(part) for part in ("requests", "limits"))
+    for container in (spec,) if whole else containers(spec):
         resources = container.get("resources") or {}
         requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
         for name in ("cpu", "memory"):

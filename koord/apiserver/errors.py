@@ -121,7 +121,9 @@ def invalid(kind: str, group: str, name: str, causes: list[Cause]) -> StatusErro
 
 def forbidden(plural: str, group: str, name: str, why: str, details: dict[str, Any] | None = None) -> StatusError:
     target = f'{_qualified(plural, group)} "{name}"' if name else _qualified(plural, group)
-    return StatusError(403, "Forbidden", f"{target} is forbidden: {why}", details or _details(name, group, plural))
+    return StatusError(
+        403, "Forbidden", f"{target} is forbidden: {why}" if plural else f"forbidden: {why}", details or _details(name, group, plural)
+    )
 
 
 def internal(message: str) -> StatusError:

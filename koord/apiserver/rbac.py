@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import hmac
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
+from urllib.parse import unquote
 
 from koord import seams
-from koord.apiserver.errors import bad_request, forbidden
+from koord.apiserver.errors import bad_request, forbidden, not_found
 from koord.apiserver.rest.context import ADMIN, User
 from koord.apiserver.store import Obj, Store
 
 if TYPE_CHECKING:
-    from koord.apiserver.rest.context import User
+    from koord.apiserver.resources import Resource
 
 
 class Tokens:
@@ -55,19 +56,35 @@ class Tokens:
 
 
 _ACCOUNT = "system:serviceaccount:"
+_AUTHENTICATION, _EXTRA = "authentication.k8s.io", "impersonate-extra-"
+_ANONYMOUS, AUTHENTICATED, _UNAUTHENTICATED = "system:anonymous", "system:authenticated", "system:unauthenticated"
 
 
 def effective(user: User, headers: Mapping[str, str], authorizer: Authorizer | None) -> User:
-    """The user that the request counts as. Raises 400 for groups without a user, 403 for what `user` may not impersonate."""
-    name, groups = headers.get("Impersonate-User", ""), _all(headers, "Impersonate-Group")
+    """The user that the request counts as. Raises 400 for more of a user than the name alone, 403 for what `user` may not impersonate."""
+    name, groups, uid = headers.get("Impersonate-User", ""), _all(headers, "Impersonate-Group"), headers.get("Impersonate-Uid", "")
+    extra = {key: _all(headers, spelt) for spelt in headers if (key := _extra_key(spelt))}
     if not name:
-        if groups or headers.get("Impersonate-Uid"):
-            raise bad_request("requested impersonation without impersonating a user")
+        if groups or uid or extra:
+            raise bad_request("requested impersonation without impersonating a user name")
         return user
-    for wanted in (_user(name), *(Attributes("impersonate", "", "groups", name=group) for group in groups)):
+    asked = [_user(name), *(Attributes("impersonate", "", "groups", name=group) for group in groups)]
+    asked += [Attributes("impersonate", _AUTHENTICATION, "uids", name=uid)] if uid else []
+    asked += [
+        Attributes("impersonate", _AUTHENTICATION, "userextras", key, name=value) for key, values in extra.items() for value in values
+    ]
+    for wanted in asked:
         if authorizer is not None and not authorizer.allows(user, wanted):
             raise forbidden(wanted.resource, wanted.group, wanted.name, authorizer.reason(user, wanted))
-    return User(name, tuple(groups) if groups else _groups(name), headers.get("Impersonate-Uid", ""))
+    if groups and name != _ANONYMOUS and not {AUTHENTICATED, _UNAUTHENTICATED} & {*groups}:
+        groups.append(AUTHENTICATED)
+    return User(name, tuple(groups) or _groups(name), uid, tuple((key, tuple(values)) for key, values in extra.items()))
+
+
+def _extra_key(header: str) -> str:
+    """The key of which a header gives a value, "" for other headers."""
+    prefix, key = header[: len(_EXTRA)], header[len(_EXTRA) :]
+    return unquote(key).lower() if prefix.lower() == _EXTRA else ""
 
 
 def _all(headers: Mapping[str, str], name: str) -> list[str]:
@@ -77,26 +94,36 @@ def _all(headers: Mapping[str, str], name: str) -> list[str]:
 
 def _user(name: str) -> Attributes:
     """Service accounts are impersonated as such, everybody else as a user."""
-    if name.startswith(_ACCOUNT):
-        namespace, _, account = name[len(_ACCOUNT) :].partition(":")
-        return Attributes("impersonate", "", "serviceaccounts", namespace=namespace, name=account)
+    if account := _account(name):
+        return Attributes("impersonate", "", "serviceaccounts", namespace=account[0], name=account[1])
     return Attributes("impersonate", "", "users", name=name)
 
 
 def _groups(name: str) -> tuple[str, ...]:
     """The groups that come with a name when none are asked for."""
-    if name.startswith(_ACCOUNT):
-        namespace = name[len(_ACCOUNT) :].partition(":")[0]
-        return ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
-    return ("system:unauthenticated",) if name == "system:anonymous" else ("system:authenticated",)
+    if account := _account(name):
+        return ("system:serviceaccounts", f"system:serviceaccounts:{account[0]}", AUTHENTICATED)
+    return (_UNAUTHENTICATED if name == _ANONYMOUS else AUTHENTICATED,)
+
+
+def _account(name: str) -> tuple[str, str] | None:
+    """(namespace, name) of a service account, by its user name."""
+    namespace, colon, account = name.removeprefix(_ACCOUNT).partition(":")
+    return (namespace, account) if name.startswith(_ACCOUNT) and colon and namespace and account and ":" not in account else None
 
 
 MASTERS = "system:masters"
 _GROUP = "rbac.authorization.k8s.io"
 _BUCKETS = tuple(f"{_GROUP}/{plural}" for plural in ("clusterroles", "clusterrolebindings", "roles", "rolebindings"))
-_ALWAYS_ALLOWED = ("/api", "/apis", "/healthz", "/livez", "/openapi", "/readyz", "/version")
-"""Non-resource URLs that kube-apiserver's `system:discovery` and `system:public-info-viewer` open to everybody who is authenticated."""
-_SELF_REVIEWS = frozenset(("selfsubjectaccessreviews", "selfsubjectrulesreviews", "selfsubjectreviews"))
+# What kube-apiserver's `system:public-info-viewer` opens to everybody, and its `system:discovery` and `system:basic-user` to everybody
+# who is authenticated.
+_PUBLIC = ("/healthz", "/livez", "/readyz", "/version")
+_DISCOVERY = ("/api", "/apis", "/openapi", *_PUBLIC)
+_BASIC_RULES: tuple[Obj, ...] = (
+    {"verbs": ["create"], "apiGroups": ["authorization.k8s.io"], "resources": ["selfsubjectaccessreviews", "selfsubjectrulesreviews"]},
+    {"verbs": ["create"], "apiGroups": [_AUTHENTICATION], "resources": ["selfsubjectreviews"]},
+    {"verbs": ["get"], "nonResourceURLs": [url for path in _DISCOVERY for url in (path, f"{path}/*")]},
+)
 
 
 class Attributes(NamedTuple):
@@ -123,6 +150,15 @@ class Allowance:
     role: str
     index: int
     binding: str
+    subject: str = field(default="", compare=False)
+    """Whom the binding names."""
+
+    def text(self) -> str:
+        """As access reviews print it."""
+        kind, *where, name = self.binding.split("/")
+        bound = f'{kind} "{"/".join((name, *where))}"'
+        role_kind, *_, role = self.role.split("/")
+        return f'RBAC: allowed by {bound} of {role_kind} "{role}" to {self.subject}'
 
 
 class Authorizer:
@@ -135,7 +171,7 @@ class Authorizer:
 
     def allows(self, user: User, wanted: Attributes) -> bool:
         """Whether the user may; the decision is recorded."""
-        if MASTERS in user.groups or _everybody(wanted):
+        if MASTERS in user.groups or _everybody(user, wanted):
             return True
         allowance = self.find(user, wanted)
         if allowance is None:
@@ -146,14 +182,14 @@ class Authorizer:
 
     def would_allow(self, user: User, wanted: Attributes) -> bool:
         """Whether the user may; nothing is recorded."""
-        return MASTERS in user.groups or _everybody(wanted) or self.find(user, wanted) is not None
+        return MASTERS in user.groups or _everybody(user, wanted) or self.find(user, wanted) is not None
 
     def find(self, user: User, wanted: Attributes) -> Allowance | None:
         """The first rule that allows a request, None if there is none."""
-        for binding, role, rules in self._bound(user, wanted.namespace):
+        for binding, role, subject, rules in self._bound(user, wanted.namespace):
             for index, rule in enumerate(rules):
                 if _covers(rule, wanted):
-                    return Allowance(role, index, binding)
+                    return Allowance(role, index, binding, subject)
         return None
 
     def reason(self, user: User, wanted: Attributes) -> str:
@@ -165,44 +201,97 @@ class Authorizer:
 
     def rules(self, user: User, namespace: str) -> list[Obj]:
         """All rules that hold for a user in a namespace."""
-        return [rule for _, _, rules in self._bound(user, namespace) for rule in rules]
+        basic = _BASIC_RULES if AUTHENTICATED in user.groups else ()
+        return [*(rule for _, _, _, rules in self._bound(user, namespace) for rule in rules), *basic]
 
-    def _bound(self, user: User, namespace: str) -> Iterator[tuple[str, str, list[Obj]]]:
+    def check_grant(self, user: User, resource: Resource, namespace: str, obj: Obj, old: Obj | None) -> None:
+        """Nobody gives rights that he does not have: raise 403 for a role or binding that would. `old` is what it replaces."""
+        if resource.group != _GROUP or MASTERS in user.groups:
+            return
+        name = obj["metadata"].get("name") or ""
+        if "roleRef" in obj:
+            ref, cluster_wide = obj["roleRef"], obj["roleRef"].get("kind") == "ClusterRole"
+            wanted = Attributes(
+                "bind", _GROUP, "clusterroles" if cluster_wide else "roles", namespace=namespace, name=ref.get("name") or ""
+            )
+            if self.would_allow(user, wanted):
+                return
+            bucket = self._store.bucket(f"{_GROUP}/{wanted.resource}")
+            found = bucket.get("" if cluster_wide else namespace, wanted.name)
+            if found is None:
+                raise not_found(resource.plural, _GROUP, wanted.name)
+            rules = found.obj.get("rules") or ()
+        else:
+            rules = obj.get("rules") or ()
+            if old is not None and all(obj.get(key) == old.get(key) for key in ("rules", "aggregationRule")):
+                return
+            if self.would_allow(user, Attributes("escalate", _GROUP, resource.plural, namespace=namespace, name=name)):
+                return
+        held = self.rules(user, namespace)
+        missing = [wanted for rule in rules for wanted in _atoms(rule) if not any(_covers(own, wanted) for own in held)]
+        if missing:
+            groups = " ".join(f'"{group}"' for group in user.groups)
+            who = f'user "{user.name}" (groups=[{groups}])'
+            told = "\n".join(sorted({_shown(wanted) for wanted in missing}))
+            raise forbidden(resource.plural, _GROUP, name, f"{who} is attempting to grant RBAC permissions not currently held:\n{told}")
+
+    def _bound(self, user: User, namespace: str) -> Iterator[tuple[str, str, str, list[Obj]]]:
+        """(binding, role, whom it names, rules) of all bindings of a user."""
         cluster_roles, cluster_bindings, roles, bindings = (self._store.bucket(name) for name in _BUCKETS)
         for entry in cluster_bindings.select(None):
-            if _subjects(entry.obj, user):
+            if subject := _subject(entry.obj, user):
                 found = cluster_roles.get("", entry.obj["roleRef"]["name"])
                 if found is not None:
-                    yield f"ClusterRoleBinding/{entry.name}", f"ClusterRole/{found.name}", found.obj.get("rules") or []
+                    yield f"ClusterRoleBinding/{entry.name}", f"ClusterRole/{found.name}", subject, found.obj.get("rules") or []
         if not namespace:
             return
         for entry in bindings.select(namespace):
-            if not _subjects(entry.obj, user):
+            subject = _subject(entry.obj, user)
+            if not subject:
                 continue
             reference = entry.obj["roleRef"]
             cluster_wide = reference.get("kind") == "ClusterRole"
             found = cluster_roles.get("", reference["name"]) if cluster_wide else roles.get(namespace, reference["name"])
             if found is not None:
                 kind = "ClusterRole" if cluster_wide else f"Role/{namespace}"
-                yield f"RoleBinding/{namespace}/{entry.name}", f"{kind}/{found.name}", found.obj.get("rules") or []
+                yield f"RoleBinding/{namespace}/{entry.name}", f"{kind}/{found.name}", subject, found.obj.get("rules") or []
 
 
-def _everybody(wanted: Attributes) -> bool:
+def _everybody(user: User, wanted: Attributes) -> bool:
+    known = AUTHENTICATED in user.groups
     if wanted.path:
-        return any(wanted.path == path or wanted.path.startswith(f"{path}/") for path in _ALWAYS_ALLOWED)
-    return wanted.verb == "create" and wanted.resource in _SELF_REVIEWS
+        return any(wanted.path == path or wanted.path.startswith(f"{path}/") for path in (_DISCOVERY if known else _PUBLIC))
+    return known and any(_covers(rule, wanted) for rule in _BASIC_RULES)
 
 
-def _subjects(binding: Obj, user: User) -> bool:
+def _subject(binding: Obj, user: User) -> str:
+    """As whom a binding names a user, "" when it does not."""
     for subject in binding.get("subjects") or ():
-        kind, name = subject.get("kind"), subject.get("name")
-        if kind == "User" and name == user.name:
-            return True
-        if kind == "Group" and name in user.groups:
-            return True
-        if kind == "ServiceAccount" and user.name == f"system:serviceaccount:{subject.get('namespace')}:{name}":
-            return True
-    return False
+        kind, name, namespace = subject.get("kind"), subject.get("name"), subject.get("namespace")
+        if (kind == "User" and name == user.name) or (kind == "Group" and name in user.groups):
+            return f'{kind} "{name}"'
+        if kind == "ServiceAccount" and user.name == f"{_ACCOUNT}{namespace}:{name}":
+            return f'{kind} "{name}/{namespace}"'
+    return ""
+
+
+def _atoms(rule: Obj) -> Iterator[Attributes]:
+    """All single things that a rule allows."""
+    for verb in rule.get("verbs") or ():
+        for path in rule.get("nonResourceURLs") or ():
+            yield Attributes(verb, path=path)
+        for group in rule.get("apiGroups") or ():
+            for resource in rule.get("resources") or ():
+                plural, _, part = resource.partition("/")
+                for name in rule.get("resourceNames") or ("",):
+                    yield Attributes(verb, group, plural, part, name=name)
+
+
+def _shown(wanted: Attributes) -> str:
+    if wanted.path:
+        return f'{{NonResourceURLs:["{wanted.path}"], Verbs:["{wanted.verb}"]}}'
+    names = f', ResourceNames:["{wanted.name}"]' if wanted.name else ""
+    return f'{{APIGroups:["{wanted.group}"], Resources:["{wanted.full_resource}"]{names}, Verbs:["{wanted.verb}"]}}'
 
 
 def _covers(rule: Obj, wanted: Attributes) -> bool:

@@ -30,7 +30,7 @@ def test_the_administrator_counts_as_whom_he_names() -> None:
             ]  # fmt: skip
             headers = (("Impersonate-User", "jane"), ("Impersonate-Group", "a"), ("Impersonate-Group", "b"))
             _, answer = await who(server, "secret", *headers)
-            assert answer["status"]["userInfo"] == {"username": "jane", "groups": ["a", "b"]}
+            assert answer["status"]["userInfo"] == {"username": "jane", "groups": ["a", "b", "system:authenticated"]}
             status, answer = await who(server, "secret", ("Impersonate-Group", "a"))
             assert (status, "without impersonating a user" in answer["message"]) == (400, True)
 

@@ -124,6 +124,6 @@ def test_access_reviews_answer_what_a_request_would_meet(verb: str, allowed: boo
             assert orjson.loads(raw)["status"]["allowed"] is allowed
             rules = "/apis/authorization.k8s.io/v1/selfsubjectrulesreviews"
             _, answer = await as_agent(server, bearer, "POST", rules, {"spec": {"namespace": "default"}})
-            assert [r["resources"] for r in answer["status"]["resourceRules"]] == [["pods"]]
+            assert ["pods"] in [r["resources"] for r in answer["status"]["resourceRules"]]
 
     asyncio.run(main())

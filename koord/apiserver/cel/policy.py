@@ -67,7 +67,7 @@ def answers(state: State) -> Callable[[Obj], tuple[bool, str]]:
 
 Values = dict[str, Any]
 
-REASONS = ("Unauthorized", "Forbidden", "Invalid", "RequestEntityTooLarge")
+REASONS = ("Forbidden", "Invalid", "RequestEntityTooLarge")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USED = re.compile(r"\bvariables\s*\.\s*([A-Za-z_][A-Za-z0-9_]*)")
 _LIMIT = 64  # match conditions of one policy or webhook

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -59,6 +60,8 @@ class Options:
     force: bool | None = None
     # the managers of an object that an apply creates
     applied: list[Any] | None = None
+    # what else the user must be allowed, by its verb, on what the request names; raises 403
+    authorize: Callable[[str], None] = lambda verb: None
     # as they were given, for webhooks and policies
     wire: Obj = field(default_factory=dict)
     # texts for `Warning` headers

@@ -410,5 +410,5 @@ def _access(core: Core, kind: str, spec: Obj, namespace: str, options: Options) 
         return {"allowed": True}
     allowance = core.authorizer.find(user, wanted)
     if allowance is None:
-        return {"allowed": False, "reason": ""}
-    return {"allowed": True, "reason": f'RBAC: allowed by {allowance.binding} of {allowance.role} to User "{user.name}"'}
+        return {"allowed": False}
+    return {"allowed": True, "reason": allowance.text()}

@@ -108,6 +108,8 @@ def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = N
 
 async def create(core: Core, resource: Resource, namespace: str, obj: Obj, options: Options, name: str = "") -> Entry:
     """Create an object. `name` is set where the path names it (a PUT or an apply that creates)."""
+    if name:
+        options.authorize("create")
     check_identity(resource, obj, namespace, name)
     decode(resource, obj, options)
     facts = rules.facts(resource.type)
@@ -136,6 +138,8 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     check(resource, obj, causes)
     if causes:
         raise invalid(resource.kind, resource.group, obj["metadata"].get("name") or "", causes)
+    if core.authorizer is not None:
+        core.authorizer.check_grant(options.user, resource, namespace, obj, None)
     attributes.obj = obj
     await core.admission.validate(attributes)
     charges = core.admission.quotas.check(attributes)
@@ -254,6 +258,8 @@ async def commit(
         rules.parting[resource.type.name](subresource, obj, stored, causes)
     if causes:
         raise invalid(resource.kind, resource.group, old.name, causes)
+    if core.authorizer is not None:
+        core.authorizer.check_grant(options.user, resource, old.namespace, obj, stored)
     attributes.obj = view(resource, obj) if view is not None else obj
     await core.admission.validate(attributes)
     bucket = core.store.bucket(resource.bucket)

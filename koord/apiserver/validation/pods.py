@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ipaddress
+import re
 from functools import lru_cache
 from typing import Any
 
@@ -12,12 +13,18 @@ from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_va
 from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.rules import checking, parting, updating
 from koord.apiserver.store import Obj
-from koord.apiserver.validation.names import check_name, dns_label, label_map, qualified_name
+from koord.apiserver.validation.names import check_name, dns_label, dns_subdomain, label_map, qualified_name
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _STANDARD_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _RESIZABLE = ("cpu", "memory")
+_LONGEST_PORT = 15  # octets of the name of a port
+_HUGE = "hugepages-"
+_FIELD_PATH = re.compile(
+    r"metadata\.(name|namespace|uid|(annotations|labels)(\['[^']*'\])?)|spec\.(nodeName|serviceAccountName|restartPolicy|schedulerName|hostNetwork)"
+    r"|status\.(phase|hostIPs?|podIPs?)"
+)
 
 
 @checking("V1Pod", "V1PodTemplateSpec")
@@ -44,8 +51,55 @@ def _pod_spec(spec: Obj, path: Path_, causes: list[Cause]) -> None:
         label_map(spec["nodeSelector"], f"{path_text(path)}.nodeSelector", causes)
     for name, value in (spec.get("overhead") or {}).items():
         amount(value, f"{path_text(path)}.overhead[{name}]", causes)
+    _placement(spec, path_text(path), causes)
+    _host(spec, path_text(path), causes)
+    if spec.get("resources"):
+        _pod_resources(spec, path_text(path), causes)
     if spec.get("schedulingGates") and spec.get("nodeName"):
         causes.append(field_forbidden(f"{path_text(path)}.nodeName", "cannot be set until all schedulingGates have been cleared"))
+
+
+def _placement(spec: Obj, path: str, causes: list[Cause]) -> None:
+    """Gates, spreading and conditions: each once."""
+    gates: list[Any] = [gate.get("name") for gate in spec.get("schedulingGates") or ()]
+    causes += [duplicate(f"{path}.schedulingGates[{i}]", name) for i, name in enumerate(gates) if name in gates[:i]]
+    spreads = spec.get("topologySpreadConstraints") or []
+    known = [(spread.get("topologyKey"), spread.get("whenUnsatisfiable")) for spread in spreads]
+    for i, (spread, pair) in enumerate(zip(spreads, known, strict=True)):
+        where, when = f"{path}.topologySpreadConstraints[{i}]", pair[1]
+        if pair in known[i + 1 :]:
+            causes.append(duplicate(f"{where}.{{topologyKey, whenUnsatisfiable}}", f"{{{pair[0]}, {when}}}"))
+        if spread.get("minDomains") is not None and when != "DoNotSchedule":
+            text = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
+            causes.append(invalid_value(f"{where}.minDomains", spread["minDomains"], text))
+    for i, gate in enumerate(spec.get("readinessGates") or ()):
+        check_name(qualified_name, gate.get("conditionType") or "", f"{path}.readinessGates[{i}].conditionType", causes)
+    for key, rule in (("nodeName", dns_subdomain), ("subdomain", dns_label)):
+        if spec.get(key):
+            check_name(rule, spec[key], f"{path}.{key}", causes)
+    for i, claim in enumerate(spec.get("resourceClaims") or ()):
+        if not claim.get("resourceClaimName") and not claim.get("resourceClaimTemplateName"):
+            text = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
+            causes.append(invalid_value(f"{path}.resourceClaims[{i}]", claim, text))
+
+
+def _host(spec: Obj, path: str, causes: list[Cause]) -> None:
+    """What a pod shares with its machine."""
+    for i, container in enumerate(spec.get("containers") or ()) if spec.get("hostNetwork") else ():
+        for at, port in enumerate(container.get("ports") or ()):
+            if port.get("hostPort") and port["hostPort"] != port.get("containerPort"):
+                where, text = f"{path}.containers[{i}].ports[{at}].hostPort", "must match `containerPort` when `hostNetwork` is true"
+                causes.append(invalid_value(where, port["hostPort"], text))
+    sysctls = [sysctl.get("name") for sysctl in (spec.get("securityContext") or {}).get("sysctls") or ()]
+    causes += [duplicate(f"{path}.securityContext.sysctls[{i}].name", name) for i, name in enumerate(sysctls) if name in sysctls[:i]]
+    if spec.get("hostPID") and spec.get("shareProcessNamespace"):
+        text = "ShareProcessNamespace and HostPID cannot both be enabled"
+        causes.append(invalid_value(f"{path}.securityContext.shareProcessNamespace", True, text))
+    if spec.get("dnsPolicy") == "None" and not spec.get("dnsConfig"):
+        causes.append(required(f"{path}.dnsConfig", "must provide `dnsConfig` when `dnsPolicy` is None"))
+    system = (spec.get("os") or {}).get("name") or ""
+    if system and system not in ("linux", "windows"):
+        causes.append(not_supported(f"{path}.os", system, ("linux", "windows")))
 
 
 def _volumes(volumes: Any, path: str, causes: list[Cause]) -> set[str]:
@@ -83,6 +137,30 @@ def _container(container: Obj, path: Path_, causes: list[Cause]) -> None:
         causes.append(invalid_value(f"{path_text(path)}.image", image, "must not have leading or trailing whitespace"))
     if container.get("resources"):
         _resources(container["resources"], path, causes)
+
+
+@checking("V1ContainerPort")
+def _port(port: Obj, path: Path_, causes: list[Cause]) -> None:
+    name = port.get("name") or ""
+    if len(name) > _LONGEST_PORT:
+        causes.append(invalid_value(f"{path_text(path)}.name", name, f"must be no more than {_LONGEST_PORT} characters"))
+
+
+@checking("V1Probe", "V1LifecycleHandler")
+def _handler(handler: Obj, path: Path_, causes: list[Cause]) -> None:
+    """Exactly one thing to do."""
+    given = [key for key in ("exec", "httpGet", "tcpSocket", "grpc", "sleep") if handler.get(key) is not None]
+    if not given:
+        causes.append(required(path_text(path), "must specify a handler type"))
+    causes += [field_forbidden(f"{path_text(path)}.{key}", "may not specify more than 1 handler type") for key in given[1:]]
+
+
+@checking("V1ObjectFieldSelector")
+def _field_path(selector: Obj, path: Path_, causes: list[Cause]) -> None:
+    text = selector.get("fieldPath") or ""
+    if text and not _FIELD_PATH.fullmatch(text):
+        why = f"error converting fieldPath: field label not supported: {text}"
+        causes.append(invalid_value(f"{path_text(path)}.fieldPath", text, why))
 
 
 @checking("V1EnvVar")
@@ -132,6 +210,9 @@ def _resources(resources: Obj, container: Path_, causes: list[Cause]) -> None:
                 causes.append(invalid_value(where, name, "must be a standard resource type or fully qualified"))
             amount(value, where, causes)
             whole(name, value, where, causes)
+    huge = {name: value for name, value in (*limits.items(), *requests.items()) if name.startswith(_HUGE)}
+    if huge:
+        _huge_pages(limits, requests, path_text(container), causes)
     for name, value in requests.items():
         limit = limits.get(name)
         if limit == value or (overcommits(name) and (limit is None or not _quantity_of(value) > _quantity_of(limit))):
@@ -142,6 +223,31 @@ def _resources(resources: Obj, container: Path_, causes: list[Cause]) -> None:
         else:
             wanted = "less than or equal" if overcommits(name) else "equal"
             causes.append(invalid_value(f"{where}.requests", value, f"must be {wanted} to {name} limit of {limit}"))
+
+
+def _huge_pages(limits: Obj, requests: Obj, container: str, causes: list[Cause]) -> None:
+    """Whole pages, and beside cpu or memory."""
+    for part, amounts in (("limits", limits), ("requests", requests)):
+        for name, value in amounts.items():
+            if name.startswith(_HUGE) and _quantity_of(value).value() % max(1, _quantity_of(name.removeprefix(_HUGE)).value()):
+                text = f"{value} is not positive integer multiple of {name}"
+                causes.append(invalid_value(f"{container}.resources.{part}[{name}]", value, text))
+    if not {"cpu", "memory"} & (limits.keys() | requests.keys()):
+        causes.append(field_forbidden(f"{container}.resources", "HugePages require cpu or memory"))
+
+
+def _pod_resources(spec: Obj, path: str, causes: list[Cause]) -> None:
+    """What a pod asks for as a whole is not less than what its containers ask for together."""
+    for part in ("limits", "requests"):
+        for name, value in (spec["resources"].get(part) or {}).items():
+            where = f"{path}.resources.{part}[{name}]"
+            if name not in _RESIZABLE and not name.startswith(_HUGE):
+                causes.append(not_supported(where, name, ("cpu", _HUGE, "memory")))
+                continue
+            listed = [(c.get("resources") or {}).get("requests") or {} for c in spec.get("containers") or ()]
+            total = sum((_quantity_of(asked[name]) for asked in listed if name in asked), Quantity("0"))
+            if part == "requests" and _quantity_of(value) < total:
+                causes.append(invalid_value(where, value, f"must be greater than or equal to aggregate container requests of {total}"))
 
 
 # -- placement -----------------------------------------------------------------------------------------------------------------------
@@ -227,18 +333,24 @@ def _frozen_view(spec: Obj) -> Obj:
 def _gates(spec: Obj, before: Obj, view: Obj, view_before: Obj, causes: list[Cause]) -> None:
     """Scheduling gates may go, not come; a gated pod may narrow its node selection."""
     gates, gates_before = spec.get("schedulingGates") or [], before.get("schedulingGates") or []
-    if any(g not in gates_before for g in gates):
-        causes.append(field_forbidden("spec.schedulingGates", "only deletion is allowed, but found new scheduling gates"))
+    for i, gate in enumerate(gates):
+        if gate not in gates_before:
+            text = f"only deletion is allowed, but found new scheduling gate '{gate.get('name')}'"
+            causes.append(field_forbidden(f"spec.schedulingGates[{i}].name", text))
     for side in (view, view_before):
         side.pop("schedulingGates", None)
     if gates_before:
         selector, selector_before = spec.get("nodeSelector") or {}, before.get("nodeSelector") or {}
-        if all(selector.get(k) == v for k, v in selector_before.items()):
-            view.pop("nodeSelector", None)
-            view_before.pop("nodeSelector", None)
-        if not (before.get("affinity") or {}).get("nodeAffinity"):
-            view.pop("affinity", None)
-            view_before.pop("affinity", None)
+        if any(selector.get(k) != v for k, v in selector_before.items()):
+            text = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
+            causes.append(invalid_value("spec.nodeSelector", selector, text))
+        affinity, affinity_before = (dict(side.get("affinity") or {}) for side in (spec, before))
+        if not affinity_before.get("nodeAffinity"):
+            affinity.pop("nodeAffinity", None)
+            affinity_before.pop("nodeAffinity", None)
+        for side, seen in ((view, affinity), (view_before, affinity_before)):
+            side.pop("nodeSelector", None)
+            side["affinity"] = seen
 
 
 @parting("V1Pod")

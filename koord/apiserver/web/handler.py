@@ -124,7 +124,7 @@ class Front:
             raise unauthorized()
         if user is not None:
             options.user = user
-            if "Impersonate-User" in headers or "Impersonate-Group" in headers:
+            if any(name.lower().startswith("impersonate-") for name in headers):
                 options.user = effective(user, headers, self.core.authorizer)
         options.user_agent = headers.get("User-Agent", "")
         if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
@@ -153,8 +153,14 @@ class Front:
             # A list or watch of one name is about that name, as far as rules with resourceNames go.
             name = target.name or selected_name(query.get("fieldSelector", ""))
             wanted = Attributes(verb, resource.group, resource.plural, target.subresource, target.place, name)
-        if not authorizer.allows(options.user, wanted):
-            raise forbidden(wanted.resource, wanted.group, wanted.name, authorizer.reason(options.user, wanted))
+
+        def authorize(verb: str) -> None:
+            asked = wanted._replace(verb=verb)
+            if not authorizer.allows(options.user, asked):
+                raise forbidden(asked.resource, asked.group, asked.name, authorizer.reason(options.user, asked))
+
+        authorize(wanted.verb)
+        options.authorize = authorize
 
     async def _system(self, request: web.BaseRequest, segments: list[str], query: dict[str, str]) -> web.StreamResponse:
         """Everything that is not a resource."""

@@ -6,6 +6,7 @@ the marker realapi records anew); the embedded server must give the same.
 
 from __future__ import annotations
 
+import contextlib
 import shutil
 import subprocess
 import sys
@@ -47,12 +48,10 @@ def stop(process: subprocess.Popen[bytes]) -> None:
         process.wait()
 
 
-@pytest.fixture(scope="session")
-def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """`koord apiserver` as a process, with TLS and a token."""
-    folder = tmp_path_factory.mktemp("embedded")
+@contextlib.contextmanager
+def _embedded(folder: Path, *flags: str) -> Iterator[Target]:
     config = folder / "kubeconfig"
-    argv = [sys.executable, "-m", "koord.cli", "apiserver", "--port", "0", "--print-kubeconfig", str(config)]
+    argv = [sys.executable, "-m", "koord.cli", "apiserver", "--port", "0", "--print-kubeconfig", str(config), *flags]
     with open(folder / "log", "wb") as log:
         process = subprocess.Popen(argv, stdout=log, stderr=subprocess.STDOUT)
     try:
@@ -69,12 +68,39 @@ def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
 
 
 @pytest.fixture(scope="session")
-def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
-    """A real kube-apiserver on an etcd of its own."""
+def embedded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """`koord apiserver` as a process, with TLS and a token."""
+    with _embedded(tmp_path_factory.mktemp("embedded")) as target:
+        yield target
+
+
+@pytest.fixture(scope="session")
+def embedded_rbac(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """The same, with roles."""
+    with _embedded(tmp_path_factory.mktemp("embedded-rbac"), "--authorization-mode", "RBAC") as target:
+        yield target
+
+
+@contextlib.contextmanager
+def _real(folder: Path, authorization: str) -> Iterator[Target]:
     program = real_apiserver.binary()
     if not program or not shutil.which("etcd"):
         pytest.skip("no kube-apiserver (KOORD_REAL_APISERVER or PATH) or no etcd on PATH")
-    with real_apiserver.real_api_server(tmp_path_factory.mktemp("real"), program) as server:
+    with real_apiserver.real_api_server(folder, program, authorization=authorization) as server:
         target = Target(server.url, server.token)
         yield target
         target.session.close()
+
+
+@pytest.fixture(scope="session")
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """A real kube-apiserver on an etcd of its own."""
+    with _real(tmp_path_factory.mktemp("real"), "AlwaysAllow") as target:
+        yield target
+
+
+@pytest.fixture(scope="session")
+def real_rbac(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Target]:
+    """The same, with roles."""
+    with _real(tmp_path_factory.mktemp("real-rbac"), "RBAC") as target:
+        yield target

@@ -153,6 +153,48 @@ def policy_conditions(t: Transcript) -> None:
         _drop(t, "f", "g")
 
 
+def policy_reach(t: Transcript) -> None:
+    """The namespace, deletions, subresources and reasons."""
+    t.raw("PATCH", "/api/v1/namespaces/{ns}", {"metadata": {"labels": {"team": "a"}}}, MERGE)
+    t.raw("POST", PODS, pod("p"))
+    t.raw("POST", MAPS, config_map("l1"))
+    for reason in ("Unauthorized", "Forbidden", "RequestEntityTooLarge"):
+        t.verdict("POST", POLICIES + "?dryRun=All", _policy(t, "h", {"expression": "true", "reason": reason}))
+    team = "namespaceObject.metadata.labels[?'team'].orValue('') == object.data['team']"
+    here = {
+        "expression": f"object.metadata.name != 'probe' && (!has(object.data) || !('team' in object.data) || {team})",
+        "messageExpression": "'ns ' + namespaceObject.metadata.labels['team']",
+        "reason": "RequestEntityTooLarge",
+    }
+    rules = [
+        {**RULE, "operations": ["DELETE"]},
+        {**RULE, "resources": ["pods/status", "pods/binding"]},
+    ]
+    parts = (
+        {"expression": "request.operation != 'DELETE' || oldObject.metadata.name != 'l1'"},
+        {"expression": "request.operation == 'DELETE' || request.subResource != 'status' || object.status.phase != 'Failed'"},
+        {"expression": "request.operation == 'DELETE' || request.subResource != 'binding' || object.target.name != 'bad'"},
+    )
+    t.raw("POST", POLICIES, _policy(t, "h", here))
+    t.raw("POST", POLICIES, _policy(t, "i", *parts, matchConstraints={"resourceRules": rules}))
+    _bind(t, "h", "Deny")
+    _bind(t, "i", "Deny")
+    try:
+        _until(t, "ns a")
+        for _ in range(400):
+            if t.raw("DELETE", MAPS + "/l1?dryRun=All")[0] == 422:
+                break
+            settle()
+        for team in "ab":
+            t.call("POST", MAPS + "?dryRun=All", config_map("x", team=team))
+        t.call("DELETE", MAPS + "/l1")
+        for phase in ("Failed", "Running"):
+            t.verdict("PATCH", PODS + "/p/status?dryRun=All", {"status": {"phase": phase}}, MERGE)
+        t.call("POST", PODS + "/p/binding", {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "bad"}})
+    finally:
+        _drop(t, "h", "i")
+
+
 def _rules(*listed: dict[str, Any], **schema: Any) -> dict[str, Any]:
     return {**schema, "x-kubernetes-validations": [*listed]}
 
@@ -300,6 +342,6 @@ def quota_scopes(t: Transcript) -> None:
 
 
 SCENARIOS = (
-    policies, policy_messages, policy_warnings, policy_errors, policy_parameters, policy_conditions, crd_rules, crd_rule_types,
-    crd_rule_errors, quotas, quota_errors, quota_scopes,
+    policies, policy_messages, policy_warnings, policy_errors, policy_parameters, policy_conditions, policy_reach, crd_rules,
+    crd_rule_types, crd_rule_errors, quotas, quota_errors, quota_scopes,
 )  # fmt: skip

@@ -9,12 +9,13 @@ from pathlib import Path
 
 import pytest
 
-from . import applies, customs, evolving, hooks, limits, objects, reads, rights, scenarios, subresources, writes
+from . import allowances, applies, customs, evolving, hooks, limits, objects, pods, reads, rights, scenarios, subresources, writes
 from .transcript import Target, Transcript
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
-MODULES = (scenarios, writes, reads, customs, applies, subresources, limits, evolving, hooks, rights, objects)
+MODULES = (scenarios, writes, reads, customs, applies, subresources, limits, evolving, hooks, rights, objects, pods)
 SCENARIOS = tuple(scenario for module in MODULES for scenario in module.SCENARIOS)
+BY_ROLES = allowances.SCENARIOS
 GOLDEN = Path(__file__).parent / "golden"
 Scenario = Callable[[Transcript], None]
 
@@ -42,10 +43,25 @@ def test_embedded(embedded: Target, scenario: Scenario) -> None:
     assert run(embedded, scenario) == expected(scenario)
 
 
+@pytest.mark.parametrize("scenario", BY_ROLES, ids=lambda s: s.__name__)
+def test_embedded_with_roles(embedded_rbac: Target, scenario: Scenario) -> None:
+    assert run(embedded_rbac, scenario) == expected(scenario)
+
+
 @pytest.mark.realapi
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda s: s.__name__)
 def test_real(real: Target, scenario: Scenario) -> None:
-    lines = run(real, scenario)
+    _compare(real, scenario)
+
+
+@pytest.mark.realapi
+@pytest.mark.parametrize("scenario", BY_ROLES, ids=lambda s: s.__name__)
+def test_real_with_roles(real_rbac: Target, scenario: Scenario) -> None:
+    _compare(real_rbac, scenario)
+
+
+def _compare(target: Target, scenario: Scenario) -> None:
+    lines = run(target, scenario)
     if os.environ.get("KOORD_RECORD_GOLDEN"):
         GOLDEN.mkdir(exist_ok=True)
         golden(scenario).write_text(json.dumps(lines, indent=1, sort_keys=True) + "\n")
