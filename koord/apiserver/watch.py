@@ -88,7 +88,7 @@ class Watcher:
 
     def _follow(self) -> None:
         self.bucket.store.backlog.holders.add(self)
-        self.bucket.listeners.append(self.offer)
+        self.bucket.listeners.append(self.notify)
 
     @property
     def held(self) -> int:
@@ -118,8 +118,8 @@ class Watcher:
 
     def _leave(self) -> None:
         self._backlog.clear()
-        if self.offer in self.bucket.listeners:
-            self.bucket.listeners.remove(self.offer)
+        if self.notify in self.bucket.listeners:
+            self.bucket.listeners.remove(self.notify)
 
     def _hold(self, *, waiting: int, sending: int) -> None:
         self.bucket.store.backlog.total += waiting + sending - self.waiting - self.sending
@@ -127,7 +127,7 @@ class Watcher:
 
     # -- events ----------------------------------------------------------------------------------------------------------------
 
-    def offer(self, event: Event) -> None:
+    def notify(self, event: Event) -> None:
         """Take one event of the bucket, if it is for this watcher."""
         # what the history or the state will show is not kept besides
         if event.rv > self.start and self._told is None and not (self._shown is not None and event.entry.key > self._shown):

@@ -1,4 +1,4 @@
-"""What each feature gate does, for the reference and for people; a gate without a text fails a test."""
+"""The feature gates of each role and what they do; which are on by default is in `koord.config.gates`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Feature gates: named switches with upstream's names and defaults, set by `--feature-gates=A=true,B=false`.
 
-Gates marked "koord" are ours; everything else is upstream's. An unknown name is an error: a misspelt gate must not pass for a set one.
+An unknown name is an error: a misspelt gate must not pass for a set one.
 """
 
 from __future__ import annotations
@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
+from koord.config import gate_texts
 from koord.config.errors import ConfigError, did_you_mean
 
 _TRUE = {"1", "t", "T", "TRUE", "true", "True"}
@@ -15,68 +16,40 @@ _FALSE = {"0", "f", "F", "FALSE", "false", "False"}
 
 
 class Stage(Enum):
-    """How far a gate is: `AllAlpha` and `AllBeta` switch a whole stage, locked and GA gates excepted."""
+    """How far a gate is; `AllAlpha` and `AllBeta` switch a whole stage."""
 
     ALPHA = "ALPHA"
     BETA = "BETA"
-    GA = ""
 
 
-def _table(on: str, off: str) -> dict[str, bool]:
-    return {**dict.fromkeys(on.split(), True), **dict.fromkeys(off.split(), False)}
+def _defaults(texts: Mapping[str, str], on: str = "") -> Mapping[str, bool]:
+    """Gates by name, and whether they are on by default."""
+    return {name: name in on.split() for name in texts}
 
 
-# The last line is koord's own: a fix that changes numbers stays off until asked for.
-MANAGER: Mapping[str, bool] = _table(
+SCHEDULER = _defaults(
+    gate_texts.SCHEDULER,  # SCH-FW-02
+    on="""DynamicSchedulerCheck GangPendingPodsConditionPatch EnableBatchScheduleNodeSnapshot CSIStorageCapacity GenericEphemeralVolume
+    PodDisruptionBudget""",
+)
+# A fix of ours that changes numbers stays off until asked for.
+MANAGER = _defaults(
+    gate_texts.MANAGER,
     on="WebhookFramework PodMutatingWebhook PodValidatingWebhook ElasticMutatingWebhook ElasticValidatingWebhook",
-    off="""NodeMutatingWebhook NodeValidatingWebhook ConfigMapValidatingWebhook ReservationMutatingWebhook
-    ColocationProfileSkipMutatingResources ColocationProfileSkipValidatingPriority MultiQuotaTree ElasticQuotaIgnorePodOverhead
-    ElasticQuotaGuaranteeUsage ElasticQuotaEnableUpdateResourceKey ElasticQuotaEvaluationTransformPod DisableDefaultQuota
-    SupportParentQuotaSubmitPod EnableQuotaAdmission EnableQuotaAdmissionOnUpdate EnableSyncGPUSharedResource ColocationProfileController
-    ValidatePodDeviceResource EnablePodEnhancedValidator DisableExtendedResourceSpec DisableDeviceResourceSpec BindingAdmissionWebhook
-    DisablePVCReservation PriorityTransformer PreemptionPolicyTransformer ReplaceResourcesTransformer
-    BatchCountPodsWithoutMetric Recommender AbnormalNodes DeviceResourceSlices""",
 )
-
-# KLO-CFG-02; runtime-hook gates live in the same registry.
-KOORDLET: Mapping[str, bool] = _table(
+KOORDLET = _defaults(
+    gate_texts.KOORDLET,  # KLO-CFG-02; gates of runtime hooks are in the same table
     on="BECPUSuppress CPUBurst RdtResctrl NodeTopologyReport GroupIdentity CPUSetAllocator BatchResource",
-    off="""AuditEvents AuditEventsHTTPHandler BECPUManager BECPUEvict BEMemoryEvict CPUEvict MemoryEvict CPUAllocatableEvict
-    MemoryAllocatableEvict SystemConfig CgroupReconcile Accelerators RDMADevices CPICollector Libpfm4 PSICollector ResctrlCollector
-    ColdPageCollector HugePageReport PodResourcesProxy HamiCoreVGPUMonitor PerCPUMetric NodeMetricPromMetrics BlkIOReconcile
-    InterferenceDetection ResourceTuning MemoryOffloading DRAPlugin
-    GPUEnvInject RDMADeviceInject CPUNormalization CoreSched TerwayQoS TCNetworkQoS Resctrl OOMScoreAdj""",
 )
-
-# SCH-FW-02.
-SCHEDULER: Mapping[str, bool] = _table(
-    on="DynamicSchedulerCheck GangPendingPodsConditionPatch EnableBatchScheduleNodeSnapshot CSIStorageCapacity GenericEphemeralVolume "
-    "PodDisruptionBudget",
-    off="""MultiQuotaTree ElasticQuotaIgnorePodOverhead ElasticQuotaIgnoreTerminatingPod ElasticQuotaImmediateIgnoreTerminatingPod
-    ElasticQuotaGuaranteeUsage DisableDefaultQuota SupportParentQuotaSubmitPod ElasticQuotaEnableUpdateResourceKey ResizePod
-    LazyReservationRestore OmitNodeLabelsForReservation SkipReservationFitsNode DevicePluginAdaption CleanExpiredReservationAllocated
-    SkipFilterWithNominatedPods SyncBarrier CrossSchedulerNomination EnableInlineBatchSchedule PriorityTransformer
-    PreemptionPolicyTransformer ReplaceResourcesTransformer CompatibleCSIStorageCapacity DisableCSIStorageCapacityInformer
-    CompatiblePodDisruptionBudget DisablePodDisruptionBudgetInformer DisableDynamicResourceAllocationInformer
-    InPlacePodVerticalScalingSchedulerPreemption SchedulerPopFromBackoffQ StorageCapacityScoring""",
-)
-
-# The transformer gates are shared by every upstream component.
-DESCHEDULER: Mapping[str, bool] = _table(
-    on="", off="DisablePVCReservation EvictionsInBackground PriorityTransformer PreemptionPolicyTransformer ReplaceResourcesTransformer"
-)
-
-# runtime-proxy.md knows none.
-RUNTIME_PROXY: Mapping[str, bool] = {}
+DESCHEDULER = _defaults(gate_texts.DESCHEDULER)
+RUNTIME_PROXY = _defaults({})
 
 
 class FeatureGates:
     """The gates of one process. Starts with a role's defaults; `set_from_flag` changes them, `enabled` reads one."""
 
-    def __init__(self, defaults: Mapping[str, bool], stages: Mapping[str, Stage] | None = None) -> None:
+    def __init__(self, defaults: Mapping[str, bool]) -> None:
         self._defaults = dict(defaults)
-        # Upstream's rule in every role's table: what is on by default is beta, the rest is alpha.
-        self._stages = dict(stages or {})
         self._set: dict[str, bool] = {}
 
     def set_from_flag(self, text: str) -> None:
@@ -113,8 +86,8 @@ class FeatureGates:
         return self._set.get(name, False) and not self._defaults[name]
 
     def stage(self, name: str) -> Stage:
-        """The stage of a gate (alpha, beta)."""
-        return self._stages.get(name, Stage.BETA if self._defaults[name] else Stage.ALPHA)
+        """The stage of a gate. Upstream's rule: what is on by default is beta, the rest is alpha."""
+        return Stage.BETA if self._defaults[name] else Stage.ALPHA
 
     def all(self) -> dict[str, bool]:
         """Every gate with its present value, sorted by name."""

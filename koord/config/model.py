@@ -10,7 +10,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, GetCoreSchemaHandle
 from pydantic.alias_generators import to_camel
 from pydantic_core import CoreSchema
 
-from koord.config.durations import format_duration, parse_duration
+from koord.api.times import format_duration, parse_duration
 from koord.config.redact import redacted
 
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from koord.api.quantity import Quantity, QuantityError
 from koord.api.schema import Amount, Bool, Free, Int, IntOrText, ListOf, MapOf, Node, Num, Range, Selector, Span, Str, Struct
-from koord.config.durations import parse_duration
+from koord.api.times import parse_duration
 from koord.config.errors import ConfigError, join, unknown_field
 from koord.config.selectors import selector_errors
 

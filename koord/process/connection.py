@@ -16,7 +16,7 @@ _SMALL = 65536  # bytes of an answer that need not be watched: any socket takes 
 _DISCARD = 1 << 20  # bytes that are thrown away meanwhile
 
 
-class Place(Protocol):
+class Slot(Protocol):
     """What the listener knows of a connection."""
 
     spare: bool
@@ -34,9 +34,9 @@ class Place(Protocol):
 class Connection(asyncio.Protocol):
     """Reads requests, has `handler` answer them, and keeps the connection for the next one. `body`: seconds for a request's body."""
 
-    def __init__(self, place: Place, handler: Handler, *, body: float, max_body: int) -> None:
+    def __init__(self, slot: Slot, handler: Handler, *, body: float, max_body: int) -> None:
         self.transport: asyncio.Transport | None = None
-        self._place = place
+        self._slot = slot
         self._handler = handler
         self._body_seconds = body
         self._max_body = max_body
@@ -67,8 +67,8 @@ class Connection(asyncio.Protocol):
         self.transport.set_write_buffer_limits(high=1, low=0)  # an answer is gone when the kernel has all of it
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The place is free again."""
-        self._place.release()
+        """The slot is free again."""
+        self._slot.release()
         self.transport = None
         self.resume_writing()
         if self._arrived is not None and not self._arrived.done():
@@ -124,10 +124,10 @@ class Connection(asyncio.Protocol):
         assert self.transport is not None
         assert parser.request is not None
         request = parser.request
-        request.transport, request.spare = self.transport, self._place.spare
+        request.transport, request.spare = self.transport, self._slot.spare
         request.secure = not self._is_plain()
         request.reader = self._read_body
-        self._place.requested()
+        self._slot.requested()
         self.transport.pause_reading()
         self._task = asyncio.create_task(self._answer(request))
 
@@ -198,7 +198,7 @@ class Connection(asyncio.Protocol):
         if self.transport is None:
             return
         self._parser = RequestParser(self._max_body)
-        self._place.rested()
+        self._slot.rested()
         self.transport.resume_reading()
         if rest := former.rest + self._take_early():
             self._feed(rest)
@@ -216,7 +216,7 @@ class Connection(asyncio.Protocol):
             transport.close()
             return
         self._discarded = 1
-        self._place.rested(_FAREWELL)
+        self._slot.rested(_FAREWELL)
         if transport.can_write_eof():  # TLS cannot; its client closes when it has the answer
             transport.write_eof()
         transport.resume_reading()

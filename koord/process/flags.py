@@ -15,7 +15,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import click
 
-from koord.config.durations import format_duration, parse_duration
+from koord.api.times import format_duration, parse_duration
 from koord.config.errors import ConfigError
 from koord.process.errors import ConfigurationError, is_usage
 from koord.process.logs import SEVERITIES, LogOptions, parse_vmodule, setup

@@ -47,8 +47,8 @@ class Limits:
     idle: float = 10.0
 
 
-class _Held:
-    """A place in the listener: first a bare socket, then a connection."""
+class _Slot:
+    """A slot of the listener: first a bare socket, then a connection."""
 
     def __init__(self, listener: Listener, sock: socket.socket | None, *, spare: bool) -> None:
         self.sock: socket.socket | None = sock
@@ -91,7 +91,7 @@ class _Held:
             self.connection.transport.abort()
 
     def release(self) -> None:
-        """Give the place back. Harmless when done twice."""
+        """Free the slot. Harmless when done twice."""
         self._timer.cancel()
         self._listener.open.pop(self, None)
 
@@ -118,7 +118,7 @@ class Listener:
         self._max_body = max_body
         self._serving = False
         self._closing = closing
-        self.open: dict[_Held, None] = {}
+        self.open: dict[_Slot, None] = {}
         self.port = 0
         self._tls = tls
         self._plain = plain or tls is None
@@ -141,7 +141,7 @@ class Listener:
         self._serving = True
         if not _has_sockets():
             loop, context = asyncio.get_running_loop(), self._tls() if self._tls is not None else None
-            self._server = await loop.create_server(lambda: self._connection(self._place()), *self._where, ssl=context)
+            self._server = await loop.create_server(lambda: self._connection(self._slot()), *self._where, ssl=context)
             self.port = self._server.sockets[0].getsockname()[1]
         for sock in self._sockets:
             self._watch(sock)
@@ -162,19 +162,19 @@ class Listener:
         self._resting, self._sockets = [], []
         self._serving = False
         arriving, answering = [], []
-        for held in list(self.open):
-            task = held.connection.finish() if held.connection is not None else None
+        for slot in list(self.open):
+            task = slot.connection.finish() if slot.connection is not None else None
             if task is not None:
                 answering.append(task)
                 continue
-            if held.task is not None:
-                arriving.append(held.task)
-            held.drop()
+            if slot.task is not None:
+                arriving.append(slot.task)
+            slot.drop()
         await asyncio.gather(*arriving, return_exceptions=True)  # their sockets are closed then
         if answering:
             await asyncio.wait(answering, timeout=self._closing)
-        for held in list(self.open):
-            held.drop()
+        for slot in list(self.open):
+            slot.drop()
         for task in answering:
             task.cancel()
         await asyncio.gather(*answering, return_exceptions=True)
@@ -183,7 +183,7 @@ class Listener:
         asyncio.get_running_loop().add_reader(sock.fileno(), self._accept, sock)
 
     def _accept(self, sock: socket.socket) -> None:
-        """Take those that wait. No task and no await: a connection taken from the kernel always has its place, also when all stops."""
+        """Take those that wait. No task and no await: a connection taken from the kernel always has its slot, also when all stops."""
         for _ in range(_AT_ONCE):
             try:
                 near, _ = sock.accept()
@@ -199,30 +199,30 @@ class Listener:
             near.setblocking(False)
             self._admit(near)
 
-    def _place(self, sock: socket.socket | None = None) -> _Held:
-        """A place for one more; who does nothing leaves his to him."""
+    def _slot(self, sock: socket.socket | None = None) -> _Slot:
+        """A slot for one more; an idle connection gives way to it."""
         if len(self.open) >= self.limits.connections:
-            idle = next((held for held in self.open if not held.busy), None)
+            idle = next((slot for slot in self.open if not slot.busy), None)
             if idle is not None:
                 idle.drop()
-        held = _Held(self, sock, spare=len(self.open) >= self.limits.connections)
-        self.open[held] = None
-        return held
+        slot = _Slot(self, sock, spare=len(self.open) >= self.limits.connections)
+        self.open[slot] = None
+        return slot
 
-    def _connection(self, held: _Held) -> Connection:
-        held.connection = Connection(held, self._handler, body=self.limits.body, max_body=self._max_body)
-        return held.connection
+    def _connection(self, slot: _Slot) -> Connection:
+        slot.connection = Connection(slot, self._handler, body=self.limits.body, max_body=self._max_body)
+        return slot.connection
 
     def _admit(self, near: socket.socket) -> None:
-        held = self._place(near)
+        slot = self._slot(near)
         if len(self.open) > self.limits.connections + self.limits.spare:
-            held.release()
+            slot.release()
             near.close()
             return
-        held.task = asyncio.create_task(self._attend(held, near))
-        held.task.add_done_callback(held.attended)
+        slot.task = asyncio.create_task(self._attend(slot, near))
+        slot.task.add_done_callback(slot.attended)
 
-    async def _attend(self, held: _Held, sock: socket.socket) -> None:
+    async def _attend(self, slot: _Slot, sock: socket.socket) -> None:
         """From the bare socket to HTTP or HTTPS."""
         loop = asyncio.get_running_loop()
         try:
@@ -233,20 +233,20 @@ class Listener:
             if tls is not None:
                 more = {"ssl": await seams.to_thread(tls), "ssl_handshake_timeout": self.limits.head}
             if not self._serving:  # it has stopped meanwhile
-                held.release()
+                slot.release()
                 return
-            held.sock = None  # the transport's from now on
+            slot.sock = None  # the transport's from now on
             try:
-                await loop.connect_accepted_socket(lambda: self._connection(held), sock, **more)
+                await loop.connect_accepted_socket(lambda: self._connection(slot), sock, **more)
             except BaseException:
                 sock.close()
                 raise
         except OSError as error:  # ssl.SSLError too
             log.debug("port %d: %s", self.port, error)
-            held.release()
+            slot.release()
         except Exception as error:
             log.warning("port %d: a connection cannot be served: %s", self.port, error)
-            held.release()
+            slot.release()
 
 
 def _has_sockets() -> bool:

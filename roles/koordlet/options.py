@@ -162,7 +162,7 @@ class Options:
     enable_nri_runtime_hook: bool = flag(True, "Run hooks as an NRI plugin where the socket exists.")
     runtime_hooks_nri_connect_timeout: float = flag(6.0, "Time for NRI to become connected.", type=Duration)
     runtime_hooks_nri_backoff_duration: float = flag(1.0, "First pause before NRI is connected again.", type=Duration)
-    runtime_hooks_nri_backoff_cap: float = flag(1 << 62, "Longest pause before NRI is connected again.", type=Duration)
+    runtime_hooks_nri_backoff_cap: float = flag((1 << 62) / 1e9, "Longest pause before NRI is connected again.", type=Duration)
     runtime_hooks_nri_backoff_steps: int = flag((1 << 31) - 1, "Most attempts to connect NRI again.")
     runtime_hooks_nri_backoff_factor: float = flag(2.0, "Growth of the pause.")
     runtime_hooks_nri_socket_path: str = flag("nri/nri.sock", "NRI socket below --var-run-root-dir.")

@@ -6,7 +6,7 @@ import logging
 from contextlib import AsyncExitStack
 from typing import Any
 
-from koord.config.durations import parse_duration
+from koord.api.times import parse_duration
 from koord.config.gates import FeatureGates
 from koord.decisions.recorder import Recorder
 from koord.kube import config as kubeconfig

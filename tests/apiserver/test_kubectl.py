@@ -186,7 +186,7 @@ def call(config: dict, method: str, path: str, body: object = None) -> dict:  # 
     [
         (["--bind-address", "0.0.0.0", "--anonymous"], "only listens on the loopback"),
         (["--disable-admission-plugins", "Nope"], "unknown Nope"),
-        (["--event-ttl", "soon"], "is no duration"),
+        (["--event-ttl", "soon"], "is not a duration"),
         (["--webhook-service", "x"], "NAMESPACE/NAME=HOST:PORT"),
     ],
 )

@@ -2,8 +2,8 @@
 
 import pytest
 
+from koord.api.times import format_duration, parse_duration
 from koord.config import gates
-from koord.config.durations import format_duration, parse_duration
 from koord.config.errors import ConfigError
 
 
@@ -68,5 +68,5 @@ def test_duration_text_is_as_go_prints():
         "1.5µs",
     ]
     for bad in ("", "5", "5x", "s", "1h x"):
-        with pytest.raises(ValueError, match="no duration"):
+        with pytest.raises(ValueError, match="not a duration"):
             parse_duration(bad)

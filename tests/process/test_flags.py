@@ -83,7 +83,7 @@ def test_spellings(args: list[str], name: str, value: Any) -> None:
         (["--dry-run", "false"], "unexpected argument 'false'"),
         (["--", "extra"], "unexpected argument 'extra'"),
         (["--dry-run=maybe"], "accepted: true, false"),
-        (["--period=5"], "'5' is no duration"),
+        (["--period=5"], "'5' is not a duration"),
         (["--period"], "flag needs a value: --period"),
         (["--addr=foo"], "is no listen address; write host:port"),
         (["--addr=::1:80"], "must stand in brackets"),

@@ -21,7 +21,7 @@ from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.holds import Holds, text_before
 from roles.koordlet.actuation.journal import Journal
 from roles.koordlet.actuation.journal_lines import Entry
-from roles.koordlet.actuation.memsw import beside
+from roles.koordlet.actuation.memsw import swap_limit
 from roles.koordlet.actuation.target import REGISTRATION_FILE, Target, key_of, limited_with, reset_by, reset_to, resolve
 from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import Batch, Hold, Kind, Merge, Write, sequence
@@ -299,7 +299,7 @@ class Executor:
         begun = seams.perf_counter()
         status = "failed"
         reset = reset_by(target, self.host)
-        other = beside(target.path, text) if target.write.kind is Kind.CGROUP else None
+        other = swap_limit(target.path, text) if target.write.kind is Kind.CGROUP else None
         # until the wanted value stands there, the cache vouches for nothing
         self._cache.pop(key_of(target.write), None)
         try:

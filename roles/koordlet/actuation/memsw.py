@@ -18,7 +18,7 @@ MEMSW = "memory.memsw.limit_in_bytes"
 
 
 @dataclass(frozen=True, slots=True)
-class Beside:
+class SwapLimit:
     """What to write to ``path`` along with the memory limit of the same group; ``first``: before it."""
 
     path: str
@@ -27,7 +27,7 @@ class Beside:
     first: bool
 
 
-def beside(limit_path: str, limit_text: str) -> Beside | None:
+def swap_limit(limit_path: str, limit_text: str) -> SwapLimit | None:
     """What a new memory limit asks of the limit beside it; None where there is none or it need not change."""
     directory, name = os.path.split(limit_path)
     if name != LIMIT:
@@ -41,4 +41,4 @@ def beside(limit_path: str, limit_text: str) -> Beside | None:
     if together == INFINITE or wanted == now:
         return None
     text = "-1" if wanted == INFINITE else str(int(wanted + max(together - now, 0)))
-    return Beside(path, current, text, first=wanted > now)
+    return SwapLimit(path, current, text, first=wanted > now)

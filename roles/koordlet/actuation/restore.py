@@ -19,7 +19,7 @@ from roles.koordlet.actuation.checkpoint import CHECKPOINT, followed
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import NAME, Journal
 from roles.koordlet.actuation.journal_lines import Entry
-from roles.koordlet.actuation.memsw import LIMIT, MEMSW, beside
+from roles.koordlet.actuation.memsw import LIMIT, MEMSW, swap_limit
 from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.threeway import put_back as compared
 from roles.koordlet.actuation.values import MERGE_OF, merged, number
@@ -290,7 +290,7 @@ def _write(entry: Entry, text: str, journal: Journal) -> None:
         kernel.replace_file(entry.path, text)
         return
     if entry.resource == LIMIT:
-        other = beside(entry.path, text)
+        other = swap_limit(entry.path, text)
         if other is not None and other.first:
             kernel.write(other.path, other.text)
     kernel.write(entry.path, text)

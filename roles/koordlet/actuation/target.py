@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from roles.koordlet.actuation import checkpoint, disklines, kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal_lines import Entry
-from roles.koordlet.actuation.memsw import MEMSW, beside
+from roles.koordlet.actuation.memsw import MEMSW, swap_limit
 from roles.koordlet.actuation.places import PROCESS_FILE, identity
 from roles.koordlet.actuation.systemfiles import FILES
 from roles.koordlet.actuation.threeway import Undo, means
@@ -168,7 +168,7 @@ def reset_to(target: Target, host: HostState) -> str:
 
 def limited_with(target: Target) -> Entry | None:
     """The journal line of the limit that has to change along with a memory limit; None for all other files."""
-    other = beside(target.path, target.text) if target.write.kind is Kind.CGROUP else None
+    other = swap_limit(target.path, target.text) if target.write.kind is Kind.CGROUP else None
     if other is None:
         return None
     return Entry(other.path, other.current, Undo.WRITE, MEMSW, identity(other.path), ours=(), now=other.current)

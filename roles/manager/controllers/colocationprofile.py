@@ -14,6 +14,7 @@ from koord.api.objects import ClusterColocationProfile, Namespace, Pod
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.informers import Informer, InformerFactory
 from koord.kube.patch import copy_json, diff_merge_patch
+from koord.kube.ratelimit import TokenBucket
 from roles.manager.controllers.base import Controller, log
 from roles.manager.controllers.state import ClusterState, node_of
 from roles.manager.controllers.writer import NotLeading, Writer
@@ -25,24 +26,6 @@ from roles.manager.webhooks.review import Refusal
 _REMEMBERED = 100_000
 WAITING = "waiting"
 """Index of the pods that have no node yet."""
-
-
-class Bucket:
-    """A token bucket that never waits: `take` says whether there is a token now."""
-
-    def __init__(self, qps: float, burst: int, clock: Callable[[], float]) -> None:
-        self.qps, self.burst, self.clock = qps, burst, clock
-        self._tokens, self._last = float(burst), clock()
-
-    def take(self) -> bool:
-        """Take one token if there is one."""
-        now = self.clock()
-        self._tokens = min(self.burst, self._tokens + (now - self._last) * self.qps)
-        self._last = now
-        if self._tokens < 1:
-            return False
-        self._tokens -= 1
-        return True
 
 
 def change(pod: dict[str, Any], profile: Profile) -> dict[str, Any]:
@@ -71,7 +54,7 @@ class ColocationProfileController(Controller):
         self.namespaces: Informer[Namespace] = informers.informer(NAMESPACES, Namespace)
         self._handled: TTLCache[tuple[str, str, str], bool] = TTLCache(_REMEMBERED, max(options.profile_force_update_duration, 0.001))
         self._swept = seams.monotonic()
-        self._bucket = Bucket(options.profile_update_qps, options.profile_update_burst, seams.monotonic)
+        self._bucket = TokenBucket(options.profile_update_qps, options.profile_update_burst)
 
     def attach(self) -> None:
         """Listen."""
@@ -118,7 +101,7 @@ class ColocationProfileController(Controller):
         try:
             if done in self._handled or not profiles.chosen(profile, self.draw):
                 return True
-            if not self._bucket.take():
+            if not self._bucket.take(seams.monotonic()):
                 return False
             current = await self.writer.client.get(PODS, pod.metadata.name, pod.metadata.namespace)
             patch = diff_merge_patch(current, change(current, profile))

@@ -41,7 +41,7 @@ class EditSpreader:
     ) -> None:
         self._state, self._recorder, self._events, self._clock, self._turns, self._under = state, recorder, events, clock, turns, under
         self._memory = memory
-        self._untold = False
+        self._unannounced = False
 
     async def resume(self) -> None:
         """This replica leads now: an edit that was on its way, or came while nobody led, goes on as one that is spread.
@@ -64,7 +64,7 @@ class EditSpreader:
                 await self._turns.pause()
         state.spreads = True
         if waiting:
-            self._untold = True
+            self._unannounced = True
             state.resume(waiting)
 
     def _followed(self, name: str, candidates: list[tuple[SLOConfig, Texts]]) -> tuple[SLOConfig, Texts] | None:
@@ -92,7 +92,7 @@ class EditSpreader:
 
     def begun(self) -> None:
         """There is a new edit, and nobody was told yet what it will do."""
-        self._untold = True
+        self._unannounced = True
 
     async def round(self, *, held: bool) -> None:
         """Preview what was not looked at, tell of it, and let the next nodes follow; none while something is `held`."""
@@ -104,8 +104,8 @@ class EditSpreader:
                 if move is None:
                     self._state.release(name)
                 await self._turns.pause()
-        if self._untold:
-            self._untold = False
+        if self._unannounced:
+            self._unannounced = False
             self._tell(spread.preview())
         await self._remember()
         for name in spread.release(self._clock(), held=held):
@@ -121,9 +121,9 @@ class EditSpreader:
         if now.answers == then.answers and nodeslo.build(former, node, {}) == nodeslo.build(config, node, {}):
             return None
         before, after = (plan.resources.get(names.RESOURCE_BATCH_CPU, 0) for plan in (now, then))
-        return Move(before, after, self._crowd(name, then) if after < before else 0)
+        return Move(before, after, self._pods_in_excess(name, then) if after < before else 0)
 
-    def _crowd(self, node: str, plan: Plan) -> int:
+    def _pods_in_excess(self, node: str, plan: Plan) -> int:
         """Pods of Batch on a node that would have to go until the requests of the rest fit: the largest first."""
         most = 0
         for resource in batch.NAMES:

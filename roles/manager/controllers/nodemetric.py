@@ -6,9 +6,9 @@ from typing import Any
 
 from koord.api.kinds import NODEMETRICS
 from koord.api.objects import Node, NodeMetric
+from koord.api.times import format_duration, parse_duration
 from koord.config import slo_schema
 from koord.config.colocation import DEFAULT_STRATEGY, ColocationStrategy
-from koord.config.durations import format_duration, parse_duration
 from roles.manager.controllers.pernode import PerNodeController
 from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer

@@ -11,12 +11,12 @@ from typing import Any, Protocol
 from roles.runtime_proxy.splice import frames, grpcwire
 from roles.runtime_proxy.splice.direction import Direction, Fate
 from roles.runtime_proxy.splice.frames import END_STREAM, Headers, ProtocolFault, window_update
-from roles.runtime_proxy.splice.held import Carrier, Held, Stream
+from roles.runtime_proxy.splice.held import Held, HoldingConnection, Stream
 
 HIGH = 256 << 10  # bytes that wait for one end before the other is not read any more
 
 
-class Joined(Carrier, Protocol):
+class Joined(HoldingConnection, Protocol):
     """What an end asks of its connection, which says what each means."""
 
     streams: dict[int, Stream]

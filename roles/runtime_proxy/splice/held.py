@@ -37,7 +37,7 @@ class Socket(Protocol):
     full: bool
 
 
-class Carrier(Protocol):
+class HoldingConnection(Protocol):
     """What a held request asks of its connection, which says what each means."""
 
     memory: MemoryBudget
@@ -69,7 +69,7 @@ class Held:
     takes of the credit that the engine gives, which therefore is not told to the caller.
     """
 
-    def __init__(self, connection: Carrier, stream: int, handler: Handler, headers: Headers) -> None:
+    def __init__(self, connection: HoldingConnection, stream: int, handler: Handler, headers: Headers) -> None:
         self.stream = stream
         self.window = connection.stream_window  # bytes that the engine takes on this stream now
         self.owed = 0  # bytes of the caller's connection credit that were not given back

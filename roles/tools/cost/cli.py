@@ -9,7 +9,7 @@ import click
 import orjson
 
 from koord import seams
-from koord.config.durations import parse_duration
+from koord.api.times import parse_duration
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand
 from roles.tools.cost import prices, prometheus, report

@@ -10,8 +10,7 @@ from typing import Any
 from koord import seams
 from koord.accounting.resources import format_value, parse_quantity
 from koord.api.quantity import QuantityError
-from koord.api.times import format_time
-from koord.config.durations import parse_duration
+from koord.api.times import format_time, parse_duration
 from koord.process.errors import ConfigurationError
 from roles.scheduler.whatif import Scheduler
 from roles.tools.policytest.cases import Case, Expectation, Given, Loaded

@@ -12,7 +12,7 @@ from pydantic import BaseModel, BeforeValidator
 from pydantic.fields import FieldInfo
 from pydantic_core import PydanticUndefined
 
-from koord.config.durations import format_duration
+from koord.api.times import format_duration
 from koord.config.model import Seconds, wire
 from roles.tools.reference.docstrings import description_of
 from roles.tools.reference.markdown import code
