@@ -45,6 +45,8 @@ class Target:
     first_basis: str = ""
     native: str | None = None
     """``Write.native`` as a text of the file."""
+    answered: str | None = None
+    """``Write.answered`` likewise."""
     kubelet: str = ""
     """What a kubelet with the static policy gives the container."""
     first: bool = False
@@ -74,8 +76,10 @@ class Target:
 
     @property
     def given(self) -> bool:
-        """Whether the file holds the wanted value, and not the runtime's own, because a hook answered when the container was made."""
-        return self.native is not None and self.satisfied and not means(self.write.resource, self.current, self.native)
+        """Whether the file holds a value that is not the runtime's own because a hook answered when the container was made."""
+        if self.native is None or means(self.write.resource, self.current, self.native):
+            return False
+        return self.satisfied or (self.answered is not None and means(self.write.resource, self.current, self.answered))
 
     def looks_different(self) -> bool:
         """Read the file again: whether it holds another value than when it was resolved. That one counts from now on."""
@@ -213,8 +217,9 @@ def _resolve_cgroup(write: Write, host: HostState, raw: str | None) -> Target:
     if write.native is None:
         return Target(write, path, text, current, basis)
     kubelet = _by_kubelet(write, host) if write.resource == "cpuset.cpus" and not write.native else None
-    native = _native(write, host, current) if kubelet is None else kubelet or None
-    return Target(write, path, text, current, basis, native=native, kubelet=kubelet or "")
+    native = _as_text(write, write.native, host, current) if kubelet is None else kubelet or None
+    answered = _as_text(write, write.answered, host, current) if write.answered else None
+    return Target(write, path, text, current, basis, native=native, answered=answered, kubelet=kubelet or "")
 
 
 def _resolve_trigger(write: Write, host: HostState) -> Target:
@@ -228,9 +233,9 @@ def _resolve_trigger(write: Write, host: HostState) -> Target:
         raise WriteError(Trouble.INVALID, path, str(error)) from None
 
 
-def _native(write: Write, host: HostState, current: str) -> str | None:
-    """The runtime's own value as a text of the file; None where it cannot be told."""
-    wanted, resource = write.native or "", write.resource
+def _as_text(write: Write, wanted: str, host: HostState, current: str) -> str | None:
+    """A value that a container was made with as a text of the file; None where it cannot be told."""
+    resource = write.resource
     try:
         if resource == "cpuset.cpus" and not wanted:
             around = host.cgroups.file(resource, os.path.dirname(write.target))

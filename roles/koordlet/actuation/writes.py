@@ -93,6 +93,8 @@ class Write:
     native: str | None = None
     """What the container runtime would have set by itself: the value before, where the file holds the wanted one already because a hook
     answered the runtime. Empty for a cpuset: the CPUs of the group around it."""
+    answered: str | None = None
+    """What a hook answered when the container was made, in the place of ``native``. Another value may be wanted by now."""
 
     def __str__(self) -> str:
         where = f"{self.target}/{self.resource}" if self.kind is Kind.CGROUP else self.target

@@ -96,7 +96,9 @@ class Delivery:
         container = replace(container, pod=self._known(container.pod, self._snapshot(), container.own_shares))
         answers = self._asking.container(container, stage)
         self._record(stage, container.pod, container.name, answers, seams.now())
-        return answers.only(self._enforced).answer
+        answer = answers.only(self._enforced).answer
+        self._reconciler.answered(container.pod.uid, container.name, answer)
+        return answer
 
     async def look_up(self, uid: str, annotations: Mapping[str, str]) -> None:
         """Ask the kubelet for a pod that carries an allocation and is not listed yet: what it asks for decides what it gets."""

@@ -46,9 +46,10 @@ def writes(
     about: About = NODE,
     period: Callable[[str], int] = _usual,
     native: Mapping[str, int | str] = MappingProxyType({}),
+    answered: Mapping[str, int | str] = MappingProxyType({}),
 ) -> list[tuple[str, Write]]:
     """What answers mean for a directory, each with the hook that wants it. ``period`` is a directory's CFS period in µs; ``native`` what
-    the runtime would have set by itself, by the answer's field."""
+    the runtime would have set by itself, and ``answered`` what it was told instead, by the answer's field."""
     out: list[tuple[str, Write]] = []
     for name, target in TARGETS.items():
         value = getattr(answers.answer, name)
@@ -57,12 +58,17 @@ def writes(
             continue
         if name == "cpu_quota":
             value = quota_of(value, period(directory))
-        usual = native.get(name)
-        if usual is not None and name == "cpu_quota":
-            usual = quota_of(int(usual), period(directory))
-        own = None if usual is None else str(usual)
-        out.append((answers.owners[name], Write(target.resource, directory, str(value), merge=target.merge, about=about, native=own)))
+        own, told = (_text(name, values.get(name), period(directory)) for values in (native, answered))
+        write = Write(target.resource, directory, str(value), merge=target.merge, about=about, native=own, answered=told)
+        out.append((answers.owners[name], write))
     return out
+
+
+def _text(name: str, value: int | str | None, period: int) -> str | None:
+    """A container's value as :class:`Write` has it."""
+    if value is None:
+        return None
+    return str(quota_of(int(value), period) if name == "cpu_quota" else value)
 
 
 @dataclass(frozen=True, slots=True)

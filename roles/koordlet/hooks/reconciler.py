@@ -15,9 +15,9 @@ from koord.api.qos import QoSClass
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.writes import About, Batch, Write, in_steps, sequence
 from roles.koordlet.hooks.asking import Answers, Asking
-from roles.koordlet.hooks.context import ContainerContext, HostAppContext, PodContext, Stage
+from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook
-from roles.koordlet.hooks.plan import Job, jobs, writes
+from roles.koordlet.hooks.plan import TARGETS, Job, jobs, writes
 from roles.koordlet.hooks.requests import contexts
 from roles.koordlet.host.cgroup import KUBE_QOS
 from roles.koordlet.host.errors import HostError
@@ -32,6 +32,8 @@ log = logging.getLogger(__name__)
 
 #: Pods between two moments at which others may run.
 _PODS_A_SLICE = 16
+#: Containers whose answers are remembered: as many as a node may have.
+_ANSWERED = 2048
 _CLASSES = {str(c): c for c in QoSClass}
 
 
@@ -75,6 +77,8 @@ class Reconciler:
         self._plans: dict[str, _Plan] = {}
         self._sandboxes: dict[str, str] = {}
         self._hooks: tuple[Hook[Any], ...] = ()
+        self._answered: dict[tuple[str, str], dict[str, int | str]] = {}
+        """By pod and container, what the runtime was told when it made the container; the newest last."""
 
     async def run(self, snapshot: Snapshot, changed: frozenset[str] = frozenset()) -> Pass:
         """One pass over everything. ``changed``: hooks whose rule is new."""
@@ -105,6 +109,15 @@ class Reconciler:
             if stage in hook.pod_stages:
                 for more in in_steps(hook.at_pod(stage, snapshot, pod, self._asking.rule(hook))):
                     self._carry_out(Job(hook.name, more), "pod", snapshot, Pass())
+
+    def answered(self, uid: str, container: str, answer: Answer) -> None:
+        """Remember what a runtime is told for a container that it makes: the container has it by our hand before the first pass sees it."""
+        self._answered.pop((uid, container), None)
+        values = {name: value for name, value in answer.set_fields() if name in TARGETS}
+        if values:
+            self._answered[uid, container] = values
+        if len(self._answered) > _ANSWERED:
+            del self._answered[next(iter(self._answered))]
 
     # -- what is wanted ------------------------------------------------------------------------------------------------------
 
@@ -174,7 +187,8 @@ class Reconciler:
                 inner += writes(answers, directory, _about(pod)) if directory else []
             for container in containers:
                 answers = self._asking.container(container, hooks=hooks)
-                inner += writes(answers, container.cgroup_dir, _about(pod, container.name), period, container.native)
+                told = self._answered.get((pod.uid, container.name), {})
+                inner += writes(answers, container.cgroup_dir, _about(pod, container.name), period, container.native, told)
         return _Plan(state, jobs([outer, inner]), (pod, containers), complete)
 
     def _walk(self, snapshot: Snapshot, hooks: tuple[Hook[Any], ...], changed: frozenset[str], done: Pass) -> None:

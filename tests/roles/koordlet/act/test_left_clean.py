@@ -46,6 +46,17 @@ def test_what_a_hook_gave_at_creation_goes_back_to_the_runtimes_own(machine, res
     assert machine.get(resource, CONTAINER) == before
 
 
+def test_what_a_hook_gave_at_creation_and_wants_no_more_goes_back_to_the_runtimes_own(machine) -> None:
+    """As when the policy of suppression changes before the container is first looked at."""
+    machine.put("cpu.cfs_quota_us", CONTAINER, "20000")
+    write = Write("cpu.cfs_quota_us", CONTAINER, "30000", native="-1", answered="20000")
+    machine.executor.apply([sequence(write)], rule="hook", now=1.0)
+    assert machine.get("cpu.cfs_quota_us", CONTAINER) == "30000"
+    machine.journal.close()
+    assert restore(machine.root).failed == []
+    assert machine.get("cpu.cfs_quota_us", CONTAINER) == "-1"
+
+
 def test_on_cgroup_v2_too(machine_v2) -> None:
     rows = (("cpu.cfs_quota_us", "50000 100000", "50000", "-1", "max 100000"), ("cpuset.cpus", "4-7", "4-7", "", ""))
     for resource, held, wanted, native, _ in rows:

@@ -13,8 +13,12 @@ from hypothesis import strategies as st
 from koord.api.kinds import NODES, NODESLOS
 from koord.api.qos import QoSClass
 from koord.apiserver.testing import running_server
+from roles.koordlet.actuation.executor import Mode
+from roles.koordlet.actuation.restore import restore
 from roles.koordlet.hooks.batchresource import BatchResource, BatchRule
-from roles.koordlet.hooks.context import BatchResources, ContainerContext, PodContext
+from roles.koordlet.hooks.context import BatchResources, ContainerContext, PodContext, Stage
+from roles.koordlet.hooks.delivery import Delivery
+from roles.koordlet.hooks.requests import contexts
 from roles.koordlet.options import Options
 
 GIB = 1 << 30
@@ -153,6 +157,25 @@ def test_rules_follow_node_and_nodeslo(hooked) -> None:
     node.world.spec = {}
     node.world.node = act_node()
     assert quotas() == ["100000", "100000"]
+
+
+@pytest.mark.feature("BEY-JRN-01")
+def test_what_the_hook_gave_at_creation_is_not_put_back_when_the_policy_has_changed_before_the_first_pass(hooked) -> None:
+    node = hooked("BatchResource")
+    pod = be_pod(node, requests=batch("200"), limits=batch("200"))
+    node.asking.learn(node.world.snapshot())
+    asked = Delivery(
+        node.asking, node.reconciler, node.machine.executor, node.world.snapshot, lambda _: Mode.ENFORCE, disabled=frozenset(), feature="",
+    )  # fmt: skip
+    answer = asked.container(Stage.PRE_CREATE_CONTAINER, contexts(pod)[1][0])
+    directory = pod.containers[0].cgroup_dir
+    node.files("cpu.cfs_quota_us", str(answer.cpu_quota), directory)
+    node.world.spec = QUOTA_POLICY
+    node.run()
+    assert (answer.cpu_quota, node.machine.get("cpu.cfs_quota_us", directory)) == (20000, "-1")
+    node.machine.journal.close()
+    assert restore(node.machine.root).failed == []
+    assert values(node, directory) == ("2", "-1", "9223372036854771712")
 
 
 def act_node(**annotations: str) -> Any:
