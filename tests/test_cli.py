@@ -176,4 +176,6 @@ def test_a_terminal_that_lacks_characters_loses_them_and_not_the_command(encodin
     text = done.stdout.decode(encoding)
     assert b"Traceback" not in done.stderr, done.stderr
     minus, times = {"ascii": ("-", "x"), "latin-1": ("-", "×"), "utf-8": ("−", "×")}[encoding]
-    assert text.startswith(f"Node n1 was suppressed (koordlet): best-effort pods may use 13.6 CPUs: 32 {times} 65 % {minus} 7.18 other pods.")
+    assert text.startswith(
+        f"Node n1 was suppressed (koordlet): best-effort pods may use 13.6 CPUs: 32 {times} 65 % {minus} 7.18 other pods."
+    )
