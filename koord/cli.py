@@ -128,6 +128,8 @@ class LazyGroup(click.Group):
         try:
             with _quiet_pipe(ctx):
                 return super().invoke(ctx)
+        except KeyboardInterrupt:  # as of a shell's own commands; click would say "Aborted!" and end with 1
+            raise SystemExit(128 + signal.SIGINT) from None
         except click.UsageError as error:
             from koord.process.flags import FlagError
 

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import stat
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator
@@ -81,6 +84,24 @@ def test_a_server_that_hangs_is_given_up_soon(command: list[str], silent: str, t
     assert result.exit_code == 1
     assert f"{silent}: no answer within 0.3 s" in result.output
     assert time.monotonic() - began < patience.seconds(10)
+
+
+@pytest.mark.parametrize("command", [*COMMANDS, ["simulate", "--drain", "n1"]], ids=lambda one: one[0])
+def test_ctrl_c_ends_a_command_that_waits_without_a_word(command: list[str], tmp_path: Path) -> None:
+    # who runs the tests in the background of a shell ignores the signal, and so would the command
+    heeds = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from koord.cli import main; main()"
+    with socket.create_server(("127.0.0.1", 0), backlog=64) as listening:
+        file = kubeconfig(tmp_path / "kubeconfig", f"http://127.0.0.1:{listening.getsockname()[1]}", {"token": "t"})
+        words = [sys.executable, "-c", heeds, *command, "--kubeconfig", file]
+        with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.STDOUT) as running:
+            try:
+                listening.settimeout(patience.seconds(30))
+                with listening.accept()[0]:
+                    running.send_signal(signal.SIGINT)
+                    said, _ = running.communicate(timeout=patience.seconds(20))
+            finally:
+                running.kill()
+    assert (running.returncode, said) == (130, b"")
 
 
 @pytest.mark.parametrize("command", COMMANDS, ids=lambda one: one[0])
