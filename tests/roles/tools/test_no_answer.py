@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import re
 import signal
 import socket
 import stat
@@ -43,6 +45,24 @@ class Unauthorized(BaseHTTPRequestHandler):
 
     def log_message(self, *args: object) -> None:
         pass
+
+
+class Forbidding(Unauthorized):
+    """Knows who asks, and lets them see nothing."""
+
+    def do_GET(self) -> None:
+        what = self.path.partition("?")[0].rpartition("/")[2]
+        body = {
+            "kind": "Status",
+            "code": 403,
+            "reason": "Forbidden",
+            "message": f'{what} is forbidden: User "me" cannot list resource "{what}"',
+        }
+        raw = json.dumps(body).encode()
+        self.send_response(403)
+        self.send_header("Content-Length", str(len(raw)))
+        self.end_headers()
+        self.wfile.write(raw)
 
 
 COMMANDS = (["top"], ["why", "node", "n1"], ["doctor", "--cluster"], ["ui"], ["uninstall"])
@@ -132,3 +152,24 @@ def test_a_credential_plugin_that_fails_ends_the_command(command: list[str], scr
         assert result.exit_code == 1
         assert f"credential plugin {plugin}: {says}" in result.output
         assert "Traceback" not in result.output
+
+
+def test_a_user_without_rights_is_told_whom_and_what() -> None:
+    """The dry run of uninstall lists nothing that it could not see; `why` names the role that allows to query koord's roles."""
+    with ThreadingHTTPServer(("127.0.0.1", 0), Forbidding) as server:
+        thread = threading.Thread(target=server.serve_forever)
+        thread.start()
+        file = kubeconfig(Path(os.environ["HOME"]) / "kubeconfig", f"http://127.0.0.1:{server.server_port}", {"token": "t"})
+        try:
+            uninstall = CliRunner().invoke(main, ["uninstall", "--kubeconfig", file], prog_name="koord")
+            why = CliRunner().invoke(main, ["why", "pod", "dev/p", "--kubeconfig", file], prog_name="koord")
+            top = CliRunner().invoke(main, ["top", "--kubeconfig", file], prog_name="koord")
+        finally:
+            server.shutdown()
+            thread.join()
+    assert [one.exit_code for one in (uninstall, why, top)] == [1, 1, 1]
+    assert "would delete" not in uninstall.output
+    assert re.search(r"^koord uninstall: error: (\d+) of \1 objects cannot be looked at and may be there: .*User \"me\"", uninstall.output)
+    assert "Role and ClusterRole koord-diagnostics-reader allow it" in why.output
+    assert 'User "me" cannot list resource "nodes"' in top.output
+    assert all(len(one.output.splitlines()) == 1 for one in (uninstall, why, top))
