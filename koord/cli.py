@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import codecs
 import importlib
+import io
 import os
 import select
 import signal
@@ -44,6 +46,15 @@ COMMANDS: dict[str, tuple[str, str, str]] = {
 }
 
 
+_GROUPS = {
+    "Try koord": ("sandbox", "ui"),
+    "Explain and observe": ("why", "top", "doctor"),
+    "Check and foresee": ("lint", "simulate", "replay", "cost", "test", "recommend", "overcommit"),
+    "Install": ("install", "uninstall", "completion"),
+    "Roles": ("scheduler", "manager", "descheduler", "koordlet", "runtime-proxy", "device-daemon", "apiserver", "probe"),
+    "Develop": ("plugin",),
+}
+"""How the help lists the commands: what a person calls first, what a manifest calls last."""
 _VERDICTS = frozenset({"doctor", "lint", "replay", "test"})
 """Commands whose status says what they found: cut short, they have not said it."""
 
@@ -77,6 +88,24 @@ def _quiet_pipe(ctx: click.Context) -> Iterator[None]:
         raise SystemExit(status) from None
 
 
+_ASCII = {"−": "-", "×": "x", "…": "...", "→": "->", "≤": "<=", "≥": ">=", "≈": "~", "·": "-", "–": "-"}
+
+
+def _transliterate(error: UnicodeError) -> tuple[str, int]:
+    """What is printed instead of characters that the terminal's encoding lacks."""
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    return "".join(_ASCII.get(one, "?") for one in error.object[error.start : error.end]), error.end
+
+
+def _any_encoding() -> None:
+    """Output in a locale without UTF-8 loses characters, and not the command."""
+    codecs.register_error("koord", _transliterate)
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper) and not (stream.encoding or "").lower().startswith("utf"):
+            stream.reconfigure(errors="koord")
+
+
 class LazyGroup(click.Group):
     """A click group that knows its commands by name and imports one when it is asked for."""
 
@@ -99,6 +128,8 @@ class LazyGroup(click.Group):
         try:
             with _quiet_pipe(ctx):
                 return super().invoke(ctx)
+        except KeyboardInterrupt:  # as of a shell's own commands; click would say "Aborted!" and end with 1
+            raise SystemExit(128 + signal.SIGINT) from None
         except click.UsageError as error:
             from koord.process.flags import FlagError
 
@@ -108,6 +139,7 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read what stands before the command."""
+        _any_encoding()
         try:
             with _quiet_pipe(ctx):
                 return super().parse_args(ctx, args)
@@ -124,8 +156,10 @@ class LazyGroup(click.Group):
         return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, entry[2]) for name, entry in COMMANDS.items()])
+        widest = max(map(len, COMMANDS))
+        for title, names in _GROUPS.items():
+            with formatter.section(title):
+                formatter.write_dl([(name.ljust(widest), COMMANDS[name][2]) for name in names])
 
 
 class UnknownCommand(click.UsageError):

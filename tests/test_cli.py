@@ -153,3 +153,29 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly(args: list[str], s
     os.close(writer)
     assert done.returncode == status
     assert not re.search("Traceback|Broken|Exception", done.stderr)
+
+
+def test_the_help_names_every_command_once_in_its_group() -> None:
+    text = CliRunner().invoke(main, ["--help"], prog_name="koord").output
+    found = re.findall(r"^  ([a-z-]+) {2,}[A-Z]", text.partition("Options:")[2].partition("\n\n")[2], re.MULTILINE)
+    assert sorted(found) == sorted(COMMANDS)
+    assert found[0] == "sandbox", "what one tries first stands first"
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
+def test_a_terminal_that_lacks_characters_loses_them_and_not_the_command(encoding: str, tmp_path: Path) -> None:
+    from koord.decisions.record import Record, Subject, encode
+
+    numbers = {"allowance_milli": 13623, "capacity_milli": 32000, "threshold_percent": 65, "non_be_pods_milli": 7177}
+    record = Record("koordlet", Subject("Node", "", "n1"), 1.0, "Suppressed", "BECPUSuppress", "quota", numbers)
+    (tmp_path / "koordlet.jsonl").write_bytes(encode(record) + b"\n")
+    environment = {**os.environ, "PYTHONIOENCODING": encoding, "HOME": str(tmp_path), "XDG_RUNTIME_DIR": str(tmp_path)}
+    environment.pop("KUBECONFIG", None)
+    command = [sys.executable, "-m", "koord.cli", "why", "node", "n1", "--decision-log", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, env=environment, timeout=patience.seconds(60), check=False)
+    text = done.stdout.decode(encoding)
+    assert b"Traceback" not in done.stderr, done.stderr
+    minus, times = {"ascii": ("-", "x"), "latin-1": ("-", "×"), "utf-8": ("−", "×")}[encoding]
+    assert text.startswith(
+        f"Node n1 was suppressed (koordlet): best-effort pods may use 13.6 CPUs: 32 {times} 65 % {minus} 7.18 other pods."
+    )

@@ -291,7 +291,7 @@ class GoCommand(click.Command):
         title, own, shared = "Options", dict[str, list[tuple[str, str]]](), dict[str, list[tuple[str, str]]]()
         for param in self.get_params(ctx):
             record = param.get_help_record(ctx)
-            if record is None:
+            if record is None or (isinstance(param, click.Argument) and not record[1]):  # the line of usage names it
                 continue
             name = param.opts[0].lstrip("-")
             title = self.sections.get(name, title)

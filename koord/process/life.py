@@ -63,6 +63,8 @@ class Life:
     def __init__(self) -> None:
         self.stopping = asyncio.Event()
         self.failure: str = ""
+        self.signal = 0
+        """The number of the signal that asked for the end; 0 while none has."""
         self._tasks: set[asyncio.Task[Any]] = set()
         self._steps: list[_Step] = []
         self._ducks: list[asyncio.Task[None]] = []
@@ -217,6 +219,7 @@ async def _live(main: Callable[[Life], Awaitable[object]], name: str) -> int:
     def asked(number: int) -> None:
         if life.stopping.is_set():
             os._exit(128 + number)
+        life.signal = number
         log.info("%s: ending", signal.Signals(number).name)
         with suppress(RuntimeError, ValueError, OSError):  # no stderr to write to
             faulthandler.dump_traceback_later(LIMIT + life.lame_duck, exit=True)

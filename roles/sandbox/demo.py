@@ -96,6 +96,7 @@ class Demo:
 
     def _end(self, work: asyncio.Task[None], life: Life, session: Session, view: View) -> None:
         if not work.done():
+            session.cut = life.signal
             self.notes.append(f"The run ended before all phases were over: {life.failure or 'it was asked to by a signal'}.")
             return
         error = work.exception()

@@ -69,12 +69,11 @@ def demo(settings: Settings, out: Path, duration: float | None) -> int:
             code = _complain(why)
         elif why:
             show.calculate(chosen, why)
-            code = 0 if show.ran and session.restored is not False else 1
-        path = show.write(out, session)
+            if not session.cut:
+                code = 0 if show.ran and session.restored is not False else 1
         for line in show.verdict(session):
             print(line)
-        print(f"report: {path}", flush=True)
-        return code
+        return _written(lambda: show.write(out, session), out, code)
 
     return _guarded(body)
 
@@ -94,9 +93,7 @@ def hotspot(settings: Settings, out: Path, seconds: float) -> int:
 
         show = HotSpot(seconds)
         code, session = _session(settings, chosen, show.run, run_id)
-        if session is not None and show.ran:
-            print(f"report: {show.write(out, session)}", flush=True)
-        return code
+        return _written(lambda: show.write(out, session), out, code) if session is not None and show.ran else code
 
     return _guarded(body)
 
@@ -158,6 +155,17 @@ def clean() -> int:
     return 1 if stuck else 0
 
 
+def _written(write: Callable[[], Path], out: Path, code: int) -> int:
+    """Write the report and say where it is. Returns `code`, or 1 where it could not be written (a full disk)."""
+    try:
+        path = write()
+    except OSError as error:
+        failed = _complain(f"no report: {error.filename or out}: {error.strerror}")
+        return code or failed
+    print(f"report: {path}", flush=True)
+    return code
+
+
 def _complain(text: str) -> int:
     print(f"koord sandbox: error: {text}", file=sys.stderr)
     return 1
@@ -198,6 +206,8 @@ def _session(settings: Settings, chosen: scenario.Scenario, body: Body, run_id: 
         code = _run(session, body)
     finally:
         _restore(session)
+    if session.cut:
+        return 128 + session.cut, session
     return (code if not session.errors else 1), session
 
 

@@ -44,4 +44,6 @@ class Session:
     look: others.Look | None = None
     """What was seen of the machine before the start; None when nobody looked."""
     restored: bool | None = None
+    cut: int = 0
+    """The signal that ended the run before it had shown what it was for; 0 where none did."""
     errors: list[str] = field(default_factory=list)

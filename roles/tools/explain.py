@@ -407,7 +407,9 @@ def _quota_section(found: Gathered, now: float) -> Section | None:
     labels = (live.obj.get("metadata") or {}).get("labels") or {}
     parent = labels.get(LABEL_QUOTA_PARENT)
     waiting = [pod for pod in live.pods if not (pod.get("spec") or {}).get("nodeName")]
-    lines = [f"{_count(len(live.pods), 'pod')} with its label, {len(waiting)} without a node" + (f"; child of {parent}." if parent else ".")]
+    lines = [
+        f"{_count(len(live.pods), 'pod')} with its label, {len(waiting)} without a node" + (f"; child of {parent}." if parent else ".")
+    ]
     for pod in waiting[:MOST_WAITING]:
         lines.append(f"koord why pod {pod['metadata'].get('namespace', '')}/{pod['metadata'].get('name', '')}")
     table = Table(quota.HEADINGS, tuple(quota.rows(live.obj, _resource)))

@@ -14,7 +14,9 @@ _SUBTRACTED = (("cpu.margin", "kept free"), ("cpu.reserved", "reserved"), ("cpu.
 _BY_POLICY = {"hpRequest": "services request", "hpMax": "services"}
 
 
-ALLOWANCE = frozenset({"allowance_milli", "capacity_milli", "threshold_percent", "non_be_pods_milli", "non_be_host_apps_milli", "system_milli"})
+ALLOWANCE = frozenset(
+    {"allowance_milli", "capacity_milli", "threshold_percent", "non_be_pods_milli", "non_be_host_apps_milli", "system_milli"}
+)
 """Numbers that the headline and the terms of an allowance tell."""
 
 

@@ -153,7 +153,7 @@ def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
 
 async def _listed(file: str | None, context: str | None, wanted: list[tuple[str, str, str]], namespace: str, *, restore: bool) -> None:
     """Say what of it is there, and on how many nodes something would be put back. Raises ApiError where nobody answers."""
-    found = 0
+    found, hidden = 0, list[str]()
     async with Client(kubeconfig.load(file, context=context), role="koord-uninstall", patience=PATIENCE) as client:
         if restore and (nodes := await _koordlets(client, namespace)):
             click.echo(f"would put back what koordlet changed on {nodes} {'node' if nodes == 1 else 'nodes'}, before its DaemonSet goes")
@@ -164,9 +164,12 @@ async def _listed(file: str | None, context: str | None, wanted: list[tuple[str,
             except NotFound:
                 continue
             except Forbidden as error:
-                click.echo(f"cannot look at {_told(*entry)}: {error}", err=True)
+                hidden.append(str(error))
+                continue
             found += 1
             click.echo(f"would delete {_told(*entry)}")
+    if hidden:
+        raise ConfigurationError(f"{len(hidden)} of {len(wanted)} objects cannot be looked at and may be there: {hidden[0]}")
     click.echo("nothing was deleted; add --yes" if found else f"nothing of koord was found (namespace {namespace})")
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import keyword
 import re
+import sys
 from importlib.resources import files
 from pathlib import Path
 
@@ -44,7 +46,10 @@ def new(kind: str, name: str, directory: Path) -> None:
         for path, template in made.items():
             path.write_text(text(template, title, module))
     except OSError as error:
-        raise ConfigurationError(f"{error.filename}: {error.strerror}") from error
+        for path in made:
+            with contextlib.suppress(OSError):
+                path.unlink()
+        raise ConfigurationError(f"{error.filename or directory}: {error.strerror}") from error
     first, second = made
     print(f"{first}\n{second}\n")
     print(f"Try it:      python -m pytest {second}")
@@ -57,6 +62,8 @@ def spelled(name: str) -> tuple[str, str]:
     module = "_".join(word.lower() for word in words)
     if not re.fullmatch(r"[A-Za-z][A-Za-z0-9_]*", name) or not module or keyword.iskeyword(module):
         raise UsageError(f"{name!r} is no name of a plugin: letters, digits, underscores, a letter first (QuietHours, quiet_hours)")
+    if module in sys.stdlib_module_names:
+        raise UsageError(f"{name!r}: Python has a module {module} of its own, which the test would import instead")
     title = name if name[0].isupper() and "_" not in name else "".join(word[0].upper() + word[1:] for word in words)
     return title, module
 

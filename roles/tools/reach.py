@@ -61,7 +61,8 @@ async def find(client: Client, node: str = "") -> tuple[list[Endpoint], list[str
     try:
         pods = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector="koord-app")).items
     except errors.ApiError as error:
-        return [], [f"the pods of {SYSTEM_NAMESPACE} cannot be listed: {error}"]
+        hint = "; Role and ClusterRole koord-diagnostics-reader allow it" if isinstance(error, errors.Forbidden) else ""
+        return [], [f"the pods of {SYSTEM_NAMESPACE} cannot be listed: {error}{hint}"]
     wanted = [(role, pod, port) for role, (app, port) in APPS.items() for pod in pods if _runs(pod, app)]
     if node:
         wanted += [("koordlet", pod, AGENT[1]) for pod in pods if _runs(pod, AGENT[0]) and pod["spec"].get("nodeName") == node]

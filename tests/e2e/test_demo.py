@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
@@ -74,6 +75,41 @@ def test_force_wants_a_measurement(sandbox: Running) -> None:
     done = demo(sandbox, "--force", "--no-local-node", "--nodes=1", timeout=240)
     assert done.returncode == 1
     assert "koord sandbox: error: switched off by --no-local-node" in done.stderr
+
+
+@pytest.mark.parametrize("words", [("demo", "--no-local-node"), ("hotspot",), ("training",)], ids=lambda words: words[0])
+def test_a_show_that_is_cut_short_has_not_shown_it(sandbox: Running, words: tuple[str, ...]) -> None:
+    """Status 0 says that everything was seen; a signal before that is told by the status, and by the verdict of the demo."""
+    command = sandbox.command(*words, f"--out={sandbox.directory / 'out'}")
+    with subprocess.Popen(command, cwd=REPOSITORY, env=sandbox.environment, stdout=-1, stderr=-1, text=True) as running:
+        try:
+            assert running.stdout is not None
+            told = running.stdout.readline()
+            while told and "kubectl" not in told and " s " not in told and "s |" not in told:
+                told = running.stdout.readline()
+            running.send_signal(signal.SIGTERM)
+            out, said = running.communicate(timeout=patience.seconds(60))
+        finally:
+            running.kill()
+    assert (running.returncode, "Traceback" in said) == (128 + signal.SIGTERM, False), told + out + said
+    assert (words[0] != "demo") or "The run ended before all phases were over" in " ".join(out.split())
+    assert not list(sandbox.state.glob("run-*"))
+
+
+@pytest.mark.parametrize("words", [("demo", "--no-local-node"), ("hotspot",), ("training",)], ids=lambda words: words[0])
+def test_a_report_that_cannot_be_written_is_one_line(sandbox: Running, words: tuple[str, ...]) -> None:
+    """Nothing of what was seen is lost for it, and nothing is left behind."""
+    out = sandbox.directory / "out"
+    (out / "report.md").mkdir(parents=True)
+    done = subprocess.run(
+        sandbox.command(*words, f"--out={out}"), cwd=REPOSITORY, env=sandbox.environment, capture_output=True, text=True, check=False,
+        timeout=patience.seconds(240),
+    )  # fmt: skip
+    assert done.returncode == 1
+    assert f"error: no report: {out / 'report.md'}: Is a directory" in done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
+    assert words[0] != "demo" or "Under koord, beside the same jobs" in " ".join(done.stdout.split())
+    assert not list(sandbox.state.glob("run-*"))
 
 
 @pytest.mark.root

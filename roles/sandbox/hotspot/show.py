@@ -89,6 +89,7 @@ class HotSpot:
                 await asyncio.wait_for(life.stopping.wait(), TICK_SECONDS)
             except TimeoutError:
                 continue
+            session.cut = life.signal
             self.notes.append(f"The run ended early: {life.failure or 'it was asked to by a signal'}.")
             return
 

@@ -72,6 +72,10 @@ def render(facts: Facts, phases: Sequence[PhaseResult], plot: str | None) -> str
     return "\n".join(parts)
 
 
+ENDED = "The run ended"
+"""How the note begins that says why not all phases are there."""
+
+
 def verdict(facts: Facts, phases: Sequence[PhaseResult]) -> str:
     """What came of it, in one paragraph: whether it was measured, what batch jobs cost the service, and whether to believe it."""
     by_kind = _by_kind(phases)
@@ -81,6 +85,7 @@ def verdict(facts: Facts, phases: Sequence[PhaseResult]) -> str:
     elif phases:
         machine = f"{facts.cpus} {'CPU' if facts.cpus == 1 else 'CPUs'}"
         parts.append(f"Measured on this machine ({machine}, {facts.others_at_start:.1f} of them used by others at the start).")
+    parts += [note for note in facts.notes if note.startswith(ENDED)]
     doubts = distrust(facts, phases) if not facts.modelled else []
     if doubts:
         parts.append(f"Do not trust these figures: {'; '.join(doubts)}. Run it again when the machine is quiet.")

@@ -62,12 +62,17 @@ class Training:
                 self.view.show(replace(frame, nodes=self.stage.rows(frame.nodes)))
                 await asyncio.wait({work, stop}, timeout=main.FRAME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
             if not work.done():
+                self.session.cut = life.signal
                 self.session.errors.append(f"the run ended early: {life.failure or 'it was asked to by a signal'}")
         finally:
             for task in (work, stop):
                 task.cancel()
             ended, _ = await asyncio.gather(work, stop, return_exceptions=True)
-            self._write()
+            try:
+                self._write()
+            except OSError as error:
+                self.session.errors.append("no report")
+                self.view.say(f"koord sandbox: error: no report: {error.filename or self.out}: {error.strerror}")
             self.view.close()
         if isinstance(ended, Exception):
             raise ended

@@ -67,8 +67,9 @@ def victim_records(decision: Decision, victims: Sequence[PodInfo] | None = None,
     what = what_goes(victims, decision.ctx.state.gangs)
     rule, numbers = "preemption", {"priority": decision.pod.priority, "victims": len(victims)}
     for pod in victims:
+        part = "" if what[pod.uid] == ALONE else f"; {what[pod.uid]}"
         yield Record(
-            ROLE, subject_of(pod), now, "Preempted", rule, f"makes room for {decision.pod.key}" + (f"; {what[pod.uid]}" if what[pod.uid] != ALONE else ""),
+            ROLE, subject_of(pod), now, "Preempted", rule, f"makes room for {decision.pod.key}{part}",
             {**numbers, "node": pod.node_name or decision.nominate or ""}, (), PREEMPTION,
         )  # fmt: skip
 

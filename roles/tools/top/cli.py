@@ -91,7 +91,7 @@ async def _run(config: Any, look: Look, output: str, interval: float | None) -> 
     from koord.kube.errors import ApiError
 
     async with Client(config, role="top", patience=PATIENCE) as client:
-        if interval is not None and output not in ("json", "yaml") and sys.stdout.isatty():
+        if interval is not None and output not in ("json", "yaml") and _draws():
             await _live(client, look, interval, wide=output == "wide")
             return
         while True:
@@ -107,6 +107,15 @@ async def _run(config: Any, look: Look, output: str, interval: float | None) -> 
             await asyncio.sleep(interval)
             if output not in ("json", "yaml"):
                 click.echo()
+
+
+def _draws() -> bool:
+    """Whether there is a screen that can be drawn over; not on TERM=dumb."""
+    if not sys.stdout.isatty():
+        return False
+    from rich.console import Console
+
+    return not Console().is_dumb_terminal
 
 
 def _print(rows: list[Row], hidden: int, output: str) -> None:
@@ -148,14 +157,17 @@ async def _live(client: Client, look: Look, interval: float, *, wide: bool) -> N
     from roles.tools.top import table
 
     rows: list[Row] = []
-    note = ""
+    failed, hidden = "", 0
     with Live(auto_refresh=False, screen=True) as live:
         while True:
             try:
                 rows, hidden = await look.rows(client, time.time())
-                note = _note(hidden)
+                failed = ""
             except ApiError as error:
-                note = f"cannot be queried: {error}"
-            width = None if wide else live.console.width
-            live.update(table.rich(rows, f"{time.strftime('%H:%M:%S')}  {note}", width), refresh=True)
+                failed = f"cannot be queried: {error}"
+            size = live.console.size
+            shown = rows[: table.room(rows, size.height - 1, size.width if wide else None)]
+            # The note stands last, and must not be what is cut off.
+            note = failed or (f"{hidden + len(rows) - len(shown)} more nodes" if len(shown) < len(rows) else _note(hidden))
+            live.update(table.rich(shown, f"{time.strftime('%H:%M:%S')}  {note}", None if wide else size.width), refresh=True)
             await asyncio.sleep(interval)

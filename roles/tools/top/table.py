@@ -78,6 +78,14 @@ def fitting(rows: Sequence[Row], width: int) -> tuple[int, ...]:
     return tuple(sorted(shown))
 
 
+def room(rows: Sequence[Row], lines: int, folded: int | None = None) -> int:
+    """How many of the rows, the sum among them, stand below the headings on a screen of so many lines; `folded`: its width, where lines
+    are not made to fit."""
+    longest = max(map(len, plain(rows)), default=0)
+    each = 1 if folded is None else max(-(-longest // folded), 1)
+    return max(lines // each - 1, 1)
+
+
 def rich(rows: Sequence[Row], note: str, width: int | None = None) -> Any:
     """A table for a terminal of `width` characters (None: all columns): hot nodes red, squeezed and stale ones yellow.
 

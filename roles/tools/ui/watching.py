@@ -196,13 +196,14 @@ class Watching:
                 "decisions": [view.decision(record) for record in reversed(self.feed)],
                 "history": list(self.history),
                 "problems": self._said(),
+                "unread": [one["kind"].partition(".")[0] for one in self.informers.status() if one["error"] and not one["synced"]],
                 "offered": self.offered,
             }
         )
 
     def _said(self) -> list[str]:
         """What cannot be seen, and why."""
-        watches = [f"{one['kind']} cannot be watched: {one['error']}" for one in self.informers.status() if one["error"]]
+        watches = [f"{one['kind']}: {one['error']}" for one in self.informers.status() if one["error"]]
         return watches + self.problems
 
     async def why(self, kind: str, namespace: str, name: str) -> dict[str, Any]:

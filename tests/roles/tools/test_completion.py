@@ -42,7 +42,12 @@ def test_bash_takes_its_script() -> None:
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [(["wh"], ["why"]), (["why", ""], ["node", "pod", "podgroup", "quota"]), (["top", "--so"], ["--sort"]), (["top", "--sort", "me"], ["memory"])],
+    [
+        (["wh"], ["why"]),
+        (["why", ""], ["node", "pod", "podgroup", "quota"]),
+        (["top", "--so"], ["--sort"]),
+        (["top", "--sort", "me"], ["memory"]),
+    ],
 )
 def test_words_are_completed(arguments: list[str], words: list[str]) -> None:
     assert [item.value for item in completion.words(arguments)] == words

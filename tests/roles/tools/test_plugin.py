@@ -50,6 +50,8 @@ def test_nothing_is_overwritten_and_names_are_names(tmp_path: Path) -> None:
         code, told = new("scheduler", name, "--directory", str(tmp_path))
         assert code == 2
         assert f"{name!r} is no name of a plugin" in told
+    code, told = new("scheduler", "Json", "--directory", str(tmp_path))
+    assert (code, "Python has a module json of its own" in told) == (2, True)
     code, told = new("scheduler", "Good", "--directory", f"{tmp_path}/test_good_thing.py/x")
     assert (code, told.count("\n")) == (1, 1)
 

@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import pty
 import re
+import select
+import struct
+import subprocess
+import sys
+import termios
 import time
 from pathlib import Path
 from typing import Any
@@ -16,13 +22,14 @@ from click.testing import CliRunner
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.kinds import NODES
 from koord.api.objects import Node, NodeMetric, NodeSLO, Pod, convert
 from koord.api.times import format_time
 from koord.apiserver.testing import RunningServer, running_server
 from koord.kube.client import Client
 from roles.tools.top.cli import command
 from roles.tools.top.rows import Row, Use, ordered, row, total
-from roles.tools.top.table import HEADINGS, cells, fitting, plain, rich, wire
+from roles.tools.top.table import HEADINGS, cells, fitting, plain, rich, room, wire
 from tests.support import patience
 
 pytestmark = pytest.mark.feature("BEY-TOP-01")
@@ -285,6 +292,47 @@ def test_a_terminal_of_80_columns(tmp_path: Path, arguments: tuple[str, ...]) ->
             assert all(heading in lines[0] for heading in HEADINGS) == bool(arguments)
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize(("lines", "folded", "shown"), [(24, None, 23), (9, None, 8), (1, None, 1), (20, 80, 9), (20, 200, 19)])
+def test_as_many_rows_as_the_screen_has_room_for(lines: int, folded: int | None, shown: int) -> None:
+    """Below the headings, and above the note that says how many more there are; lines that are folded count as what they take."""
+    rows = [made(annotated("a", "b"), metric(), SLO, (pod("a-batch-pod", "1500"),))] * 40
+    assert 80 < max(map(len, plain(rows))) <= 160
+    assert room(rows, lines, folded) == shown
+    assert len(plain(rows[:shown])) * (2 if folded == 80 else 1) <= max(lines, 2)
+
+
+def watched(kubeconfig: Path, wanted: bytes, term: str) -> bytes:
+    """What `koord top --watch` draws on a terminal of 8 lines, up to what is wanted."""
+    command = [sys.executable, "-m", "koord.cli", "top", "--watch", "--interval=100ms", f"--kubeconfig={kubeconfig}"]
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 80, 0, 0))
+    seen = b""
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": term}) as running:
+        os.close(theirs)
+        for _ in patience.tries(100):
+            if select.select([ours], [], [], 0.1)[0]:
+                seen += os.read(ours, 65536)
+            if wanted in seen:
+                break
+        running.kill()
+    os.close(ours)
+    return seen
+
+
+@pytest.mark.parametrize(("term", "says"), [("xterm", b"7 more nodes"), ("dumb", b"n11")])
+def test_watching_on_a_low_screen_and_on_one_that_cannot_be_drawn_on(term: str, says: bytes) -> None:
+    """The last line says how many nodes are not on the screen; a terminal without a cursor gets one table after another."""
+
+    async def story() -> None:
+        async with running_server(crds=True) as server, server.client() as client:
+            for number in range(12):
+                await client.create(NODES, {**NODE, "metadata": {"name": f"n{number}"}})
+            seen = await asyncio.to_thread(watched, server.kubeconfig_path, says, term)
+            assert says in seen, seen[-600:]
+
+    asyncio.run(story())
 
 
 def test_watching_looks_again(tmp_path: Path) -> None:

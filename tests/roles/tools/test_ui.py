@@ -427,6 +427,32 @@ def test_the_keyboard_reaches_everything(chromium: str) -> None:
     asyncio.run(story())
 
 
+def test_what_a_user_may_not_read_is_not_said_to_be_empty(chromium: str) -> None:
+    """A cluster that cannot be read has not no pods and no quotas; each reason stands on a line of its own."""
+
+    async def story() -> None:
+        async with Client(ClientConfig("http://127.0.0.1:1")) as client:
+            watching = Watching(client)
+            server = UiServer(watching)
+            await server.start()
+            failed = [
+                {"kind": kind, "error": "User cannot list", "synced": False} for kind in ("pods", "elasticquotas.scheduling.sigs.k8s.io")
+            ]
+            watching.informers.status = lambda: failed  # type: ignore[method-assign]
+            async with browser(chromium) as shown:
+                await shown.open(server.url)
+                lines = "[...document.querySelectorAll('#problems li')].map((one) => one.textContent)"
+                await shown.until(f"{lines}.length === 2")
+                assert await shown.value(lines) == ["pods: User cannot list", "elasticquotas.scheduling.sigs.k8s.io: User cannot list"]
+                assert await shown.value("document.body.innerText.match(/No pod waits|There are no quotas/)") is None
+                assert await shown.value("document.body.innerText.match(/Cannot be read/g).length") == 2
+                failed.clear()
+                await shown.until("/No pod waits/.test(document.body.innerText) && /There are no quotas/.test(document.body.innerText)")
+            await server.stop()
+
+    asyncio.run(story())
+
+
 def test_names_of_the_cluster_are_text(chromium: str) -> None:
     """What users of the cluster write is shown and never run."""
 

@@ -498,7 +498,7 @@ def test_a_quota_says_what_its_pods_may_use(used: str, requested: str, runtime: 
                 assert result.output.startswith(f"ElasticQuota default/team-a {said}.\n")
             assert "1 pod with its label, 1 without a node; child of all." in result.output
             assert "koord why pod default/late" in result.output
-            assert [line.split() for line in result.output.splitlines() if line.startswith("  cpu")][0][-2:] == ["2", "10"]
+            assert next(line.split() for line in result.output.splitlines() if line.startswith("  cpu"))[-2:] == ["2", "10"]
             elsewhere = await why("pod", "late", "-n", "kube-system", *reached)
             assert elsewhere.exit_code == 1
             assert "pod kube-system/late: there is none of this name in this namespace, but in default; queried: " in elsewhere.stderr

@@ -142,7 +142,7 @@ function link(text, kind, namespace, name) {
 // A table is drawn anew only when it changed, so that focus and scrolling stay.
 const drawn = new Map();
 function rows(id, list, make, none) {
-  const text = JSON.stringify(list);
+  const text = JSON.stringify([list, none]);
   if (drawn.get(id) === text) return;
   const body = $(id);
   if (drawn.has(id) && body.contains(document.activeElement)) return;
@@ -151,6 +151,10 @@ function rows(id, list, make, none) {
 }
 
 const EXPLAINED = ["Pod", "Node", "PodGroup"];
+
+let hidden = new Set();
+/** Why a part is empty that this user may not read; "" where it is empty. */
+const unread = (kind) => hidden.has(kind) ? "Cannot be read: the reason stands above." : "";
 
 let waiting = new Set();
 
@@ -161,7 +165,7 @@ function showPending(pending) {
   rows("pending", pending.pods, (pod) => element("tr", {},
     element("td", {}, link(`${pod.namespace}/${pod.name}`, "Pod", pod.namespace, pod.name), pod.qos ? ` ${pod.qos}` : "", pod.gang ? ` gang ${pod.gang}` : ""),
     element("td", { className: "t", textContent: pod.since ? new Date(pod.since * 1000).toLocaleTimeString() : "" }),
-    element("td", { textContent: pod.message ? `${pod.reason}: ${pod.message}` : pod.reason })), "No pod waits.");
+    element("td", { textContent: pod.message ? `${pod.reason}: ${pod.message}` : pod.reason })), unread("pods") || "No pod waits.");
 }
 
 let decisions = [];
@@ -179,7 +183,7 @@ function showFeed() {
 $("about").addEventListener("change", () => { drawn.delete("feed"); showFeed(); });
 
 function showQuotas(quotas) {
-  const text = JSON.stringify(quotas);
+  const text = JSON.stringify([quotas, unread("elasticquotas")]);
   if (drawn.get("quotas") === text) return;
   drawn.set("quotas", text);
   $("quotas").replaceChildren(...(quotas.length ? quotas.map((quota) => {
@@ -198,7 +202,7 @@ function showQuotas(quotas) {
     item.setAttribute("aria-level", quota.depth + 1);
     item.setAttribute("aria-label", `${quota.name}: ${said}`);
     return item;
-  }) : [element("li", { className: "none", textContent: "There are no quotas." })]));
+  }) : [element("li", { className: "none", textContent: unread("elasticquotas") || "There are no quotas." })]));
 }
 
 async function explain(kind, namespace, name) {
@@ -304,8 +308,9 @@ async function ask() {
   $("server").textContent = state.server;
   $("state").textContent = state.ready ? `${state.count} nodes, ${new Date(state.time * 1000).toLocaleTimeString()}` : `reading the cluster … ${state.count} nodes`;
   $("problems").hidden = !state.problems.length;
-  $("problems").textContent = state.problems.join("; ");
+  $("problems").replaceChildren(...state.problems.map((problem) => element("li", { textContent: problem })));
   if (changed) { showSum(); arrange(); }
+  hidden = new Set(state.unread);
   showPending(state.pending);
   decisions = state.decisions;
   showFeed();
