@@ -126,7 +126,9 @@ class Simulation:
                 self._wait(info)
 
     def _wait(self, info: PodInfo) -> None:
-        """A pod without a node: the room that is nominated to it is kept, and a plugin may name it."""
+        """A pod without a node: the room that is nominated to it is kept, and a plugin may name it. One on its way out is not placed."""
+        if info.deleting:
+            return
         engine = self._engine
         ours = info.shape.scheduler_name in engine.frameworks
         foreign = any(handle.gates.get("CrossSchedulerNomination", False) for handle in engine.handles.values())

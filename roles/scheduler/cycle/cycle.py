@@ -215,7 +215,8 @@ class Cycle:
         answers = evaluation.pre_filter
         if answers or framework.per_pod_pre_filters:
             for plugin in framework.pre_filters if answers else framework.per_pod_pre_filters:
-                answer = framework.ask(plugin, "PreFilter", plugin.pre_filter, ctx) if plugin.per_pod else answers.get(plugin.name)
+                late = plugin.per_pod and plugin.name not in framework.trust.early
+                answer = framework.ask(plugin, "PreFilter", plugin.pre_filter, ctx) if late else answers.get(plugin.name)
                 if answer is None or answer is SUCCESS or answer is SKIP:
                     continue
                 if isinstance(answer, (NodeSet, NodeMask)):

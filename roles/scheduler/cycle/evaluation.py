@@ -22,6 +22,7 @@ from roles.scheduler.cycle.nominated import NominatedRows
 from roles.scheduler.cycle.vectors import FilterVector, ScoreVector
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
 from roles.scheduler.framework.framework import Framework
+from roles.scheduler.framework.interfaces import PreFilter
 from roles.scheduler.framework.restoring import NOTHING, Restored
 from roles.scheduler.framework.status import Code, Status
 
@@ -80,6 +81,8 @@ class Evaluation(Judgement):
         changes = self.cluster.changes
         position = changes.position
         ctx.data, ctx.feasible, ctx.restored = self.data, self.feasible, self.restored
+        if self.framework.early_pre_filters and not self._prepare(ctx):
+            return False
         filters, scores = self._stale(ctx)
         if position == self._position and not filters and not scores:
             return True
@@ -137,21 +140,28 @@ class Evaluation(Judgement):
         return plan
 
     def _pre_filter(self, ctx: CycleContext) -> None:
-        """Ask the preFilter plugins whose answer the shape decides; the others are asked in each cycle."""
-        answers: dict[str, Any] = {}
-        skipped: set[str] = set()
-        for plugin in self.framework.pre_filters:
-            if not plugin.per_pod:
-                answer = self.framework.ask_for_all(plugin, "PreFilter", plugin.pre_filter, ctx)
-                if isinstance(answer, Status):
-                    if answer.code is Code.SKIP:
-                        skipped.add(plugin.name)
-                        continue
-                    if answer.ok:
-                        continue
-                answers[plugin.name] = answer
-        self.pre_filter = answers
-        self.skipped = frozenset(skipped)
+        """Ask the preFilter plugins whose answer the shape decides, and those that prepare filters for the single pod; the others are asked
+        later in each cycle."""
+        self.pre_filter = {}
+        first = [plugin for plugin in self.framework.pre_filters if not plugin.per_pod or plugin.name in self.framework.trust.early]
+        self.skipped = frozenset(plugin.name for plugin in first if self._skips(ctx, plugin))
+
+    def _prepare(self, ctx: CycleContext) -> bool:
+        """Have plugins prepare their filters for the single pod; whether the same ones are left out as before."""
+        early = {plugin.name: self._skips(ctx, plugin) for plugin in self.framework.early_pre_filters}
+        return all(skips is (name in self.skipped) for name, skips in early.items())
+
+    def _skips(self, ctx: CycleContext, plugin: PreFilter) -> bool:
+        """Keep what a preFilter plugin answers; whether its filter is left out. One that refuses the single pod need not be asked again."""
+        answer = self.framework.ask_for_all(plugin, "PreFilter", plugin.pre_filter, ctx)
+        self.pre_filter.pop(plugin.name, None)
+        if not isinstance(answer, Status):
+            self.pre_filter[plugin.name] = answer
+            return False
+        if answer.ok or answer.code is Code.SKIP:
+            return answer.code is Code.SKIP
+        self.pre_filter[plugin.name] = answer
+        return plugin.per_pod
 
     # ---------------------------------------------------------------- judging rows
 
@@ -174,7 +184,7 @@ class Evaluation(Judgement):
         if self._scored:
             self._rescore(ctx, rows, kinds, scope, now, np.greater(now, was) if flipped else None)
             self._settle(ctx, stale_scores, scope, flipped)
-        elif self.count:
+        elif self.count and self.skipped.isdisjoint(self.pre_filter):  # (who is refused need not be scored)
             self._score(ctx)
 
     def _open(self, ctx: CycleContext, rows: Rows, kinds: int, scope: Rows) -> NDArray[np.bool_]:

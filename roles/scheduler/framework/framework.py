@@ -56,7 +56,8 @@ class Framework:
         self.pre_enqueues = self._at(Point.PRE_ENQUEUE, api.PreEnqueue)
         self.queue_sort = self._at(Point.QUEUE_SORT, api.QueueSort)[0]
         self.pre_filters = self._at(Point.PRE_FILTER, api.PreFilter)
-        self.per_pod_pre_filters = [plugin for plugin in self.pre_filters if plugin.per_pod]
+        self.per_pod_pre_filters = [plugin for plugin in self.pre_filters if plugin.per_pod and plugin.name not in self.trust.early]
+        self.early_pre_filters = [plugin for plugin in self.pre_filters if plugin.name in self.trust.early]
         self.filters = self._at(Point.FILTER, api.Filter)
         self.post_filters = self._at(Point.POST_FILTER, api.PostFilter)
         self.pre_scores = self._at(Point.PRE_SCORE, api.PreScore)

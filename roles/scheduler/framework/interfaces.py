@@ -213,7 +213,8 @@ class PreFilter(Plugin):
     """Looks at the pod once per cycle. SKIP also switches the plugin's filter off for this cycle.
 
     `per_pod` False: the answer depends on the pod's shape and on columns in `reads` only, so it is kept with the shape's vectors. True:
-    it is asked in every cycle.
+    it is asked in every cycle. If the plugin filters or scores as well, that comes first, and it is asked about all nodes for each pod:
+    what it has left in `ctx.data` is this pod's own.
     """
 
     per_pod: ClassVar[bool] = False

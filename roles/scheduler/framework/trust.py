@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import CycleContext
-from roles.scheduler.framework.interfaces import Plugin, PreFilter, PreScore
+from roles.scheduler.framework.interfaces import Filter, Plugin, PreFilter, PreScore, Score
 
 log = logging.getLogger(__name__)
 
@@ -39,16 +39,21 @@ class WatchedPod(PodInfo):
 
 
 class Trust:
-    """The plugins of one profile that are asked anew for each pod, with the reason (`unkept`), and those whom we watch (`watched`). `told`
-    hears of each find: the plugin's name and what it did."""
+    """The plugins of one profile that are asked anew for each pod, with the reason (`unkept`), those of them whose preFilter comes before
+    all filters for each pod (`early`), and those whom we watch (`watched`). `told` hears of each find: the plugin's name and what it
+    did."""
 
     def __init__(self, plugins: Iterable[Plugin]) -> None:
         foreign = [plugin for plugin in plugins if not type(plugin).__module__.startswith(_BUILT_IN)]
         self.foreign = bool(foreign)  # whether there are plugins of others
-        self.watched = frozenset(plugin.name for plugin in foreign if type(plugin).shape_key is Plugin.shape_key)
-        self.unkept: dict[str, str] = {}
+        self.watched = frozenset(plugin.name for plugin in foreign)
+        # What a preFilter that is asked in each cycle leaves for the plugin's later steps is another thing for each pod.
+        early = [p for p in foreign if isinstance(p, PreFilter) and p.per_pod and isinstance(p, (Filter, PreScore, Score))]
+        self.early = frozenset(plugin.name for plugin in early)
+        self.unkept: dict[str, str] = dict.fromkeys(self.early, "its preFilter is asked for each pod")
         self.told: Callable[[str, str], None] = _nobody
-        self.unshared = False  # whether a step before filters and scores is among them: then nothing at all is kept
+        # Whether a step before filters and scores is among them: then nothing at all is kept.
+        self.unshared = any(isinstance(plugin, PreScore) for plugin in early)
 
     def ask(self, plugin: Plugin, step: Callable[..., R], ctx: CycleContext, *args: Any) -> R:
         """Ask for an answer that all pods of the shape will share. What users' plugins look at in the pod is watched."""
@@ -60,7 +65,7 @@ class Trust:
             return step(ctx, *args)
         finally:
             ctx.pod = pod
-            if watched.looked_at:
+            if watched.looked_at and not _declares(plugin, pod):
                 names = ", ".join(f"pod.{name}" for name in sorted(watched.looked_at))
                 advice = "say so in shape_key, or with per_pod in preFilter"
                 self.withdraw(plugin, f"it looks at {names}, in which pods of one shape differ; {advice}")
@@ -72,6 +77,13 @@ class Trust:
             log.error("plugin %s is evaluated for each pod from now on: %s", plugin.name, why)
             self.unkept[plugin.name] = why
             self.unshared = self.unshared or isinstance(plugin, PreScore) or (isinstance(plugin, PreFilter) and not plugin.per_pod)
+
+
+def _declares(plugin: Plugin, pod: PodInfo) -> bool:
+    """Whether a plugin's `shape_key` looks at more than the shape, too."""
+    watched = WatchedPod(pod)
+    plugin.shape_key(watched)
+    return bool(watched.looked_at)
 
 
 def _nobody(plugin: str, why: str) -> None:

@@ -25,6 +25,7 @@ SortKey = Callable[[PodInfo, float], tuple[Any, ...]]
 Subscriptions = Mapping[str, Mapping[str, tuple[Subscription, ...]]]
 
 _KNOWN = 1024  # kinds of pods that came back of which it is known whether anything helped them
+_HUSKS = 64  # of pods that left a heap otherwise than by its head, beside those that are there
 _TOGETHER = 1.0  # seconds
 _AT_ONCE, _A_STEP = 64, 32  # pods of a crowd that come back in one piece: each asks the preEnqueue plugins
 
@@ -435,7 +436,7 @@ class SchedulingQueue:
             self._rest(entry, label)
             return
         self._set(entry, ACTIVE)
-        heapq.heappush(self._active, (entry.key, entry.ticket, entry))
+        self._push(self._active, entry.key, entry)
         self.incoming(label, ACTIVE)
 
     def _rest(self, entry: Entry, label: str) -> None:
@@ -445,8 +446,15 @@ class SchedulingQueue:
         self._set(entry, BACKOFF)
         heap = self._error_backoff if entry.errors else self._backoff
         # Ordered by whole seconds: pods whose rest ends in the same second come back in sort order.
-        heapq.heappush(heap, ((math.floor(entry.ready_at), *entry.key), entry.ticket, entry))
+        self._push(heap, (math.floor(entry.ready_at), *entry.key), entry)
         self.incoming(label, BACKOFF)
+
+    def _push(self, heap: _Heap, key: tuple[Any, ...], entry: Entry) -> None:
+        """Add to a heap. Who stands by pops nothing: husks must not pile up."""
+        heapq.heappush(heap, (key, entry.ticket, entry))
+        if len(heap) > 2 * self._counts[entry.state] + _HUSKS:
+            heap[:] = [item for item in heap if item[2].ticket == item[1]]
+            heapq.heapify(heap)
 
     def _park(self, entry: Entry, state: str) -> None:
         self._set(entry, state)

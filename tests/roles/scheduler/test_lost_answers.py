@@ -83,6 +83,32 @@ def test_a_reservation_whose_answer_was_lost_is_there_once_and_for_its_owner(sch
     asyncio.run(run())
 
 
+@pytest.mark.feature("SCH-FW-06")
+@pytest.mark.feature("SCH-RSV-01")
+def test_a_reservation_that_others_have_placed_stays_where_it_is(scheduler: Any) -> None:
+    async def run() -> None:
+        async with started(scheduler) as live:
+            reservations = Reservations(live)
+            await live.node("n", cpu="4")
+            patch, others = live.app.client.patch, []
+
+            async def overtaken(kind: Any, name: str, content: Any, *args: Any, **more: Any) -> Any:
+                if kind is RESERVATIONS and "nodeName" in (content.get("status") or {}) and not others:
+                    others.append(name)
+                    theirs = {"status": {**content["status"], "nodeName": "m"}}
+                    await patch(kind, name, theirs, *args, **more)
+                return await patch(kind, name, content, *args, **more)
+
+            live.app.client.patch = overtaken
+            await reservations.make("kept", cpu="3")
+            assert (await reservations.phase("kept", "Available"))["status"]["nodeName"] == "m"
+            await live.pod("stranger", cpu="4")
+            assert await live.bound("stranger") == "n"
+            assert (await live.client.get(RESERVATIONS, "kept"))["status"]["nodeName"] == "m"
+
+    asyncio.run(run())
+
+
 RACES = ("before it is written", "before it is bound", "between two tries", "on our node between two tries", "with a word of its own")
 
 

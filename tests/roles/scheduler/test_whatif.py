@@ -78,6 +78,10 @@ def test_room_that_is_nominated_to_another_is_kept() -> None:
     assert not found.fits(testing.pod(cpu="1", priority=0)).placed
     assert found.fits(testing.pod(cpu="1", priority=9501)).placed
     assert found.place([preemptor])[0].node == "n0"
+    leaving = msgspec.structs.replace(
+        preemptor, metadata=msgspec.structs.replace(preemptor.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    )
+    assert simulation(pods=(leaving,)).fits(testing.pod(cpu="1", priority=0)).placed, "nothing places it any more"
 
 
 def test_a_preemption_keeps_its_room() -> None:

@@ -20,7 +20,7 @@ from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.codes import StatusCodes
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import (
@@ -170,7 +170,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
     def subscriptions(self) -> Sequence[Subscription]:
         any_change = Action.ADD | Action.UPDATE | Action.DELETE
         return (
-            Subscription(ASSIGNED_POD, Action.DELETE),
+            Subscription(ASSIGNED_POD, Action.DELETE, _held_devices),
             Subscription(DEVICES.kind, any_change),
             Subscription(CONFIGMAPS.kind, any_change),
             Subscription(RESERVATIONS.kind, any_change, offers_anew),
@@ -380,3 +380,11 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
                 draft.annotations[names.ANNOTATION_DEVICE_ALLOCATED] = None  # left over from a binding that failed
             return SUCCESS
         return await self._writer.draft(ctx, node, holding, draft)
+
+
+def _held_devices(pod: PodInfo, event: ClusterEvent) -> bool:
+    """Whether a pod that left may have had devices, or may have been about to get some."""
+    left = event.old
+    if left is None or left.reservation:
+        return True
+    return request_for(left.shape) is not None or names.ANNOTATION_DEVICE_ALLOCATED in (left.pod.metadata.annotations or {})

@@ -181,7 +181,7 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
                 Subscription(ELASTICQUOTAS.kind, Action.UPDATE, self._change_helps),
             )
         return (
-            Subscription(ASSIGNED_POD, Action.DELETE),
+            Subscription(ASSIGNED_POD, Action.DELETE, lambda pod, event: self._deletion_helps(pod, event) or self._fits_now(pod)),
             Subscription(ELASTICQUOTAS.kind, Action.ADD | Action.UPDATE | Action.DELETE, self._event_helps),
         )
 

@@ -71,6 +71,9 @@ class Writer:
                 return error(f"reservation {pod.reservation} was created again")
             if status.get("phase") in (PHASE_FAILED, PHASE_SUCCEEDED):
                 return error("reservation is not active")
+            there = status.get("nodeName") or ""
+            if there:
+                return SUCCESS if there == node else error(f"reservation is on node {there}")
             body = {
                 "metadata": {"uid": pod.uid, "resourceVersion": meta["resourceVersion"]},
                 "status": bound(list(status.get("conditions") or ()), self._amounts(pod, meta), node, seams.now()),

@@ -14,7 +14,7 @@ from roles.scheduler import testing
 from roles.scheduler.cluster.changes import NODE
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework import interfaces as api
-from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
+from roles.scheduler.framework.status import SKIP, SUCCESS, Status, unschedulable
 from roles.scheduler.metrics import SchedulerMetrics
 
 pytestmark = [pytest.mark.feature("SCH-FW-07"), pytest.mark.differs]
@@ -168,3 +168,57 @@ def test_a_plugin_of_others_sees_annotations_of_others() -> None:
     assert verdicts == [False, True, False]
     plain = testing.World().parser.parse(testing.pod(annotations={"example.com/keep-off": "true"}))
     assert not plain.pod.metadata.annotations
+
+
+class Prepares(Probe, api.PreFilter, api.Filter):
+    """As plugins of kube-scheduler do: what is found out about the pod first, its filter uses."""
+
+    per_pod = True
+
+    def pre_filter(self, ctx: Any) -> Status:
+        if ctx.pod.name.startswith("refused"):
+            return unschedulable("refused")
+        ctx.data[self.name] = ctx.pod.name.endswith("odd")
+        return SKIP if ctx.pod.name.startswith("any") else SUCCESS
+
+    def filter(self, ctx: Any, rows: Any) -> Any:
+        return np.full(ctx.cluster.capacity, ctx.data[self.name])[rows]
+
+
+class PreparesScores(Probe, api.PreFilter, api.PreScore, api.Score):
+    per_pod = True
+
+    def pre_filter(self, ctx: Any) -> Status:
+        if ctx.pod.name.startswith("refused"):
+            return unschedulable("refused")
+        ctx.data[self.name] = ctx.pod.name
+        return SUCCESS
+
+    def pre_score(self, ctx: Any) -> Status:
+        return SKIP if ctx.data[self.name] == "anywhere" else SUCCESS
+
+    def score_row(self, ctx: Any, slot: int) -> float:
+        return 100.0 if ctx.cluster.name_of(slot) == ctx.data[self.name] else 0.0
+
+
+@pytest.mark.parametrize("verify", [0, 1])
+def test_what_a_pre_filter_finds_out_about_the_pod_itself_is_of_this_pod(verify: int) -> None:
+    found = world(Prepares, verify=verify)
+    pods = ("refused-1", "even", "odd", "any-odd", "odd", "refused-2", "even", "any-even", "odd")
+    verdicts = [found.schedule(testing.pod(name)).scheduled for name in pods]
+    assert verdicts == [not (name == "odd" or name.startswith("refused")) for name in pods]
+    assert found.decide(testing.pod("refused-3")).message() == "0/3 nodes are available: refused."
+    scores = world(PreparesScores, verify=verify)
+    pods = ("n1", "refused", "n2", "anywhere", "n0", "n1")
+    nodes = [scores.schedule(testing.pod(name)).node for name in pods]
+    assert [node for name, node in zip(pods, nodes, strict=True) if name != "anywhere"] == ["n1", "", "n2", "n0", "n1"]
+
+
+def test_a_key_that_says_nothing_of_what_is_looked_at_is_not_believed() -> None:
+    class Wrong(ByName):
+        def shape_key(self, pod: PodInfo) -> Hashable:
+            return pod.namespace
+
+    found = world(Wrong)
+    assert [found.decide(testing.pod(f"{number}-{kind}")).scheduled for number in range(2) for kind in ("odd", "even")] == [False, True] * 2
+    assert found.framework.trust.unkept.keys() == {"Probe"}

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from typing import Any
 
@@ -15,16 +16,22 @@ from roles.scheduler.framework.status import SUCCESS
 from roles.scheduler.observing.observer import Observer
 from roles.scheduler.queue.entry import UNSCHEDULABLE
 from roles.scheduler.queue.queue import SchedulingQueue
+from tests.support.devices import ALLOCATED, CORE, EVERYTHING, RATIO, device, gpus
 
 Obj = dict[str, Any]
-HOST, ZONE = "kubernetes.io/hostname", "topology.kubernetes.io/zone"
+ZONE = "topology.kubernetes.io/zone"
+QUOTA = "quota.scheduling.koordinator.sh/name"
 
 
 class Waking:
     """Nodes, pods and other objects as the informers tell of them, and one pod that is refused."""
 
     def __init__(self) -> None:
-        self.made = made = testing.World()
+        plugins = {
+            "preFilter": {"enabled": [{"name": "DeviceShare"}, {"name": "ElasticQuota"}]}, "filter": {"enabled": [{"name": "DeviceShare"}]},
+            "reserve": {"enabled": [{"name": "DeviceShare"}, {"name": "ElasticQuota"}]},
+        }  # fmt: skip
+        self.made = made = testing.World({"plugins": plugins})
         self.queue = SchedulingQueue(
             sort_key=lambda pod, entered: (entered,), pre_enqueue=lambda pod: SUCCESS,
             subscriptions={testing.SCHEDULER: made.framework.subscriptions},
@@ -34,7 +41,7 @@ class Waking:
             clock=lambda: made.state.now, changed=lambda: None, gone=lambda uid: None,
         )  # fmt: skip
         for zone in "ab":
-            self.observer.node_added(testing.node(zone, labels={ZONE: zone}))
+            self.observer.node_added(testing.node(zone, labels={ZONE: zone}, **EVERYTHING))
         self.known: dict[tuple[str, str], Any] = {}
 
     def tell(self, kind: str, name: str, content: Obj | None, **meta: Any) -> None:
@@ -42,7 +49,7 @@ class Waking:
         feed = next(feed for plugin in self.made.framework.plugins.values() for feed in plugin.feeds() if feed.kind.kind == kind)
         version = {"resourceVersion": str(len(self.known) + self.made.state.now)}
         metadata = {"name": name, "namespace": "default", "uid": name, **version, **meta}
-        new = msgspec.convert({"metadata": metadata, **content}, feed.projection) if content is not None else None
+        new = msgspec.convert({**content, "metadata": metadata}, feed.projection) if content is not None else None
         old = self.known.pop((kind, name), None)
         if new is not None:
             self.known[kind, name] = new
@@ -136,6 +143,24 @@ def skewed(found: Waking) -> None:
     found.refused("PodTopologySpread", labels={"app": "web"}, topologySpreadConstraints=[spread])
 
 
+def card(found: Waking) -> None:
+    """The only card is another pod's."""
+    for name, cards in (("a", gpus(1)), ("b", [])):
+        found.tell("Device", name, device(name, cards))
+    asked = {"requests": {CORE: "100", RATIO: "100"}}
+    given = {"gpu": [{"minor": 0, "resources": {CORE: "100", RATIO: "100"}}]}
+    found.web = [found.pod(node="a", annotations={ALLOCATED: json.dumps(given)}, **asked)]  # type: ignore[attr-defined]
+    found.refused("DeviceShare", **asked)
+
+
+def quota(found: Waking) -> None:
+    """Two quotas, each of which is used up."""
+    for name in ("ours", "theirs"):
+        found.tell("ElasticQuota", name, {"spec": {"min": {"cpu": "10m"}, "max": {"cpu": "10m"}}})
+    found.web = [found.pod(node="a", labels={QUOTA: name}) for name in ("ours", "theirs")]  # type: ignore[attr-defined]
+    found.refused("ElasticQuota", labels={QUOTA: "ours"})
+
+
 CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]] = {
     "its claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "mine", claim()), True),
     "another claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "other", claim()), False),
@@ -163,6 +188,11 @@ CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]]
     "one of its own leaves": (skewed, lambda w: w.observer.pod_deleted(w.web[0]), True),  # type: ignore[attr-defined]
     "a stranger comes": (skewed, lambda w: w.pod(node="a", labels={"app": "db"}), False),
     "a domain moves": (skewed, lambda w: w.node("a", labels={ZONE: "c"}), True),
+    "a card is given back": (card, lambda w: w.observer.pod_deleted(w.web[0]), True),  # type: ignore[attr-defined]
+    "a pod without devices leaves": (card, lambda w: w.observer.pod_deleted(w.pod(node="a")), False),
+    "one of its quota leaves": (quota, lambda w: w.observer.pod_deleted(w.web[0]), True),  # type: ignore[attr-defined]
+    "one of another quota leaves": (quota, lambda w: w.observer.pod_deleted(w.web[1]), False),  # type: ignore[attr-defined]
+    "its quota grows": (quota, lambda w: w.tell("ElasticQuota", "ours", {"spec": {"min": {"cpu": "1"}, "max": {"cpu": "1"}}}), True),
     "a domain is labelled": (skewed, lambda w: w.node("a", labels={ZONE: "a", "x": "y"}), False),
 }
 

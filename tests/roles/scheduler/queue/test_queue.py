@@ -472,3 +472,17 @@ def test_a_step_of_a_subscription_that_fails_keeps_no_event_from_anybody() -> No
     assert found.on_event(ClusterEvent(NODE, Action.ADD, None, NodeView(testing.node("n"))), 5.0) == 1
     found.requeue("flies", 5.0, rejected_by=frozenset({"A"}))
     assert {pop(found, 20.0), pop(found, 20.0)} == {"flies", "waits"}
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_pods_that_come_and_go_leave_nothing_behind_where_nobody_pops() -> None:
+    """As with a scheduler that stands by."""
+    found = queue()
+    found.add(info("stays", uid="stays", priority=7), 0.0)
+    for number in range(1000):
+        found.add(info(uid=f"u{number}"), float(number))
+        found.update(info(uid=f"u{number}", labels={"x": "y"}), (ClusterEvent(UNSCHEDULED_POD, Action.UPDATE_LABELS),), float(number))
+        found.delete(f"u{number}")
+    assert len(found) == 1
+    assert sum(len(value) for value in vars(found).values() if isinstance(value, list | dict)) < 200
+    assert (pop(found, 2000.0), pop(found, 2000.0)) == ("stays", "")
