@@ -218,7 +218,7 @@ def from_label_selector(selector: Any, *, nil_matches: bool = False) -> Selector
     if selector is None:
         return EVERYTHING if nil_matches else NOTHING
     labels, expressions = _parts(selector)
-    requirements = [_requirement(key, "In", (value,), accepted=OPERATORS) for key, value in labels.items()]
+    requirements = [Requirement(validate_key(key), "In", frozenset((validate_value(value),))) for key, value in labels.items()]
     for expression in expressions:
         key, operator, values = _expression(expression)
         requirements.append(_requirement(key, operator, values, accepted=OPERATORS[:4]))

@@ -16,6 +16,8 @@ from koord import seams
 # during which everything stands still: 50,000 take 30 ms, 80 on a busy machine. With the second it bounds how many younger ones are.
 GC_THRESHOLDS = (10_000, 10, 5000)
 GC_OFTEN = (5_000, 10, 10)
+GC_SMALL_STEPS = (3_000, 2)
+_before_small_steps: list[tuple[int, int, int]] = []
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
@@ -65,6 +67,25 @@ def collecting_seldom() -> Iterator[None]:
         yield
     finally:
         gc.set_threshold(*before)
+
+
+@contextlib.contextmanager
+def collecting_in_small_steps() -> Iterator[None]:
+    """For work that makes many objects while others wait for their turn: the collector looks at fewer of them in one go, at no more in all.
+
+    What is alive in such a moment counts as old sooner, so it is nothing for the whole life of a process. Several may be at such work."""
+    if not _before_small_steps:
+        found = gc.get_threshold()
+        gc.set_threshold(min(found[0], GC_SMALL_STEPS[0]), min(found[1], GC_SMALL_STEPS[1]), found[2])
+    else:
+        found = _before_small_steps[0]
+    _before_small_steps.append(found)
+    try:
+        yield
+    finally:
+        _before_small_steps.pop()
+        if not _before_small_steps:
+            gc.set_threshold(*found)
 
 
 def collect_often() -> None:

@@ -16,6 +16,7 @@ from koord.kube.client import Client
 from koord.kube.events import EventRecorder
 from koord.kube.informers import InformerFactory
 from koord.kube.leases import LeaderElector, Leadership, Timing
+from koord.process import tuning
 from koord.process.errors import FatalError
 from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
@@ -197,7 +198,7 @@ class App:
         now, began = self._clock(), seams.monotonic()
         if self._placements is not None:
             self._placements.forget()
-        with self.metrics.time_round():
+        with self.metrics.time_round(), tuning.collecting_in_small_steps():
             views = await self._observer.views(now)
             mute = any(view.usage is None or view.metric_age >= EXPIRES for view in views)
             readings = await self._sources.readings(now, wanted=lambda key: mute or key != KUBERNETES_METRICS)

@@ -28,7 +28,7 @@ from roles.descheduler.snapshot import NodeView, PodView, Vector
 Rows = Any  # numpy array of bool, one a node
 READ_AT_ONCE = 500  # nodes that are read before others get their turn
 AT_ONCE = 50  # nodes whose pods are looked at before others get their turn
-LIKE_AT_ONCE = 1000  # templates of pods
+LIKE_AT_ONCE = 250  # templates of pods
 REMEMBERED = 1024  # rules about labels whose nodes are known
 TAKING = 128  # of shapes of pods whose nodes are known
 ALL = slice(None)
@@ -68,6 +68,7 @@ class Columns:
         self._fits: dict[bytes, _Fit] = {}
         self._taking: dict[tuple[bytes, bool, int], _Takers] = {}
         self._left: list[int] = []  # rows that pods have left, in that order
+        self._changed_rows: set[int] = set()
         self._besides: tuple[bytes, int, set[int]] = (b"", -1, set())  # the last answer of _beside: for which template, after how many left
         groups = _TaintGroups()
         slots: list[int] = []
@@ -110,22 +111,26 @@ class Columns:
             return
         pods = PodIndex()
         for number, node in enumerate(self.nodes):
-            pods.add(node.pods, number)
+            pods.add(node.pods)
             if number % AT_ONCE == AT_ONCE - 1:
                 yield
         yield from self.know(pods, keys)
 
     def know(self, pods: PodIndex, keys: Iterable[str] = ()) -> Iterator[None]:
         """The same from the pods of all nodes, which somebody has added up already."""
-        keys = set(keys)
+        keys, topology_keys = set(keys), set[str]()
         for number, alike in enumerate(pods.templates.values()):
-            for term in anti_affinity_terms(alike.view.pod):
-                keys.update(asked_for(term.label_selector))
+            for term in compiled_terms(alike.view):
+                keys.update(asked_for(term.selector))
+                topology_keys.add(term.topology_key)
             if number % LIKE_AT_ONCE == LIKE_AT_ONCE - 1:
                 yield
         for number, _ in enumerate(pods.index(keys)):
             if number % LIKE_AT_ONCE == LIKE_AT_ONCE - 1:
                 yield
+        for key in sorted(topology_keys):
+            self._rows_with(key)
+            yield
         self._pods = pods
 
     def matching(self, namespace: str, selector: Selector) -> list[PodView]:
@@ -280,17 +285,20 @@ class Columns:
     def _find_beside(self, view: PodView) -> set[int]:
         meant = self._apart.get(view.template)
         if meant is None:
+            like = self._indexed().templates.get(view.template)
             meant = self._apart[view.template] = [
                 (term.topology_key, [alike for namespace in term.namespaces for alike in self._indexed().alike(namespace, term.selector)])
-                for term in compiled_terms(view)
+                for term in compiled_terms(view if like is None else like.view)
             ]
         if not meant:
             return set()
         index = self._indexed()
-        pods, rows = index.pods, index.rows
+        view_of, rows, left = index.view, index.rows, self._changed_rows
         found = set[int]()
         for key, some in meant:
-            there = {rows[number] for alike in some for number in alike.numbers if pods[number].here}
+            there = {rows[number] for alike in some for number in alike.numbers}
+            if not there.isdisjoint(left):
+                there = {rows[number] for alike in some for number in alike.numbers if rows[number] not in left or view_of(number).here}
             found |= there & self._rows_with(key)
         return found
 
@@ -375,6 +383,7 @@ class Columns:
             self._fits.clear()  # a pod is back
         self._slots[row] = slots
         self._left.append(row)
+        self._changed_rows.add(row)
         for name, left in self._free.items():
             rest = _free(node, name) - taken.get(name, 0)
             if rest < left[row]:

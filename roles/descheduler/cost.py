@@ -26,7 +26,8 @@ def canonical_int32(text: str | None) -> int | None:
 
 def eviction_cost(pod: Pod) -> int:
     """Annotation scheduling.koordinator.sh/eviction-cost; an invalid value counts as 0, 2147483647 means never."""
-    return canonical_int32(pod.metadata.annotations.get(names.ANNOTATION_EVICTION_COST)) or 0
+    annotations = pod.metadata.annotations
+    return (canonical_int32(annotations.get(names.ANNOTATION_EVICTION_COST)) or 0) if annotations else 0
 
 
 def runs_to_its_end(pod: Pod) -> bool:

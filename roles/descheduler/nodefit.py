@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+import msgspec
+
 from koord.accounting.resources import ResourceVector, fits
 from koord.api import names
 from koord.api.objects import Node, Pod, PodAffinityTerm, Taint, Toleration
@@ -12,6 +14,7 @@ from koord.api.selectors import NOTHING, NodeSelector, Selector, SelectorError, 
 from roles.descheduler.snapshot import NodeView, PodView
 
 HARD = ("NoSchedule", "NoExecute")
+_ENCODER = msgspec.msgpack.Encoder()
 
 
 def tolerates(tolerations: Iterable[Toleration], taint: Taint) -> bool:
@@ -125,8 +128,11 @@ def anti_affinity_terms(pod: Pod) -> tuple[PodAffinityTerm, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Term:
-    """A required anti-affinity term, compiled: pods of these namespaces that the selector means are excluded."""
+    """A required anti-affinity term, compiled: pods of these namespaces that the selector means are excluded.
 
+    Two terms with one `key` mean the same pods."""
+
+    key: bytes
     topology_key: str
     namespaces: tuple[str, ...]
     selector: Selector
@@ -137,9 +143,10 @@ def compiled_terms(view: PodView) -> tuple[Term, ...]:
     if view.known is not None and view.known.apart is not None:
         found: tuple[Term, ...] = view.known.apart
         return found
-    pod = view.pod
+    own = view.pod.metadata.namespace
     found = tuple(
-        Term(term.topology_key, tuple(term.namespaces) or (pod.metadata.namespace,), _selector(term)) for term in anti_affinity_terms(pod)
+        Term(_ENCODER.encode((term, "" if term.namespaces else own)), term.topology_key, tuple(term.namespaces) or (own,), _selector(term))
+        for term in anti_affinity_terms(view.pod)
     )
     if view.known is not None:
         view.known.apart = found

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from array import array
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
-from koord.api.objects import LabelSelector
+import numpy as np
+
 from koord.api.selectors import Requirement, Selector
 from roles.descheduler.snapshot import PodView
 
@@ -26,16 +28,29 @@ class PodIndex:
     labels that will be asked for; answers come in the order in which pods were added."""
 
     def __init__(self) -> None:
-        self.pods: list[PodView] = []
-        self.rows: list[int] = []  # of their nodes
+        self.rows = array("q")  # of each pod that of its node
+        self._of_row: list[list[PodView]] = []  # no list of all pods: the garbage collector would look through it in one go
+        self._begins = array("q")
         self.accepted: set[int] = set()  # numbers of pods whose eviction was accepted
         self.templates: dict[bytes, Alike] = {}
         self._spaces: dict[str, _Namespace] = {}
 
-    def add(self, views: Iterable[PodView], row: int) -> None:
-        """More pods, and the row of their node: hundreds of thousands of pods lie far apart in memory, and their nodes' names farther."""
-        pods, templates = self.pods, self.templates
-        for view in views:
+    def view(self, number: int) -> PodView:
+        """A pod by its number."""
+        row = self.rows[number]
+        return self._of_row[row][number - self._begins[row]]
+
+    def places(self) -> Any:
+        """`rows` for numpy; after it no pod can be added."""
+        return np.frombuffer(self.rows, dtype=np.int64)
+
+    def add(self, views: list[PodView]) -> None:
+        """The pods of the next node. The row of a node is kept beside each: hundreds of thousands of pods lie far apart in memory, and
+        their nodes' names farther."""
+        templates, rows, row = self.templates, self.rows, len(self._of_row)
+        self._of_row.append(views)
+        self._begins.append(len(rows))
+        for number, view in enumerate(views, len(rows)):
             known = view.known
             template = known.template if known is not None and known.template else view.template
             alike = templates.get(template)
@@ -44,10 +59,9 @@ class PodIndex:
             elif known is not None:
                 known.template = alike.template  # one object for all: it is found sooner, and the others' memory is free
             if view.accepted:
-                self.accepted.add(len(pods))
-            alike.numbers.append(len(pods))
-            pods.append(view)
-        self.rows += [row] * (len(pods) - len(self.rows))
+                self.accepted.add(number)
+            alike.numbers.append(number)
+        rows.extend([row] * len(views))
 
     def index(self, keys: Collection[str]) -> Iterator[None]:
         """Learn which pods have which of these labels; stops after each template, so that others may have their turn."""
@@ -79,14 +93,12 @@ class PodIndex:
 
     def matching(self, namespace: str, selector: Selector) -> list[PodView]:
         """The same, each of the pods."""
-        pods = self.pods
-        return [pods[number] for number in in_order(self.alike(namespace, selector))]
+        return [self.view(number) for number in in_order(self.alike(namespace, selector))]
 
     def tables(self) -> Iterator[dict[Any, Any] | list[Any]]:
         """The large ones among its tables, for whoever frees them bit by bit."""
         yield self.templates
-        yield self.pods
-        yield self.rows
+        yield self._of_row
         for space in self._spaces.values():
             yield space.pods
             yield from space.labelled.values()
@@ -107,8 +119,6 @@ class _Namespace:
         return [by_value.get(value, []) for value in requirement.values]
 
 
-def asked_for(selector: LabelSelector | None) -> Iterable[str]:
+def asked_for(selector: Selector) -> Iterator[str]:
     """The labels by which pods that a selector means may be found."""
-    if selector is None:
-        return ()
-    return (*selector.match_labels, *(each.key for each in selector.match_expressions if each.operator == "In"))
+    return (each.key for each in selector.requirements if each.operator == "In")

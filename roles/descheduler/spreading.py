@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import islice
+from itertools import chain, islice
 from math import ceil
 from typing import Any
 
@@ -45,6 +45,15 @@ class Domain:
 
     number: int
     pods: list[int] = field(default_factory=list)
+
+
+@dataclass(slots=True)
+class Uneven:
+    """Domains by size, how many there are (`domains` lacks some of the empty ones), and how many pods they have."""
+
+    domains: list[Domain]
+    count: int
+    size: int
 
 
 class Spread:
@@ -121,7 +130,7 @@ def spreads(pod: Pod) -> bool:
 class DomainMap:
     """The domains of the nodes that count, by number in the order of their values."""
 
-    codes: list[int]
+    codes: Any
     """Of each node the number of its domain; -1: it does not count."""
     all_rows: Any
     order: Any
@@ -158,7 +167,7 @@ class DomainMap:
         numbers[there] = np.arange(len(there))
         codes = numbers[found]
         order = np.argsort(codes, kind="stable")[np.count_nonzero(codes < 0) :]
-        return cls(codes.tolist(), codes >= 0, order, np.searchsorted(codes[order], np.arange(len(there) + 1)))
+        return cls(codes, codes >= 0, order, np.searchsorted(codes[order], np.arange(len(there) + 1)))
 
 
 class DomainMaps:
@@ -168,30 +177,58 @@ class DomainMaps:
         self.columns = columns
         self._maps: dict[bytes, DomainMap] = {}
 
-    def filled(self, spread: Spread, pods: PodIndex, numbers: Sequence[int]) -> tuple[list[Domain], int, int]:
-        """Domains by size, the number of all domains and of the pods in them; `numbers` are those of the matching pods in an index whose
-        rows are those of the columns. Pods whose eviction was accepted do not count.
+    def uneven(self, spreads: Sequence[tuple[Spread, Sequence[int]]], pods: PodIndex) -> list[Uneven | None]:
+        """Of each constraint its domains, None where they differ by no more than maxSkew. With a constraint come the numbers of the
+        matching pods in an index whose rows are those of the columns. Pods whose eviction was accepted do not count.
 
-        Of the empty domains only as many are made as pods could move into, for with a key that every node has another value of
+        All of them are counted at once: a workload has few pods, and there are many workloads."""
+        of_map: dict[bytes, list[int]] = {}
+        for position, (spread, _) in enumerate(spreads):
+            of_map.setdefault(spread.nodes_rule, []).append(position)
+        found: list[Uneven | None] = [None] * len(spreads)
+        for positions in of_map.values():
+            self._uneven([spreads[each] for each in positions], positions, pods, found)
+        return found
+
+    def _uneven(
+        self, spreads: Sequence[tuple[Spread, Sequence[int]]], positions: Sequence[int], pods: PodIndex, found: list[Uneven | None]
+    ) -> None:
+        known = self.of(spreads[0][0])
+        lengths = [len(numbers) for _, numbers in spreads]
+        numbers = np.fromiter(chain.from_iterable(each for _, each in spreads), dtype=np.int64, count=sum(lengths))
+        codes = known.codes[pods.places()[numbers]]
+        counts = codes >= 0
+        if pods.accepted:
+            counts &= ~np.isin(numbers, list(pods.accepted))
+        keys = (np.repeat(np.arange(len(spreads)), lengths) * len(known) + codes)[counts]
+        order = np.argsort(keys, kind="stable")
+        keys, numbers = keys[order], numbers[counts][order]
+        starts = np.flatnonzero(np.diff(keys, prepend=-1))
+        if not len(starts):
+            return
+        sizes = np.diff(starts, append=len(keys))
+        owners, there = np.divmod(keys[starts], len(known))
+        bounds = np.searchsorted(owners, np.arange(len(spreads) + 1))
+        some = np.flatnonzero(bounds[1:] > bounds[:-1])
+        largest, least = np.maximum.reduceat(sizes, bounds[some]), np.minimum.reduceat(sizes, bounds[some])
+        least[bounds[some + 1] - bounds[some] < len(known)] = 0
+        uneven = largest - least > np.array([spreads[each][0].max_skew for each in some.tolist()])
+        numbered, begins, many, domains, ends = numbers.tolist(), starts.tolist(), sizes.tolist(), there.tolist(), bounds.tolist()
+        for owner in some[uneven].tolist():
+            rows = range(ends[owner], ends[owner + 1])
+            filled = [Domain(domains[each], numbered[begins[each] : begins[each] + many[each]]) for each in rows]
+            found[positions[owner]] = self._with_empty(filled, known)
+
+    @staticmethod
+    def _with_empty(filled: list[Domain], known: DomainMap) -> Uneven:
+        """Of the empty domains only as many are made as pods could move into, for with a key that every node has another value of
         nearly all are empty."""
-        known = self.of(spread)
-        codes, rows, accepted = known.codes, pods.rows, pods.accepted
-        filled: dict[int, list[int]] = {}
-        for number in numbers:
-            code = codes[rows[number]]
-            if code < 0 or number in accepted:
-                continue
-            if code in filled:
-                filled[code].append(number)
-            else:
-                filled[code] = [number]
-        size = sum(map(len, filled.values()))
-        found = [Domain(code, there) for code, there in filled.items()]
-        if len(found) < len(known):
-            empty = (code for code in range(len(known)) if code not in filled)
-            found += [Domain(code) for code in islice(empty, size + 1)]
-        found.sort(key=_by_size)
-        return found, len(known), size
+        size = sum(len(domain.pods) for domain in filled)
+        if len(filled) < len(known):
+            there = {domain.number for domain in filled}
+            filled += [Domain(code) for code in islice((code for code in range(len(known)) if code not in there), size + 1)]
+        filled.sort(key=_by_size)
+        return Uneven(filled, len(known), size)
 
     def smaller(self, spread: Spread, filled: Sequence[Domain], average: float) -> Any:
         """The rows of the nodes whose domains have fewer pods than the average."""
@@ -214,7 +251,7 @@ class DomainMaps:
             return found
         sizes: dict[int, int] = {}
         for view in views:
-            code = known.codes[self.columns.row(view.pod.spec.node_name)]
+            code = int(known.codes[self.columns.row(view.pod.spec.node_name)])
             if code >= 0:
                 sizes[code] = sizes.get(code, 0) + 1
         least = min(sizes.values()) if len(sizes) == len(known) and len(sizes) >= spread.min_domains else 0

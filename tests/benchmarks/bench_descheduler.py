@@ -194,7 +194,8 @@ def turns(quick: bool) -> list[Row]:
     machines = spread_out(count, pods, now)
     found = []
     for name in registry.PLUGIN_TYPES:
-        seconds, longest = (a_turn(name, machines, now, stalls=stalls) for stalls in (False, True))
+        with tuning.collecting_in_small_steps():  # as in the role's rounds
+            seconds, longest = (a_turn(name, machines, now, stalls=stalls) for stalls in (False, True))
         what = f"descheduler: a turn of {name}, {count} nodes × {pods} pods"
         found.append(Row(what, seconds, "s CPU", build_for=1.5, note=f"the loop is kept for {longest * 1000:.0f} ms at most"))
     look, ask = node_fit(machines, now)

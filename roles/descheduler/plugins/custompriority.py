@@ -81,10 +81,11 @@ class CustomPriorityArgs(ConfigModel):
 
 @dataclass(slots=True)
 class Drain:
-    """A drain in progress. `cordoned`: by this plugin. `progress`: when a pod was last told to leave, or was leaving, in seconds since
-    the epoch; `planned` are the uids of the pods that were asked to leave."""
+    """A drain in progress, of the node with this uid. `cordoned`: by this plugin. `progress`: when a pod was last told to leave, or was
+    leaving, in seconds since the epoch; `planned` are the uids of the pods that were asked to leave."""
 
     reason: str
+    node: str
     cordoned: bool
     progress: float
     evicted: int = 0
@@ -116,8 +117,8 @@ class CustomPriority:
             handle.note(f"{len(levels)} levels of evictionOrder have nodes, at least two are needed")
             return
         drain = self.args.mode == "DrainNode"
-        present = {node.name for node in nodes}
-        self._drains = {name: found for name, found in self._drains.items() if name in present}
+        present = {node.name: node.node.metadata.uid for node in nodes}  # a new node may have the name of one that is gone
+        self._drains = {name: found for name, found in self._drains.items() if present.get(name) == found.node}
         columns = yield from Columns.paced([node for _, members in levels for node in members])
         for index, (level, sources) in enumerate(levels[:-1]):
             targets = FirstFit(columns, [node for _, later in levels[index + 1 :] for node in later], labels=self.args.node_fit)
@@ -174,9 +175,13 @@ class CustomPriority:
         drain = self._drains.get(source.name)
         if drain is None and self._given_up.get(source.name, 0.0) > handle.now:
             return
+        if _taken_back(source):
+            given_up = drain or Drain(_reason(level, source), source.node.metadata.uid, True, handle.now)
+            yield from self._give_up(given_up, source, "somebody has uncordoned it", handle)
+            return
         candidates = self._candidates(source, handle)
         if drain is None and not self.args.dry_run and candidates and _cordoned_before(source):
-            drain = self._drains[source.name] = Drain(_reason(level, source), True, handle.now)
+            drain = self._drains[source.name] = Drain(_reason(level, source), source.node.metadata.uid, True, handle.now)
         where = (yield from self._plan(source, candidates, targets, handle)) if candidates else None
         if drain is None:
             if where and (drain := (yield from self._begin(level, source, where, handle))) is not None:
@@ -222,7 +227,7 @@ class CustomPriority:
         cordon = self.args.auto_cordon and not source.node.spec.unschedulable
         if cordon and not (yield Cordon(source.node, True, reason, dry_run)):
             return None
-        drain = Drain(reason, cordon, handle.now)
+        drain = Drain(reason, source.node.metadata.uid, cordon, handle.now)
         if not dry_run:
             self._drains[source.name] = drain
         return drain
@@ -265,6 +270,11 @@ def _reason(level: str, source: NodeView) -> str:
 def _cordoned_before(source: NodeView) -> bool:
     """Whether an earlier process has cordoned the node for a drain whose end it has not seen."""
     return source.node.spec.unschedulable and names.ANNOTATION_DRAIN_CORDONED in source.node.metadata.annotations
+
+
+def _taken_back(source: NodeView) -> bool:
+    """Whether a person has uncordoned a node that was cordoned for a drain: the note is still there, which the plugin takes off with it."""
+    return not source.node.spec.unschedulable and names.ANNOTATION_DRAIN_CORDONED in source.node.metadata.annotations
 
 
 def _wanted(view: PodView, *, node_fit: bool) -> Vector:

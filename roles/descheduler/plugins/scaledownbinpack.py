@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from math import inf, isfinite
 from typing import Any, ClassVar
@@ -17,6 +17,7 @@ from koord.config.model import ConfigModel
 from roles.descheduler.cost import eviction_cost
 from roles.descheduler.framework.effects import PAUSE, Annotate, Evict, PluginError, Turn
 from roles.descheduler.framework.handle import Handle
+from roles.descheduler.framework.pace import Runs
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.plugins.fragmentationaware import check_resources
 from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
@@ -90,35 +91,43 @@ class ScaleDownBinPack:
         if self.args.paused:
             handle.note("the plugin is paused by its arguments")
             return
-        ranked: list[Ranked] = []
+        ranked = Runs[Ranked]()
+        skipped: list[PodView] = []
         for node in nodes:
             if handle.pause(1 + len(node.pods)):
                 yield PAUSE
             if (entry := self._rank(node, handle)) is not None:
-                ranked.append(entry)
-        ranked.sort(key=lambda entry: (entry.score, len(entry.eligible), entry.node.name))
-        order = ((view, entry) for entry in ranked for view in self._within(entry))
+                ranked.add((entry.score, len(entry.eligible), node.name), entry)
+        order = ((view, entry) for entry in self._noting(ranked, skipped) for view in self._within(entry))
         if self.args.strategy == "EvictDirectly":
             yield from self._evict(order)
         else:
-            yield from self._annotate(order, (view for entry in ranked for view in entry.skipped))
+            yield from self._annotate(order, skipped)
+
+    @staticmethod
+    def _noting(ranked: Runs[Ranked], skipped: list[PodView]) -> Iterator[Ranked]:
+        """The nodes in their order; the pods of each that must stay are added to `skipped`."""
+        for _, entry in ranked.in_order():
+            skipped += entry.skipped
+            yield entry
 
     def _rank(self, node: NodeView, handle: Handle) -> Ranked | None:
         """None for a node without pods that may go, or that is not selected."""
         if self._nodes is not None and not self._nodes.matches(node.node.metadata.labels):
             return None
         eligible: list[PodView] = []
+        staying: list[PodView] = []
         skipped: list[PodView] = []
         for view in node.pods:
             if not self._choice.refuse(view.pod) and not view.leaving and not handle.filter(view.pod):
                 eligible.append(view)
-            elif self._choice.selected(view.pod):
+                continue
+            staying.append(view)
+            if self._choice.selected(view.pod):
                 skipped.append(view)
         if not eligible:
             return None
-        going = {view.pod.metadata.uid for view in eligible}
-        stay = self._load([view for view in node.pods if view.pod.metadata.uid not in going], node.allocatable)
-        go = self._load(eligible, node.allocatable)
+        stay, go = self._load(staying, node.allocatable), self._load(eligible, node.allocatable)
         return Ranked(node, eligible, skipped, stay / go if go else inf if stay else 0.0)
 
     def _load(self, views: list[PodView], allocatable: Mapping[str, int]) -> float:
@@ -126,8 +135,11 @@ class ScaleDownBinPack:
 
     def _share(self, requests: Vector, allocatable: Mapping[str, int]) -> float:
         """Σ weight × requests / allocatable over the resources that the node has."""
-        held = [(name, weight) for name, weight in self._weights.items() if allocatable.get(name, 0) > 0]
-        return sum(weight * requests.get(name, 0) / allocatable[name] for name, weight in held)
+        share = 0.0
+        for name, weight in self._weights.items():
+            if (whole := allocatable.get(name, 0)) > 0:
+                share += weight * requests.get(name, 0) / whole
+        return share
 
     def _within(self, entry: Ranked) -> list[PodView]:
         """A node's pods: those whose eviction costs less first, then the largest, then the newest."""
@@ -135,8 +147,9 @@ class ScaleDownBinPack:
         def key(view: PodView) -> tuple[int, float, float, str, str]:
             meta = view.pod.metadata
             created = parse_time(meta.creation_timestamp) if meta.creation_timestamp else 0.0
-            return eviction_cost(view.pod), -self._share(view.requests, entry.node.allocatable), -created, meta.namespace, meta.name
+            return eviction_cost(view.pod), -self._share(view.requests, allocatable), -created, meta.namespace, meta.name
 
+        allocatable = entry.node.allocatable
         return sorted(entry.eligible, key=key)
 
     def _annotate(self, order: Iterable[tuple[PodView, Ranked]], skipped: Iterable[PodView]) -> Turn:

@@ -179,6 +179,33 @@ def test_a_drain_that_a_restart_has_forgotten_is_ended_by_the_next_process() -> 
 
 
 @pytest.mark.feature("DS-CP-02")
+@pytest.mark.parametrize("restart", [False, True])
+def test_a_drain_ends_when_a_person_uncordons_its_node(restart: bool) -> None:
+    """Nobody else leaves, and the cordon is not put back, by the next process neither."""
+    objects = [*priced(lo="8"), *(pod(f"p{number}", "x", cpu="1") for number in range(5))]
+    args = {"evictionOrder": LEVELS, "mode": "DrainNode", "autoCordon": True}
+    text = configuration({"balance": ["CustomPriority"]}, {"CustomPriority": args}, deschedulingInterval="100ms")
+
+    async def scenario() -> None:
+        async with descheduling(objects, text.replace("name: DefaultEvictor", "name: MigrationController")) as running:
+            await eventually(lambda: running.records("Cordoned"))
+            await running.wait_rounds(running.rounds() + 2)
+            if restart:
+                running.app._rounds.profiles[0].plugins["balance"][:] = [CustomPriority(CustomPriorityArgs.model_validate(args), 0.1)]
+            await running.client.patch(kinds.NODES, "x", {"spec": {"unschedulable": None}})
+            await eventually(lambda: any("somebody has uncordoned it" in record.message for record in running.records("Round")))
+            jobs = len((await running.client.list(kinds.PODMIGRATIONJOBS)).items)
+            await running.wait_rounds(running.rounds() + 5)
+            found = await running.client.get(kinds.NODES, "x")
+            assert not found["spec"].get("unschedulable")
+            assert names.ANNOTATION_DRAIN_CORDONED not in found["metadata"].get("annotations", {})
+            assert len(running.records("Cordoned")) == 1
+            assert len((await running.client.list(kinds.PODMIGRATIONJOBS)).items) == jobs
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-CP-02")
 def test_the_cordon_of_a_drain_is_marked() -> None:
     objects = [*priced(lo="8"), pod("a", "x", cpu="1"), pod("b", "x", cpu="2")]
     args = {"evictionOrder": LEVELS, "mode": "DrainNode", "autoCordon": True}

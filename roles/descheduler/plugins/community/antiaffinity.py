@@ -7,22 +7,15 @@ from dataclasses import dataclass, field
 from operator import is_
 from typing import ClassVar
 
-import msgspec
-
-from koord.api.objects import Pod, PodAffinityTerm
-from koord.api.selectors import SelectorError, from_label_selector
+from koord.api.objects import Pod
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
 from roles.descheduler.framework.plugin import DESCHEDULE
-from roles.descheduler.nodefit import anti_affinity_terms
+from roles.descheduler.nodefit import Term, compiled_terms
 from roles.descheduler.plugins.community.common import CommunityArgs, least_important_first
 from roles.descheduler.podindex import Alike, PodIndex, asked_for, in_order
 from roles.descheduler.snapshot import NodeView, PodView
-
-Place = tuple[str, str]  # a value of the topology key, or a node that does not have the key
-NODE = "node"
-_ENCODER = msgspec.msgpack.Encoder()
 
 
 class RemovePodsViolatingInterPodAntiAffinityArgs(CommunityArgs):
@@ -43,10 +36,11 @@ class RemovePodsViolatingInterPodAntiAffinity:
         """Node by node, the least important pod first. Pods that nothing excludes at the start are not looked at again: what leaves
         meanwhile can only make fewer pods be excluded."""
         present = Present(nodes)
-        for row, node in enumerate(nodes):
+        for node in nodes:
             if handle.pause(1 + len(node.pods)):
                 yield PAUSE
-            present.pods.add([view for view in node.pods if not view.leaving and self._chosen(view.pod)], row)
+            looked_at = [view for view in node.pods if not view.leaving and self._chosen(view.pod)]
+            present.pods.add(node.pods if len(looked_at) == len(node.pods) else looked_at)  # one list less for the garbage collector
         pods = present.pods
         rules: dict[bytes, Rule] = {}
         keys: set[str] = set()  # labels that rules ask for
@@ -79,21 +73,19 @@ class RemovePodsViolatingInterPodAntiAffinity:
 class Rule:
     """A term of pods of one namespace: the pods that have it, and the pods that it means by where they are."""
 
-    term: PodAffinityTerm
-    namespace: str
+    term: Term
     owners: list[Alike] = field(default_factory=list)
-    meant: dict[Place, dict[str, Pod]] | None = None
+    meant: dict[int, dict[str, Pod]] | None = None
+    """By domain and uid."""
 
 
 def _collect(alike: Alike, rules: dict[bytes, Rule], keys: set[str]) -> None:
     """Each distinct term once, with its pods."""
-    namespace = alike.view.pod.metadata.namespace
-    for term in anti_affinity_terms(alike.view.pod):
-        key = _ENCODER.encode((term, "" if term.namespaces else namespace))
-        rule = rules.get(key)
+    for term in compiled_terms(alike.view):
+        rule = rules.get(term.key)
         if rule is None:
-            rule = rules[key] = Rule(term, namespace)
-            keys.update(asked_for(term.label_selector))
+            rule = rules[term.key] = Rule(term)
+            keys.update(asked_for(term.selector))
         rule.owners.append(alike)
 
 
@@ -110,7 +102,7 @@ def _broken(rules: dict[bytes, Rule], present: Present, handle: Handle) -> Gener
         if apart:
             continue
         for number in in_order(rule.owners):
-            view = present.pods.pods[number]
+            view = present.pods.view(number)
             if present.excluded_by(rule, view.pod) is not None:
                 meta, node = view.pod.metadata, view.pod.spec.node_name
                 found.setdefault(node, {}).setdefault(meta.uid, (view, []))[1].append(rule)
@@ -125,7 +117,7 @@ class Present:
         self.gone: set[str] = set()  # by uid
         self._nodes = nodes
         self._rows = {node.name: row for row, node in enumerate(nodes)}
-        self._places: dict[str, list[Place]] = {}
+        self._places: dict[str, list[int]] = {}
 
     def learn(self, rule: Rule) -> bool:
         """Where the pods are that the rule means. False where each of its pods is alone: they mean one another, and are all apart."""
@@ -139,17 +131,13 @@ class Present:
             return False
         rule.meant = {}
         for number in numbers:
-            pod = self.pods.pods[number].pod
+            pod = self.pods.view(number).pod
             rule.meant.setdefault(places[row[number]], {})[pod.metadata.uid] = pod
         return True
 
     def _matching(self, rule: Rule) -> list[Alike]:
-        """Pods of the rule's namespaces (none: the owner's own) and labels. A selector that cannot be read means none."""
-        try:
-            selector = from_label_selector(rule.term.label_selector)
-        except SelectorError:
-            return []
-        return [alike for namespace in rule.term.namespaces or (rule.namespace,) for alike in self.pods.alike(namespace, selector)]
+        """Pods of the rule's namespaces and labels."""
+        return [alike for namespace in rule.term.namespaces for alike in self.pods.alike(namespace, rule.term.selector)]
 
     def excluded_by(self, rule: Rule, pod: Pod) -> Pod | None:
         """A pod on the same node, or in the same domain, that the rule excludes."""
@@ -171,10 +159,12 @@ class Present:
             del here[uid]
         return other
 
-    def _places_of(self, topology_key: str) -> list[Place]:
-        """Of each node the domain that it is in."""
+    def _places_of(self, topology_key: str) -> list[int]:
+        """Of each node the number of the domain that it is in; a node that does not have the key is one of its own."""
         found = self._places.get(topology_key)
         if found is None:
-            values = [(node.name, node.node.metadata.labels.get(topology_key)) for node in self._nodes]
-            found = self._places[topology_key] = [(NODE, name) if value is None else ("", value) for name, value in values]
+            numbers: dict[str, int] = {}
+            values = [node.node.metadata.labels.get(topology_key) for node in self._nodes]
+            found = [-1 - row if value is None else numbers.setdefault(value, len(numbers)) for row, value in enumerate(values)]
+            self._places[topology_key] = found
         return found

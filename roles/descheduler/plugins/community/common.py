@@ -107,8 +107,10 @@ def importance(view: PodView) -> tuple[float, bool, int, int]:
 
 def _importance(pod: Pod) -> tuple[float, bool, int, int]:
     priority = float("-inf") if pod.spec.priority is None else float(pod.spec.priority)
-    stays = names.ANNOTATION_DESCHEDULER_PREFER_NO_EVICTION in pod.metadata.annotations
-    return priority, stays, _QOS.get(kubernetes_qos(pod), 1), eviction_cost(pod)
+    qos = _QOS.get(pod.status.qos_class or kubernetes_qos(pod), 1)
+    if not pod.metadata.annotations:
+        return priority, False, qos, 0
+    return priority, names.ANNOTATION_DESCHEDULER_PREFER_NO_EVICTION in pod.metadata.annotations, qos, eviction_cost(pod)
 
 
 def statuses(pod: Pod, *, init: bool, ephemeral: bool = False) -> Iterator[ContainerStatus]:
