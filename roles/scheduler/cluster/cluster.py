@@ -283,7 +283,7 @@ class Cluster:
 
     def everywhere(self, resources: tuple[int, ...]) -> bool:
         """Whether every node has some of each of these resources."""
-        return all(self.providers[resource] == self.live for resource in resources)
+        return {*map(self.providers.__getitem__, resources)} <= {self.live}
 
     def ensure(self, resource: int) -> None:
         """Make sure that the columns of a resource id exist."""

@@ -45,6 +45,8 @@ class JournalFile(LineFile):
 class Journal:
     """Told by the scheduler of everything that its decisions depend on, in order. This one keeps nothing."""
 
+    keeps = False
+
     def begins(self, standing: Callable[[], Beginning], settled: Callable[[], bool]) -> None:
         """The scheduler begins. `standing` tells all that is there now, `settled` whether nothing is under way."""
 
@@ -70,6 +72,8 @@ class Journal:
 
 class FileJournal(Journal):
     """Writes it to files."""
+
+    keeps = True
 
     def __init__(self, file: JournalFile) -> None:
         self._file = file

@@ -236,6 +236,8 @@ class SchedulingQueue:
 
     def on_event(self, event: ClusterEvent, now: float) -> int:
         """Something happened in the cluster; returns how many pods it brought back."""
+        if not self._parked and not self._log.opened:
+            return 0
         interested = [name for name, found in self._plugins_for(event).items() if not all(s.helps_nobody(event) for s in found)]
         if self._log.opened:
             self._log.append(self._cut(event) if interested else event._replace(old=None, new=None))

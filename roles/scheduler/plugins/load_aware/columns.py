@@ -264,12 +264,12 @@ class LoadColumns(Columns):
 
     def _sum(self, load: NodeLoad, charge: Charge, sign: float) -> tuple[Usage, Usage, Usage]:
         """Add a pod to the sums of a node, or take it off; returns what it is charged, by source."""
-        delta, prod = charge.parts(load.metric)
-        for index, estimate in enumerate(charge.estimate):
-            load.delta[index] += sign * delta[index]
-            load.prod[index] += sign * prod[index]
-            load.estimates[index] += sign * estimate
-        return delta, prod, charge.estimate
+        sources = (*charge.parts(load.metric), charge.estimate)
+        for sums, amounts in zip((load.delta, load.prod, load.estimates), sources, strict=True):
+            if any(amounts):
+                for index, amount in enumerate(amounts):
+                    sums[index] += sign * amount
+        return sources
 
     def _shift(self, slot: int, load: NodeLoad, charge: Charge, sign: float) -> None:
         """One pod more or less: what it is charged moves the arrays, and nothing else does."""
@@ -281,9 +281,9 @@ class LoadColumns(Columns):
                     if amount:
                         column[slot] = column.item(slot) + sign * amount
             if room >= 0:
-                for column, amount in zip(group.room, sources[room], strict=True):
+                for line, amount in enumerate(sources[room]):
                     if amount:
-                        column[slot] = column.item(slot) - sign * amount
+                        group.room[line, slot] = group.room.item(line, slot) - sign * amount
 
     def _recount(self, load: NodeLoad) -> None:
         size = len(self.resources)

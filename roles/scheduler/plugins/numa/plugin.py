@@ -308,6 +308,13 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             self._score_strict(ctx, rows, np.maximum(columns.policy[rows], wanted), bound, own, scores)
         return scores
 
+    def score_one(self, ctx: CycleContext, slot: int) -> float:
+        request, columns = self._request(ctx), self.columns
+        columns.current()
+        if not request.amounts or columns.amplified or columns.special or request.numa_policy:
+            return super().score_one(ctx, slot)
+        return self._scorer.node(ctx.cluster, self._scored(ctx, request), slot)
+
     def _scored(self, ctx: CycleContext, request: Request) -> Scored:
         """The resources that count on whole nodes."""
         known: Scored | None = ctx.data.get(_SCORED)
