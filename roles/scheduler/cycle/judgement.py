@@ -94,8 +94,5 @@ class Judgement:
 
     def leading(self, terms: Sequence[tuple[str, float]]) -> str:
         """The plugin that gave a row most, of those that tell nodes apart, in `terms` of that row; "" without one."""
-        most = (-np.inf, "")
-        for vector, (name, value) in zip(self.scores, terms, strict=True):
-            if not isinstance(vector.raw, float) and (value, name) > most:
-                most = (value, name)
-        return most[1]
+        given = [(value, name) for vector, (name, value) in zip(self.scores, terms, strict=True) if not isinstance(vector.raw, float)]
+        return max(given)[1] if given else ""

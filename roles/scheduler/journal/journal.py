@@ -64,7 +64,6 @@ class Journal:
 
     def bound(self, uid: str, outcome: Outcome, status: Status, now: float) -> None:
         """A binding ended."""
-        self.happened(Operation.BOUND, now, uid, outcome.value, int(status.code), status.plugin, status.message)
 
     def decided(self, made: Made, record: Record) -> None:
         """What came of the turn that was told last."""
@@ -94,6 +93,9 @@ class FileJournal(Journal):
     def happened(self, what: Operation, now: float, uid: str = "", *more: Any) -> None:
         self._file.put(Happening(now, what, uid, more))
         self._idle = False
+
+    def bound(self, uid: str, outcome: Outcome, status: Status, now: float) -> None:
+        self.happened(Operation.BOUND, now, uid, outcome.value, int(status.code), status.plugin, status.message)
 
     def decided(self, made: Made, record: Record) -> None:
         self._file.put(Decided.of(made, record))

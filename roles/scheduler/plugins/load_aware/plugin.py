@@ -152,6 +152,10 @@ class LoadAwareScheduling(Filter, Score, Reserve):
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         return None if ctx.pod.shape.daemonset else self.refused(ctx, rows)
 
+    def filter_one(self, ctx: CycleContext, slot: int) -> int:
+        limited = any(self._group(ctx).limited) or self.columns.stale(ctx.now)
+        return super().filter_one(ctx, slot) if limited and not ctx.pod.shape.daemonset else 0
+
     def tally(self, ctx: CycleContext) -> Tally:
         return FIXED if ctx.pod.shape.daemonset else _LoadTally(self, ctx)
 

@@ -369,7 +369,8 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
     def reserve(self, ctx: CycleContext, slot: int) -> Status:
         request, pod = self._request(ctx), ctx.pod
         self.columns.release(slot, pod.uid)
-        if not request.amounts:
+        self.columns.current()
+        if not request.amounts or not checks.concerns(request, self.columns):
             return SUCCESS
         admission = self.topology.at_reserve(ctx, slot)
         if not admission.status.ok:
