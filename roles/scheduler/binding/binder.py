@@ -119,7 +119,7 @@ class Binder:
     def submit(self, task: Task) -> bool:
         """Bind a pod as soon as a worker is free, at once if something outside must be waited for; returns whether that is so."""
         decision = task.decision
-        if any([plugin.waits(decision.ctx) for plugin in decision.framework.waiting]):
+        if any(plugin.waits(decision.ctx) for plugin in decision.framework.waiting):
             alone = asyncio.get_running_loop().create_task(self._gate.drive(self._run, task), name=f"binding of {decision.pod.key}")
             self._alone.add(alone)
             alone.add_done_callback(self._alone.discard)

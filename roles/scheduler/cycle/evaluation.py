@@ -393,9 +393,8 @@ class Evaluation(Judgement):
         """Slots with the highest total, in order. Only while there is a feasible one."""
         if self._best is None:
             totals = self.totals
-            top = int(totals.argmax())
-            self._best = (totals == totals[top : top + 1]).nonzero()[0].tolist()
-            self._top = totals.item(top)
+            self._top = totals.item(totals.argmax())
+            self._best = (totals == self._top).nonzero()[0].tolist()
         return self._best
 
     # ---------------------------------------------------------------- reservations

@@ -144,6 +144,10 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             codes[index] = self._try(ctx, request, slots.item(index))
         return codes
 
+    def filter_one(self, ctx: CycleContext, slot: int) -> int:
+        self.columns.current()
+        return super().filter_one(ctx, slot) if checks.concerns(self._request(ctx), self.columns) else 0
+
     def tally(self, ctx: CycleContext) -> Tally | None:
         request = self._request(ctx)
         self.columns.current()
