@@ -151,6 +151,8 @@ class SchedulingQueue:
         entry.attempts += 1
         if entry.first_attempt is None:
             entry.first_attempt = now
+        if self._judged and not self._log.opened:
+            self._judged.clear()  # those whom it was for have come back
         entry.since_event = self._log.open(entry.pod.uid)
         entry.changes = {}
         return entry
