@@ -39,12 +39,13 @@ def _rewrite_all(lists: Iterable[Any]) -> bool:
 
 def rewrite_pod(pod: Pod) -> bool:
     """Containers, init containers, pod-level resources and overhead of a pod."""
-    spec = pod.spec
-    holders = [container.resources for containers in (spec.containers, spec.init_containers) for container in containers]
+    spec, changed = pod.spec, False
+    for container in (*spec.containers, *spec.init_containers):
+        held = container.resources
+        changed = rewrite_resource_list(held.requests) | rewrite_resource_list(held.limits) | changed
     if spec.resources is not None:
-        holders.append(spec.resources)
-    lists = [resources for holder in holders for resources in (holder.requests, holder.limits)]
-    return _rewrite_all((*lists, spec.overhead))
+        changed = rewrite_resource_list(spec.resources.requests) | rewrite_resource_list(spec.resources.limits) | changed
+    return rewrite_resource_list(spec.overhead) | changed
 
 
 def rewrite_node(node: Node) -> bool:

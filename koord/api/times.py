@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import math
 import re
 from datetime import UTC, datetime, timedelta, timezone
+from functools import lru_cache
 
 
 class TimeError(ValueError):
@@ -45,7 +47,16 @@ def format_time(seconds: float) -> str:
 
 def format_micro_time(seconds: float) -> str:
     """RFC 3339 UTC with six decimals, as metav1.MicroTime (Leases, events) is written."""
-    return datetime.fromtimestamp(seconds, UTC).replace(tzinfo=None).isoformat(timespec="microseconds") + "Z"
+    whole = math.floor(seconds)
+    micro = round((seconds - whole) * 1e6)
+    if micro == 1_000_000:
+        whole, micro = whole + 1, 0
+    return f"{_second(whole)}.{micro:06d}Z"
+
+
+@lru_cache(8)
+def _second(whole: int) -> str:
+    return datetime.fromtimestamp(whole, UTC).replace(tzinfo=None).isoformat()
 
 
 _UNIT_NS = {"ns": 1, "us": 1_000, "µs": 1_000, "μs": 1_000, "ms": 10**6, "s": 10**9, "m": 60 * 10**9, "h": 3600 * 10**9}

@@ -11,7 +11,7 @@ NOBODY_OFFERS = "no node offers it"
 """What the name of a scheduler's term says of a resource that is requested and that no node has any of, after the resource and a colon."""
 
 
-class Subject(msgspec.Struct, frozen=True, omit_defaults=True):
+class Subject(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """Whom a decision is about: a Kubernetes object, or something on a node (`kind="CgroupFile"`, `name` its path)."""
 
     kind: str
@@ -28,7 +28,7 @@ class Subject(msgspec.Struct, frozen=True, omit_defaults=True):
         return f"{self.kind} {self.namespace}/{self.name}" if self.namespace else f"{self.kind} {self.name}"
 
 
-class Term(msgspec.Struct, frozen=True, omit_defaults=True):
+class Term(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One term of a formula, one reason with its count, or one candidate with its score.
 
     `value` is in `unit` ("milli", "bytes", "percent", "nodes", …); `note` says where it comes from, or what is short.
@@ -40,7 +40,7 @@ class Term(msgspec.Struct, frozen=True, omit_defaults=True):
     unit: str = ""
 
 
-class Record(msgspec.Struct, frozen=True, omit_defaults=True):
+class Record(msgspec.Struct, frozen=True, omit_defaults=True, gc=False):
     """One decision.
 
     `time` is in seconds since the epoch. `verdict` is a short word (Scheduled, Unschedulable, Suppressed, Evicted, WouldEvict,

@@ -32,7 +32,9 @@ class RingSink:
         """Keep a record."""
         key = record.subject.key
         kind = key[0]
-        subjects = self._kinds.setdefault(kind, OrderedDict())
+        subjects = self._kinds.get(kind)
+        if subjects is None:
+            subjects = self._kinds[kind] = OrderedDict()
         records = subjects.get(key)
         if records is None:
             records = subjects[key] = []  # most subjects have one or two: a deque would weigh more than they

@@ -7,7 +7,7 @@ import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from koord import seams
 from koord.api.kinds import EVENTS
@@ -39,8 +39,7 @@ class _Told:
     at: float
 
 
-@dataclass(frozen=True, slots=True)
-class _Event:
+class _Event(NamedTuple):
     about: ObjectRef
     type: str
     reason: str
@@ -109,6 +108,8 @@ class EventRecorder:
         self._line = _Line(QUEUE)
         self._busy: dict[tuple[str, ...], deque[_Event]] = {}
         self._writers: set[asyncio.Task[None]] = set()
+        self._next: asyncio.Task[None] | None = None  # the writer that has not begun yet
+        self._name = f"events of {component}"
         self._idle = asyncio.Event()
         self._idle.set()
         self._told: OrderedDict[tuple[str, ...], _Told] = OrderedDict()
@@ -122,15 +123,16 @@ class EventRecorder:
 
     def start(self) -> None:
         """Write what waits. Calling it again does nothing."""
-        waiting = len(self._line)
-        while waiting > len(self._writers) < WRITERS:
+        if self._next is None and len(self._line) and len(self._writers) < WRITERS:
             self._idle.clear()
-            task = asyncio.get_running_loop().create_task(self._write_all(), name=f"events of {self.component}")
-            self._writers.add(task)
-            task.add_done_callback(self._written)
+            self._next = asyncio.get_running_loop().create_task(self._write_all(), name=self._name)
+            self._writers.add(self._next)
+            self._next.add_done_callback(self._written)
 
     def _written(self, task: asyncio.Task[None]) -> None:
         self._writers.discard(task)
+        if task is self._next:
+            self._next = None
         if not task.cancelled():
             self.start()  # what came after its last look, when it counted as one that writes
         if not self._writers:
@@ -198,18 +200,21 @@ class EventRecorder:
 
     async def _write_all(self) -> None:
         """Write one event after the other until none waits."""
+        self._next = None
         while len(self._line):
             event = self._line.take()
-            before = self._busy.get(event.key)
+            key = event.key
+            before = self._busy.get(key)
             if before is not None:  # an equal one is being written, and whoever does it counts this one up
                 before.append(event)
                 continue
-            equal = self._busy[event.key] = deque([event])
+            self.start()  # what waits behind this one need not wait for its answer
+            equal = self._busy[key] = deque([event])
             try:
                 while equal:
                     await self._write_safely(equal.popleft())
             finally:
-                del self._busy[event.key]
+                del self._busy[key]
 
     async def _write_safely(self, event: _Event) -> None:
         try:

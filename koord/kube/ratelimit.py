@@ -33,6 +33,8 @@ _ROUNDING = 1e-6  # of a token: what sums of small times may lose
 class TokenBucket:
     """At most `qps` tokens a second on average, `burst` at once. Time is an argument, so that it can be tested."""
 
+    __slots__ = ("_at", "_tokens", "burst", "qps")
+
     def __init__(self, qps: float, burst: int) -> None:
         self.qps = qps
         self.burst = max(1, burst)

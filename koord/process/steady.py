@@ -29,7 +29,7 @@ class SteadyClock:
         if self._now is None:
             self._now = wall
             return wall
-        self._now += passed
-        off = wall - self._now
-        self._now += max(-self._slew * passed, min(self._slew * passed, off))
-        return self._now
+        now, most = self._now + passed, self._slew * passed
+        off = wall - now
+        self._now = now = now + (-most if off < -most else min(off, most))
+        return now

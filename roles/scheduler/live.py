@@ -380,7 +380,7 @@ class Scheduler:
     def _concluding(self, entry: Entry, placement: Placement, decision: Decision) -> Steps[None]:
         """What follows from a decision."""
         now = self._state.now
-        made = Made(decision.verdict, decision.node, decision.nominate, tuple(victim.uid for victim in decision.victims))
+        made = made_of(decision) if self.journal.keeps else None
         decision.take_effect()
         if self._debug.filters:
             for line in filter_lines(decision):
@@ -398,10 +398,11 @@ class Scheduler:
             yield from self.outcomes.fail(decision)
         self._metrics.attempt(decision.verdict, decision.framework.name, self._clock() - now)
 
-    def _record(self, decision: Decision, made: Made, entry: Entry, now: float) -> None:
+    def _record(self, decision: Decision, made: Made | None, entry: Entry, now: float) -> None:
         record = record_of(decision, now=now, attempt=entry.attempts)
         self._recorder.record(record)
-        self.journal.decided(made, record)
+        if made is not None:
+            self.journal.decided(made, record)
 
     def _crashed(self, entry: Entry, placement: Placement, failure: BaseException) -> None:
         """A defect in a plugin or in us: the pod backs off, the scheduler goes on."""
@@ -454,6 +455,11 @@ class Scheduler:
         if late is None:
             return True, f"{len(self.placements)} placements under way"
         return False, f"the placement of pod {late.uid} on {late.node or 'no node yet'} is {late.stage.value} for {now - late.since:.0f} s"
+
+
+def made_of(decision: Decision) -> Made:
+    """What a decision comes to, as a journal tells it."""
+    return Made(decision.verdict, decision.node, decision.nominate, tuple(victim.uid for victim in decision.victims))
 
 
 def _due(time: float | None, now: float) -> bool:

@@ -184,8 +184,10 @@ class Outcomes:
     def _make_room(self, decision: Decision, how: dict[str, Any], now: float) -> Steps[None]:
         """Ask the victims to leave. Until all have answered the pod stays in flight, and its job is kept from being decided."""
         pod = decision.pod
+        yield
         fresh = [victim for victim in decision.victims if not self._state.leaving(victim)]
         self._outbid(pod, {victim.node_name or decision.nominate or "" for victim in decision.victims}, decision.others)
+        yield
         if fresh:
             self._metrics.preempted(len(fresh))
             for record in victim_records(decision, fresh, now=now):
@@ -193,7 +195,7 @@ class Outcomes:
                 yield
         members = [other for other, node in decision.others if node]
         self._evicting[pod.uid] = (how, members)
-        self._evictor.evict(pod, decision.victims, decision.nominate or "", [member.uid for member in members])
+        yield from self._evictor.evicting(pod, decision.victims, decision.nominate or "", [member.uid for member in members])
 
     def _issued(self, uid: str, failed: bool) -> None:
         """All victims of a pod were asked. If some stay it comes back with what is left, after a rest."""

@@ -27,6 +27,7 @@ from roles.scheduler.framework.status import Code, Status
 from roles.scheduler.framework.steps import at_once
 from roles.scheduler.journal.lines import FORMAT, Decided, Happening, Made, Operation, Told
 from roles.scheduler.journal.watches import Watches
+from roles.scheduler.live import made_of
 from roles.scheduler.options import Options
 from roles.scheduler.planner import evictions, placements
 from roles.scheduler.queue.entry import IN_FLIGHT, Entry
@@ -227,7 +228,7 @@ class Replay:
             return decision
         self._then = None
         record = record_of(decision, now=item.now)
-        made = Made(decision.verdict, decision.node, decision.nominate, tuple(victim.uid for victim in decision.victims))
+        made = made_of(decision)
         today = Decided.of(made, record)
         turn = Turn(decision.pod.reservation or decision.pod.key, item.now, then, today, decision)
         if not turn.same and self._tied(decision, then):

@@ -177,7 +177,7 @@ class Carrier:
 
     def finished(self, task: Task, outcome: Outcome, status: Status) -> None:
         """The binder is through with a placement."""
-        placement = task.placement
+        placement, task.placement = task.placement, None  # not each other's any more: nobody has to look for them as garbage
         if placement is not None:
             task.outcome, task.status = outcome, status
             self._journal.bound(placement.uid, outcome, status, self._clock())

@@ -19,6 +19,7 @@ from roles.scheduler.binding.readback import ReadBack
 from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.binding.waiting import WaitingPods
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.steps import Steps, at_once
 from roles.scheduler.gate import Gate
 from roles.scheduler.journal.journal import Journal
 from roles.scheduler.journal.lines import Operation
@@ -26,6 +27,7 @@ from roles.scheduler.planner.evictions import GRACE, Answer, Do, Effect, Evictio
 
 log = logging.getLogger(__name__)
 
+_A_STEP = 64  # victims
 ASK_WITHIN = 5.0  # seconds from a decision in which its victims are asked: later there may be room that nobody has to leave for
 
 Issued = Callable[[str, bool], None]
@@ -72,11 +74,21 @@ class Evictor:
 
     def evict(self, preemptor: PodInfo, victims: Iterable[PodInfo], node: str, members: Iterable[str] = ()) -> None:
         """Victims are to leave a node (or the nodes of a job) for a pod and the members of its job. `issued` is told when all were."""
-        chosen = {victim.uid: victim for victim in victims}
+        at_once(self.evicting(preemptor, victims, node, members))
+
+    def evicting(self, preemptor: PodInfo, victims: Iterable[PodInfo], node: str, members: Iterable[str] = ()) -> Steps[None]:
+        """As `evict`, in steps."""
+        graces: dict[str, float] = {}
+        leaving: list[str] = []
         self._preemptors[preemptor.uid] = (preemptor, node)
-        self._victims.update(chosen)
-        graces = {uid: grace_of(victim) for uid, victim in chosen.items()}
-        leaving = [uid for uid, victim in chosen.items() if victim.deleting]
+        for number, victim in enumerate(victims, 1):
+            self._victims[victim.uid] = victim
+            graces[victim.uid] = grace_of(victim)
+            if victim.deleting:
+                leaving.append(victim.uid)
+            if not number % _A_STEP:
+                yield
+        yield
         self.run(self._evictions.plan(preemptor.uid, graces, members, leaving, self._clock()))
 
     def run(self, effects: Iterable[Effect]) -> None:

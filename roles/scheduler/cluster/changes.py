@@ -60,7 +60,7 @@ class ChangeLog:
         if start < 0:
             return None
         if start == len(self._slots) - 1:  # nearly always, where pods are decided one after another
-            return np.array(self._slots[start:], dtype=np.intp), self._kinds[start]
+            return np.array((self._slots[start],), dtype=np.intp), self._kinds[start]
         slots = set(self._slots[start:])
         kinds = 0
         for kind in set(self._kinds[start:]):

@@ -69,6 +69,7 @@ class Cluster:
         self.labels = LabelColumns(capacity)
         self.slots: NDArray[np.intp] = np.arange(capacity)  # each slot's number: `slots[rows]` are the numbers of rows
         self.live = 0
+        self._everywhere: dict[tuple[int, ...], bool] = {}  # answers since a node changed
         self.cordoned = 0
         self.tainted = 0
         self.node_version = 0  # moves when any node appears, changes or goes
@@ -283,7 +284,10 @@ class Cluster:
 
     def everywhere(self, resources: tuple[int, ...]) -> bool:
         """Whether every node has some of each of these resources."""
-        return all(self.providers[resource] == self.live for resource in resources)
+        known = self._everywhere.get(resources)
+        if known is None:
+            known = self._everywhere[resources] = all(self.providers[resource] == self.live for resource in resources)
+        return known
 
     def ensure(self, resource: int) -> None:
         """Make sure that the columns of a resource id exist."""
@@ -419,6 +423,7 @@ class Cluster:
 
     def _count(self, slot: int, step: int) -> None:
         """Counters over live rows that let plugins skip work."""
+        self._everywhere.clear()
         if not self.alive[slot]:
             return
         self.live += step

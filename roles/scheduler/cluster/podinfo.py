@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import sys
+from collections.abc import Callable
 from typing import Any, TypeVar
-from weakref import WeakValueDictionary
+from weakref import WeakValueDictionary, ref
 
 import msgspec
 
@@ -187,6 +188,7 @@ class PodParser:
         self.all_annotations = False  # whether annotations of others are kept, for plugins of others
         self._transforms = transforms
         self._shapes: WeakValueDictionary[bytes, PodShape] = WeakValueDictionary()
+        self._last: Callable[[], PodShape | None] = _nothing
         self._encode = msgspec.msgpack.Encoder().encode
 
     def parse(self, pod: Pod, *, reservation: str = "") -> PodInfo:
@@ -196,15 +198,32 @@ class PodParser:
             translate_rest(pod)
         for transform in self._transforms:
             pod = transform(pod)
-        digest = self._digest(pod)
-        shape = self._shapes.get(digest)
+        shape = self._like_last(pod)
         if shape is None:
-            shape = self._shape(pod, digest)
-            self._shapes[digest] = shape
+            digest = self._digest(pod)
+            shape = self._shapes.get(digest)
+            if shape is None:
+                shape = self._shape(pod, digest)
+                self._shapes[digest] = shape
+            self._last = _nothing if is_resized(pod) else ref(shape)
         info = PodInfo(_slim(pod, shape, self.all_annotations), shape, reservation)
         if pod.spec.node_name and resize_pending(pod) == RESIZE_DEFERRED:
             info.growth = resize_growth(pod)
         return info
+
+    def _like_last(self, pod: Pod) -> PodShape | None:
+        """The last pod's shape, if this pod is plainly of it: pods of a template come one after another, and a digest takes longer."""
+        shape, meta = self._last(), pod.metadata
+        if shape is None or pod.spec.volumes or meta.labels != shape.labels or meta.namespace != shape.namespace or is_resized(pod):
+            return None
+        model = shape.template
+        alike = (
+            _placed(model.spec, pod.spec.node_name) == pod.spec
+            and _relevant(meta.annotations) == shape.annotations
+            and pod.status.qos_class == model.status.qos_class
+            and [owner.kind for owner in meta.owner_references] == [owner.kind for owner in model.metadata.owner_references]
+        )
+        return shape if alike else None
 
     def _digest(self, pod: Pod) -> bytes:
         meta, spec = pod.metadata, pod.spec
@@ -296,10 +315,20 @@ def _same(own: T, first: T) -> T:
     return first if own == first else own
 
 
+def _nothing() -> None:
+    """Stands for a reference to what is gone."""
+
+
+def _placed(spec: PodSpec, node: str) -> PodSpec:
+    """The same on a node."""
+    return spec if spec.node_name == node else _replace(spec, node_name=node)
+
+
 def _slim(pod: Pod, shape: PodShape, all_annotations: bool) -> Pod:
     """The projection with the parts that decide the shape shared with the first pod of the shape, and without what nobody reads."""
     meta, spec, status, first = pod.metadata, pod.spec, pod.status, shape.template.spec
-    model = shape.template
+    model, like = shape.template, _placed(first, spec.node_name)
+    known = model is not pod  # the first one is slimmed now
     annotations = meta.annotations
     if annotations and not all_annotations:
         annotations = {key: value for key, value in annotations.items() if _kept(key)}
@@ -313,7 +342,9 @@ def _slim(pod: Pod, shape: PodShape, all_annotations: bool) -> Pod:
             generate_name=_same(meta.generate_name, model.metadata.generate_name),
             owner_references=_same(meta.owner_references, model.metadata.owner_references),
         ),
-        spec=_replace(
+        spec=like
+        if known and like == spec
+        else _replace(
             spec,
             containers=first.containers,
             init_containers=first.init_containers,
@@ -332,7 +363,9 @@ def _slim(pod: Pod, shape: PodShape, all_annotations: bool) -> Pod:
             service_account_name=_same(spec.service_account_name, first.service_account_name),
             restart_policy=_same(spec.restart_policy, first.restart_policy),
         ),
-        status=_replace(
+        status=model.status
+        if known and status == model.status
+        else _replace(
             status,
             phase=_same(status.phase, model.status.phase),
             qos_class=_same(status.qos_class, model.status.qos_class),

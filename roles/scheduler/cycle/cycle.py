@@ -4,7 +4,7 @@ plugins want changed with a decision happens in `Decision.take_effect`."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping
+from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -334,6 +334,7 @@ class Cycle:
         """The node with the highest total; one of several at random."""
         percentage = self._percentages.get(decision.framework.name, 0)
         evaluation = decision.evaluation
+        best: Sequence[int] | NDArray[np.intp]
         if 0 < percentage < 100:
             slots = self._sample(decision.ctx, totals, percentage)
             values = totals[slots]

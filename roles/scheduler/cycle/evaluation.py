@@ -9,6 +9,7 @@ scores are current for feasible rows, once any row has been feasible; a row that
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Sequence
 from typing import Any
 
@@ -28,6 +29,8 @@ from roles.scheduler.framework.status import Code, Status
 
 _EVERYTHING = -1  # kinds of change: whatever it may concern
 
+_FEW = 4  # rows that are judged one by one, in plain numbers
+
 Slots = NDArray[np.intp]
 Plan = tuple[list[FilterVector], list[ScoreVector]]
 
@@ -36,8 +39,8 @@ class Evaluation(Judgement):
     """The judgement of one shape under one profile, kept current."""
 
     __slots__ = (
-        "_best", "_current", "_epoch", "_plans", "_position", "_restores", "_scored", "_special", "_stamped", "_unkept", "data",
-        "framework", "nominated", "pre_filter", "skipped", "version",
+        "_best", "_current", "_dear", "_epoch", "_plans", "_position", "_restores", "_scored", "_special", "_stamped", "_top", "_unkept",
+        "data", "framework", "nominated", "pre_filter", "skipped", "version",
     )  # fmt: skip
 
     def __init__(self, framework: Framework, cluster: Cluster) -> None:
@@ -48,8 +51,10 @@ class Evaluation(Judgement):
         self.skipped: frozenset[str] = frozenset()
         self.version = 0
         self.nominated = NominatedRows(self)
-        self._best: Slots | None = None  # slots with the highest total, in order; None when unknown
+        self._best: list[int] | None = None  # slots with the highest total, in order; None when unknown
+        self._top = 0.0  # that total
         self._plans: dict[int, Plan] = {}  # by kinds of change: whom to ask about a row that changed
+        self._dear: dict[int, list[FilterVector]] = {}  # the same of row-wise filters
         self._stamped: Plan = ([], [])
         self._restores = False  # whether the shape may ever use a reservation
         self._special: NDArray[np.bool_] = cluster.alive  # rows with reservations that it may use
@@ -96,7 +101,8 @@ class Evaluation(Judgement):
             kinds = _EVERYTHING
         self._position = position
         self.version += 1
-        self._evaluate(ctx, rows, kinds, filters, scores)
+        if filters or scores or kinds == _EVERYTHING or not self._again(ctx, rows, kinds):
+            self._evaluate(ctx, rows, kinds, filters, scores)
         return True
 
     def _stale(self, ctx: CycleContext) -> Plan:
@@ -128,7 +134,7 @@ class Evaluation(Judgement):
 
     def _replan(self, ctx: CycleContext) -> None:
         """Forget what is kept about which vectors there are."""
-        self._plans = {}
+        self._plans, self._dear = {}, {}
         filters = [vector for vector in self.filters if vector.stamp_of(ctx) is not None]
         self._stamped = (filters, [vector for vector in self.scores if vector.stamp is not None])
 
@@ -137,6 +143,12 @@ class Evaluation(Judgement):
         if plan is None:
             filters = [vector for vector in self.filters if kinds == _EVERYTHING or vector.plugin.reads & kinds]
             plan = self._plans[kinds] = (filters, [vector for vector in self.scores if vector.plugin.score_reads & kinds])
+        return plan
+
+    def _plan_dear(self, kinds: int) -> list[FilterVector]:
+        plan = self._dear.get(kinds)
+        if plan is None:
+            plan = self._dear[kinds] = [vector for vector in self.row_filters if vector.plugin.reads & kinds]
         return plan
 
     def _pre_filter(self, ctx: CycleContext) -> None:
@@ -164,6 +176,48 @@ class Evaluation(Judgement):
         return plugin.per_pod
 
     # ---------------------------------------------------------------- judging rows
+
+    def _again(self, ctx: CycleContext, rows: Slots, kinds: int) -> bool:
+        """Judge few rows that changed in `kinds`, passed, and still pass (like pods that come one after another leave just these), in plain
+        numbers: one is faster than an array of one. False where it is for `_evaluate` to say."""
+        if not self._scored or len(rows) > _FEW:
+            return False
+        for slot in rows.tolist():
+            passed = self.feasible.item(slot) and self.cluster.alive.item(slot) and slot not in self.restored
+            if not passed or not self._still_passes(ctx, slot, kinds) or not self._scored_again(ctx, slot, kinds):
+                return False
+        return True
+
+    def _still_passes(self, ctx: CycleContext, slot: int, kinds: int) -> bool:
+        """Whether a row that passed still does. What a row-wise filter says is kept, so that it is not asked twice."""
+        timed = self.framework.timer is not None or self.framework.trust.watched
+        ask = self.framework.ask_for_all
+        for vector in self._plan(kinds)[0]:
+            plugin = vector.plugin
+            if ask(plugin, "Filter", plugin.filter_one, ctx, slot) if timed else plugin.filter_one(ctx, slot):
+                return False
+        for vector in self._plan_dear(kinds):
+            plugin = vector.plugin
+            code = ask(plugin, "Filter", plugin.filter_one, ctx, slot) if timed else plugin.filter_one(ctx, slot)
+            if code:
+                vector.put(np.array((slot,)), np.array((code,), dtype=np.int32), self.cluster.capacity)
+                vector.told = slot
+                return False
+        return True
+
+    def _scored_again(self, ctx: CycleContext, slot: int, kinds: int) -> bool:
+        """Score a row that still passes; False where that may change what other rows get."""
+        timed = self.framework.timer is not None or self.framework.trust.watched
+        ask = self.framework.ask_for_all
+        for vector in self._plan(kinds)[1]:
+            plugin = vector.plugin
+            if not vector.put_one(slot, ask(plugin, "Score", plugin.score_one, ctx, slot) if timed else plugin.score_one(ctx, slot)):
+                return False
+        before, total = self.totals.item(slot), self._total_of(slot)
+        if total != before:
+            self.totals[slot] = total
+            self._move(slot, before, total)
+        return True
 
     def _evaluate(self, ctx: CycleContext, rows: Rows, kinds: int, stale: list[FilterVector], stale_scores: list[ScoreVector]) -> None:
         """Judge `rows`, which changed in `kinds`, and all rows for whom a stamp says that they may be judged otherwise."""
@@ -198,6 +252,8 @@ class Evaluation(Judgement):
                 vector.asked = np.zeros(self.cluster.capacity, dtype=np.bool_)
             elif kinds == _EVERYTHING or vector.plugin.reads & kinds:
                 vector.asked[rows] = False
+                if vector.told is not None:
+                    vector.asked[vector.told], vector.told = True, None
             wanted = self.cluster.slots[scope][np.greater(now, vector.asked[scope])]
             if len(wanted):
                 self._ask(ctx, (vector,), wanted)
@@ -319,12 +375,36 @@ class Evaluation(Judgement):
         self.totals[rows] = totals
         self._best = None
 
-    def best(self) -> Slots:
+    def _total_of(self, slot: int) -> float:
+        """The total of a row that passes, added up as `_total` does."""
+        constant, total = 0.0, 0.0
+        for vector in self.scores:
+            if isinstance(vector.raw, float):
+                constant += vector.fixed
+            else:
+                total += vector.value(slot)
+        return total + constant
+
+    def _move(self, slot: int, before: float, total: float) -> None:
+        """A row has another total."""
+        best = self._best
+        if best is None:
+            return
+        if total > self._top:
+            self._best, self._top = [slot], total
+        elif total == self._top:
+            insort(best, slot)
+        elif before == self._top:
+            del best[bisect_left(best, slot)]
+            if not best:
+                self._best = None
+
+    def best(self) -> Sequence[int]:
         """Slots with the highest total, in order. Only while there is a feasible one."""
         if self._best is None:
             totals = self.totals
-            top = int(totals.argmax())
-            self._best = (totals == totals[top : top + 1]).nonzero()[0]
+            self._top = totals.item(totals.argmax())
+            self._best = (totals == self._top).nonzero()[0].tolist()
         return self._best
 
     # ---------------------------------------------------------------- reservations

@@ -94,5 +94,8 @@ class Judgement:
 
     def leading(self, terms: Sequence[tuple[str, float]]) -> str:
         """The plugin that gave a row most, of those that tell nodes apart, in `terms` of that row; "" without one."""
-        given = [(value, name) for vector, (name, value) in zip(self.scores, terms, strict=True) if not isinstance(vector.raw, float)]
-        return max(given)[1] if given else ""
+        most, leader = -np.inf, ""
+        for vector, (name, value) in zip(self.scores, terms, strict=True):
+            if value >= most and not isinstance(vector.raw, float) and (value > most or name > leader):
+                most, leader = value, name
+        return leader

@@ -21,9 +21,9 @@ def _own(array: Any) -> Any:
 
 class FilterVector:
     """One filter's answer for all rows; `codes` None means that every row passes. `asked` are the rows about which a row-wise filter was
-    asked since they changed."""
+    asked since they changed, `told` one that it has just refused again."""
 
-    __slots__ = ("asked", "codes", "kept", "plugin", "stamp")
+    __slots__ = ("asked", "codes", "kept", "plugin", "stamp", "told")
 
     def __init__(self, plugin: Filter, *, kept: bool = True) -> None:
         self.plugin = plugin
@@ -31,6 +31,7 @@ class FilterVector:
         self.codes: Codes | None = None
         self.stamp: Any = None
         self.asked: NDArray[np.bool_] | None = None
+        self.told: int | None = None
 
     @property
     def of_node_alone(self) -> bool:
@@ -117,6 +118,16 @@ class ScoreVector:
             self.raw = np.full(capacity, mine or 0.0)
             self.raw[rows] = raw
         self.touched = True
+
+    def put_one(self, slot: int, raw: float) -> bool:
+        """The new raw value of a row; False where that may move the extremes, or makes a column of one number."""
+        mine = self.raw
+        if mine is None or isinstance(mine, float):
+            return raw == mine
+        if self.normalizer is not None:
+            return raw == mine.item(slot)
+        mine[slot] = raw
+        return True
 
     def contribution(self, rows: Rows) -> Any:
         """Weighted, normalized scores of some rows, or one number for all."""

@@ -6,6 +6,8 @@ import logging
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from typing import Any, TypeVar
 
+import numpy as np
+
 from koord.config.errors import InvalidConfig, did_you_mean
 from koord.config.loader import validate_model
 from koord.config.scheduler import Profile as ProfileConfig
@@ -216,6 +218,8 @@ def told(failure: BaseException) -> str:
 
 def _status_of(answer: Any) -> Status:
     """The status in what a plugin's step answers; one that only gives nodes or numbers has succeeded."""
+    if answer is None or isinstance(answer, (float, int, np.ndarray)):
+        return SUCCESS
     first = answer[0] if isinstance(answer, tuple) and answer else answer
     return first if isinstance(first, Status) else getattr(answer, "status", SUCCESS)
 

@@ -45,6 +45,8 @@ class JournalFile(LineFile):
 class Journal:
     """Told by the scheduler of everything that its decisions depend on, in order. This one keeps nothing."""
 
+    keeps = False
+
     def begins(self, standing: Callable[[], Beginning], settled: Callable[[], bool]) -> None:
         """The scheduler begins. `standing` tells all that is there now, `settled` whether nothing is under way."""
 
@@ -62,7 +64,6 @@ class Journal:
 
     def bound(self, uid: str, outcome: Outcome, status: Status, now: float) -> None:
         """A binding ended."""
-        self.happened(Operation.BOUND, now, uid, outcome.value, int(status.code), status.plugin, status.message)
 
     def decided(self, made: Made, record: Record) -> None:
         """What came of the turn that was told last."""
@@ -70,6 +71,8 @@ class Journal:
 
 class FileJournal(Journal):
     """Writes it to files."""
+
+    keeps = True
 
     def __init__(self, file: JournalFile) -> None:
         self._file = file
@@ -90,6 +93,9 @@ class FileJournal(Journal):
     def happened(self, what: Operation, now: float, uid: str = "", *more: Any) -> None:
         self._file.put(Happening(now, what, uid, more))
         self._idle = False
+
+    def bound(self, uid: str, outcome: Outcome, status: Status, now: float) -> None:
+        self.happened(Operation.BOUND, now, uid, outcome.value, int(status.code), status.plugin, status.message)
 
     def decided(self, made: Made, record: Record) -> None:
         self._file.put(Decided.of(made, record))

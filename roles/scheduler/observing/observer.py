@@ -112,7 +112,8 @@ class Observer:
 
     def _listen(self, informer: Any, channel: str, tell: Callable[[Any, Any], None]) -> None:
         """Tell of an informer's objects; the journal once, however many are told."""
-        if channel in self._journaled:
+        if channel in self._journaled or not self._journal.keeps:
+            self._journaled.setdefault(channel, informer)
             informer.add_handler(*self._gate.handlers(tell))
             return
         self._journaled[channel] = informer
@@ -387,7 +388,7 @@ class Observer:
             self._queue.room_given_up(info, self._state.now)
 
     def _event(self, event: ClusterEvent) -> None:
-        if self._queue.on_event(event, self._clock()):
+        if self._queue.on_event(event, self._state.now):
             self._changed()
 
 

@@ -48,12 +48,13 @@ def is_scalar(resource: str) -> bool:
 
 class Scored(NamedTuple):
     """The resources that count in a score: their ids, and by line what the pod adds (base units) and the weights (None: all are 1).
-    `weight` is what the weights add up to, at least 1."""
+    `weight` is what the weights add up to, at least 1; `lines` are (id, amount, weight) in plain numbers."""
 
     resources: tuple[int, ...]
     amounts: Vector
     weights: Vector | None
     weight: Vector
+    lines: list[tuple[int, float, float]]
 
 
 def scored(resources: Sequence[ResourceWeight], shape: PodShape, cluster: Cluster, *, non_zero: bool) -> Scored:
@@ -77,7 +78,8 @@ def scored_of(found: Iterable[tuple[int, float, float]]) -> Scored:
     weights = np.array([weight for _, _, weight in listed])
     amounts = np.array([amount for _, amount, _ in listed], dtype=np.float64)[:, None]
     total = constant(max(float(weights.sum()), 1.0))
-    return Scored(tuple(resource for resource, _, _ in listed), amounts, None if (weights == 1.0).all() else weights[:, None], total)
+    alike = bool((weights == 1.0).all())
+    return Scored(tuple(resource for resource, _, _ in listed), amounts, None if alike else weights[:, None], total, listed)
 
 
 def added_up(lines: Vector) -> Vector:
@@ -96,6 +98,12 @@ def left_percent(free: Vector, amount: Any, divisor: Vector) -> Vector:
     np.divide(part, divisor, out=part)
     np.floor(part, out=part)
     return part
+
+
+def left_percent_of(free: float, amount: float, divisor: float) -> int:
+    """`left_percent` of one row."""
+    left = free - amount
+    return math.floor(left * 100.0 / divisor) if left > 0.0 else 0
 
 
 def used_percent(free: Vector, amount: Any, capacity: Vector, divisor: Vector) -> Vector:
@@ -125,7 +133,7 @@ class NodeResourcesFit(PreFilter, Filter, Score):
         self._strategy = args.scoring_strategy.type
         ratio = args.scoring_strategy.requested_to_capacity_ratio
         self._ratio = ratio_table([(point.utilization, point.score * 10) for point in ratio.shape]) if ratio is not None else np.zeros(101)
-        self._memo_key = f"{self.name}/score"
+        self._memo_key, self._row_key = f"{self.name}/score", f"{self.name}/row"
 
     # ---------------------------------------------------------------- filter
 
@@ -164,6 +172,21 @@ class NodeResourcesFit(PreFilter, Filter, Score):
                 short &= cluster.allocatable[resource][rows] > 0
             np.logical_or(lacks, short, out=lacks)
         return lacks
+
+    def filter_one(self, ctx: CycleContext, slot: int) -> int:
+        cluster = ctx.cluster
+        if cluster.pod_slots.item(slot) < 1.0:
+            return 1
+        wanted: list[tuple[int, float]] | None = ctx.data.get(self._row_key)
+        if wanted is None:
+            wanted = ctx.data[self._row_key] = [(resource, amount.item()) for resource, amount in self._wanted(ctx)]
+        free, backed = cluster.free, self._backed
+        for resource, amount in wanted:
+            if free[resource].item(slot) < amount and not (
+                backed and cluster.vocabulary.resources[resource] in backed and cluster.allocatable[resource].item(slot) <= 0
+            ):
+                return 1
+        return 0
 
     def must_fit(self, pod: PodInfo) -> Sequence[int]:
         known: tuple[int, ...] | None = pod.shape.memo.get((self, "must fit"))
@@ -218,7 +241,7 @@ class NodeResourcesFit(PreFilter, Filter, Score):
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
         cluster = ctx.cluster
-        resources, amounts, weights, weight = self._scored(ctx)
+        resources, amounts, weights, weight, _ = self._scored(ctx)
         if not resources:
             return 0.0
         divisor = cluster.together("divisor", resources, rows)
@@ -238,6 +261,16 @@ class NodeResourcesFit(PreFilter, Filter, Score):
         if self._strategy == "RequestedToCapacityRatio":
             np.add(mean, _HALF, out=mean)
         return np.floor(mean, out=mean)
+
+    def score_one(self, ctx: CycleContext, slot: int) -> float:
+        cluster, counted = ctx.cluster, self._scored(ctx)
+        if self._strategy != "LeastAllocated" or not cluster.everywhere(counted.resources):
+            return super().score_one(ctx, slot)
+        total = 0.0
+        for resource, amount, weight in counted.lines:
+            free = cluster.non_zero_free if resource <= MEMORY else cluster.free
+            total += left_percent_of(free[resource].item(slot), amount, cluster.divisor[resource].item(slot)) * weight
+        return float(math.floor(total / counted.weight.item()))
 
     def _part(self, free: Vector, divisor: Vector, amounts: Vector) -> Vector:
         """Score 0..100 by resource and row."""
@@ -358,12 +391,13 @@ class NodeResourcesBalancedAllocation(PreScore, Score):
     def pre_score(self, ctx: CycleContext) -> Status:
         return SUCCESS if self._case(ctx)[1].any() else SKIP
 
-    def _case(self, ctx: CycleContext) -> tuple[tuple[int, ...], Vector]:
-        """The resources that count for the pod, and what is used more of each (line) with it and without it."""
-        known: tuple[tuple[int, ...], Vector] | None = ctx.data.get(self.name)
+    def _case(self, ctx: CycleContext) -> tuple[tuple[int, ...], Vector, list[tuple[int, float, float]]]:
+        """The resources that count for the pod, what is used more of each (line) with it and without it, and the lines in plain numbers."""
+        known: tuple[tuple[int, ...], Vector, list[tuple[int, float, float]]] | None = ctx.data.get(self.name)
         if known is None:
             counted = scored(self.args.resources, ctx.pod.shape, ctx.cluster, non_zero=False)
-            known = ctx.data[self.name] = (counted.resources, np.array((counted.amounts, np.zeros_like(counted.amounts))))
+            more = np.array((counted.amounts, np.zeros_like(counted.amounts)))
+            known = ctx.data[self.name] = (counted.resources, more, counted.lines)
         return known
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
@@ -376,10 +410,24 @@ class NodeResourcesBalancedAllocation(PreScore, Score):
         np.add(better, _FIFTY, out=better)
         return better
 
+    def score_one(self, ctx: CycleContext, slot: int) -> float:
+        cluster, (resources, _, lines) = ctx.cluster, self._case(ctx)
+        if len(resources) != 2 or not cluster.everywhere(resources):
+            return super().score_one(ctx, slot)
+        used, less = [], []
+        for resource, amount, _ in lines:
+            held = cluster.allocatable[resource].item(slot) - cluster.free[resource].item(slot)
+            divisor = cluster.divisor[resource].item(slot)
+            used.append(min((held + amount) / divisor, 1.0))
+            less.append(min(held / divisor, 1.0))
+        balance = math.floor((1.0 - abs(used[0] - used[1]) * 0.5) * 100.0)
+        before = math.floor((1.0 - abs(less[0] - less[1]) * 0.5) * 100.0)
+        return math.floor((balance - before + 50) * 0.5) + 50.0
+
     def _balance(self, ctx: CycleContext, rows: Rows) -> Vector:
         """100 less the deviation between the used fractions, in whole percent: with the pod, and without it."""
         cluster = ctx.cluster
-        resources, more = self._case(ctx)
+        resources, more, _ = self._case(ctx)
         allocatable = cluster.together("allocatable", resources, rows)
         used = np.add(np.subtract(allocatable, cluster.together("free", resources, rows)), more)
         np.divide(used, cluster.together("divisor", resources, rows), out=used)

@@ -152,6 +152,8 @@ class SchedulingQueue:
         entry.attempts += 1
         if entry.first_attempt is None:
             entry.first_attempt = now
+        if self._judged and not self._log.opened:
+            self._judged.clear()  # those whom it was for have come back
         entry.since_event = self._log.open(entry.pod.uid)
         entry.changes = {}
         return entry
@@ -237,6 +239,8 @@ class SchedulingQueue:
 
     def on_event(self, event: ClusterEvent, now: float) -> int:
         """Something happened in the cluster; returns how many pods it brought back."""
+        if not self._parked and not self._log.opened:
+            return 0
         interested = [name for name, found in self._plugins_for(event).items() if not all(s.helps_nobody(event) for s in found)]
         if self._log.opened:
             self._log.append(self._cut(event) if interested else event._replace(old=None, new=None))

@@ -25,7 +25,7 @@ class NodeCosts:
         self._capacity = cluster.capacity
         self._job_of = job_of
         self._units = list(units)
-        self._rank = {priority: rank for rank, priority in enumerate(sorted({pod.priority for unit in units for pod in unit.pods}))}
+        self._rank: dict[int, int] = {}
         self._where: dict[str, int] = {}
         self._at: dict[int, list[tuple[PodInfo, Unit]]] = {}
         self._doomed: set[Unit] = set()
@@ -37,16 +37,20 @@ class NodeCosts:
     def worked_out(cls, cluster: Cluster, units: Sequence[Unit], job_of: Callable[[PodInfo], str]) -> Steps[NodeCosts]:
         """NodeCosts of all nodes, as they are while nobody has gone."""
         costs = cls(cluster, units, job_of)
+        priorities: set[int] = set()
         for unit in units:
             for pod in unit.pods:
+                priorities.add(pod.priority)
                 slot = costs._where[pod.uid] = cluster.slot_of_pod(pod.uid)
                 costs._at.setdefault(slot, []).append((pod, unit))
             yield
+        costs._rank = {priority: rank for rank, priority in enumerate(sorted(priorities))}
         costs._named = {slot: place for place, slot in enumerate(sorted(costs._at, key=cluster.name_of))}
         for slot in costs._at:
             costs._costs[slot] = costs._cost(slot)
             yield
         costs.slots = sorted(costs._at, key=costs._costs.__getitem__)
+        yield
         return costs
 
     def _cost(self, slot: int) -> int:

@@ -106,14 +106,19 @@ class JobPreemption:
         nodes, rest = yield from self.as_is(pods, supposed)
         if not rest:
             return JobPlan(nodes, awaited=self.awaited(nodes, leaving))
-        units = yield from self.units_on(self._slots(rest, rule), rule, protected)
+        yield
+        slots = self._slots(rest, rule)
+        yield
+        units = yield from self.units_on(slots, rule, protected)
         if not units:
             return JobPlan(refusal="no pod may be preempted on a node where that could help")
         costs = yield from NodeCosts.worked_out(self._state.cluster, units, job_key)
         found = JobPlan(refusal="nothing was tried")
         for count in (len(rest) + _SPARE, len(costs.slots)) if rule.slots is None else (len(costs.slots),):
+            chosen = costs.cheapest(count)
+            yield
             with self._state.suppose() as deeper:
-                found = yield from self._make_room(rest, costs.cheapest(count), costs, rule, deeper)
+                found = yield from self._make_room(rest, chosen, costs, rule, deeper)
                 yield from deeper.undo()
             if not found.refusal or count >= len(costs.slots):
                 break
@@ -234,6 +239,7 @@ class JobPreemption:
         """Without the victims every member gets the cheapest node that takes it."""
         where = yield from self.take_away(units, supposed)
         keys = costs.keys(units)
+        yield
         placed: dict[int, list[PodInfo]] = {}
         for pod in pods:
             survey = self._cycle.survey(pod, without=self._without)
@@ -253,10 +259,12 @@ class JobPreemption:
     def take_away(self, units: Iterable[Unit], supposed: Hypothesis) -> Steps[dict[str, int]]:
         """As if the units were gone; returns the slots of their pods by UID."""
         cluster = self._state.cluster
-        where = {pod.uid: cluster.slot_of_pod(pod.uid) for unit in units for pod in unit.pods}
-        for uid in where:
-            supposed.remove(uid)
-            yield
+        where: dict[str, int] = {}
+        for uid in (pod.uid for unit in units for pod in unit.pods):
+            if uid not in where:
+                where[uid] = cluster.slot_of_pod(uid)
+                supposed.remove(uid)
+                yield
         return where
 
     def settle(

@@ -356,7 +356,9 @@ class DynamicResources(
 
     def placed(self, ctx: CycleContext, slot: int) -> Sequence[Term]:
         carried = self._carried.get(ctx.pod.uid)
-        found = (self.book.assumed.get(key) for key in carried.open) if carried is not None else ()
+        if carried is None:
+            return ()
+        found = (self.book.assumed.get(key) for key in carried.open)
         results = (result for one in found if one is not None for result in one.status["devices"]["results"])
         return tuple(Term(f"request {one['request']}", f"{one['driver']}/{one['pool']}/{one['device']}") for one in results)
 

@@ -281,26 +281,27 @@ class QuotaBook(Columns):
 
     # ---------------------------------------------------------------- pods
 
-    def pod_seen(self, pod: PodInfo) -> None:
-        """A pod is there, with a node or without."""
-        if not self._counts(pod, self._clock()):
-            self._forget(pod.uid)
-            return
+    def pod_seen(self, pod: PodInfo) -> bool:
+        """A pod is there, with a node or without. Returns whether it was known."""
         member = self._members.get(pod.uid)
+        if not self._counts(pod):
+            self._forget(pod.uid)
+            return member is not None
         if member is None:
             self._enter(pod, seen=True)
-            return
+            return False
         member.seen = True
         if member.pod.shape is not pod.shape or self.resolve(pod.shape) != member.quota.name:
             assigned = member.assigned
             self._forget(pod.uid)
             self._enter(pod, seen=True, assigned=assigned)
+            member = self._members.get(pod.uid)
         else:
             member.pod = pod
-        member = self._members.get(pod.uid)
-        if member is not None and member.assigned and self.hooks:
+        if self.hooks and member is not None and member.assigned:
             quota = member.quota.name
             self.hooks.tell(self.tree_name(quota), "OnPodUpdated", lambda hook: hook.pod_updated(quota, pod))
+        return True
 
     def pod_gone(self, uid: str) -> None:
         """A pod was deleted or has ended."""
@@ -309,7 +310,7 @@ class QuotaBook(Columns):
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         member = self._members.get(pod.uid)
         if member is None:
-            if self._counts(pod, self._clock()):
+            if self._counts(pod):
                 self._enter(pod, seen=False, assigned=True)
         elif not member.assigned:
             member.assigned = True
@@ -325,14 +326,14 @@ class QuotaBook(Columns):
         member.assigned = False
         member.tree.charge_used(member.quota, _negative(member.amount), preemptible=member.preemptible)
 
-    def _counts(self, pod: PodInfo, now: float) -> bool:
+    def _counts(self, pod: PodInfo, now: float | None = None) -> bool:
         if pod.reservation:
             return False  # what is reserved is charged to the pods that use it
         if not pod.deleting:
             return True
         if self.rules.drop_terminating:
             return False
-        return not (self.rules.drop_overdue and now >= _overdue_at(pod))
+        return not (self.rules.drop_overdue and (self._clock() if now is None else now) >= _overdue_at(pod))
 
     def sweep(self, now: float) -> None:
         """Let go of deleted pods whose grace period is over (gate ElasticQuotaIgnoreTerminatingPod)."""

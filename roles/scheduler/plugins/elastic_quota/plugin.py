@@ -106,8 +106,7 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
     def pod_seen(self, pod: PodInfo) -> None:
         if self._keeper:
             started = seams.perf_counter()
-            known = self.book.member(pod.uid) is not None
-            self.book.pod_seen(pod)
+            known = self.book.pod_seen(pod)
             self._took("OnPodUpdate" if known else "OnPodAdd", seams.perf_counter() - started)
 
     def pod_gone(self, uid: str) -> None:

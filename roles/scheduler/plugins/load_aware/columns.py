@@ -36,13 +36,14 @@ _NEVER = math.inf
 class NodeLoad:
     """What is known of one slot beyond the arrays."""
 
-    __slots__ = ("base", "charges", "delta", "estimates", "metric", "prod", "sources", "thresholds")
+    __slots__ = ("base", "charges", "delta", "estimates", "metric", "prod", "sources", "summed", "thresholds")
 
     def __init__(self, size: int, thresholds: Thresholds) -> None:
         self.base: list[float] = [0.0] * size
         self.thresholds = thresholds
         self.metric: Metric | None = None
         self.charges: dict[str, Charge] = {}
+        self.summed = False  # whether what follows, the sums of the charges, is up to date
         self.delta = [0.0] * size
         self.prod = [0.0] * size
         self.estimates = [0.0] * size
@@ -135,7 +136,7 @@ class LoadColumns(Columns):
         load.base = [float(allocatable.get(name, 0)) for name in self.resources]
         load.metric = self._metrics.get(new.name)
         self._trust(slot, 1.0 - node_penalty(new.annotations) / 100.0)
-        self._recount(load)
+        load.summed = False
         self._write(slot, load)
 
     def node_removed(self, slot: int, old: NodeView) -> None:
@@ -144,7 +145,7 @@ class LoadColumns(Columns):
         self._before.pop(old.name, None)
         load.metric = None
         load.base = [0.0] * len(self.resources)
-        self._recount(load)
+        load.summed = False
         self._write(slot, load)
 
     def metric_set(self, old: NodeMetric | None, new: NodeMetric | None) -> None:
@@ -165,7 +166,7 @@ class LoadColumns(Columns):
             load = self._load(slot)
             self._before[name] = self.report(name, slot)
             load.metric = self._metrics.get(name)
-            self._recount(load)
+            load.summed = False
             self._write(slot, load)
             self.cluster.changes.note(slot, self.kind)
 
@@ -198,9 +199,10 @@ class LoadColumns(Columns):
         before = load.charges.get(new.uid)
         if before is None:
             return
-        self._sum(load, before, -1.0)
         charge = load.charges[new.uid] = Charge(new, self.estimator, before.assigned)
-        self._sum(load, charge, 1.0)
+        if load.summed:
+            self._sum(load, before, -1.0)
+            self._sum(load, charge, 1.0)
         self._write(slot, load)
         self.cluster.changes.note(slot, self.kind)
 
@@ -233,6 +235,7 @@ class LoadColumns(Columns):
     def view(self, slot: int) -> dict[str, Any]:
         """The node as the debug endpoint shows it (SCH-LA-10), amounts by resource in base units."""
         load = self._load(slot)
+        self._recount(load)
 
         def named(values: list[float]) -> dict[str, float]:
             return dict(zip(self.resources, values, strict=True))
@@ -262,18 +265,18 @@ class LoadColumns(Columns):
         self.distrusted += int(share < 1.0) - int(self.trust[slot] < 1.0)
         self.trust[slot] = share
 
-    def _sum(self, load: NodeLoad, charge: Charge, sign: float) -> tuple[Usage, Usage, Usage]:
-        """Add a pod to the sums of a node, or take it off; returns what it is charged, by source."""
+    def _sum(self, load: NodeLoad, charge: Charge, sign: float) -> None:
+        """Add a pod to the sums of a node, or take it off."""
         delta, prod = charge.parts(load.metric)
         for index, estimate in enumerate(charge.estimate):
             load.delta[index] += sign * delta[index]
             load.prod[index] += sign * prod[index]
             load.estimates[index] += sign * estimate
-        return delta, prod, charge.estimate
 
     def _shift(self, slot: int, load: NodeLoad, charge: Charge, sign: float) -> None:
         """One pod more or less: what it is charged moves the arrays, and nothing else does."""
-        sources = self._sum(load, charge, sign)
+        sources = (*charge.parts(load.metric), charge.estimate)
+        load.summed = False
         for number, group in enumerate(self.classes):
             used, room = load.sources[number]
             if used >= 0:
@@ -281,11 +284,15 @@ class LoadColumns(Columns):
                     if amount:
                         column[slot] = column.item(slot) + sign * amount
             if room >= 0:
-                for column, amount in zip(group.room, sources[room], strict=True):
+                for line, amount in enumerate(sources[room]):
                     if amount:
-                        column[slot] = column.item(slot) - sign * amount
+                        group.room[line, slot] = group.room.item(line, slot) - sign * amount
 
     def _recount(self, load: NodeLoad) -> None:
+        """Bring the sums of a node up to date."""
+        if load.summed:
+            return
+        load.summed = True
         size = len(self.resources)
         load.delta, load.prod, load.estimates = [0.0] * size, [0.0] * size, [0.0] * size
         for charge in load.charges.values():
@@ -294,6 +301,7 @@ class LoadColumns(Columns):
     def _write(self, slot: int, load: NodeLoad) -> None:
         """Bring the arrays of a slot up to date."""
         args, metric = self.args, load.metric
+        self._recount(load)
         for index, base in enumerate(load.base):
             self.divisor[index][slot] = base if base > 0 else _NEVER
         expiry = _NEVER

@@ -24,7 +24,7 @@ from roles.scheduler.framework.hints import OPENS, closed
 from roles.scheduler.framework.interfaces import Codes, Endpoint, Feed, Filter, Rejection, Reserve, Score
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.load_aware.columns import OTHER, PROD, LoadColumns, PodClass, Report, Row
-from roles.scheduler.plugins.node_resources import added_up, left_percent
+from roles.scheduler.plugins.node_resources import added_up, left_percent, left_percent_of
 
 _EXPIRED = 1
 # never resolvable: nobody is evicted because a node is busy now, usage may fall by itself and is not known of a victim alone
@@ -55,6 +55,7 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         self._least = [[math.inf] * len(self._resources) for _ in self.columns.classes]
         weights = tuple(float(args.resource_weights.get(name, 0)) for name in self._resources)
         self._lines = [index for index, weight in enumerate(weights) if weight or args.dominant_resource_weight]  # resources that score
+        self._weighted = [(index, weights[index]) for index in self._lines]
         self._weights = None if set(weights) == {1.0} else np.array(weights)[self._lines, None]
         self._dominant = float(args.dominant_resource_weight)
         self._weight_sum = constant(sum(weights) + self._dominant)
@@ -151,6 +152,10 @@ class LoadAwareScheduling(Filter, Score, Reserve):
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         return None if ctx.pod.shape.daemonset else self.refused(ctx, rows)
 
+    def filter_one(self, ctx: CycleContext, slot: int) -> int:
+        limited = any(self._group(ctx).limited) or self.columns.stale(ctx.now)
+        return super().filter_one(ctx, slot) if limited and not ctx.pod.shape.daemonset else 0
+
     def tally(self, ctx: CycleContext) -> Tally:
         return FIXED if ctx.pod.shape.daemonset else _LoadTally(self, ctx)
 
@@ -241,6 +246,15 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         if self.columns.distrusted:
             np.floor(np.multiply(total, self.columns.trust[rows], out=total), out=total)
         return np.asarray(total)
+
+    def score_one(self, ctx: CycleContext, slot: int) -> float:
+        columns = self.columns
+        if self._dominant or not self._lines or columns.distrusted or columns.stale(ctx.now):
+            return super().score_one(ctx, slot)
+        room, divisor, estimate, total = self._group(ctx).room, columns.divisor, columns.estimator.estimate(ctx.pod), 0.0
+        for line, weight in self._weighted:
+            total += left_percent_of(room.item(line, slot), estimate[line], divisor.item(line, slot)) * weight
+        return float(math.floor(total / self._weight_sum.item()))
 
 
 class _LoadTally(Tally):

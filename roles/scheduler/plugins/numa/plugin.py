@@ -144,6 +144,10 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             codes[index] = self._try(ctx, request, slots.item(index))
         return codes
 
+    def filter_one(self, ctx: CycleContext, slot: int) -> int:
+        self.columns.current()
+        return super().filter_one(ctx, slot) if checks.concerns(self._request(ctx), self.columns) else 0
+
     def tally(self, ctx: CycleContext) -> Tally | None:
         request = self._request(ctx)
         self.columns.current()
@@ -308,6 +312,13 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             self._score_strict(ctx, rows, np.maximum(columns.policy[rows], wanted), bound, own, scores)
         return scores
 
+    def score_one(self, ctx: CycleContext, slot: int) -> float:
+        request, columns = self._request(ctx), self.columns
+        columns.current()
+        if not request.amounts or columns.amplified or columns.special or request.numa_policy:
+            return super().score_one(ctx, slot)
+        return self._scorer.node(ctx.cluster, self._scored(ctx, request), slot)
+
     def _scored(self, ctx: CycleContext, request: Request) -> Scored:
         """The resources that count on whole nodes."""
         known: Scored | None = ctx.data.get(_SCORED)
@@ -362,7 +373,8 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
     def reserve(self, ctx: CycleContext, slot: int) -> Status:
         request, pod = self._request(ctx), ctx.pod
         self.columns.release(slot, pod.uid)
-        if not request.amounts:
+        self.columns.current()
+        if not request.amounts or not checks.concerns(request, self.columns):
             return SUCCESS
         admission = self.topology.at_reserve(ctx, slot)
         if not admission.status.ok:

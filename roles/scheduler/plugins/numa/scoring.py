@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -13,7 +14,7 @@ from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import ONE, Vector
 from roles.scheduler.cluster.vocabulary import CPU
 from roles.scheduler.framework.context import Rows
-from roles.scheduler.plugins.node_resources import Scored, added_up, is_scalar, left_percent, scored_of, used_percent
+from roles.scheduler.plugins.node_resources import Scored, added_up, is_scalar, left_percent, left_percent_of, scored_of, used_percent
 from roles.scheduler.plugins.numa.args import NumaScoringStrategy
 from roles.scheduler.plugins.numa.facts import Facts
 
@@ -55,7 +56,7 @@ class Scorer:
 
     def nodes(self, cluster: Cluster, scored: Scored, rows: Rows, more_cpu: Any) -> Vector:
         """Scores of whole nodes with the pod on them. `more_cpu` is milli-CPU that amplification adds, by row; None for none."""
-        resources, amounts, weights, weight = scored
+        resources, amounts, weights, weight, _ = scored
         if not resources:
             return np.zeros(len(cluster.slots[rows]))
         if more_cpu is not None:
@@ -73,6 +74,16 @@ class Scorer:
         mean = added_up(part)
         np.divide(mean, weight, out=mean)
         return np.floor(mean, out=mean)
+
+    def node(self, cluster: Cluster, scored: Scored, slot: int) -> float:
+        """As `nodes`, of one."""
+        if self.most or not cluster.everywhere(scored.resources):
+            score: float = self.nodes(cluster, scored, np.array((slot,), dtype=np.intp), None).item(0)
+            return score
+        total = 0.0
+        for resource, amount, weight in scored.lines:
+            total += left_percent_of(cluster.free[resource].item(slot), amount, cluster.divisor[resource].item(slot)) * weight
+        return float(math.floor(total / scored.weight.item()))
 
     def numa(
         self, facts: Facts, wanted: Mapping[str, int], shares: Mapping[int, ResourceVector], allocated: Mapping[int, ResourceVector], *,

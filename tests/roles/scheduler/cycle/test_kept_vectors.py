@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.times import format_time
+from roles.sandbox.profile import plugin_config, plugins
 from roles.scheduler import testing
 from roles.scheduler.cycle.evaluation import Evaluation
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext
@@ -70,11 +71,19 @@ STEP = st.tuples(
 )
 
 
+def installed() -> dict[str, Any]:
+    """The installed profile, where CPU counts twice on whole nodes."""
+    config = plugin_config()
+    config["NodeResourcesFit"] = {"scoringStrategy": {"resources": [{"name": "cpu", "weight": 2}, {"name": "memory", "weight": 1}]}}
+    return {"plugins": plugins(), "pluginConfig": [{"name": name, "args": args} for name, args in config.items()]}
+
+
 @pytest.mark.feature("SCH-FW-06")
+@pytest.mark.parametrize("profile", [PROFILE, installed()], ids=["by load", "as installed"])
 @examples(40)
 @given(plan=st.lists(STEP, min_size=1, max_size=40))
-def test_kept_vectors_equal_fresh_ones(plan: list[tuple[str, int, int]]) -> None:
-    world = testing.World(PROFILE, now=NOW)
+def test_kept_vectors_equal_fresh_ones(profile: dict[str, Any], plan: list[tuple[str, int, int]]) -> None:
+    world = testing.World(profile, now=NOW)
     world.add_nodes(*(node(number, number) for number in range(5)))
     placed: list[str] = []
     templates = shapes()
@@ -128,11 +137,13 @@ def rows_agree(ctx: CycleContext, fresh: Evaluation) -> None:
         np.testing.assert_array_equal(plain(vector.plugin.filter(ctx, some), len(some)), whole[some], vector.plugin.name)
         for slot in alive:
             assert plain(vector.plugin.filter(ctx, np.array([slot])), 1)[0] == whole[slot], vector.plugin.name
+            assert vector.plugin.filter_one(ctx, slot.item()) == whole[slot], vector.plugin.name
     for score in fresh.scores:
         values = plain(score.plugin.score(ctx, ALL_ROWS), ctx.cluster.capacity)
         np.testing.assert_array_equal(plain(score.plugin.score(ctx, some), len(some)), values[some], score.plugin.name)
         for slot in alive:
             assert plain(score.plugin.score(ctx, np.array([slot])), 1)[0] == values[slot], score.plugin.name
+            assert score.plugin.score_one(ctx, slot.item()) == values[slot], score.plugin.name
 
 
 def plain(answer: Any, length: int) -> Any:
