@@ -33,30 +33,26 @@ def _name(handle: Any) -> str:
     return str(getattr(callback, "__qualname__", callback))
 
 
-class _Task(asyncio.Task[Any]):
-    """A task that sets and dicts keep in the order of their first use, not of addresses."""
+class _Ordered:
+    """What sets and dicts keep in the order of its first use, not of addresses; each class counts for itself."""
 
     _hashed = 0
     _order = 0
 
     def __hash__(self) -> int:
         if not self._order:
-            _Task._hashed += 1
-            self._order = _Task._hashed
+            kind = type(self)
+            kind._hashed += 1
+            self._order = kind._hashed
         return self._order
 
 
-class _Future(asyncio.Future[Any]):
-    """As _Task."""
+class _Task(_Ordered, asyncio.Task[Any]):
+    pass
 
-    _hashed = 0
-    _order = 0
 
-    def __hash__(self) -> int:
-        if not self._order:
-            _Future._hashed += 1
-            self._order = _Future._hashed
-        return self._order
+class _Future(_Ordered, asyncio.Future[Any]):
+    pass
 
 
 class _Handle(events.Handle):

@@ -159,7 +159,7 @@ class TestCookies:
     @given(steps=st.lists(st.tuples(st.sampled_from(["join", "leave", "die"]), st.integers(0, 3), st.integers(0, 2)), max_size=30))
     def test_a_group_has_one_cookie(self, steps) -> None:
         kernel = Kernel(range(1, 9))
-        cookies = CookieStore(kernel, lambda group, worked: None)
+        store = CookieStore(kernel, lambda group, worked: None)
         pids = {c: [2 * c + 1, 2 * c + 2] for c in range(4)}
         member: dict[int, int] = {}
         for what, container, group in steps:
@@ -167,10 +167,10 @@ class TestCookies:
             if what == "die":
                 kernel.cookies.pop(pids[container][0], None)
             elif what == "leave":
-                cookies.leave(str(container), alive)
+                store.leave(str(container), alive)
                 member.pop(container, None)
             elif alive:
-                cookies.join(str(container), str(group), alive, 0.0)
+                store.join(str(container), str(group), alive, 0.0)
                 member[container] = group
             for group_number in range(3):
                 cookies = {kernel.cookies[p] for c, g in member.items() if g == group_number for p in pids[c] if p in kernel.cookies}
