@@ -25,7 +25,7 @@ from tests.packaging import image as images
 from tests.roles.runtime_proxy.support_containerd import IMAGE
 from tests.support import patience
 from tests.support import rig as rigs
-from tests.support.machine_init import STAT
+from tests.support.machine_init import STAT, WRITTEN
 from tests.support.real_kubelet import NODE
 from tests.support.rig import Obj, Rig
 
@@ -324,15 +324,15 @@ GIVEN_BY_KOORD = (("cpu", "cpu.shares"), ("cpu", "cpu.cfs_quota_us"), ("memory",
 UNLIMITED = 9223372036854771712
 #: The runtime's, the kubelet's and the control plane's own.
 _NOT_KOORDS = re.compile(
-    "/opt/koord|/var/lib/(containerd|kubelet|etcd|cni)|/run/(containerd|netns|kernel-)|/var/log/(pods|containers|kube|etcd)"
+    "/opt|/mnt|/root/.kube|/etc/kubernetes|/var/lib/(containerd|kubelet|etcd|cni)|/run/(containerd|netns|kernel-)|/var/log/(pods|containers|kube|etcd)"
 )
 _COUNTERS = re.compile("procs|tasks|usage|failcnt|event|stat|empty|pressure|reset|time|serviced|oom_control|notify|release|peak|bytes_")
 
 
 def state(rig: Rig) -> dict[str, str]:
     """Files of the node by path, the values of the groups of pods that stay, and what the Node says."""
-    listed = rig.machine.run("find", "/etc", "/opt", "/root", "/run", "/usr/local", "/var", "-xdev", "-printf", "%p\t%y\n").stdout
-    found = dict(line.rsplit("\t", 1) for line in listed.splitlines())
+    listed = rig.machine.run("find", f"/{WRITTEN}", "/run", "-xdev", "-printf", "%p\t%y\n").stdout
+    found = dict(line.removeprefix(f"/{WRITTEN}").rsplit("\t", 1) for line in listed.splitlines())
     found = {path: kind for path, kind in found.items() if not _NOT_KOORDS.match(path)}
     staying = [one["metadata"]["uid"] for one in rig.items("pods") if one["metadata"]["name"] in ("bystander", "service")]
     for controller in sorted(rig.machine.path(GROUPS).iterdir()):

@@ -15,6 +15,8 @@ from pathlib import Path
 
 ADDRESS = "192.0.2.10"
 STAT = Path("/var/lib/lxcfs/proc/stat")
+#: Where the machine shows what it has written, and nothing of the outer one's.
+WRITTEN = "mnt/written"
 #: Left by nodes that this machine has been; a new one has none of it.
 FORGOTTEN = (
     "etc/cni etc/runtime etc/containerd var/lib/containerd var/lib/kubelet var/lib/koordlet var/lib/cni var/lib/etcd var/lib/lxcfs"
@@ -39,6 +41,9 @@ def make_root(space: Path) -> None:
         (root / path).mkdir(exist_ok=True)
         run("mount", "-t", kind, kind, str(root / path))
     run("mount", "--rbind", "/dev", str(root / "dev"))
+    written = root / WRITTEN
+    written.mkdir(parents=True)
+    run("mount", "--bind", str(upper), str(written))
     # the namespace of cgroups makes the machine's own groups the top of every hierarchy
     top = root / "sys/fs/cgroup"
     run("mount", "-t", "tmpfs", "tmpfs", str(top))

@@ -33,6 +33,11 @@ def seconds(limit: float) -> float:
     return limit * slowness()
 
 
+def lease() -> tuple[float, float]:
+    """Duration and renew deadline of a lease that a test's process does not lose because the machine is busy (seconds)."""
+    return seconds(0.5), seconds(0.35)
+
+
 def tries(count: int) -> range:
     """So many looks at what is waited for, on an idle machine."""
     return range(count * slowness())

@@ -212,9 +212,10 @@ def test_flags_of_every_component_are_accepted(tmp_path: Path) -> None:
 def test_ports_leadership_and_its_loss(tmp_path: Path) -> None:
     """Health and metrics on two ports and over HTTPS; somebody takes the lease away; the process says so and ends with an error."""
     health, metrics, secure = free_port(), free_port(), free_port()
+    lease, renew = (f"{2000 * seconds:.0f}ms" for seconds in patience.lease())
     text = configuration(
         {},
-        leaderElection={"leaderElect": True, "leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "200ms"},
+        leaderElection={"leaderElect": True, "leaseDuration": lease, "renewDeadline": renew, "retryPeriod": "200ms"},
         healthzBindAddress=f"127.0.0.1:{health}",
         metricsBindAddress=f"127.0.0.1:{metrics}",
         deschedulingInterval="1h",

@@ -31,7 +31,8 @@ UNREACHABLE = {
     "contexts": [{"name": "c", "context": {"cluster": "c", "user": ""}}],
     "current-context": "c",
 }
-FAST = {"enable_leader_election": True, "lease_duration": 1.5, "renew_deadline": 1.0, "retry_period": 0.2}
+LEASE, RENEW = patience.lease()
+FAST = {"enable_leader_election": True, "lease_duration": LEASE, "renew_deadline": RENEW, "retry_period": 0.2}
 
 
 @pytest.mark.feature("MGR-CFG-01")

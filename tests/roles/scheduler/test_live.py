@@ -158,8 +158,9 @@ def test_health_config_and_decisions_are_served(scheduler: Any) -> None:
 @pytest.mark.feature("SCH-FW-03")
 def test_losing_the_lease_stops_binding_and_ends_the_process(scheduler: Any) -> None:
     async def run() -> None:
+        lease, renew = patience.lease()
         election = {
-            "leaderElect": True, "leaseDuration": "3s", "renewDeadline": "2s", "retryPeriod": "500ms",
+            "leaderElect": True, "leaseDuration": f"{lease * 2000:.0f}ms", "renewDeadline": f"{renew * 2000:.0f}ms", "retryPeriod": "500ms",
             "resourceName": "koord-scheduler", "resourceNamespace": "kube-system",
         }  # fmt: skip
         async with scheduler({"leaderElection": election}, leader_elect=True) as live:

@@ -18,8 +18,9 @@ from roles.scheduler.framework.interfaces import PreBind
 from roles.scheduler.framework.status import SUCCESS, Status
 from tests.support import patience
 
+LEASE, RENEW = patience.lease()
 ELECTION = {
-    "leaderElect": True, "leaseDuration": "1500ms", "renewDeadline": "1s", "retryPeriod": "200ms",
+    "leaderElect": True, "leaseDuration": f"{LEASE * 1000:.0f}ms", "renewDeadline": f"{RENEW * 1000:.0f}ms", "retryPeriod": "200ms",
     "resourceName": "koord-scheduler", "resourceNamespace": "kube-system",
 }  # fmt: skip
 
