@@ -29,12 +29,23 @@ def hierarchies() -> layout.Hierarchies | None:
         return None
 
 
+def impossible() -> str:
+    """Why this machine cannot be a node however long one waits; "" where nothing is known against it."""
+    if not sys.platform.startswith("linux"):
+        return "a real node needs Linux"
+    if os.geteuid() != 0:
+        return "a real node needs root"
+    try:
+        layout.detect()
+    except (LayoutError, OSError) as error:
+        return str(error)
+    return ""
+
+
 def prepare(run_id: str, scratch: Path) -> LocalNode:
     """Make the run's top groups and the agent's view of them. Raises `LayoutError` with the reason why this machine cannot be a node."""
-    if not sys.platform.startswith("linux"):
-        raise LayoutError("a real node needs Linux")
-    if os.geteuid() != 0:
-        raise LayoutError("a real node needs root")
+    if why := impossible():
+        raise LayoutError(why)
     groups = RunGroups(layout.detect(), run_id)
     groups.create_top()
     try:

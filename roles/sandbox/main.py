@@ -215,6 +215,9 @@ def _prepare(session: Session) -> None:
     if not session.settings.local_node:
         session.without = "switched off by --no-local-node"
         return
+    if why := localnode.impossible():  # before the machine is looked at: nobody is to wait for a quiet one in vain
+        _without(session, why)
+        return
     if session.settings.measuring:
         _look(session)
         if session.without:
