@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterable, Mapping
 
 import numpy as np
@@ -14,6 +15,8 @@ Rows = slice | NDArray[np.intp]
 BoolVector = NDArray[np.bool_]
 
 ABSENT = 0
+_BYTES = 32 << 20  # of columns that are kept
+_FEWEST = 64
 
 
 class LabelColumn:
@@ -49,13 +52,13 @@ class LabelColumn:
 
 
 class LabelColumns:
-    """The columns of all label keys in use. `labels_of` yields (slot, labels) of every live row, for a key seen the first time."""
+    """The columns of label keys in use; those not asked for the longest are dropped, and filled again when they are."""
 
     __slots__ = ("_capacity", "_columns", "_rows")
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
-        self._columns: dict[str, LabelColumn] = {}
+        self._columns: OrderedDict[str, LabelColumn] = OrderedDict()
         self._rows: dict[int, Mapping[str, str]] = {}
 
     def column(self, key: str) -> LabelColumn:
@@ -65,19 +68,25 @@ class LabelColumns:
             column = self._columns[key] = LabelColumn(key, self._capacity)
             for slot, labels in self._rows.items():
                 column.set(slot, labels.get(key))
+            if len(self._columns) > max(_FEWEST, _BYTES // (column.ids.itemsize * self._capacity)):
+                self._columns.popitem(last=False)
+        else:
+            self._columns.move_to_end(key)
         return column
 
     def set(self, slot: int, labels: Mapping[str, str]) -> None:
         """Take over the labels of a node."""
+        before = self._rows.get(slot, {})
         self._rows[slot] = labels
-        for key, column in self._columns.items():
-            column.set(slot, labels.get(key))
+        for key in before.keys() | labels.keys():
+            column = self._columns.get(key)
+            if column is not None:
+                column.set(slot, labels.get(key))
 
     def clear(self, slot: int) -> None:
         """Forget a node."""
-        self._rows.pop(slot, None)
-        for column in self._columns.values():
-            column.set(slot, None)
+        self.set(slot, {})
+        del self._rows[slot]
 
     def grow(self, capacity: int) -> None:
         """Lengthen all columns."""

@@ -273,15 +273,15 @@ class CountColumns(Columns):
     def _catch_up(self, group: Group) -> None:
         """Find the counters that are newer than those which a group has seen."""
         pod = group.pod
-        found = [counter for counter in group.counters if counter.kept]
+        found = {counter: None for counter in group.counters if counter.kept}
         for namespace in (pod.namespace, ""):
             for pair in places_of(pod.labels):
                 for counter in reversed(self._counters_with.get((namespace, pair), {})):
                     if counter.number <= group.seen:
                         break
-                    if counter not in found and counter.matches(pod):
-                        found.append(counter)
-        group.counters, group.seen = found, self._newest
+                    if counter.matches(pod):
+                        found[counter] = None
+        group.counters, group.seen = list(found), self._newest
 
     def _purge(self) -> None:
         """Groups that have been without pods for longest are forgotten."""

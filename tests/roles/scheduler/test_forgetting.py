@@ -13,6 +13,7 @@ from prometheus_client import CollectorRegistry
 from koord.api.kinds import NODERESOURCETOPOLOGIES
 from koord.api.objects import Node, NodeResourceTopology
 from roles.scheduler import testing
+from roles.scheduler.cluster import labels
 from roles.scheduler.cluster.audit import recount
 from roles.scheduler.cluster.interning import Counted
 from roles.scheduler.cycle import cycle
@@ -145,3 +146,20 @@ def test_a_service_rebuilds_only_the_vectors_of_pods_that_it_selects(monkeypatch
     for item in apps:
         made.decide(item)
     assert len(built) == 1
+
+
+@pytest.mark.feature("SCH-FW-04")
+def test_columns_of_label_keys_that_nobody_asks_for_any_more_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Jobs may select nodes by keys of their own; what is dropped is filled again for who asks."""
+    monkeypatch.setattr(labels, "_BYTES", 0)
+    made = testing.World()
+    columns = made.cluster.labels._columns
+    for number in range(300):
+        made.add_nodes(testing.node(f"n{number % 3}", labels={f"key-{number}": "yes", "number": str(number)}))
+        assert made.decide(testing.pod(nodeSelector={f"key-{number}": "yes"})).node == f"n{number % 3}"
+    assert len(columns) <= 64
+    for number, found in ((298, "n1"), (299, "n2"), (100, "")):
+        assert made.decide(testing.pod(cpu="2", nodeSelector={f"key-{number}": "yes"})).node == found
+    made.cluster.remove_node("n2")
+    assert made.decide(testing.pod(cpu="3", nodeSelector={"key-299": "yes"})).node == ""
+    assert recount(made.cluster) == []
