@@ -21,10 +21,13 @@ class ServerTime:
 
     def __init__(self, wall: Callable[[], float] = seams.now, monotonic: Callable[[], float] = seams.monotonic) -> None:
         self._wall, self.monotonic = wall, monotonic
-        self._ahead = 0.0
+        self._told: float | None = None  # the API server's time when the monotonic clock was at 0
         self._next = float("-inf")
-        self.known = False
+
+    @property
+    def known(self) -> bool:
         """Whether an answer has told it."""
+        return self._told is not None
 
     def answered(self, date: str | None, sent: float) -> None:
         """An answer has come; when the request was sent, by the monotonic clock. A date that cannot be read says nothing."""
@@ -32,15 +35,17 @@ class ServerTime:
         if date is None or now < self._next or now - sent > _QUICK:
             return
         try:
-            ahead = parsedate_to_datetime(date).timestamp() - self._wall()
+            self._told = parsedate_to_datetime(date).timestamp() - now
         except ValueError:
             return
-        self._ahead = ahead if abs(ahead) > TOLERATED else 0.0
-        self._next, self.known = now + _EVERY, True
+        self._next = now + _EVERY
 
     def __call__(self) -> float:
-        """Seconds since 1970."""
-        return self._wall() + self._ahead
+        """Seconds since 1970. Right also when this machine's clock was set since the last answer."""
+        wall = self._wall()
+        if self._told is None or abs(told := self._told + self.monotonic() - wall) <= TOLERATED:
+            return wall
+        return wall + told
 
 
 class ServerClock:

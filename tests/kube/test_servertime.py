@@ -76,3 +76,11 @@ def test_a_clock_that_is_set_back_or_forth_changes_no_age() -> None:
         clocks.passed += 6.0
         clocks.answer()
         assert clock() == pytest.approx(START + clocks.passed, abs=3.0)
+
+
+def test_a_clock_that_is_set_before_it_is_looked_at_first() -> None:
+    clocks = Clocks()
+    clock = ServerClock(clocks.time)
+    clocks.answer()
+    clocks.ahead, clocks.passed = 200_000.0, 30.0
+    assert clock() == pytest.approx(START + 30.0, abs=1.0)
