@@ -18,6 +18,7 @@ from koord.kube.http1 import Response
 from koord.kube.leadership import Fence, Fresh
 from koord.kube.pool import Pool
 from koord.kube.ratelimit import Backoff, Priority, RateLimiter
+from koord.kube.servertime import ServerTime
 from koord.kube.tls import TlsSource
 from koord.version import VERSION
 
@@ -51,6 +52,7 @@ class Transport:
         self.limiter = RateLimiter(qps, burst)
         self.role = role
         self.observer = observer
+        self.time = ServerTime()
         self._tls = TlsSource(config)
         self._headers = (
             ("Accept", "application/json"),
@@ -166,6 +168,7 @@ class Transport:
         try:
             response = await self._send(method, target, body, content_type, **options)
             status = response.status
+            self.time.answered(response.headers.get("date"), began)
             return response
         finally:
             if self.observer is not None:

@@ -130,7 +130,7 @@ def encode(response: Response, now: float, *, keep_alive: bool, head: bool = Fal
     bare = status in (204, 304)
     if not bare:
         lines.append(f"Content-Length: {len(body)}")
-    lines += [f"Date: {_date(int(now))}", f"Connection: {'keep-alive' if keep_alive else 'close'}"]
+    lines += [f"Date: {http_date(int(now))}", f"Connection: {'keep-alive' if keep_alive else 'close'}"]
     text = "\r\n".join(lines)
     if any(mark in line for line in lines for mark in "\r\n\0"):
         raise ValueError(f"an answer's header cannot go out: {text[:200]!r}")
@@ -138,7 +138,8 @@ def encode(response: Response, now: float, *, keep_alive: bool, head: bool = Fal
 
 
 @lru_cache(maxsize=2)
-def _date(now: int) -> str:
+def http_date(now: int) -> str:
+    """Unix seconds as HTTP writes them."""
     return formatdate(now, usegmt=True)
 
 

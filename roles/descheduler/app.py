@@ -16,12 +16,12 @@ from koord.kube.client import Client
 from koord.kube.events import EventRecorder
 from koord.kube.informers import InformerFactory
 from koord.kube.leases import LeaderElector, Leadership, Timing
+from koord.kube.servertime import clock_of
 from koord.process import tuning
 from koord.process.errors import FatalError
 from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
 from koord.process.metrics import watch_events
-from koord.process.steady import SteadyClock
 from roles.descheduler import build
 from roles.descheduler.acting import SHARE, ClusterActing
 from roles.descheduler.build import Options
@@ -72,7 +72,7 @@ class App:
         self._client = client
         self._ops = ops
         # how old a report is, or how long a job waits, must not change because the machine's clock was set
-        self._clock = clock = clock or SteadyClock()
+        self._clock = clock = clock or clock_of(client)
         self._informers = informers
         self.metrics = Metrics(ops.registry if ops is not None else None)
         self._world = World(informers, clock)

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from koord import seams
 from koord.process.decisionlog import DecisionLog, decision_log_options
 from koord.process.flags import (
     CommaList,
@@ -253,7 +252,7 @@ async def _run(life: Life, options: Options, config: ClientConfig, serving: Serv
         informers = InformerFactory(client)
         metrics.watch_caches(servers[0].registry, informers)
         servers[0].health.register("watches", probe=informers.fresh)
-        app = App(options, client=client, informers=informers, recorder=recorder, ops=servers[0], clock=seams.now, replay_log=replay_log)
+        app = App(options, client=client, informers=informers, recorder=recorder, ops=servers[0], replay_log=replay_log)
         for server in servers:
             if server is not servers[0]:
                 app.install(server)

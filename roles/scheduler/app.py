@@ -13,13 +13,13 @@ from koord.decisions.recorder import Recorder
 from koord.kube.events import EventRecorder
 from koord.kube.informers import MAX_CACHE_AGE
 from koord.kube.leases import LeaderElector, Leadership, Timing
+from koord.kube.servertime import clock_of
 from koord.process import tuning
 from koord.process.errors import FatalError
 from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
 from koord.process.metrics import watch_events
 from koord.process.reporters import ReportTimes
-from koord.process.steady import SteadyClock
 from roles.scheduler import diagnosis
 from roles.scheduler.auditor import Audit, AuditWatch, Event
 from roles.scheduler.binding.binder import Binder, Outcome, Task
@@ -73,7 +73,7 @@ class App:
         self.client = client
         gate = self.gate = Gate()
         self._last_sizes: dict[str, int] = {}
-        self._clock: Callable[[], float] = SteadyClock()  # a pod that rests must not rest longer because the machine's clock was set
+        self._clock: Callable[[], float] = clock_of(client)  # a pod that rests must not rest longer because the machine's clock was set
         self.waiting = WaitingPods()
         self.engine = Engine(
             config,

@@ -10,6 +10,7 @@ from urllib.parse import parse_qsl, unquote
 import orjson
 from aiohttp import web
 
+from koord import seams
 from koord.apiserver.errors import StatusError, forbidden, internal, path_not_found, unauthorized
 from koord.apiserver.rbac import Attributes, effective, selected_name, verb_of
 from koord.apiserver.rest.context import Options, flag
@@ -17,6 +18,7 @@ from koord.apiserver.store import Obj
 from koord.apiserver.web import discovery
 from koord.apiserver.web.objects import Call, ObjectHandlers, Target
 from koord.apiserver.web.render import respond, shape, warn
+from koord.process.requests import http_date
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -100,7 +102,13 @@ class Front:
         self.ready = True
 
     async def handle(self, request: web.BaseRequest) -> web.StreamResponse:
-        """Answer one request."""
+        """Answer one request, and say by which clock."""
+        answer = await self._answer(request)
+        if not answer.prepared:
+            answer.headers["Date"] = http_date(int(seams.now()))
+        return answer
+
+    async def _answer(self, request: web.BaseRequest) -> web.StreamResponse:
         options = Options()
         try:
             return await self._route(request, options)

@@ -11,8 +11,8 @@ from koord.api.kinds import CONFIGMAPS, DEVICES, NODEMETRICS, NODERESOURCETOPOLO
 from koord.api.objects import ConfigMap, Device, Node, NodeMetric, NodeResourceTopology, NodeSLO, Pod
 from koord.api.sharing import PodSharer, SharedPod
 from koord.config.slo import ParseResult, SLOConfig, SLOConfigStore, good_texts
+from koord.kube.servertime import clock_of
 from koord.process.reporters import ReportTimes
-from koord.process.steady import SteadyClock
 from roles.manager.noderesource.reports import ReportKeeper
 from roles.manager.noderesource.spread import Spread
 
@@ -47,7 +47,7 @@ class ClusterState:
     def __init__(self, informers: InformerFactory, options: Options) -> None:
         self.nodes: Informer[Node] = informers.informer(NODES, Node)
         self.pods: Informer[Pod] = informers.informer(PODS, Pod, namespace=options.namespace or None, transform=PodSharer(self._kept_key))
-        self.clock: Callable[[], float] = SteadyClock()  # by which reports come
+        self.clock: Callable[[], float] = clock_of(informers.client)  # by which reports come
         self.node_metrics: Informer[NodeMetric] = informers.informer(
             NODEMETRICS, NodeMetric, transform=ReportKeeper(self._kept_key, ReportTimes(self._now)), optional=True
         )

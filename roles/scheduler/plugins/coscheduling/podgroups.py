@@ -13,7 +13,7 @@ from koord.api.gangs import gang_name as gang_name_of
 from koord.api.kinds import PODGROUPS, SCHEDULING_PODGROUPS, SCHEDULING_PODGROUPS_V1ALPHA2
 from koord.api.objects import Pod, SchedulingPodGroup
 from koord.kube.errors import ApiError, NotFound
-from koord.process.steady import SteadyClock
+from koord.kube.servertime import clock_of
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.coscheduling.book import Gang, GangBook
@@ -56,7 +56,7 @@ class PodGroups:
         self._handle = handle
         self._book = book
         self._workers = workers
-        self._clock = clock or SteadyClock()
+        self._clock = clock or clock_of(handle.client)
         self._ended: dict[str, dict[str, Member]] = {}
         self._dirty: dict[str, None] = {}
         self._busy: set[str] = set()

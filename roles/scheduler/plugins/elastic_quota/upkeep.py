@@ -15,7 +15,7 @@ from koord.api.kinds import ELASTICQUOTAS
 from koord.api.objects import ElasticQuota
 from koord.decisions.record import Record, Subject, Term
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
-from koord.process.steady import SteadyClock
+from koord.kube.servertime import clock_of
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.gangs import what_goes
 from roles.scheduler.framework.handle import Handle
@@ -49,7 +49,7 @@ class Upkeep:
         self._handle = handle
         self._book = book
         self._metrics = metrics
-        self._clock = SteadyClock()
+        self._clock = clock_of(handle.client)
         self._evaluated: dict[str, tuple[int, ElasticQuota]] = {}
         self._next = 0
 

@@ -13,7 +13,7 @@ from koord import seams
 from koord.api.kinds import RESERVATIONS
 from koord.api.objects import Reservation
 from koord.kube.errors import ApiError, Conflict, NotFound
-from koord.process.steady import SteadyClock
+from koord.kube.servertime import clock_of
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.reservation import reserve_pod
 from roles.scheduler.plugins.reservation.args import ReservationArgs
@@ -58,7 +58,7 @@ class Controller:
         self._handle = handle
         self._ledger = book.ledger
         self._metrics = metrics
-        self._clock = clock or SteadyClock()
+        self._clock = clock or clock_of(handle.client)
         self._due: list[tuple[float, str]] = []
         self._planned: dict[str, float] = {}  # the time of each one's entry there
         self._workers = asyncio.Semaphore(args.controller_workers)

@@ -11,8 +11,10 @@ from typing import Any
 import aiohttp
 import pytest
 
+from koord import seams
 from koord.api.kinds import EVENTS, NODES, PODS, RESERVATIONS
 from koord.api.times import format_time
+from koord.kube.servertime import ServerTime
 from tests.roles.scheduler.reservation.worlds import AFFINITY, ALLOCATED, OWNER, body, profile
 from tests.support import patience
 
@@ -66,6 +68,32 @@ def allocated(pod: Obj) -> str:
 
 def started(scheduler: Any, args: Obj | None = None, **more: Any) -> Any:
     return scheduler({"profiles": [profile(args)]}, crds=True, **more)
+
+
+class TwoDaysAhead(seams.System):
+    """A machine whose wall clock is wrong."""
+
+    def now(self) -> float:
+        return super().now() + 200_000.0
+
+
+@pytest.mark.feature("SCH-RSV-01")
+def test_a_scheduler_with_a_wrong_clock_does_not_take_new_reservations_for_expired(scheduler: Any) -> None:
+    async def wrong(objects: Any) -> None:
+        seams.use(TwoDaysAhead())  # the API server has begun already, on another machine
+        objects.client.transport.time = ServerTime()
+
+    async def run() -> None:
+        async with started(scheduler, before=wrong) as live:
+            found = Reservations(live)
+            await live.node("n", cpu="4")
+            await found.make("r", cpu="3", ttl="1h")
+            await found.phase("r", "Available")
+            await found.make("short", cpu="1", ttl="1s")
+            await found.phase("short", "Failed")  # by then the other one would have failed
+            assert (await live.client.get(RESERVATIONS, "r"))["status"]["phase"] == "Available"
+
+    asyncio.run(run())
 
 
 @pytest.mark.feature("SCH-RSV-01")
