@@ -39,6 +39,7 @@ WATCHED = (
 )
 SCALE_LIFETIME = 10.0  # seconds for which an answer of a scale subresource is believed
 DISCOVERY_LIFETIME = 600.0  # seconds for which the API server's word about a group is believed
+UNSERVED_LIFETIME = 30.0  # the same where it does not know a kind: its definition may be on its way
 PATIENCE = 5.0  # seconds
 AT_ONCE = 1000  # pods that are looked at before others get their turn
 
@@ -79,6 +80,15 @@ class Workload:
         return f"{self.kind} {self.namespace}/{self.name}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Served:
+    """The kinds of a group and version, when they were asked for, and the plurals of those that have a scale."""
+
+    asked: float
+    kinds: frozenset[str]
+    scales: dict[str, str]
+
+
 class WorkloadError(Exception):
     """The workload of a pod is not known. `missing`: it is gone, or another one has its name now; else it could not be asked for, or
     (`unasked`) was not yet."""
@@ -110,7 +120,7 @@ class Workloads:
         for informer in self._informers.values():
             informer.add_handler(self._changed, self._changed, self._changed)
         self._scales: dict[str, tuple[float, Workload | WorkloadError]] = {}
-        self._served: dict[str, tuple[float, dict[str, str]]] = {}  # apiVersion -> when it was asked for, plurals of kinds with a scale
+        self._served: dict[str, _Served] = {}  # by apiVersion
 
     async def wait_synced(self) -> None:
         """Wait for the first list of each watched kind. Batch Jobs are waited for only a moment: a ClusterRole of before they were watched
@@ -166,19 +176,19 @@ class Workloads:
     async def learn(self, pods: Iterable[Pod]) -> None:
         """Ask which kinds among the owners of these pods have a scale, where that is not known: one request a group and version."""
         now = self._clock()
-        seen: set[str] = set()
+        seen: dict[str, set[str]] = {}
         for number, pod in enumerate(pods, 1):
             if number % AT_ONCE == 0:
                 await seams.sleep(0)
             owner = controller_of(pod)
             if owner is not None and (_group(owner.api_version), owner.kind) not in self._informers:
-                seen.add(owner.api_version)
-        for api_version in sorted(seen):
+                seen.setdefault(owner.api_version, set()).add(owner.kind)
+        for api_version, wanted in sorted(seen.items()):
             known = self._served.get(api_version)
-            if known is not None and now - known[0] < DISCOVERY_LIFETIME:
+            if known is not None and now - known.asked < (DISCOVERY_LIFETIME if wanted <= known.kinds else UNSERVED_LIFETIME):
                 continue
             try:
-                self._served[api_version] = (now, await self._discover(api_version))
+                self._served[api_version] = await self._discover(api_version, now)
             except errors.ApiError as error:
                 log.warning("the kinds of %s cannot be read: %s", api_version, error)
 
@@ -228,7 +238,8 @@ class Workloads:
     async def _ask(self, owner: OwnerReference, namespace: str) -> Workload | WorkloadError:
         what = f"{owner.kind} {namespace}/{owner.name}"
         try:
-            plural = self._served.get(owner.api_version, (0.0, {}))[1].get(owner.kind, "")
+            served = self._served.get(owner.api_version)
+            plural = served.scales.get(owner.kind, "") if served is not None else ""
             if not plural:
                 return WorkloadError(f"the kinds of {owner.api_version}, to which {what} belongs, cannot be read", missing=False)
             group, _, version = owner.api_version.rpartition("/")
@@ -246,18 +257,19 @@ class Workloads:
 
     def _has_no_scale(self, owner: OwnerReference) -> bool:
         known = self._served.get(owner.api_version)
-        return known is not None and owner.kind not in known[1]
+        return known is not None and owner.kind not in known.scales
 
-    async def _discover(self, api_version: str) -> dict[str, str]:
-        """Plurals of the kinds that have a scale; none for a group or version that is not served. Raises ApiError."""
+    async def _discover(self, api_version: str, now: float) -> _Served:
+        """The kinds of a group and version; none where it is not served. Raises ApiError."""
         path = f"/apis/{api_version}" if "/" in api_version else f"/api/{api_version}"
         status, body = await self._client.raw("GET", path)
         if status == 404:
-            return {}
+            return _Served(now, frozenset(), {})
         if status != 200:
             raise errors.from_response(status, body)
         served = {item.get("name", ""): item.get("kind") for item in orjson.loads(body).get("resources") or ()}
-        return {kind: name for name, kind in served.items() if "/" not in name and f"{name}/scale" in served}
+        scales = {kind: name for name, kind in served.items() if "/" not in name and f"{name}/scale" in served}
+        return _Served(now, frozenset(kind for name, kind in served.items() if "/" not in name), scales)
 
 
 def _group(api_version: str) -> str:

@@ -151,8 +151,9 @@ class Acting:
         """The job forgets its place first: killed in between, it finds the old one, and gives it back again."""
         if view.reservation is None:
             return
-        meta, lost = view.reservation.metadata, view.reservation.status.node_name
-        avoided = ",".join(sorted({*status.avoided(job), lost}))
+        meta, held = view.reservation.metadata, view.reservation.status
+        lost = {held.node_name} if held.phase != "Failed" else set()  # one that expired says nothing about its node
+        avoided = ",".join(sorted({*status.avoided(job), *lost}))
         annotations = {names.ANNOTATION_MIGRATION_AVOID: avoided}
         body = {"metadata": {"annotations": annotations}, "spec": {"reservationOptions": {"reservationRef": None}}}
         await self._writing.job(job, body)

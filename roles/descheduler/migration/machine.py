@@ -115,6 +115,8 @@ def _placed(view: View, reservation: Reservation) -> Step:
     if reservation.status.phase in _WAITING_PHASES:
         return Step("Waiting", f"{view.about_reservation} waits for a node")
     if reservation.status.phase == "Failed" and ready is not None and ready.reason == "Expired":
+        if status.paused_for(job) and not status.eviction_begun(job) and job.metadata.uid in made_for(reservation):
+            return give_back(view, reservation, "it expired, for the job was paused")
         return fail(view, Reason.RESERVATION_EXPIRED, "Reservation expired")
     if not _lies(reservation, scheduled):
         why = scheduled.message if scheduled is not None and scheduled.message else f"{view.about_reservation} found no node"

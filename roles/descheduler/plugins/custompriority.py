@@ -15,6 +15,7 @@ from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
 from koord.config.selectors import compile_selector
 from roles.descheduler.columns import Columns
+from roles.descheduler.cost import eviction_cost
 from roles.descheduler.framework.effects import PAUSE, Cordon, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
@@ -145,7 +146,7 @@ class CustomPriority:
         return [(name, members) for name, members in groups.items() if members]
 
     def _candidates(self, source: NodeView, handle: Handle) -> list[PodView]:
-        """Pods that may leave, the smallest first."""
+        """Pods that may leave, the smallest first; of equally large ones those whose eviction costs less."""
         refuse = self._choice.filter_with(handle.filter)
         views = {view.pod.metadata.uid: view for view in source.pods}
         chosen = [views.get(pod.metadata.uid) or pod_view(pod, None) for pod in source.everyone if not refuse(pod)]
@@ -292,6 +293,7 @@ def container_requests(pod: Pod) -> Vector:
     return total
 
 
-def _size(view: PodView) -> tuple[int, int, str, str]:
-    asked, meta = container_requests(view.pod), view.pod.metadata
-    return asked.get("cpu", 0), asked.get("memory", 0), meta.namespace, meta.name
+def _size(view: PodView) -> tuple[int, int, int, str, str]:
+    pod = view.pod
+    asked, meta = container_requests(pod), pod.metadata
+    return asked.get("cpu", 0), asked.get("memory", 0), eviction_cost(pod), meta.namespace, meta.name

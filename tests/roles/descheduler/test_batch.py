@@ -17,6 +17,7 @@ from tests.roles.descheduler.support import Obj, after_rounds, configuration, no
 
 NOW = 1_700_000_000.0
 JOB = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": "j", "controller": True}
+IN_B = {"key": "zone", "operator": "In", "values": ["b"]}
 TAINTS = [{"key": "leave", "effect": "NoSchedule"}]
 EVICTORS = ("DefaultEvictor", "MigrationController")
 DIRECTLY = {
@@ -151,8 +152,42 @@ def test_the_work_that_would_be_lost_comes_before_how_well_a_pod_fits_the_excess
 @pytest.mark.feature("DS-K8S-07")
 def test_eviction_cost_decides_among_equals_in_the_plugins_of_the_community() -> None:
     views = [pod_view(work(name, started=NOW, cost=cost), None) for name, cost in (("a", "5"), ("b", ""), ("c", "-3"), ("d", "+7"))]
-    assert [view.pod.metadata.name for view in least_important_first(views)] == ["c", "b", "d", "a"]
+    assert [view.pod.metadata.name for view in least_important_first(views, NOW)] == ["c", "b", "d", "a"]
     dear = {"annotations": {names.ANNOTATION_EVICTION_COST: "10"}}
     crowd = [pod("a", "n1"), pod("dear", "n1", meta=dear)]
     text = configuration({"balance": ["RemoveDuplicates"]}, {"RemoveDuplicates": {}})
     assert after_rounds([node("n1"), node("n2"), *crowd], text).pods == {"dear"}
+
+
+ONE_OF_TWO = {
+    "RemovePodsViolatingNodeTaints": {},
+    "RemovePodsViolatingNodeAffinity": {"nodeAffinityType": ["requiredDuringSchedulingIgnoredDuringExecution"]},
+    "RemovePodsHavingTooManyRestarts": {"podRestartThreshold": 3},
+    "PodLifeTime": {"states": ["Running"]},
+    "CustomPriority": {"evictionOrder": [{"name": zone, "nodeSelector": {"matchLabels": {"zone": zone}}} for zone in ("a", "b")]},
+}
+
+
+@pytest.mark.feature("DS-K8S-11")
+@pytest.mark.parametrize("name", ONE_OF_TWO)
+def test_of_two_pods_that_are_equal_to_a_plugin_the_one_whose_eviction_costs_more_stays(name: str) -> None:
+    restarts = {"containerStatuses": [{"name": "c", "restartCount": 5}]}
+    same = {"creationTimestamp": "2026-01-01T00:00:00Z"}
+    far = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [IN_B]}]}}}
+    pods = [
+        pod("a-dear", "n1", meta={**same, "annotations": {names.ANNOTATION_EVICTION_COST: "10"}}, status=restarts, affinity=far),
+        pod("b", "n1", meta=same, status=restarts, affinity=far),
+    ]
+    nodes = [node("n1", labels={"zone": "a"}, taints=TAINTS), node("n2", labels={"zone": "b"})]
+    point = "balance" if name == "CustomPriority" else "deschedule"
+    text = configuration({point: [name]}, {name: ONE_OF_TWO[name]}, maxNoOfPodsToEvictTotal=1)
+    assert after_rounds([*nodes, *pods], text).pods == {"a-dear"}
+
+
+@pytest.mark.feature("DS-K8S-09")
+def test_of_two_pods_that_cost_the_same_the_one_that_loses_less_work_leaves_first() -> None:
+    day, hour = work("a-day", started=NOW - 86_400), work("z-hour", started=NOW - 3600)
+    assert [view.pod.metadata.name for view in least_important_first([pod_view(day, None), pod_view(hour, None)], NOW)] == [
+        "z-hour",
+        "a-day",
+    ]

@@ -57,7 +57,7 @@ class RemovePodsViolatingInterPodAntiAffinity:
             if handle.pause():
                 yield PAUSE
             mine = broken.pop(node.name, {})
-            for view in least_important_first(view for view, _ in mine.values()):
+            for view in least_important_first((view for view, _ in mine.values()), handle.now):
                 if handle.pause():
                     yield PAUSE
                 pod = view.pod

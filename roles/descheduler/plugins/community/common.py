@@ -15,7 +15,7 @@ from koord.api.times import parse_time
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
 from koord.config.selectors import compile_selector
-from roles.descheduler.cost import eviction_cost
+from roles.descheduler.cost import eviction_cost, restart_cost
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.selection import Namespaces
 from roles.descheduler.snapshot import NodeView, PodView
@@ -74,14 +74,14 @@ def may_leave(view: PodView, handle: Handle, chosen: Callable[[Pod], bool]) -> b
 
 
 def candidates(node: NodeView, handle: Handle, chosen: Callable[[Pod], bool]) -> list[PodView]:
-    """Active pods of a node that are looked at and may leave, by name."""
-    return in_name_order(view for view in node.pods if may_leave(view, handle, chosen))
+    """Active pods of a node that are looked at and may leave, those whose eviction costs less first."""
+    return cheapest_first(view for view in node.pods if may_leave(view, handle, chosen))
 
 
 def candidates_of_all_phases(node: NodeView, handle: Handle, chosen: Callable[[Pod], bool]) -> list[Pod]:
     """The same with pods that have ended."""
     pods = [pod for pod in node.everyone if chosen(pod) and not handle.filter(pod)]
-    return sorted(pods, key=lambda pod: (pod.metadata.namespace, pod.metadata.name))
+    return sorted(pods, key=_cost)
 
 
 def in_name_order(views: Iterable[PodView]) -> list[PodView]:
@@ -89,14 +89,23 @@ def in_name_order(views: Iterable[PodView]) -> list[PodView]:
     return sorted(views, key=lambda view: (view.pod.metadata.namespace, view.pod.metadata.name))
 
 
-def least_important_first(views: Iterable[PodView]) -> list[PodView]:
+def cheapest_first(views: Iterable[PodView]) -> list[PodView]:
+    """Pods by what the eviction costs by its annotation, then by namespace and name."""
+    return sorted(views, key=lambda view: _cost(view.pod))
+
+
+def _cost(pod: Pod) -> tuple[int, str, str]:
+    return eviction_cost(pod), pod.metadata.namespace, pod.metadata.name
+
+
+def least_important_first(views: Iterable[PodView], now: float) -> list[PodView]:
     """Priority low to high (none is lowest), pods that had rather stay last among equals, then BestEffort, Burstable, Guaranteed, then
-    what the eviction costs by its annotation."""
-    return sorted(in_name_order(views), key=importance)
+    what the eviction costs by its annotation, then how much work would be lost. `now` is in seconds since the epoch."""
+    return sorted(in_name_order(views), key=lambda view: (importance(view), restart_cost(view.pod, now)))
 
 
 def importance(view: PodView) -> tuple[float, bool, int, int]:
-    """The key of `least_important_first`; remembered with what else is known of the pod."""
+    """How important the pod is by its own word; remembered with what else is known of it."""
     known = view.known
     if known is None:
         return _importance(view.pod)

@@ -85,6 +85,7 @@ class HighNodeUtilization:
             allowed=lambda view: self._allowed(view) and not handle.filter(view.pod),
             reason=self._reason,
             pause=handle.pause,
+            now=handle.now,
         ).turn()
         sources = targets = []
         yield from free(handle, measured)

@@ -147,6 +147,7 @@ class LowNodeUtilization:
             reason=lambda node: _reason(node, high_limits, "usage" if self._metrics is not None else "requests"),
             per_node=self._per_node(),
             pause=handle.pause,
+            now=handle.now,
         ).turn()
 
     def _measured(self, node: NodeView, reading: Reading | None) -> Requested | None:

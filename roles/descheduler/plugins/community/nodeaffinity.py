@@ -17,7 +17,7 @@ from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.nodefit import affinity_matches
-from roles.descheduler.plugins.community.common import CommunityArgs, in_name_order, may_leave
+from roles.descheduler.plugins.community.common import CommunityArgs, cheapest_first, may_leave
 from roles.descheduler.snapshot import NodeView
 
 log = logging.getLogger(__name__)
@@ -62,7 +62,7 @@ class RemovePodsViolatingNodeAffinity:
     def _required(self, nodes: list[NodeView], handle: Handle) -> Turn:
         columns = yield from Columns.paced(nodes)
         for node in nodes:
-            for view in in_name_order(node.pods):
+            for view in cheapest_first(node.pods):
                 if handle.pause():
                     yield PAUSE
                 if not _requires(view.pod) or not may_leave(view, handle, self._chosen) or affinity_matches(view.pod, node.node):
@@ -76,7 +76,7 @@ class RemovePodsViolatingNodeAffinity:
         columns = yield from Columns.paced(nodes)
         best_of: dict[bytes, int] = {}  # the preferences of pods of one workload are the same
         for node in nodes:
-            for view in in_name_order(node.pods):
+            for view in cheapest_first(node.pods):
                 if handle.pause():
                     yield PAUSE
                 if not _prefers(view.pod) or not may_leave(view, handle, self._chosen):

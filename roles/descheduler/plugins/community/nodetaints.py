@@ -53,7 +53,7 @@ class RemovePodsViolatingNodeTaints:
         self._chosen = args.chosen()
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
-        """Node by node, by name."""
+        """Node by node, pods whose eviction costs less first."""
         for node in nodes:
             if not any(self.args.relevant(taint) for taint in node.node.spec.taints):
                 continue

@@ -10,6 +10,7 @@ from pydantic import Field, model_validator
 from koord.api.objects import Pod
 from koord.api.times import parse_time
 from koord.config.errors import ConfigError
+from roles.descheduler.cost import eviction_cost
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import Runs
@@ -124,7 +125,7 @@ class PodLifeTime:
         self._chosen = args.chosen()
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
-        """The oldest pod first, over all nodes."""
+        """The oldest pod first, over all nodes; of equally old ones those whose eviction costs less."""
 
         def matches(pod: Pod) -> bool:
             return self._chosen(pod) and self._matches(pod, handle.now)
@@ -134,8 +135,8 @@ class PodLifeTime:
             if handle.pause(1 + len(node.everyone)):
                 yield PAUSE
             for pod in candidates_of_all_phases(node, handle, matches):
-                found.add(-age(pod, handle.now), pod)
-        for younger, pod in found.in_order():
+                found.add((-age(pod, handle.now), eviction_cost(pod)), pod)
+        for (younger, _), pod in found.in_order():
             seconds = floor(-younger)
             yield Evict(pod, f"pod is {seconds} s old and matches PodLifeTime", numbers={"age.seconds": seconds})
 

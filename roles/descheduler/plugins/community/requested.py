@@ -120,6 +120,7 @@ class Leaving:
     still: Callable[[Requested], bool]
     allowed: Callable[[PodView], bool]
     reason: Callable[[Requested], str]
+    now: float
     per_node: int | None = None
     pause: Callable[[int], bool] = lambda _: False
     taken: Callable[[PodView], Vector] = lambda view: view.requests
@@ -135,7 +136,8 @@ class Leaving:
             evicted = 0
             if self.pause(1 + len(source.view.pods)):
                 yield PAUSE
-            for view in least_important_first(view for view in source.view.pods if not view.leaving and self.allowed(view)):
+            allowed = [view for view in source.view.pods if not view.leaving and self.allowed(view)]
+            for view in least_important_first(allowed, self.now):
                 if not self._goes_on(source) or (self.per_node is not None and evicted >= self.per_node):
                     break
                 if not tolerates_a_target(view.pod, taints):

@@ -18,6 +18,7 @@ from roles.descheduler.framework.evicting import EvictOptions
 from roles.descheduler.migration.plugin import MigrationController
 from roles.descheduler.migration.words import Kind as ConditionKind
 from roles.descheduler.migration.words import Reason
+from roles.descheduler.workloads import UNSERVED_LIFETIME
 from tests.support.migration import NS, Cluster, arguments, cluster
 
 WIDGETS = Kind("example.com", "v1", "Widget", "widgets", True, (), frozenset({"status", "scale"}))
@@ -123,6 +124,34 @@ def test_workloads_of_other_kinds(kind: str, replicas: int) -> None:
         else:
             await world.until_job("j", phase="Succeeded")
         await world.until_job("k", phase="Failed", reason="ForbiddenMigratePod")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-WL-01")
+def test_a_kind_whose_definition_comes_later_is_asked_for_its_scale() -> None:
+    async def scenario(world: Cluster) -> None:
+        early = {"apiVersion": WIDGETS.api_version, "kind": "Widget", "name": "early", "uid": "e", "controller": True}
+        await world.pod("early", metadata={"ownerReferences": [early]})
+        life = await world.live()
+        workloads, now = life.setup.workloads, [1000.0]
+        workloads._clock = lambda: now[0]
+
+        async def replicas(name: str) -> int:
+            async def known() -> Any:
+                return life.setup.world.pod(NS, name)
+
+            pod = await world.until(known)
+            await workloads.refresh([pod])
+            found = workloads.of(pod)
+            assert found is not None
+            return found.replicas
+
+        assert await replicas("early") == 1  # as many as there are
+        owner = await _workload(world, "Widget", 8)
+        await world.pod("p", metadata={"ownerReferences": [owner]})
+        now[0] += 2 * UNSERVED_LIFETIME
+        assert await replicas("p") == 8
 
     play(scenario)
 

@@ -705,3 +705,36 @@ def test_a_paused_job_does_not_age() -> None:
         await world.until_job("j", phase="Failed", reason="Timeout")
 
     play(scenario)
+
+
+@pytest.mark.feature("DS-MC-04")
+def test_a_job_whose_place_expired_while_it_was_paused_asks_for_another_one() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        await world.live(**MANY)
+        await world.job("j", "p", ttl="5m")
+        await world.until_job("j", condition="ReservationCreated=True/")
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"spec": {"paused": True}})
+
+        async def noted(text: str = "0 ") -> bool:
+            found = (await world.get(kinds.PODMIGRATIONJOBS, "j")) or {}
+            return str(found["metadata"].get("annotations", {}).get(names.ANNOTATION_MIGRATION_PAUSED, "")).startswith(text)
+
+        await world.until(noted)
+        (first,) = (await world.client.list(kinds.RESERVATIONS)).items
+        placed = {"type": "Scheduled", "status": "True", "reason": "Scheduled"}
+        gone = {"type": "Ready", "status": "False", "reason": "Expired"}
+        await world.reserve(first["metadata"]["name"], phase="Failed", conditions=[placed, gone])
+        world.shift = 3600.0
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "j", {"spec": {"paused": None}})
+
+        async def another() -> bool:
+            found = (await world.client.list(kinds.RESERVATIONS)).items
+            return [each["metadata"]["uid"] != first["metadata"]["uid"] for each in found] == [True]
+
+        await world.until(another)
+        assert "n2" not in str((await world.client.list(kinds.RESERVATIONS)).items[0]["spec"]["template"])  # that node did nothing wrong
+        await world.reserve(first["metadata"]["name"])
+        await world.until_job("j", condition="Eviction=True/EvictComplete")
+
+    play(scenario)
