@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Generator, Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -148,7 +148,7 @@ class Scheduler:
                 began = perf_counter()
             else:
                 work = begun(self._attempting(entry))
-                if isinstance(work, Generator):
+                if work is not None and not isinstance(work, Decision):
                     await self.turns.take(work, began)
             if self.turns.gave_way:
                 self.turns.gave_way, turn_ends, began = False, loop.time() + SLICE, perf_counter()
