@@ -182,6 +182,9 @@ class Evaluation(Judgement):
         numbers: one is faster than an array of one. False where it is for `_evaluate` to say."""
         if not self._scored or len(rows) > _FEW:
             return False
+        for vector in self._plan(kinds)[1]:
+            if vector.normalizer is not None and not isinstance(vector.raw, float):
+                return False  # what is nearly always another value may move the extremes
         for slot in rows.tolist():
             passed = self.feasible.item(slot) and self.cluster.alive.item(slot) and slot not in self.restored
             if not passed or not self._still_passes(ctx, slot, kinds) or not self._scored_again(ctx, slot, kinds):
