@@ -174,7 +174,7 @@ class TargetsStayCool(Loads):
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        self._sent: dict[str, list[tuple[float, int, str]]] = defaultdict(list)  # by target: when a pod left for which place, what it used
+        self._sent: dict[str, list[tuple[float, int, str, str]]] = defaultdict(list)  # by target: when, what it used, place, job
 
     def see(self, entry: Entry) -> Iterator[str]:
         yield from super().see(entry)
@@ -186,7 +186,7 @@ class TargetsStayCool(Loads):
         if not moves(self.history, entry):
             return
         uid = entry.obj["metadata"]["uid"]
-        for job in self.history.of(MIGRATION_JOB).values():
+        for name, job in self.history.of(MIGRATION_JOB).items():
             spec, status = job.get("spec") or {}, job.get("status") or {}
             target = str(status.get("nodeName") or "")
             if (spec.get("podRef") or {}).get("uid") != uid or status.get("phase") != "Running" or not target:
@@ -194,7 +194,7 @@ class TargetsStayCool(Loads):
             place = (spec.get("reservationOptions") or {}).get("reservationRef", {}).get("name") or status.get("reservationName") or uid
             used = min((self.stays(target, load) + self._coming(target, load.time) for load in self.lately(target, self.lag)), default=0)
             brings = self.usage(node_of(entry.old), entry.key, self.measured)
-            self._sent[target].append((entry.time, brings, str(place)))
+            self._sent[target].append((entry.time, brings, str(place), name))
             if used and (used + brings) * 100 > HIGH * self.capacity(target):
                 yield f"{entry.key} uses {brings} milli-CPU and moves to {target}, which used {used} already"
 
@@ -204,7 +204,12 @@ class TargetsStayCool(Loads):
     def _coming(self, target: str, since: float) -> int:
         """What pods use that left for a node after one of its reports, but so lately that they are sure to be on their way."""
         recent = max(since, self.history.clock() - self.lag)
-        return sum(used for at, used, _ in self._sent[target] if at >= recent)
+        return sum(used for at, used, _, job in self._sent[target] if at >= recent and self._leads_to(job, target))
+
+    def _leads_to(self, name: str, target: str) -> bool:
+        """Whether a migration still has its place there: two may have exchanged theirs."""
+        job = self.history.of(MIGRATION_JOB).get(name)
+        return job is None or (job.get("status") or {}).get("nodeName") == target
 
 
 @dataclass(slots=True)

@@ -154,6 +154,25 @@ def test_a_target_does_not_count_who_has_lost_the_place_there(phase: str) -> Non
     assert not told.said if phase == "Failed" else told.said
 
 
+@pytest.mark.parametrize("exchanged", [False, True])
+def test_a_target_does_not_count_who_goes_elsewhere_by_an_exchange_of_places(exchanged: bool) -> None:
+    told = Told(TargetsStayCool)
+    told.store("node", "n", {"status": {"capacity": {"cpu": "6"}}})
+    told.report("hot", 5000, 150, web=1000, api=1000)
+    told.pod("mild", "n")
+    told.report("n", 2200, 150, mild=2050)
+    for name in ("web", "api"):
+        told.pod(name, "hot")
+        job = {"spec": {"podRef": {"uid": name}}, "status": {"phase": "Running", "nodeName": "n"}}
+        told.store("podmigrationjob.scheduling.koordinator.sh", name, job)
+        told.pod(name, "hot", deletionTimestamp="now")
+        if exchanged:
+            moved = {**job, "status": {"phase": "Running", "nodeName": "other"}}
+            told.store("podmigrationjob.scheduling.koordinator.sh", name, moved)
+        told.time += 10.0
+    assert not told.said if exchanged else told.said
+
+
 WATCH, LIST, ALL = (f"/api/v1/services?{how}" for how in ("watch=true&resourceVersion=7", "watch=true&sendInitialEvents=true", "limit=500"))
 
 
