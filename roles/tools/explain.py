@@ -502,9 +502,13 @@ def _summary(subject: str, record: Record) -> str:
     if record.verdict == "Relieved" and record.numbers.get("hot") == "true":
         plain = "is hot"
     who = f" ({record.role})" if record.role else ""
-    told = [f"{subject} {plain}{by}: {text}".rstrip(": ") for text in (said or record.message, said.partition(":")[0]) for by in (who, "")]
+    whole = f"{subject} {plain}{who}: {said or record.message}".rstrip(": ")
+    if not said or len(whole) < LENGTH:
+        return whole
     # A formula is told as a whole or not at all: cut off in the middle it says something else.
-    return next((text for text in told if len(text) < LENGTH), told[2] if said else told[0])
+    result = said.partition(":")[0]
+    brief = f"{subject} {plain}{who}: {result}"
+    return brief if len(brief) < LENGTH else f"{subject} {plain}: {result}"
 
 
 def _once(sections: list[Section], summary: str) -> list[Section]:

@@ -54,13 +54,8 @@ def _options(function: F) -> F:
     return function
 
 
-_KINDS = {
-    **dict.fromkeys(("pods", "po"), "pod"),
-    **dict.fromkeys(("nodes", "no"), "node"),
-    **dict.fromkeys(("podgroups", "pg"), "podgroup"),
-    **dict.fromkeys(("quotas", "elasticquota", "elasticquotas", "eq"), "quota"),
-}
-"""kubectl's names of what can be explained."""
+_KINDS = {"po": "pod", "no": "node", "pg": "podgroup", "eq": "quota", "elasticquota": "quota"}
+"""kubectl's short names of what can be explained."""
 
 
 class _Kinds(Commands):
@@ -70,7 +65,7 @@ class _Kinds(Commands):
         kind, slash, name = args[0].partition("/")
         kind = _KINDS.get(kind.lower(), kind.lower())
         if not kind.startswith("-") and self.get_command(ctx, kind) is None and not ctx.resilient_parsing:
-            raise FlagError(f"{args[0]!r} cannot be explained; accepted: {', '.join(self.list_commands(ctx))}, and a name", ctx)
+            raise FlagError(f"No such command {args[0]!r}; accepted: {', '.join(self.list_commands(ctx))}, and a name", ctx)
         return super().resolve_command(ctx, [kind, *([name] if slash else []), *args[1:]])
 
 

@@ -512,7 +512,7 @@ def test_what_cannot_be_explained_is_told_with_what_can(words: list[str]) -> Non
     result = asyncio.run(why(*words))
     assert result.exit_code == 2
     accepted = "accepted: node, pod, podgroup, quota, and a name"
-    assert result.stderr == f"koord why: error: {words[0]!r} cannot be explained; {accepted}\n"
+    assert result.stderr == f"koord why: error: No such command {words[0]!r}; {accepted}\n"
 
 
 def test_numbers_have_the_units_of_everything_else_and_stand_once() -> None:
