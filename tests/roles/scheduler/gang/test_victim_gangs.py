@@ -107,7 +107,7 @@ def test_a_gang_at_its_minimum_goes_as_a_whole_the_smaller_one_first(post_filter
     made.gang("small", 2, "n3", "n4")
     decision = made.decide(high())
     assert gone(decision) == ["small-0", "small-1"]
-    assert {record.message.partition("; ")[2] for record in victim_records(decision, now=1.0)} == {"goes the whole of job default/small"}
+    assert {record.message.partition("; ")[2] for record in victim_records(decision, now=1.0)} == {"the whole of job default/small"}
 
 
 @pytest.mark.feature("SCH-JP-01")
