@@ -25,6 +25,7 @@ from koord.process.metrics import watch_events
 from roles.descheduler import build
 from roles.descheduler.acting import SHARE, ClusterActing
 from roles.descheduler.build import Options
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.framework.effects import Outcome
 from roles.descheduler.framework.evicting import Controller, Setup
 from roles.descheduler.journal import DeschedulerFile, Heard, HeardActing, Round, seen
@@ -35,7 +36,6 @@ from roles.descheduler.reading import EXPIRES, KUBERNETES_METRICS, Reading
 from roles.descheduler.snapshot import NodeView
 from roles.descheduler.successors import Successors
 from roles.descheduler.workloads import Workloads
-from roles.descheduler.world import World
 
 __all__ = ["App", "Options"]
 
@@ -75,19 +75,19 @@ class App:
         self._clock = clock = clock or clock_of(client)
         self._informers = informers
         self.metrics = Metrics(ops.registry if ops is not None else None)
-        self._world = World(informers, clock)
-        self._workloads = Workloads(client, informers, self._world)
+        self._cluster = ClusterState(informers, clock)
+        self._workloads = Workloads(client, informers, self._cluster)
         self._gates = FeatureGates(DESCHEDULER)
         for name, value in options.gates.items():
             self._gates.set(name, value)
         self._shared: dict[str, Any] = {}
         self._events: dict[str, EventRecorder] = {}
-        self._simulations = Simulations(informers, self._world, client, options.scheduler) if build.asks_scheduler(options) else None
-        self._successors = Successors(self._simulations, self._world, clock) if self._simulations is not None else None
+        self._simulations = Simulations(informers, self._cluster, client, options.scheduler) if build.asks_scheduler(options) else None
+        self._successors = Successors(self._simulations, self._cluster, clock) if self._simulations is not None else None
         self._rounds = build.rounds(options, self._setup)
         self._sources = build.sources(options.config, self._rounds.reads(), client)
         self._controllers = build.controllers(self._rounds.profiles)
-        self._observer = Observer(self._world, self._rounds.profiles)
+        self._observer = Observer(self._cluster, self._rounds.profiles)
         self._placements = Placements(self._simulations) if self._simulations is not None else None
         self._acting = ClusterActing(client, self.may_write, self._where, self._rehearse, options.config.descheduling_interval * SHARE)
         if ops is not None:
@@ -102,7 +102,7 @@ class App:
             dry_run=self._config.dry_run,
             client=self._client,
             informers=self._informers,
-            world=self._world,
+            cluster=self._cluster,
             workloads=self._workloads,
             recorder=self._recorder,
             events=events,
@@ -126,7 +126,7 @@ class App:
     async def run(self, life: Life) -> None:
         """Lead, then rounds and controllers until told to stop. Raises FatalError when the lease is lost."""
         self._informers.start()
-        await self._world.wait_synced()
+        await self._cluster.wait_synced()
         await self._workloads.wait_synced()
         if self._ops is not None:
             self._ops.health.set("caches", True, "informer caches are synced")
@@ -224,7 +224,7 @@ class App:
         return outcome
 
     async def _run(self, views: list[NodeView], now: float, readings: dict[str, Reading]) -> Outcome:
-        waiting = self._world.waiting()
+        waiting = self._cluster.waiting()
         if self._replay_log is None:
             return await self._rounds.run(views, now, self._acting, readings, waiting, prepared=True)
         heard, snapshot = Heard(), await seen(views)

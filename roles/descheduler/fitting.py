@@ -9,10 +9,10 @@ from koord import seams
 from koord.api.objects import Node, Pod
 from koord.api.quantity import QuantityError
 from koord.api.selectors import Selector, parse_label_selector
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.columns import Columns
 from roles.descheduler.snapshot import NodeView, PodView, Snapshots, is_ready, pod_view
 from roles.descheduler.spreading import DomainMaps, admitted, spreads
-from roles.descheduler.world import World
 
 log = logging.getLogger(__name__)
 
@@ -22,9 +22,9 @@ class OtherNodes:
 
     One table a round, of which every pod is asked."""
 
-    def __init__(self, world: World, selector: str = "") -> None:
+    def __init__(self, cluster: ClusterState, selector: str = "") -> None:
         """Raises SelectorError."""
-        self._world = world
+        self._cluster = cluster
         self._selector: Selector = parse_label_selector(selector)
         self._snapshots = Snapshots()
         self._columns: Columns | None = None
@@ -71,10 +71,10 @@ class OtherNodes:
         return is_ready(node) and self._selector.matches(node.metadata.labels)
 
     def _views(self) -> Iterator[NodeView]:
-        for node in sorted(self._world.nodes.list(), key=lambda node: node.metadata.name):
+        for node in sorted(self._cluster.nodes.list(), key=lambda node: node.metadata.name):
             if not self._counts(node):
                 continue
             try:
-                yield self._snapshots.node(node, self._world.pods_on(node.metadata.name), None, now=0.0)
+                yield self._snapshots.node(node, self._cluster.pods_on(node.metadata.name), None, now=0.0)
             except (QuantityError, ValueError) as error:
                 log.warning("node %s is not asked, a value cannot be read: %s", node.metadata.name, error)

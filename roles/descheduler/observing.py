@@ -9,10 +9,10 @@ from koord import seams
 from koord.api.objects import Pod
 from koord.api.quantity import QuantityError
 from roles.descheduler.arrivals import Expected, expect
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.framework.evicting import KnowsArriving, KnowsLeaving
 from roles.descheduler.framework.round import Profile
 from roles.descheduler.snapshot import NodeView, Snapshots, Vector
-from roles.descheduler.world import World
 
 log = logging.getLogger(__name__)
 
@@ -22,8 +22,8 @@ _AT_ONCE = 20  # nodes that are read before others get their turn
 class Observer:
     """Makes node views; remembers what it read between rounds."""
 
-    def __init__(self, world: World, profiles: Sequence[Profile]) -> None:
-        self._world = world
+    def __init__(self, cluster: ClusterState, profiles: Sequence[Profile]) -> None:
+        self._cluster = cluster
         evictors = [evictor for profile in profiles for evictor in profile.evictors()]
         self._leave = [evictor for evictor in evictors if isinstance(evictor, KnowsLeaving)]
         self._arrive = [evictor for evictor in evictors if isinstance(evictor, KnowsArriving)][:1]  # migrations are one for all profiles
@@ -46,12 +46,12 @@ class Observer:
             for place in evictor.expected():
                 expected.setdefault(place.node, []).append(place)
         views = []
-        for number, node in enumerate(sorted(self._world.nodes.list(), key=lambda node: node.metadata.name), 1):
+        for number, node in enumerate(sorted(self._cluster.nodes.list(), key=lambda node: node.metadata.name), 1):
             if number % _AT_ONCE == 0:
                 await seams.sleep(0)
             name = node.metadata.name
             try:
-                view = self._snapshots.node(node, self._world.pods_on(name), self._world.node_metrics.get(name), now=now)
+                view = self._snapshots.node(node, self._cluster.pods_on(name), self._cluster.node_metrics.get(name), now=now)
             except (QuantityError, ValueError) as error:
                 log.error("node %s is left out of this round, a value cannot be read: %s", name, error)
                 continue

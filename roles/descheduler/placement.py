@@ -17,7 +17,7 @@ from koord.api import kinds, names
 from koord.api.objects import Namespace, Pod, PodStatus, Reservation
 from koord.config.errors import InvalidConfig
 from koord.kube.informers import InformerFactory
-from roles.descheduler.world import World
+from roles.descheduler.cluster import ClusterState
 
 if TYPE_CHECKING:  # the scheduler is only loaded when it is asked
     from koord.kube.client import Client
@@ -41,8 +41,10 @@ class Simulations:
     reservations.
     """
 
-    def __init__(self, informers: InformerFactory, world: World, client: Client | None = None, flags: SchedulerFlags | None = None) -> None:
-        self._world = world
+    def __init__(
+        self, informers: InformerFactory, cluster: ClusterState, client: Client | None = None, flags: SchedulerFlags | None = None
+    ) -> None:
+        self._cluster = cluster
         self._client = client
         self._flags = flags
         self._namespaces = informers.informer(kinds.NAMESPACES, Namespace)
@@ -70,7 +72,7 @@ class Simulations:
                 return self._read[1]
             except InvalidConfig as error:
                 log.error("kube-scheduler's plugins are asked where pods would go: the scheduler's configuration cannot be used: %s", error)
-        pods = self._world.pods.list()
+        pods = self._cluster.pods.list()
         return unknown({pod.spec.scheduler_name for pod in pods if pod.spec.scheduler_name} | {"koord-scheduler", "default-scheduler"})
 
     async def _objects(self, scheduler: Scheduler) -> dict[str, Sequence[Any]]:
@@ -78,7 +80,7 @@ class Simulations:
         from koord.kube.errors import ApiError
 
         objects: dict[str, Sequence[Any]] = {
-            kinds.NODEMETRICS.kind: self._world.node_metrics.list(),
+            kinds.NODEMETRICS.kind: self._cluster.node_metrics.list(),
             kinds.RESERVATIONS.kind: self.reservations.list(),
         }
         client = self._client
@@ -97,7 +99,9 @@ class Simulations:
     def _make(self, scheduler: Scheduler, objects: dict[str, Sequence[Any]], now: float) -> Simulation:
         from roles.scheduler.whatif import Snapshot
 
-        return scheduler.simulate(Snapshot(self._world.nodes.list(), self._world.pods.list(), self._namespaces.list(), objects), now=now)
+        return scheduler.simulate(
+            Snapshot(self._cluster.nodes.list(), self._cluster.pods.list(), self._namespaces.list(), objects), now=now
+        )
 
 
 def _version(path: str) -> object:

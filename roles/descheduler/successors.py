@@ -16,8 +16,8 @@ from koord import seams
 from koord.api.kinds import NODEMETRICS, RESERVATIONS
 from koord.api.objects import Node, NodeMetric, Pod, Reservation
 from koord.kube.informers import Informer
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.placement import Simulations, unplaced
-from roles.descheduler.world import World
 
 if TYPE_CHECKING:
     from roles.scheduler.whatif import Simulation
@@ -34,7 +34,7 @@ Change = Callable[["Simulation"], None]
 class Successors:
     """The copy, and questions to it."""
 
-    def __init__(self, simulations: Simulations, world: World, clock: Callable[[], float]) -> None:
+    def __init__(self, simulations: Simulations, cluster: ClusterState, clock: Callable[[], float]) -> None:
         self._simulations = simulations
         self._clock = clock
         self._lock = asyncio.Lock()
@@ -43,9 +43,9 @@ class Successors:
         self._asked = 0.0
         self._follows = False
         self._changes: list[Change] = []
-        world.pods.add_handler(on_add=self._pod, on_update=self._changed, on_delete=self._pod_gone)
-        world.nodes.add_handler(on_add=self._node, on_update=lambda _, node: self._node(node), on_delete=self._node_gone)
-        self._follow(world.node_metrics, NODEMETRICS.kind)
+        cluster.pods.add_handler(on_add=self._pod, on_update=self._changed, on_delete=self._pod_gone)
+        cluster.nodes.add_handler(on_add=self._node, on_update=lambda _, node: self._node(node), on_delete=self._node_gone)
+        self._follow(cluster.node_metrics, NODEMETRICS.kind)
         self._follow(simulations.reservations, RESERVATIONS.kind)
 
     async def refuse(self, pods: Sequence[Pod], held: Sequence[Reservation]) -> str:

@@ -21,8 +21,8 @@ from koord.api.objects import Object, OwnerReference, Pod, Projection
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.informers import InformerFactory
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.snapshot import FINISHED
-from roles.descheduler.world import World
 
 log = logging.getLogger(__name__)
 
@@ -107,9 +107,11 @@ def controller_of(pod: Pod) -> OwnerReference | None:
 class Workloads:
     """Looks workloads up in caches. Made before the informers start."""
 
-    def __init__(self, client: Client, informers: InformerFactory, world: World, clock: Callable[[], float] = seams.monotonic) -> None:
+    def __init__(
+        self, client: Client, informers: InformerFactory, cluster: ClusterState, clock: Callable[[], float] = seams.monotonic
+    ) -> None:
         self._client = client
-        self._world = world
+        self._cluster = cluster
         self._clock = clock
         self._informers = {(kind.group, kind.kind): informers.informer(kind, Replicated, optional=True) for kind in WATCHED}
         self._replicasets = self._informers["apps", "ReplicaSet"]
@@ -170,7 +172,9 @@ class Workloads:
 
     def pods_of(self, workload: Workload) -> list[Pod]:
         """Every pod of the workload, in any phase."""
-        pods = {pod.metadata.uid: pod for uid in sorted(workload.owner_uids) for pod in self._world.pods_of_owner(uid, workload.namespace)}
+        pods = {
+            pod.metadata.uid: pod for uid in sorted(workload.owner_uids) for pod in self._cluster.pods_of_owner(uid, workload.namespace)
+        }
         return list(pods.values())
 
     async def learn(self, pods: Iterable[Pod]) -> None:
@@ -224,7 +228,7 @@ class Workloads:
 
     def _scaled(self, owner: OwnerReference, namespace: str) -> Workload:
         if self._has_no_scale(owner):
-            there = self._world.pods_of_owner(owner.uid, namespace)
+            there = self._cluster.pods_of_owner(owner.uid, namespace)
             count = sum(1 for pod in there if pod.status.phase not in FINISHED and pod.metadata.deletion_timestamp is None)
             return Workload(owner.kind, namespace, owner.name, owner.uid, count, frozenset({owner.uid}))
         known = self._scales.get(owner.uid)

@@ -1,4 +1,4 @@
-"""Scheduling without a cluster to write to: who is next, reserve, permit, and back, as the live scheduler does it, with books only.
+"""Scheduling without a cluster to write to: who is next, reserve, permit, and back, as the live scheduler does it, in memory only.
 
 What differs from live scheduling: nothing is bound or evicted, so victims are named and stay, and nobody rests after a failure.
 """

@@ -180,7 +180,7 @@ class Simulation:
             engine.cluster.set_node(NodeView(node))
         placements = self._place(infos)
         jobs = any(engine.job_of(info) is not None for info in infos)
-        self._spoiled = jobs or rehearsal.attempts > len(infos)  # a job's books do not go back
+        self._spoiled = jobs or rehearsal.attempts > len(infos)  # what is kept of a job does not go back
         rehearsal.take_back()
         for node in more:
             engine.cluster.remove_node(node.metadata.name)
@@ -381,7 +381,7 @@ def unknown(scheduler_names: Iterable[str]) -> Scheduler:
 
 
 def _observers(engine: Engine, objects: Mapping[str, Sequence[Any]]) -> list[PodObserver]:
-    """Plugins that follow pods. One whose objects the snapshot does not know (a gang book without PodGroups) can judge none by them."""
+    """Plugins that follow pods. One whose objects the snapshot does not know (a gang cache without PodGroups) can judge none by them."""
     found = []
     for framework in engine.frameworks.values():
         for plugin in framework.plugins.values():

@@ -74,7 +74,7 @@ class Trees:
     def refresh(self) -> float:
         """Seconds to bring all shares up to date."""
         started = time.perf_counter()
-        for tree in self.plugin.book.trees.values():
+        for tree in self.plugin.cache.trees.values():
             tree.refresh_all()
         return time.perf_counter() - started
 

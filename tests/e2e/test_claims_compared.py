@@ -168,8 +168,8 @@ def ours(seed: int) -> list[list[str]] | None:
     decision = made.schedule(pod(cpu="1m", resourceClaims=references(claims)))
     if not decision.scheduled:
         return None
-    book = made.framework.plugins["DynamicResources"].book  # type: ignore[attr-defined]
-    return [results({"status": {"allocation": book.assumed[f"default/{item['metadata']['name']}"].status}}) for item in claims]
+    cache = made.framework.plugins["DynamicResources"].cache  # type: ignore[attr-defined]
+    return [results({"status": {"allocation": cache.assumed[f"default/{item['metadata']['name']}"].status}}) for item in claims]
 
 
 def classes(about: Obj) -> list[Obj]:

@@ -17,12 +17,12 @@ from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.events import EventRecorder
 from koord.kube.informers import InformerFactory
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.framework.evicting import EvictOptions, EvictResult, Setup
 from roles.descheduler.metrics import Metrics
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.plugin import MigrationController
 from roles.descheduler.workloads import Workloads
-from roles.descheduler.world import World
 from tests.support import patience
 
 NS = "default"
@@ -49,7 +49,7 @@ class Life:
         self.informers = InformerFactory(client)
         self.recorder = Recorder("descheduler")
         self.events = EventRecorder(client, "test-profile")
-        world = World(self.informers)
+        cluster = ClusterState(self.informers)
         self.metrics = Metrics()
         features = FeatureGates(DESCHEDULER)
         if gates:
@@ -59,8 +59,8 @@ class Life:
             dry_run=False,
             client=client,
             informers=self.informers,
-            world=world,
-            workloads=Workloads(client, self.informers, world),
+            cluster=cluster,
+            workloads=Workloads(client, self.informers, cluster),
             recorder=self.recorder,
             events=self.events,
             metrics=self.metrics,
@@ -92,13 +92,13 @@ class Life:
 
     async def evict(self, pod: str, **options: Any) -> EvictResult:
         """What a plugin of the profile would ask for."""
-        found = self.setup.world.pod(NS, pod)
+        found = self.setup.cluster.pod(NS, pod)
         assert found is not None
         return await self.plugin.evict(found, EvictOptions(**({"plugin": "LowNodeLoad", "reason": "node is overutilized"} | options)))
 
     def refusal(self, pod: str) -> str:
         """What the filter says about a pod."""
-        found = self.setup.world.pod(NS, pod)
+        found = self.setup.cluster.pod(NS, pod)
         assert found is not None
         return self.plugin.filter(found)
 

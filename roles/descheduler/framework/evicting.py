@@ -23,11 +23,11 @@ if TYPE_CHECKING:
     from koord.kube.informers import InformerFactory
     from koord.kube.leases import Leadership
     from roles.descheduler.arrivals import Expected
+    from roles.descheduler.cluster import ClusterState
     from roles.descheduler.metrics import Metrics
     from roles.descheduler.relief import Relief
     from roles.descheduler.snapshot import NodeView, Vector
     from roles.descheduler.workloads import Workloads
-    from roles.descheduler.world import World
 
 T = TypeVar("T")
 
@@ -103,7 +103,7 @@ class Setup:
     dry_run: bool  # the configuration's own; evict is not called then
     client: Client
     informers: InformerFactory
-    world: World
+    cluster: ClusterState
     workloads: Workloads
     recorder: Recorder
     events: EventRecorder

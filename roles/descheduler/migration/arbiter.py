@@ -9,6 +9,7 @@ from koord import seams
 from koord.api import names
 from koord.api.objects import PodMigrationJob
 from koord.kube import errors
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import arbitration, evictors, status
 from roles.descheduler.migration.arbitration import Outcome, Ruling, Waiting
 from roles.descheduler.migration.jobs import Jobs
@@ -21,7 +22,6 @@ from roles.descheduler.migration.together import move_of
 from roles.descheduler.migration.words import Kind, Reason
 from roles.descheduler.migration.writing import NotLeading, Writing
 from roles.descheduler.workloads import Workloads
-from roles.descheduler.world import World
 
 log = logging.getLogger(__name__)
 
@@ -32,7 +32,7 @@ class Arbiter:
     def __init__(
         self,
         jobs: Jobs,
-        world: World,
+        cluster: ClusterState,
         workloads: Workloads,
         ledger: Ledger,
         writing: Writing,
@@ -41,7 +41,7 @@ class Arbiter:
         clock: Callable[[], float],
     ) -> None:
         self._jobs = jobs
-        self._world = world
+        self._cluster = cluster
         self._workloads = workloads
         self._ledger = ledger
         self._writing = writing
@@ -81,31 +81,31 @@ class Arbiter:
 
     def _waiting(self, job: PodMigrationJob) -> Waiting:
         move = move_of(job)
-        pod = self._world.pods.get(status.pod_key(job))
+        pod = self._cluster.pods.get(status.pod_key(job))
         if move is None:
             return Waiting(job, pod)
         there = [each for each in self._jobs.of_move(job) if not status.finished(each)]
         return Waiting(job, pod, move.uid, move.count, missing=move.count - len(there))
 
     def _rule(self, waiting: list[Waiting]) -> list[Ruling]:
-        book = self._ledger.started()
+        migrating = self._ledger.started()
 
         def forbidden(each: Waiting) -> Refusal | None:
             if each.pod is None:
                 return None
-            if others := sorted(book.of_pod(each.pod) - {each.job.metadata.name}):
+            if others := sorted(migrating.of_pod(each.pod) - {each.job.metadata.name}):
                 return Refusal("Migrating", f'PodMigrationJob "{others[0]}" moves it already', 1, 1)
             return self._policy_of(each.job).forbidden(each.pod, self._ledger, together=each.together)
 
         def reached(each: Waiting) -> Refusal | None:
             policy = self._policy_of(each.job)
-            return policy.reached(each.pod, self._ledger, book, together=each.together) if each.pod is not None else None
+            return policy.reached(each.pod, self._ledger, migrating, together=each.together) if each.pod is not None else None
 
         def enter(each: Waiting) -> Migration:
             return self._ledger.migration(each.job)
 
         queue = arbitration.ordered(waiting, self._ledger.migrating_of_jobs(), self._clock())
-        return arbitration.arbitrate(queue, book, forbidden=forbidden, reached=reached, enter=enter)
+        return arbitration.arbitrate(queue, migrating, forbidden=forbidden, reached=reached, enter=enter)
 
     async def _act(self, ruling: Ruling) -> None:
         job = ruling.waiting.job

@@ -12,7 +12,7 @@ from koord.api.priority import pod_priority_class
 from koord.api.times import TimeError, parse_time
 from roles.descheduler.cost import restart_cost
 from roles.descheduler.migration import status
-from roles.descheduler.migration.limits import Book, Migration, Refusal
+from roles.descheduler.migration.limits import Migrating, Migration, Refusal
 from roles.descheduler.plugins.lownodeload.order import pod_rank
 
 
@@ -90,11 +90,11 @@ Judge = Callable[[Waiting], Refusal | None]
 
 
 def arbitrate(
-    queue: Sequence[Waiting], book: Book, *, forbidden: Judge, reached: Judge, enter: Callable[[Waiting], Migration]
+    queue: Sequence[Waiting], migrating: Migrating, *, forbidden: Judge, reached: Judge, enter: Callable[[Waiting], Migration]
 ) -> list[Ruling]:
     """Rule on every job in turn. Who passes counts for those after it: the limits hold whatever is written first or fails to be.
 
-    `forbidden` says what can never pass, `reached` which limit is reached now (on `book`, which this fills by `enter`).
+    `forbidden` says what can never pass, `reached` which limit is reached now (on `migrating`, which this fills by `enter`).
     """
     rulings = []
     for unit in _units(queue):
@@ -106,7 +106,7 @@ def arbitrate(
             rulings += [Ruling(each, Outcome.WAIT, refusal) for each in unit]
             continue
         for each in unit:
-            book.add(enter(each))
+            migrating.add(enter(each))
         rulings += [Ruling(each, Outcome.PASS) for each in unit]
     return rulings
 

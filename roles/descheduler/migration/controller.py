@@ -47,7 +47,7 @@ class Migrations:
     def __init__(self, setup: Setup) -> None:
         self._client = setup.client
         self._clock = setup.clock
-        self._world = setup.world
+        self._cluster = setup.cluster
         self._workloads = setup.workloads
         self._leadership: Leadership | None = None
         self._leading = False
@@ -58,15 +58,15 @@ class Migrations:
         self.backoff = Backoff()
         self._open: set[str] = set()  # uids of jobs that were seen before their end
         self._judged: set[str] = set()  # and of those whose end is remembered
-        self.ledger = Ledger(self.jobs, setup.world, setup.workloads)
+        self.ledger = Ledger(self.jobs, setup.cluster, setup.workloads)
         self.writing = Writing(setup.client, self.jobs, self._held)
         self.reporting = Reporting(setup.recorder, MigrationMetrics(setup.metrics.registry))
         no_claims = setup.gates.enabled("DisablePVCReservation")
-        self.pools = Pools(self.jobs, self.reservations, setup.world, self.ledger)
-        self.expectations = Expectations(self.jobs, self.reservations, self.pools, setup.world, setup.clock)
-        self.targets = targets = Targets(setup.world, self.expectations, self.accepted, setup.clock)
+        self.pools = Pools(self.jobs, self.reservations, setup.cluster, self.ledger)
+        self.expectations = Expectations(self.jobs, self.reservations, self.pools, setup.cluster, setup.clock)
+        self.targets = targets = Targets(setup.cluster, self.expectations, self.accepted, setup.clock)
         self._turns = turns = Turns()
-        moves = Moves(self.jobs, self.reservations, setup.world, setup.clock)
+        moves = Moves(self.jobs, self.reservations, setup.cluster, setup.clock)
         acting = Acting(
             self.writing,
             self.ledger,
@@ -84,7 +84,7 @@ class Migrations:
         self.outcomes = Outcomes(self.jobs, self.writing)
         self.reconciler = Reconciler(
             self.jobs,
-            setup.world,
+            setup.cluster,
             self.reservations,
             self.pools,
             self.writing,
@@ -98,7 +98,7 @@ class Migrations:
             setup.clock,
         )
         self.arbiter = Arbiter(
-            self.jobs, setup.world, setup.workloads, self.ledger, self.writing, self.reporting, self.policy_of, setup.clock
+            self.jobs, setup.cluster, setup.workloads, self.ledger, self.writing, self.reporting, self.policy_of, setup.clock
         )
         self.scavenger = Scavenger(self.jobs, self.reservations, self.writing, setup.clock)
         self._left: dict[str, str] = {}  # reservations of deleted jobs: name -> uid, "" if the job did not say
@@ -106,7 +106,7 @@ class Migrations:
 
     def join(self, profile: str, args: MigrationControllerArgs, setup: Setup) -> Policy:
         """Add a profile's arguments."""
-        policy = self.policies[profile] = Policy(profile, args, setup.world, setup.events, self.budgets, self.backoff, setup.clock)
+        policy = self.policies[profile] = Policy(profile, args, setup.cluster, setup.events, self.budgets, self.backoff, setup.clock)
         return policy
 
     def accepted(self, pod: Pod) -> bool:
@@ -144,7 +144,7 @@ class Migrations:
         """Wait for the first lists; until then nothing is decided."""
         for informer in (self.jobs.informer, self.reservations, self.budgets.informer):
             await informer.wait_synced()
-        await self._world.wait_synced()
+        await self._cluster.wait_synced()
         await self._workloads.wait_synced()
 
     # ---------------------------------------------------------------- life
@@ -254,14 +254,14 @@ class Migrations:
             self.reservations.add_handler(
                 reservation_changed, lambda _, reservation: reservation_changed(reservation), reservation_changed
             ),
-            self._world.pods.add_handler(pod_changed, lambda _, pod: pod_changed(pod), pod_changed),
-            self._world.nodes.add_handler(on_update=node_changed, on_delete=node_gone),
+            self._cluster.pods.add_handler(pod_changed, lambda _, pod: pod_changed(pod), pod_changed),
+            self._cluster.nodes.add_handler(on_update=node_changed, on_delete=node_gone),
             self.budgets.informer.add_handler(on_update=lambda _, budget: budget_changed(budget)),
         ]
 
     def _may_hold(self, job: PodMigrationJob) -> bool:
         """Whether a job that has ended may have something to release still."""
-        softly = self._world.pods.get(status.pod_key(job))
+        softly = self._cluster.pods.get(status.pod_key(job))
         held = template.mine(job) in self.reservations or bool(self.pools.made_for(job.metadata.uid))
         return held or (softly is not None and evictors.asked_softly(softly))
 

@@ -10,12 +10,12 @@ from koord.api.objects import Pod, PodMigrationJob, Reservation
 from koord.api.quantity import QuantityError
 from koord.kube.informers import Informer
 from roles.descheduler.arrivals import Expected, estimate, is_prod, larger
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import pairing, status
 from roles.descheduler.migration.jobs import Jobs
 from roles.descheduler.migration.pools import Pools
 from roles.descheduler.relief import Relief
 from roles.descheduler.snapshot import Vector
-from roles.descheduler.world import World
 
 Order = tuple[str, str]
 
@@ -23,11 +23,13 @@ Order = tuple[str, str]
 class Expectations:
     """Reads jobs and reservations from the caches."""
 
-    def __init__(self, jobs: Jobs, reservations: Informer[Reservation], pools: Pools, world: World, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, jobs: Jobs, reservations: Informer[Reservation], pools: Pools, cluster: ClusterState, clock: Callable[[], float]
+    ) -> None:
         self._jobs = jobs
         self._reservations = reservations
         self._pools = pools
-        self._world = world
+        self._cluster = cluster
         self._clock = clock
         reservations.index("node", lambda reservation: reservation.status.node_name or None)
 
@@ -94,7 +96,7 @@ class Expectations:
         for job in self._jobs.list():
             if not status.proceeds(job, now) or status.accepted(job):
                 continue
-            relief, pod = status.relief(job), self._world.pods.get(status.pod_key(job))
+            relief, pod = status.relief(job), self._cluster.pods.get(status.pod_key(job))
             ref = status.reservation_ref(job)
             held = self._reservations.get(ref.name) if ref is not None else None
             if relief is None or pod is None or (held is not None and held.status.node_name):

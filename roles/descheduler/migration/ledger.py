@@ -10,50 +10,50 @@ import orjson
 
 from koord.api import names
 from koord.api.objects import OwnerReference, Pod, PodMigrationJob, convert
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import status
 from roles.descheduler.migration.arbitration import migrating_by_job_controller
 from roles.descheduler.migration.jobs import Jobs
-from roles.descheduler.migration.limits import Book, Migration, Owner, dead, leaving
+from roles.descheduler.migration.limits import Migrating, Migration, Owner, dead, leaving
 from roles.descheduler.workloads import Workload, WorkloadError, Workloads
-from roles.descheduler.world import World
 
 REMEMBERED = 200_000  # controllers whose workloads are known
 
 
 class Ledger:
-    """Books are kept until a job or a pod changes: filters ask for every pod of the cluster."""
+    """Counts are kept until a job or a pod changes: filters ask for every pod of the cluster."""
 
-    def __init__(self, jobs: Jobs, world: World, workloads: Workloads) -> None:
+    def __init__(self, jobs: Jobs, cluster: ClusterState, workloads: Workloads) -> None:
         self._jobs = jobs
-        self._world = world
+        self._cluster = cluster
         self._workloads = workloads
         self.passing: set[str] = set()  # jobs whose passing is being written
         self._pods_changed = 0
-        self._unfinished: tuple[tuple[int, int], Book] | None = None
+        self._unfinished: tuple[tuple[int, int], Migrating] | None = None
         self._assumed: list[Migration] = []  # of a dry run
-        self._with_assumed: tuple[Book, Book] | None = None
+        self._with_assumed: tuple[Migrating, Migrating] | None = None
         self._owners: dict[str, tuple[Workload, Owner]] = {}
         self._workload_of: dict[str, str] = {}
-        world.pods.add_handler(on_add=self._changed, on_update=self._updated, on_delete=self._changed)
+        cluster.pods.add_handler(on_add=self._changed, on_update=self._updated, on_delete=self._changed)
 
-    # ---------------------------------------------------------------- books
+    # ---------------------------------------------------------------- what migrates
 
-    def unfinished(self) -> Book:
+    def unfinished(self) -> Migrating:
         """Every job that has not ended: what counts before another one is made. In a dry run, also those that would have been made."""
         if not self._assumed:
             return self.real()
         if self._with_assumed is None or self._with_assumed[0] is not self.real():
-            book = self._book(lambda job: not status.finished(job))
+            migrating = self._migrating(lambda job: not status.finished(job))
             for migration in self._assumed:
-                book.add(migration)
-            self._with_assumed = (self.real(), book)
+                migrating.add(migration)
+            self._with_assumed = (self.real(), migrating)
         return self._with_assumed[1]
 
-    def real(self) -> Book:
+    def real(self) -> Migrating:
         """Every job that has not ended."""
         version = (self._jobs.version, self._pods_changed)
         if self._unfinished is None or self._unfinished[0] != version:
-            self._unfinished = (version, self._book(lambda job: not status.finished(job)))
+            self._unfinished = (version, self._migrating(lambda job: not status.finished(job)))
         return self._unfinished[1]
 
     def assume(self, pod: Pod) -> Callable[[], None]:
@@ -74,9 +74,9 @@ class Ledger:
         """A new round: nothing has been made."""
         self._assumed, self._with_assumed = [], None
 
-    def started(self) -> Book:
+    def started(self) -> Migrating:
         """The jobs that arbitration has let through: what counts when it lets through more."""
-        return self._book(lambda job: not status.finished(job) and self._has_started(job))
+        return self._migrating(lambda job: not status.finished(job) and self._has_started(job))
 
     def of_pod(self, pod: Pod) -> list[PodMigrationJob]:
         """The jobs about this very pod that have not ended."""
@@ -103,8 +103,8 @@ class Ledger:
     def _has_started(self, job: PodMigrationJob) -> bool:
         return status.passed(job) or job.metadata.name in self.passing
 
-    def _book(self, counts: Callable[[PodMigrationJob], bool]) -> Book:
-        return Book.of(self.migration(job) for job in self._jobs.list() if counts(job) and status.pod_key(job))
+    def _migrating(self, counts: Callable[[PodMigrationJob], bool]) -> Migrating:
+        return Migrating.of(self.migration(job) for job in self._jobs.list() if counts(job) and status.pod_key(job))
 
     def migration(self, job: PodMigrationJob) -> Migration:
         """How a job counts. A pod that has come in the place of the one that left counts for it."""
@@ -119,7 +119,7 @@ class Ledger:
         return Migration(job.metadata.name, namespace, name, status.pod_uid(job), "", self._remembered(job, namespace), gone=True)
 
     def _its_pod(self, job: PodMigrationJob) -> Pod | None:
-        pod = self._world.pods.get(status.pod_key(job))
+        pod = self._cluster.pods.get(status.pod_key(job))
         uid = status.pod_uid(job)
         return pod if pod is not None and (not uid or pod.metadata.uid == uid) else None
 

@@ -1,4 +1,4 @@
-"""How many pods may migrate at once (DS-ARB-03). Pure: a book of what migrates now in, the first limit that is reached out."""
+"""How many pods may migrate at once (DS-ARB-03). Pure: what migrates now in, the first limit that is reached out."""
 
 from __future__ import annotations
 
@@ -88,7 +88,7 @@ class Migration:
 
 
 @dataclass(slots=True)
-class Book:
+class Migrating:
     """What migrates, by what limits count. Lookups do not grow with the number of jobs elsewhere."""
 
     jobs: dict[str, Migration] = field(default_factory=dict)
@@ -98,11 +98,11 @@ class Book:
     by_pod: dict[str, set[str]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, migrations: Iterable[Migration]) -> Book:
-        book = cls()
+    def of(cls, migrations: Iterable[Migration]) -> Migrating:
+        migrating = cls()
         for migration in migrations:
-            book.add(migration)
-        return book
+            migrating.add(migration)
+        return migrating
 
     def add(self, migration: Migration) -> None:
         """Count one more job."""
@@ -206,7 +206,7 @@ def _nobody_replaces(owner: Owner) -> str:
     return f"{owner.lost}: no controller would replace the pod" if owner.lost else ""
 
 
-def reached(args: MigrationControllerArgs, book: Book, pod: Pod, owner: Owner | None, *, together: int = 1) -> Refusal | None:
+def reached(args: MigrationControllerArgs, migrating: Migrating, pod: Pod, owner: Owner | None, *, together: int = 1) -> Refusal | None:
     """The first limit that does not let one more pod go now. A pod that has ended counts in none of them.
 
     `together`: so many pods go as one; a node then counts those that are not of them."""
@@ -215,23 +215,23 @@ def reached(args: MigrationControllerArgs, book: Book, pod: Pod, owner: Owner | 
     skipped = args.skip_eviction_gates
     where = pod.spec.node_name
     simple = (
-        ("MaxMigratingGlobally", args.max_migrating_globally, book.globally, "in the cluster"),
-        ("MaxMigratingPerNode", args.max_migrating_per_node if where else None, book.on_node, f"from node {where}"),
-        ("MaxMigratingPerNamespace", args.max_migrating_per_namespace, book.in_namespace, f"in namespace {pod.metadata.namespace}"),
+        ("MaxMigratingGlobally", args.max_migrating_globally, migrating.globally, "in the cluster"),
+        ("MaxMigratingPerNode", args.max_migrating_per_node if where else None, migrating.on_node, f"from node {where}"),
+        ("MaxMigratingPerNamespace", args.max_migrating_per_namespace, migrating.in_namespace, f"in namespace {pod.metadata.namespace}"),
     )
     for gate, limit, count_of, place in simple:
         more = 0 if gate == "MaxMigratingPerNode" else together - 1
         if limit and gate not in skipped and (count := count_of(pod)) + more >= limit:
             and_more = f", and {together} go together" if together > 1 else ""
             return Refusal(gate, f"{count} pods {place} migrate already{and_more}, {limit} may", count, limit)
-    return _reached_by_workload(args, book, pod, owner) if owner is not None else None
+    return _reached_by_workload(args, migrating, pod, owner) if owner is not None else None
 
 
-def _reached_by_workload(args: MigrationControllerArgs, book: Book, pod: Pod, owner: Owner) -> Refusal | None:
+def _reached_by_workload(args: MigrationControllerArgs, migrating: Migrating, pod: Pod, owner: Owner) -> Refusal | None:
     skipped = args.skip_eviction_gates
     if owner.lost and "MaxUnavailablePerWorkload" not in skipped:
         return Refusal("MaxUnavailablePerWorkload", _nobody_replaces(owner), 0, 0)
-    others = book.of_workload(pod, owner.uid)
+    others = migrating.of_workload(pod, owner.uid)
     about = f"of {owner.kind} {owner.name} ({owner.replicas} replicas)"
     limit = maximum(owner.replicas, args.max_migrating_per_workload)
     if "MaxMigratingPerWorkload" not in skipped and others and len(others) >= limit:

@@ -43,7 +43,7 @@ class MigrationController:
         self._in_background = setup.gates.enabled(background.GATE)
         self._policy = self._migrations.join(setup.profile, args, setup)
         effective = self._policy.args
-        self._nodes = OtherNodes(setup.world, effective.node_selector) if effective.node_fit else None
+        self._nodes = OtherNodes(setup.cluster, effective.node_selector) if effective.node_fit else None
 
     async def prepare(self, pods: Iterable[Pod]) -> None:
         """Know the kinds of workloads of the pods, and all jobs."""
@@ -154,7 +154,7 @@ class MigrationController:
         """Where another member may go when the gang leaves for load: to the same nodes, with what it uses itself."""
         if options.relief is None:
             return None
-        metric = self._setup.world.node_metrics.get(pod.spec.node_name)
+        metric = self._setup.cluster.node_metrics.get(pod.spec.node_name)
         reported = metric.status.pods_metric if metric is not None else ()
         own = next(
             (each.pod_usage.resources for each in reported if (each.namespace, each.name) == (pod.metadata.namespace, pod.metadata.name)),

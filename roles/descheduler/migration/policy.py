@@ -8,17 +8,17 @@ from koord.api import names
 from koord.api.objects import Pod, PodMigrationJob
 from koord.kube.events import EventRecorder
 from koord.kube.ratelimit import TokenBucket
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.evictability import evictability, forced
 from roles.descheduler.migration import limits
 from roles.descheduler.migration.args import EVICTORS, MigrationControllerArgs
 from roles.descheduler.migration.backoff import Backoff
 from roles.descheduler.migration.budgets import Budgets
 from roles.descheduler.migration.ledger import Ledger
-from roles.descheduler.migration.limits import Book, Refusal
+from roles.descheduler.migration.limits import Migrating, Refusal
 from roles.descheduler.migration.objectlimiter import ObjectLimiters
 from roles.descheduler.migration.words import Mode
 from roles.descheduler.workloads import WorkloadError
-from roles.descheduler.world import World
 
 UNKNOWN_WORKLOAD = "WorkloadUnknown"  # no gate: what is not known is not evicted
 BUDGET, BACK_OFF, GANG = "DisruptionBudget", "BackOff", "Gang"  # no gates either
@@ -32,14 +32,14 @@ class Policy:
         self,
         profile: str,
         args: MigrationControllerArgs,
-        world: World,
+        cluster: ClusterState,
         events: EventRecorder,
         budgets: Budgets,
         backoff: Backoff,
         clock: Callable[[], float],
     ) -> None:
         self._budgets = budgets
-        self._gangs = world.gangs
+        self._gangs = cluster.gangs
         self._backoff = backoff
         self._clock = clock
         self.profile = profile
@@ -47,14 +47,14 @@ class Policy:
         self.events = events
         self.limiters = ObjectLimiters(self.args)
         self.pace = TokenBucket(self.args.evictions_a_second, self.args.evict_burst)
-        self._evictable: Callable[[Pod], str] = evictability(self.args, world.priority_of)
+        self._evictable: Callable[[Pod], str] = evictability(self.args, cluster.priority_of)
 
-    def unit(self, pod: Pod, book: Book) -> list[Pod]:
+    def unit(self, pod: Pod, migrating: Migrating) -> list[Pod]:
         """The gang of the pod, when it may only leave as a whole and may do that; else nobody."""
-        if not self.args.migrate_whole_gangs or self.mode(pod) != Mode.RESERVATION_FIRST or not self._gangs.refuse(pod, book.has):
+        if not self.args.migrate_whole_gangs or self.mode(pod) != Mode.RESERVATION_FIRST or not self._gangs.refuse(pod, migrating.has):
             return []
         members = self._gangs.whole(pod)
-        return [] if forced(pod) or any(book.has(each) for each in members) else members
+        return [] if forced(pod) or any(migrating.has(each) for each in members) else members
 
     def forbidden(self, pod: Pod, ledger: Ledger, *, together: int = 1) -> Refusal | None:
         """Why the pod may not migrate at all (what it is, and how many replicas are expected); time does not change that. `together`: so
@@ -70,7 +70,7 @@ class Policy:
         except WorkloadError:
             return None  # not known now: `reached` makes it wait
 
-    def reached(self, pod: Pod, ledger: Ledger, book: Book, *, asked: bool = True, together: int = 1) -> Refusal | None:
+    def reached(self, pod: Pod, ledger: Ledger, migrating: Migrating, *, asked: bool = True, together: int = 1) -> Refusal | None:
         """Which limit does not let the pod migrate now. `asked` False: a workload that was not asked about yet stands in nobody's way.
         `together`: so many go as one gang, to which the limits of a workload do not apply."""
         if forced(pod):
@@ -78,30 +78,30 @@ class Policy:
         if limits.dead(pod):
             return None
         if together > 1:
-            return limits.reached(self.args, book, pod, None, together=together)
+            return limits.reached(self.args, migrating, pod, None, together=together)
         try:
             owner = ledger.owner(pod) if limits.asks_about_workloads(self.args) else None
-            if (found := limits.reached(self.args, book, pod, owner)) is not None:
+            if (found := limits.reached(self.args, migrating, pod, owner)) is not None:
                 return found
         except WorkloadError as error:
             return None if error.unasked and not asked else Refusal(UNKNOWN_WORKLOAD, str(error), 0, 0)
-        why = self._gangs.refuse(pod, book.has)
+        why = self._gangs.refuse(pod, migrating.has)
         whole = "" if self.args.migrate_whole_gangs else "; migrateWholeGangs, by which it could move as one, is off"
         return Refusal(GANG, why + whole, 0, 0) if why else None
 
     def refuse(self, pod: Pod, ledger: Ledger) -> Refusal | None:
         """Why no job may be made for the pod (DS-ARB-02). Workloads are asked about only for pods that a plugin wants to leave."""
-        book = ledger.unfinished()
-        if book.has(pod):
+        migrating = ledger.unfinished()
+        if migrating.has(pod):
             return Refusal("Migrating", "a PodMigrationJob for it has not ended yet", 1, 1)
         if self.mode(pod) == Mode.RESERVATION_FIRST and pod.spec.scheduler_name not in self.args.scheduler_names:
             schedulers = ", ".join(self.args.scheduler_names)
             return Refusal(
                 "SchedulerName", f"its scheduler {pod.spec.scheduler_name!r} makes no reservations; accepted: {schedulers}", 0, 0
             )
-        unit = self.unit(pod, book)
+        unit = self.unit(pod, migrating)
         count = max(len(unit), 1)
-        refused = self.forbidden(pod, ledger, together=count) or self.reached(pod, ledger, book, asked=False, together=count)
+        refused = self.forbidden(pod, ledger, together=count) or self.reached(pod, ledger, migrating, asked=False, together=count)
         return refused or self._in_vain(pod, ledger, unit)
 
     def reasons(self, pod: Pod, ledger: Ledger) -> list[str]:

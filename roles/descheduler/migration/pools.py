@@ -4,27 +4,27 @@ from __future__ import annotations
 
 from koord.api.objects import Pod, PodMigrationJob, Reservation
 from koord.kube.informers import Informer
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import pairing, status
 from roles.descheduler.migration.jobs import Jobs
 from roles.descheduler.migration.ledger import Ledger
 from roles.descheduler.migration.pairing import Pairing, Peer, Pool
 from roles.descheduler.migration.words import Kind
 from roles.descheduler.workloads import WorkloadError
-from roles.descheduler.world import World
 
 
 class Pools:
     """Finds reservations by the jobs that they were made for, by the pods that may use them, and by those that do."""
 
-    def __init__(self, jobs: Jobs, reservations: Informer[Reservation], world: World, ledger: Ledger) -> None:
+    def __init__(self, jobs: Jobs, reservations: Informer[Reservation], cluster: ClusterState, ledger: Ledger) -> None:
         self._jobs = jobs
         self._reservations = reservations
-        self._world = world
+        self._cluster = cluster
         self._ledger = ledger
         reservations.index("made for", pairing.made_for)
         reservations.index("uid", lambda reservation: reservation.metadata.uid)
         reservations.index("owners", pairing.owners_key)
-        world.pods.index("reservation", pairing.allocated)
+        cluster.pods.index("reservation", pairing.allocated)
 
     def made_for(self, uid: str) -> list[Reservation]:
         """The reservations that a job, by its uid, has to answer for."""
@@ -32,7 +32,7 @@ class Pools:
 
     def shown(self, reservation: Reservation) -> Reservation:
         """The reservation with the pods that are bound to it, also where its status does not tell of them yet."""
-        return pairing.with_users(reservation, self._world.pods.by_index("reservation", reservation.metadata.uid))
+        return pairing.with_users(reservation, self._cluster.pods.by_index("reservation", reservation.metadata.uid))
 
     def concerned(self, reservation: Reservation) -> set[str]:
         """Names of the jobs that a change of the reservation may matter to."""
@@ -66,17 +66,17 @@ class Pools:
                 if peer is not None and _names(peer, each):
                     peers.append(Peer(peer, each, self._node_of(peer)))
             for owner in each.status.current_owners:
-                pod = self._world.pods.get(f"{owner.namespace}/{owner.name}")
+                pod = self._cluster.pods.get(f"{owner.namespace}/{owner.name}")
                 if pod is not None and pod.metadata.uid == owner.uid:
                     users[owner.uid] = pod
         homeless = self._homeless(reservation, users) if users and len(reservations) > 1 else 0
         settled = self._ledger.settled(job) if status.running(job) and status.holds(job, Kind.EVICTION) else None
         if settled is not None:
             settled = [pod for pod in settled if not self._jobs.has_part_for(pod)]
-        return Pool(peers, reservations, users, homeless, self._world.nodes, settled)
+        return Pool(peers, reservations, users, homeless, self._cluster.nodes, settled)
 
     def _node_of(self, job: PodMigrationJob) -> str:
-        pod = self._world.pods.get(status.pod_key(job))
+        pod = self._cluster.pods.get(status.pod_key(job))
         uid = status.pod_uid(job)
         return pod.spec.node_name if pod is not None and uid in ("", pod.metadata.uid) else ""
 
@@ -89,7 +89,7 @@ class Pools:
         waiting = {
             pod.metadata.uid
             for uid, namespace in controllers
-            for pod in self._world.pods_of_owner(uid, namespace)
+            for pod in self._cluster.pods_of_owner(uid, namespace)
             if not pod.spec.node_name and not pod.metadata.deletion_timestamp and pod.status.phase in ("", "Pending")
         }
         return len(waiting) + max((self._missing(pod) for pod in users.values()), default=0)

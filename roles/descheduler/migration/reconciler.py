@@ -11,6 +11,7 @@ from koord.api.objects import Pod, PodMigrationJob, Reservation
 from koord.kube import errors
 from koord.kube.informers import Informer
 from koord.kube.workqueue import WorkQueue
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import limits, machine, status, template
 from roles.descheduler.migration.acting import Acting, Again
 from roles.descheduler.migration.jobs import Jobs
@@ -24,7 +25,6 @@ from roles.descheduler.migration.together import Moves
 from roles.descheduler.migration.turns import Turns
 from roles.descheduler.migration.words import Kind
 from roles.descheduler.migration.writing import NotLeading, Writing
-from roles.descheduler.world import World
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +38,7 @@ class Reconciler:
     def __init__(
         self,
         jobs: Jobs,
-        world: World,
+        cluster: ClusterState,
         reservations: Informer[Reservation],
         pools: Pools,
         writing: Writing,
@@ -53,7 +53,7 @@ class Reconciler:
     ) -> None:
         self.queue = WorkQueue("migration", longest=LONGEST_PAUSE)
         self._jobs = jobs
-        self._world = world
+        self._cluster = cluster
         self._reservations = reservations
         self._pools = pools
         self._writing = writing
@@ -157,7 +157,7 @@ class Reconciler:
             pod=pod,
             reservation=reservation,
             bound=await self._bound(job, reservation),
-            target_gone=bool(node) and node not in self._world.nodes,
+            target_gone=bool(node) and node not in self._cluster.nodes,
             hold=hold,
             default_mode=policy.args.default_job_mode,
             pairing=self._pools.pairing(job, reservation),
@@ -186,7 +186,7 @@ class Reconciler:
     async def _pod(self, job: PodMigrationJob) -> Pod | None:
         """The pod, from the cache; that it is missing or another one is believed only to the API server."""
         key, uid = status.pod_key(job), status.pod_uid(job)
-        pod = self._world.pods.get(key)
+        pod = self._cluster.pods.get(key)
         settled = status.finished(job) or status.holds(job, Kind.EVICTION) or not status.passed(job)
         if settled or (pod is not None and (not uid or pod.metadata.uid == uid)):
             return pod
@@ -198,7 +198,7 @@ class Reconciler:
             return None
         owner = reservation.status.current_owners[0]
         key = f"{owner.namespace}/{owner.name}"
-        pod = self._world.pods.get(key)
+        pod = self._cluster.pods.get(key)
         if pod is None or (owner.uid and pod.metadata.uid != owner.uid):
             pod = await self._writing.pod(key)
         return pod if pod is not None and (not owner.uid or pod.metadata.uid == owner.uid) else None

@@ -13,11 +13,11 @@ from collections.abc import Iterator
 from koord import seams
 from koord.api.objects import Pod, PodMigrationJob
 from koord.api.selectors import SelectorError
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import status
 from roles.descheduler.migration.expectations import Expectations
 from roles.descheduler.snapshot import FINISHED
 from roles.descheduler.spreading import Domains, Spread, spreads
-from roles.descheduler.world import World
 
 AT_ONCE = 1000  # nodes or pods that are looked at before others get their turn
 KEPT = 1.0  # seconds for which the question whether a pod might leave is answered with the same counts
@@ -26,8 +26,8 @@ KEPT = 1.0  # seconds for which the question whether a pod might leave is answer
 class SpreadCounts:
     """Counts pods by their domains, from the caches."""
 
-    def __init__(self, world: World, expectations: Expectations) -> None:
-        self._world = world
+    def __init__(self, cluster: ClusterState, expectations: Expectations) -> None:
+        self._cluster = cluster
         self._expectations = expectations
         self._known: dict[object, tuple[float, dict[str, str], Counter[str]]] = {}
 
@@ -76,13 +76,13 @@ class SpreadCounts:
         if not fresh and key in self._known:
             return self._known[key][1:]
         values: dict[str, str] = {}
-        for number, node in enumerate(self._world.nodes.list(), 1):
+        for number, node in enumerate(self._cluster.nodes.list(), 1):
             if all(name in node.metadata.labels for name in keys) and spread.counts(node):
                 values[node.metadata.name] = node.metadata.labels[spread.topology_key]
             if number % AT_ONCE == 0:
                 await seams.sleep(0)
         there: Counter[str] = Counter()
-        for number, pod in enumerate(self._world.pods_in(namespace), 1):
+        for number, pod in enumerate(self._cluster.pods_in(namespace), 1):
             if pod.spec.node_name in values and _counts(spread, pod, namespace):
                 there[pod.spec.node_name] += 1
             if number % AT_ONCE == 0:
@@ -96,7 +96,7 @@ class SpreadCounts:
         for node, comes, other in self._expectations.held_before(job):
             meta = comes.metadata
             if meta.namespace == namespace and spread.selector.matches(meta.labels):
-                pod = self._world.pods.get(status.pod_key(other)) if other is not None else None
+                pod = self._cluster.pods.get(status.pod_key(other)) if other is not None else None
                 yield node, pod if other is not None and pod is not None and pod.metadata.uid == status.pod_uid(other) else None
 
 

@@ -7,13 +7,13 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from koord.api.objects import Node, NodeMetric, Pod, PodMigrationJob, Taint
 from koord.api.quantity import QuantityError
 from roles.descheduler.arrivals import expect
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import status
 from roles.descheduler.migration.expectations import Expectations
 from roles.descheduler.migration.spread import SpreadCounts
 from roles.descheduler.nodefit import affinity_matches, tolerates, untolerated
 from roles.descheduler.snapshot import Snapshots, is_ready
 from roles.descheduler.spreading import Domains
-from roles.descheduler.world import World
 
 CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 
@@ -21,12 +21,14 @@ CORDON = Taint(key="node.kubernetes.io/unschedulable", effect="NoSchedule")
 class Targets:
     """Asks the caches about one node. `accepted` says whether the eviction of a pod was accepted."""
 
-    def __init__(self, world: World, expectations: Expectations, accepted: Callable[[Pod], bool], clock: Callable[[], float]) -> None:
-        self._world = world
+    def __init__(
+        self, cluster: ClusterState, expectations: Expectations, accepted: Callable[[Pod], bool], clock: Callable[[], float]
+    ) -> None:
+        self._cluster = cluster
         self._expectations = expectations
         self._accepted = accepted
         self._clock = clock
-        self._spread = SpreadCounts(world, expectations)
+        self._spread = SpreadCounts(cluster, expectations)
 
     async def spread(self, job: PodMigrationJob | None, pod: Pod) -> tuple[Domains, ...]:
         """Where the pod's topology spread lets its successor come once the pod has left; nothing for a pod without."""
@@ -36,7 +38,7 @@ class Targets:
         """Of these nodes (None: of all) those where the pod's topology spread lets its successor come; None for a pod without."""
         if not (domains := await self.spread(None, pod)):
             return None
-        nodes = map(self._world.nodes.get, names) if names is not None else self._world.nodes.list()
+        nodes = map(self._cluster.nodes.get, names) if names is not None else self._cluster.nodes.list()
         return list(self._open(domains, pod, nodes))
 
     @staticmethod
@@ -57,7 +59,7 @@ class Targets:
     ) -> str:
         """Why the pod must not go to a node now, "" when it may. `node`, `metric`: the node and its report as they are, where the caller
         has just read them."""
-        found = node if node is not None else self._world.nodes.get(where)
+        found = node if node is not None else self._cluster.nodes.get(where)
         if found is None:
             return f'node "{where}" does not exist'
         uneven = next((why for each in spread if (why := each.refuse(found))), "")
@@ -67,7 +69,7 @@ class Targets:
         """The nodes that the pod may go to now, as far as its job says where it may go; None: anywhere, by what is known here."""
         relief = status.relief(job)
         if relief is None:
-            return () if spread and not any(self._open(spread, pod, self._world.nodes.list())) else None
+            return () if spread and not any(self._open(spread, pod, self._cluster.nodes.list())) else None
         return tuple(name for name in relief.nodes if name not in status.avoided(job) and not self.unfit(job, pod, name, spread))
 
     def _hot(self, job: PodMigrationJob, node: Node, metric: NodeMetric | None) -> str:
@@ -75,8 +77,8 @@ class Targets:
         if relief is None:
             return ""
         try:
-            report = self._world.report_times(metric) if metric is not None else self._world.node_metrics.get(name)
-            view = Snapshots(accepted=self._accepted).node(node, self._world.pods_on(name), report, now=self._clock())
+            report = self._cluster.report_times(metric) if metric is not None else self._cluster.node_metrics.get(name)
+            view = Snapshots(accepted=self._accepted).node(node, self._cluster.pods_on(name), report, now=self._clock())
         except (QuantityError, ValueError) as error:
             return f'the load of node "{name}" cannot be read: {error}'
         expect(view, self._expectations.on(name, job), self._expectations.brought)

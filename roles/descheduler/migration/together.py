@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from koord.api import names
 from koord.api.objects import Pod, PodMigrationJob, Reservation
 from koord.kube.informers import Informer
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import status
 from roles.descheduler.migration.jobs import Jobs
 from roles.descheduler.migration.unit import Unit
 from roles.descheduler.migration.words import Kind, Phase
-from roles.descheduler.world import World
 
 PATIENCE = 30.0  # seconds that the jobs of a move may take to be made
 
@@ -44,10 +44,10 @@ def move_of(job: PodMigrationJob) -> Move | None:
 class Moves:
     """The jobs of each move, from the caches."""
 
-    def __init__(self, jobs: Jobs, reservations: Informer[Reservation], world: World, clock: Callable[[], float]) -> None:
+    def __init__(self, jobs: Jobs, reservations: Informer[Reservation], cluster: ClusterState, clock: Callable[[], float]) -> None:
         self._jobs = jobs
         self._reservations = reservations
-        self._world = world
+        self._cluster = cluster
         self._clock = clock
 
     def unit(self, job: PodMigrationJob) -> Unit | None:
@@ -74,7 +74,7 @@ class Moves:
         """The pods of the other jobs of its move that have not left, with their places."""
         found = []
         for each in self._jobs.of_move(job):
-            ref, pod = status.reservation_ref(each), self._world.pods.get(status.pod_key(each))
+            ref, pod = status.reservation_ref(each), self._cluster.pods.get(status.pod_key(each))
             held = self._reservations.get(ref.name) if ref is not None else None
             if each.metadata.uid != job.metadata.uid and held is not None and pod is not None and pod.metadata.uid == status.pod_uid(each):
                 found.append((pod, held))

@@ -15,10 +15,10 @@ from koord.apiserver.resources import Resource
 from koord.config.errors import unknown_field
 from roles.manager.webhooks.profiles import apply_metadata, compile_profile, probability
 from roles.tools.lint import configmaps, meaning, protocol
+from roles.tools.lint.admission import Admission, path_in
 from roles.tools.lint.finding import Finding, Level
 from roles.tools.lint.schema import Schemas
 from roles.tools.lint.sources import Document, join, within
-from roles.tools.lint.world import World, path_in
 
 Obj = dict[str, Any]
 _SAMPLE: Obj = {
@@ -32,9 +32,9 @@ _SAMPLE: Obj = {
 class Objects:
     """Checks objects against the definitions and against one another."""
 
-    def __init__(self, schemas: Schemas, world: World) -> None:
+    def __init__(self, schemas: Schemas, admission: Admission) -> None:
         self.schemas = schemas
-        self.world = world
+        self.admission = admission
 
     async def check(self, document: Document, resource: Resource) -> list[Finding]:
         """Everything that is wrong with an object, but for quotas among one another."""
@@ -65,7 +65,7 @@ class Objects:
         """What the webhooks refuse, but for what is ``known`` of the inside of an annotation: with its line there."""
         found = []
         inside = [one.path for one in known]
-        for message in await self.world.admit(obj):
+        for message in await self.admission.admit(obj):
             path = path_in(message)
             if any(one.startswith(f"{join(document.base, path)}.") for one in inside):
                 continue
@@ -143,7 +143,7 @@ class Objects:
         selected = (profile.spec.selector.match_labels if profile.spec.selector is not None else None) or {}
         pod: Obj = {**_SAMPLE, "metadata": {"name": "sample", "namespace": "default", "labels": dict(selected)}}
         apply_metadata(profile.spec, pod["metadata"])
-        alone = World([], self.schemas.classes())
+        alone = Admission([], self.schemas.classes())
         compiled = compile_profile(profile)
         alone.view.profiles[compiled.name] = compiled
         return [document.finding(f"a pod that it matches is refused: {message}", "spec") for message in await alone.admit(pod)]

@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any
 from koord.api import names
 from koord.config.errors import unknown_field
 from roles.tools.lint import components, packing, requests
+from roles.tools.lint.admission import Admission
 from roles.tools.lint.finding import Finding, Level, Report, report
 from roles.tools.lint.objects import Objects
 from roles.tools.lint.schema import Schemas
 from roles.tools.lint.sources import Document, Source, documents
-from roles.tools.lint.world import World
 from roles.tools.policytest import cases
 
 if TYPE_CHECKING:
@@ -71,7 +71,7 @@ class _Run:
     async def prepare(self) -> None:
         """Definitions, and what objects see of one another."""
         await self.schemas.install([obj for obj in self._objects if obj.get("kind") == "PriorityClass"])
-        self.checks = Objects(self.schemas, World(self._objects, self.schemas.classes()))
+        self.checks = Objects(self.schemas, Admission(self._objects, self.schemas.classes()))
 
     async def document(self, document: Document) -> list[Finding]:
         """What is wrong with one document by itself."""

@@ -53,11 +53,16 @@ class Hooks:
             made = certificates.ensure(Path(folder) / "certificates", "127.0.0.1")
             context = made.context()
             self.authority = base64.b64encode(made.ca).decode()
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._server = server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         server.daemon_threads = True
         server.socket = context.wrap_socket(server.socket, server_side=True)
         self.url = f"https://127.0.0.1:{server.server_port}"
         threading.Thread(target=server.serve_forever, daemon=True).start()
+
+    def close(self) -> None:
+        """Listen no longer."""
+        self._server.shutdown()
+        self._server.server_close()
 
     def answer(self, path: str, review: dict[str, Any]) -> tuple[int, bytes]:
         """(HTTP status, body)."""
@@ -74,6 +79,13 @@ class Hooks:
 @functools.cache
 def server() -> Hooks:
     return Hooks()
+
+
+def close() -> None:
+    """End the server, where there is one: other tests of this process ask each port that it listens on."""
+    if server.cache_info().currsize:
+        server().close()
+        server.cache_clear()
 
 
 def _hook(t: Transcript, called: str, **more: Any) -> dict[str, Any]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -18,6 +18,12 @@ SCENARIOS = tuple(scenario for module in MODULES for scenario in module.SCENARIO
 BY_ROLES = allowances.SCENARIOS
 GOLDEN = Path(__file__).parent / "golden"
 Scenario = Callable[[Transcript], None]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def webhooks() -> Iterator[None]:
+    yield
+    hooks.close()
 
 
 def run(target: Target, scenario: Scenario) -> list[object]:

@@ -109,7 +109,7 @@ def test_a_migration_waits_for_who_moves_its_pod_in_background(monkeypatch: pyte
                 again = await world.live(gates=f"{GATE}=true")  # a new leader finds the job, and does not ask again
 
                 async def told() -> bool:
-                    pod = again.setup.world.pod(NS, "p3")
+                    pod = again.setup.cluster.pod(NS, "p3")
                     return pod is not None and again.plugin.leaving(pod) and not again.plugin.accepted(pod)
 
                 await world.until(told)

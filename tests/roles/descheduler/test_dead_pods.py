@@ -92,11 +92,11 @@ def test_dead_pods_count_in_no_limit_of_running_pods() -> None:
             life = await world.live(maxMigratingPerNode=1, maxMigratingPerWorkload=1, maxUnavailablePerWorkload=3, maxMigratingGlobally=1)
 
             async def seen() -> bool:
-                return all((found := life.setup.world.pod(NS, name)) is not None and found.status.phase == "Failed" for name in "xyz")
+                return all((found := life.setup.cluster.pod(NS, name)) is not None and found.status.phase == "Failed" for name in "xyz")
 
             await world.until(seen)
             for name in ("x", "y", "z"):
-                found = life.setup.world.pod(NS, name)
+                found = life.setup.cluster.pod(NS, name)
                 assert found is not None
                 assert (await life.plugin.evict(found, EvictOptions("RemoveFailedPods", "dead"))).accepted
             assert not life.refusal("a")  # neither the dead nor their jobs keep a running pod from moving

@@ -12,8 +12,8 @@ from koord.api.objects import Pod, convert
 from koord.api.times import format_time
 from koord.kube.client import Client
 from koord.kube.informers import InformerFactory
+from roles.descheduler.cluster import ClusterState
 from roles.descheduler.workloads import WorkloadError, Workloads
-from roles.descheduler.world import World
 from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, eventually, node, pod, put
 
 ANY = {"PodLifeTime": {"states": ["Running", "Failed", "Pending"]}}
@@ -226,11 +226,11 @@ def test_the_workload_behind_a_pod() -> None:
             rollouts = kinds.Kind("example.com", "v1", "Rollout", "rollouts", True, (), frozenset({"scale"}))
             rollout = await eventually(lambda: _made(make, rollouts))
             informers = InformerFactory(client)
-            world = World(informers)
-            workloads = Workloads(client, informers, world)
+            cluster = ClusterState(informers)
+            workloads = Workloads(client, informers, cluster)
             await put(client, node("n1"), *(pod(f"w{i}", "n1", meta={"ownerReferences": [reference(sets[i])]}) for i in range(2)))
             informers.start()
-            await world.wait_synced()
+            await cluster.wait_synced()
             await workloads.wait_synced()
             found = workloads.of(of(sets[0]))
             assert found is not None

@@ -107,6 +107,6 @@ def test_devices_have_one_owner_whatever_is_lost(scheduler: Any, monkeypatch: py
             assert {pod["metadata"]["name"]: pod["spec"].get("nodeName") for pod in pods if not pod["spec"].get("nodeName")} == {}
             assert faults.count > 0
             plugin = live.app.engine.frameworks["koord-scheduler"].plugins["DynamicResources"]
-            assert sorted(plugin.book.taken.values()) == [1] * len(pods)
+            assert sorted(plugin.cache.taken.values()) == [1] * len(pods)
 
     asyncio.run(run())

@@ -128,11 +128,11 @@ def test_waiting_ends_with_the_pod_or_its_claim(scheduler: Any, what: str) -> No
                 await live.until("p", lambda p: "deleted" in str(p["status"].get("conditions")))
             plugin = live.app.engine.frameworks["koord-scheduler"].plugins["DynamicResources"]
             for _ in patience.tries(400):
-                if not plugin._carried and not plugin.book.assumed:
+                if not plugin._carried and not plugin.cache.assumed:
                     break
                 await asyncio.sleep(0.02)
             assert not plugin._carried
-            assert not plugin.book.assumed
+            assert not plugin.cache.assumed
 
     asyncio.run(run())
 

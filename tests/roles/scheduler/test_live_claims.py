@@ -270,13 +270,13 @@ def test_what_another_leader_has_bound_meanwhile_is_not_given_back(scheduler: An
             made = await live.pod("p", resourceClaims=of_claim("mine"))
             assert await live.bound("p") == "n"
             plugin = live.app.engine.frameworks["koord-scheduler"].plugins["DynamicResources"]
-            await until(live, "mine", lambda shown: plugin.book.claims["default/mine"].status.reserved_for)
+            await until(live, "mine", lambda shown: plugin.cache.claims["default/mine"].status.reserved_for)
             plugin._releases.release(Carried(made["metadata"]["uid"], "p", ("default/mine",), ("default/mine",)))
             for _ in patience.tries(400):
-                if not plugin.book.releasing:
+                if not plugin.cache.releasing:
                     break
                 await asyncio.sleep(0.02)
-            assert not plugin.book.releasing
+            assert not plugin.cache.releasing
             found = await live.client.get(RESOURCECLAIMS, "mine", "default")
             assert results(found) == ["gpu=n/gpu-0"]
             assert found["status"]["reservedFor"]

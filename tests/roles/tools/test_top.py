@@ -309,7 +309,8 @@ def watched(kubeconfig: Path, wanted: bytes, term: str) -> bytes:
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 8, 80, 0, 0))
     seen = b""
-    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**os.environ, "TERM": term}) as running:
+    inherited = {name: value for name, value in os.environ.items() if name not in ("LINES", "COLUMNS")}  # the terminal's own size counts
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env={**inherited, "TERM": term}) as running:
         os.close(theirs)
         for _ in patience.tries(100):
             if select.select([ours], [], [], 0.1)[0]:

@@ -36,7 +36,7 @@ class DefaultEvictor(NoController):
         # of all profiles: by uid, because a pod whose watch has stalled looks as if nobody had asked it to leave
         self._evicted: TTLCache[str, None] = setup.once("evicted", lambda: TTLCache(10_000, EVICTED, timer=setup.clock))
         self._protections = Protections(args)
-        self._nodes = OtherNodes(setup.world, args.node_selector) if args.node_fit else None
+        self._nodes = OtherNodes(setup.cluster, args.node_selector) if args.node_fit else None
         informers, held = setup.informers, self._protections.held
         self._budgets: Informer[PodDisruptionBudget] | None = None
         self._claims: Informer[PersistentVolumeClaim] | None = None
@@ -51,7 +51,7 @@ class DefaultEvictor(NoController):
 
     async def prepare(self, pods: Iterable[Pod]) -> None:
         """Wait until the caches that it reads are filled."""
-        self._setup.world.gangs.forget_assumed()
+        self._setup.cluster.gangs.forget_assumed()
         for informer in (self._budgets, self._claims, self._namespaces):
             if informer is not None:
                 await informer.wait_synced()
@@ -67,7 +67,7 @@ class DefaultEvictor(NoController):
         """Why the pod is protected, or its gang cannot do without it."""
         if self._background.under_way(pod):
             return "its eviction in background is under way"
-        return self._protections.refuse(pod, self._surroundings()) or ("" if forced(pod) else self._setup.world.gangs.refuse(pod))
+        return self._protections.refuse(pod, self._surroundings()) or ("" if forced(pod) else self._setup.cluster.gangs.refuse(pod))
 
     def pre_eviction_filter(self, pod: Pod) -> str:
         """Why its namespace protects it, or why no other node could take it."""
@@ -75,7 +75,7 @@ class DefaultEvictor(NoController):
 
     def assume(self, pod: Pod) -> Callable[[], None]:
         """Count the pod, which a dry run lists, as gone from its gang."""
-        return self._setup.world.gangs.assume(pod)
+        return self._setup.cluster.gangs.assume(pod)
 
     def leaving(self, pod: Pod) -> bool:
         """Whether it has been evicted, or somebody takes it away in background."""
@@ -102,16 +102,16 @@ class DefaultEvictor(NoController):
             return EvictResult(False, f"{why}: {error}")
         if not (options.delete_options or {}).get("dryRun"):
             self._evicted[meta.uid] = None
-        self._setup.world.gangs.left(pod)
+        self._setup.cluster.gangs.left(pod)
         metrics.evicted("success", *labels)
         note = f"Pod evicted from node {pod.spec.node_name} by {options.plugin}: {options.reason}"
         self._setup.events.event(reference(pod, kinds.PODS), "Normal", "Descheduled", note, action="Migrating")
         return EvictResult(True, "evicted through the Eviction API")
 
     def _surroundings(self) -> Surroundings:
-        world = self._setup.world
+        cluster = self._setup.cluster
         return Surroundings(
-            self._setup.clock(), world.priority_of, world.pods_of_owner, self._budgets_of, self._claim, self._labels_of_namespace
+            self._setup.clock(), cluster.priority_of, cluster.pods_of_owner, self._budgets_of, self._claim, self._labels_of_namespace
         )
 
     def _budgets_of(self, namespace: str) -> list[PodDisruptionBudget]:

@@ -231,7 +231,7 @@ def _cpus_stay_free() -> None:
 
 @MUTANTS.add("quotas-are-not-revoked", "nobody takes back what a quota has lent", rule="MinimumIsReturned", sorts=("quota",))
 def _nothing_back() -> None:
-    replace("roles.scheduler.plugins.elastic_quota.revoke:Revoker.due", lambda self, book, now, gangs: [])
+    replace("roles.scheduler.plugins.elastic_quota.revoke:Revoker.due", lambda self, cache, now, gangs: [])
 
 
 @MUTANTS.add(

@@ -6,7 +6,7 @@ from typing import Any
 
 from koord.api.objects import find_condition
 from koord.api.times import format_time
-from roles.scheduler.plugins.coscheduling.book import BOUND, RELEASED, Gang
+from roles.scheduler.plugins.coscheduling.cache import BOUND, RELEASED, Gang
 from roles.scheduler.plugins.default_preemption import was_preempted
 
 SCHEDULED = "PodGroupScheduled"

@@ -16,7 +16,7 @@ from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.status import SUCCESS, PostFilterResult, unresolvable, unschedulable
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
-from roles.scheduler.plugins.coscheduling.book import WAITING, Gang, GangBook, Round
+from roles.scheduler.plugins.coscheduling.cache import WAITING, Gang, GangCache, Round
 from roles.scheduler.plugins.coscheduling.placement import PLUGIN, Placement, rank_of
 from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule
 from roles.scheduler.plugins.coscheduling.rounds import drafted
@@ -30,9 +30,9 @@ class Jobs:
     """Decides on preemption for jobs. `enabled` is the argument enablePreemption; without it other plugins may make room on their terms,
     for the whole gang group too."""
 
-    def __init__(self, handle: Handle, book: GangBook, placement: Placement, budgets: DisruptionBudgets, *, enabled: bool) -> None:
+    def __init__(self, handle: Handle, cache: GangCache, placement: Placement, budgets: DisruptionBudgets, *, enabled: bool) -> None:
         self._handle = handle
-        self._book = book
+        self._cache = cache
         self._placement = placement
         self._budgets = budgets
         self._enabled = enabled
@@ -47,8 +47,8 @@ class Jobs:
 
     def pending(self, gang: Gang) -> Sequence[PodInfo]:
         """Members of the group that have to find room together, in order of rank; () when there is but one of them."""
-        pods = self._book.ready(gang)
-        return sorted(pods, key=rank_of) if len(pods) + len(self._book.members(gang, WAITING)) > 1 else ()
+        pods = self._cache.ready(gang)
+        return sorted(pods, key=rank_of) if len(pods) + len(self._cache.members(gang, WAITING)) > 1 else ()
 
     def answer(self, ctx: CycleContext, failure: FitFailure, gang: Gang | None) -> Steps[PostFilterResult]:
         """For a pod by itself when `gang` is None, else for its gang group. A no ends the chain: every pod that may go was looked at, and
@@ -63,9 +63,9 @@ class Jobs:
             return PostFilterResult(unschedulable(), _given_up(ctx) if gang is None else None)
         if not self._enabled:
             return PostFilterResult(unschedulable())
-        pods = sorted(self._book.ready(gang), key=rank_of) if gang is not None else [ctx.pod]
+        pods = sorted(self._cache.ready(gang), key=rank_of) if gang is not None else [ctx.pod]
         priority = gang.spec.priority if gang is not None and gang.spec is not None else None
-        rule = job_rule(PLUGIN, pods or [ctx.pod], priority, self._book.priority_of)
+        rule = job_rule(PLUGIN, pods or [ctx.pod], priority, self._cache.priority_of)
         refusal, plan = yield from self._decide(ctx, failure, pods, gang, rule)
         if plan is None:
             return PostFilterResult(unresolvable(refusal))
@@ -73,7 +73,7 @@ class Jobs:
 
     def on_terms_of(self, ctx: CycleContext, failure: FitFailure, rule: Rule) -> Steps[PostFilterResult]:
         """For a pod of a gang group, by another plugin's rule: enough for the whole group, or nobody goes."""
-        gang, current = self._book.gang_of(ctx.pod), drafted(ctx)
+        gang, current = self._cache.gang_of(ctx.pod), drafted(ctx)
         if gang is None or (current is not None and current.batch):
             return PostFilterResult(unschedulable())
         pods = self.pending(gang)
@@ -103,12 +103,12 @@ class Jobs:
         done = not plan.refusal and bool(plan.victims or plan.awaited)
         job = gang.group.id if gang is not None else ctx.pod.key
         took = seams.perf_counter() - started
-        ctx.effects.append(lambda: self._book.metrics.preempted(job, "success" if done else "failure", took))
+        ctx.effects.append(lambda: self._cache.metrics.preempted(job, "success" if done else "failure", took))
         return "" if done else f"{_SAID}{plan.refusal or 'no pod has to leave, but the pod found no node'}", plan
 
     def best(self, gang: Gang, failed: PodInfo, current: Round) -> Steps[int]:
         """How many members that were not tried would find nodes beside those that have one; pods like the one that failed would not."""
-        others = [p for p in self._book.ready(gang) if p.uid not in current.attempted and p.shape is not failed.shape][:_PROBED]
+        others = [p for p in self._cache.ready(gang) if p.uid not in current.attempted and p.shape is not failed.shape][:_PROBED]
         if not others:
             return 0
         with self._handle.state.suppose() as supposed:

@@ -14,7 +14,7 @@ from koord.api.gangs import WORKLOAD, group_id
 from koord.api.kinds import SCHEDULING_PODGROUPS, SCHEDULING_PODGROUPS_V1ALPHA2
 from koord.api.objects import SchedulingPodGroup, SchedulingWorkload
 from koord.api.objects_scheduling import GroupPolicy
-from roles.scheduler.plugins.coscheduling.book import Gang, GangBook
+from roles.scheduler.plugins.coscheduling.cache import Gang, GangCache
 from roles.scheduler.plugins.coscheduling.spec import GangSpec, Whole
 
 FROM_GROUP = "PodGroup"
@@ -33,12 +33,12 @@ def as_v1alpha2(group: SchedulingPodGroup) -> SchedulingPodGroup:
 
 
 class NativeGroups:
-    """Tells the books what PodGroups and Workloads say."""
+    """Tells the cache what PodGroups and Workloads say."""
 
-    def __init__(self, book: GangBook) -> None:
-        self._book = book
+    def __init__(self, cache: GangCache) -> None:
+        self._cache = cache
         self._workloads: dict[str, SchedulingWorkload] = {}
-        book.describe = self.describe
+        cache.describe = self.describe
 
     def group_event(self, old: SchedulingPodGroup | None, new: SchedulingPodGroup | None) -> None:
         """A PodGroup appeared, changed or went."""
@@ -46,11 +46,11 @@ class NativeGroups:
         assert present is not None
         identity = group_id(present.metadata.namespace, present.metadata.name)
         if new is None:
-            gang = self._book.gangs.get(identity)
+            gang = self._cache.gangs.get(identity)
             if gang is not None and gang.native is not None and gang.native.metadata.uid == present.metadata.uid:
-                self._book.withdrawn(identity)
+                self._cache.withdrawn(identity)
             return
-        gang = self._book.gang(identity)
+        gang = self._cache.gang(identity)
         gang.native = new
         spec = new.spec
         constraints = spec.scheduling_constraints
@@ -59,7 +59,7 @@ class NativeGroups:
         created = new.metadata.creation_timestamp or ""
         made = _spec(identity, spec.scheduling_policy, FROM_GROUP, created, domain=domain, whole=whole, priority=spec.priority)
         if made is not None:
-            self._book.declare(gang, made)
+            self._cache.declare(gang, made)
 
     def workload_event(self, old: SchedulingWorkload | None, new: SchedulingWorkload | None) -> None:
         """A Workload of v1alpha1 appeared, changed or went."""
@@ -74,13 +74,13 @@ class NativeGroups:
         for gang in list(self._replicas(meta.namespace, meta.name)):
             spec = self.describe(gang)
             if spec is None:
-                self._book.withdrawn(gang.id)
+                self._cache.withdrawn(gang.id)
             else:
-                self._book.declare(gang, spec)
+                self._cache.declare(gang, spec)
 
     def _replicas(self, namespace: str, name: str) -> Iterator[Gang]:
         start = f"{namespace}/{WORKLOAD}{name}:"
-        return (gang for identity, gang in self._book.gangs.items() if identity.startswith(start))
+        return (gang for identity, gang in self._cache.gangs.items() if identity.startswith(start))
 
     def describe(self, gang: Gang) -> GangSpec | None:
         """What a gang of a Workload is; None without the Workload, or when it has no such group."""

@@ -14,7 +14,7 @@ from koord.api.names import ANNOTATION_GANG_MIN_AVAILABLE
 from koord.kube.references import ObjectRef, reference
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.plugins.coscheduling.book import WAITING, Gang, GangBook
+from roles.scheduler.plugins.coscheduling.cache import WAITING, Gang, GangCache
 from roles.scheduler.plugins.coscheduling.spec import FROM_POD_GROUP, minimum_text
 
 _QUIET = 1.0  # seconds without a change before a gang is spoken of
@@ -23,7 +23,7 @@ _IDLE = 1.0  # seconds between two looks while nothing is to be told
 _LOOKED_AT = 20  # members whose own words are compared with the gang's
 
 
-def problems_of(gang: Gang, book: GangBook) -> Iterator[str]:
+def problems_of(gang: Gang, cache: GangCache) -> Iterator[str]:
     """What is wrong with a gang's description, one sentence each."""
     spec = gang.spec
     if spec is None:
@@ -44,7 +44,7 @@ def problems_of(gang: Gang, book: GangBook) -> Iterator[str]:
         children = list(gang.children.values())
         if len({pod.priority for pod in children}) > 1:
             yield "its pods have different priorities: the whole gang is tried when its first pod's turn comes"
-    for identity, other in book.group_gangs(gang):
+    for identity, other in cache.group_gangs(gang):
         if other is not None and other.spec is not None and set(other.spec.groups) != set(spec.groups):
             yield f"gang {identity} of its group lists {', '.join(other.spec.groups)}, not {', '.join(spec.groups)}"
 
@@ -52,9 +52,9 @@ def problems_of(gang: Gang, book: GangBook) -> Iterator[str]:
 class Notices:
     """Writes conditions of pods that wait for their gang to be complete, and events about gangs."""
 
-    def __init__(self, handle: Handle, book: GangBook) -> None:
+    def __init__(self, handle: Handle, cache: GangCache) -> None:
         self._handle = handle
-        self._book = book
+        self._cache = cache
         self._due: dict[str, float] = {}  # gang id -> when it may be spoken of
         self._told: dict[str, tuple[str, tuple[str, ...]]] = {}
 
@@ -64,22 +64,22 @@ class Notices:
             now = asyncio.get_running_loop().time()
         except RuntimeError:  # nobody listens yet
             return
-        for identity, _ in self._book.group_gangs(gang):
+        for identity, _ in self._cache.group_gangs(gang):
             self._due[identity] = now + _QUIET
 
     async def run(self) -> None:
         """Speak of gangs that were quiet for a moment, until cancelled."""
         loop = asyncio.get_running_loop()
-        for identity in self._book.gangs:
+        for identity in self._cache.gangs:
             self._due.setdefault(identity, loop.time() + _QUIET)
         while True:
             next_due = min(self._due.values(), default=float("inf"))
             await seams.sleep(min(_IDLE, max(_LOOK, next_due - loop.time())))
             now = loop.time()
-            self._book.metrics.waiting(sum(1 for gang in self._book.gangs.values() if gang.stages[WAITING]))
+            self._cache.metrics.waiting(sum(1 for gang in self._cache.gangs.values() if gang.stages[WAITING]))
             for identity in [identity for identity, due in self._due.items() if due <= now]:
                 del self._due[identity]
-                gang = self._book.gangs.get(identity)
+                gang = self._cache.gangs.get(identity)
                 if gang is None:
                     self._told.pop(identity, None)
                 elif self._handle.may_write():
@@ -88,10 +88,10 @@ class Notices:
     def tell(self, gang: Gang) -> None:
         """The state of one gang, where it was not told already."""
         waits = ""
-        if not self._book.satisfied(gang):
-            shortage = self._book.shortage(gang)
+        if not self._cache.satisfied(gang):
+            shortage = self._cache.shortage(gang)
             waits = f"gang {gang.id}: {shortage}" if shortage else ""
-        problems = tuple(problems_of(gang, self._book))
+        problems = tuple(problems_of(gang, self._cache))
         ready = gang.ready()
         if waits:
             text = "; ".join((waits, *problems))

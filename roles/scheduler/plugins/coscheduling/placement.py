@@ -15,7 +15,7 @@ from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.status import SUCCESS, Status, error, unschedulable
 from roles.scheduler.framework.steps import Steps
-from roles.scheduler.plugins.coscheduling.book import BOUND, RELEASED, WAITING, Gang, GangBook, Round
+from roles.scheduler.plugins.coscheduling.cache import BOUND, RELEASED, WAITING, Gang, GangCache, Round
 from roles.scheduler.plugins.network_topology.network import Network, selector_of
 from roles.scheduler.plugins.network_topology.offers import offers
 from roles.scheduler.plugins.network_topology.plan import Demand, Layout, Offer, Planner, demand_of
@@ -44,10 +44,10 @@ def _laid(counts: Mapping[int, int], capacity: int) -> NDArray[np.intp]:
 class Placement:
     """Plans with a cycle of its own, so that looking disturbs no decision under way."""
 
-    def __init__(self, handle: Handle, book: GangBook, network: Network, *, aware: bool = True) -> None:
+    def __init__(self, handle: Handle, cache: GangCache, network: Network, *, aware: bool = True) -> None:
         self._handle = handle
         self._aware = aware
-        self._book = book
+        self._cache = cache
         self.network = network
         self._cycle: Cycle | None = None
 
@@ -82,7 +82,7 @@ class Placement:
         tree = self.tree_of(gang)
         if tree is None:
             return error(f"gang {gang.id} asks for a place in the network, but there is no cluster network topology")
-        pods = sorted(self._book.ready(gang), key=rank_of)
+        pods = sorted(self._cache.ready(gang), key=rank_of)
         if all(pod.uid != ctx.pod.uid for pod in pods):
             return error(f"gang {gang.id}: pod {ctx.pod.key} is not among its pending pods")
         current.unplanned = False
@@ -101,7 +101,7 @@ class Placement:
         current.batch = self._handle.gates.get("EnableInlineBatchSchedule", False)
         if current.batch:
             took = seams.perf_counter() - started
-            ctx.effects.append(lambda: self._book.metrics.batch_planned(took))
+            ctx.effects.append(lambda: self._cache.metrics.batch_planned(took))
         current.offered = dict(layout.counts)
         current.follow({pod.uid: node for pod, node in zip(pods, nodes, strict=True)})
         return SUCCESS
@@ -128,7 +128,7 @@ class Placement:
         cluster = self._handle.state.cluster
         found: dict[int, int] = {}
         for stage in (WAITING, RELEASED, BOUND):
-            for pod in self._book.members(gang, stage):
+            for pod in self._cache.members(gang, stage):
                 slot = cluster.slot_of_pod(pod.uid)
                 if slot >= 0:
                     found[slot] = found.get(slot, 0) + 1
@@ -138,12 +138,12 @@ class Placement:
         """As many pods as the gangs of the group need at least, the pod at hand among them: that one alone where they need nobody more."""
         left = {
             identity: max(0, other.spec.min_number - other.count(WAITING, RELEASED, BOUND))
-            for identity, other in self._book.group_gangs(gang)
+            for identity, other in self._cache.group_gangs(gang)
             if other is not None and other.spec is not None
         }
         chosen: set[str] = set()
         for pod in (first, *pods):
-            other = self._book.gang_of(pod)
+            other = self._cache.gang_of(pod)
             if other is not None and pod.uid not in chosen and left.get(other.id, 0) > 0:
                 left[other.id] -= 1
                 chosen.add(pod.uid)

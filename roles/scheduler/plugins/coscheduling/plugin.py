@@ -48,8 +48,8 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, PostFilterResult, St
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.args import CoschedulingArgs
-from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook
-from roles.scheduler.plugins.coscheduling.groups import BookedGangs
+from roles.scheduler.plugins.coscheduling.cache import BOUND, PENDING, RELEASED, WAITING, Gang, GangCache
+from roles.scheduler.plugins.coscheduling.groups import CachedGangs
 from roles.scheduler.plugins.coscheduling.jobs import Jobs
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 from roles.scheduler.plugins.coscheduling.native import NativeGroups, as_v1alpha2, as_v1beta1
@@ -88,7 +88,7 @@ class Coscheduling(
     PodObserver,
     Controllers,
 ):
-    """Places the pods of a gang group together. The plugins of all profiles share one set of books."""
+    """Places the pods of a gang group together. The plugins of all profiles share one cache."""
 
     name = "Coscheduling"
     Args = CoschedulingArgs
@@ -96,24 +96,24 @@ class Coscheduling(
     def __init__(self, args: CoschedulingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         defaults = Defaults(args.default_timeout, args.default_match_policy)
-        fresh = GangBook(defaults)
-        self.book = handle.cluster.register(self.name, fresh)
-        self._keeper = self.book is fresh
+        fresh = GangCache(defaults)
+        self.cache = handle.cluster.register(self.name, fresh)
+        self._keeper = self.cache is fresh
         if self._keeper:
             fresh.activate = self._activate
-        elif self.book.defaults != defaults:
+        elif self.cache.defaults != defaults:
             log.warning("profile %s: gangs are kept by the arguments of the first profile with Coscheduling", handle.profile)
         self.network = handle.cluster.register("NetworkTopology", Network())
-        self.placement = Placement(handle, self.book, self.network, aware=args.aware_network_topology)
+        self.placement = Placement(handle, self.cache, self.network, aware=args.aware_network_topology)
         self._budgets = DisruptionBudgets(handle)
-        self.jobs = Jobs(handle, self.book, self.placement, self._budgets, enabled=args.enable_preemption)
-        self.rounds = Rounds(handle, self.book, self.jobs.best)
-        self._pod_groups = PodGroups(handle, self.book, args.controller_workers)
-        self._notices = Notices(handle, self.book)
-        self._native = NativeGroups(self.book)
+        self.jobs = Jobs(handle, self.cache, self.placement, self._budgets, enabled=args.enable_preemption)
+        self.rounds = Rounds(handle, self.cache, self.jobs.best)
+        self._pod_groups = PodGroups(handle, self.cache, args.controller_workers)
+        self._notices = Notices(handle, self.cache)
+        self._native = NativeGroups(self.cache)
         if self._keeper:
-            handle.state.gangs = BookedGangs(handle.state, self.book, self.jobs)
-            self.book.listeners += [self._pod_groups.changed, self._notices.changed]
+            handle.state.gangs = CachedGangs(handle.state, self.cache, self.jobs)
+            self.cache.listeners += [self._pod_groups.changed, self._notices.changed]
 
     def _activate(self, pods: Iterable[PodInfo]) -> None:
         self.handle.activate(pods)
@@ -131,10 +131,10 @@ class Coscheduling(
             Feed(SCHEDULING_PODGROUPS_V1ALPHA2, SchedulingPodGroup, self._native.group_event, transform=as_v1alpha2),
             Feed(SCHEDULING_WORKLOADS_V1ALPHA1, SchedulingWorkload, self._native.workload_event),
         )
-        return (Feed(PODGROUPS, PodGroup, self.book.pod_group_event), *native, ended, topology, *budgets)
+        return (Feed(PODGROUPS, PodGroup, self.cache.pod_group_event), *native, ended, topology, *budgets)
 
     def subscriptions(self) -> Sequence[Subscription]:
-        """For groups that had no plan. Others are brought back by what their members lack, or by the books."""
+        """For groups that had no plan. Others are brought back by what their members lack, or by the cache."""
         return (
             Subscription(NODE, Action.ADD | Action.UPDATE_LABELS | Action.UPDATE_ALLOCATABLE | Action.UPDATE_TAINTS, self._may_be_planned),
             Subscription(ASSIGNED_POD, Action.DELETE | Action.SCALE_DOWN, self._may_be_planned),
@@ -142,42 +142,42 @@ class Coscheduling(
         )
 
     def _may_be_planned(self, pod: PodInfo, event: ClusterEvent) -> bool:
-        gang = self.book.gang_of(pod)
+        gang = self.cache.gang_of(pod)
         return gang is not None and gang.group.unplanned
 
     def pod_seen(self, pod: PodInfo) -> None:
         if self._keeper:
-            self.book.pod_seen(pod)
+            self.cache.pod_seen(pod)
 
     def pod_gone(self, uid: str) -> None:
         if self._keeper:
-            self.book.pod_gone(uid)
+            self.cache.pod_gone(uid)
 
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint("gangs", lambda query: gang_list(self.book)),
-            Endpoint("gang/{namespace}/{name}", lambda query: one_gang(self.book, f"{query['namespace']}/{query['name']}")),
+            Endpoint("gangs", lambda query: gang_list(self.cache)),
+            Endpoint("gang/{namespace}/{name}", lambda query: one_gang(self.cache, f"{query['namespace']}/{query['name']}")),
         )
 
     def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
         if not self._keeper:
             return ()
-        self.book.metrics = GangMetrics(self.handle.metrics)
+        self.cache.metrics = GangMetrics(self.handle.metrics)
         work = [("PodGroups", self._pod_groups.run), ("notices", self._notices.run)]
         if self.handle.network_topology:
             work.append(("network topology", NetworkManager(self.handle, self.network).run))
         return work
 
     def job_of(self, pod: PodInfo) -> Hashable:
-        gang = self.book.gang_of(pod)
-        return None if gang is None or self.book.satisfied(gang) else gang.group.id
+        gang = self.cache.gang_of(pod)
+        return None if gang is None or self.cache.satisfied(gang) else gang.group.id
 
     def wording(self, pod: PodInfo, message: str) -> str:
-        gang = self.book.gang_of(pod)
+        gang = self.cache.gang_of(pod)
         return message if gang is None else gang.group.wording(pod.uid, message)
 
     def diagnose(self, pod: PodInfo) -> dict[str, Any]:
-        gang, current = self.book.gang_of(pod), self.book.round
+        gang, current = self.cache.gang_of(pod), self.cache.round
         if gang is None:
             return {}
         layers = gang.spec.topology.gather_strategy if gang.spec is not None and gang.spec.topology is not None else ()
@@ -186,27 +186,27 @@ class Coscheduling(
             "questionedKey": gang.group.id,
             "isRootCausePod": not mine or current is None or current.doomed in (None, pod),
             "topologyKeyToExplain": next((layer.layer for layer in layers if layer.strategy == MUST_GATHER), ""),
-            "alreadyWaitForBound": len(self.book.members(gang, WAITING)),
+            "alreadyWaitForBound": len(self.cache.members(gang, WAITING)),
             "nodeOfferSlot": dict(current.offered) if current is not None and mine else {},
         }
 
     # ---------------------------------------------------------------- into the queue, and out of it
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
-        """Of a group that did not come about yet one pod is let in, once there are enough of them. A pod that the books do not know is
+        """Of a group that did not come about yet one pod is let in, once there are enough of them. A pod that the cache does not know is
         one of a what-if."""
-        gang = self.book.gang_of(pod)
-        if gang is None or pod.shape.gates or self.book.satisfied(gang):
+        gang = self.cache.gang_of(pod)
+        if gang is None or pod.shape.gates or self.cache.satisfied(gang):
             return SUCCESS
         group = gang.group
         refusal = self._not_ready(gang)
         if refusal:
             group.stands_no_more(pod.uid)
             return unresolvable(refusal)
-        current = self.book.round
+        current = self.cache.round
         if current is not None and current.group == group.id and pod.uid not in current.attempted:
             return unresolvable(f"gang {gang.id}: the pod has not been attempted yet in the round that {current.first} began")
-        if group.representative in ("", pod.uid) or self.book.pod(group.representative) is None:
+        if group.representative in ("", pod.uid) or self.cache.pod(group.representative) is None:
             group.representative = pod.uid
             return SUCCESS
         return unresolvable(f"gang {gang.id}: another pod stands for it in the queue")
@@ -214,7 +214,7 @@ class Coscheduling(
     def _not_ready(self, gang: Gang) -> str:
         if gang.spec is None:
             return f"gang {gang.id} has no PodGroup and no pod with a valid minimum"
-        shortage = self.book.shortage(gang)
+        shortage = self.cache.shortage(gang)
         return f"gang {gang.id}: {shortage}" if shortage else ""
 
     def next_pod(self) -> PodInfo | Steps[None] | None:
@@ -223,10 +223,10 @@ class Coscheduling(
     # ---------------------------------------------------------------- the cycle
 
     def before_pre_filter(self, ctx: CycleContext) -> tuple[Status, PodInfo | None]:
-        gang = self.book.gang_of(ctx.pod)
+        gang = self.cache.gang_of(ctx.pod)
         if gang is None:
             return SUCCESS, None
-        if gang.spec is None or not self.book.satisfied(gang):
+        if gang.spec is None or not self.cache.satisfied(gang):
             refusal = self._not_ready(gang)
             if refusal:
                 ctx.effects.append(lambda: gang.group.stands_no_more(ctx.pod.uid))
@@ -239,23 +239,23 @@ class Coscheduling(
         return SKIP
 
     def find_one_node(self, ctx: CycleContext, candidates: NDArray[np.bool_]) -> tuple[Status, str] | Steps[tuple[Status, str]]:
-        gang, current = self.book.gang_of(ctx.pod), drafted(ctx)
-        if gang is None or current is None or self.book.satisfied(gang) or not self.placement.gathers(gang):
+        gang, current = self.cache.gang_of(ctx.pod), drafted(ctx)
+        if gang is None or current is None or self.cache.satisfied(gang) or not self.placement.gathers(gang):
             return SKIP, ""
         return self.placement.find(ctx, gang, current, candidates)
 
     def post_filter(self, ctx: CycleContext, failure: FitFailure) -> Steps[PostFilterResult]:
-        gang = self.book.gang_of(ctx.pod)
-        alone = gang is None or gang.spec is None or self.book.satisfied(gang)
+        gang = self.cache.gang_of(ctx.pod)
+        alone = gang is None or gang.spec is None or self.cache.satisfied(gang)
         return self.jobs.answer(ctx, failure, None if alone else gang)
 
     def after_post_filter(self, ctx: CycleContext, failure: FitFailure, result: PostFilterResult) -> Steps[None]:
-        gang = self.book.gang_of(ctx.pod)
-        if gang is not None and gang.spec is not None and not self.book.satisfied(gang):
+        gang = self.cache.gang_of(ctx.pod)
+        if gang is not None and gang.spec is not None and not self.cache.satisfied(gang):
             yield from self.rounds.failed(gang, ctx, failure, result)
 
     def explain(self, ctx: CycleContext) -> Sequence[Term]:
-        gang = self.book.gang_of(ctx.pod)
+        gang = self.cache.gang_of(ctx.pod)
         return self.rounds.terms(gang) if gang is not None else ()
 
     # ---------------------------------------------------------------- close to its like
@@ -280,29 +280,29 @@ class Coscheduling(
     def unreserve(self, ctx: CycleContext, slot: int) -> None:
         """The pod lost its place: in a strict gang that did not come about nobody keeps his."""
         pod = ctx.pod
-        gang = self.book.gang_of(pod)
+        gang = self.cache.gang_of(pod)
         if gang is None or gang.stage_of(pod.uid) == BOUND:
             return
         if gang.stage_of(pod.uid) == RELEASED and self.handle.gates.get("EnableInlineBatchSchedule", False):
             self.rounds.lost_binding(gang, pod)
         gang.move(pod.uid, PENDING)
-        self.book.changed(gang)
-        if gang.spec is not None and gang.spec.strict and not self.book.satisfied(gang):
+        self.cache.changed(gang)
+        if gang.spec is not None and gang.spec.strict and not self.cache.satisfied(gang):
             self.rounds.give_up(gang, f"gang {gang.id}: pod {pod.key} lost its place on {ctx.node}")
 
     def permit(self, ctx: CycleContext, slot: int) -> Status:
         """Holds the pod until every gang of the group has its minimum, then lets all of them go."""
         pod = ctx.pod
-        gang = self.book.gang_of(pod)
+        gang = self.cache.gang_of(pod)
         if gang is None or (gang.spec is not None and gang.spec.basic):
             return SUCCESS
         if gang.spec is None:
             return unschedulable(f"Gang not found: {gang.id}")
         released_before = pod.uid in gang.group.binding or (not gang.spec.once_satisfied and gang.completes_release(pod))
         gang.move(pod.uid, WAITING)
-        self.book.changed(gang)
+        self.cache.changed(gang)
         # One whose binding failed after its gang was let go completes that release.
-        if not released_before and not all(other is not None and other.valid() for _, other in self.book.group_gangs(gang)):
+        if not released_before and not all(other is not None and other.valid() for _, other in self.cache.group_gangs(gang)):
             return wait(gang.spec.wait_time)
         self.rounds.release(gang, pod)
         return SUCCESS
@@ -310,7 +310,7 @@ class Coscheduling(
     async def pre_bind(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
         """Notes on the pod with whom it was let go (SCH-GANG-08); old notes, of a template say, are removed."""
         pod = ctx.pod
-        gang = self.book.gang_of(pod)
+        gang = self.cache.gang_of(pod)
         together = gang.group.binding.get(pod.uid, ()) if gang is not None else ()
         if gang is not None and len(together) > 1:
             for group_key, count_key in BINDING_KEYS:
@@ -324,9 +324,9 @@ class Coscheduling(
         return SUCCESS
 
     def post_bind(self, ctx: CycleContext, node: str) -> None:
-        gang = self.book.gang_of(ctx.pod)
+        gang = self.cache.gang_of(ctx.pod)
         if gang is not None:
             gang.move(ctx.pod.uid, BOUND)
-            self.book.came_about(gang)
-            self.book.changed(gang)
+            self.cache.came_about(gang)
+            self.cache.changed(gang)
             self.rounds.bound(gang)

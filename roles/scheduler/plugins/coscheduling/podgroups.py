@@ -1,4 +1,4 @@
-"""Keeping the status of PodGroups (SCH-GANG-09): members from the books, and those that have ended from a view of its own.
+"""Keeping the status of PodGroups (SCH-GANG-09): members from the cache, and those that have ended from a view of its own.
 
 The scheduler forgets a pod when it has ended, a PodGroup must not: `scheduled` keeps counting members that ran to their end.
 """
@@ -16,7 +16,7 @@ from koord.kube.errors import ApiError, NotFound
 from koord.kube.servertime import clock_of
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.plugins.coscheduling.book import Gang, GangBook
+from roles.scheduler.plugins.coscheduling.cache import Gang, GangCache
 from roles.scheduler.plugins.coscheduling.conditions import due
 from roles.scheduler.plugins.coscheduling.phases import Member, over, patch, shown, step
 
@@ -52,9 +52,9 @@ def ended_member(pod: Pod) -> Ended | None:
 class PodGroups:
     """The controller: gangs that changed are looked at by `workers` tasks, one step a time."""
 
-    def __init__(self, handle: Handle, book: GangBook, workers: int, clock: Callable[[], float] | None = None) -> None:
+    def __init__(self, handle: Handle, cache: GangCache, workers: int, clock: Callable[[], float] | None = None) -> None:
         self._handle = handle
-        self._book = book
+        self._cache = cache
         self._workers = workers
         self._clock = clock or clock_of(handle.client)
         self._ended: dict[str, dict[str, Member]] = {}
@@ -98,7 +98,7 @@ class PodGroups:
 
     async def run(self) -> None:
         """Keep all statuses, until cancelled."""
-        for identity, gang in self._book.gangs.items():
+        for identity, gang in self._cache.gangs.items():
             if gang.pod_group is not None or gang.native is not None:
                 self._dirty[identity] = None
         await asyncio.gather(*(self._work() for _ in range(self._workers)))
@@ -116,7 +116,7 @@ class PodGroups:
                 await self.sync(identity)
             finally:
                 # Members change one by one: a group that was looked at rests a little, a big one longer.
-                gang = self._book.gangs.get(identity)
+                gang = self._cache.gangs.get(identity)
                 rest = _REST + (len(gang.children) * _REST_PER_MEMBER if gang is not None else 0.0)
                 asyncio.get_running_loop().call_later(rest, self._rested, identity)
 
@@ -128,7 +128,7 @@ class PodGroups:
     async def sync(self, identity: str) -> None:
         """Bring the status of one PodGroup a step forward."""
         await self._handle.gate.passed()
-        gang = self._book.gangs.get(identity)
+        gang = self._cache.gangs.get(identity)
         if gang is None or not self._handle.may_write():
             return
         if gang.native is not None:

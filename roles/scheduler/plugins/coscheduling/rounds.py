@@ -15,7 +15,7 @@ from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, PostFilterResult
 from roles.scheduler.framework.steps import Steps
-from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook, Round, unnamed
+from roles.scheduler.plugins.coscheduling.cache import BOUND, PENDING, RELEASED, WAITING, Gang, GangCache, Round, unnamed
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 
 if TYPE_CHECKING:
@@ -40,12 +40,12 @@ def drafted(ctx: CycleContext) -> Round | None:
 
 
 class Rounds:
-    """Moves the books' `round` on. `handle.waiting` holds the pods that have a place and wait for the others."""
+    """Moves the cache's `round` on. `handle.waiting` holds the pods that have a place and wait for the others."""
 
-    def __init__(self, handle: Handle, book: GangBook, best: Callable[[Gang, PodInfo, Round], Steps[int]] | None = None) -> None:
+    def __init__(self, handle: Handle, cache: GangCache, best: Callable[[Gang, PodInfo, Round], Steps[int]] | None = None) -> None:
         self._handle = handle
         self._best = best  # how many members beyond the one that failed would find nodes
-        self._book = book
+        self._cache = cache
         self._lost: list[PodInfo] = []
         self._todo: deque[Steps[None]] = deque()  # what many members have yet to be told
 
@@ -53,19 +53,19 @@ class Rounds:
         """A pod of a batch was let go but not bound: it is tried again by itself, whatever refuses it."""
         self._lost.append(pod)
         together = gang.group.binding.get(pod.uid, ())
-        bound = sum(1 for other in self._book.members(gang, BOUND) if other.uid in together)
+        bound = sum(1 for other in self._cache.members(gang, BOUND) if other.uid in together)
         self._metrics.batch_lost(bound=bound, first=not gang.group.partial)
         gang.group.partial = True
 
     @property
     def _metrics(self) -> GangMetrics:
-        return self._book.metrics
+        return self._cache.metrics
 
     # ---------------------------------------------------------------- who is next
 
     def draft(self, gang: Gang, ctx: CycleContext) -> None:
         """A pod of a group is being decided: it would begin a round, or be part of the one under way."""
-        pod, before = ctx.pod, self._book.round
+        pod, before = ctx.pod, self._cache.round
         if before is not None and before.group == gang.group.id:
             draft = before.draft()
         else:
@@ -75,7 +75,7 @@ class Rounds:
 
     def _take(self, gang: Gang, pod: PodInfo, before: Round | None, draft: Round) -> None:
         """The decision is carried out: the round is what it drafted, unless the one of then has come to its end meanwhile."""
-        current = self._book.round
+        current = self._cache.round
         if before is not None and before.group == draft.group and current is not before:
             return
         if current is not None and current.group != draft.group:
@@ -86,7 +86,7 @@ class Rounds:
         if draft.unplanned is not None:
             gang.group.unplanned = draft.unplanned
         draft.attempted.add(pod.uid)
-        self._book.round = draft
+        self._cache.round = draft
 
     def next_pod(self) -> PodInfo | Steps[None] | None:
         """The next pod of the group under way; None when nothing is under way (any more). Before anybody else is tried, members that are
@@ -104,11 +104,11 @@ class Rounds:
     def _next(self) -> PodInfo | None:
         if self._lost:
             lost, self._lost = self._lost, []
-            self._handle.activate([pod for pod in lost if self._book.pod(pod.uid) is not None])
-        current = self._book.round
+            self._handle.activate([pod for pod in lost if self._cache.pod(pod.uid) is not None])
+        current = self._cache.round
         if current is None:
             return None
-        gang = self._book.gangs.get(current.gang)
+        gang = self._cache.gangs.get(current.gang)
         if gang is None or gang.spec is None or gang.group.id != current.group:
             self._end("gang gone")
             if gang is not None:
@@ -119,56 +119,58 @@ class Rounds:
             self._soon(self._tell_others(gang, current.doomed, current))
             self._reject(gang, current.failure, JOB_PREEMPTION_SUCCESS if current.preempted else JOB_REJECT)
             return None
-        uid = current.next(lambda: self._book.ready(gang))
+        uid = current.next(lambda: self._cache.ready(gang))
         while uid:
-            pod = self._book.pod(uid)
-            stage_gang = self._book.gang_of(pod) if pod is not None else None
+            pod = self._cache.pod(uid)
+            stage_gang = self._cache.gang_of(pod) if pod is not None else None
             if pod is not None and stage_gang is not None and stage_gang.stage_of(uid) is PENDING:
                 return pod
-            uid = current.next(lambda: self._book.ready(gang))
+            uid = current.next(lambda: self._cache.ready(gang))
         self._exhausted(gang, current)
         return None
 
     def _exhausted(self, gang: Gang, current: Round) -> None:
         """Every member was tried. Those of a strict group that still wait, wait for nobody."""
         self._handle.audit(current.group, "gangAllPodsAlreadyAttempted")
-        waiting = self._book.members(gang, WAITING)
+        waiting = self._cache.members(gang, WAITING)
         if waiting and self._strict(gang):
-            needed = sum(other.spec.min_number for _, other in self._book.group_gangs(gang) if other is not None and other.spec is not None)
+            needed = sum(
+                other.spec.min_number for _, other in self._cache.group_gangs(gang) if other is not None and other.spec is not None
+            )
             message = current.failure or f"gang group {current.group}: {len(waiting)} member(s) found nodes, {needed} are needed together"
             self._end("not enough members")
             self._reject(gang, message)
         else:
             self._end("attempted all" if not current.failure else "failed")
             if current.plan is not None and not current.failure:
-                self._book.wake(gang)  # who came after the plan was made is no part of it
+                self._cache.wake(gang)  # who came after the plan was made is no part of it
 
     def _strict(self, gang: Gang) -> bool:
-        return any(other is not None and other.spec is not None and other.spec.strict for _, other in self._book.group_gangs(gang))
+        return any(other is not None and other.spec is not None and other.spec.strict for _, other in self._cache.group_gangs(gang))
 
     def _end(self, reason: str) -> None:
-        current = self._book.round
+        current = self._cache.round
         if current is not None:
-            self._book.round = None
+            self._cache.round = None
             if current.batch:
                 waiting = self._waiting_of(current) if current.failure else 0
                 self._metrics.batch_ended(self._handle.state.now - current.started, done=not current.failure, rolled_back=waiting)
             self._metrics.round_ended(self._handle.state.now - current.started, len(current.attempted), reason)
 
     def _waiting_of(self, current: Round) -> int:
-        gang = self._book.gangs.get(current.gang)
-        return len(self._book.members(gang, WAITING)) if gang is not None else 0
+        gang = self._cache.gangs.get(current.gang)
+        return len(self._cache.members(gang, WAITING)) if gang is not None else 0
 
     # ---------------------------------------------------------------- success
 
     def release(self, gang: Gang, pod: PodInfo) -> None:
         """Everybody who waits may go, `pod` among them. The round goes on where later members have to be placed together too."""
-        released = self._book.release(gang)
+        released = self._cache.release(gang)
         gang.group.terms = ()
         gang.group.refused("")
         self._changed(gang)
         self._soon(self._allow([other for other in released if other.uid != pod.uid]))
-        if all(other is None or other.spec is None or other.spec.once_satisfied for _, other in self._book.group_gangs(gang)):
+        if all(other is None or other.spec is None or other.spec.once_satisfied for _, other in self._cache.group_gangs(gang)):
             self._end("released")
         self._record(gang, "Released", f"{len(released)} members of gang group {gang.group.id} have nodes and are bound", ())
 
@@ -199,7 +201,7 @@ class Rounds:
             group.partial = False
 
     def _gangs(self, gang: Gang) -> list[Gang]:
-        return [other for _, other in self._book.group_gangs(gang) if other is not None]
+        return [other for _, other in self._cache.group_gangs(gang) if other is not None]
 
     # ---------------------------------------------------------------- failure
 
@@ -209,7 +211,7 @@ class Rounds:
         current = drafted(ctx)
         if current is None:
             return
-        waiting = len(self._book.members(gang, WAITING)) + len(self._book.members(gang, RELEASED))
+        waiting = len(self._cache.members(gang, WAITING)) + len(self._cache.members(gang, RELEASED))
         if not current.failure:
             current.failure = (
                 f"gang group {gang.group.id}: pod {ctx.pod.key} cannot be placed while {waiting} member(s) wait for it: {failure.message()}"
@@ -225,13 +227,13 @@ class Rounds:
 
     def give_up(self, gang: Gang, message: str) -> None:
         """A member of a strict group lost its place: so do the others."""
-        current = self._book.round
+        current = self._cache.round
         if current is not None and current.group == gang.group.id:
             self._end("lost a place")
         self._reject(gang, message)
 
     def _reject(self, gang: Gang, message: str, marker: str = JOB_REJECT) -> None:
-        self._soon(self._send_back(self._book.withdraw(gang), marker, message))
+        self._soon(self._send_back(self._cache.withdraw(gang), marker, message))
 
     def _send_back(self, pods: Iterable[PodInfo], marker: str, message: str) -> Steps[None]:
         if self._handle.waiting is not None:
@@ -241,7 +243,7 @@ class Rounds:
 
     def _tell_others(self, gang: Gang, failed: PodInfo, current: Round) -> Steps[None]:
         """Members that were not tried show why (SCH-GANG-10)."""
-        others = [pod for pod in self._book.ready(gang) if pod.uid not in current.attempted]
+        others = [pod for pod in self._cache.ready(gang) if pod.uid not in current.attempted]
         now, group = self._handle.state.now, gang.group
         if len(others) > _CROWD and now - group.told < _CROWD_REST:
             return  # thousands of conditions that differ in a number from those of a moment ago
@@ -270,7 +272,7 @@ class Rounds:
         needed = sum(other.spec.min_number for other in self._gangs(gang) if other.spec is not None)
         short = sorted(failure.histogram().items(), key=lambda item: (-item[1], item[0]))
         places = sorted(current.places, key=lambda place: (-place[1], place[0])) if current.unplanned else []
-        wanted = len(self._book.ready(gang))
+        wanted = len(self._cache.ready(gang))
         terms = (
             Term("members with a node", placed, f"of {needed} needed", "pods"),
             Term("best achievable", max(placed + more, places[0][1] if places else 0), unit="pods"),
@@ -289,7 +291,7 @@ class Rounds:
 
     def _changed(self, gang: Gang) -> None:
         for other in self._gangs(gang):
-            self._book.changed(other)
+            self._cache.changed(other)
 
     def _refuser(self, ctx: CycleContext, failure: FitFailure) -> Sequence[Term]:
         """The numbers of the plugin that refused the member before any node was looked at: of its quota, say."""

@@ -5,20 +5,20 @@ from __future__ import annotations
 from typing import Any
 
 from koord.api import names
-from roles.scheduler.plugins.coscheduling.book import BOUND, PENDING, RELEASED, WAITING, Gang, GangBook, Stage
+from roles.scheduler.plugins.coscheduling.cache import BOUND, PENDING, RELEASED, WAITING, Gang, GangCache, Stage
 from roles.scheduler.plugins.coscheduling.spec import FROM_POD
 
 View = dict[str, Any]
 
 
-def gang_list(book: GangBook) -> View:
+def gang_list(cache: GangCache) -> View:
     """All gangs by id."""
-    return {identity: gang_view(gang) for identity, gang in sorted(book.gangs.items())}
+    return {identity: gang_view(gang) for identity, gang in sorted(cache.gangs.items())}
 
 
-def one_gang(book: GangBook, identity: str) -> View | None:
+def one_gang(cache: GangCache, identity: str) -> View | None:
     """A gang, None for an unknown one."""
-    gang = book.gangs.get(identity)
+    gang = cache.gangs.get(identity)
     return gang_view(gang) if gang is not None else None
 
 

@@ -8,7 +8,7 @@ from koord.api import names
 from roles.scheduler.framework.status import Status, unresolvable, unschedulable
 from roles.scheduler.plugins.device_share.amounts import GPU, Wanted
 from roles.scheduler.plugins.device_share.inventory import Inventory, Partition, PartitionTable
-from roles.scheduler.plugins.device_share.request import PartitionWish
+from roles.scheduler.plugins.device_share.request import PartitionSpec
 from roles.scheduler.plugins.device_share.topology import together
 from roles.scheduler.plugins.device_share.view import Unit, View
 
@@ -46,11 +46,11 @@ def honored(inventory: Inventory, labels: Mapping[str, str]) -> bool:
 
 
 def choose_partition(
-    view: View, wanted: Wanted, wish: PartitionWish | None, scope: int = 0, near: frozenset[str] = frozenset()
+    view: View, wanted: Wanted, spec: PartitionSpec | None, scope: int = 0, near: frozenset[str] = frozenset()
 ) -> tuple[Unit, ...] | Status | None:
     """The cards of the best partition; None where none is free and nobody insists, a refusing status where pod or node does. `scope` is
     the rank of the topology scope that they must share; partitions on the PCIe switches `near` are preferred."""
-    insists = wish is not None or honored(view.inventory, view.labels)
+    insists = spec is not None or honored(view.inventory, view.labels)
     table = table_of(view.inventory, view.labels)
     if table is None:
         return _NO_TABLE if insists else None
@@ -65,15 +65,15 @@ def choose_partition(
         return len(liked.intersection(partition.minors)), _kept_whole(table, wanted.count, busy.union(partition.minors))
 
     levels = sorted({partition.score for partition in partitions}, reverse=True)
-    for level in levels[:1] if wish is not None and wish.restricted else levels:
-        candidates = [p for p in partitions if p.score == level and _feasible(p, units, wish, scope) and forced.issubset(p.minors)]
+    for level in levels[:1] if spec is not None and spec.restricted else levels:
+        candidates = [p for p in partitions if p.score == level and _feasible(p, units, spec, scope) and forced.issubset(p.minors)]
         if candidates:
             return tuple(units[minor] for minor in max(candidates, key=rank).minors)
     return _NONE_FREE if insists else None
 
 
-def _feasible(partition: Partition, units: Mapping[int, Unit], wish: PartitionWish | None, scope: int) -> bool:
-    if wish is not None and wish.bandwidth and (partition.bandwidth is None or partition.bandwidth < wish.bandwidth):
+def _feasible(partition: Partition, units: Mapping[int, Unit], spec: PartitionSpec | None, scope: int) -> bool:
+    if spec is not None and spec.bandwidth and (partition.bandwidth is None or partition.bandwidth < spec.bandwidth):
         return False
     return all(minor in units for minor in partition.minors) and together([units[minor] for minor in partition.minors], scope)
 

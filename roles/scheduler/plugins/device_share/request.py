@@ -55,7 +55,7 @@ class Joint:
 
 
 @dataclass(frozen=True, slots=True)
-class PartitionWish:
+class PartitionSpec:
     """The pod keeps to GPU partitions. `bandwidth` of the ring in bytes, 0 for any."""
 
     restricted: bool
@@ -64,12 +64,12 @@ class PartitionWish:
 
 @dataclass(frozen=True, slots=True)
 class DeviceRequest:
-    """A pod's wishes. Requests with equal `key`s are alike."""
+    """What a pod asks for. Requests with equal `key`s are alike."""
 
     wanted: tuple[Wanted, ...]
     hints: Mapping[str, Hint]
     joint: Joint | None
-    partition: PartitionWish | None
+    partition: PartitionSpec | None
     provider: str
     key: Hashable
 
@@ -154,13 +154,13 @@ def _with_strategy(wanted: Wanted, strategy: str, exclusive: str) -> Wanted:
     return replace(wanted, count=amount, unit=((name, WHOLE if exclusive == DEVICE_LEVEL else 1),))
 
 
-def _partition(annotations: Mapping[str, str]) -> PartitionWish | None:
+def _partition(annotations: Mapping[str, str]) -> PartitionSpec | None:
     spec = parse_gpu_partition_spec(annotations)
     if spec is None:
         return None
     if spec.allocate_policy not in ("", RESTRICTED, BEST_EFFORT):
         raise _bad(names.ANNOTATION_GPU_PARTITION_SPEC, "allocatePolicy", spec.allocate_policy, f"{RESTRICTED}, {BEST_EFFORT}")
-    return PartitionWish(spec.allocate_policy == RESTRICTED, parse_value(spec.ring_bus_bandwidth or 0))
+    return PartitionSpec(spec.allocate_policy == RESTRICTED, parse_value(spec.ring_bus_bandwidth or 0))
 
 
 _MEMO = "DeviceShare"

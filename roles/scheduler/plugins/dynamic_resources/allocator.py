@@ -37,7 +37,7 @@ class Used(Protocol):
         """What claims have of devices that several may use."""
 
 
-class Given(NamedTuple):
+class AllocatedDevice(NamedTuple):
     """One device of an allocation. `consumed` is what it takes of a device that several may use, None for one of its own."""
 
     ask: Ask
@@ -45,7 +45,7 @@ class Given(NamedTuple):
     consumed: Amounts | None
 
 
-Allocation = tuple[Given, ...]
+Allocation = tuple[AllocatedDevice, ...]
 
 
 class TookTooLong(RequestError):
@@ -101,7 +101,7 @@ class _Search:
         self._pools = stock.pools
         self._stock = stock
         self._used = used
-        self.given: list[list[Given]] = [[] for _ in claims]
+        self.given: list[list[AllocatedDevice]] = [[] for _ in claims]
         self._choosing: dict[DeviceId, set[int]] = {}  # devices chosen in this search, with the claims that have them
         self._drawing: dict[DeviceId, dict[str, Amount]] = {}  # what this search takes of shared devices
         self._sharers: dict[DeviceId, int] = {}
@@ -243,7 +243,7 @@ class _Search:
                 drawing[name] = drawing.get(name, 0) + value
         else:
             self._choosing.setdefault(device.id, set()).add(claim)
-        self.given[claim].append(Given(ask, device, draws if device.kind.multiple else None))
+        self.given[claim].append(AllocatedDevice(ask, device, draws if device.kind.multiple else None))
         return True
 
     def _give_back(self, claim: int, slot: _Slot) -> None:

@@ -70,40 +70,40 @@ def claim_keys(pod: PodInfo, *, supposed: bool = False) -> Iterator[tuple[str, b
             raise Waiting(f"waiting for the resource claim of {reference.name} to be made")
 
 
-def plan(pod: PodInfo, book: Claims, *, supposed: bool, now: float, timeout: float) -> Plan:
+def plan(pod: PodInfo, cache: Claims, *, supposed: bool, now: float, timeout: float) -> Plan:
     """What the claims of a pod want, and its extended resources; `timeout` is how many seconds devices may take to get ready. Raises
     Waiting."""
-    found = _claims(pod, book, supposed=supposed, now=now, timeout=timeout)
-    backed = backed_resources(pod, book)
+    found = _claims(pod, cache, supposed=supposed, now=now, timeout=timeout)
+    backed = backed_resources(pod, cache)
     if not backed or found.refusal:
         return found
-    if pod.uid in book.leftover:
-        text = f'resourceclaim "{book.leftover[pod.uid].partition("/")[2]}" of an earlier attempt is being removed'
+    if pod.uid in cache.leftover:
+        text = f'resourceclaim "{cache.leftover[pod.uid].partition("/")[2]}" of an earlier attempt is being removed'
         return Plan(("refused", text), found.keys, (), (), (), text, pending=True)
-    return found._replace(digest=(found.digest, book.class_version, backed), backed=backed)
+    return found._replace(digest=(found.digest, cache.class_version, backed), backed=backed)
 
 
-def backed_resources(pod: PodInfo, book: Claims) -> tuple[str, ...]:
+def backed_resources(pod: PodInfo, cache: Claims) -> tuple[str, ...]:
     """Extended resources of a pod that device classes stand for."""
-    if not book.backed:
+    if not cache.backed:
         return ()
-    return tuple(sorted(name for name, value in pod.shape.amounts.items() if value and name in book.backed))
+    return tuple(sorted(name for name, value in pod.shape.amounts.items() if value and name in cache.backed))
 
 
-def _claims(pod: PodInfo, book: Claims, *, supposed: bool, now: float, timeout: float) -> Plan:
+def _claims(pod: PodInfo, cache: Claims, *, supposed: bool, now: float, timeout: float) -> Plan:
     """What `spec.resourceClaims` wants."""
     until = inf
     keys: list[str] = []
     open_: list[str] = []
     wanted: list[Wanted] = []
     terms: list[tuple[NodeTerm, ...]] = []
-    digest: list[Hashable] = [book.class_version]
+    digest: list[Hashable] = [cache.class_version]
     for number, (key, own) in enumerate(claim_keys(pod, supposed=supposed)):
         keys.append(key)
-        if (key, pod.uid) in book.releasing:
+        if (key, pod.uid) in cache.releasing:
             text = f'resourceclaim "{key.partition("/")[2]}" of an earlier attempt is being given back'
             return Plan(("refused", text), tuple(keys), (), (), (), text, pending=True)
-        mine, claim = book.assumed.get(key), book.claims.get(key)
+        mine, claim = cache.assumed.get(key), cache.claims.get(key)
         found = mine.terms if mine is not None and supposed else None
         if mine is None or not supposed:
             refusal = "" if claim is None else _refusal(pod, claim, key, own=own, pending=mine is not None)
@@ -124,11 +124,11 @@ def _claims(pod: PodInfo, book: Claims, *, supposed: bool, now: float, timeout: 
             if claim is None and not supposed:
                 name = key.partition("/")[2]
                 raise Waiting(f'resourceclaim "{name}" not found', key)
-            spec = claim.spec if claim is not None else _template(pod, book, number)
+            spec = claim.spec if claim is not None else _template(pod, cache, number)
             if spec is None:
                 raise Waiting(f"claim {key} is not known, nor the template that it is made from")
             try:
-                identity, ask = book.wanted(spec)
+                identity, ask = cache.wanted(spec)
             except RequestError as error:
                 return Plan(("refused", str(error)), tuple(keys), (), (), (), str(error))
             open_.append(key)
@@ -141,9 +141,9 @@ def _claims(pod: PodInfo, book: Claims, *, supposed: bool, now: float, timeout: 
     return Plan(tuple(digest), tuple(keys), tuple(open_), tuple(wanted), tuple(terms), until=until)
 
 
-def _template(pod: PodInfo, book: Claims, number: int) -> ResourceClaimSpec | None:
+def _template(pod: PodInfo, cache: Claims, number: int) -> ResourceClaimSpec | None:
     name = pod.shape.template.spec.resource_claims[number].resource_claim_template_name
-    found = book.templates.get(f"{pod.namespace}/{name}")
+    found = cache.templates.get(f"{pod.namespace}/{name}")
     return found.spec.spec if found is not None else None
 
 

@@ -72,19 +72,19 @@ class DynamicResources(
 
     def __init__(self, args: DynamicResourcesArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self.book = handle.cluster.register("DynamicResources", Claims())
-        self.reads = self.score_reads = NODE_CHANGED | self.book.kind
+        self.cache = handle.cluster.register("DynamicResources", Claims())
+        self.reads = self.score_reads = NODE_CHANGED | self.cache.kind
         self._verdicts: dict[Hashable, Verdict] = {}
         self._reasons: list[str] = []
         self._last: tuple[PodInfo | None, int, Plan] = (None, 0, NOTHING)  # it is asked for in every step of a cycle
         self._carried: dict[str, Carried] = {}
         self._written: set[str] = set()  # pods of which claims were written, or are being written
         self._together = args.device_order == "Together"
-        self._releases = Releases(handle, self.book)
-        self._writer = Writer(handle, self.book)
-        self._readiness = Readiness(handle, self.book, args.binding_timeout)
-        self.book.supposed = self._supposedly_gets
-        handle.shared["backed resources"] = self.book.backed  # NodeResourcesFit leaves them to the devices of nodes without them
+        self._releases = Releases(handle, self.cache)
+        self._writer = Writer(handle, self.cache)
+        self._readiness = Readiness(handle, self.cache, args.binding_timeout)
+        self.cache.supposed = self._supposedly_gets
+        handle.shared["backed resources"] = self.cache.backed  # NodeResourcesFit leaves them to the devices of nodes without them
 
     @property
     def _supposed(self) -> bool:
@@ -93,13 +93,13 @@ class DynamicResources(
 
     def feeds(self) -> Sequence[Feed]:
         found = (
-            Feed(RESOURCECLAIMS, ResourceClaim, self.book.claim_set),
-            Feed(DEVICECLASSES, DeviceClass, self.book.class_set),
-            Feed(RESOURCESLICES, ResourceSlice, self.book.slice_set),
-            Feed(DEVICETAINTRULES, DeviceTaintRule, self.book.rule_set),
-            Feed(DEVICETAINTRULES_V1BETA2, DeviceTaintRule, self.book.rule_set),
+            Feed(RESOURCECLAIMS, ResourceClaim, self.cache.claim_set),
+            Feed(DEVICECLASSES, DeviceClass, self.cache.class_set),
+            Feed(RESOURCESLICES, ResourceSlice, self.cache.slice_set),
+            Feed(DEVICETAINTRULES, DeviceTaintRule, self.cache.rule_set),
+            Feed(DEVICETAINTRULES_V1BETA2, DeviceTaintRule, self.cache.rule_set),
         )
-        return (*found, Feed(RESOURCECLAIMTEMPLATES, ResourceClaimTemplate, self.book.template_set)) if self._supposed else found
+        return (*found, Feed(RESOURCECLAIMTEMPLATES, ResourceClaimTemplate, self.cache.template_set)) if self._supposed else found
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
@@ -118,12 +118,12 @@ class DynamicResources(
         """Claims follow from claims, not from pods."""
 
     def pod_gone(self, uid: str) -> None:
-        self.book.gone(uid)
+        self.cache.gone(uid)
         if uid in self._carried:
             self._readiness.ended.add(uid)
         if self._supposed:
             self._carried.pop(uid, None)
-            self.book.vacate(uid)
+            self.cache.vacate(uid)
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
         """A pod waits until the claims are there that are made for it."""
@@ -133,7 +133,7 @@ class DynamicResources(
             self._planned(pod)
         except Waiting as waiting:
             if waiting.key:
-                self.book.awaited(waiting.key, pod, self.handle.activate)
+                self.cache.awaited(waiting.key, pod, self.handle.activate)
             return unresolvable(str(waiting))
         return SUCCESS
 
@@ -144,19 +144,19 @@ class DynamicResources(
         if pod.reservation or not self._concerned(pod):
             return NOTHING  # claims are allocated for the pods that use a reservation
         known, version, found = self._last
-        if known is not pod or version != self.book.version or self.handle.state.now >= found.until:
+        if known is not pod or version != self.cache.version or self.handle.state.now >= found.until:
             try:
                 found = self._planned(pod)
             except Waiting as waiting:
                 found = NOTHING._replace(digest=("refused", str(waiting)), refusal=str(waiting))
-            self._last = (pod, self.book.version, found)
+            self._last = (pod, self.cache.version, found)
         return found
 
     def _planned(self, pod: PodInfo) -> Plan:
-        return plan(pod, self.book, supposed=self._supposed, now=self.handle.state.now, timeout=self.args.binding_timeout)
+        return plan(pod, self.cache, supposed=self._supposed, now=self.handle.state.now, timeout=self.args.binding_timeout)
 
     def _concerned(self, pod: PodInfo) -> bool:
-        return bool(pod.shape.template.spec.resource_claims or (self.book.backed and backed_resources(pod, self.book)))
+        return bool(pod.shape.template.spec.resource_claims or (self.cache.backed and backed_resources(pod, self.cache)))
 
     def shape_key(self, pod: PodInfo) -> Hashable:
         return self._plan(pod).digest if self._concerned(pod) else None
@@ -164,9 +164,9 @@ class DynamicResources(
     def pre_filter(self, ctx: CycleContext) -> Status:
         found = self._plan(ctx.pod)
         if found.refusal:
-            left = self.book.leftover.get(ctx.pod.uid)
+            left = self.cache.leftover.get(ctx.pod.uid)
             if left is not None and ctx.pod.uid not in self._carried:
-                ctx.effects.append(partial(self._releases.delete, left, self.book.claims[left].metadata.uid))
+                ctx.effects.append(partial(self._releases.delete, left, self.cache.claims[left].metadata.uid))
             if found.lapsed and not self._supposed:
                 self._allocate_anew(ctx, found.lapsed)
             return Status(Code.PENDING, (found.refusal,)) if found.pending else unresolvable(found.refusal)
@@ -181,10 +181,10 @@ class DynamicResources(
         for terms in found.terms:
             codes[~any_term(ctx.cluster, terms, rows)] = _ELSEWHERE
         if found.wanted or found.backed:
-            codes[(codes == 0) & (self.book.free[slots] < found.least)] = _FULL
+            codes[(codes == 0) & (self.cache.free[slots] < found.least)] = _FULL
             for index in np.flatnonzero((codes == 0) & ctx.cluster.alive[slots]).tolist():
                 codes[index] = self._verdict(ctx, found, slots.item(index))[0]
-            codes[(codes == _FULL) & (self.book.busy[slots] > 0)] = _IN_USE
+            codes[(codes == _FULL) & (self.cache.busy[slots] > 0)] = _IN_USE
         return codes
 
     def room(self, ctx: CycleContext) -> Vector | None:
@@ -194,16 +194,16 @@ class DynamicResources(
     def tally(self, ctx: CycleContext) -> Tally | None:
         # What a node has of an extended resource is free at once, devices when claims are given back.
         found = self._plan(ctx.pod)
-        return None if found.backed else Devices(partial(self.filter, ctx), self.book) if found.wanted else FIXED
+        return None if found.backed else Devices(partial(self.filter, ctx), self.cache) if found.wanted else FIXED
 
     def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
         return self.tally(ctx) is not FIXED
 
     def _verdict(self, ctx: CycleContext, found: Plan, slot: int) -> Verdict:
         """Whether the claims can be allocated on a node; asked once for nodes that are alike."""
-        inventory = self.book.inventory(slot)
+        inventory = self.cache.inventory(slot)
         lacking = self._lacking(found, slot)
-        key = (found.digest, lacking, found.backed and ctx.pod.shape.digest, self.book.signature(inventory))
+        key = (found.digest, lacking, found.backed and ctx.pod.shape.digest, self.cache.signature(inventory))
         known = self._verdicts.get(key)
         if known is None:
             if len(self._verdicts) >= _MOST_VERDICTS:
@@ -211,7 +211,7 @@ class DynamicResources(
             try:
                 known = self._verdicts[key] = self._judged(ctx.pod, found, slot)
             except TookTooLong as late:  # it may be quicker next time
-                ctx.effects.append(partial(ctx.cluster.changes.note, slot, self.book.kind))
+                ctx.effects.append(partial(ctx.cluster.changes.note, slot, self.cache.kind))
                 return self._code(str(late)), 0.0
         return known
 
@@ -224,17 +224,17 @@ class DynamicResources(
         """All that is to be allocated on a node. Raises RequestError."""
         if not lacking:
             return found.wanted, None
-        key = ("devices", lacking, self.book.class_version)
+        key = ("devices", lacking, self.cache.class_version)
         known: Extended | None = pod.shape.memo.get(key)
         if known is None:
-            classes = {name: self.book.backed[name] for name in lacking}
+            classes = {name: self.cache.backed[name] for name in lacking}
             known = pod.shape.memo[key] = extended(pod.shape.template.spec, classes)
-        return (*found.wanted, self.book.wanted(known.spec)[1]), known
+        return (*found.wanted, self.cache.wanted(known.spec)[1]), known
 
     def _judged(self, pod: PodInfo, found: Plan, slot: int) -> Verdict:
         try:
             wanted, _ = self._wanted(pod, found, self._lacking(found, slot))
-            allocations = allocate(wanted, self.book.inventory(slot).stock, self.book, self._clock(), together=self._together)
+            allocations = allocate(wanted, self.cache.inventory(slot).stock, self.cache, self._clock(), together=self._together)
         except TookTooLong:
             raise
         except RequestError as failure:
@@ -244,8 +244,8 @@ class DynamicResources(
         preference = _preference(found, allocations)
         if self._together:
             given = [one.device for allocation in allocations for one in allocation]
-            use = InUse(self.book.taken.__contains__, lambda device: self.book.shared.get(device, {}), lambda pool: pool.counters)
-            preference = preference * BEST_KEPT + kept(given, self.book.inventory(slot).devices, use)
+            use = InUse(self.cache.taken.__contains__, lambda device: self.cache.shared.get(device, {}), lambda pool: pool.counters)
+            preference = preference * BEST_KEPT + kept(given, self.cache.inventory(slot).devices, use)
         return 0, preference
 
     def _supposedly_gets(self, slot: int, pod: PodInfo) -> tuple[Use, ...]:
@@ -255,7 +255,7 @@ class DynamicResources(
         found = self._plan(pod)
         try:
             wanted, _ = self._wanted(pod, found, self._lacking(found, slot))
-            allocations = allocate(wanted, self.book.inventory(slot).stock, self.book, self._clock()) if not found.refusal else None
+            allocations = allocate(wanted, self.cache.inventory(slot).stock, self.cache, self._clock()) if not found.refusal else None
         except RequestError:
             return ()
         return tuple(use for allocation in allocations or () for use in _uses(allocation))
@@ -280,7 +280,7 @@ class DynamicResources(
     def post_filter(self, ctx: CycleContext, failure: Any) -> PostFilterResult:
         """A claim that is allocated where the pod cannot go, and that nobody else uses, is given back."""
         for key in self._plan(ctx.pod).keys if not self._supposed and not ctx.pod.reservation else ():
-            claim = self.book.claims.get(key)
+            claim = self.cache.claims.get(key)
             if claim is None or claim.status.allocation is None or claim.status.allocation.node_selector is None:
                 continue
             if self._allocate_anew(ctx, key):
@@ -289,8 +289,8 @@ class DynamicResources(
 
     def _allocate_anew(self, ctx: CycleContext, key: str) -> bool:
         """Have a claim given back that nobody else uses; whether that is so."""
-        claim, uid = self.book.claims[key], ctx.pod.uid
-        if key in self.book.assumed or any(consumer.uid != uid for consumer in claim.status.reserved_for):
+        claim, uid = self.cache.claims[key], ctx.pod.uid
+        if key in self.cache.assumed or any(consumer.uid != uid for consumer in claim.status.reserved_for):
             return False
         ctx.effects.append(partial(self._releases.deallocate, key, claim.metadata.uid, uid, claim.metadata.resource_version))
         return True
@@ -299,7 +299,7 @@ class DynamicResources(
         found = self._plan(ctx.pod)
         if not found.wanted:
             return ()
-        return (Term("devices wanted at least", found.least), Term("nodes with so many free", int((self.book.free >= found.least).sum())))
+        return (Term("devices wanted at least", found.least), Term("nodes with so many free", int((self.cache.free >= found.least).sum())))
 
     # ---------------------------------------------------------------- preferring
 
@@ -327,7 +327,7 @@ class DynamicResources(
             return SUCCESS
         try:
             every, extra = self._wanted(pod, found, self._lacking(found, slot))
-            allocations = allocate(every, self.book.inventory(slot).stock, self.book, self._clock(), together=self._together)
+            allocations = allocate(every, self.cache.inventory(slot).stock, self.cache, self._clock(), together=self._together)
         except RequestError as failure:
             return unschedulable(str(failure))
         if allocations is None:
@@ -336,10 +336,10 @@ class DynamicResources(
         names = (*found.open, own) if extra is not None else found.open
         self._carried[pod.uid] = Carried(pod.uid, pod.name, found.keys, names, own if extra is not None else "", extra)
         for key, wanted, allocation in zip(names, every, allocations, strict=True):
-            status = rendered(wanted, allocation, self.book.classes, ctx.cluster.name_of(slot), seams.uid)
-            claim = self.book.claims.get(key)
+            status = rendered(wanted, allocation, self.cache.classes, ctx.cluster.name_of(slot), seams.uid)
+            claim = self.cache.claims.get(key)
             uid = claim.metadata.uid if claim is not None else ""
-            self.book.assume(key, Assumed(uid, pod.uid, status, _uses(allocation), terms_of(selector_of(status))))
+            self.cache.assume(key, Assumed(uid, pod.uid, status, _uses(allocation), terms_of(selector_of(status))))
         return SUCCESS
 
     def unreserve(self, ctx: CycleContext, slot: int) -> None:
@@ -349,7 +349,7 @@ class DynamicResources(
             return
         if carried.uid not in self._written:
             for key in carried.open:
-                self.book.forget(key, carried.uid)
+                self.cache.forget(key, carried.uid)
             return
         self._written.discard(carried.uid)
         self._releases.release(carried)  # what was written counts until it is given back
@@ -358,7 +358,7 @@ class DynamicResources(
         carried = self._carried.get(ctx.pod.uid)
         if carried is None:
             return ()
-        found = (self.book.assumed.get(key) for key in carried.open)
+        found = (self.cache.assumed.get(key) for key in carried.open)
         results = (result for one in found if one is not None for result in one.status["devices"]["results"])
         return tuple(Term(f"request {one['request']}", f"{one['driver']}/{one['pool']}/{one['device']}") for one in results)
 

@@ -66,9 +66,9 @@ class Readiness:
     """Waits for the conditions of devices that pods are about to use, `timeout` seconds at most from the allocation on. `ended` are pods
     that went meanwhile."""
 
-    def __init__(self, handle: Handle, book: Claims, timeout: float) -> None:
+    def __init__(self, handle: Handle, cache: Claims, timeout: float) -> None:
         self._handle = handle
-        self._book = book
+        self._cache = cache
         self._timeout = timeout
         self.ended: set[str] = set()
 
@@ -77,7 +77,7 @@ class Readiness:
         return any(self._conditional(key) for key in (*carried.keys, *carried.open))
 
     def _conditional(self, key: str) -> bool:
-        mine, claim = self._book.assumed.get(key), self._book.claims.get(key)
+        mine, claim = self._cache.assumed.get(key), self._cache.claims.get(key)
         if mine is not None:
             return any("bindingConditions" in result for result in mine.status["devices"]["results"])
         return claim is not None and any(True for _ in _conditional(claim))
@@ -88,7 +88,7 @@ class Readiness:
         about = ObjectRef("Pod", pod.name, pod.namespace, pod.pod.metadata.uid)
         note = f"waiting for binding conditions for device on node {node}"
         self._handle.event(about, "Normal", "BindingConditionsPending", note, action="Scheduling")
-        uids = {key: self._book.claims[key].metadata.uid for key in carried.keys if key in self._book.claims}
+        uids = {key: self._cache.claims[key].metadata.uid for key in carried.keys if key in self._cache.claims}
         if carried.made:
             uids[carried.own] = carried.made
         latest = seams.now() + self._timeout
@@ -109,7 +109,7 @@ class Readiness:
 
     def _look(self, key: str, uid: str, latest: float) -> tuple[str, bool]:
         """What is wrong with a claim, "" if nothing is, and whether to wait for it."""
-        claim, written = self._book.claims.get(key), key in self._book.assumed
+        claim, written = self._cache.claims.get(key), key in self._cache.assumed
         if claim is None and written:
             return "", True
         if claim is None or claim.metadata.uid != uid or claim.metadata.deletion_timestamp is not None:

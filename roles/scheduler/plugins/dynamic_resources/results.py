@@ -9,7 +9,7 @@ import msgspec
 
 from koord.api.objects_pod import NodeSelector
 from koord.api.objects_resource import DeviceClaimConfiguration, DeviceClass
-from roles.scheduler.plugins.dynamic_resources.allocator import Allocation, Given
+from roles.scheduler.plugins.dynamic_resources.allocator import AllocatedDevice, Allocation
 from roles.scheduler.plugins.dynamic_resources.amounts import text_of
 from roles.scheduler.plugins.dynamic_resources.requests import Wanted
 
@@ -26,7 +26,7 @@ def rendered(wanted: Wanted, allocation: Allocation, classes: Mapping[str, Devic
     return {"devices": devices, **({"nodeSelector": selector} if selector is not None else {})}
 
 
-def _result(given: Given, share: Callable[[], str]) -> Obj:
+def _result(given: AllocatedDevice, share: Callable[[], str]) -> Obj:
     ask, device = given.ask, given.device
     driver, pool, name = device.id
     result: Obj = {"request": ask.label, "driver": driver, "pool": pool, "device": name}

@@ -45,17 +45,17 @@ class Carried(NamedTuple):
 class Writer:
     """Writes one claim after another; each with the version that was read, so that nobody's change is lost."""
 
-    def __init__(self, handle: Handle, book: Claims) -> None:
+    def __init__(self, handle: Handle, cache: Claims) -> None:
         self._handle = handle
-        self._book = book
+        self._cache = cache
 
     async def write(self, key: str, carried: Carried) -> str:
         """Allocate a claim if that is to be done, and reserve it for the pod. Returns why not, "" if it is done. Raises ApiError."""
         client, (namespace, _, name) = self._handle.client, key.partition("/")
         if client is None:
             return "no API server to write to"
-        assumed = self._book.assumed.get(key) if key in carried.open else None
-        known = self._book.claims.get(key)
+        assumed = self._cache.assumed.get(key) if key in carried.open else None
+        known = self._cache.claims.get(key)
         if known is None:
             return f"resourceclaim {name} is gone"
         uid = known.metadata.uid
@@ -84,13 +84,13 @@ class Writer:
     async def make(self, pod: PodInfo, carried: Carried) -> tuple[str, Carried]:
         """Make the claim that stands for a pod's extended resources, allocated, and tell the pod. Returns why not ("" if it is done), and
         what is carried now. Raises ApiError."""
-        client, assumed, wanted = self._handle.client, self._book.assumed.get(carried.own), carried.extended
+        client, assumed, wanted = self._handle.client, self._cache.assumed.get(carried.own), carried.extended
         if client is None or assumed is None or wanted is None or not self._handle.may_write():
             return LEASE_LOST, carried
         body = claim_of(pod.name, pod.pod.metadata.uid, FINALIZER, msgspec.json.decode(msgspec.json.encode(wanted.spec)))
         made = await client.create(RESOURCECLAIMS, body, pod.namespace)
         key, uid = f"{pod.namespace}/{made['metadata']['name']}", made["metadata"]["uid"]
-        self._book.named(carried.own, key, uid)
+        self._cache.named(carried.own, key, uid)
         carried = carried._replace(own=key, made=uid)
         try:
             await self._put(made, made["metadata"]["name"], pod.namespace, assumed.status, carried)
@@ -159,28 +159,28 @@ class _Release(NamedTuple):
 class Releases:
     """Gives back, in the background and as long as it takes, what was written for pods that were not bound after all."""
 
-    def __init__(self, handle: Handle, book: Claims) -> None:
+    def __init__(self, handle: Handle, cache: Claims) -> None:
         self._handle = handle
-        self._book = book
+        self._cache = cache
         self._waiting: dict[tuple[str, str], _Release] = {}  # by claim and pod
         self._wake = asyncio.Event()
 
     def release(self, carried: Carried) -> None:
         """A pod was not bound: its claims are not reserved for it, and those that were allocated for it are not allocated."""
         for key in carried.keys:
-            claim = self._book.claims.get(key)
+            claim = self._cache.claims.get(key)
             if claim is not None:
-                self._put(key, carried.uid, _Release(claim.metadata.uid, key in carried.open, self._book.assumed.get(key)))
+                self._put(key, carried.uid, _Release(claim.metadata.uid, key in carried.open, self._cache.assumed.get(key)))
             else:
-                self._book.forget(key, carried.uid)
+                self._cache.forget(key, carried.uid)
         if carried.made:
             self.delete(carried.own, carried.made)
         elif carried.own:
-            self._book.forget(carried.own, carried.uid)
+            self._cache.forget(carried.own, carried.uid)
 
     def delete(self, key: str, uid: str) -> None:
         """A claim that stands for extended resources of a pod that was not bound goes."""
-        self._put(key, _DELETE, _Release(uid, True, self._book.assumed.get(key)))
+        self._put(key, _DELETE, _Release(uid, True, self._cache.assumed.get(key)))
 
     def deallocate(self, key: str, uid: str, pod: str, version: str) -> None:
         """A claim that nobody uses but perhaps a pod that waits is to be allocated anew, if it still is as it was seen."""
@@ -189,8 +189,8 @@ class Releases:
 
     def _put(self, key: str, pod: str, release: _Release) -> None:
         self._waiting[key, pod] = release
-        self._book.releasing.add((key, pod))
-        self._book.version += 1
+        self._cache.releasing.add((key, pod))
+        self._cache.version += 1
         self._wake.set()
 
     async def run(self) -> None:
@@ -221,14 +221,14 @@ class Releases:
 
     def _given_back(self, key: str, pod: str, release: _Release) -> None:
         """What was assumed of a claim is no more; nobody else tells of it where nothing had been written."""
-        self._book.releasing.discard((key, pod))
-        self._book.version += 1
-        mine = self._book.assumed.get(key)
+        self._cache.releasing.discard((key, pod))
+        self._cache.version += 1
+        mine = self._cache.assumed.get(key)
         if mine is not None and mine is release.assumed:
-            self._book.forget(key, mine.pod)
+            self._cache.forget(key, mine.pod)
         if release.assumed is not None:
             self._handle.wake(
-                lambda pod: bool(pod.shape.template.spec.resource_claims or pod.shape.amounts.keys() & self._book.backed), True
+                lambda pod: bool(pod.shape.template.spec.resource_claims or pod.shape.amounts.keys() & self._cache.backed), True
             )
         else:
             self._handle.wake(lambda waiting: waiting.uid == pod, False)  # it may have been tried before this

@@ -30,7 +30,7 @@ class HookPluginArgs(ConfigModel):
 
 
 class ElasticQuotaArgs(PluginArgs):
-    """ElasticQuota. Durations in seconds. Queueing hints look at the books as they are, never at an older snapshot:
+    """ElasticQuota. Durations in seconds. Queueing hints look at the cache as it is, never at an older snapshot:
     `quotaSnapshotUpdateInterval` is the age that upstream allows, and is always kept."""
 
     delay_evict_time: Seconds = 120.0
@@ -56,7 +56,7 @@ class ElasticQuotaArgs(PluginArgs):
     enable_queue_hint: bool = False
     """Try refused pods again only on events that can help their quota."""
     quota_snapshot_update_interval: Seconds = 120.0
-    """Age of the books that hints may look at; they are always fresh here."""
+    """Age of the cache that hints may look at; it is always fresh here."""
     hook_plugins: list[HookPluginArgs] = Field(default_factory=list)
     """Quota hooks, in the order of their calls."""
 

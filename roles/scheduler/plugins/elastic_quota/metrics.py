@@ -53,7 +53,7 @@ class QuotaMetrics:
         )
         self._latency = Timings(
             "scheduler_elastic_quota_process_latency",
-            "Seconds of an operation on the books of quotas.",
+            "Seconds of an operation on the cache of quotas.",
             ["operation"],
             buckets=_SECONDS,
             registry=registry,
@@ -74,7 +74,7 @@ class QuotaMetrics:
         self._hooks.labels(key, operation).observe(seconds)
 
     def took(self, operation: str, seconds: float) -> None:
-        """An operation on the books was done."""
+        """An operation on the cache was done."""
         self._latency.labels(operation).observe(seconds)
 
     def wrote(self, seconds: float) -> None:

@@ -21,7 +21,7 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, PostFilterResult, St
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.elastic_quota.admission import chain, parent_refusal, refusal
 from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
-from roles.scheduler.plugins.elastic_quota.book import QuotaBook, Rules, is_preemptible
+from roles.scheduler.plugins.elastic_quota.cache import QuotaCache, Rules, is_preemptible
 from roles.scheduler.plugins.elastic_quota.hooks import Hooks
 from roles.scheduler.plugins.elastic_quota.model import spec_of
 from roles.scheduler.plugins.elastic_quota.preemption import QuotaPreemption
@@ -39,7 +39,7 @@ class Case(NamedTuple):
 
 
 def rules_of(args: ElasticQuotaArgs, gates: dict[str, bool]) -> Rules:
-    """How the books are kept under these arguments and feature gates."""
+    """How the cache is kept under these arguments and feature gates."""
     return Rules(
         default_max=parse(args.default_quota_group_max),
         system_max=parse(args.system_quota_group_max),
@@ -55,9 +55,9 @@ def rules_of(args: ElasticQuotaArgs, gates: dict[str, bool]) -> Rules:
 
 
 class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
-    """Lets a pod in while its quota has room. The plugins of all profiles share one set of books, kept by the first one's arguments.
+    """Lets a pod in while its quota has room. The plugins of all profiles share one cache, kept by the first one's arguments.
 
-    Reserve has nothing to do: the books follow every pod that counts on a node, from when it is assumed until it is forgotten."""
+    Reserve has nothing to do: the cache follows every pod that counts on a node, from when it is assumed until it is forgotten."""
 
     name = "ElasticQuota"
     Args = ElasticQuotaArgs
@@ -66,13 +66,13 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
     def __init__(self, args: ElasticQuotaArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         rules = rules_of(args, handle.gates)
-        fresh = QuotaBook(rules, lambda: handle.state.now, Hooks(args.hook_plugins))
-        self.book = handle.cluster.register(self.name, fresh)
+        fresh = QuotaCache(rules, lambda: handle.state.now, Hooks(args.hook_plugins))
+        self.cache = handle.cluster.register(self.name, fresh)
         self._took: Callable[[str, float], None] = lambda operation, seconds: None
-        self._keeper = self.book is fresh
-        if not self._keeper and self.book.rules != rules:
+        self._keeper = self.cache is fresh
+        if not self._keeper and self.cache.rules != rules:
             log.warning("profile %s: quotas are kept by the arguments of the first profile with ElasticQuota", handle.profile)
-        self.preemption = QuotaPreemption(args, handle, self.book, self.name, self._refuses)
+        self.preemption = QuotaPreemption(args, handle, self.cache, self.name, self._refuses)
 
     def feeds(self) -> Sequence[Feed]:
         quotas = (Feed(ELASTICQUOTAS, ElasticQuotaObject, self._quota),) if self._keeper else ()
@@ -80,8 +80,8 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
 
     def endpoints(self) -> Sequence[Endpoint]:
         return (
-            Endpoint("quotas", lambda query: quota_list(self.book, query)),
-            Endpoint("quotas/{name}", lambda query: one_quota(self.book, query)),
+            Endpoint("quotas", lambda query: quota_list(self.cache, query)),
+            Endpoint("quotas/{name}", lambda query: one_quota(self.cache, query)),
         )
 
     def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
@@ -91,8 +91,8 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         from roles.scheduler.plugins.elastic_quota.upkeep import Upkeep
 
         metrics = QuotaMetrics(self.handle.metrics)
-        self._took, self.book.hooks.took = metrics.took, metrics.hook_took
-        upkeep = Upkeep(self.args, self.handle, self.book, metrics)
+        self._took, self.cache.hooks.took = metrics.took, metrics.hook_took
+        upkeep = Upkeep(self.args, self.handle, self.cache, metrics)
         work = [("built-in quotas", upkeep.create_built_in), ("status", upkeep.keep_status)]
         if self.args.monitor_all_quotas and self.args.enable_runtime_quota:
             work.append(("revoke", upkeep.revoke))
@@ -100,35 +100,35 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
 
     def _quota(self, old: ElasticQuotaObject | None, new: ElasticQuotaObject | None) -> None:
         started = seams.perf_counter()
-        self.book.quota_event(old, new)
+        self.cache.quota_event(old, new)
         self._took("UpdateQuota" if new is not None else "DeleteQuota", seams.perf_counter() - started)
 
     def pod_seen(self, pod: PodInfo) -> None:
         if self._keeper:
             started = seams.perf_counter()
-            known = self.book.pod_seen(pod)
+            known = self.cache.pod_seen(pod)
             self._took("OnPodUpdate" if known else "OnPodAdd", seams.perf_counter() - started)
 
     def pod_gone(self, uid: str) -> None:
         if self._keeper:
             started = seams.perf_counter()
-            self.book.pod_gone(uid)
+            self.cache.pod_gone(uid)
             self._took("OnPodDelete", seams.perf_counter() - started)
 
     # ---------------------------------------------------------------- admission
 
     def pre_filter(self, ctx: CycleContext) -> Status | NodeSet:
         pod = ctx.pod
-        self.book.settle()
-        name = self.book.resolve(pod.shape)
+        self.cache.settle()
+        name = self.cache.resolve(pod.shape)
         if not name:
             return SKIP
-        found = self.book.quota(name)
+        found = self.cache.quota(name)
         if found is None:
             return error(f"quota {name} is not known")
         tree, quota = found
         self._refresh(ctx, tree, quota)
-        ctx.data[self.name] = Case(quota, self.book.amount(pod, quota))
+        ctx.data[self.name] = Case(quota, self.cache.amount(pod, quota))
         reason = self._refuses(ctx, quota)
         return unschedulable(reason) if reason else SUCCESS
 
@@ -138,8 +138,8 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         pod = ctx.pod
         if not self.args.enable_runtime_quota:
             return
-        if self.book.member(pod.uid) is None:
-            request, preemptible = self.book.amount(pod, quota), is_preemptible(pod)
+        if self.cache.member(pod.uid) is None:
+            request, preemptible = self.cache.amount(pod, quota), is_preemptible(pod)
             tree.charge_request(quota, request, preemptible=preemptible)
             ctx.undo.append(lambda: self._uncharge(tree, quota, request, preemptible))
         tree.refresh(quota)
@@ -152,10 +152,10 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
     def _refuses(self, ctx: CycleContext, quota: Quota) -> str:
         """Why the quota has no room for the pod with what is used now and the runtimes of this cycle."""
         pod, runtime = ctx.pod, self.args.enable_runtime_quota
-        request = self.book.amount(pod, quota)
+        request = self.cache.amount(pod, quota)
         reason = refusal(quota, request, preemptible=is_preemptible(pod), runtime=runtime)
-        if not reason and self.book.hooks:
-            reason = self.book.hooks.check(self.book.tree_name(quota.name), quota, pod)
+        if not reason and self.cache.hooks:
+            reason = self.cache.hooks.check(self.cache.tree_name(quota.name), quota, pod)
         if not reason and self.args.enable_check_parent_quota:
             reason = parent_refusal(quota, request, runtime=runtime)
         return reason
@@ -200,21 +200,21 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         return (event.new.metadata.name in self._path(pod) and self._spec_changed(event)) or self._fits_now(pod)
 
     def _path(self, pod: PodInfo) -> list[str]:
-        found = self.book.quota(self.book.resolve(pod.shape))
+        found = self.cache.quota(self.cache.resolve(pod.shape))
         return [quota.name for quota in found[1].path() if quota.parent is not None] if found is not None else []
 
     def _spec_changed(self, event: ClusterEvent) -> bool:
         if event.old is None or event.new is None:
             return True
-        trees = self.book.rules.trees
+        trees = self.cache.rules.trees
         try:
             return spec_of(event.old, trees=trees) != spec_of(event.new, trees=trees)
         except ValueError:
             return True
 
     def _fits_now(self, pod: PodInfo) -> bool:
-        self.book.settle()
-        found = self.book.quota(self.book.resolve(pod.shape))
+        self.cache.settle()
+        found = self.cache.quota(self.cache.resolve(pod.shape))
         if found is None:
             return True
         ctx = CycleContext(self.handle.state, pod)

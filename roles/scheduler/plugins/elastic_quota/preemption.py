@@ -19,7 +19,7 @@ from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.elastic_quota.admission import exceeded, limit_of
 from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
-from roles.scheduler.plugins.elastic_quota.book import QuotaBook, is_preemptible
+from roles.scheduler.plugins.elastic_quota.cache import QuotaCache, is_preemptible
 from roles.scheduler.plugins.elastic_quota.model import DEFAULT, ROOT
 from roles.scheduler.plugins.elastic_quota.tree import Quota
 
@@ -29,20 +29,20 @@ class QuotaPreemption(DefaultPreemption):
     what it was in this cycle: a what-if changes what is used, not what is due."""
 
     def __init__(
-        self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, plugin: str, refuses: Callable[[CycleContext, Quota], str]
+        self, args: ElasticQuotaArgs, handle: Handle, cache: QuotaCache, plugin: str, refuses: Callable[[CycleContext, Quota], str]
     ) -> None:
         super().__init__(DefaultPreemptionArgs(), handle)
         self._quota_args = args
-        self._book = book
+        self._cache = cache
         self._plugin = plugin
         self._refuses = refuses  # why the quota has no room for the pod as things are (or are supposed to be), "" when it has
 
     def quota_of(self, pod: PodInfo) -> Quota | None:
         """The quota in which victims are looked for; None when nothing may be preempted there."""
-        name = self._book.resolve(pod.shape)
+        name = self._cache.resolve(pod.shape)
         if not name or (name == DEFAULT and self._quota_args.disable_default_quota_preemption):
             return None
-        found = self._book.quota(name)
+        found = self._cache.quota(name)
         return found[1] if found is not None else None
 
     def slots(self, ctx: CycleContext, failure: FitFailure) -> list[int]:
@@ -56,14 +56,14 @@ class QuotaPreemption(DefaultPreemption):
         cluster = ctx.cluster
         of_quota = {
             cluster.slot_of_pod(member.pod.uid)
-            for member in self._book.members(quota.name)
+            for member in self._cache.members(quota.name)
             if member.assigned and member.pod.priority < ctx.pod.priority
         }
         open_slots = None if refused is not None else frozenset(failure.resolvable())
         return sorted(slot for slot in of_quota if slot >= 0 and cluster.alive[slot] and (open_slots is None or slot in open_slots))
 
     def removable(self, ctx: CycleContext, pod: PodInfo) -> bool:
-        member, quota = self._book.member(pod.uid), self.quota_of(ctx.pod)
+        member, quota = self._cache.member(pod.uid), self.quota_of(ctx.pod)
         same = member is not None and member.quota is quota
         return same and is_preemptible(pod) and super().removable(ctx, pod)
 
@@ -97,7 +97,7 @@ class QuotaPreemption(DefaultPreemption):
         below = min(pod.priority for pod in pending)
 
         def may_go(pod: PodInfo) -> bool:
-            member = self._book.member(pod.uid)
+            member = self._cache.member(pod.uid)
             mine = member is not None and quotas.get(member.quota.name) is member.quota
             return mine and pod.priority < below and is_preemptible(pod) and DefaultPreemption.removable(self, ctx, pod)
 
@@ -108,19 +108,19 @@ class QuotaPreemption(DefaultPreemption):
 
     def _slots_of(self, cluster: Cluster, quotas: Iterable[str]) -> tuple[int, ...]:
         """Nodes with pods of these quotas, in slot order."""
-        found = {cluster.slot_of_pod(member.pod.uid) for name in quotas for member in self._book.members(name) if member.assigned}
+        found = {cluster.slot_of_pod(member.pod.uid) for name in quotas for member in self._cache.members(name) if member.assigned}
         return tuple(sorted(slot for slot in found if slot >= 0 and cluster.alive[slot]))
 
     def _could_admit(self, pending: Sequence[PodInfo], quotas: Mapping[str, Quota], may_go: Callable[[PodInfo], bool]) -> bool:
         """Whether the quotas would have room for all members if all who may go went; a what-if would tell no more."""
         for quota in quotas.values():
             left = dict(quota.used)
-            for member in self._book.members(quota.name):
+            for member in self._cache.members(quota.name):
                 if member.assigned and may_go(member.pod):
                     sub_into(left, member.amount)
             for pod in pending:
                 if self.quota_of(pod) is quota:
-                    add_into(left, self._book.amount(pod, quota))
+                    add_into(left, self._cache.amount(pod, quota))
             if exceeded(left, limit_of(quota, runtime=self._quota_args.enable_runtime_quota)):
                 return False
         return True
@@ -135,7 +135,7 @@ class QuotaPreemption(DefaultPreemption):
             if not all(is_preemptible(pod) for pod in mine) and exceeded(quota.non_preemptible_used, quota.spec.min):
                 return False
             if self._quota_args.enable_check_parent_quota:
-                asked = {name for pod in mine for name in self._book.amount(pod, quota)}
+                asked = {name for pod in mine for name in self._cache.amount(pod, quota)}
                 for ancestor in (above for above in quota.path()[1:] if above.name != ROOT):
                     if exceeded({name: ancestor.used.get(name, 0) for name in asked}, limit_of(ancestor, runtime=runtime)):
                         return False
@@ -147,7 +147,7 @@ class QuotaPreemption(DefaultPreemption):
         if reason or quota is None or slot < 0:
             return reason
         for other in ctx.cluster.row(slot).pods.values():
-            member = self._book.member(other.uid)
+            member = self._cache.member(other.uid)
             if other.deleting and other.priority < ctx.pod.priority and member is not None and member.quota is quota:
                 return "not eligible due to a terminating pod of the quota on the nominated node."
         return ""

@@ -8,7 +8,7 @@ from koord.accounting.resources import ResourceVector, add_into, sub_into
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.gangs import Gangs, Unit, VictimUnits
 from roles.scheduler.plugins.elastic_quota.admission import exceeded
-from roles.scheduler.plugins.elastic_quota.book import Member, QuotaBook, is_preemptible
+from roles.scheduler.plugins.elastic_quota.cache import Member, QuotaCache, is_preemptible
 from roles.scheduler.plugins.elastic_quota.model import ROOT, SYSTEM
 
 
@@ -67,11 +67,11 @@ class Revoker:
         self._delay = delay
         self._since: dict[str, float] = {}
 
-    def due(self, book: QuotaBook, now: float, gangs: Gangs) -> list[tuple[str, PodInfo]]:
+    def due(self, cache: QuotaCache, now: float, gangs: Gangs) -> list[tuple[str, PodInfo]]:
         """Quota and pod of what is to be evicted now."""
         result: dict[str, tuple[str, PodInfo]] = {}
         over: dict[str, float] = {}
-        for _, quota in book.quotas():
+        for _, quota in cache.quotas():
             if quota.name in (ROOT, SYSTEM):
                 continue
             runtime = quota.limit()
@@ -80,7 +80,7 @@ class Revoker:
             since = self._since.get(quota.name, now)
             if now - since > self._delay:
                 since = now
-                for pod in victims(book.members(quota.name), quota.used, runtime, gangs):
+                for pod in victims(cache.members(quota.name), quota.used, runtime, gangs):
                     result.setdefault(pod.uid, (quota.name, pod))
             over[quota.name] = since
         self._since = over

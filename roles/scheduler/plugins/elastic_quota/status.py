@@ -16,7 +16,7 @@ Patch = dict[str, Any]
 
 
 def amounts_of(quota: Quota) -> dict[str, ResourceVector]:
-    """The books of a quota by annotation key."""
+    """The sums of a quota by annotation key."""
     return {
         names.ANNOTATION_QUOTA_RUNTIME: quota.limit(),
         names.ANNOTATION_QUOTA_REQUEST: quota.request,

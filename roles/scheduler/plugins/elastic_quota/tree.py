@@ -14,7 +14,7 @@ from roles.scheduler.plugins.elastic_quota.waterfill import Claim, fill, scaled_
 
 
 class Quota:
-    """A quota and its books. `self_*` is of pods directly in it, `used` and `non_preemptible_*` include the quotas below.
+    """A quota and its sums. `self_*` is of pods directly in it, `used` and `non_preemptible_*` include the quotas below.
 
     `child_request` is what pods and children ask for, `request` that or at least min for a quota that does not lend, `limited` is request
     cut to max, which the parent sees. `runtime` is the share by resource; one that is missing is not limited. `version` moves with any
@@ -173,7 +173,7 @@ class QuotaTree:
                 add_into(quota.allocated, child.guaranteed)
             quota.guaranteed = max_(quota.allocated, quota.spec.min)
 
-    # ---------------------------------------------------------------- books
+    # ---------------------------------------------------------------- sums
 
     def charge_request(self, quota: Quota, amount: ResourceVector, *, preemptible: bool = True) -> None:
         """A pod in the quota asks for so much more (negative: less)."""

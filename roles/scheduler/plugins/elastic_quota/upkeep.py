@@ -20,7 +20,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.gangs import what_goes
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
-from roles.scheduler.plugins.elastic_quota.book import QuotaBook
+from roles.scheduler.plugins.elastic_quota.cache import QuotaCache
 from roles.scheduler.plugins.elastic_quota.metrics import QuotaMetrics
 from roles.scheduler.plugins.elastic_quota.model import DEFAULT, ROOT, SYSTEM
 from roles.scheduler.plugins.elastic_quota.revoke import Revoker
@@ -42,12 +42,12 @@ _PER_ROUND = 200  # status writes in a round; the rest has its turn in the next
 
 
 class Upkeep:
-    """Writes what the books say. Only while this process may write; a write that fails is tried again in the next round."""
+    """Writes what the cache says. Only while this process may write; a write that fails is tried again in the next round."""
 
-    def __init__(self, args: ElasticQuotaArgs, handle: Handle, book: QuotaBook, metrics: QuotaMetrics) -> None:
+    def __init__(self, args: ElasticQuotaArgs, handle: Handle, cache: QuotaCache, metrics: QuotaMetrics) -> None:
         self._args = args
         self._handle = handle
-        self._book = book
+        self._cache = cache
         self._metrics = metrics
         self._clock = clock_of(handle.client)
         self._evaluated: dict[str, tuple[int, ElasticQuota]] = {}
@@ -60,12 +60,12 @@ class Upkeep:
         told: dict[str, str] = {}
         while True:
             for name in (ROOT, SYSTEM, DEFAULT):
-                if self._book.shown(name) is None and self._handle.may_write():
+                if self._cache.shown(name) is None and self._handle.may_write():
                     await self._create(name, told)
             await seams.sleep(_RETRY)
 
     async def _create(self, name: str, told: dict[str, str]) -> None:
-        found = self._book.quota(name)
+        found = self._cache.quota(name)
         if found is None:
             return
         labels = {names.LABEL_QUOTA_PARENT: found[1].spec.parent}
@@ -92,14 +92,14 @@ class Upkeep:
     # ---------------------------------------------------------------- status
 
     async def keep_status(self) -> None:
-        """Every second: bring the books and the objects together; every ten seconds the metrics."""
+        """Every second: bring the cache and the objects together; every ten seconds the metrics."""
         metrics_at = 0.0
         while True:
             started = seams.perf_counter()
             self.refresh()
             if started >= metrics_at:
                 metrics_at = started + _METRICS_EVERY
-                for number, _ in enumerate(self._metrics.show([*self._book.quotas()])):
+                for number, _ in enumerate(self._metrics.show([*self._cache.quotas()])):
                     if number % _SAMPLES == _SAMPLES - 1:
                         await seams.sleep(0)
             if self._handle.may_write():
@@ -110,9 +110,9 @@ class Upkeep:
     def refresh(self) -> None:
         """Bring all runtimes up to date."""
         started = seams.perf_counter()
-        self._book.sweep(self._clock())
-        self._book.settle()
-        for tree in self._book.trees.values():
+        self._cache.sweep(self._clock())
+        self._cache.settle()
+        for tree in self._cache.trees.values():
             tree.refresh_all()
         self._metrics.took("RefreshRuntime", seams.perf_counter() - started)
 
@@ -136,20 +136,20 @@ class Upkeep:
         await asyncio.gather(*(one(*item) for item in batch))
 
     def _due(self) -> Iterator[tuple[Quota, ElasticQuota, Patch] | None]:
-        """Quotas whose object does not show what the books say, and None for others that were looked at. One that neither changed since it
+        """Quotas whose object does not show what the cache says, and None for others that were looked at. One that neither changed since it
         was found right is not."""
         seen: dict[str, tuple[int, ElasticQuota]] = {}
-        for tree, quota in [*self._book.quotas()]:  # others come and go meanwhile
-            shown = self._book.shown(quota.name)
+        for tree, quota in [*self._cache.quotas()]:  # others come and go meanwhile
+            shown = self._cache.shown(quota.name)
             if shown is None:
                 continue
             before = self._evaluated.get(quota.name)
-            hooks = self._book.hooks.of(tree)
+            hooks = self._cache.hooks.of(tree)
             if before is not None and before[0] == quota.version and before[1] is shown and not hooks:
                 seen[quota.name] = before
                 continue
             extra: dict[str, str] = {}
-            for more in self._book.hooks.tell(tree, "UpdateQuotaStatus", lambda hook, quota=quota: hook.annotations(quota)):  # type: ignore[misc]
+            for more in self._cache.hooks.tell(tree, "UpdateQuotaStatus", lambda hook, quota=quota: hook.annotations(quota)):  # type: ignore[misc]
                 extra.update(more)
             patch = patch_of(quota, shown, extra)
             if patch is None:
@@ -165,7 +165,7 @@ class Upkeep:
         name, namespace = shown.metadata.name, shown.metadata.namespace
         try:
             written = await self._handle.api.patch(ELASTICQUOTAS, name, patch, namespace)
-            self._book.show(msgspec.convert(written, ElasticQuota))
+            self._cache.show(msgspec.convert(written, ElasticQuota))
         except NotFound:
             return
         except ApiError as error:
@@ -181,7 +181,7 @@ class Upkeep:
             self.refresh()
             if self._handle.may_write():
                 gangs = self._handle.state.gangs
-                due = revoker.due(self._book, self._clock(), gangs)
+                due = revoker.due(self._cache, self._clock(), gangs)
                 what = what_goes([pod for _, pod in due], gangs)
                 api = self._handle.api.within(_EVICT_WITHIN)
                 for quota, pod in due:
@@ -189,7 +189,7 @@ class Upkeep:
 
     def _record(self, quota: str, pod: PodInfo, what: str) -> None:
         """Why the pod had to go: what its quota uses, may use and is guaranteed, and what the pod takes of it."""
-        member, found = self._book.member(pod.uid), self._book.quota(quota)
+        member, found = self._cache.member(pod.uid), self._cache.quota(quota)
         terms: list[Term] = []
         if found is not None and member is not None:
             limit = found[1].limit()

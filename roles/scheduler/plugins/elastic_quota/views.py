@@ -5,31 +5,31 @@ from __future__ import annotations
 from typing import Any
 
 from koord.accounting.resources import format
-from roles.scheduler.plugins.elastic_quota.book import QuotaBook
+from roles.scheduler.plugins.elastic_quota.cache import QuotaCache
 from roles.scheduler.plugins.elastic_quota.model import ROOT
 from roles.scheduler.plugins.elastic_quota.tree import Quota
 
 
-def quota_list(book: QuotaBook, query: dict[str, str]) -> dict[str, Any]:
+def quota_list(cache: QuotaCache, query: dict[str, str]) -> dict[str, Any]:
     """All quotas but roots by name; `tree` selects one tree, `includePods=true` adds their pods."""
     wanted = query.get("tree")
     pods = query.get("includePods") == "true"
     return {
-        quota.name: quota_view(book, tree, quota, pods=pods)
-        for tree, quota in book.quotas()
+        quota.name: quota_view(cache, tree, quota, pods=pods)
+        for tree, quota in cache.quotas()
         if quota.name != ROOT and (not wanted or tree == wanted)
     }
 
 
-def one_quota(book: QuotaBook, query: dict[str, str]) -> dict[str, Any] | None:
+def one_quota(cache: QuotaCache, query: dict[str, str]) -> dict[str, Any] | None:
     """The quota `name`, None when there is none."""
-    found = book.quota(query["name"])
+    found = cache.quota(query["name"])
     if found is None:
         return None
-    return quota_view(book, book.tree_name(found[1].name), found[1], pods=query.get("includePods") == "true")
+    return quota_view(cache, cache.tree_name(found[1].name), found[1], pods=query.get("includePods") == "true")
 
 
-def quota_view(book: QuotaBook, tree: str, quota: Quota, *, pods: bool) -> dict[str, Any]:
+def quota_view(cache: QuotaCache, tree: str, quota: Quota, *, pods: bool) -> dict[str, Any]:
     """One quota."""
     spec = quota.spec
     view: dict[str, Any] = {
@@ -58,6 +58,6 @@ def quota_view(book: QuotaBook, tree: str, quota: Quota, *, pods: bool) -> dict[
     }
     if pods:
         view["podCache"] = {
-            member.pod.key: {"isAssigned": member.assigned, "resource": format(member.amount)} for member in book.members(spec.name)
+            member.pod.key: {"isAssigned": member.assigned, "resource": format(member.amount)} for member in cache.members(spec.name)
         }
     return view

@@ -79,7 +79,7 @@ class Charge:
         self.key = pod.key
         self.prod = pod.shape.priority_class is PriorityClass.PROD
         self.estimate = estimator.estimate(pod)
-        self.assigned = assigned
+        self.assigned = condition_time(pod.pod, "PodScheduled") or assigned
         scheduled, initialized = estimator.windows(pod.shape)
         since = condition_time(pod.pod, "Initialized") if initialized > 0 else 0.0
         self.deadline = 0.0
@@ -121,17 +121,15 @@ def condition_time(pod: Pod, kind: str) -> float:
 
 
 class AssignTimes:
-    """When pods came to their nodes: as this process saw it, by the clock that tells when nodes report; of those that were there before as
-    their condition says. Those that left are remembered for a while, so that a what-if that takes a pod away and puts it back leaves no
-    trace."""
+    """When pods without a condition were first seen on a node. Those that left are remembered for a while, so that a what-if that takes
+    a pod away and puts it back leaves no trace."""
 
     def __init__(self) -> None:
         self._left: OrderedDict[str, float] = OrderedDict()
 
-    def enter(self, pod: PodInfo, now: float) -> float:
+    def enter(self, uid: str, now: float) -> float:
         """The time for a pod that enters."""
-        seen = self._left.pop(pod.uid, None)
-        return seen if seen is not None else condition_time(pod.pod, "PodScheduled") or now
+        return self._left.pop(uid, now)
 
     def leave(self, uid: str, assigned: float) -> None:
         """Remember the time of a pod that leaves."""

@@ -182,7 +182,7 @@ class LoadColumns(Columns):
         if pod.reservation:  # usage belongs to the real owners
             return
         load = self._load(slot)
-        charge = load.charges[pod.uid] = Charge(pod, self.estimator, self._times.enter(pod, self._state.now))
+        charge = load.charges[pod.uid] = Charge(pod, self.estimator, self._times.enter(pod.uid, self._state.now))
         self._shift(slot, load, charge, 1.0)
 
     def pod_removed(self, slot: int, pod: PodInfo) -> None:

@@ -13,7 +13,7 @@ from roles.scheduler.cluster.tolerations import HARD, UNSCHEDULABLE_TAINT, Toler
 from roles.scheduler.plugins.reservation.forms import as_held
 from roles.scheduler.plugins.reservation.terms import Terms
 
-_MEMO = "Reservation/wish"
+_MEMO = "Reservation/affinity"
 
 NAME = "name"
 UNSCHEDULABLE = "unschedulable"
@@ -22,7 +22,7 @@ EXACT = "exact match"
 TAINT = "taint "  # followed by the taint
 
 
-class Wish(NamedTuple):
+class ReservationAffinity(NamedTuple):
     """The pod side. `required`: the pod runs in a reservation or not at all. `exact` are the resources whose amounts must be equal, None
     for none. `error` says which annotation cannot be read."""
 
@@ -41,60 +41,60 @@ class Wish(NamedTuple):
         return bool(self.selector) or self.terms is not None
 
 
-def wish_of(shape: PodShape) -> Wish:
+def affinity_of(shape: PodShape) -> ReservationAffinity:
     """What pods of a shape want; read once."""
-    known: Wish | None = shape.memo.get(_MEMO)
+    known: ReservationAffinity | None = shape.memo.get(_MEMO)
     if known is None:
         known = shape.memo[_MEMO] = _read(shape)
     return known
 
 
-def _read(shape: PodShape) -> Wish:
+def _read(shape: PodShape) -> ReservationAffinity:
     ignored = shape.labels.get(names.LABEL_POD_RESERVATION_IGNORED) == "true"
     try:
         affinity: Any = parse_reservation_affinity(shape.annotations)
         exact = parse_exact_match_reservation(shape.annotations)
     except ValueError as error:
-        return Wish(ignored=ignored, error=str(error))
+        return ReservationAffinity(ignored=ignored, error=str(error))
     if affinity is None:
-        return Wish(exact=exact, ignored=ignored)
+        return ReservationAffinity(exact=exact, ignored=ignored)
     terms = None
     if affinity.required is not None:
         terms = tuple(node_term(term) for term in affinity.required.reservation_selector_terms)
     tolerations = compile_tolerations(affinity.tolerations)
-    return Wish(True, affinity.name, affinity.reservation_selector, terms, tolerations, exact, ignored)
+    return ReservationAffinity(True, affinity.name, affinity.reservation_selector, terms, tolerations, exact, ignored)
 
 
-def objection(wish: Wish, amounts: Mapping[str, int], terms: Terms, node_labels: Mapping[str, str]) -> str:
+def objection(affinity: ReservationAffinity, amounts: Mapping[str, int], terms: Terms, node_labels: Mapping[str, str]) -> str:
     """Why a pod of an owner does not get a reservation: "" when it does, else one of the words above, the first that applies.
 
     `amounts` are the pod's requests. With a name nothing but the name and the exact match is looked at.
     """
-    if wish.name:
-        if wish.name != terms.name:
+    if affinity.name:
+        if affinity.name != terms.name:
             return NAME
-        return "" if _is_exact(wish, amounts, terms) else EXACT
-    if (terms.unschedulable or terms.deleting) and not any(t.tolerates(UNSCHEDULABLE_TAINT) for t in wish.tolerations):
+        return "" if _is_exact(affinity, amounts, terms) else EXACT
+    if (terms.unschedulable or terms.deleting) and not any(t.tolerates(UNSCHEDULABLE_TAINT) for t in affinity.tolerations):
         return UNSCHEDULABLE
-    if wish.required:
-        taint = first_untolerated(terms.taints, wish.tolerations, HARD)
+    if affinity.required:
+        taint = first_untolerated(terms.taints, affinity.tolerations, HARD)
         if taint is not None:
             return f"{TAINT}{taint}"
-        if wish.by_labels and not _selected(wish, terms, node_labels):
+        if affinity.by_labels and not _selected(affinity, terms, node_labels):
             return AFFINITY
-    return "" if _is_exact(wish, amounts, terms) else EXACT
+    return "" if _is_exact(affinity, amounts, terms) else EXACT
 
 
-def _selected(wish: Wish, terms: Terms, node_labels: Mapping[str, str]) -> bool:
+def _selected(affinity: ReservationAffinity, terms: Terms, node_labels: Mapping[str, str]) -> bool:
     labels = {**node_labels, **terms.labels}
-    if any(labels.get(key) != value for key, value in wish.selector.items()):
+    if any(labels.get(key) != value for key, value in affinity.selector.items()):
         return False
-    return wish.terms is None or any(term.matches(terms.name, labels) for term in wish.terms)
+    return affinity.terms is None or any(term.matches(terms.name, labels) for term in affinity.terms)
 
 
-def _is_exact(wish: Wish, amounts: Mapping[str, int], terms: Terms) -> bool:
+def _is_exact(affinity: ReservationAffinity, amounts: Mapping[str, int], terms: Terms) -> bool:
     """A resource that both sides lack says nothing; the ones after it still count."""
-    if wish.exact is None:
+    if affinity.exact is None:
         return True
     asked = as_held(amounts, terms.allocatable)
-    return all((asked if name in terms.allocatable else amounts).get(name, 0) == terms.allocatable.get(name, 0) for name in wish.exact)
+    return all((asked if name in terms.allocatable else amounts).get(name, 0) == terms.allocatable.get(name, 0) for name in affinity.exact)

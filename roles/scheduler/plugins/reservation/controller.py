@@ -19,7 +19,7 @@ from roles.scheduler.plugins.reservation import reserve_pod
 from roles.scheduler.plugins.reservation.args import ReservationArgs
 from roles.scheduler.plugins.reservation.ledger import Ledger
 from roles.scheduler.plugins.reservation.metrics import ReservationMetrics
-from roles.scheduler.plugins.reservation.observing import Book
+from roles.scheduler.plugins.reservation.observing import ReservationObserver
 from roles.scheduler.plugins.reservation.status import ended_at, expired, used
 from roles.scheduler.plugins.reservation.terms import Terms
 
@@ -52,11 +52,16 @@ class Controller:
     """`clock` gives seconds since the epoch."""
 
     def __init__(
-        self, args: ReservationArgs, handle: Handle, book: Book, metrics: ReservationMetrics, clock: Callable[[], float] | None = None
+        self,
+        args: ReservationArgs,
+        handle: Handle,
+        observer: ReservationObserver,
+        metrics: ReservationMetrics,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._args = args
         self._handle = handle
-        self._ledger = book.ledger
+        self._ledger = observer.ledger
         self._metrics = metrics
         self._clock = clock or clock_of(handle.client)
         self._due: list[tuple[float, str]] = []

@@ -9,7 +9,7 @@ from koord.kube.references import ObjectRef
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.plugins.reservation.affinity import AFFINITY, EXACT, NAME, TAINT, UNSCHEDULABLE, Wish, wish_of
+from roles.scheduler.plugins.reservation.affinity import AFFINITY, EXACT, NAME, TAINT, UNSCHEDULABLE, ReservationAffinity, affinity_of
 from roles.scheduler.plugins.reservation.judging import Judge
 from roles.scheduler.plugins.reservation.ledger import Held, Ledger
 from roles.scheduler.plugins.reservation.matching import Matcher, owned_by
@@ -36,30 +36,32 @@ class Diagnosis:
         """What is added to the message of the failed pod, the total last."""
         if ctx.pod.reservation:
             return []
-        wish = wish_of(ctx.pod.shape)
+        affinity = affinity_of(ctx.pod.shape)
         matched = list(owned_by(self._ledger, ctx.pod))
-        if not matched and not wish.required:
+        if not matched and not affinity.required:
             return []
-        return [*self._items(ctx, failure, wish, matched), f"{len(matched)} Reservation(s) matched owner total"]
+        return [*self._items(ctx, failure, affinity, matched), f"{len(matched)} Reservation(s) matched owner total"]
 
     def tell(self, ctx: CycleContext, failure: FitFailure) -> None:
         """The event of a pod that must have a reservation."""
-        wish = wish_of(ctx.pod.shape)
-        if ctx.pod.reservation or not wish.required:
+        affinity = affinity_of(ctx.pod.shape)
+        if ctx.pod.reservation or not affinity.required:
             return
         matched = list(owned_by(self._ledger, ctx.pod))
-        items = self._items(ctx, failure, wish, matched, own=True)
+        items = self._items(ctx, failure, affinity, matched, own=True)
         note = f"0/{len(matched)} reservations are available{': ' if items else ''}{', '.join(items)}."
         pod = ctx.pod
         self._handle.event(ObjectRef("Pod", pod.name, pod.namespace, pod.pod.metadata.uid), "Warning", EVENT, note, action="Scheduling")
 
-    def _items(self, ctx: CycleContext, failure: FitFailure, wish: Wish, matched: list[Held], *, own: bool = False) -> list[str]:
-        """How many reservations for which reason: the name, then the pod's wishes, then the nodes. `own`: also what the reservations
+    def _items(
+        self, ctx: CycleContext, failure: FitFailure, affinity: ReservationAffinity, matched: list[Held], *, own: bool = False
+    ) -> list[str]:
+        """How many reservations for which reason: the name, then the pod's affinity, then the nodes. `own`: also what the reservations
         themselves hold too little of, which the message of the pod says by node."""
-        objections = [(held, self._matcher.objection(ctx, wish, held)) for held in matched]
+        objections = [(held, self._matcher.objection(ctx, affinity, held)) for held in matched]
         counts = Counter(objection for _, objection in objections)
         items: list[str] = []
-        if wish.name:
+        if affinity.name:
             named = len(matched) - counts[NAME]
             if named:
                 items.append(f"{named} Reservation(s) exactly matches the requested reservation name")
@@ -96,10 +98,10 @@ class Diagnosis:
         """For the decision record: what spoke against each reservation of the pod's owners, with what was left in it."""
         if ctx.pod.reservation:
             return []
-        wish = wish_of(ctx.pod.shape)
+        affinity = affinity_of(ctx.pod.shape)
         found: list[Term] = []
         for held in list(owned_by(self._ledger, ctx.pod))[:_EXPLAINED]:
-            reasons: tuple[str, ...] = (self._matcher.objection(ctx, wish, held),)
+            reasons: tuple[str, ...] = (self._matcher.objection(ctx, affinity, held),)
             slot = held.slot  # it has none while it is taken off
             if not reasons[0] and slot in ctx.restored:
                 with ctx.restoring(slot):

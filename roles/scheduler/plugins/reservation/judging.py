@@ -11,7 +11,7 @@ from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.interfaces import ReservationFilter
 from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
-from roles.scheduler.plugins.reservation.affinity import Wish, wish_of
+from roles.scheduler.plugins.reservation.affinity import ReservationAffinity, affinity_of
 from roles.scheduler.plugins.reservation.args import ReservationArgs
 from roles.scheduler.plugins.reservation.fit import by_node, lacking, refusals, uses
 from roles.scheduler.plugins.reservation.ledger import Held, Ledger
@@ -55,8 +55,8 @@ class Judge:
 
     def verdict(self, ctx: CycleContext, slot: int) -> Verdict:
         """Judge one node."""
-        wish = wish_of(ctx.pod.shape)
-        if wish.ignored:
+        affinity = affinity_of(ctx.pod.shape)
+        if affinity.ignored:
             return Verdict(SUCCESS)
         matched = [held for held in (self._ledger.held.get(r.uid) for r in ctx.restored[slot]) if held is not None]
         wanted = self.wanted(ctx)
@@ -64,16 +64,16 @@ class Judge:
         fitting: list[Held] = []
         told: dict[str, tuple[str, ...]] = {}
         for held in matched:
-            if not wish.required and not uses(wanted, held):
+            if not affinity.required and not uses(wanted, held):
                 continue
-            reasons = self._refusals(ctx, slot, wish, held, matched, free)
+            reasons = self._refusals(ctx, slot, affinity, held, matched, free)
             if reasons:
                 told[held.terms.name] = reasons
             else:
                 fitting.append(held)
         if fitting:
             return Verdict(SUCCESS, tuple(fitting), told)
-        if wish.required:
+        if affinity.required:
             return Verdict(unschedulable(*(_unique(told.values()) or (NONE_FITS,))), (), told)
         return Verdict(self._alone(ctx, slot, wanted, matched, free), (), told)
 
@@ -89,10 +89,10 @@ class Judge:
         return result
 
     def _refusals(
-        self, ctx: CycleContext, slot: int, wish: Wish, held: Held, matched: Sequence[Held], free: Mapping[str, float]
+        self, ctx: CycleContext, slot: int, affinity: ReservationAffinity, held: Held, matched: Sequence[Held], free: Mapping[str, float]
     ) -> tuple[str, ...]:
         node_too = not (self._skip_node and len(matched) == 1)
-        reasons = refusals(self.wanted(ctx), held, free, named=bool(wish.name), node_too=node_too)
+        reasons = refusals(self.wanted(ctx), held, free, named=bool(affinity.name), node_too=node_too)
         if clash(ctx.pod.shape, (other.pod for other in matched if other is not held)):
             reasons = (*reasons, _PORTS)
         for plugin in self.others:

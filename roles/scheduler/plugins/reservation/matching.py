@@ -9,7 +9,7 @@ from roles.scheduler.cluster.labels import ABSENT
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.restoring import RestoredReservation
-from roles.scheduler.plugins.reservation.affinity import Wish, objection, wish_of
+from roles.scheduler.plugins.reservation.affinity import ReservationAffinity, affinity_of, objection
 from roles.scheduler.plugins.reservation.ledger import Held, Ledger
 
 Rows = dict[int, tuple[RestoredReservation, ...]]
@@ -30,47 +30,47 @@ class Matcher:
 
     def rows(self, ctx: CycleContext) -> Rows | None:
         """Usable reservations by slot; None for pods that belong to no owners and ignore no reservation."""
-        wish = wish_of(ctx.pod.shape)
-        if wish.ignored:
+        affinity = affinity_of(ctx.pod.shape)
+        if affinity.ignored:
             return {slot: found for slot in list(self._ledger.slots()) if (found := self._ignored(slot))}
         owners = self._ledger.owners.match(ctx.pod)
-        if not owners or wish.error:
+        if not owners or affinity.error:
             return None
-        narrowed = self._narrowed(wish)
+        narrowed = self._narrowed(affinity)
         rows: Rows = {}
         for one in owners:
             for uid, held in one.users.items():
-                if (narrowed is None or uid in narrowed) and self.usable(ctx, wish, held):
+                if (narrowed is None or uid in narrowed) and self.usable(ctx, affinity, held):
                     rows[held.slot] = (*rows.get(held.slot, ()), held.shown())
         return {slot: tuple(sorted(found, key=_by_name)) if len(found) > 1 else found for slot, found in rows.items()}
 
     def row(self, ctx: CycleContext, slot: int) -> tuple[RestoredReservation, ...]:
         """Usable reservations of one slot."""
-        wish = wish_of(ctx.pod.shape)
-        if wish.ignored:
+        affinity = affinity_of(ctx.pod.shape)
+        if affinity.ignored:
             return self._ignored(slot)
         here = list(self._ledger.here(slot))
         if not here:
             return ()
         numbers = {found.number for found in self._ledger.owners.match(ctx.pod)}
         usable = (held for held in here if held.owner_key is not None and held.owner_key.number in numbers)
-        return tuple(sorted((held.shown() for held in usable if self.usable(ctx, wish, held)), key=_by_name))
+        return tuple(sorted((held.shown() for held in usable if self.usable(ctx, affinity, held)), key=_by_name))
 
-    def usable(self, ctx: CycleContext, wish: Wish, held: Held) -> bool:
+    def usable(self, ctx: CycleContext, affinity: ReservationAffinity, held: Held) -> bool:
         """Whether a pod of its owners may use a reservation."""
-        return held.matchable and bool(self._cluster.alive[held.slot]) and not self.objection(ctx, wish, held)
+        return held.matchable and bool(self._cluster.alive[held.slot]) and not self.objection(ctx, affinity, held)
 
-    def objection(self, ctx: CycleContext, wish: Wish, held: Held) -> str:
+    def objection(self, ctx: CycleContext, affinity: ReservationAffinity, held: Held) -> str:
         """Why not, in the words of `affinity`."""
-        return self.objection_on(held.slot, wish, ctx.pod.shape.amounts, held)
+        return self.objection_on(held.slot, affinity, ctx.pod.shape.amounts, held)
 
-    def objection_on(self, slot: int, wish: Wish, amounts: Mapping[str, int], held: Held) -> str:
+    def objection_on(self, slot: int, affinity: ReservationAffinity, amounts: Mapping[str, int], held: Held) -> str:
         """The same for a reservation that is not on the slot yet."""
         labels: Mapping[str, str] = {}
-        if wish.by_labels and not self._omit:
+        if affinity.by_labels and not self._omit:
             view = self._cluster.row(slot).view
             labels = view.labels if view is not None else {}
-        return objection(wish, amounts, held.terms, labels)
+        return objection(affinity, amounts, held.terms, labels)
 
     def _ignored(self, slot: int) -> tuple[RestoredReservation, ...]:
         return tuple(
@@ -79,11 +79,11 @@ class Matcher:
             )
         )
 
-    def _narrowed(self, wish: Wish) -> Collection[str] | None:
+    def _narrowed(self, affinity: ReservationAffinity) -> Collection[str] | None:
         index = self._ledger.index
-        if wish.name or not wish.selector or not index.active:
+        if affinity.name or not affinity.selector or not index.active:
             return None
-        found = index.narrow(wish.selector, self._on_nodes)
+        found = index.narrow(affinity.selector, self._on_nodes)
         if found is None:
             index.counted("miss", 0)
         else:

@@ -16,7 +16,7 @@ from roles.scheduler.plugins.reservation.status import unscheduled
 log = logging.getLogger(__name__)
 
 
-class Book:
+class ReservationObserver:
     """Follows the Reservations. A change that cannot be read is reported and leaves the last good state in place."""
 
     def __init__(self, ledger: Ledger, handle: Handle) -> None:

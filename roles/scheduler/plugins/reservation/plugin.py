@@ -46,7 +46,7 @@ from roles.scheduler.framework.status import SUCCESS, PostFilterResult, Status, 
 from roles.scheduler.framework.steps import Steps, in_steps
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.node_affinity import any_term
-from roles.scheduler.plugins.reservation.affinity import wish_of
+from roles.scheduler.plugins.reservation.affinity import affinity_of
 from roles.scheduler.plugins.reservation.args import ReservationArgs
 from roles.scheduler.plugins.reservation.binding import Writer
 from roles.scheduler.plugins.reservation.diagnosis import Diagnosis
@@ -55,7 +55,7 @@ from roles.scheduler.plugins.reservation.judging import NONE_FITS, Judge
 from roles.scheduler.plugins.reservation.ledger import Held, Ledger
 from roles.scheduler.plugins.reservation.matching import Matcher
 from roles.scheduler.plugins.reservation.nomination import BY_ORDER, pick, raw
-from roles.scheduler.plugins.reservation.observing import Book, offers_anew
+from roles.scheduler.plugins.reservation.observing import ReservationObserver, offers_anew
 from roles.scheduler.plugins.reservation.preallocation import NO_POD, PreAllocation
 from roles.scheduler.plugins.reservation.preemption import ReservationPreemption
 from roles.scheduler.plugins.reservation.selector_index import SelectorIndex
@@ -93,7 +93,7 @@ class Reservation(
         gates = handle.gates
         self.matcher = Matcher(self.ledger, handle.cluster, omit_node_labels=gates.get("OmitNodeLabelsForReservation", False))
         self.judge = Judge(args, self.ledger, skip_node=gates.get("SkipReservationFitsNode", False), extended=handle.extended)
-        self.book = Book(self.ledger, handle)
+        self.observer = ReservationObserver(self.ledger, handle)
         self.writer = Writer(self.ledger, handle)
         self.pre_allocation = PreAllocation(args.pre_allocation_config, self.ledger, self.judge, self.matcher)
         self.diagnosis = Diagnosis(self.ledger, self.matcher, handle)
@@ -105,7 +105,7 @@ class Reservation(
         self.judge.others = tuple(filters)
 
     def feeds(self) -> Sequence[Feed]:
-        own = (Feed(RESERVATIONS, ReservationObject, self.book.observe),) if self._keeper else ()
+        own = (Feed(RESERVATIONS, ReservationObject, self.observer.observe),) if self._keeper else ()
         return (*own, *(self.preemption.feeds() if self.preemption is not None else ()))
 
     def subscriptions(self) -> Sequence[Subscription]:
@@ -130,7 +130,7 @@ class Reservation(
 
         metrics = ReservationMetrics(self.handle.metrics)
         self.ledger.index.counted = metrics.query
-        controller = Controller(self.args, self.handle, self.book, metrics)
+        controller = Controller(self.args, self.handle, self.observer, metrics)
         work: list[tuple[str, Callable[[], Coroutine[Any, Any, None]]]] = [
             ("annotations", self.writer.run), ("status", controller.sync), ("metrics", controller.resync)
         ]  # fmt: skip
@@ -171,10 +171,10 @@ class Reservation(
                 return SUCCESS
             usable = self._mask(ctx)
             return usable if usable.mask.any() else unresolvable(NO_POD)
-        wish = wish_of(ctx.pod.shape)
-        if wish.error:
-            return unresolvable(wish.error)
-        if not wish.required or wish.ignored:
+        affinity = affinity_of(ctx.pod.shape)
+        if affinity.error:
+            return unresolvable(affinity.error)
+        if not affinity.required or affinity.ignored:
             return SUCCESS
         usable = self._mask(ctx)
         return usable if usable.mask.any() else unresolvable(NO_MATCH)
@@ -312,7 +312,7 @@ class Reservation(
         return self.diagnosis.terms(ctx, self.judge)
 
     def failure_status(self, pod: PodInfo, message: str, now: float) -> dict[str, Any] | None:
-        return self.book.failure_status(pod, message, now)
+        return self.observer.failure_status(pod, message, now)
 
     # ---------------------------------------------------------------- taking and giving back
 
@@ -320,14 +320,14 @@ class Reservation(
         pod = ctx.pod
         if pod.reservation:
             return self.pre_allocation.reserve(ctx, slot)
-        wish = wish_of(pod.shape)
-        if wish.ignored:
+        affinity = affinity_of(pod.shape)
+        if affinity.ignored:
             return SUCCESS
         if ctx.reservation is None:  # the node was chosen without scoring
             ctx.reservation = self.nominate(ctx, slot)
         nominated = ctx.reservation
         if nominated is None:
-            return unschedulable(NONE_FITS) if wish.required else SUCCESS
+            return unschedulable(NONE_FITS) if affinity.required else SUCCESS
         held = self.ledger.held.get(nominated.uid)
         if held is None or held.slot != slot or not held.matchable or held.terms.deleting:
             return unschedulable(f"reservation {nominated.name} cannot be used any more")

@@ -14,7 +14,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.restoring import RESTRICTED, TAKEN_OVER, RestoredReservation
 from roles.scheduler.framework.status import SUCCESS, Status, unresolvable, unschedulable
-from roles.scheduler.plugins.reservation.affinity import wish_of
+from roles.scheduler.plugins.reservation.affinity import affinity_of
 from roles.scheduler.plugins.reservation.args import PreAllocationConfig
 from roles.scheduler.plugins.reservation.binding import Writer
 from roles.scheduler.plugins.reservation.fit import by_node, lacking
@@ -86,7 +86,7 @@ class PreAllocation:
         owners = held.owner_key
         by_label = (entry for entry in owners.entries if entry.selector is not None) if owners is not None else ()
         return any(entry.matches(pod) for entry in by_label) and not self._matcher.objection_on(
-            ctx.cluster.slot_of_pod(pod.uid), wish_of(pod.shape), pod.shape.amounts, held
+            ctx.cluster.slot_of_pod(pod.uid), affinity_of(pod.shape), pod.shape.amounts, held
         )
 
     def _by_priority(self, pod: PodInfo) -> tuple[int, str]:

@@ -266,7 +266,7 @@ def test_what_a_plugin_evicts_becomes_a_job() -> None:
         assert annotations[names.ANNOTATION_EVICT_REASON] == "node is overutilized"
         assert annotations[names.ANNOTATION_EVICT_TRIGGER] == "LowNodeLoad"
         assert annotations[names.ANNOTATION_JOB_CREATED_BY]
-        leaving = {name for name in ("p", "q") if (found := life.setup.world.pod(NS, name)) is not None and life.plugin.leaving(found)}
+        leaving = {name for name in ("p", "q") if (found := life.setup.cluster.pod(NS, name)) is not None and life.plugin.leaving(found)}
         assert leaving == {"p"}
         assert "not ended yet" in (await life.evict("p")).message
         assert "migrate already, 1 may" in (await life.evict("q")).message

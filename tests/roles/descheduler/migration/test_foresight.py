@@ -60,7 +60,7 @@ def test_a_place_that_the_scheduler_would_not_use_by_now_is_given_back(whole_pro
             await plan.world.pod("noise", first, metadata={"labels": {"loud": "yes"}})
 
             async def heard() -> bool:
-                return app._world.pods.get(f"{NS}/noise") is not None
+                return app._cluster.pods.get(f"{NS}/noise") is not None
 
             await plan.world.until(heard)  # pods and budgets come by watches of their own
 

@@ -14,7 +14,7 @@ from koord.api import kinds, objects
 from koord.config.errors import InvalidConfig
 from koord.config.loader import validate_model
 from roles.descheduler.migration.args import GATES, MigrationControllerArgs
-from roles.descheduler.migration.limits import Book, Migration, Owner, expected_replicas, maximum, reached, unavailable
+from roles.descheduler.migration.limits import Migrating, Migration, Owner, expected_replicas, maximum, reached, unavailable
 from roles.descheduler.migration.objectlimiter import ObjectLimiters
 from tests.support.examples import examples
 from tests.support.migration import NS
@@ -53,36 +53,36 @@ def args(**fields: Any) -> MigrationControllerArgs:
 
 @pytest.mark.feature("DS-ARB-03")
 def test_each_limit_counts_others_and_never_the_pod_itself() -> None:
-    book = Book.of([migration("a"), migration("b", node="n2"), migration("c", workload="v")])
+    migrating = Migrating.of([migration("a"), migration("b", node="n2"), migration("c", workload="v")])
     mine, other = pod("a"), pod("x")
     for gate, field, count in (
         ("MaxMigratingGlobally", "maxMigratingGlobally", 3),
         ("MaxMigratingPerNode", "maxMigratingPerNode", 2),
         ("MaxMigratingPerNamespace", "maxMigratingPerNamespace", 3),
     ):
-        refusal = reached(args(**{field: count}), book, other, None)
+        refusal = reached(args(**{field: count}), migrating, other, None)
         assert refusal is not None
         assert (refusal.gate, refusal.count, refusal.limit) == (gate, count, count)
-        assert reached(args(**{field: count}), book, mine, None) is None
-        assert reached(args(**{field: count + 1}), book, other, None) is None
-        assert reached(args(**{field: count}, skipEvictionGates=[gate]), book, other, None) is None
-    assert reached(args(maxMigratingPerNode=1), book, pod("y", ""), None) is None  # a pod without a node
+        assert reached(args(**{field: count}), migrating, mine, None) is None
+        assert reached(args(**{field: count + 1}), migrating, other, None) is None
+        assert reached(args(**{field: count}, skipEvictionGates=[gate]), migrating, other, None) is None
+    assert reached(args(maxMigratingPerNode=1), migrating, pod("y", ""), None) is None  # a pod without a node
 
 
 @pytest.mark.feature("DS-ARB-03")
 @pytest.mark.feature("DS-ARB-04")
 def test_limits_of_a_workload() -> None:
-    book = Book.of([migration("a"), migration("b"), migration("z", workload="v")])
+    migrating = Migrating.of([migration("a"), migration("b"), migration("z", workload="v")])
     healthy = owner(20, *(pod(f"p{n}") for n in range(18)), pod("a"), pod("b"))
-    refusal = reached(args(), book, pod("p1"), healthy)
+    refusal = reached(args(), migrating, pod("p1"), healthy)
     assert refusal is not None
     assert (refusal.gate, refusal.count, refusal.limit) == ("MaxMigratingPerWorkload", 2, 2)
-    refusal = reached(args(maxMigratingPerWorkload=3), book, pod("p1"), healthy)
+    refusal = reached(args(maxMigratingPerWorkload=3), migrating, pod("p1"), healthy)
     assert refusal is not None
     assert refusal.gate == "MaxUnavailablePerWorkload"
     skipped = args(skipEvictionGates=["MaxMigratingPerWorkload", "MaxUnavailablePerWorkload"])
-    assert reached(skipped, book, pod("p1"), healthy) is None
-    assert reached(args(maxMigratingPerWorkload=3, maxUnavailablePerWorkload="15%"), book, pod("p1"), healthy) is None
+    assert reached(skipped, migrating, pod("p1"), healthy) is None
+    assert reached(args(maxMigratingPerWorkload=3, maxUnavailablePerWorkload="15%"), migrating, pod("p1"), healthy) is None
 
 
 @pytest.mark.feature("DS-ARB-03")

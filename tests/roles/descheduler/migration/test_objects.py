@@ -139,7 +139,7 @@ def test_a_kind_whose_definition_comes_later_is_asked_for_its_scale() -> None:
 
         async def replicas(name: str) -> int:
             async def known() -> Any:
-                return life.setup.world.pod(NS, name)
+                return life.setup.cluster.pod(NS, name)
 
             pod = await world.until(known)
             await workloads.refresh([pod])
@@ -214,7 +214,7 @@ def test_node_fit_and_its_gate() -> None:
         await world.pod("p", owner=await world.replicaset(), spec={"nodeSelector": {"disk": "ssd"}})
         for gates, refused in (([], True), (["NodeFit"], False)):
             life = await world.live(nodeFit=True, skipEvictionGates=gates)
-            found = life.setup.world.pod(NS, "p")
+            found = life.setup.cluster.pod(NS, "p")
             assert found is not None
             assert bool(life.plugin.pre_eviction_filter(found)) == refused
             await life.kill()
@@ -231,7 +231,7 @@ def test_jobs_follow_the_arguments_of_the_profile_that_made_them() -> None:
         life = await world.live(defaultJobMode="EvictDirectly", evictionPolicy="Delete")
         softly = MigrationController(arguments(defaultJobMode="EvictDirectly", evictionPolicy="SoftEviction"), _named(life.setup, "soft"))
         assert not softly.controllers()
-        found = life.setup.world.pod(NS, "q")
+        found = life.setup.cluster.pod(NS, "q")
         assert found is not None
         assert (await life.evict("p")).accepted
         assert (await softly.evict(found, EvictOptions("CustomPriority", "cheaper"))).accepted

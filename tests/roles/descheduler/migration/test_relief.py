@@ -178,7 +178,7 @@ def test_a_pod_counts_until_its_eviction_is_accepted_and_again_when_it_is_refuse
         for name in ("p", "q", "r", "s"):
             await world.pod(name, owner=owner)
         life = await world.live()
-        pod = life.setup.world.pod(NS, "p")
+        pod = life.setup.cluster.pod(NS, "p")
         assert pod is not None
         assert (await life.evict("p")).accepted
         (name,) = await world.names(kinds.PODMIGRATIONJOBS)
@@ -220,7 +220,7 @@ def test_the_pod_that_came_is_not_the_one_that_was_told_to_leave() -> None:
         came = await world.pod("q", "n2", owner=owner, ready=False)
         await world.reserve(held, phase="Succeeded", currentOwners=[{"namespace": NS, "name": "q", "uid": came["metadata"]["uid"]}])
         await world.until_job(name, condition="BoundPodReady=False/WaitForBoundPodReady")
-        pod = life.setup.world.pod(NS, "q")
+        pod = life.setup.cluster.pod(NS, "q")
         assert pod is not None
         assert (life.plugin.leaving(pod), life.plugin.accepted(pod)) == (True, False), "nobody moves it, and it is counted"
 
@@ -324,7 +324,7 @@ def test_a_round_asks_about_kinds_and_candidates_not_about_pods() -> None:
         life = await world.live(**MANY)
 
         async def seen() -> bool:
-            return len(life.setup.world.pods.list()) == 8
+            return len(life.setup.cluster.pods.list()) == 8
 
         await world.until(seen)
         asked: list[str] = []
@@ -340,10 +340,10 @@ def test_a_round_asks_about_kinds_and_candidates_not_about_pods() -> None:
 
         life.client.raw, life.client.get = counting, getting  # type: ignore[method-assign]
         for _ in range(3):
-            await life.plugin.prepare(life.setup.world.pods.list())
-            await life.setup.workloads.refresh(life.setup.world.pods.list())
+            await life.plugin.prepare(life.setup.cluster.pods.list())
+            await life.setup.workloads.refresh(life.setup.cluster.pods.list())
         assert [path for path in asked if path != "/api/v1"] == ["/apis/spark.example.com/v1"]  # that one is asked at the start
-        wanted = {pod.metadata.name: life.setup.workloads.of(pod) for pod in life.setup.world.pods.list()}
+        wanted = {pod.metadata.name: life.setup.workloads.of(pod) for pod in life.setup.cluster.pods.list()}
         found = {name: workload.replicas for name, workload in wanted.items() if workload is not None}
         assert found == {f"job-{n}": 3 for n in range(4)} | {f"sparkapplication-{n}": 4 for n in range(4)}
         assert not life.refusal("job-0")
@@ -476,7 +476,7 @@ def relief(**nodes: int) -> EvictOptions:
 
 
 async def load_job(world: Cluster, life: Any, options: EvictOptions, pod: str = "p") -> str:
-    found = life.setup.world.pod(NS, pod)
+    found = life.setup.cluster.pod(NS, pod)
     assert (await life.plugin.evict(found, options)).accepted
     (name,) = await world.names(kinds.PODMIGRATIONJOBS)
     return name
@@ -584,7 +584,7 @@ def test_no_pod_leaves_for_a_node_that_has_become_hot_while_the_watch_of_reports
         await budget(world, "hold", "web", count=4)
         await world.reserve(job["metadata"]["uid"])
         await world.until_job(name, condition="Eviction=False/FailedEvict", nodeName="n2")
-        life.setup.world.node_metrics = Deaf(life.setup.world.node_metrics)
+        life.setup.cluster.node_metrics = Deaf(life.setup.cluster.node_metrics)
         await report(world, {"n2": (6.5, 0.0)})
         # The budget changes and still allows nothing: an attempt that is under way may have read the report of before.
         await world.client.patch(kinds.PODDISRUPTIONBUDGETS, "hold", {"spec": {"minAvailable": 5}}, NS)
@@ -630,7 +630,7 @@ def test_two_jobs_that_find_the_last_room_do_not_both_take_it() -> None:
         await report(world, {"n1": (6.5, 0.7), "n2": (4.9, 0.0), "n3": (6.5, 0.7)})
         life = await world.live(**MANY)
         for name in ("p", "q"):
-            found = life.setup.world.pod(NS, name)
+            found = life.setup.cluster.pod(NS, name)
             assert found is not None
             assert (await life.plugin.evict(found, relief(n2=6000))).accepted
 

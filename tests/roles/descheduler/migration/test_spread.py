@@ -140,7 +140,7 @@ def test_a_place_is_given_back_whose_node_no_longer_matches_the_pod() -> None:
         await label(world, "n2", {"pool": "y"})
 
         async def known() -> bool:
-            node = life.setup.world.nodes.get("n2")
+            node = life.setup.cluster.nodes.get("n2")
             return node is not None and node.metadata.labels["pool"] == "y"
 
         await world.until(known)

@@ -13,7 +13,7 @@ import yaml
 from koord.api import kinds, names
 from koord.api.objects import PodMigrationJob, convert
 from roles.descheduler.migration.arbitration import Outcome, Waiting, arbitrate
-from roles.descheduler.migration.limits import Book, Migration, Refusal
+from roles.descheduler.migration.limits import Migrating, Migration, Refusal
 from roles.descheduler.migration.machine import decide
 from roles.descheduler.migration.step import View
 from roles.descheduler.migration.unit import Unit
@@ -172,7 +172,7 @@ def test_arbitration_lets_a_gang_begin_together_or_not_at_all() -> None:
         queue = [Waiting(job(name, ""), pod, "u", 3, missing) for name in ("a", "b", "c")]  # type: ignore[arg-type]
         queue.insert(1, Waiting(job("alone", ""), pod))  # type: ignore[arg-type]
         found = arbitrate(
-            queue, Book(), forbidden=lambda _: None,
+            queue, Migrating(), forbidden=lambda _: None,
             reached=lambda each: Refusal("MaxMigratingPerNode", "full", 1, 1) if each.job.metadata.name in full else None,
             enter=lambda each: Migration(each.job.metadata.name, NS, each.job.metadata.name, each.job.metadata.uid),
         )  # fmt: skip

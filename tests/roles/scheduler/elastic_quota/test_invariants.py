@@ -70,7 +70,7 @@ def test_what_was_lent_comes_back_after_the_time_and_not_before(mins: tuple[int,
     points: Any = {point: {"enabled": [{"name": "ElasticQuota"}]} for point in ("preFilter", "reserve")}
     made = testing.World({"plugins": points})
     plugin: Any = made.framework.plugins["ElasticQuota"]
-    book, total = plugin.book, sum(mins)
+    cache, total = plugin.cache, sum(mins)
     made.add_nodes(testing.node("n", cpu=str(total)))
     for name, low in zip(("a", "b"), mins, strict=True):
         spec = {"min": {"cpu": str(low)}, "max": {"cpu": str(total)}}
@@ -89,18 +89,18 @@ def test_what_was_lent_comes_back_after_the_time_and_not_before(mins: tuple[int,
             used += size
             pod("a", size, "n")
     pod("b", wanted)  # and now the owner asks
-    book.trees[""].refresh_all()
-    borrower, owner = book.quota("a")[1], book.quota("b")[1]
+    cache.trees[""].refresh_all()
+    borrower, owner = cache.quota("a")[1], cache.quota("b")[1]
     over = borrower.used["cpu"] > borrower.runtime["cpu"]
     revoker = Revoker(60.0)
-    assert revoker.due(book, 0.0, NoGangs()) == []
-    assert revoker.due(book, 60.0, NoGangs()) == []
-    gone = revoker.due(book, 60.1, NoGangs())
+    assert revoker.due(cache, 0.0, NoGangs()) == []
+    assert revoker.due(cache, 60.0, NoGangs()) == []
+    gone = revoker.due(cache, 60.1, NoGangs())
     assert bool(gone) == over
     for _, victim in gone:
         plugin.pod_gone(victim.uid)
         made.cluster.remove_pod(victim.uid)
-    book.trees[""].refresh_all()
+    cache.trees[""].refresh_all()
     assert borrower.used.get("cpu", 0) <= borrower.runtime["cpu"]
     # Up to its min the owner gets what it wants: its share says so, and the room is there.
     due = min(wanted, mins[1]) * 1000

@@ -54,8 +54,8 @@ class Quotas:
         await self.known(name)
 
     async def known(self, name: str) -> None:
-        book = self.live.app.engine.frameworks["koord-scheduler"].plugins["ElasticQuota"].book
-        await until(lambda: book.quota(name) is not None)
+        cache = self.live.app.engine.frameworks["koord-scheduler"].plugins["ElasticQuota"].cache
+        await until(lambda: cache.quota(name) is not None)
 
     async def pod(self, name: str, quota: str = "", *, cpu: str = "1", preemptible: bool = True, **spec: Any) -> Obj:
         labels = {PREFIX + "name": quota} if quota else {}

@@ -40,16 +40,16 @@ def test_a_gang_member_that_was_only_decided_leaves_its_group_alone(cpu: str) ->
     made.handle.record = told.append
     made.handle.audit = lambda job, event: told.append(event)
     assert made.framework.run_pre_enqueue(members[0]).ok
-    group = plugin.book.gang_of(members[0]).group
+    group = plugin.cache.gang_of(members[0]).group
     before = (group.representative, group.unplanned)
     first = made.decide(members[0])
     second = made.decide(members[0])
     assert (first.verdict, first.node, first.message()) == (second.verdict, second.node, second.message())
-    assert plugin.book.round is None
+    assert plugin.cache.round is None
     assert (group.representative, group.unplanned) == before
     assert told == []
     second.take_effect()
-    assert plugin.book.round.attempted == {members[0].uid}
+    assert plugin.cache.round.attempted == {members[0].uid}
     assert group.representative == ""
     assert len(told) == (1 if cpu == "8" else 2)
     second.take_effect()  # once only
@@ -60,12 +60,12 @@ def test_a_gang_member_that_was_only_decided_leaves_its_group_alone(cpu: str) ->
 def test_a_later_member_drafts_on_the_round_under_way() -> None:
     made, plugin, members = gang_world("1")
     assert made.schedule(members[0]).scheduled
-    begun = copy.copy(plugin.book.round)
+    begun = copy.copy(plugin.cache.round)
     failed = made.decide(members[1])
     assert not failed.scheduled
-    assert plugin.book.round == begun
+    assert plugin.cache.round == begun
     failed.take_effect()
-    assert plugin.book.round.doomed is members[1]
+    assert plugin.cache.round.doomed is members[1]
 
 
 @pytest.mark.feature("SCH-EQ-04")
@@ -83,7 +83,7 @@ def test_a_what_if_about_a_strange_pod_changes_no_runtime() -> None:
     made.decide(seen)
 
     def books() -> list[tuple[str, dict[str, int], dict[str, int]]]:
-        quotas = [plugin.book.quota(name) for name in ("a", "b")]
+        quotas = [plugin.cache.quota(name) for name in ("a", "b")]
         return [(quota.name, dict(quota.runtime), {k: v for k, v in quota.request.items() if v}) for _, quota in quotas]
 
     before = books()

@@ -16,7 +16,7 @@ from koord.api.names import (
     LABEL_POD_GROUP_MIN_AVAILABLE_DEPRECATED,
     LABEL_POD_GROUP_NAME_DEPRECATED,
 )
-from roles.scheduler.plugins.coscheduling.book import Group
+from roles.scheduler.plugins.coscheduling.cache import Group
 from tests.support import patience
 
 from .conftest import GANG, condition, profile
@@ -50,7 +50,7 @@ def test_pods_describe_their_gang_by_annotations_or_by_lightweight_labels(gangs:
             for name in ("l0", "l1"):
                 await g.live.pod(name, meta={"labels": labels})
             await g.bound("a0", "a1", "l0", "l1")
-            spec = g.plugin.book.gangs["default/self"].spec
+            spec = g.plugin.cache.gangs["default/self"].spec
             assert (spec.min_number, spec.total, spec.mode, spec.wait_time) == (2, 2, "NonStrict", 30.0)
 
     asyncio.run(run())
@@ -97,7 +97,7 @@ async def written(g: Any) -> None:
 
     def busy() -> bool:
         counts = app.queue.counts()
-        tried = counts["active"] or counts["backoff"] or g.plugin.book.round or counts["in-flight"] > len(app.waiting)
+        tried = counts["active"] or counts["backoff"] or g.plugin.cache.round or counts["in-flight"] > len(app.waiting)
         return bool(tried or app.reporter._pending or app.reporter._writing)
 
     while busy():
@@ -110,7 +110,7 @@ async def begin(g: Any, *members: str) -> None:
         begins = next(entry for entry in g.live.app.queue.entries() if entry.pod.name == name)
         if begins.state == "in-flight":
             continue
-        g.plugin.book.gang_of(begins.pod).group.representative = ""
+        g.plugin.cache.gang_of(begins.pod).group.representative = ""
         before = begins.attempts
         g.live.app.queue.activate((begins.pod,), g.live.app._clock())
         g.live.app.scheduler.wake()
@@ -446,8 +446,8 @@ def test_what_a_quota_refuses_evicts_nobody(gangs: Any) -> None:
             await g.priority("high", 1000)
             quota = {"metadata": {"name": "q"}, "apiVersion": ELASTICQUOTAS.api_version, "kind": "ElasticQuota"}
             await g.client.create(ELASTICQUOTAS, {**quota, "spec": {"max": {"cpu": "5"}, "min": {"cpu": "0"}}}, "default")
-            book = g.live.app.engine.frameworks["koord-scheduler"].plugins["ElasticQuota"].book
-            while book.quota("q") is None:
+            cache = g.live.app.engine.frameworks["koord-scheduler"].plugins["ElasticQuota"].cache
+            while cache.quota("q") is None:
                 await asyncio.sleep(0.02)
             for name in ("l0", "l1"):
                 await g.live.pod(name, cpu="4", nodeName="n0", terminationGracePeriodSeconds=0)

@@ -61,8 +61,8 @@ def test_in_a_full_quota_a_gang_gets_room_for_all_of_it_or_nobody_goes(gangs: An
                 await g.priority(name, value)
             body = {"apiVersion": ELASTICQUOTAS.api_version, "kind": ELASTICQUOTAS.kind, "metadata": {"name": "q"}}
             await g.client.create(ELASTICQUOTAS, {**body, "spec": {"max": {"cpu": "4"}, "min": {"cpu": "4"}}}, "default")
-            book = g.live.app.engine.frameworks["koord-scheduler"].plugins["ElasticQuota"].book
-            while book.quota("q") is None:
+            cache = g.live.app.engine.frameworks["koord-scheduler"].plugins["ElasticQuota"].cache
+            while cache.quota("q") is None:
                 await asyncio.sleep(0.02)
             for number, priority in enumerate(("low", "low", "low", "mid")):
                 meta = {"labels": LABEL}

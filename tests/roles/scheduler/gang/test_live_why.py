@@ -48,8 +48,8 @@ def test_why_a_gang_waits_and_which_quota_says_no(gangs: Any, monkeypatch: pytes
                 labels = {prefix + "is-parent": str(not parent).lower(), **({prefix + "parent": parent} if parent else {})}
                 body = {"apiVersion": ELASTICQUOTAS.api_version, "kind": ELASTICQUOTAS.kind, "metadata": {"name": name, "labels": labels}}
                 await g.client.create(ELASTICQUOTAS, {**body, "spec": {"max": {"cpu": "6"}, "min": {"cpu": "2"}}}, "default")
-            book = g.live.app.engine.frameworks["koord-scheduler"].plugins["ElasticQuota"].book
-            while book.quota("search") is None:
+            cache = g.live.app.engine.frameworks["koord-scheduler"].plugins["ElasticQuota"].cache
+            while cache.quota("search") is None:
                 await asyncio.sleep(0.02)
             # More than its quota: the chain from the root, for the member and for its gang.
             await g.group("greedy", 4)

@@ -311,9 +311,9 @@ def test_what_is_revoked_leaves_no_gang_below_its_minimum(teams: list[tuple[int,
         sizes[f"default/g{number}"] = (size, minimum)
     for number, priority in enumerate(alone):
         made.alone(f"a{number}", "n0", priority=priority, cpu="1", labels=label)
-    book: Any = made.framework.plugins["ElasticQuota"]
-    quota = book.book.quota("q")[1]
-    gone = revoked(book.book.members("q"), quota.used, {"cpu": runtime * 1000}, made.state.gangs)
+    cache: Any = made.framework.plugins["ElasticQuota"]
+    quota = cache.cache.quota("q")[1]
+    gone = revoked(cache.cache.members("q"), quota.used, {"cpu": runtime * 1000}, made.state.gangs)
     used = quota.used.get("cpu", 0) // 1000
     assert used - len(gone) <= runtime  # what was lent comes back
     lost: dict[str, int] = {}

@@ -43,7 +43,7 @@ def world(*objects: Obj, nodes: int = 1, **args: Any) -> World:
 
 def place(made: World, *requests: Obj, **devices: Any) -> tuple[str, list[str]]:
     """Schedule a pod with a claim of its own: its node, and "request=pool/device" of what the claim got."""
-    number = len(made.framework.plugins["DynamicResources"].book.claims)  # type: ignore[attr-defined]
+    number = len(made.framework.plugins["DynamicResources"].cache.claims)  # type: ignore[attr-defined]
     made.feed("ResourceClaim", claim(f"c{number}", *requests, **devices))
     decision = made.schedule(pod(cpu="10m", resourceClaims=of_claim(f"c{number}")))
     if not decision.scheduled:
@@ -52,7 +52,7 @@ def place(made: World, *requests: Obj, **devices: Any) -> tuple[str, list[str]]:
 
 
 def status(made: World, name: str) -> Obj:
-    found: Obj = made.framework.plugins["DynamicResources"].book.assumed[f"default/{name}"].status  # type: ignore[attr-defined]
+    found: Obj = made.framework.plugins["DynamicResources"].cache.assumed[f"default/{name}"].status  # type: ignore[attr-defined]
     return found
 
 
@@ -290,13 +290,13 @@ def test_preemption_takes_those_whose_claims_give_devices_back() -> None:
     made.feed("ResourceClaim", held_b)
     made.feed("ResourceClaim", claim("one"))
     made.feed("ResourceClaim", claim("two", request("gpu", count=2)))
-    book = made.framework.plugins["DynamicResources"].book  # type: ignore[attr-defined]
-    before = dict(book.taken)
+    cache = made.framework.plugins["DynamicResources"].cache  # type: ignore[attr-defined]
+    before = dict(cache.taken)
     for name, priority, victims in (("one", 0, ["holder"]), ("two", 0, ["other", "holder"]), ("two", -3, []), ("one", -10, [])):
         decision = made.decide(pod(resourceClaims=of_claim(name), priority=priority))
         assert (not decision.scheduled, [one.name for one in decision.victims]) == (True, victims)
         assert "cannot allocate all claims" in reason(decision)
-        assert (book.taken, book.busy[made.cluster.slot_of("n0")]) == (before, 2)
+        assert (cache.taken, cache.busy[made.cluster.slot_of("n0")]) == (before, 2)
     assert made.cluster.pod(plain.uid) is plain
 
 

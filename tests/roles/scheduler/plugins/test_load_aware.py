@@ -128,21 +128,6 @@ def test_pods_not_yet_reported_are_charged() -> None:
     assert not found.schedule(pod("2")).scheduled
 
 
-@pytest.mark.feature("SCH-LA-07")
-@pytest.mark.parametrize("ahead", [0.0, 2_300.0, -2_300.0], ids=["in step", "ahead", "behind"])
-@pytest.mark.parametrize("later", [5.0, 300.0])
-def test_a_pod_is_young_by_the_clock_that_saw_it_come(ahead: float, later: float) -> None:
-    """Whatever the clock of who writes when it was scheduled. Its first report tells of a part of its use only."""
-    found = world(usageThresholds={"cpu": 50})
-    placed = found.schedule(pod("4", name="young", uid="young")).pod
-    stamp = format_time(NOW + ahead)
-    told = [{"type": "PodScheduled", "status": "True", "lastTransitionTime": stamp}]
-    bound = msgspec.structs.replace(placed.pod, status=msgspec.convert({"conditions": told}, type(placed.pod.status)))
-    found.cluster.swap_pod(found.parser.parse(bound))
-    found.feed("NodeMetric", metric(cpu="1", age=-later, pods=[("young", "koord-prod", "100m")]))
-    assert found.decide(pod("2")).scheduled is (later > 60)  # 1 + 1.7, and 3.3 that the young pod is yet to use
-
-
 @pytest.mark.feature("SCH-LA-08")
 def test_the_least_used_node_wins() -> None:
     found = world(usageThresholds={"cpu": 0, "memory": 0})

@@ -55,7 +55,7 @@ def test_garbage() -> None:
              over("Failed", "Expired", node="gone", at=CREATED + 90), placed("live", "a")]  # fmt: skip
     for reservation in shown:
         world.feed("Reservation", reservation)
-    controller = Controller(world.plugin.args, world.handle, world.plugin.book, ReservationMetrics(None))
+    controller = Controller(world.plugin.args, world.handle, world.plugin.observer, ReservationMetrics(None))
 
     def names(now: float) -> set[str]:
         return {found.metadata.name for found in controller.garbage(now)}

@@ -13,7 +13,7 @@ from roles.descheduler.gangs import Gangs
 from roles.descheduler.snapshot import FINISHED
 
 
-class World:
+class ClusterState:
     """Typed informers with their indexes. Pods are found by their node, their namespace and the uids of their owners."""
 
     def __init__(self, informers: InformerFactory, clock: Callable[[], float] = seams.now) -> None:

@@ -1,4 +1,4 @@
-"""The manager's webhooks over the objects of the files: the world that they see is what is being linted."""
+"""The manager's webhooks over the objects of the files: what they see of a cluster is what is being linted."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ class _Store:
         return list(self._objects.values())
 
 
-class World:
+class Admission:
     """A View of the manager's webhooks, filled from files."""
 
     def __init__(self, objects: Iterable[Obj], classes: Iterable[Obj]) -> None:

@@ -1,4 +1,4 @@
-"""The books of all quotas: which pod counts where, and what there is to share (SCH-EQ-02, SCH-EQ-03, SCH-EQ-11).
+"""All quotas: which pod counts where, and what there is to share (SCH-EQ-02, SCH-EQ-03, SCH-EQ-11).
 
 Follows pods, nodes and quotas as they are told; no I/O.
 """
@@ -28,7 +28,7 @@ _AMOUNT = "ElasticQuota/amount"
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """How the books are kept: arguments of the plugin and feature gates of the role."""
+    """How the cache is kept: arguments of the plugin and feature gates of the role."""
 
     default_max: ResourceVector
     system_max: ResourceVector
@@ -43,7 +43,7 @@ class Rules:
 
 
 class Member:
-    """A pod in the books. `amount` is what it counts with: its request, of the resources in its quota's max."""
+    """A pod in the cache. `amount` is what it counts with: its request, of the resources in its quota's max."""
 
     __slots__ = ("amount", "assigned", "pod", "preemptible", "quota", "seen", "tree")
 
@@ -62,7 +62,7 @@ def is_preemptible(pod: PodInfo) -> bool:
     return pod.shape.labels.get(names.LABEL_PREEMPTIBLE) != "false"
 
 
-class QuotaBook(Columns):
+class QuotaCache(Columns):
     """Trees, quotas and pods. As columns it follows nodes and the pods that count on them, also within what-ifs; `pod_seen` and
     `pod_gone` tell of all others. `clock` gives the time of the event in seconds."""
 

@@ -1,4 +1,4 @@
-"""The books of gangs: which pods belong to which gang, and how far they are (SCH-GANG-01, 03, 04).
+"""The gangs: which pods belong to which gang, and how far they are (SCH-GANG-01, 03, 04).
 
 Kept from events alone, without I/O and without a clock. A child of a gang is pending, waiting (it has a place and waits for the others),
 released (let go, not seen on its node yet) or bound.
@@ -270,7 +270,7 @@ class Round:
         return ""
 
 
-class GangBook(Columns):
+class GangCache(Columns):
     """All gangs. `activate` puts pods into the active queue."""
 
     def __init__(self, defaults: Defaults) -> None:

@@ -21,7 +21,7 @@ from roles.scheduler.framework.gangs import NoGangs
 from roles.scheduler.framework.registry import PluginError
 from roles.scheduler.plugins.elastic_quota import hooks as hooks_module
 from roles.scheduler.plugins.elastic_quota.args import HookPluginArgs
-from roles.scheduler.plugins.elastic_quota.book import QuotaBook, Rules
+from roles.scheduler.plugins.elastic_quota.cache import QuotaCache, Rules
 from roles.scheduler.plugins.elastic_quota.hooks import QuotaHook
 from roles.scheduler.plugins.elastic_quota.revoke import Revoker, victims
 from roles.scheduler.plugins.elastic_quota.status import patch_of
@@ -48,11 +48,11 @@ def quota(
     )  # fmt: skip
 
 
-def world(**args: Any) -> tuple[testing.World, QuotaBook]:
+def world(**args: Any) -> tuple[testing.World, QuotaCache]:
     content: dict[str, Any] = {**PROFILE, "pluginConfig": [{"name": "ElasticQuota", "args": args}]}
     made = testing.World(content)
     plugin: Any = made.framework.plugins["ElasticQuota"]
-    return made, plugin.book
+    return made, plugin.cache
 
 
 def pod(uid: str, quota: str, cpu: int, *, node: str = "", **more: Any) -> Any:
@@ -75,7 +75,7 @@ steps = st.lists(
 @examples(60)
 @given(steps)
 def test_every_pod_counts_exactly_once_whatever_happens(actions: list[tuple[Any, ...]]) -> None:
-    made, book = world()
+    made, cache = world()
     made.add_nodes(testing.node("n", cpu="100"))
     objects: dict[str, Any] = {}
     pods: dict[str, Any] = {}
@@ -85,25 +85,25 @@ def test_every_pod_counts_exactly_once_whatever_happens(actions: list[tuple[Any,
             assigned = action[4] or (uid in pods and bool(pods[uid].node_name))
             info = made.parser.parse(pod(uid, action[2], action[3], node="n" if assigned else ""))
             pods[uid] = info
-            book.pod_seen(info)
+            cache.pod_seen(info)
             if assigned:
                 made.cluster.add_pod(info, "n")
         elif kind == "gone":
             pods.pop(uid, None)
-            book.pod_gone(uid)
+            cache.pod_gone(uid)
             made.cluster.remove_pod(uid)
         elif kind == "quota":
             name, parent = action[1], action[2] if action[2] != action[1] else ""
             new = quota(name, {"cpu": "9", **({"memory": "90Gi"} if action[3] else {})}, parent=parent)
-            book.quota_event(objects.get(name), new)
+            cache.quota_event(objects.get(name), new)
             objects[name] = new
         elif kind == "no quota" and action[1] in objects:
-            book.quota_event(objects.pop(action[1]), None)
+            cache.quota_event(objects.pop(action[1]), None)
         elif kind == "suppose":
             with made.state.suppose() as supposed:
                 supposed.remove(uid)
-    book.settle()
-    for _, node in book.quotas():
+    cache.settle()
+    for _, node in cache.quotas():
         mine = [info for info in pods.values() if (info.shape.labels.get(PREFIX + "name") or "?") in objects]
         home = [info for info in mine if info.shape.labels[PREFIX + "name"] == node.name]
         if node.name == "koordinator-default-quota":
@@ -115,21 +115,21 @@ def test_every_pod_counts_exactly_once_whatever_happens(actions: list[tuple[Any,
             assert node.self_request.get(resource, 0) == requested
             assert node.self_used.get(resource, 0) == used
     total_used = sum(info.shape.amounts["cpu"] for info in pods.values() if info.node_name)
-    attached = book.trees[""].root.used.get("cpu", 0)
-    detached = sum(q.used.get("cpu", 0) for _, q in book.quotas() if q.parent is None and q.name != "koordinator-root-quota")
+    attached = cache.trees[""].root.used.get("cpu", 0)
+    detached = sum(q.used.get("cpu", 0) for _, q in cache.quotas() if q.parent is None and q.name != "koordinator-root-quota")
     assert attached + detached == total_used
 
 
 @pytest.mark.feature("SCH-EQ-02")
 def test_where_a_pod_belongs() -> None:
-    made, book = world()
+    made, cache = world()
     made.add_nodes(testing.node("n"))
-    book.quota_event(None, quota("team", {"cpu": "9"}, notes=json.dumps({"namespaces": '["shared"]'})))
-    book.quota_event(None, quota("own", {"cpu": "9"}, namespace="own"))
-    book.quota_event(None, quota("elsewhere", {"cpu": "9"}))
+    cache.quota_event(None, quota("team", {"cpu": "9"}, notes=json.dumps({"namespaces": '["shared"]'})))
+    cache.quota_event(None, quota("own", {"cpu": "9"}, namespace="own"))
+    cache.quota_event(None, quota("elsewhere", {"cpu": "9"}))
 
     def home(namespace: str, label: str = "") -> str:
-        return book.resolve(made.parser.parse(pod("x", label, 1, namespace=namespace)).shape)
+        return cache.resolve(made.parser.parse(pod("x", label, 1, namespace=namespace)).shape)
 
     assert home("shared") == "team"
     assert home("own") == "own"
@@ -140,29 +140,29 @@ def test_where_a_pod_belongs() -> None:
 
 def test_without_a_default_quota_pods_are_free_until_their_quota_comes() -> None:
     rules = Rules(default_max={"cpu": 10}, system_max={}, namespace="k", label_only=True)
-    book = QuotaBook(rules, lambda: 0.0)
+    cache = QuotaCache(rules, lambda: 0.0)
     made = testing.World()
-    book.pod_seen(made.parser.parse(pod("x", "late", 2)))
-    book.pod_seen(made.parser.parse(pod("y", "", 2)))
-    assert book.trees[""].root.child_request == {}
-    book.quota_event(None, quota("late", {"cpu": "9"}))
-    book.settle()
-    assert book.trees[""].root.child_request == {"cpu": 2000}
+    cache.pod_seen(made.parser.parse(pod("x", "late", 2)))
+    cache.pod_seen(made.parser.parse(pod("y", "", 2)))
+    assert cache.trees[""].root.child_request == {}
+    cache.quota_event(None, quota("late", {"cpu": "9"}))
+    cache.settle()
+    assert cache.trees[""].root.child_request == {"cpu": 2000}
 
 
 def test_a_malformed_quota_keeps_its_last_good_state_and_a_second_one_of_its_name_waits() -> None:
-    _, book = world()
+    _, cache = world()
     problems: list[tuple[str, str]] = []
-    book.refused = lambda name, problem: problems.append((name, problem))
+    cache.refused = lambda name, problem: problems.append((name, problem))
     first = quota("a", {"cpu": "4"})
-    book.quota_event(None, first)
-    book.quota_event(first, quota("a", {"cpu": "four"}, version=2))
-    book.quota_event(None, quota("a", {"cpu": "7"}, namespace="other"))
+    cache.quota_event(None, first)
+    cache.quota_event(first, quota("a", {"cpu": "four"}, version=2))
+    cache.quota_event(None, quota("a", {"cpu": "7"}, namespace="other"))
     assert [name for name, _ in problems] == ["quotas/a", "other/a"]
     assert "'four' is not a quantity" in problems[0][1]
-    assert book.quota("a")[1].spec.max == {"cpu": 4000}  # type: ignore[index]
-    book.quota_event(first, None)
-    assert book.quota("a")[1].spec.max == {"cpu": 7000}  # type: ignore[index]
+    assert cache.quota("a")[1].spec.max == {"cpu": 4000}  # type: ignore[index]
+    cache.quota_event(first, None)
+    assert cache.quota("a")[1].spec.max == {"cpu": 7000}  # type: ignore[index]
 
 
 def test_terminating_pods_may_be_left_out_at_once_or_after_their_grace() -> None:
@@ -172,18 +172,18 @@ def test_terminating_pods_may_be_left_out_at_once_or_after_their_grace() -> None
     meta = msgspec.structs.replace(deleted.metadata, **end)
     info = made.parser.parse(msgspec.structs.replace(deleted, metadata=meta))
     for rules, at, counts in (({}, 500, True), ({"drop_terminating": True}, 0, False), ({"drop_overdue": True}, 120, True)):
-        book = QuotaBook(Rules(default_max={"cpu": 10**6}, system_max={}, namespace="k", **rules), lambda at=at: float(at))  # type: ignore[misc]
-        book.pod_seen(info)
-        assert (book.member("x") is not None) is counts
-    book.sweep(129.0)
-    assert book.member("x") is not None
-    book.sweep(130.0)
-    assert book.member("x") is None
+        cache = QuotaCache(Rules(default_max={"cpu": 10**6}, system_max={}, namespace="k", **rules), lambda at=at: float(at))  # type: ignore[misc]
+        cache.pod_seen(info)
+        assert (cache.member("x") is not None) is counts
+    cache.sweep(129.0)
+    assert cache.member("x") is not None
+    cache.sweep(130.0)
+    assert cache.member("x") is None
 
 
 @pytest.mark.feature("SCH-EQ-07")
 def test_a_what_if_about_an_unknown_pod_reckons_with_its_request() -> None:
-    made, book = world()
+    made, cache = world()
     made.add_nodes(testing.node("n", cpu="6"), testing.node("m", cpu="6"))
     for name in ("a", "b"):
         made.feed("ElasticQuota", quota(name, {"cpu": "10"}))
@@ -191,7 +191,7 @@ def test_a_what_if_about_an_unknown_pod_reckons_with_its_request() -> None:
     refused = made.decide(pod("y", "b", 7))
     assert "runtime: cpu:6" in refused.message()
     assert made.decide(pod("z", "b", 6)).scheduled
-    assert book.quota("b")[1].request.get("cpu", 0) == 0  # type: ignore[index]
+    assert cache.quota("b")[1].request.get("cpu", 0) == 0  # type: ignore[index]
 
 
 @pytest.mark.feature("SCH-EQ-01")
@@ -200,7 +200,7 @@ def test_profiles_share_one_set_of_books_with_one_keeper() -> None:
     content = {"apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration", "profiles": profiles}
     engine = Engine(KubeSchedulerConfiguration.model_validate(content), registry(entry_points=False))
     plugins: list[Any] = [engine.frameworks[name].plugins["ElasticQuota"] for name in ("one", "two")]
-    assert plugins[0].book is plugins[1].book
+    assert plugins[0].cache is plugins[1].cache
     assert [feed.kind.kind for plugin in plugins for feed in plugin.feeds()].count("ElasticQuota") == 1
     for plugin in plugins:
         plugin.handle.metrics = CollectorRegistry()
@@ -239,17 +239,17 @@ def test_one_that_is_not_needed_comes_back() -> None:
 
 @pytest.mark.feature("SCH-EQ-09")
 def test_over_use_is_borne_for_a_while() -> None:
-    made, book = world()
+    made, cache = world()
     made.add_nodes(testing.node("n", cpu="4"))
     made.feed("ElasticQuota", quota("a", {"cpu": "10"}))
     for number in range(3):
         made.add_pods(pod(f"p{number}", "a", 2, node="n"))
-    book.trees[""].refresh_all()
+    cache.trees[""].refresh_all()
     revoker = Revoker(10.0)
-    assert revoker.due(book, 100.0, NoGangs()) == []
-    assert revoker.due(book, 110.0, NoGangs()) == []
-    assert len(revoker.due(book, 110.1, NoGangs())) == 1
-    assert revoker.due(book, 115.0, NoGangs()) == []  # it has the same time again
+    assert revoker.due(cache, 100.0, NoGangs()) == []
+    assert revoker.due(cache, 110.0, NoGangs()) == []
+    assert len(revoker.due(cache, 110.1, NoGangs())) == 1
+    assert revoker.due(cache, 115.0, NoGangs()) == []  # it has the same time again
 
 
 # ---------------------------------------------------------------- hooks
@@ -287,7 +287,7 @@ class Recording(QuotaHook):
 def test_hooks_follow_quotas_and_have_a_say(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(hooks_module, "factories", lambda: {"recording": Recording})
     Recording.told.clear()
-    made, book = world(hookPlugins=[{"key": "mine", "factoryKey": "recording", "factoryArgs": {"bad": "bad"}}])
+    made, cache = world(hookPlugins=[{"key": "mine", "factoryKey": "recording", "factoryArgs": {"bad": "bad"}}])
     made.add_nodes(testing.node("n"))
     shown = quota("a", {"cpu": "9"})
     made.feed("ElasticQuota", shown)
@@ -297,8 +297,8 @@ def test_hooks_follow_quotas_and_have_a_say(monkeypatch: pytest.MonkeyPatch) -> 
     assert "quota hook mine: RuntimeError: no idea" in made.decide(pod("crash", "a", 1)).message()
     assert made.decide(pod("good", "a", 1)).scheduled
     info = made.add_pods(pod("placed", "a", 1, node="n"))[0]
-    book.pod_seen(info)
-    book.quota_event(shown, None)
+    cache.pod_seen(info)
+    cache.quota_event(shown, None)
     assert Recording.told[1:] == ["a: placed", "a > -"]
 
 
@@ -328,22 +328,22 @@ def test_bad_arguments_are_named(args: dict[str, Any], text: str) -> None:
 
 @pytest.mark.feature("SCH-EQ-10")
 def test_a_patch_says_only_what_differs_and_takes_away_what_is_gone() -> None:
-    made, book = world()
+    made, cache = world()
     made.add_nodes(testing.node("n", cpu="10"))
     shown = quota("a", {"cpu": "10"}, notes=json.dumps({"request": '{"cpu":"2000m"}', "runtime": "no json"}))
     shown = msgspec.structs.replace(shown, status=ElasticQuotaStatus(used={"memory": "1Gi"}))
     made.feed("ElasticQuota", shown)
     made.add_pods(pod("x", "a", 2, node="n"))
-    book.trees[""].refresh_all()
-    node = book.quota("a")[1]  # type: ignore[index]
+    cache.trees[""].refresh_all()
+    node = cache.quota("a")[1]  # type: ignore[index]
     assert patch_of(node, shown, {}) == {
         "metadata": {"annotations": {PREFIX + "runtime": '{"cpu":"2"}', PREFIX + "child-request": '{"cpu":"2"}'}, "uid": "quotas/a"},
         "status": {"used": {"cpu": "2", "memory": None}},
     }
     idle = quota("b", {"cpu": "10"})
     made.feed("ElasticQuota", idle)
-    book.trees[""].refresh_all()
-    assert patch_of(book.quota("b")[1], idle, {}) is None  # type: ignore[index]
-    assert patch_of(book.quota("b")[1], idle, {"example.com/x": "1"}) == {  # type: ignore[index]
+    cache.trees[""].refresh_all()
+    assert patch_of(cache.quota("b")[1], idle, {}) is None  # type: ignore[index]
+    assert patch_of(cache.quota("b")[1], idle, {"example.com/x": "1"}) == {  # type: ignore[index]
         "metadata": {"annotations": {"example.com/x": "1"}, "uid": "quotas/b"}
     }
