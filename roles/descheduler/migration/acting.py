@@ -288,7 +288,7 @@ class Acting:
         exempt |= view.unit is not None and not view.unit.first
         hold = policy.limiters.hold(workload, namespace, view.now)
         if hold is not None and not exempt:
-            raise Again(hold.seconds, hold.reason)
+            raise Again(hold.seconds, hold.message)
         clock = asyncio.get_running_loop().time()
         if not policy.pace.take(clock):
             raise Again(policy.pace.wait(clock), "more evictions than evictQPS and evictBurst allow")

@@ -37,7 +37,10 @@ def decide(view: View) -> Step:
     if not status.running(job):
         return _begin(view)
     if view.hold is not None and not _exempt(view):
-        return Step("Limited", view.hold.reason, wait=view.hold.seconds)
+        held = status.with_condition(job.status, Kind.ARBITRATION, "False", Reason.OBJECT_LIMITER, view.hold.reason, view.now)
+        return Step("Limited", view.hold.message, held, wait=view.hold.seconds)
+    if (waited := status.condition(job, Kind.ARBITRATION)) is not None and waited.status == "False":
+        return change(view, Kind.ARBITRATION, "True", Reason.NONE, "")
     mode = job.spec.mode or view.default_mode
     return leaving.directly(view) if mode == Mode.EVICT_DIRECTLY else _with_reservation(view)
 
