@@ -7,7 +7,7 @@ from collections.abc import Callable
 from koord.api.objects import Pod
 from koord.config.selectors import compile_selector
 from roles.descheduler.migration.args import MigrationControllerArgs
-from roles.descheduler.protection import Protected, forced, refuse
+from roles.descheduler.protection import Protected, forced, is_claim, refuse
 
 __all__ = ["evictability", "forced"]
 
@@ -19,7 +19,7 @@ def evictability(args: MigrationControllerArgs, priority_of_class: Callable[[str
         bare=not args.evict_all_bare_pods,
         bare_failed=not args.evict_failed_bare_pods,
         local_storage=not args.evict_local_storage_pods,
-        claim=lambda pod, volume: args.ignore_pvc_pods and volume.persistent_volume_claim is not None,
+        claim=lambda pod, volume: args.ignore_pvc_pods and is_claim(volume),
         critical=not args.evict_system_critical_pods,
         threshold=args.priority_threshold,
     )

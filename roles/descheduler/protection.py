@@ -19,7 +19,7 @@ class PriorityThreshold(ConfigModel):
     value: int | None = None
     """Priority from which pods are left alone."""
     name: str = ""
-    """PriorityClass whose value is taken instead."""
+    """PriorityClass whose value is taken; where `value` is set too, the lower one counts."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,6 +44,11 @@ def forced(pod: Pod) -> bool:
 def refuse(pod: Pod, protected: Protected, priority_of_class: Callable[[str], int | None]) -> str:
     """Why a pod may not leave, "" when it may. `priority_of_class` resolves PriorityClass names."""
     return _identity(pod) or _owner(pod, protected) or _priority(pod, protected, priority_of_class) or _volumes(pod, protected)
+
+
+def is_claim(volume: Volume) -> bool:
+    """Whether the volume is a persistent volume claim, of its own or one that is made for the pod."""
+    return volume.persistent_volume_claim is not None or volume.ephemeral is not None
 
 
 def _identity(pod: Pod) -> str:
@@ -74,11 +79,13 @@ def _priority(pod: Pod, protected: Protected, priority_of_class: Callable[[str],
         return "it is system critical"
     if threshold is None:
         return ""
-    limit = threshold.value
-    if limit is None and threshold.name:
-        limit = priority_of_class(threshold.name)
-        if limit is None:  # a spelling mistake must not open the gate
+    limits = [] if threshold.value is None else [threshold.value]
+    if threshold.name:
+        of_class = priority_of_class(threshold.name)
+        if of_class is None:  # a spelling mistake must not open the gate
             return f"PriorityClass {threshold.name} of priorityThreshold does not exist"
+        limits.append(of_class)
+    limit = min(limits, default=None)
     if limit is None or priority is None or priority < limit:
         return ""
     return f"its priority {priority} is not below the threshold {limit}"

@@ -221,7 +221,7 @@ class Acting:
         young, old = self._fresh()
         if not young:
             raise Again(LOOK, old)
-        held = await self._still_good(view, pod)
+        held = await self._still_good(view, pod, policy)
         if held is not None and (why := await self._foreseen(view, pod, held) or await self._hot_by_now(view, pod, held)):
             await self.carry_out(view, machine.give_back(view, held, why), policy)
             return
@@ -236,20 +236,21 @@ class Acting:
         view = replace(view, job=job, pod=pod, hold=None)
         await self._ask(view, pod, policy, undo)
 
-    async def _still_good(self, view: View, pod: Pod) -> Reservation | None:
+    async def _still_good(self, view: View, pod: Pod, policy: Policy) -> Reservation | None:
         """Look at the place and its node as they are; the place where the eviction has not begun yet. Raises Again."""
         ref = status.reservation_ref(view.job)
         if ref is None:
             return None
         found = _free(view, await self._writing.reservation(ref.name))
-        if status.eviction_begun(view.job):
-            return None
         name = found.status.node_name
         node = await self._writing.node(name)
         spread = await self._targets.spread(view.job, pod)
-        if node is None or (why := self._targets.unfit(view.job, pod, name, spread, node)):
-            raise Again(0.2, why if node is not None else f'node "{name}" is gone')
-        return found
+        begun = status.eviction_begun(view.job)
+        if why := self._targets.unfit(view.job, pod, name, spread, node) if node is not None else f'node "{name}" does not exist':
+            if begun:  # without an answer, and the pod is there: it is meant no more
+                await self._write(view, leaving.refused(view, why), policy, view.job)
+            raise Again(0.2, why)
+        return None if begun else found
 
     async def _foreseen(self, view: View, pod: Pod, held: Reservation) -> str:
         """Why the scheduler, asked with its whole profile, would not let the pod's successor come into the place; a turn for others
@@ -287,7 +288,7 @@ class Acting:
         exempt |= view.unit is not None and not view.unit.first
         hold = policy.limiters.hold(workload, namespace, view.now)
         if hold is not None and not exempt:
-            raise Again(hold.seconds, hold.reason)
+            raise Again(hold.seconds, hold.message)
         clock = asyncio.get_running_loop().time()
         if not policy.pace.take(clock):
             raise Again(policy.pace.wait(clock), "more evictions than evictQPS and evictBurst allow")

@@ -43,6 +43,8 @@ def leave(view: View) -> Step | None:
         return _not_yet(view, f"{view.about_reservation} is awaited by another job's Pod still", begun=begun)
     if view.pairing.unsettled and view.reservation is not None and used(view.reservation):
         return _not_yet(view, f"{view.about_reservation} is used by another Pod: perhaps another place is left", begun=begun)
+    if view.target_gone and begun:  # it has not happened so far, and is meant no more
+        return refused(view, f"the node of {view.about_reservation} does not exist")
     if no_place := _no_place(view):
         return fail(view, *no_place)
     if view.unit is not None and not begun and (others := view.unit.waits()):

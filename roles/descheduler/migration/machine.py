@@ -37,7 +37,10 @@ def decide(view: View) -> Step:
     if not status.running(job):
         return _begin(view)
     if view.hold is not None and not _exempt(view):
-        return Step("Limited", view.hold.reason, wait=view.hold.seconds)
+        held = status.with_condition(job.status, Kind.ARBITRATION, "False", Reason.OBJECT_LIMITER, view.hold.reason, view.now)
+        return Step("Limited", view.hold.message, held, wait=view.hold.seconds)
+    if (waited := status.condition(job, Kind.ARBITRATION)) is not None and waited.status == "False":
+        return change(view, Kind.ARBITRATION, "True", Reason.NONE, "")
     mode = job.spec.mode or view.default_mode
     return leaving.directly(view) if mode == Mode.EVICT_DIRECTLY else _with_reservation(view)
 
@@ -115,8 +118,11 @@ def _placed(view: View, reservation: Reservation) -> Step:
     if reservation.status.phase in _WAITING_PHASES:
         return Step("Waiting", f"{view.about_reservation} waits for a node")
     if reservation.status.phase == "Failed" and ready is not None and ready.reason == "Expired":
-        if status.paused_for(job) and not status.eviction_begun(job) and job.metadata.uid in made_for(reservation):
-            return give_back(view, reservation, "it expired, for the job was paused")
+        if not status.eviction_begun(job) and job.metadata.uid in made_for(reservation):
+            if view.target_gone:  # the scheduler may say so first
+                return give_back(view, reservation, f'node "{reservation.status.node_name}" does not exist')
+            if status.paused_for(job):
+                return give_back(view, reservation, "it expired, for the job was paused")
         return fail(view, Reason.RESERVATION_EXPIRED, "Reservation expired")
     if not _lies(reservation, scheduled):
         why = scheduled.message if scheduled is not None and scheduled.message else f"{view.about_reservation} found no node"
@@ -124,7 +130,7 @@ def _placed(view: View, reservation: Reservation) -> Step:
     if reservation.status.phase == "Failed":  # given up for another reason: what it held is gone, so the pod must stay
         why = f": {ready.message}" if ready is not None and ready.message else ""
         return fail(view, Reason.RESERVATION_EXPIRED, f"{view.about_reservation} has failed{why}")
-    if view.unfit and not view.target_gone and not status.eviction_begun(job) and not owned_by_pod(view, reservation):
+    if view.unfit and not status.eviction_begun(job) and not owned_by_pod(view, reservation):
         return give_back(view, reservation, view.unfit)
     if not status.holds(job, Kind.RESERVATION_SCHEDULED) or job.status.node_name != reservation.status.node_name:
         return _found_node(view, reservation)  # the second time when the reservation is another one than before

@@ -37,7 +37,7 @@ class Limiter:
         bucket = self.buckets.get(key)
         if bucket is None or (pause := bucket.tokens.wait(now)) <= 0.0:
             return None
-        return Hold(f"the {self.kind} has had its evictions; the next one may leave in {pause:.0f} s", pause)
+        return Hold(f"the {self.kind} has had its evictions", pause)
 
     def take(self, key: str, allowed: int, now: float) -> None:
         """Count an eviction where `allowed` are allowed a duration. 0 counts nothing."""

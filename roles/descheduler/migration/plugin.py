@@ -198,7 +198,7 @@ class MigrationController:
             return ""
         owner = pod.metadata.controller
         hold = self._policy.limiters.hold(owner.uid if owner is not None else "", pod.metadata.namespace, self._setup.clock())
-        return hold.reason if hold is not None else ""
+        return hold.message if hold is not None else ""
 
     def _job(self, pod: Pod, options: EvictOptions) -> dict[str, Any]:
         args, meta, mode = self._policy.args, pod.metadata, self._policy.mode(pod)

@@ -20,6 +20,11 @@ class Hold:
     reason: str
     seconds: float
 
+    @property
+    def message(self) -> str:
+        """With the time that is left; `reason` says the same at each look."""
+        return f"{self.reason}; the next one may leave in {self.seconds:.0f} s"
+
 
 @dataclass(frozen=True, slots=True)
 class View:

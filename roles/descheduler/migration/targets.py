@@ -88,6 +88,8 @@ class Targets:
 def not_schedulable(node: Node, pod: Pod) -> str:
     """Why the scheduler would not put the pod on the node any more, as far as the node itself says; "" when it would."""
     name = node.metadata.name
+    if node.metadata.deletion_timestamp:
+        return f'node "{name}" is being deleted'
     if not is_ready(node):
         return f'node "{name}" is not ready'
     if node.spec.unschedulable and not tolerates(pod.spec.tolerations, CORDON):

@@ -31,7 +31,7 @@ class Kind(StrEnum):
     RESERVATION_CREATED = "ReservationCreated"
     RESERVATION_SCHEDULED = "ReservationScheduled"
     RELIEVED = "Relieved"  # koord's own: whether the node that the pod left got cooler
-    ARBITRATION = "Arbitration"  # koord's own: which limit a job waits for
+    ARBITRATION = "Arbitration"  # koord's own: which limit a job waits for, or waited
     EVICTION = "Eviction"
     POD_SCHEDULED = "PodScheduled"
     POD_BOUND_RESERVATION = "PodBoundReservation"
@@ -55,4 +55,5 @@ class Reason(StrEnum):
     EVICT_COMPLETE = "EvictComplete"
     WAIT_FOR_BIND = "WaitForPodBindReservation"
     WAIT_FOR_READY = "WaitForBoundPodReady"
+    OBJECT_LIMITER = "ObjectLimiter"
     INVALID_POD_REF = "InvalidPodRef"

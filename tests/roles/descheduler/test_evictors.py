@@ -46,6 +46,17 @@ PODS = [
     loose("bare-failed", owners=[], status={"phase": "Failed"}),
     loose("scratch", volumes=[{"name": "v", "emptyDir": {}}]),
     loose("claim", volumes=[{"name": "v", "persistentVolumeClaim": {"claimName": "c"}}]),
+    loose(
+        "made",
+        volumes=[
+            {
+                "name": "v",
+                "ephemeral": {
+                    "volumeClaimTemplate": {"spec": {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}}
+                },
+            }
+        ],
+    ),
     loose("critical", priority=2_000_000_000, priorityClassName="system-cluster-critical"),
     loose("important", priority=500, priorityClassName="important"),
     loose("labelled", meta={"labels": {"app": "web"}}),
@@ -54,7 +65,7 @@ PODS = [
     loose("forced", owners=[], meta=annotated("descheduler.alpha.kubernetes.io/evict", "")),
 ]
 IMPORTANT = [{"kind": "PriorityClass", "metadata": {"name": "important"}, "value": 500}]
-USUAL = {"plain", "claim", "important", "labelled", "elsewhere", "forced"}
+USUAL = {"plain", "claim", "made", "important", "labelled", "elsewhere", "forced"}
 
 
 @pytest.mark.feature("DS-FLT-01")
@@ -65,11 +76,13 @@ USUAL = {"plain", "claim", "important", "labelled", "elsewhere", "forced"}
         ({"evictAllBarePods": True}, USUAL | {"bare", "bare-failed"}),
         ({"evictFailedBarePods": True}, USUAL | {"bare-failed"}),
         ({"evictLocalStoragePods": True}, USUAL | {"scratch"}),
-        ({"ignorePvcPods": True}, USUAL - {"claim"}),
+        ({"ignorePvcPods": True}, USUAL - {"claim", "made"}),
         ({"evictSystemCriticalPods": True, "priorityThreshold": {"value": 100}}, USUAL | {"critical"}),
         ({"priorityThreshold": {"value": 500}}, USUAL - {"important"}),
         ({"priorityThreshold": {"name": "important"}}, USUAL - {"important"}),
         ({"priorityThreshold": {"value": 501}}, USUAL),
+        ({"priorityThreshold": {"value": 501, "name": "important"}}, USUAL - {"important"}),
+        ({"priorityThreshold": {"value": 501, "name": "imporant"}}, {"forced"}),
         ({"labelSelector": {"matchLabels": {"app": "web"}}}, {"labelled", "forced"}),
         ({"namespaces": {"include": ["other"]}}, {"elsewhere", "forced"}),
         ({"namespaces": {"exclude": ["other"]}}, USUAL - {"elsewhere"}),
@@ -86,7 +99,7 @@ def test_which_pods_migration_controller_lets_leave(args: Obj, wanted: set[str])
         ({}, USUAL),
         ({"evictFailedBarePods": True}, USUAL | {"bare-failed"}),
         ({"evictDaemonSetPods": True}, USUAL | {"daemon"}),
-        ({"ignorePvcPods": True}, USUAL - {"claim"}),
+        ({"ignorePvcPods": True}, USUAL - {"claim", "made"}),
         ({"priorityThreshold": {"name": "important"}}, USUAL - {"important"}),
         ({"labelSelector": {"matchLabels": {"app": "web"}}}, {"labelled", "forced"}),
         ({"minReplicas": 2}, USUAL - {"elsewhere"}),  # in its namespace the owner has one pod only
@@ -99,7 +112,7 @@ def test_which_pods_migration_controller_lets_leave(args: Obj, wanted: set[str])
                     "config": {"PodsWithPVC": {"protectedStorageClasses": [{"name": "precious"}]}},
                 }
             },
-            USUAL,
+            USUAL - {"made"},  # its claim does not exist, so nothing says that it may go
         ),
         ({"namespaceLabelSelector": {"matchLabels": {"kubernetes.io/metadata.name": "other"}}}, {"elsewhere"}),
         ({"minPodAge": "1h"}, {"forced"}),

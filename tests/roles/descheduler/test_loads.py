@@ -59,6 +59,23 @@ def test_the_low_nodes_room_bounds_what_leaves(system: str, left: int) -> None:
     assert len(balanced({"nodeFit": False, "lowThresholds": {"cpu": 60}}, objects).pods) == left
 
 
+@pytest.mark.feature("DS-LNL-06")
+def test_a_node_that_stays_hot_for_want_of_room_says_how_much_room_would_help() -> None:
+    pods = {"a": "2", "b": "2", "c": "2", "d": "2"}
+    objects = [
+        node("hot"), node("idle"),
+        *(pod(name, "hot", cpu="100m") for name in pods),
+        metric("hot", "2", pods), metric("idle", "5500m"),
+    ]  # fmt: skip
+    done = balanced({"nodeFit": False, "lowThresholds": {"cpu": 60}}, objects)
+    (record,) = done.records("Relieved")
+    assert "the low nodes have no room left for cpu" in record.message
+    terms = {term.name: term for term in record.terms}
+    assert terms["it fits no low node"].value == 3
+    assert terms["smallest change that would help"].note.count("default/") == 1
+    assert "idle" in terms["smallest change that would help"].note
+
+
 @pytest.mark.feature("DS-LNL-07")
 def test_room_is_promised_once() -> None:
     """Both targets could take one pod of 2 cores each, but not two."""

@@ -11,7 +11,7 @@ from koord.api.selectors import SelectorError, from_label_selector
 from koord.api.times import parse_time
 from koord.config.selectors import compile_selector
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
-from roles.descheduler.protection import Protected, forced, refuse
+from roles.descheduler.protection import Protected, forced, is_claim, refuse
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +66,10 @@ class Protections:
 
     def _claimed(self, pod: Pod, volume: Volume, around: Surroundings) -> bool:
         """Whether a volume is a claim that protects. One that is not known protects: nothing says that it may go."""
-        if "PodsWithPVC" not in self.held:
+        if "PodsWithPVC" not in self.held or not is_claim(volume):
             return False
-        name = f"{pod.metadata.name}-{volume.name}" if volume.ephemeral is not None else ""
-        if volume.persistent_volume_claim is not None:
-            name = volume.persistent_volume_claim.claim_name
-        if not name:
-            return False
+        named = volume.persistent_volume_claim
+        name = named.claim_name if named is not None else f"{pod.metadata.name}-{volume.name}"
         claim = around.claim(f"{pod.metadata.namespace}/{name}") if self._classes else None
         return claim is None or (claim.spec.storage_class_name or "") in self._classes
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
@@ -129,14 +129,15 @@ class _Source:
                 add_into(self.under_way, {**restrict(view.usage or {}, run.pool.resources), "pods": 1})
         high = run.high(self.node)
         excess = {each: self._usage()[each] - high[each] for each in self._over()}
-        for view in leaving_order(self._possible(), excess, run.pool.weights, self.handle.now):
-            if not self._over():
-                break
+        order = deque(leaving_order(self._possible(), excess, run.pool.weights, self.handle.now))
+        while order and self._over():
             if spent := [each for each, left in sorted(run.budget.items()) if left <= 0]:
-                why = f"still hot{self._sum()}, and the low nodes have no room left for {', '.join(spent)}"
-                outcome[name] = Outcome(False, why, (yield from self._why()))
+                why = f"the low nodes have no room left for {', '.join(spent)}"
+                for view in order:
+                    self._keep(view, why)
+                outcome[name] = Outcome(False, f"still hot{self._sum()}, and {why}", (yield from self._why(why)))
                 return
-            yield from self._ask(view)
+            yield from self._ask(order.popleft())
         if self._over():
             why = ", ".join(f"{count} x {reason}" for reason, count in self.kept.most_common(_REASONS)) or "none is left"
             outcome[name] = Outcome(False, f"still hot{self._sum()}; pods that stay: {why}", (yield from self._why()))
@@ -168,8 +169,10 @@ class _Source:
         self.kept[reason] += 1
         self.staying[view.pod.metadata.uid] = (view, reason)
 
-    def _why(self) -> Generator[Effect, bool, tuple[Term, ...]]:
-        """What keeps the pods that stay, and the smallest change that would help; of the hottest nodes, for it costs a what-if a pod."""
+    def _why(self, spent: str = "") -> Generator[Effect, bool, tuple[Term, ...]]:
+        """What keeps the pods that stay, and the smallest change that would help; of the hottest nodes, for it costs a what-if a pod.
+
+        `spent` is the reason of pods that were not asked, for there is no room left."""
         if self.run.explained >= EXPLAINED:
             return ()
         self.run.explained += 1
@@ -180,7 +183,7 @@ class _Source:
             if self.handle.pause(4):
                 yield PAUSE
             fits = reason != NO_PLACE and bool(find_targets(view, run, node_fit=self.node_fit))
-            reasons = [reason, *self.handle.reasons(view.pod)]
+            reasons = [NO_PLACE if reason == spent and not fits else reason, *self.handle.reasons(view.pod)]
             nearest = "" if fits or view.usage is None else run.room.nearest(view, expected_use(view), node_fit=self.node_fit)
             kept.append(Kept(view.key, restrict(view.usage or {}, run.pool.resources), tuple(dict.fromkeys(reasons)), fits, nearest))
         waiting = {

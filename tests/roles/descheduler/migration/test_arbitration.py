@@ -309,7 +309,7 @@ def test_the_object_limiter_holds_running_jobs_back_also_after_a_restart() -> No
         assert await world.get(kinds.PODS, "q") is not None
         world.shift = 601.0  # "c" has taken a token in advance
         await world.client.patch(kinds.PODMIGRATIONJOBS, "b", {"spec": {"ttl": "1h"}})
-        await world.until_job("b", phase="Succeeded")
+        await world.until_job("b", phase="Succeeded", condition="Arbitration=True/")
 
     play(scenario)
 
@@ -319,7 +319,8 @@ async def limited(world: Cluster, job: str) -> None:
         return any(record.verdict == "Limited" for record in world.lives[-1].recorder.ring.find(kind="PodMigrationJob", name=job))
 
     await world.until(told)
-    found = await world.until_job(job, phase="Running")
+    found = await world.until_job(job, phase="Running", condition="Arbitration=False/ObjectLimiter")
+    assert condition(found, "Arbitration")["message"] == "the workload has had its evictions"
     assert not condition(found, "Eviction")
 
 

@@ -522,7 +522,7 @@ def test_a_place_that_would_become_hot_is_given_back_and_another_one_asked_for()
 
 
 @pytest.mark.feature("DS-MC-03")
-@pytest.mark.parametrize("lost", ["cordoned", "tainted", "not ready"])
+@pytest.mark.parametrize("lost", ["cordoned", "tainted", "not ready", "deleted", "going"])
 def test_a_promised_node_that_is_lost_before_the_eviction_is_given_back(lost: str) -> None:
     async def scenario(world: Cluster) -> None:
         owner = await world.replicaset()
@@ -538,6 +538,11 @@ def test_a_promised_node_that_is_lost_before_the_eviction_is_given_back(lost: st
             await world.client.patch(kinds.NODES, "n2", {"spec": {"unschedulable": True}})
         elif lost == "tainted":
             await world.client.patch(kinds.NODES, "n2", {"spec": {"taints": [{"key": "k", "effect": "NoSchedule"}]}})
+        elif lost == "deleted":
+            await world.client.delete(kinds.NODES, "n2")
+        elif lost == "going":
+            await world.client.patch(kinds.NODES, "n2", {"metadata": {"finalizers": ["test/hold"]}})
+            await world.client.delete(kinds.NODES, "n2")
         else:
             ready = {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}}
             await world.client.patch(kinds.NODES, "n2", ready, subresource="status")
@@ -549,6 +554,44 @@ def test_a_promised_node_that_is_lost_before_the_eviction_is_given_back(lost: st
 
         await world.until(avoids)
         await world.client.delete(kinds.PODDISRUPTIONBUDGETS, "hold", NS)
+
+        async def another() -> bool:
+            found = await world.get(kinds.RESERVATIONS, job["metadata"]["uid"])
+            return found is not None and not (found.get("status") or {}).get("nodeName")
+
+        await world.until(another)
+        assert await world.get(kinds.PODS, "p") is not None
+        await world.reserve(job["metadata"]["uid"], nodeName="n3")
+        await world.until_job("j", condition="Eviction=True/EvictComplete", nodeName="n3")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("DS-MC-04")
+@pytest.mark.parametrize("lost", ["cordoned", "deleted"])
+def test_an_eviction_without_an_answer_is_not_asked_for_again_when_its_place_is_lost(lost: str) -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        life = await world.live(**MANY)
+        evict, silent = life.client.evict, True
+
+        async def answer(*args: Any, **options: Any) -> None:
+            if silent:
+                raise errors.from_response(503, b"")
+            await evict(*args, **options)
+
+        life.client.evict = answer  # type: ignore[method-assign]
+        await world.job("j", "p")
+        job = await world.until_job("j", condition="ReservationCreated=True/")
+        await world.reserve(job["metadata"]["uid"])
+        await world.until_job("j", condition="Eviction=Unknown/Evicting")
+        if lost == "cordoned":
+            await world.client.patch(kinds.NODES, "n2", {"spec": {"unschedulable": True}})
+        else:
+            await world.client.delete(kinds.NODES, "n2")
+        await world.until_job("j", condition="ReservationScheduled=False/Unschedulable")
+        silent = False
 
         async def another() -> bool:
             found = await world.get(kinds.RESERVATIONS, job["metadata"]["uid"])

@@ -105,7 +105,6 @@ def test_a_pod_moves_to_the_place_that_was_reserved_for_it() -> None:
             "Unschedulable",
             True,
         ),
-        ({"nodeName": "vanished"}, "Unschedulable", True),
     ],
 )
 def test_a_place_that_is_of_no_use_ends_the_job_and_is_released(status: dict[str, object], reason: str, released: bool) -> None:
