@@ -13,7 +13,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from roles.scheduler.cluster.changes import FIRST_FREE_KIND, NODE, PODS, ChangeLog
-from roles.scheduler.cluster.columns import Columns, Vector, grown, picked
+from roles.scheduler.cluster.columns import Columns, Vector, grown
 from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.labels import LabelColumns
 from roles.scheduler.cluster.nodeview import NodeView
@@ -25,8 +25,6 @@ log = logging.getLogger(__name__)
 C = TypeVar("C", bound=Columns)
 
 _FIRST_CAPACITY = 64
-_CPU_AND_MEMORY = (CPU, MEMORY)
-_PAIRS = {"allocatable": 0.0, "free": 0.0, "divisor": np.inf, "non_zero_free": 0.0}  # with what rows hold that are not in use
 
 
 class Row:
@@ -56,12 +54,10 @@ class Cluster:
         self.unschedulable: NDArray[np.bool_] = np.zeros(capacity, dtype=np.bool_)
         self.taints: NDArray[np.intp] = np.zeros(capacity, dtype=np.intp)  # number of the taint set
         self.pod_slots: Vector = np.zeros(capacity)  # how many more pods the node takes
-        # Nearly every score looks at CPU and memory: their columns are lines of one array, which one call of numpy takes together.
-        self._pairs: dict[str, Vector] = {name: np.full((2, capacity), fill) for name, fill in _PAIRS.items()}
         self.allocatable: list[Vector] = []
         self.free: list[Vector] = []
         self.divisor: list[Vector] = []
-        self._show_pairs()
+        self.non_zero_free: tuple[Vector, Vector] = (np.zeros(capacity), np.zeros(capacity))  # CPU and memory
         self.providers: list[int] = []  # by resource: how many live nodes have any of it
         # Constants as vectors: numpy compares two vectors several times faster than a vector and a number.
         self.zeros: Vector = np.zeros(capacity)
@@ -272,16 +268,6 @@ class Cluster:
         """What pods request of a resource, by slot."""
         return self.allocatable[resource] - self.free[resource]
 
-    def together(self, name: str, resources: tuple[int, ...], rows: slice | NDArray[np.intp]) -> Vector:
-        """Columns of some resources, one a line, about some rows. `name` is allocatable, free, divisor, or non_zero_free, which stands for
-        `free` of all but CPU and memory. Not to be written to."""
-        if resources == _CPU_AND_MEMORY:
-            return picked(self._pairs[name], rows)
-        if name == "non_zero_free":
-            return np.array([(self.non_zero_free[r] if r <= MEMORY else self.free[r])[rows] for r in resources])
-        columns: list[Vector] = getattr(self, name)
-        return np.array([columns[resource][rows] for resource in resources])
-
     def everywhere(self, resources: tuple[int, ...]) -> bool:
         """Whether every node has some of each of these resources."""
         known = self._everywhere.get(resources)
@@ -347,24 +333,16 @@ class Cluster:
         self.unschedulable = grown(self.unschedulable, capacity)
         self.taints = grown(self.taints, capacity)
         self.pod_slots = grown(self.pod_slots, capacity)
-        self._pairs = {name: grown(pair, capacity, _PAIRS[name]) for name, pair in self._pairs.items()}
         self.allocatable = [grown(column, capacity) for column in self.allocatable]
         self.free = [grown(column, capacity) for column in self.free]
         self.divisor = [grown(column, capacity, np.inf) for column in self.divisor]
-        self._show_pairs()
+        self.non_zero_free = (grown(self.non_zero_free[0], capacity), grown(self.non_zero_free[1], capacity))
         self.zeros, self.ones = np.zeros(capacity), np.ones(capacity)
         self.slots = np.arange(capacity)
         self.labels.grow(capacity)
         for columns in self._columns.values():
             columns.grow(capacity)
         self.changes.resized()
-
-    def _show_pairs(self) -> None:
-        """The columns of CPU and memory are lines of the arrays that hold both."""
-        for name in ("allocatable", "free", "divisor"):
-            getattr(self, name)[: MEMORY + 1] = self._pairs[name]
-        cpu, memory = self._pairs["non_zero_free"]
-        self.non_zero_free: tuple[Vector, Vector] = (cpu, memory)
 
     def _ensure_resources(self) -> None:
         while len(self.free) < len(self.vocabulary.resources):

@@ -14,19 +14,6 @@ if TYPE_CHECKING:
 Vector = NDArray[np.float64]
 
 
-def constant(value: float) -> Vector:
-    """A number to calculate with: numpy takes an array of no dimension twice as fast as a number of Python's, which counts for few rows."""
-    return np.array(value, dtype=np.float64)
-
-
-def picked(columns: Vector, rows: slice | NDArray[np.intp]) -> Vector:
-    """Some rows of several columns (one a line of the array). Not to be written to."""
-    return columns[:, rows] if isinstance(rows, slice) else columns.take(rows, 1)
-
-
-ZERO, ONE, HUNDRED = constant(0.0), constant(1.0), constant(100.0)
-
-
 class Columns:
     """A plugin's columns. Override what you need: a hook that is not overridden costs nothing.
 

@@ -179,42 +179,49 @@ class Evaluation(Judgement):
 
     def _again(self, ctx: CycleContext, rows: Slots, kinds: int) -> bool:
         """Judge few rows that changed in `kinds`, passed, and still pass (like pods that come one after another leave just these), in plain
-        numbers: one is faster than an array of one. False where it is for `_evaluate` to say."""
+        numbers where plugins know how. False where it is for `_evaluate` to say."""
         if not self._scored or len(rows) > _FEW:
             return False
         for vector in self._plan(kinds)[1]:
             if vector.normalizer is not None and not isinstance(vector.raw, float):
                 return False  # what is nearly always another value may move the extremes
-        for slot in rows.tolist():
+        for index, slot in enumerate(rows.tolist()):
             passed = self.feasible.item(slot) and self.cluster.alive.item(slot) and slot not in self.restored
-            if not passed or not self._still_passes(ctx, slot, kinds) or not self._scored_again(ctx, slot, kinds):
+            if not passed:
+                return False
+            row = rows[index : index + 1]
+            if not self._still_passes(ctx, slot, row, kinds) or not self._scored_again(ctx, slot, row, kinds):
                 return False
         return True
 
-    def _still_passes(self, ctx: CycleContext, slot: int, kinds: int) -> bool:
+    def _still_passes(self, ctx: CycleContext, slot: int, row: Rows, kinds: int) -> bool:
         """Whether a row that passed still does. What a row-wise filter says is kept, so that it is not asked twice."""
         timed = self.framework.timer is not None or self.framework.trust.watched
         ask = self.framework.ask_for_all
         for vector in self._plan(kinds)[0]:
             plugin = vector.plugin
-            if ask(plugin, "Filter", plugin.filter_one, ctx, slot) if timed else plugin.filter_one(ctx, slot):
+            rows: Any = slot if plugin.takes_slot else row
+            if ask(plugin, "Filter", plugin.filter, ctx, rows) if timed else plugin.filter(ctx, rows):
                 return False
         for vector in self._plan_dear(kinds):
             plugin = vector.plugin
-            code = ask(plugin, "Filter", plugin.filter_one, ctx, slot) if timed else plugin.filter_one(ctx, slot)
-            if code:
-                vector.put(np.array((slot,)), np.array((code,), dtype=np.int32), self.cluster.capacity)
+            rows = slot if plugin.takes_slot else row
+            codes = ask(plugin, "Filter", plugin.filter, ctx, rows) if timed else plugin.filter(ctx, rows)
+            if codes:
+                vector.put(row, np.atleast_1d(codes), self.cluster.capacity)
                 vector.told = slot
                 return False
         return True
 
-    def _scored_again(self, ctx: CycleContext, slot: int, kinds: int) -> bool:
+    def _scored_again(self, ctx: CycleContext, slot: int, row: Rows, kinds: int) -> bool:
         """Score a row that still passes; False where that may change what other rows get."""
         timed = self.framework.timer is not None or self.framework.trust.watched
         ask = self.framework.ask_for_all
         for vector in self._plan(kinds)[1]:
             plugin = vector.plugin
-            if not vector.put_one(slot, ask(plugin, "Score", plugin.score_one, ctx, slot) if timed else plugin.score_one(ctx, slot)):
+            rows: Any = slot if plugin.takes_slot else row
+            raw: Any = ask(plugin, "Score", plugin.score, ctx, rows) if timed else plugin.score(ctx, rows)
+            if not vector.put_one(slot, raw.item() if type(raw) is np.ndarray else raw):
                 return False
         before, total = self.totals.item(slot), self._total_of(slot)
         if total != before:

@@ -14,8 +14,9 @@ Deciding asks once for what pods of a shape share, and then about rows that chan
 and binding ask every plugin for each pod.
 
 Filters and scores look at many nodes at once: they get `rows` (a slice for all of them, or an array of slots: those that changed, or the
-one that somebody asks about) and return an array of that length. Dead rows may hold anything; the engine masks them out. Whoever wants no
-vectors writes `filter_row` or `score_row` instead, for one node. See docs/plugin-guide.md for a worked example.
+one that somebody asks about) and return an array of that length; with `takes_slot` also one slot, for which they return a number. Dead rows
+may hold anything; the engine masks them out. Whoever wants no vectors writes `filter_row` or `score_row` instead, for one node. See
+docs/plugin-guide.md for a worked example.
 """
 
 from __future__ import annotations
@@ -244,6 +245,7 @@ class Filter(Plugin):
 
     reads: int = NODE | PODS
     row_wise: ClassVar[bool] = False  # True: dear; asked last, about rows that passed everything else
+    takes_slot: ClassVar[bool] = False  # True: `rows` may be the slot of one row, and the answer its code (cluster/arithmetic.py)
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         """Codes of the rows; None when all of them pass."""
@@ -256,12 +258,6 @@ class Filter(Plugin):
     def filter_row(self, ctx: CycleContext, slot: int) -> int:
         """Code of one node. Asked only where `filter` is not written."""
         raise NotImplementedError
-
-    def filter_one(self, ctx: CycleContext, slot: int) -> int:
-        """What `filter` says of one node, 0 where it passes. It is asked about the node on which a like pod was placed just now: write it
-        beside `filter` if plain numbers are faster."""
-        codes = self.filter(ctx, np.array((slot,), dtype=np.intp))
-        return 0 if codes is None else codes.item(0)
 
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
         """Codes with more detail for rows that `filter` refused. Asked only when a failure is explained, so `filter` can stay lean."""
@@ -316,6 +312,7 @@ class Score(Plugin):
     score_reads: int = NODE | PODS
     normalizer: ClassVar[Normalizer | None] = None
     uses_feasible: ClassVar[bool] = False  # True: raw scores depend on which nodes are feasible (`ctx.feasible`)
+    takes_slot: ClassVar[bool] = False  # as `Filter.takes_slot`
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
         """Raw scores of the rows; a plain number means the same for every one of them."""
@@ -328,11 +325,6 @@ class Score(Plugin):
     def score_row(self, ctx: CycleContext, slot: int) -> float:
         """Raw score of one node. Asked only where `score` is not written."""
         raise NotImplementedError
-
-    def score_one(self, ctx: CycleContext, slot: int) -> float:
-        """As `filter_one`, of `score`."""
-        scores = self.score(ctx, np.array((slot,), dtype=np.intp))
-        return scores.item(0) if isinstance(scores, np.ndarray) else float(scores)
 
     def score_stamp(self, ctx: CycleContext) -> Any:
         """As `Filter.filter_stamp`."""

@@ -16,12 +16,13 @@ from numpy.typing import NDArray
 from koord.api import names
 from koord.api.kinds import DEVICECLASSES
 from koord.decisions.record import NOBODY_OFFERS, Term
+from roles.scheduler.cluster.arithmetic import AnyRows, at, at_least, at_most, floored, looked_up, several
 from roles.scheduler.cluster.cluster import Cluster
-from roles.scheduler.cluster.columns import HUNDRED, ONE, ZERO, Vector, constant
+from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.cluster.vocabulary import CPU, MEMORY
 from roles.scheduler.config.args import NodeResourcesBalancedAllocationArgs, NodeResourcesFitArgs, ResourceWeight
-from roles.scheduler.framework.context import CycleContext, Rows
+from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Filter, PreFilter, PreScore, Rejection, Score
@@ -30,8 +31,6 @@ from roles.scheduler.framework.tally import Tally
 
 _TOO_MANY_PODS = 1
 _NEVER_FITS = 1 << 60
-_HALF = constant(0.5)
-_FIFTY = constant(50.0)
 RESOURCE_DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 """What the resource of a device class by its own name begins with."""
 _NONE: Mapping[str, str] = {}
@@ -47,14 +46,12 @@ def is_scalar(resource: str) -> bool:
 
 
 class Scored(NamedTuple):
-    """The resources that count in a score: their ids, and by line what the pod adds (base units) and the weights (None: all are 1).
-    `weight` is what the weights add up to, at least 1; `lines` are (id, amount, weight) in plain numbers."""
+    """The resources that count in a score: their ids; (id, what the pod adds in base units, weight) of each; and what the weights add up
+    to, at least 1."""
 
     resources: tuple[int, ...]
-    amounts: Vector
-    weights: Vector | None
-    weight: Vector
     lines: list[tuple[int, float, float]]
+    weight: float
 
 
 def scored(resources: Sequence[ResourceWeight], shape: PodShape, cluster: Cluster, *, non_zero: bool) -> Scored:
@@ -74,46 +71,62 @@ def scored(resources: Sequence[ResourceWeight], shape: PodShape, cluster: Cluste
 
 def scored_of(found: Iterable[tuple[int, float, float]]) -> Scored:
     """What counts, of resources by id with what the pod adds and the weight."""
-    listed = sorted(found)  # what is added up are whole numbers: the order does not matter
-    weights = np.array([weight for _, _, weight in listed])
-    amounts = np.array([amount for _, amount, _ in listed], dtype=np.float64)[:, None]
-    total = constant(max(float(weights.sum()), 1.0))
-    alike = bool((weights == 1.0).all())
-    return Scored(tuple(resource for resource, _, _ in listed), amounts, None if alike else weights[:, None], total, listed)
+    lines = sorted(found)  # what is added up are whole numbers: the order does not matter
+    return Scored(tuple(resource for resource, _, _ in lines), lines, max(sum(weight for _, _, weight in lines), 1.0))
 
 
-def added_up(lines: Vector) -> Vector:
-    """The sum by row, over all lines; may be in the place of the first. Of few lines, which numpy's own sum takes long for."""
-    total: Vector = lines[0]
-    for line in lines[1:]:
-        np.add(total, line, out=total)
-    return total
-
-
-def left_percent(free: Vector, amount: Any, divisor: Vector) -> Vector:
+def left_percent(free: Any, amount: Any, divisor: Any) -> Any:
     """What stays free beside an amount, in whole percent of what there is; 0 where there is nothing."""
-    part: Vector = np.subtract(free, amount)
-    np.maximum(part, ZERO, out=part)
-    np.multiply(part, HUNDRED, out=part)
-    np.divide(part, divisor, out=part)
-    np.floor(part, out=part)
-    return part
+    part = free - amount
+    part = at_least(part, 0.0)
+    part *= 100.0
+    part /= divisor
+    return floored(part)
 
 
-def left_percent_of(free: float, amount: float, divisor: float) -> int:
-    """`left_percent` of one row."""
-    left = free - amount
-    return math.floor(left * 100.0 / divisor) if left > 0.0 else 0
-
-
-def used_percent(free: Vector, amount: Any, capacity: Vector, divisor: Vector) -> Vector:
+def used_percent(free: Any, amount: Any, capacity: Any, divisor: Any) -> Any:
     """What is used with an amount more, in whole percent of what there is and at most all of it; 0 where there is nothing."""
-    part: Vector = np.subtract(capacity, np.subtract(free, amount))
-    np.clip(part, ZERO, capacity, out=part)
-    np.multiply(part, HUNDRED, out=part)
-    np.divide(part, divisor, out=part)
-    np.floor(part, out=part)
-    return part
+    part = capacity - (free - amount)
+    part = at_most(at_least(part, 0.0), capacity)
+    part *= 100.0
+    part /= divisor
+    return floored(part)
+
+
+def mean_percent(
+    cluster: Cluster, counted: Scored, rows: AnyRows, *,
+    most: bool, table: Vector | None = None, non_zero: bool = False, more_cpu: Any = None,
+) -> Any:  # fmt: skip
+    """What is used (`most`) or stays free with the pod, in percent: the weighted mean of the resources that a node has, not rounded.
+
+    `table` has the score of each percentage; resources that score nothing do not count then. `non_zero`: what is free by the defaults for
+    containers without requests. `more_cpu` is milli-CPU that amplification adds.
+    """
+    all_count = table is None and cluster.everywhere(counted.resources)
+    total: Any = None
+    weights: Any = 0.0  # of what counts, where not everything does
+    for resource, amount, weight in counted.lines:
+        free = at(cluster.non_zero_free[resource] if non_zero and resource <= MEMORY else cluster.free[resource], rows)
+        divisor = at(cluster.divisor[resource], rows)
+        more = amount + more_cpu if more_cpu is not None and resource == CPU else amount
+        if most:
+            part = used_percent(free, more, at(cluster.allocatable[resource], rows), divisor)
+        else:
+            part = left_percent(free, more, divisor)
+        if table is not None:
+            part = looked_up(table, part)
+        if not all_count:
+            counts = divisor < np.inf
+            part *= counts
+            weights = weights + (counts if table is None else counts & (part > 0)) * weight
+        if weight != 1.0:
+            part *= weight
+        if total is None:
+            total = part
+        else:
+            total += part
+    total /= counted.weight if all_count else at_least(weights, 1.0)
+    return total
 
 
 class NodeResourcesFit(PreFilter, Filter, Score):
@@ -125,33 +138,36 @@ class NodeResourcesFit(PreFilter, Filter, Score):
 
     name = "NodeResourcesFit"
     Args = NodeResourcesFitArgs
+    takes_slot = True
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
         super().__init__(args, handle)
         self._ignored = frozenset(args.ignored_resources) | handle.extended | names.COUNTED_BY_CARD
         self._ignored_prefixes = tuple(f"{group}/" for group in args.ignored_resource_groups)
-        self._strategy = args.scoring_strategy.type
+        self._most = args.scoring_strategy.type != "LeastAllocated"
         ratio = args.scoring_strategy.requested_to_capacity_ratio
-        self._ratio = ratio_table([(point.utilization, point.score * 10) for point in ratio.shape]) if ratio is not None else np.zeros(101)
-        self._memo_key, self._row_key = f"{self.name}/score", f"{self.name}/row"
+        self._ratio = None  # the score of each percentage, where it is not the percentage itself
+        if args.scoring_strategy.type == "RequestedToCapacityRatio" and ratio is not None:
+            self._ratio = ratio_table([(point.utilization, point.score * 10) for point in ratio.shape])
+        self._memo_key = f"{self.name}/score"
 
     # ---------------------------------------------------------------- filter
 
     def pre_filter(self, ctx: CycleContext) -> Status:
         cluster, shape = ctx.cluster, ctx.pod.shape
         wanted = tuple(
-            (resource, constant(amount)) for resource, amount in shape.requests if not self._ignores(cluster.vocabulary.resources[resource])
+            (resource, amount) for resource, amount in shape.requests if not self._ignores(cluster.vocabulary.resources[resource])
         )
         for resource, _ in wanted:
             cluster.ensure(resource)
         ctx.data[self.name] = wanted
         return SUCCESS
 
-    def _wanted(self, ctx: CycleContext) -> tuple[tuple[int, Vector], ...]:
+    def _wanted(self, ctx: CycleContext) -> tuple[tuple[int, float], ...]:
         """(resource, amount) that must fit."""
         if self.name not in ctx.data:
             self.pre_filter(ctx)
-        wanted: tuple[tuple[int, Vector], ...] = ctx.data[self.name]
+        wanted: tuple[tuple[int, float], ...] = ctx.data[self.name]
         return wanted
 
     def _scored(self, ctx: CycleContext) -> Scored:
@@ -163,30 +179,15 @@ class NodeResourcesFit(PreFilter, Filter, Score):
     def _ignores(self, resource: str) -> bool:
         return resource in self._ignored or (bool(self._ignored_prefixes) and resource.startswith(self._ignored_prefixes))
 
-    def filter(self, ctx: CycleContext, rows: Rows) -> Codes:
-        cluster = ctx.cluster
-        lacks = np.less(cluster.pod_slots[rows], ONE)
+    def filter(self, ctx: CycleContext, rows: AnyRows) -> Any:
+        cluster, backed = ctx.cluster, self._backed
+        lacks = at(cluster.pod_slots, rows) < 1.0
         for resource, amount in self._wanted(ctx):
-            short = np.less(cluster.free[resource][rows], amount)
-            if self._backed and cluster.vocabulary.resources[resource] in self._backed:
-                short &= cluster.allocatable[resource][rows] > 0
-            np.logical_or(lacks, short, out=lacks)
+            short = at(cluster.free[resource], rows) < amount
+            if backed and cluster.vocabulary.resources[resource] in backed:
+                short &= at(cluster.allocatable[resource], rows) > 0
+            lacks |= short
         return lacks
-
-    def filter_one(self, ctx: CycleContext, slot: int) -> int:
-        cluster = ctx.cluster
-        if cluster.pod_slots.item(slot) < 1.0:
-            return 1
-        wanted: list[tuple[int, float]] | None = ctx.data.get(self._row_key)
-        if wanted is None:
-            wanted = ctx.data[self._row_key] = [(resource, amount.item()) for resource, amount in self._wanted(ctx)]
-        free, backed = cluster.free, self._backed
-        for resource, amount in wanted:
-            if free[resource].item(slot) < amount and not (
-                backed and cluster.vocabulary.resources[resource] in backed and cluster.allocatable[resource].item(slot) <= 0
-            ):
-                return 1
-        return 0
 
     def must_fit(self, pod: PodInfo) -> Sequence[int]:
         known: tuple[int, ...] | None = pod.shape.memo.get((self, "must fit"))
@@ -239,49 +240,14 @@ class NodeResourcesFit(PreFilter, Filter, Score):
 
     # ---------------------------------------------------------------- score
 
-    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
-        cluster = ctx.cluster
-        resources, amounts, weights, weight, _ = self._scored(ctx)
-        if not resources:
-            return 0.0
-        divisor = cluster.together("divisor", resources, rows)
-        part = self._part(cluster.together("non_zero_free", resources, rows), divisor, amounts)
-        counts: Any = None  # by resource and row, where not all of them do
-        if not cluster.everywhere(resources):
-            counts = np.isfinite(divisor)
-            part *= counts
-        if self._strategy == "RequestedToCapacityRatio":
-            counts = part > 0 if counts is None else counts & (part > 0)
-        if counts is not None:
-            weight = np.maximum(np.sum(counts if weights is None else weights * counts, axis=0), ONE)
-        if weights is not None:
-            part *= weights
-        mean = added_up(part)
-        np.divide(mean, weight, out=mean)
-        if self._strategy == "RequestedToCapacityRatio":
-            np.add(mean, _HALF, out=mean)
-        return np.floor(mean, out=mean)
-
-    def score_one(self, ctx: CycleContext, slot: int) -> float:
+    def score(self, ctx: CycleContext, rows: AnyRows) -> Any:
         cluster, counted = ctx.cluster, self._scored(ctx)
-        if self._strategy != "LeastAllocated" or not cluster.everywhere(counted.resources):
-            return super().score_one(ctx, slot)
-        total = 0.0
-        for resource, amount, weight in counted.lines:
-            free = cluster.non_zero_free if resource <= MEMORY else cluster.free
-            total += left_percent_of(free[resource].item(slot), amount, cluster.divisor[resource].item(slot)) * weight
-        return float(math.floor(total / counted.weight.item()))
-
-    def _part(self, free: Vector, divisor: Vector, amounts: Vector) -> Vector:
-        """Score 0..100 by resource and row."""
-        if self._strategy == "LeastAllocated":
-            return left_percent(free, amounts, divisor)
-        # Infinity stands for no capacity.
-        capacity = np.where(np.isfinite(divisor), divisor, 1.0)
-        percent = used_percent(free, amounts, capacity, capacity)
-        if self._strategy == "MostAllocated":
-            return np.asarray(percent)
-        return np.asarray(self._ratio[percent.astype(np.intp)])
+        if not counted.lines:
+            return 0.0
+        mean = mean_percent(cluster, counted, rows, most=self._most, table=self._ratio, non_zero=True)
+        if self._ratio is not None:
+            mean += 0.5
+        return floored(mean)
 
     def subscriptions(self) -> Sequence[Subscription]:
         return (
@@ -312,7 +278,7 @@ class NodeResourcesFit(PreFilter, Filter, Score):
 class _FitTally(Tally):
     """What pods request of the resources that count, after the pods themselves."""
 
-    def __init__(self, cluster: Cluster, wanted: Sequence[tuple[int, Vector]], backed: Mapping[str, str]) -> None:
+    def __init__(self, cluster: Cluster, wanted: Sequence[tuple[int, float]], backed: Mapping[str, str]) -> None:
         names_of = cluster.vocabulary.resources
         self._devices = frozenset(resource for resource, _ in wanted if backed and names_of[resource] in backed)
         self.size = 1 + len(wanted)
@@ -331,7 +297,7 @@ class _FitTally(Tally):
         return known
 
     def passes(self, slots: NDArray[np.intp], freed: Vector) -> NDArray[np.bool_]:
-        result: NDArray[np.bool_] = np.greater_equal(np.add(self._cluster.pod_slots[slots], freed[0]), ONE)
+        result: NDArray[np.bool_] = np.greater_equal(np.add(self._cluster.pod_slots[slots], freed[0]), 1.0)
         for index, (resource, amount) in enumerate(self._wanted, 1):
             enough = np.greater_equal(np.add(self._cluster.free[resource][slots], freed[index]), amount)
             if resource in self._devices:
@@ -387,60 +353,54 @@ class NodeResourcesBalancedAllocation(PreScore, Score):
 
     name = "NodeResourcesBalancedAllocation"
     Args = NodeResourcesBalancedAllocationArgs
+    takes_slot = True
 
     def pre_score(self, ctx: CycleContext) -> Status:
-        return SUCCESS if self._case(ctx)[1].any() else SKIP
+        return SUCCESS if any(amount for _, amount, _ in self._case(ctx).lines) else SKIP
 
-    def _case(self, ctx: CycleContext) -> tuple[tuple[int, ...], Vector, list[tuple[int, float, float]]]:
-        """The resources that count for the pod, what is used more of each (line) with it and without it, and the lines in plain numbers."""
-        known: tuple[tuple[int, ...], Vector, list[tuple[int, float, float]]] | None = ctx.data.get(self.name)
+    def _case(self, ctx: CycleContext) -> Scored:
+        """The resources that count for the pod, with what is used more of each."""
+        known: Scored | None = ctx.data.get(self.name)
         if known is None:
-            counted = scored(self.args.resources, ctx.pod.shape, ctx.cluster, non_zero=False)
-            more = np.array((counted.amounts, np.zeros_like(counted.amounts)))
-            known = ctx.data[self.name] = (counted.resources, more, counted.lines)
+            known = ctx.data[self.name] = scored(self.args.resources, ctx.pod.shape, ctx.cluster, non_zero=False)
         return known
 
-    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+    def score(self, ctx: CycleContext, rows: AnyRows) -> Any:
         """How much better or worse balanced the node is with the pod: 75 for no change, 50 for the worst, 100 for the best."""
-        balance = self._balance(ctx, rows)
-        better: Vector = np.subtract(balance[0], balance[1])
-        np.add(better, _FIFTY, out=better)
-        np.multiply(better, _HALF, out=better)
-        np.floor(better, out=better)
-        np.add(better, _FIFTY, out=better)
+        cluster, counted = ctx.cluster, self._case(ctx)
+        two = len(counted.resources) == 2 and cluster.everywhere(counted.resources)
+        if not two:
+            rows = several(rows)
+        used, before = [], []
+        for resource, amount, _ in counted.lines:
+            held = at(cluster.allocatable[resource], rows) - at(cluster.free[resource], rows)
+            divisor = at(cluster.divisor[resource], rows)
+            more = held + amount
+            more /= divisor
+            held /= divisor
+            used.append(at_most(more, 1.0))
+            before.append(at_most(held, 1.0))
+        # Any number of resources, of which nodes may lack some: those that a node lacks do not count there.
+        there = None if two else np.array([cluster.allocatable[resource][rows] > 0 for resource in counted.resources])
+        better = balance(used, there)
+        better -= balance(before, there)
+        better += 50.0
+        better *= 0.5
+        better = floored(better)
+        better += 50.0
         return better
 
-    def score_one(self, ctx: CycleContext, slot: int) -> float:
-        cluster, (resources, _, lines) = ctx.cluster, self._case(ctx)
-        if len(resources) != 2 or not cluster.everywhere(resources):
-            return super().score_one(ctx, slot)
-        used, less = [], []
-        for resource, amount, _ in lines:
-            held = cluster.allocatable[resource].item(slot) - cluster.free[resource].item(slot)
-            divisor = cluster.divisor[resource].item(slot)
-            used.append(min((held + amount) / divisor, 1.0))
-            less.append(min(held / divisor, 1.0))
-        balance = math.floor((1.0 - abs(used[0] - used[1]) * 0.5) * 100.0)
-        before = math.floor((1.0 - abs(less[0] - less[1]) * 0.5) * 100.0)
-        return math.floor((balance - before + 50) * 0.5) + 50.0
 
-    def _balance(self, ctx: CycleContext, rows: Rows) -> Vector:
-        """100 less the deviation between the used fractions, in whole percent: with the pod, and without it."""
-        cluster = ctx.cluster
-        resources, more, _ = self._case(ctx)
-        allocatable = cluster.together("allocatable", resources, rows)
-        used = np.add(np.subtract(allocatable, cluster.together("free", resources, rows)), more)
-        np.divide(used, cluster.together("divisor", resources, rows), out=used)
-        np.minimum(used, ONE, out=used)
-        if len(resources) != 2 or not cluster.everywhere(resources):
-            # Any number of resources, of which nodes may lack some: those that a node lacks do not count there.
-            return np.floor((1.0 - np.array([deviations(each, allocatable > 0) for each in used])) * 100.0)
-        apart = np.subtract(used[:, 0], used[:, 1])
-        np.abs(apart, out=apart)
-        np.multiply(apart, _HALF, out=apart)
-        np.subtract(ONE, apart, out=apart)
-        np.multiply(apart, HUNDRED, out=apart)
-        return np.floor(apart, out=apart)
+def balance(fractions: Sequence[Any], there: NDArray[np.bool_] | None) -> Any:
+    """100 less the deviation between fractions (of those that are `there`; None: there are just two), in whole percent."""
+    if there is None:
+        apart = abs(fractions[0] - fractions[1])
+        apart *= -0.5
+    else:
+        apart = -deviations(np.array(fractions), there)
+    apart += 1.0
+    apart *= 100.0
+    return floored(apart)
 
 
 def deviations(fractions: Vector, there: NDArray[np.bool_]) -> Vector:

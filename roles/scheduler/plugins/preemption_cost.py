@@ -52,7 +52,8 @@ def lacking_of(evaluation: Evaluation, ctx: CycleContext) -> Lacking:
     looked_at = any(vector.plugin.name == _FIT for vector in evaluation.filters)
     if not looked_at or ctx.restored:
         return ()
-    return tuple((resource, amount.item()) for resource, amount in ctx.data.get(_FIT, ()))
+    found: Lacking = ctx.data.get(_FIT, ())
+    return found
 
 
 class Shortfall:

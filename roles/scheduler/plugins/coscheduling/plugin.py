@@ -269,9 +269,6 @@ class Coscheduling(
         tree = self.network.tree()
         return closeness(ctx, self.network, tree, selector_of(ctx.pod))[rows] if tree is not None else 0.0
 
-    def score_one(self, ctx: CycleContext, slot: int) -> float:
-        return super().score_one(ctx, slot) if self.network.tree() is not None else 0.0
-
     def score_stamp(self, ctx: CycleContext) -> Any:
         return (self.network.version, ctx.cluster.node_version)
 

@@ -314,16 +314,12 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
     def score_stamp(self, ctx: CycleContext) -> object:
         return self._stranding.version if self._stranding is not None else None
 
-    def score_one(self, ctx: CycleContext, slot: int) -> float:
-        stranding = self._stranding
-        counts = isinstance(request_for(ctx.pod.shape), DeviceRequest) if stranding is None else stranding.known
-        return super().score_one(ctx, slot) if counts else 0.0
-
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
-        request = request_for(ctx.pod.shape)
-        if self._stranding is not None and not isinstance(request, InvalidRequest):
-            lost = self._stranding.losses(ctx, request, rows, lambda slot: self._cards(ctx, slot, request))
-            return 0.0 if lost is None else -lost
+        stranding, request = self._stranding, request_for(ctx.pod.shape)
+        if stranding is not None and not stranding.known:
+            return 0.0
+        if stranding is not None and not isinstance(request, InvalidRequest):
+            return -stranding.losses(ctx, request, rows, lambda slot: self._cards(ctx, slot, request))
         if not isinstance(request, DeviceRequest):
             return 0.0
         slots = ctx.cluster.slots[rows]

@@ -89,12 +89,11 @@ class Stranding:
         """Whether it is known what nodes are worth, and there are GPUs."""
         return self.tables is not None and self._any()
 
-    def losses(self, ctx: CycleContext, request: DeviceRequest | None, rows: Rows, chosen: Chosen) -> Vector | None:
-        """By row what placing the pod of the cycle takes from the value of the node; None while nothing is known or there are no GPUs.
+    def losses(self, ctx: CycleContext, request: DeviceRequest | None, rows: Rows, chosen: Chosen) -> Vector:
+        """By row what placing the pod of the cycle takes from the value of the node, which must be `known`.
         `chosen` says which cards the pod would get on a node that insists on groups of cards; None where it gets none."""
         found = self.tables
-        if found is None or not self.known:
-            return None
+        assert found is not None
         asked = dict(ctx.pod.shape.requests)
         wanted = request.of(GPU) if request is not None else None
         slots = self.cluster.slots[rows]

@@ -70,7 +70,7 @@ class PodClass:
     def __init__(self, resources: int, capacity: int) -> None:
         self.used = [np.zeros(capacity) for _ in range(resources)]
         self.limit = [np.full(capacity, _NEVER) for _ in range(resources)]
-        self.room = np.full((resources, capacity), -_NEVER)
+        self.room = [np.full(capacity, -_NEVER) for _ in range(resources)]
         self.expires = np.full(capacity, _NEVER)
         self.score_expires = np.full(capacity, _NEVER)
         self.aggregated: NDArray[np.bool_] = np.zeros(capacity, dtype=np.bool_)
@@ -84,7 +84,7 @@ class PodClass:
         """Lengthen the arrays."""
         self.used = [grown(column, capacity) for column in self.used]
         self.limit = [grown(column, capacity, _NEVER) for column in self.limit]
-        self.room = grown(self.room, capacity, -_NEVER)
+        self.room = [grown(column, capacity, -_NEVER) for column in self.room]
         self.expires = grown(self.expires, capacity, _NEVER)
         self.score_expires = grown(self.score_expires, capacity, _NEVER)
         self.aggregated = grown(self.aggregated, capacity)
@@ -112,7 +112,7 @@ class LoadColumns(Columns):
         self.cluster = cluster
         size = len(self.resources)
         self.classes = (PodClass(size, cluster.capacity), PodClass(size, cluster.capacity))
-        self.divisor: Vector = np.full((size, cluster.capacity), _NEVER)
+        self.divisor: list[Vector] = [np.full(cluster.capacity, _NEVER) for _ in range(size)]
         # What an abnormal node keeps of its score (BEY-ABN-01), and how many keep less than all of it.
         self.trust: Vector = np.ones(cluster.capacity)
         self.distrusted = 0
@@ -120,7 +120,7 @@ class LoadColumns(Columns):
     def grow(self, capacity: int) -> None:
         for group in self.classes:
             group.grow(capacity)
-        self.divisor = grown(self.divisor, capacity, _NEVER)
+        self.divisor = [grown(column, capacity, _NEVER) for column in self.divisor]
         self.trust = grown(self.trust, capacity, 1.0)
 
     # ---------------------------------------------------------------- events
@@ -284,9 +284,9 @@ class LoadColumns(Columns):
                     if amount:
                         column[slot] = column.item(slot) + sign * amount
             if room >= 0:
-                for line, amount in enumerate(sources[room]):
+                for column, amount in zip(group.room, sources[room], strict=True):
                     if amount:
-                        group.room[line, slot] = group.room.item(line, slot) - sign * amount
+                        column[slot] = column.item(slot) - sign * amount
 
     def _recount(self, load: NodeLoad) -> None:
         """Bring the sums of a node up to date."""

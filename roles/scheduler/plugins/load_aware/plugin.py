@@ -12,11 +12,12 @@ from numpy.typing import NDArray
 from koord.api.kinds import NODEMETRICS
 from koord.api.objects import NodeMetric
 from koord.api.priority import PriorityClass
+from roles.scheduler.cluster.arithmetic import AnyRows, at, at_most, floored
 from roles.scheduler.cluster.changes import NODE, PODS
-from roles.scheduler.cluster.columns import HUNDRED, Vector, constant, picked
+from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.config.args import LoadAwareSchedulingArgs
-from roles.scheduler.framework.context import CycleContext, Rows
+from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
@@ -24,7 +25,7 @@ from roles.scheduler.framework.hints import OPENS, closed
 from roles.scheduler.framework.interfaces import Codes, Endpoint, Feed, Filter, Rejection, Reserve, Score
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.load_aware.columns import OTHER, PROD, LoadColumns, PodClass, Report, Row
-from roles.scheduler.plugins.node_resources import added_up, left_percent, left_percent_of
+from roles.scheduler.plugins.node_resources import left_percent
 
 _EXPIRED = 1
 # never resolvable: nobody is evicted because a node is busy now, usage may fall by itself and is not known of a victim alone
@@ -44,6 +45,7 @@ class LoadAwareScheduling(Filter, Score, Reserve):
 
     name = "LoadAwareScheduling"
     Args = LoadAwareSchedulingArgs
+    takes_slot = True
 
     def __init__(self, args: LoadAwareSchedulingArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -54,11 +56,9 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         # By class, no more than what any of those that were refused would use.
         self._least = [[math.inf] * len(self._resources) for _ in self.columns.classes]
         weights = tuple(float(args.resource_weights.get(name, 0)) for name in self._resources)
-        self._lines = [index for index, weight in enumerate(weights) if weight or args.dominant_resource_weight]  # resources that score
-        self._weighted = [(index, weights[index]) for index in self._lines]
-        self._weights = None if set(weights) == {1.0} else np.array(weights)[self._lines, None]
         self._dominant = float(args.dominant_resource_weight)
-        self._weight_sum = constant(sum(weights) + self._dominant)
+        self._lines = [(index, weight) for index, weight in enumerate(weights) if weight or self._dominant]  # resources that score
+        self._weight_sum = sum(weights) + self._dominant
 
     def feeds(self) -> Sequence[Feed]:
         return (Feed(NODEMETRICS, NodeMetric, self.columns.metric_set),)
@@ -149,12 +149,8 @@ class LoadAwareScheduling(Filter, Score, Reserve):
     def filter_stamp(self, ctx: CycleContext) -> Any:
         return self.columns.stamp(ctx.now)
 
-    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+    def filter(self, ctx: CycleContext, rows: AnyRows) -> Any:
         return None if ctx.pod.shape.daemonset else self.refused(ctx, rows)
-
-    def filter_one(self, ctx: CycleContext, slot: int) -> int:
-        limited = any(self._group(ctx).limited) or self.columns.stale(ctx.now)
-        return super().filter_one(ctx, slot) if limited and not ctx.pod.shape.daemonset else 0
 
     def tally(self, ctx: CycleContext) -> Tally:
         return FIXED if ctx.pod.shape.daemonset else _LoadTally(self, ctx)
@@ -162,30 +158,28 @@ class LoadAwareScheduling(Filter, Score, Reserve):
     def affected_by(self, ctx: CycleContext, other: PodShape) -> bool:
         return not ctx.pod.shape.daemonset and any(self._group(ctx).limited)
 
-    def refused(self, ctx: CycleContext, rows: Rows, freed: Vector | None = None) -> NDArray[np.bool_] | None:
+    def refused(self, ctx: CycleContext, rows: AnyRows, freed: Vector | None = None) -> Any:
         """Rows that are over a limit or whose report expired, where so much less (by resource) is used; None for no row."""
         group = self._group(ctx)
-        estimate = self._estimate(ctx)
-        over: NDArray[np.bool_] | None = None
+        over: Any = None
         for index, limited in enumerate(group.limited):
             if limited:
-                percent = self._percent(group, index, estimate[index], rows, None if freed is None else freed[index])
-                refused = np.greater_equal(percent, group.limit[index][rows])
-                over = refused if over is None else np.logical_or(over, refused, out=over)
+                refused = self._percent(ctx, group, index, rows, freed) >= at(group.limit[index], rows)
+                over = refused if over is None else over | refused
         if not self.columns.stale(ctx.now):
             return over
-        expired = np.less_equal(group.expires[rows], ctx.now)
+        expired = at(group.expires, rows) <= ctx.now
         if self.args.enable_schedule_when_node_metrics_expired:
-            return None if over is None else np.logical_and(over, ~expired)
-        return np.logical_or(expired, over) if over is not None else np.asarray(expired)
+            return None if over is None else over > expired  # over and not expired
+        return expired if over is None else expired | over
 
-    def _percent(self, group: PodClass, index: int, estimate: Vector | float, rows: Rows, freed: Vector | None) -> Vector:
+    def _percent(self, ctx: CycleContext, group: PodClass, index: int, rows: AnyRows, freed: Vector | None) -> Any:
         """Usage with the pod in percent of what the node has, not rounded."""
-        part: Vector = np.add(group.used[index][rows], estimate)
+        part = at(group.used[index], rows) + self.columns.estimator.estimate(ctx.pod)[index]
         if freed is not None:
-            np.subtract(part, freed, out=part)
-        np.multiply(part, HUNDRED, out=part)
-        np.divide(part, self.columns.divisor[index][rows], out=part)
+            part -= freed[index]
+        part *= 100.0
+        part /= at(self.columns.divisor[index], rows)
         return part
 
     def refine(self, ctx: CycleContext, slots: NDArray[np.intp], codes: Codes) -> Codes:
@@ -196,11 +190,10 @@ class LoadAwareScheduling(Filter, Score, Reserve):
     def refined(self, ctx: CycleContext, slots: NDArray[np.intp], freed: Vector | None = None) -> Codes:
         """Codes of rows that are refused, where so much less is used."""
         group = self._group(ctx)
-        estimate = self.columns.estimator.estimate(ctx.pod)
         refined = np.zeros(len(slots), dtype=np.int32)
         aggregated = group.aggregated[slots].astype(np.int32)
         for index in reversed(range(len(self._resources))):
-            percent = self._percent(group, index, estimate[index], slots, None if freed is None else freed[index])
+            percent = self._percent(ctx, group, index, slots, freed)
             over = np.greater_equal(percent, group.limit[index][slots])
             refined = np.where(over, 2 + 2 * index + aggregated, refined)
         return np.where(group.expires[slots] <= ctx.now, _EXPIRED, refined)
@@ -216,45 +209,34 @@ class LoadAwareScheduling(Filter, Score, Reserve):
     def score_stamp(self, ctx: CycleContext) -> Any:
         return self.columns.stamp(ctx.now)
 
-    def _estimate(self, ctx: CycleContext) -> Vector:
-        """What the pod is expected to use, by resource."""
-        known: Vector | None = ctx.data.get(self.name)
-        if known is None:
-            known = ctx.data[self.name] = np.array(self.columns.estimator.estimate(ctx.pod))[:, None]
-        return known
-
-    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+    def score(self, ctx: CycleContext, rows: AnyRows) -> Any:
+        columns, group = self.columns, self._group(ctx)
         if not self._lines:
             return 0.0
-        group, estimate = self._group(ctx), self._estimate(ctx)
-        room, divisor = group.room, self.columns.divisor
-        if len(self._lines) == len(room):
-            part = left_percent(picked(room, rows), estimate, picked(divisor, rows))
-        else:
-            lines = [left_percent(room[line][rows], estimate[line], divisor[line][rows]) for line in self._lines]
-            part = np.array(lines)
-        least = np.minimum(part.min(axis=0), HUNDRED) * self._dominant if self._dominant else None
-        if self._weights is not None:
-            np.multiply(part, self._weights, out=part)
-        total = added_up(part)
-        if least is not None:
-            np.add(total, least, out=total)
-        np.divide(total, self._weight_sum, out=total)
-        np.floor(total, out=total)
-        if self.columns.stale(ctx.now):
-            np.putmask(total, np.less_equal(group.score_expires[rows], ctx.now), 0.0)
-        if self.columns.distrusted:
-            np.floor(np.multiply(total, self.columns.trust[rows], out=total), out=total)
-        return np.asarray(total)
-
-    def score_one(self, ctx: CycleContext, slot: int) -> float:
-        columns = self.columns
-        if self._dominant or not self._lines or columns.distrusted or columns.stale(ctx.now):
-            return super().score_one(ctx, slot)
-        room, divisor, estimate, total = self._group(ctx).room, columns.divisor, columns.estimator.estimate(ctx.pod), 0.0
-        for line, weight in self._weighted:
-            total += left_percent_of(room.item(line, slot), estimate[line], divisor.item(line, slot)) * weight
-        return float(math.floor(total / self._weight_sum.item()))
+        estimate = columns.estimator.estimate(ctx.pod)
+        total: Any = None
+        least: Any = 100.0
+        for line, weight in self._lines:
+            part = left_percent(at(group.room[line], rows), estimate[line], at(columns.divisor[line], rows))
+            if self._dominant:
+                least = at_most(part + 0.0, least)
+            if weight != 1.0:
+                part *= weight
+            if total is None:
+                total = part
+            else:
+                total += part
+        if self._dominant:
+            least *= self._dominant
+            total += least
+        total /= self._weight_sum
+        total = floored(total)
+        if columns.stale(ctx.now):
+            total *= at(group.score_expires, rows) > ctx.now
+        if columns.distrusted:
+            total *= at(columns.trust, rows)
+            total = floored(total)
+        return total
 
 
 class _LoadTally(Tally):

@@ -15,6 +15,7 @@ from koord.api import names
 from koord.api.kinds import NODERESOURCETOPOLOGIES
 from koord.api.objects import NodeResourceTopology
 from koord.decisions.record import Term
+from roles.scheduler.cluster.arithmetic import AnyRows, several
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
@@ -68,6 +69,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
     name = NAME
     Args = NodeNUMAResourceArgs
     row_wise = True
+    takes_slot = True
 
     def __init__(self, args: NodeNUMAResourceArgs, handle: Handle) -> None:
         super().__init__(args, handle)
@@ -130,11 +132,12 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
 
     # ---------------------------------------------------------------- filter
 
-    def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
+    def filter(self, ctx: CycleContext, rows: AnyRows) -> Codes | None:
         request = self._request(ctx)
         self.columns.current()
         if not checks.concerns(request, self.columns):
             return None
+        rows = several(rows)
         slots = ctx.cluster.slots[rows]
         restored = ctx.may_use(slots) if designation(ctx.pod) is None else np.ones(len(slots), dtype=np.bool_)
         codes = checks.codes_of(
@@ -143,10 +146,6 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         for index in np.flatnonzero(codes == ASK).tolist():
             codes[index] = self._try(ctx, request, slots.item(index))
         return codes
-
-    def filter_one(self, ctx: CycleContext, slot: int) -> int:
-        self.columns.current()
-        return super().filter_one(ctx, slot) if checks.concerns(self._request(ctx), self.columns) else 0
 
     def tally(self, ctx: CycleContext) -> Tally | None:
         request = self._request(ctx)
@@ -292,7 +291,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
 
     # ---------------------------------------------------------------- score
 
-    def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
+    def score(self, ctx: CycleContext, rows: AnyRows) -> Any:
         request, columns = self._request(ctx), self.columns
         if not request.amounts:
             return 0.0
@@ -300,6 +299,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         wanted = POLICY_CODES[request.numa_policy]
         if not columns.amplified and not columns.special and not wanted:
             return self._scorer.nodes(ctx.cluster, self._scored(ctx, request), rows, None)
+        rows = several(rows)
         bound = checks.bound_rows(request, columns, rows)
         own: Any = 0.0  # what amplification adds to the pod's CPUs
         more: Any = 0.0  # and to those that are held
@@ -307,17 +307,10 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             ratio = np.maximum(np.nan_to_num(columns.ratio[rows], nan=1.0), 1.0)
             own = np.where(bound, np.ceil(request.milli * ratio) - request.milli, 0.0)
             more = columns.extra[rows]
-        scores = self._scorer.nodes(ctx.cluster, self._scored(ctx, request), rows, more + own)
+        scores: Vector = self._scorer.nodes(ctx.cluster, self._scored(ctx, request), rows, more + own)
         if columns.special or wanted:
             self._score_strict(ctx, rows, np.maximum(columns.policy[rows], wanted), bound, own, scores)
         return scores
-
-    def score_one(self, ctx: CycleContext, slot: int) -> float:
-        request, columns = self._request(ctx), self.columns
-        columns.current()
-        if not request.amounts or columns.amplified or columns.special or request.numa_policy:
-            return super().score_one(ctx, slot)
-        return self._scorer.node(ctx.cluster, self._scored(ctx, request), slot)
 
     def _scored(self, ctx: CycleContext, request: Request) -> Scored:
         """The resources that count on whole nodes."""

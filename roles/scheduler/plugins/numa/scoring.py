@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-import numpy as np
-
 from koord.accounting.resources import ResourceVector, add_into, amplify_value
 from koord.api.names import RESOURCE_CPU
+from roles.scheduler.cluster.arithmetic import AnyRows, at, floored
 from roles.scheduler.cluster.cluster import Cluster
-from roles.scheduler.cluster.columns import ONE, Vector
-from roles.scheduler.cluster.vocabulary import CPU
-from roles.scheduler.framework.context import Rows
-from roles.scheduler.plugins.node_resources import Scored, added_up, is_scalar, left_percent, left_percent_of, scored_of, used_percent
+from roles.scheduler.plugins.node_resources import Scored, is_scalar, mean_percent, scored_of
 from roles.scheduler.plugins.numa.args import NumaScoringStrategy
 from roles.scheduler.plugins.numa.facts import Facts
 
@@ -54,36 +49,11 @@ class Scorer:
             cluster.ensure(resource)
         return scored_of(found)
 
-    def nodes(self, cluster: Cluster, scored: Scored, rows: Rows, more_cpu: Any) -> Vector:
+    def nodes(self, cluster: Cluster, scored: Scored, rows: AnyRows, more_cpu: Any) -> Any:
         """Scores of whole nodes with the pod on them. `more_cpu` is milli-CPU that amplification adds, by row; None for none."""
-        resources, amounts, weights, weight, _ = scored
-        if not resources:
-            return np.zeros(len(cluster.slots[rows]))
-        if more_cpu is not None:
-            amounts = amounts + (np.array(resources) == CPU)[:, None] * more_cpu
-        free, divisor = cluster.together("free", resources, rows), cluster.together("divisor", resources, rows)
-        if self.most:
-            part = used_percent(free, amounts, cluster.together("allocatable", resources, rows), divisor)
-        else:
-            part = left_percent(free, amounts, divisor)
-        if not cluster.everywhere(resources):
-            counts = np.isfinite(divisor)
-            weight = np.maximum(np.sum(counts if weights is None else weights * counts, axis=0), ONE)
-        if weights is not None:
-            part *= weights
-        mean = added_up(part)
-        np.divide(mean, weight, out=mean)
-        return np.floor(mean, out=mean)
-
-    def node(self, cluster: Cluster, scored: Scored, slot: int) -> float:
-        """As `nodes`, of one."""
-        if self.most or not cluster.everywhere(scored.resources):
-            score: float = self.nodes(cluster, scored, np.array((slot,), dtype=np.intp), None).item(0)
-            return score
-        total = 0.0
-        for resource, amount, weight in scored.lines:
-            total += left_percent_of(cluster.free[resource].item(slot), amount, cluster.divisor[resource].item(slot)) * weight
-        return float(math.floor(total / scored.weight.item()))
+        if not scored.lines:
+            return at(cluster.zeros, rows) + 0.0
+        return floored(mean_percent(cluster, scored, rows, most=self.most, more_cpu=more_cpu))
 
     def numa(
         self, facts: Facts, wanted: Mapping[str, int], shares: Mapping[int, ResourceVector], allocated: Mapping[int, ResourceVector], *,

@@ -197,9 +197,6 @@ class Reservation(
         found: NodeMask = known[2]
         return found
 
-    def filter_one(self, ctx: CycleContext, slot: int) -> int:
-        return super().filter_one(ctx, slot) if ctx.pod.reservation or ctx.restored else 0
-
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         """Reserve pods are judged everywhere, others where they may use something."""
         if not ctx.pod.reservation and not ctx.restored:
@@ -271,9 +268,6 @@ class Reservation(
                 held = self._nominated(ctx, slot)
                 scores[index] = raw(ctx.pod.shape.amounts, held) if held is not None else 0.0
         return scores
-
-    def score_one(self, ctx: CycleContext, slot: int) -> float:
-        return super().score_one(ctx, slot) if ctx.restored else 0.0
 
     def normalizer_of(self, ctx: CycleContext) -> Normalizer | None:
         return None if ctx.pod.reservation else BY_ORDER

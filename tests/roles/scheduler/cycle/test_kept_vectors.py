@@ -78,8 +78,20 @@ def installed() -> dict[str, Any]:
     return {"plugins": plugins(), "pluginConfig": [{"name": name, "args": args} for name, args in config.items()]}
 
 
+def packing() -> dict[str, Any]:
+    """Full nodes first, and resources that not every node has."""
+    listed = [{"name": "cpu", "weight": 2}, {"name": "memory", "weight": 1}, {"name": "example.com/widget", "weight": 3}]
+    shape = [{"utilization": 0, "score": 0}, {"utilization": 70, "score": 10}, {"utilization": 100, "score": 4}]
+    ratio = {"type": "RequestedToCapacityRatio", "resources": listed, "requestedToCapacityRatio": {"shape": shape}}
+    config = plugin_config()
+    config["NodeResourcesFit"] = {"scoringStrategy": ratio}
+    config["NodeResourcesBalancedAllocation"] = {"resources": [{"name": one["name"], "weight": 1} for one in listed]}
+    config["NodeNUMAResource"] = {**config.get("NodeNUMAResource", {}), "scoringStrategy": {"type": "MostAllocated", "resources": listed}}
+    return {"plugins": plugins(), "pluginConfig": [{"name": name, "args": args} for name, args in config.items()]}
+
+
 @pytest.mark.feature("SCH-FW-06")
-@pytest.mark.parametrize("profile", [PROFILE, installed()], ids=["by load", "as installed"])
+@pytest.mark.parametrize("profile", [PROFILE, installed(), packing()], ids=["by load", "as installed", "packing"])
 @examples(40)
 @given(plan=st.lists(STEP, min_size=1, max_size=40))
 def test_kept_vectors_equal_fresh_ones(profile: dict[str, Any], plan: list[tuple[str, int, int]]) -> None:
@@ -129,7 +141,7 @@ def same_as_fresh(world: testing.World, templates: list[dict[str, Any]]) -> None
 
 
 def rows_agree(ctx: CycleContext, fresh: Evaluation) -> None:
-    """All rows at once, some of them in any order, and each by itself: every plugin says the same."""
+    """All rows at once, some of them in any order, and each by itself, as a slot as well: every plugin says the same."""
     alive = np.flatnonzero(ctx.cluster.alive)
     some = alive[::-2]
     for vector in (*fresh.filters, *fresh.row_filters):
@@ -137,13 +149,15 @@ def rows_agree(ctx: CycleContext, fresh: Evaluation) -> None:
         np.testing.assert_array_equal(plain(vector.plugin.filter(ctx, some), len(some)), whole[some], vector.plugin.name)
         for slot in alive:
             assert plain(vector.plugin.filter(ctx, np.array([slot])), 1)[0] == whole[slot], vector.plugin.name
-            assert vector.plugin.filter_one(ctx, slot.item()) == whole[slot], vector.plugin.name
+            if vector.plugin.takes_slot:
+                assert plain(vector.plugin.filter(ctx, slot.item()), 1)[0] == whole[slot], vector.plugin.name
     for score in fresh.scores:
         values = plain(score.plugin.score(ctx, ALL_ROWS), ctx.cluster.capacity)
         np.testing.assert_array_equal(plain(score.plugin.score(ctx, some), len(some)), values[some], score.plugin.name)
         for slot in alive:
             assert plain(score.plugin.score(ctx, np.array([slot])), 1)[0] == values[slot], score.plugin.name
-            assert score.plugin.score_one(ctx, slot.item()) == values[slot], score.plugin.name
+            if score.plugin.takes_slot:
+                assert plain(score.plugin.score(ctx, slot.item()), 1)[0] == values[slot], score.plugin.name
 
 
 def plain(answer: Any, length: int) -> Any:
