@@ -11,11 +11,13 @@ import msgspec
 
 from koord.api import names
 from koord.api.objects import Condition, ObjectReference, Pod, Reservation, find_condition
+from koord.api.times import parse_time
 from roles.descheduler.migration import leaving, status
 from roles.descheduler.migration.pairing import left_at, made_for
 from roles.descheduler.migration.step import Act, Step, View, change, fail, set_condition
 from roles.descheduler.migration.words import COMPLETE, CREATED_BY, Kind, Mode, Phase, Reason
 
+SILENCE = 5.0  # seconds without an answer of the scheduler after which a job says so
 PATIENCE = 10.0  # seconds after a pod has left in which a successor that went elsewhere is not believed to be one
 _WAITING_PHASES = frozenset({"", "Pending", "Waiting"})
 
@@ -116,7 +118,7 @@ def _placed(view: View, reservation: Reservation) -> Step:
         if step is not None:
             return step
     if reservation.status.phase in _WAITING_PHASES:
-        return Step("Waiting", f"{view.about_reservation} waits for a node")
+        return _wait_for_scheduler(view, reservation)
     if reservation.status.phase == "Failed" and ready is not None and ready.reason == "Expired":
         if not status.eviction_begun(job) and job.metadata.uid in made_for(reservation):
             if view.target_gone:  # the scheduler may say so first
@@ -138,6 +140,17 @@ def _placed(view: View, reservation: Reservation) -> Step:
         return _wait_for_pending_pod(view, reservation)
     step = leaving.leave(view)
     return step if step is not None else _wait_for_new_pod(view, reservation)
+
+
+def _wait_for_scheduler(view: View, reservation: Reservation) -> Step:
+    """No answer of the scheduler is said after a while: perhaps none looks at pods of that name."""
+    made = reservation.metadata.creation_timestamp
+    left = parse_time(made) + SILENCE - view.now if made else SILENCE
+    if left <= 0 and status.condition(view.job, Kind.RESERVATION_SCHEDULED) is None:
+        name = view.pod.spec.scheduler_name if view.pod is not None else ""
+        message = f'{view.about_reservation} waits for a node: scheduler "{name}" has not answered yet'
+        return change(view, Kind.RESERVATION_SCHEDULED, "False", Reason.WAIT_FOR_NODE, message)
+    return Step("Waiting", f"{view.about_reservation} waits for a node", wait=left if left > 0 else None)
 
 
 def _lies(reservation: Reservation, scheduled: Condition | None) -> bool:

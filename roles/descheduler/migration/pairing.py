@@ -96,6 +96,14 @@ class Pool:
     homeless: int = 0
     nodes: Names = frozenset()
     settled: Sequence[Pod] | None = None
+    # positions of the peers by the place that they name and by their job, so that a look costs as many steps as there are jobs
+    _by_place: dict[tuple[str, str], list[int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+    _by_job: dict[str, list[int]] = field(default_factory=dict, init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        for number, peer in enumerate(self.peers):
+            self._by_place.setdefault(_place(peer.reservation), []).append(number)
+            self._by_job.setdefault(peer.job.metadata.uid, []).append(number)
 
     def pairing(self, job: PodMigrationJob) -> Pairing:
         """What the pool means for a job of it."""
@@ -154,21 +162,18 @@ class Pool:
         """Whether a pod uses it though the pods of all jobs that it is for are still where they were."""
         if not used(reservation):
             return False
-        named = [peer.job for peer in self.peers if _same(peer.reservation, reservation)]
+        named = [self.peers[number].job for number in self._by_place.get(_place(reservation), ())]
         if any(status.eviction_begun(job) or job.status.phase == Phase.SUCCEEDED for job in named):
             return False
         return bool(named or self._askers(reservation))
 
     def _askers(self, reservation: Reservation) -> list[Peer]:
         """The jobs that may count on a reservation and whose pods are still where they were, also when an exchange was cut short."""
-        mine = made_for(reservation)
-        return [
-            peer
-            for peer in self.peers
-            if (_same(peer.reservation, reservation) or peer.job.metadata.uid in mine)
-            and not status.finished(peer.job)
-            and not status.eviction_begun(peer.job)
-        ]
+        numbers = set(self._by_place.get(_place(reservation), ()))
+        for uid in made_for(reservation):
+            numbers.update(self._by_job.get(uid, ()))
+        peers = [self.peers[number] for number in sorted(numbers)]
+        return [peer for peer in peers if not status.finished(peer.job) and not status.eviction_begun(peer.job)]
 
     def _heir(self, taken: Reservation, me: Peer) -> PodMigrationJob | None:
         """The job that asked for the reservation that `me` takes over, if it can do with what `me` gives up."""
@@ -186,7 +191,7 @@ class Pool:
 
     def _left_over(self, reservation: Reservation, job: PodMigrationJob) -> bool:
         """Whether a place was made for the job, is free, and no job names it."""
-        named = any(_same(peer.reservation, reservation) for peer in self.peers)
+        named = _place(reservation) in self._by_place
         return job.metadata.uid in made_for(reservation) and not named and not reservation.status.current_owners
 
 
@@ -237,8 +242,12 @@ def with_users(reservation: Reservation, pods: Iterable[Pod]) -> Reservation:
     return msgspec.structs.replace(reservation, status=shown)
 
 
+def _place(reservation: Reservation) -> tuple[str, str]:
+    return reservation.metadata.uid, reservation.metadata.name
+
+
 def _same(one: Reservation, other: Reservation) -> bool:
-    return one.metadata.uid == other.metadata.uid and one.metadata.name == other.metadata.name
+    return _place(one) == _place(other)
 
 
 def _younger(pod: Pod, job: PodMigrationJob) -> bool:

@@ -15,9 +15,11 @@ from koord.kube.events import EventRecorder
 from koord.kube.references import reference
 from roles.descheduler.migration import status
 from roles.descheduler.migration.step import Step
+from roles.descheduler.migration.words import Reason
 
 ROLE, RULE, ACTION = "descheduler", "MigrationController", "Migrating"
 SECONDS = (1, 2, 5, 10, 20, 30, 60, 120, 300, 600)
+QUIET = 60.0  # seconds in which an eviction's refusals in other words (counts of budgets, numbers of requests) are told once
 _ABOUT_THE_POD = frozenset({"Evicted", "FailedEvict", "Failed", "Complete", "Limited"})
 
 
@@ -58,7 +60,7 @@ class Reporting:
         self._recorder = recorder
         self.metrics = metrics
         self._last: dict[str, tuple[str, str]] = {}
-        self._warned: dict[str, tuple[str, str]] = {}  # the last warning about a job: tries that fail alike are one
+        self._warned: dict[str, tuple[str, str, float]] = {}  # the last warning about a job, and when: tries that fail alike are one
 
     def step(self, job: PodMigrationJob, step: Step, events: EventRecorder, now: float) -> None:
         """A step of a job: a record where it says something new, an event where it has one and changes the status."""
@@ -67,13 +69,18 @@ class Reporting:
             self.record(job, step.verdict, step.message, now)
         if step.status is None:
             return
-        if step.event and not (step.warning and self._warned.get(job.metadata.uid) == (step.event, step.message)):
+        if step.event and not (step.warning and self._known(job, step, now)):
             if step.warning:
-                self._warned[job.metadata.uid] = (step.event, step.message)
+                self._warned[job.metadata.uid] = (step.event, step.message, now)
             self.event(job, step.event, step.message, events, warning=step.warning)
         if step.status.phase in ("Succeeded", "Failed"):
             self.metrics.ended.labels(step.status.phase, step.status.reason).inc()
             self.metrics.seconds.labels(step.status.phase).observe(max(0.0, status.age(job, now)))
+
+    def _known(self, job: PodMigrationJob, step: Step, now: float) -> bool:
+        """Whether a warning says what the last one said."""
+        event, message, at = self._warned.get(job.metadata.uid, ("", "", 0.0))
+        return event == step.event and (message == step.message or (event == Reason.EVICTING and 0 <= now - at < QUIET))
 
     def record(self, job: PodMigrationJob, verdict: str, message: str, now: float, numbers: dict[str, Number] | None = None) -> None:
         """A record about the job, and about its pod where it concerns the pod."""

@@ -55,5 +55,6 @@ class Reason(StrEnum):
     EVICT_COMPLETE = "EvictComplete"
     WAIT_FOR_BIND = "WaitForPodBindReservation"
     WAIT_FOR_READY = "WaitForBoundPodReady"
+    WAIT_FOR_NODE = "WaitForNode"
     OBJECT_LIMITER = "ObjectLimiter"
     INVALID_POD_REF = "InvalidPodRef"

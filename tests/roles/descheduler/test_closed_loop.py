@@ -216,7 +216,7 @@ def test_a_node_that_moves_do_not_help_is_left_alone_for_a_while() -> None:
     handle = Handle("p", "LowNodeLoad", sim.now, [Open()])  # type: ignore[list-item]
     assert not [*sim.plugin.turn([sim.view(node) for node in range(3)], handle)]
     (record,) = [record for record in handle.records if record.verdict == "Relieved"]
-    assert "times in a row pods have left, and it did not get cooler" in record.message
+    assert ": 2 times in a row pods have left, and it did not get cooler" in record.message
     assert ", hot for " in record.message
 
 

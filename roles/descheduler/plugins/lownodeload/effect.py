@@ -94,6 +94,7 @@ class _Node:
     moves: list[Move] = field(default_factory=list)
     in_vain: int = 0
     until: float = 0.0
+    why: int = 0  # how often it was in vain when `until` was set; what is told later of earlier moves does not end it
     hot_since: float | None = None
 
 
@@ -160,6 +161,7 @@ class Effects:
             return
         node.in_vain = 0 if measured.helped else node.in_vain + 1
         if node.in_vain >= TRIES:
+            node.why = node.in_vain
             node.until = now + min(FIRST * 2.0 ** (node.in_vain - TRIES), LONGEST)
 
     def moved(
@@ -180,7 +182,7 @@ class Effects:
         node = self._nodes.get(name)
         if node is None or now >= node.until:
             return ""
-        return f"left alone until {format_time(node.until)}: {node.in_vain} times in a row pods have left, and it did not get cooler"
+        return f"left alone until {format_time(node.until)}: {node.why} times in a row pods have left, and it did not get cooler"
 
     def hot_for(self, name: str, now: float) -> float:
         """A node is hot; for how many seconds it has been so in every round."""

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 from hypothesis import HealthCheck, Phase
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule, run_state_machine_as_test
 
+from koord.api import objects
 from roles.descheduler.migration import pairing, status
 from tests.roles.descheduler.migration.poolmodel import NODES, Model
 from tests.support.examples import examples
@@ -256,3 +257,40 @@ def test_a_place_is_kept_for_whom_a_leaving_pod_s_place_was_taken() -> None:
 def place(model: Model, job: str) -> str:
     ref = status.reservation_ref(model.jobs[job])
     return ref.name if ref is not None else ""
+
+
+@pytest.mark.feature("DS-MC-03")
+def test_a_look_at_a_job_costs_as_many_steps_as_its_workload_has_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = 0
+    begun = status.eviction_begun
+
+    def counted(job: Any) -> bool:
+        nonlocal asked
+        asked += 1
+        return begun(job)
+
+    monkeypatch.setattr(status, "eviction_begun", counted)
+    compared = 0
+    same = pairing._same
+
+    def comparing(one: Any, other: Any) -> bool:
+        nonlocal compared
+        compared += 1
+        return same(one, other)
+
+    monkeypatch.setattr(pairing, "_same", comparing)
+    peers = [_peer(number) for number in range(120)]  # the pod of one has left, and all other places are taken
+    found = pairing.Pool(peers, [peer.reservation for peer in peers], nodes={f"n{number}" for number in range(120)})
+    assert found.pairing(peers[-1].job).unsettled
+    assert asked + compared < 120 * 10
+
+
+def _peer(number: int) -> pairing.Peer:
+    left = number == 119
+    meta = {"uid": f"r{number}", "name": f"r{number}", "ownerReferences": [{"kind": "PodMigrationJob", "name": "j", "uid": f"j{number}"}]}
+    users = [] if left else [{"namespace": "d", "name": f"u{number}", "uid": f"u{number}"}]
+    state = {"phase": "Available" if left else "Succeeded", "nodeName": f"n{number}", "currentOwners": users}
+    place = objects.convert({"metadata": meta, "status": state}, objects.Reservation)
+    gone = [{"type": "Eviction", "status": "True", "reason": "EvictComplete", "lastTransitionTime": "2026-01-01T00:00:00Z"}]
+    job = {"metadata": {"uid": f"j{number}", "name": f"j{number}"}, "status": {"phase": "Running", "conditions": gone if left else []}}
+    return pairing.Peer(objects.convert(job, objects.PodMigrationJob), place, "" if left else "old")

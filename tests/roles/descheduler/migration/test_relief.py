@@ -448,6 +448,30 @@ def test_a_pod_under_two_budgets_is_refused_and_warned_about_once() -> None:
 
 
 @pytest.mark.feature("DS-MC-04")
+def test_an_eviction_that_is_refused_in_other_words_each_time_is_warned_about_once() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        life = await world.live(**MANY)
+        asked = 0
+
+        async def refuse(*args: Any, **options: Any) -> None:
+            nonlocal asked
+            asked += 1
+            raise errors.Forbidden(403, "Forbidden", f"admission webhook denied request {asked}")
+
+        life.client.evict = refuse  # type: ignore[method-assign]
+        await world.job("j", "p", mode="EvictDirectly")
+
+        async def tried() -> bool:
+            return asked >= 4
+
+        await world.until(tried)
+        assert len([each for each in await world.events("PodMigrationJob", "j") if each["type"] == "Warning"]) == 1
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-04")
 def test_an_eviction_that_waits_for_its_answer_keeps_no_other_job_waiting() -> None:
     async def scenario(world: Cluster) -> None:
         for name in ("slow", "fast"):

@@ -154,6 +154,20 @@ def test_an_unschedulable_reservation_is_reported_and_waited_for() -> None:
 
 
 @pytest.mark.feature("DS-MC-03")
+def test_a_job_whose_scheduler_says_nothing_tells_what_it_waits_for() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.live()
+        await world.pod("p", spec={"schedulerName": "someone"}, owner=await world.replicaset())
+        await world.job("j", "p")
+        job = await world.until_job("j", condition="ReservationScheduled=False/WaitForNode")
+        assert 'scheduler "someone" has not answered yet' in job["status"]["message"]
+        await world.reserve(job["metadata"]["uid"])
+        await world.until_job("j", condition="ReservationScheduled=True/")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
 def test_a_job_may_name_a_reservation_that_is_there() -> None:
     async def scenario(world: Cluster) -> None:
         owner = await world.replicaset()
