@@ -37,7 +37,7 @@ def _no_place() -> None:
 
         return at_once
 
-    async def still_good(self: Any, view: Any, pod: Any) -> None:
+    async def still_good(self: Any, view: Any, pod: Any, policy: Any) -> None:
         return
 
     wrap(f"{MACHINE}:_placed", placed)
