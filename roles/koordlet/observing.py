@@ -13,7 +13,7 @@ from roles.koordlet.host.root import HostRoot, rooted
 from roles.koordlet.metrics.registry import Metrics
 from roles.koordlet.options import Options
 from roles.koordlet.prediction.loop import PredictionLoop
-from roles.koordlet.prediction.models import Models
+from roles.koordlet.prediction.models import Models, PredictionOptions
 from roles.koordlet.prediction.reclaimable import ReclaimableReporter
 from roles.koordlet.report.device_loop import DeviceLoop
 from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
@@ -25,7 +25,7 @@ from roles.koordlet.sensing.loop import SensingLoop
 from roles.koordlet.sensing.nvml import load as load_nvml
 from roles.koordlet.sensing.nvmlthread import NVMLThread
 from roles.koordlet.sensing.rdma import RDMA
-from roles.koordlet.sensing.registry import make_collectors
+from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
 from roles.koordlet.sensing.xpu import XPU
 from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
 from roles.koordlet.states.kubelet_trust import Machine
@@ -91,10 +91,19 @@ def make_sensing(
         resctrl_wanted=options.enable_resctrl_collector,
         skip_terminated=not options.collect_terminated_pods,
     )
-    xpu_directory = on_host(options, "xpu_device_infos_dir", host.root)
-    gpus = _gpus(host.root) if parts.gate("Accelerators") else None
+    settings = CollectorSettings(
+        node_info=options.collect_node_cpu_info_interval,
+        storage=options.collect_node_storage_info_interval,
+        psi=options.psi_collector_interval,
+        cold_page=options.coldpage_collector_interval,
+        resctrl=options.resctrl_collector_interval,
+        cpi=options.cpi_collector_interval,
+        cpi_window=options.collect_cpi_timewindow,
+        xpu_directory=on_host(options, "xpu_device_infos_dir", host.root),
+        gpus=_gpus(host.root) if parts.gate("Accelerators") else None,
+    )
     return SensingLoop(
-        make_collectors(context, options, xpu_directory, gpus),
+        make_collectors(context, settings),
         files=host.files,
         store=parts.store,
         metrics=parts.metrics,
@@ -117,6 +126,22 @@ def on_host(options: Options, attribute: str, root: HostRoot) -> str:
     return rooted(root.root, value) if value == getattr(Options(), attribute) and root.root != "/" else value
 
 
+def make_models(options: Options) -> Models:
+    return Models(
+        PredictionOptions(
+            directory=options.prediction_checkpoint_filepath,
+            training_interval=options.prediction_training_interval,
+            cpu_half_life=options.prediction_cpu_histogram_decay_halflife,
+            memory_half_life=options.prediction_memory_histogram_decay_halflife,
+            cold_start=options.prediction_cold_start_duration,
+            safety_margin=options.prediction_safety_margin_percent,
+            expiration=options.prediction_model_expiration_duration,
+            checkpoint_interval=options.prediction_model_checkpoint_interval,
+            checkpoints_per_step=options.prediction_model_checkpoint_max_per_step,
+        )
+    )
+
+
 def spawn_reports(
     life: Life,
     parts: Parts,
@@ -129,7 +154,7 @@ def spawn_reports(
 ) -> None:
     """Prediction and the three reports, each a supervised task."""
     options, state, stopping = parts.options, parts.state, life.stopping
-    models = Models(options)
+    models = make_models(options)
     prediction = PredictionLoop(models, parts.store, lambda: pods.pods)
     life.spawn(prediction.run(stopping, trainable), "prediction")
     if options.enable_node_metric_report:

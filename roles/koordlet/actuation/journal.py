@@ -18,6 +18,7 @@ from dataclasses import replace
 from koord import seams
 from roles.koordlet.actuation.journal_lines import Entry, Ours, decode, encode, encode_ours
 from roles.koordlet.actuation.places import NOTHING, PROCESS_FILE, Base, FileId, Place, Places, identity
+from roles.koordlet.actuation.places import directory_inode as directory_inode  # noqa: PLC0414 (entries are made with it)
 from roles.koordlet.actuation.threeway import Undo, assumed_ours, before_by_now, means, with_ours
 from roles.koordlet.host.root import HostRoot, PathEscapeError
 

@@ -35,7 +35,7 @@ class PredictionLoop:
             now, wall = clock(), seams.now()
             if loop.time() >= next_training:
                 self._models.train(MetricsView(self._store, wall), self._pods(), now)
-                next_training = loop.time() + self._models.options.prediction_training_interval
+                next_training = loop.time() + self._models.options.training_interval
             if loop.time() >= next_housekeeping:
                 self._models.expire(now)
                 self._models.checkpoint(now)

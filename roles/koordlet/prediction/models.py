@@ -6,7 +6,7 @@ import logging
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
@@ -19,9 +19,6 @@ from roles.koordlet.prediction.peak import Prediction, UnknownModelError
 from roles.koordlet.states.model import PodState
 from roles.koordlet.store import kinds
 from roles.koordlet.store.view import MetricsView
-
-if TYPE_CHECKING:
-    from roles.koordlet.options import Options
 
 log = logging.getLogger(__name__)
 
@@ -43,6 +40,22 @@ _LARGEST = 1 << 20
 FIXED_KEYS = frozenset({NODE_KEY, SYSTEM_KEY, *(class_key(c) for c in CLASSES)})
 #: Models whose sum is the peak of Prod by priority.
 PROD_KEYS = (SYSTEM_KEY, class_key(PriorityClass.PROD), class_key(PriorityClass.NONE))
+
+
+@dataclass(frozen=True, slots=True)
+class PredictionOptions:
+    """Durations in seconds."""
+
+    directory: str = "/prediction-checkpoints"
+    """Empty: models live as long as the process."""
+    training_interval: float = 60.0
+    cpu_half_life: float = 12 * 3600.0
+    memory_half_life: float = 24 * 3600.0
+    cold_start: float = 24 * 3600.0
+    safety_margin: int = 10
+    expiration: float = 30 * 60.0
+    checkpoint_interval: float = 10 * 60.0
+    checkpoints_per_step: int = 12
 
 
 @dataclass(slots=True)
@@ -67,29 +80,28 @@ class Model:
 class Models:
     """All models of this node. Times are Unix seconds and given by the caller; files are touched only by the three last methods."""
 
-    options: Options
+    options: PredictionOptions
     models: dict[str, Model] = field(default_factory=dict)
 
     def _model(self, key: str) -> Model:
         model = self.models.get(key)
         if model is None:
             model = self.models[key] = Model(
-                DecayingHistogram(AGENT_CPU, self.options.prediction_cpu_histogram_decay_halflife),
-                DecayingHistogram(AGENT_MEMORY, self.options.prediction_memory_histogram_decay_halflife),
+                DecayingHistogram(AGENT_CPU, self.options.cpu_half_life), DecayingHistogram(AGENT_MEMORY, self.options.memory_half_life)
             )
         return model
 
     def update(self, key: str, cpu: float, memory: float, now: float) -> None:
         """Add a sample: cores and bytes."""
         model = self._model(key)
-        at = model.time_of_sample(now, self.options.prediction_training_interval)
+        at = model.time_of_sample(now, self.options.training_interval)
         model.cpu.add(cpu, 1.0, at)
         model.memory.add(memory, 1.0, at)
         model.updated = now
 
     def train(self, view: MetricsView, pods: Sequence[PodState], now: float) -> None:
         """One training step: p90 over the last training interval of each pod, the node, the classes and the system."""
-        window = self.options.prediction_training_interval
+        window = self.options.training_interval
         sums = {c: [0.0, 0.0] for c in CLASSES}
         for pod in pods:
             cpu = view.aggregate(kinds.POD_CPU, "p90", window, pod_uid=pod.uid)
@@ -120,22 +132,22 @@ class Models:
     # -- files ---------------------------------------------------------------------------------------------------------------
 
     def _path(self, key: str) -> str:
-        return os.path.join(self.options.prediction_checkpoint_filepath, key)
+        return os.path.join(self.options.directory, key)
 
     def expire(self, now: float) -> None:
         """Drop models that were not updated for long, and their files."""
-        for key in [k for k, m in self.models.items() if now - m.updated > self.options.prediction_model_expiration_duration]:
+        for key in [k for k, m in self.models.items() if now - m.updated > self.options.expiration]:
             del self.models[key]
-            if self.options.prediction_checkpoint_filepath:
+            if self.options.directory:
                 _remove(self._path(key))
 
     def checkpoint(self, now: float) -> int:
         """Write the models that are due, oldest first, a bounded number; returns how many."""
-        if not self.options.prediction_checkpoint_filepath:
+        if not self.options.directory:
             return 0
-        due = [(m.saved, k) for k, m in self.models.items() if now - m.saved >= self.options.prediction_model_checkpoint_interval]
+        due = [(m.saved, k) for k, m in self.models.items() if now - m.saved >= self.options.checkpoint_interval]
         written = 0
-        for _, key in sorted(due)[: self.options.prediction_model_checkpoint_max_per_step]:
+        for _, key in sorted(due)[: self.options.checkpoints_per_step]:
             model = self.models[key]
             body = orjson.dumps(
                 {
@@ -147,7 +159,7 @@ class Models:
             )
             path = self._path(key)
             try:
-                seams.files().make_directory(self.options.prediction_checkpoint_filepath)
+                seams.files().make_directory(self.options.directory)
                 replace(path, body)
             except OSError as error:
                 log.error("prediction checkpoint %s cannot be written: %s", path, error.strerror)
@@ -159,10 +171,10 @@ class Models:
     def restore(self, pod_uids: set[str], now: float) -> int:
         """Load checkpoints of current pods and of the fixed keys; the models loaded. A checkpoint whose pod is not there goes when others
         were written for a day since; files that are none of ours stay."""
-        if not self.options.prediction_checkpoint_filepath:
+        if not self.options.directory:
             return 0
         try:
-            names = os.listdir(self.options.prediction_checkpoint_filepath)
+            names = os.listdir(self.options.directory)
         except OSError:
             return 0
         loaded, newest = 0, float("-inf")
@@ -193,8 +205,8 @@ class Models:
         return loaded
 
     def _load(self, data: dict[str, Any], now: float) -> Model:
-        cpu = DecayingHistogram.from_checkpoint(AGENT_CPU, self.options.prediction_cpu_histogram_decay_halflife, data["CPU"])
-        memory = DecayingHistogram.from_checkpoint(AGENT_MEMORY, self.options.prediction_memory_histogram_decay_halflife, data["Memory"])
+        cpu = DecayingHistogram.from_checkpoint(AGENT_CPU, self.options.cpu_half_life, data["CPU"])
+        memory = DecayingHistogram.from_checkpoint(AGENT_MEMORY, self.options.memory_half_life, data["Memory"])
         try:
             updated = parse_time(data["LastUpdated"])
         except (TimeError, KeyError):

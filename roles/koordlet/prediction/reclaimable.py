@@ -76,7 +76,7 @@ class ReclaimableReporter:
 
     def _predict(self, now: float, allocatable: Amount, pods: Sequence[PodState]) -> dict[str, Outcome]:
         options = self._models.options
-        data = PeakInput(now, allocatable, options.prediction_safety_margin_percent, options.prediction_cold_start_duration)
+        data = PeakInput(now, allocatable, options.safety_margin, options.cold_start)
         of_pods, passed = by_pods(data, pods, self._models.predict)
         of_priority = by_priority(data, passed, self._models.predict, PROD_KEYS)
         return {

@@ -41,6 +41,11 @@ def _cpus(text: object) -> CPUSet:
         return EMPTY
 
 
+def pod_cpuset(pod: PodState, node: NodeCPUs = ANY_NODE) -> CPUSet:
+    """CPUs of the pod's own, as the topology shows them; empty for one that shares."""
+    return held_cpus(pod, node).cpus
+
+
 @dataclass(frozen=True, slots=True)
 class KubeletPolicy:
     """What the kubelet's configuration says about CPUs. ``known`` is False when the kubelet is not asked."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from dataclasses import dataclass
 
 from roles.koordlet.sensing.base import Collector, SensingContext
 from roles.koordlet.sensing.be import BECollector
@@ -23,30 +24,46 @@ from roles.koordlet.sensing.system import SystemCollector
 from roles.koordlet.sensing.throttled import ThrottledCollector
 from roles.koordlet.sensing.xpu import XPUCollector
 
-if TYPE_CHECKING:
-    from roles.koordlet.options import Options
+
+@dataclass(frozen=True, slots=True)
+class CollectorSettings:
+    """Periods of collectors that have their own, in seconds, and the one directory that a collector reads."""
+
+    node_info: float = 60.0
+    storage: float = 1.0
+    psi: float = 10.0
+    cold_page: float = 5.0
+    resctrl: float = 10.0
+    cpi: float = 60.0
+    cpi_window: float = 10.0
+    xpu_directory: str = "/var/run/koordlet/xpu-device-infos"
+    gpus: GPULibrary | None = None
+    """The library of the machine's graphics cards."""
 
 
-def make_collectors(
-    context: SensingContext, options: Options, xpu_directory: str = "", gpus: GPULibrary | None = None
-) -> tuple[Collector, ...]:
-    """One instance of each collector, enabled or not; ``gpus`` is the library of the machine's graphics cards."""
-    return (
-        XPUCollector(context, xpu_directory or options.xpu_device_infos_dir),
-        NodeInfoCollector(context, options.collect_node_cpu_info_interval),
-        StorageCollector(context, options.collect_node_storage_info_interval),
-        RDMACollector(context),
-        NodeCollector(context),
-        PodsCollector(context),
-        GPUCollector(context, gpus),
-        ThrottledCollector(context),
-        BECollector(context),
-        HostAppsCollector(context),
-        SystemCollector(context),
-        PsiCollector(context, options.psi_collector_interval),
-        NetworkCollector(context, options.psi_collector_interval),
-        DiskCollector(context, options.psi_collector_interval),
-        CPICollector(context, options.cpi_collector_interval, options.collect_cpi_timewindow),
-        ColdMemoryCollector(context, options.coldpage_collector_interval),
-        ResctrlCollector(context, options.resctrl_collector_interval),
-    )
+Factory = Callable[[SensingContext, CollectorSettings], Collector]
+
+COLLECTORS: tuple[Factory, ...] = (
+    lambda context, intervals: XPUCollector(context, intervals.xpu_directory),
+    lambda context, intervals: NodeInfoCollector(context, intervals.node_info),
+    lambda context, intervals: StorageCollector(context, intervals.storage),
+    lambda context, _: RDMACollector(context),
+    lambda context, _: NodeCollector(context),
+    lambda context, _: PodsCollector(context),
+    lambda context, settings: GPUCollector(context, settings.gpus),
+    lambda context, _: ThrottledCollector(context),
+    lambda context, _: BECollector(context),
+    lambda context, _: HostAppsCollector(context),
+    lambda context, _: SystemCollector(context),
+    lambda context, intervals: PsiCollector(context, intervals.psi),
+    lambda context, intervals: NetworkCollector(context, intervals.psi),
+    lambda context, intervals: DiskCollector(context, intervals.psi),
+    lambda context, intervals: CPICollector(context, intervals.cpi, intervals.cpi_window),
+    lambda context, intervals: ColdMemoryCollector(context, intervals.cold_page),
+    lambda context, intervals: ResctrlCollector(context, intervals.resctrl),
+)
+
+
+def make_collectors(context: SensingContext, intervals: CollectorSettings) -> list[Collector]:
+    """One instance of each collector, enabled or not."""
+    return [factory(context, intervals) for factory in COLLECTORS]

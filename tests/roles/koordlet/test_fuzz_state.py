@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from koord.accounting.histogram import AGENT_CPU, AGENT_MEMORY
 from roles.koordlet.host.errors import ParseError
 from roles.koordlet.host.storage import LocalStorage, parse_storage
-from roles.koordlet.options import Options
-from roles.koordlet.prediction.models import NODE_KEY, Models
+from roles.koordlet.prediction.models import NODE_KEY, Models, PredictionOptions
 from roles.koordlet.store import kinds, persist
 from roles.koordlet.store.store import MetricStore
 
@@ -66,7 +65,7 @@ def test_fuzz_a_checkpoint_is_loaded_or_taken_away(body: bytes) -> None:
     with tempfile.TemporaryDirectory(prefix="koord-fuzz-") as directory:
         path = Path(directory, NODE_KEY)
         path.write_bytes(body)
-        models = Models(Options(prediction_checkpoint_filepath=directory))
+        models = Models(PredictionOptions(directory=directory))
         loaded = models.restore(set(), NOW)
         assert path.exists() == bool(loaded), "what cannot be used does not stay"
         models.update(NODE_KEY, 1.0, 2.0**30, NOW)
@@ -74,7 +73,7 @@ def test_fuzz_a_checkpoint_is_loaded_or_taken_away(body: bytes) -> None:
         assert 0 <= found.cpu_p95 <= AGENT_CPU.end(AGENT_CPU.count - 1) * 1000
         assert 0 <= found.memory_p98 <= AGENT_MEMORY.end(AGENT_MEMORY.count - 1)
         assert models.checkpoint(NOW + 3600) == 1
-        assert Models(Options(prediction_checkpoint_filepath=directory)).restore(set(), NOW) == 1, "what is written can be read"
+        assert Models(PredictionOptions(directory=directory)).restore(set(), NOW) == 1, "what is written can be read"
 
 
 rows = st.lists(

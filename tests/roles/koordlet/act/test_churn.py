@@ -26,7 +26,7 @@ from roles.koordlet.qos.manager import QOSManager
 from roles.koordlet.qos.registry import make_strategies
 from roles.koordlet.sensing.base import TROUBLE_ROUNDS, SensingContext
 from roles.koordlet.sensing.loop import SensingLoop
-from roles.koordlet.sensing.registry import make_collectors
+from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
 from roles.koordlet.states.podinformer import export_container_resources
 
 AT_ONCE, FIRST, BATCHES = 9, 3, 4
@@ -90,7 +90,7 @@ class Node:
         )  # fmt: skip
         self.hooks = HooksManager(options, self.executor, machine.metrics, gate, lambda _: mode, picture, lambda _: None)
         self.sensing = SensingLoop(
-            make_collectors(context, Options(psi_collector_interval=1.0)), files=machine.host.files, store=world.store,
+            make_collectors(context, CollectorSettings(psi=1.0)), files=machine.host.files, store=world.store,
             metrics=machine.metrics, interval=1.0, on_tick=lambda _: self.manager.tick(picture(), self.mono),
             sweep=machine.host.cgroups.age,
         )  # fmt: skip

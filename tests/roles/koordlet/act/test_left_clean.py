@@ -16,7 +16,7 @@ from roles.koordlet.actuation.writes import About, Write, sequence
 from roles.koordlet.app import restore as restore_command
 from roles.koordlet.guard import RELEASE, Guard
 from roles.koordlet.options import OptionError, Options, check
-from roles.koordlet.prediction.models import Models
+from roles.koordlet.prediction.models import Models, PredictionOptions
 from roles.koordlet.qos.suppress import BECPUSuppress
 
 pytestmark = pytest.mark.feature("BEY-JRN-01")
@@ -179,7 +179,7 @@ def test_nothing_of_koordlets_own_is_left(machine, options: Options) -> None:
     before = {str(p) for p in machine.base.rglob("*")}
     machine.executor.apply([sequence(Write("cpu.shares", CONTAINER, "512"))], rule="r", now=1.0)
     machine.journal.close()
-    models = Models(Options(prediction_checkpoint_filepath=options.prediction_checkpoint_filepath))
+    models = Models(PredictionOptions(directory=options.prediction_checkpoint_filepath))
     models.update("uid-1", 1.0, 1.0, 1000.0)
     assert models.checkpoint(1e6) == 1
     for path in (f"{options.tsdb_path}/series.msgpack", f"{machine.root.hooks_config}/koordlet.json"):

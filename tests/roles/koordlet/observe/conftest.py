@@ -24,14 +24,13 @@ from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.metrics.registry import Metrics
-from roles.koordlet.options import Options
-from roles.koordlet.prediction.models import Models
+from roles.koordlet.prediction.models import Models, PredictionOptions
 from roles.koordlet.prediction.reclaimable import ReclaimableReporter
 from roles.koordlet.report.nodemetric_loop import NodeMetricLoop
 from roles.koordlet.report.topology_loop import TopologyLoop
 from roles.koordlet.sensing.base import SensingContext
 from roles.koordlet.sensing.loop import SensingLoop
-from roles.koordlet.sensing.registry import make_collectors
+from roles.koordlet.sensing.registry import CollectorSettings, make_collectors
 from roles.koordlet.states.callbacks import Callbacks
 from roles.koordlet.states.kubelet import KubeletClient, KubeletOptions
 from roles.koordlet.states.model import HostState
@@ -127,7 +126,7 @@ class Agent:
             **self.flags,
         )
         self.loop = SensingLoop(
-            make_collectors(self.context, Options(), str(self.tree.root / "xpu")),
+            make_collectors(self.context, CollectorSettings(xpu_directory=str(self.tree.root / "xpu"))),
             files=self.files,
             store=self.store,
             metrics=self.metrics,
@@ -301,7 +300,7 @@ async def make_world(
         state = NodeState("n1", informers, agent.metrics, callbacks)
         informers.start()
         await informers.wait_synced()
-        models = Models(Options(prediction_checkpoint_filepath=str(agent.tree.root / "checkpoints"), prediction_training_interval=60))
+        models = Models(PredictionOptions(directory=str(agent.tree.root / "checkpoints"), training_interval=60))
         report = NodeMetricLoop(
             client=client,
             state=state,

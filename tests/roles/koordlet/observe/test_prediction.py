@@ -12,9 +12,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.priority import PriorityClass
-from roles.koordlet.options import Options
 from roles.koordlet.prediction import loop as prediction_loop
-from roles.koordlet.prediction.models import FIXED_KEYS, NODE_KEY, SYSTEM_KEY, Models, class_key
+from roles.koordlet.prediction.models import FIXED_KEYS, NODE_KEY, SYSTEM_KEY, Models, PredictionOptions, class_key
 from roles.koordlet.prediction.peak import Amount, Outcome, UnknownModelError, combine
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import MetricStore
@@ -25,7 +24,7 @@ PROD = class_key(PriorityClass.PROD)
 
 
 def models(directory: Path, **options: Any) -> Models:
-    return Models(Options(prediction_checkpoint_filepath=str(directory), **options))
+    return Models(PredictionOptions(directory=str(directory), **options))
 
 
 @pytest.mark.feature("KLO-PRED-01")
@@ -54,7 +53,7 @@ class TestTraining:
             m.predict("u-3")
 
     def test_old_peaks_fade(self, tmp_path) -> None:
-        m = models(tmp_path, prediction_cpu_histogram_decay_halflife=3600.0)
+        m = models(tmp_path, cpu_half_life=3600.0)
         for i in range(10):
             m.update("x", 8.0, GIB, T0 + i)
         for i in range(200):
@@ -119,7 +118,7 @@ class TestCheckpoints:
     def test_a_clock_that_is_set_makes_no_model_old(self, tmp_path, monkeypatch) -> None:
         """No sample is of the last interval then, so that nothing is trained before the next look at what is old."""
         monkeypatch.setattr(prediction_loop, "HOUSEKEEPING", 0.02)
-        m = models(tmp_path, prediction_training_interval=0.01, prediction_model_checkpoint_interval=0.0)
+        m = models(tmp_path, training_interval=0.01, checkpoint_interval=0.0)
         looks, expire = [], Models.expire
         monkeypatch.setattr(Models, "expire", lambda self, now: looks.append(now) or expire(self, now))
         wall = [T0]
@@ -145,7 +144,7 @@ class TestCheckpoints:
         assert (tmp_path / NODE_KEY).exists()
 
     def test_bounded_oldest_first_and_expired(self, tmp_path) -> None:
-        m = models(tmp_path, prediction_model_checkpoint_max_per_step=2, prediction_model_checkpoint_interval=600.0)
+        m = models(tmp_path, checkpoints_per_step=2, checkpoint_interval=600.0)
         for i in range(5):
             m.update(f"u-{i}", 1.0, GIB, T0)
         assert [m.checkpoint(T0 + i * 60) for i in range(5)] == [2, 2, 1, 0, 0]
