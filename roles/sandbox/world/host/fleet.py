@@ -136,14 +136,16 @@ class Hosts:
         machine = self.machines[node]
         if machine.disk_full or machine.write_errors or machine.failing or self.server.process.dead:
             return True
-        names = (f"koordlet-{node}", f"kubelet-{node}")
-        for name in names:
+        watches = {f"koordlet-{node}": "/nodeslos?watch=", f"kubelet-{node}": "/pods?watch="}
+        for name, watch in watches.items():
             process = self.world.programs[name].process
             if process is None or process.dead or process.frozen or process.ended:
                 return True
             if any(end.stalled for end in process.connections):
                 return True  # it has not noticed yet
-        return any(fault.target in ("", *names) for fault in self.world.rules.active)
+            if not any(watch in end.about for end in process.connections):
+                return True  # it waits before it asks again
+        return any(fault.target in ("", *watches) for fault in self.world.rules.active)
 
     def _agent(self, node: str, program: Program) -> Callable[[], Awaitable[None]]:
         process = program.process

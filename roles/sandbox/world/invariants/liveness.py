@@ -50,6 +50,8 @@ class WhatFitsIsBound(Invariant):
                 break
             if entry.bucket == "pod" and node_of(entry.old) and (entry.new is None or finished(entry.new)):
                 found.add(node_of(entry.old))
+            if entry.bucket == RESERVATION and entry.old is not None and _holds(entry.old) and not _holds(entry.new):
+                found.add(entry.old["status"]["nodeName"])
             if entry.bucket == "node" and _room(entry.old) != _room(entry.new):
                 found.add(entry.key)
         return found
@@ -67,7 +69,7 @@ class WhatFitsIsBound(Invariant):
             if name in fresh or (node.get("spec") or {}).get("unschedulable") or (node.get("spec") or {}).get("taints"):
                 continue
             free[name] = {key: parse_milli(value) if key == "cpu" else parse_value(value) for key, value in room.items()}
-        held = [r for r in self.history.of(RESERVATION).values() if (r.get("status") or {}).get("phase") == "Available"]
+        held = any(map(_holds, self.history.of(RESERVATION).values()))
         for pod in self.pods():
             for resource, amount in requests(pod).items():
                 if resource in free.get(node_of(pod), {}):
@@ -100,6 +102,11 @@ class WhatFitsIsBound(Invariant):
 
 def _room(node: Obj | None) -> object:
     return ((node or {}).get("status") or {}).get("allocatable")
+
+
+def _holds(reservation: Obj | None) -> bool:
+    """Whether a reservation keeps room on a node."""
+    return ((reservation or {}).get("status") or {}).get("phase") == "Available"
 
 
 class NobodyCrashes(Invariant):

@@ -192,9 +192,10 @@ class Claims(DeviceColumns):
             return  # claims are given back when the API server says so
         guest = self._guests.pop(pod.uid, None)
         if guest is not None:
-            self.version += 1
-            self.use(guest, -1)
-            self.told(pod.uid, ())
+            if guest:
+                self.version += 1
+                self.use(guest, -1)
+                self.told(pod.uid, ())
             return
         held = self._held(pod)
         if held:
@@ -210,9 +211,8 @@ class Claims(DeviceColumns):
             for key in self._held(pod):
                 self._count(key)
             return
-        gets = self.supposed(slot, pod)
+        gets = self._guests[pod.uid] = self.supposed(slot, pod)  # also of one that gets nothing: it is not taken away when it leaves again
         if gets:
-            self._guests[pod.uid] = gets
             self.version += 1
             self.use(gets, 1)
             self.told(pod.uid, gets)

@@ -327,6 +327,22 @@ def test_pods_that_are_supposed_to_be_somewhere_have_their_devices_there() -> No
     assert made.decide(pod(resourceClaims=of_claim("second"))).scheduled
 
 
+@pytest.mark.feature("SCH-DRA-18")
+def test_a_pod_that_is_only_supposed_to_be_somewhere_keeps_what_its_claim_has() -> None:
+    """A scheduler that begins finds a claim allocated for a pod that is not bound; supposing that pod somewhere leaves no trace."""
+    made = world(slice_of("n0", device("a")))
+    cache = made.framework.plugins["DynamicResources"].cache  # type: ignore[attr-defined]
+    made.feed("ResourceClaim", claim("mine"))
+    coming = made.parser.parse(pod("coming", node="n0", resourceClaims=of_claim("mine")))
+    shared_by(made, "mine", coming)
+    before = dict(cache.taken)
+    assert before
+    for _ in range(2):
+        with made.state.suppose() as supposed:
+            supposed.add(coming, made.cluster.slot_of("n0"))
+        assert cache.taken == before
+
+
 @pytest.mark.feature("SCH-DRA-06")
 def test_partitions_share_the_counters_of_their_pool() -> None:
     def part(name: str, memory: str) -> Obj:
