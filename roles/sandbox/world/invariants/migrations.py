@@ -223,8 +223,8 @@ class Moved:
 class MovesLoseNothing(Invariant):
     """When all is calm a workload of which a pod was moved has as many pods on nodes as before, unless others took their room.
 
-    Batch pods are left out: what nodes offer them shrinks by itself. More than the workload asks for nobody replaces: a controller with
-    an old snapshot makes some twice.
+    Batch pods are left out: what nodes offer them shrinks by itself. So are pods that their quota refuses: what it may use shrinks while
+    pods outside of it start. More than the workload asks for nobody replaces: a controller with an old snapshot makes some twice.
     """
 
     hears = frozenset({WORLD, POD})
@@ -249,9 +249,15 @@ class MovesLoseNothing(Invariant):
         for owner, moved in self._moved.items():
             had = min(moved.had, asked.get(owner, moved.had))
             has = sum(1 for pod in self.pods() if owner_of(pod) == owner)
-            done = sum(1 for pod in self.history.of("pod").values() if owner_of(pod) == owner and finished(pod))
+            done = sum(1 for pod in self.history.of("pod").values() if owner_of(pod) == owner and (finished(pod) or _over_quota(pod)))
             if has + done < had:
                 yield f"{has} pods of the workload of {moved.key} have a node, {had} had when it was moved"
+
+
+def _over_quota(pod: Obj) -> bool:
+    """Whether a pod waits as its quota has no room for it."""
+    conditions = (pod.get("status") or {}).get("conditions") or ()
+    return not node_of(pod) and any("Insufficient quotas" in (condition.get("message") or "") for condition in conditions)
 
 
 class HotIsRelieved(Loads):

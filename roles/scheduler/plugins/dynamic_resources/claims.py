@@ -197,11 +197,9 @@ class Claims(DeviceColumns):
                 self.use(guest, -1)
                 self.told(pod.uid, ())
             return
-        held = self._held(pod)
-        if held:
-            self._away.add(pod.uid)
-            for key in held:
-                self._count(key)
+        self._away.add(pod.uid)
+        for key in self._held(pod):
+            self._count(key)
 
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         if not self.cluster.supposing:
@@ -211,7 +209,7 @@ class Claims(DeviceColumns):
             for key in self._held(pod):
                 self._count(key)
             return
-        gets = self._guests[pod.uid] = self.supposed(slot, pod)  # also of one that gets nothing: it is not taken away when it leaves again
+        gets = self._guests[pod.uid] = self.supposed(slot, pod)  # who gets nothing as well: it is not taken away when it leaves again
         if gets:
             self.version += 1
             self.use(gets, 1)

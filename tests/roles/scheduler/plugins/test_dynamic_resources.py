@@ -341,6 +341,10 @@ def test_a_pod_that_is_only_supposed_to_be_somewhere_keeps_what_its_claim_has() 
         with made.state.suppose() as supposed:
             supposed.add(coming, made.cluster.slot_of("n0"))
         assert cache.taken == before
+    (there,) = made.add_pods(pod("there", node="n0"))
+    with made.state.suppose() as supposed:
+        supposed.remove(there.uid)
+    assert (cache._guests, cache._away) == ({}, set())
 
 
 @pytest.mark.feature("SCH-DRA-06")
