@@ -15,7 +15,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.record import ROLE, subject_of
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.framework import Framework
-from roles.scheduler.framework.gangs import Unit, VictimUnits
+from roles.scheduler.framework.gangs import VictimGroup, VictimGroups
 from roles.scheduler.plugins.coscheduling.preemption import preemptible
 from roles.scheduler.plugins.default_preemption import DefaultPreemption
 from roles.scheduler.plugins.preemption_cost import importance
@@ -53,44 +53,44 @@ def victims(state: State, slot: int, pod: PodInfo, missing: Mapping[int, float],
     Pods of lower priority that hold some of what is missing, the least important first; of those the important ones stay where they can.
     Whose leaving breaks a disruption budget goes last, and jobs go by their own rules (`framework/gangs.py`).
     """
-    victim_units = VictimUnits(state.gangs, lambda other: preemptible(other, pod.priority), importance, state.leaving)
+    victim_groups = VictimGroups(state.gangs, lambda other: preemptible(other, pod.priority), importance, state.leaving)
     row = state.cluster.row(slot).pods
     names_of = state.cluster.vocabulary.resources
 
-    def gives(unit: Unit) -> dict[int, float]:
+    def gives(group: VictimGroup) -> dict[int, float]:
         found = dict.fromkeys(missing, 0.0)
-        for member in unit.pods:
+        for member in group.pods:
             for resource, amount in member.shape.requests if member.uid in row else ():
                 if resource in found:
                     growth = (member.growth or {}).get(names_of[resource], 0)
                     found[resource] += amount - growth  # what it asks for beyond what it holds was not held against the pod
         return found
 
-    candidates = victim_units.units(
+    candidates = victim_groups.groups(
         other
         for other in row.values()
-        if victim_units.may_go(other) and not state.leaving(other) and not state.evictions.overdue(other.uid)
+        if victim_groups.may_go(other) and not state.leaving(other) and not state.evictions.overdue(other.uid)
     )
     order, _ = budgets.budgets.ordered(candidates)
     left = dict(missing)
-    taken: list[Unit] = []
-    for unit in reversed(order):
-        given = gives(unit)
+    taken: list[VictimGroup] = []
+    for group in reversed(order):
+        given = gives(group)
         if any(left[resource] > 0 < amount for resource, amount in given.items()):
-            taken.append(unit)
+            taken.append(group)
             left = {resource: amount - given[resource] for resource, amount in left.items()}
         if all(amount <= 0 for amount in left.values()):
             break
     if any(amount > 0 for amount in left.values()):
         return []
-    gone: dict[Unit, None] = {}
-    for unit in reversed(taken):
-        given = gives(unit)
-        if unit.core not in gone and all(left[resource] + amount <= 0 for resource, amount in given.items()):
+    gone: dict[VictimGroup, None] = {}
+    for group in reversed(taken):
+        given = gives(group)
+        if group.minimum not in gone and all(left[resource] + amount <= 0 for resource, amount in given.items()):
             left = {resource: left[resource] + amount for resource, amount in given.items()}
         else:
-            gone[unit] = None
-    return sorted((member for unit in gone for member in unit.pods), key=importance)
+            gone[group] = None
+    return sorted((member for group in gone for member in group.pods), key=importance)
 
 
 class Resizes:

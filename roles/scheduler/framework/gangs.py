@@ -81,18 +81,18 @@ class NoGangs:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Unit:
-    """Pods that go together or stay together. `core` is set on a pod above its gang's minimum: when that rest of the job goes, it goes
+class VictimGroup:
+    """Pods that go together or stay together. `minimum` is set on a pod above its gang's minimum: when that rest of the job goes, it goes
     too. `job` is "" for a pod by itself."""
 
     pods: tuple[PodInfo, ...]
     job: str = ""
-    core: Unit | None = None
+    minimum: VictimGroup | None = None
 
     @property
     def whole(self) -> bool:
-        """Whether a job comes to its end with this unit."""
-        return bool(self.job) and self.core is None
+        """Whether a job comes to its end with this group."""
+        return bool(self.job) and self.minimum is None
 
     @property
     def size(self) -> int:
@@ -101,8 +101,8 @@ class Unit:
 
 
 @dataclass(slots=True)
-class VictimUnits:
-    """Turns pods that may go into units. `importance` sorts pods, the most important first; `leaving` says who goes in any case. Gangs are
+class VictimGroups:
+    """Turns pods that may go into groups. `importance` sorts pods, the most important first; `leaving` says who goes in any case. Gangs are
     looked up once: use a new one for each decision, and before the what-if takes pods away."""
 
     gangs: Gangs
@@ -111,16 +111,16 @@ class VictimUnits:
     leaving: Callable[[PodInfo], bool] = lambda pod: pod.deleting
     _groups: dict[str, tuple[GangGroup, bool]] = field(default_factory=dict)
 
-    def units(self, pods: Iterable[PodInfo]) -> list[Unit]:
-        """Units of pods of which each may go, the most important first, what is left of a job before those above its minimum. Pods of a
+    def groups(self, pods: Iterable[PodInfo]) -> list[VictimGroup]:
+        """Groups of pods of which each may go, the most important first, what is left of a job before those above its minimum. Pods of a
         job that may not go as a whole and that it cannot spare are left out."""
         if type(self.gangs) is NoGangs:
-            return [Unit((pod,)) for pod in sorted(pods, key=lambda pod: (-pod.priority, self.importance(pod)))]
-        return at_once(self.units_in_steps(pods))
+            return [VictimGroup((pod,)) for pod in sorted(pods, key=lambda pod: (-pod.priority, self.importance(pod)))]
+        return at_once(self.groups_in_steps(pods))
 
-    def units_in_steps(self, pods: Iterable[PodInfo]) -> Steps[list[Unit]]:
-        """As `units`, a step every few pods."""
-        alone: list[Unit] = []
+    def groups_in_steps(self, pods: Iterable[PodInfo]) -> Steps[list[VictimGroup]]:
+        """As `groups`, a step every few pods."""
+        alone: list[VictimGroup] = []
         jobs: dict[str, list[PodInfo]] = {}
         for number, pod in enumerate(pods):
             if number % _MANY == _MANY - 1:
@@ -129,47 +129,47 @@ class VictimUnits:
             if job:
                 jobs.setdefault(job, []).append(pod)
             else:
-                alone.append(Unit((pod,)))
+                alone.append(VictimGroup((pod,)))
         if not jobs:
-            return (yield from sorted_in_steps(alone, lambda unit: (-unit.pods[0].priority, self.importance(unit.pods[0]))))
-        entries = [(self._key(unit, unit.pods), unit) for unit in alone]
+            return (yield from sorted_in_steps(alone, lambda group: (-group.pods[0].priority, self.importance(group.pods[0]))))
+        entries = [(self._key(group, group.pods), group) for group in alone]
         for job, members in jobs.items():
             entries.extend(self._of_job(job, members))
             yield
-        return [unit for _, unit in (yield from sorted_in_steps(entries, lambda entry: entry[0]))]
+        return [group for _, group in (yield from sorted_in_steps(entries, lambda entry: entry[0]))]
 
-    def _of_job(self, job: str, members: Sequence[PodInfo]) -> list[tuple[Any, Unit]]:
-        group, whole = self._look_up(job)
+    def _of_job(self, job: str, members: Sequence[PodInfo]) -> list[tuple[Any, VictimGroup]]:
+        gang, whole = self._look_up(job)
         mine = {pod.uid: pod for pod in members}
         spares: list[PodInfo] = []
-        for part in group.parts:
+        for part in gang.parts:
             if part.spare:
                 here = sorted((mine[pod.uid] for pod in part.pods if pod.uid in mine), key=self.importance)
                 spares += here[max(0, len(here) - part.spare) :]
         apart = {pod.uid for pod in spares}
-        rest = tuple(sorted((p for part in group.parts for p in part.pods if p.uid not in apart), key=self.importance)) if whole else ()
+        rest = tuple(sorted((p for part in gang.parts for p in part.pods if p.uid not in apart), key=self.importance)) if whole else ()
         if not rest:
-            return [(self._key(unit, unit.pods), unit) for unit in (Unit((pod,), job, _STAYS) for pod in spares)]
-        core = Unit(rest, job)
-        entries = [(self._key(core, (*rest, *spares)), core)]
+            return [(self._key(group, group.pods), group) for group in (VictimGroup((pod,), job, _STAYS) for pod in spares)]
+        minimum = VictimGroup(rest, job)
+        entries = [(self._key(minimum, (*rest, *spares)), minimum)]
         for pod in spares:
-            unit = Unit((pod,), job, core)
-            entries.append((self._key(unit, unit.pods), unit))
+            group = VictimGroup((pod,), job, minimum)
+            entries.append((self._key(group, group.pods), group))
         return entries
 
     def _look_up(self, job: str) -> tuple[GangGroup, bool]:
         found = self._groups.get(job)
         if found is None:
-            group = self.gangs.group(job)
-            found = self._groups[job] = group, all(self.may_go(pod) for part in group.parts for pod in part.pods)
+            gang = self.gangs.group(job)
+            found = self._groups[job] = gang, all(self.may_go(pod) for part in gang.parts for pod in part.pods)
         return found
 
-    def _key(self, unit: Unit, pods: Sequence[PodInfo]) -> tuple[int, int, bool, Any]:
+    def _key(self, group: VictimGroup, pods: Sequence[PodInfo]) -> tuple[int, int, bool, Any]:
         """Higher priorities are more important; then larger jobs; then pods by themselves before those that a job can spare."""
-        return (-max(pod.priority for pod in pods), -unit.size, unit.core is not None, min(self.importance(pod) for pod in unit.pods))
+        return (-max(pod.priority for pod in pods), -group.size, group.minimum is not None, min(self.importance(pod) for pod in group.pods))
 
 
-_STAYS = Unit(())  # the rest of a job that must not go
+_STAYS = VictimGroup(())  # the rest of a job that must not go
 
 
 ALONE = "by itself"

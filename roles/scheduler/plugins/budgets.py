@@ -9,7 +9,7 @@ from koord.api.kinds import PODDISRUPTIONBUDGETS
 from koord.api.objects import PodDisruptionBudget
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cluster.terms import Selector, label_selector, selects
-from roles.scheduler.framework.gangs import Unit
+from roles.scheduler.framework.gangs import VictimGroup
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Feed
 from roles.scheduler.framework.steps import Steps, at_once
@@ -99,17 +99,17 @@ class DisruptionBudgets:
             yield
         return frozenset(found)
 
-    def ordered(self, units: Sequence[Unit]) -> tuple[list[Unit], frozenset[str]]:
+    def ordered(self, groups: Sequence[VictimGroup]) -> tuple[list[VictimGroup], frozenset[str]]:
         """As `ordering`, at once."""
-        return at_once(self.ordering(units)) if self._budgets else (list(units), _NOBODY)
+        return at_once(self.ordering(groups)) if self._budgets else (list(groups), _NOBODY)
 
-    def ordering(self, units: Sequence[Unit]) -> Steps[tuple[list[Unit], frozenset[str]]]:
-        """Units in the order in which they come back: first those whose leaving breaks budgets, all of a job alike; and the UIDs of those
+    def ordering(self, groups: Sequence[VictimGroup]) -> Steps[tuple[list[VictimGroup], frozenset[str]]]:
+        """Groups in the order in which they come back: first those whose leaving breaks budgets, all of a job alike; and the UIDs of those
         pods."""
-        violating = yield from self.violating_in_steps([pod for unit in units for pod in unit.pods])
+        violating = yield from self.violating_in_steps([pod for group in groups for pod in group.pods])
         if not violating:
-            return list(units), violating
-        jobs = {unit.job for unit in units if unit.job and any(pod.uid in violating for pod in unit.pods)}
-        hurts = [unit.job in jobs or any(pod.uid in violating for pod in unit.pods) for unit in units]
-        first = [unit for unit, does in zip(units, hurts, strict=True) if does]
-        return first + [unit for unit, does in zip(units, hurts, strict=True) if not does], violating
+            return list(groups), violating
+        jobs = {group.job for group in groups if group.job and any(pod.uid in violating for pod in group.pods)}
+        hurts = [group.job in jobs or any(pod.uid in violating for pod in group.pods) for group in groups]
+        first = [group for group, does in zip(groups, hurts, strict=True) if does]
+        return first + [group for group, does in zip(groups, hurts, strict=True) if not does], violating

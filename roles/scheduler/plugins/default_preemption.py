@@ -15,7 +15,7 @@ from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
-from roles.scheduler.framework.gangs import Rule, Unit, VictimUnits
+from roles.scheduler.framework.gangs import Rule, VictimGroup, VictimGroups
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Feed, PostFilter
 from roles.scheduler.framework.status import SUCCESS, Candidate, PostFilterResult, Status, unschedulable
@@ -141,7 +141,7 @@ class DefaultPreemption(PostFilter):
         """Candidates among so many nodes that have victims, what hurts least first. Where filters add up nodes are judged together. Others
         are tried one by one, but for those that cannot beat the best one found so far, unless somebody else is to choose among all."""
         priority, lockstep = ctx.pod.priority, self.lockstep(ctx, failure)
-        victim_units = VictimUnits(
+        victim_groups = VictimGroups(
             ctx.state.gangs, lambda pod: pod.priority < priority and self.removable(ctx, pod), importance, ctx.state.leaving
         )  # fmt: skip
         lacking = lacking_of(failure.evaluation, ctx)
@@ -157,7 +157,7 @@ class DefaultPreemption(PostFilter):
                     answer = judged[slot]
                 else:
                     yield
-                    answer = self._tried(ctx, failure, slot, victim_units, lacking, reasons, best)
+                    answer = self._tried(ctx, failure, slot, victim_groups, lacking, reasons, best)
                 if answer is None:
                     continue
                 looked += 1
@@ -187,7 +187,7 @@ class DefaultPreemption(PostFilter):
         at = np.array(slots, dtype=np.intp)
         judged: dict[int, Candidate | None] = {}
         open_slots: list[int] = []
-        groups: list[_Group] = []
+        removals: list[_Removal] = []
         for slot in at[lockstep.knows(at)].tolist():
             row = cluster.row(slot)
             if state.holdings.on(slot) or (state.nominations.any_on(row.name) and state.nominations.ahead_of(ctx.pod, row.name)):
@@ -202,45 +202,45 @@ class DefaultPreemption(PostFilter):
                 continue
             pods.sort(key=importance)
             open_slots.append(slot)
-            groups.append(self._group(pods, leaving))
-        outcome = lockstep.judge(np.array(open_slots, dtype=np.intp), [group.order for group in groups])
+            removals.append(self._removal(pods, leaving))
+        outcome = lockstep.judge(np.array(open_slots, dtype=np.intp), [removal.order for removal in removals])
         reasons.update(outcome.refusals)
-        for slot, group, gone in zip(open_slots, groups, outcome.gone, strict=True):
-            judged[slot] = group.candidate(cluster.name_of(slot), gone) if gone is not None else None
+        for slot, removal, gone in zip(open_slots, removals, outcome.gone, strict=True):
+            judged[slot] = removal.candidate(cluster.name_of(slot), gone) if gone is not None else None
         return judged
 
-    def _group(self, pods: list[PodInfo], leaving: frozenset[str]) -> _Group:
+    def _removal(self, pods: list[PodInfo], leaving: frozenset[str]) -> _Removal:
         """Pods, given the most important first: those that leave anyway go first, whom a budget protects last."""
         if not leaving and not self.budgets:
-            return _Group(pods[::-1], leaving, leaving, mixed=False)
+            return _Removal(pods[::-1], leaving, leaving, mixed=False)
         others = [pod for pod in pods if pod.uid not in leaving]
         violating = self.budgets.violating(others)
         back = [pod for pod in others if pod.uid in violating] + [pod for pod in others if pod.uid not in violating]
         back += [pod for pod in pods if pod.uid in leaving]  # they go in any case: first of all, and they are the last to come back
-        return _Group(back[::-1], leaving, violating, mixed=True)
+        return _Removal(back[::-1], leaving, violating, mixed=True)
 
     # ---------------------------------------------------------------- one node
 
     def _tried(
-        self, ctx: CycleContext, failure: FitFailure, slot: int, victim_units: VictimUnits, lacking: Lacking, reasons: Counter[str],
+        self, ctx: CycleContext, failure: FitFailure, slot: int, victim_groups: VictimGroups, lacking: Lacking, reasons: Counter[str],
         best: PreemptionCost | None,
     ) -> Candidate | bool | None:  # fmt: skip
         """The candidate on a node, None for none; True for one that could not beat the best one."""
-        units = self._units(ctx, slot, victim_units, reasons)
-        if not units:
+        groups = self._victim_groups(ctx, slot, victim_groups, reasons)
+        if not groups:
             return None
-        shortfall = Shortfall(ctx.cluster, slot, units, lacking)
-        if best is not None and not _some_leave(ctx, units) and shortfall.hopeless(best):
+        shortfall = Shortfall(ctx.cluster, slot, groups, lacking)
+        if best is not None and not _some_leave(ctx, groups) and shortfall.hopeless(best):
             return True
         return self._try(ctx, failure, slot, shortfall, reasons)
 
-    def _units(self, ctx: CycleContext, slot: int, victim_units: VictimUnits, reasons: Counter[str]) -> list[Unit]:
+    def _victim_groups(self, ctx: CycleContext, slot: int, victim_groups: VictimGroups, reasons: Counter[str]) -> list[VictimGroup]:
         """Who may go from a node, the most important first."""
         pods = (pod for pod in ctx.cluster.row(slot).pods.values() if not pod.reservation)  # what is reserved stays reserved
-        units = victim_units.units(pod for pod in pods if victim_units.may_go(pod))
-        if not units:
+        groups = victim_groups.groups(pod for pod in pods if victim_groups.may_go(pod))
+        if not groups:
             reasons[_NO_VICTIMS] += 1
-        return units
+        return groups
 
     def _try(self, ctx: CycleContext, failure: FitFailure, slot: int, shortfall: Shortfall, reasons: Counter[str]) -> Candidate | None:
         """The least important go one after another until the pod fits; of those, who can comes back, the important ones first.
@@ -248,15 +248,15 @@ class DefaultPreemption(PostFilter):
         What is left is what taking all away and giving back one after another would leave, where taking away never hurts.
         """
         cluster, name = ctx.cluster, ctx.cluster.name_of(slot)
-        touched = {unit: self.touched(cluster, slot, unit) for unit in shortfall.units}
-        free = [unit for unit in shortfall.units if all(ctx.state.leaving(pod) for pod in unit.pods)]
-        order, violating = self.budgets.ordered([unit for unit in shortfall.units if unit not in free] if free else shortfall.units)
+        touched = {group: self.touched(cluster, slot, group) for group in shortfall.groups}
+        free = [group for group in shortfall.groups if all(ctx.state.leaving(pod) for pod in group.pods)]
+        order, violating = self.budgets.ordered([group for group in shortfall.groups if group not in free] if free else shortfall.groups)
         order += free  # they go in any case: first of all, and they are the last to come back
         with ctx.state.suppose() as supposed:
             for other in ctx.state.nominations.ahead_of(ctx.pod, name):
                 if cluster.slot_of_pod(other.uid) < 0:
                     supposed.add(other, slot)
-            away: list[Unit] = []
+            away: list[VictimGroup] = []
             enough = False
             while order and not enough:
                 away.append(order.pop())
@@ -267,31 +267,31 @@ class DefaultPreemption(PostFilter):
                 reasons.update(self.obstacles(ctx, failure, slot))
                 return None
             gone = {away[-1]}  # with this one back the pod did not fit
-            for unit in reversed(away[:-1]):
-                if unit.core not in gone:
-                    for pod, where in touched[unit]:
+            for group in reversed(away[:-1]):
+                if group.minimum not in gone:
+                    for pod, where in touched[group]:
                         supposed.add(pod, where)
                     if shortfall.met() and self.fits(ctx, failure, slot):
                         continue
-                    for pod, _ in touched[unit]:
+                    for pod, _ in touched[group]:
                         supposed.remove(pod.uid)
-                gone.add(unit)
-        victims = sorted((pod for unit in gone for pod in unit.pods), key=importance)
+                gone.add(group)
+        victims = sorted((pod for group in gone for pod in group.pods), key=importance)
         leaving = frozenset(pod.uid for pod in victims if ctx.state.leaving(pod))
         return Candidate(name, tuple(victims), sum(pod.uid in violating for pod in victims), leaving)
 
-    def touched(self, cluster: Cluster, slot: int, unit: Unit) -> list[tuple[PodInfo, int]]:
-        """Pods of a unit that the what-if about a node takes away, with their slots. Those on other nodes are in nobody's way."""
-        if unit.size == 1:
-            return [(unit.pods[0], slot)]
-        return [(pod, slot) for pod in unit.pods if cluster.slot_of_pod(pod.uid) == slot]
+    def touched(self, cluster: Cluster, slot: int, group: VictimGroup) -> list[tuple[PodInfo, int]]:
+        """Pods of a group that the what-if about a node takes away, with their slots. Those on other nodes are in nobody's way."""
+        if group.size == 1:
+            return [(group.pods[0], slot)]
+        return [(pod, slot) for pod in group.pods if cluster.slot_of_pod(pod.uid) == slot]
 
 
 def _message(text: str) -> Status:
     return unschedulable(f"preemption: {text}")
 
 
-class _Group(NamedTuple):
+class _Removal(NamedTuple):
     """Pods of a node that may go, in the order in which they do, unless that is `mixed` the least important first; UIDs of those that leave
     anyway, and of those whose leaving breaks budgets."""
 
@@ -310,8 +310,8 @@ class _Group(NamedTuple):
         return Candidate(node, tuple(victims), sum(pod.uid in self.violating for pod in victims), leaving)
 
 
-def _some_leave(ctx: CycleContext, units: Iterable[Unit]) -> bool:
-    return any(ctx.state.leaving(pod) for unit in units for pod in unit.pods)
+def _some_leave(ctx: CycleContext, groups: Iterable[VictimGroup]) -> bool:
+    return any(ctx.state.leaving(pod) for group in groups for pod in group.pods)
 
 
 def was_preempted(pod: PodInfo) -> bool:

@@ -8,7 +8,7 @@ from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.evaluation import Evaluation
 from roles.scheduler.framework.context import CycleContext
-from roles.scheduler.framework.gangs import Unit
+from roles.scheduler.framework.gangs import VictimGroup
 from roles.scheduler.framework.status import Candidate
 
 PreemptionCost = tuple[int, int, int, int, str]
@@ -57,10 +57,10 @@ def lacking_of(evaluation: Evaluation, ctx: CycleContext) -> Lacking:
 
 
 class Shortfall:
-    """What must come free on a node, whose leaving could free it (`units`), and how little that could cost at best."""
+    """What must come free on a node, whose leaving could free it (`groups`), and how little that could cost at best."""
 
-    def __init__(self, cluster: Cluster, slot: int, units: Sequence[Unit], lacking: Lacking) -> None:
-        self.units = units
+    def __init__(self, cluster: Cluster, slot: int, groups: Sequence[VictimGroup], lacking: Lacking) -> None:
+        self.groups = groups
         self._slot = slot
         self._cluster = cluster
         self._lacking = [(resource, amount) for resource, amount in lacking if cluster.free[resource].item(slot) < amount]
@@ -71,11 +71,11 @@ class Shortfall:
         return all(free[resource].item(slot) >= amount for resource, amount in self._lacking)
 
     def hopeless(self, best: PreemptionCost) -> bool:
-        """Whether no choice among the units can cost less than `best`: those that go must free what lacks."""
-        units, slot, free = self.units, self._slot, self._cluster.free
+        """Whether no choice among the groups can cost less than `best`: those that go must free what lacks."""
+        groups, slot, free = self.groups, self._slot, self._cluster.free
         needs = [(resource, amount - free[resource].item(slot)) for resource, amount in self._lacking]
-        freed = [dict(_frees(self._cluster, slot, unit)) for unit in units] if needs else []
-        rising = sorted((unit_priority(unit), index) for index, unit in enumerate(units))
+        freed = [dict(_frees(self._cluster, slot, group)) for group in groups] if needs else []
+        rising = sorted((group_priority(group), index) for index, group in enumerate(groups))
         highest, left = rising[0][0], dict(needs)
         for priority, index in rising:  # until enough would be free: somebody of that priority at least has to go
             if not left:
@@ -85,21 +85,21 @@ class Shortfall:
         if best[0] or highest != best[1]:
             return not best[0] and highest > best[1]
         count = max((_fewest(amount, [got.get(resource, 0.0) for got in freed]) for resource, amount in needs), default=1)
-        size = sum(sorted(unit.size for unit in units)[:count])
-        total = sum(sorted(sum(pod.priority + _OFFSET for pod in unit.pods) for unit in units)[:count])
-        latest = max((start_of(pod) for unit in units for pod in unit.pods if pod.priority == highest), default="")
+        size = sum(sorted(group.size for group in groups)[:count])
+        total = sum(sorted(sum(pod.priority + _OFFSET for pod in group.pods) for group in groups)[:count])
+        latest = max((start_of(pod) for group in groups for pod in group.pods if pod.priority == highest), default="")
         return (0, highest, total, size, _late(latest)) >= best
 
 
-def unit_priority(unit: Unit) -> int:
-    """The highest priority that goes with a unit."""
-    return max(pod.priority for pod in unit.pods)
+def group_priority(group: VictimGroup) -> int:
+    """The highest priority that goes with a group."""
+    return max(pod.priority for pod in group.pods)
 
 
-def _frees(cluster: Cluster, slot: int, unit: Unit) -> Iterable[tuple[int, float]]:
-    """What a unit's leaving frees on a node."""
+def _frees(cluster: Cluster, slot: int, group: VictimGroup) -> Iterable[tuple[int, float]]:
+    """What a group's leaving frees on a node."""
     amounts: dict[int, float] = {}
-    for pod in unit.pods:
+    for pod in group.pods:
         if cluster.slot_of_pod(pod.uid) == slot:
             for resource, amount in pod.shape.requests:
                 amounts[resource] = amounts.get(resource, 0.0) + amount

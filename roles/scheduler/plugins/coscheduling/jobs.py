@@ -167,8 +167,8 @@ class Jobs:
         slots = rule.slots if rule.slots is not None else np.flatnonzero(cluster.alive).tolist()
         with state.suppose() as supposed:
             leaving = yield from self.preemption.without_leaving(rule, supposed)
-            units = yield from self.preemption.units_on(slots, rule, protected)
-            where = yield from self.preemption.take_away(units, supposed)
+            groups = yield from self.preemption.groups_on(slots, rule, protected)
+            where = yield from self.preemption.take_away(groups, supposed)
             layout, first = yield from self._placement.layout(tree, gang, pods, cluster.alive)
             if not layout.counts:
                 yield from supposed.undo()
@@ -180,7 +180,7 @@ class Jobs:
                 placed[slot], rest = rest[:count], rest[count:]
                 for pod in placed[slot]:
                     supposed.add(pod, slot)
-            plan = yield from self.preemption.settle(placed, units, where, rule, supposed)
+            plan = yield from self.preemption.settle(placed, groups, where, rule, supposed)
             plan.awaited = self.preemption.awaited(plan.nodes, leaving)
             yield from supposed.undo()
             return plan

@@ -1,8 +1,8 @@
 """Making room for a whole job: enough for every member, or nobody is evicted (SCH-JP-01). Decides only.
 
 The job is tried on the columns with the victims taken away; then as many of them as possible come back, the most important first. Jobs that
-run are taken as units: what they have above their minimum, or all of them. Whom a disruption budget protects is no victim. What a member is
-refused for by other means than room (its quota, say) is asked too.
+run are victim groups: what they have above their minimum, or all of them. Whom a disruption budget protects is no victim. What a member
+is refused for by other means than room (its quota, say) is asked too.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from roles.scheduler.cluster.hypothesis import Hypothesis
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.context import State
-from roles.scheduler.framework.gangs import Rule, Unit, VictimUnits
+from roles.scheduler.framework.gangs import Rule, VictimGroup, VictimGroups
 from roles.scheduler.framework.steps import Steps, at_once, sorted_in_steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.nodecosts import NodeCosts
@@ -109,10 +109,10 @@ class JobPreemption:
         yield
         slots = self._slots(rest, rule)
         yield
-        units = yield from self.units_on(slots, rule, protected)
-        if not units:
+        groups = yield from self.groups_on(slots, rule, protected)
+        if not groups:
             return JobPlan(refusal="no pod may be preempted on a node where that could help")
-        costs = yield from NodeCosts.worked_out(self._state.cluster, units, job_key)
+        costs = yield from NodeCosts.worked_out(self._state.cluster, groups, job_key)
         found = JobPlan(refusal="nothing was tried")
         for count in (len(rest) + _SPARE, len(costs.slots)) if rule.slots is None else (len(costs.slots),):
             chosen = costs.cheapest(count)
@@ -216,12 +216,12 @@ class JobPreemption:
             open_slots.update(self._cycle.survey(pod, without=self._without).failure().resolvable())
         return sorted(open_slots) if cluster.live else []
 
-    def units_on(self, slots: Sequence[int], rule: Rule, protected: set[str]) -> Steps[list[Unit]]:
+    def groups_on(self, slots: Sequence[int], rule: Rule, protected: set[str]) -> Steps[list[VictimGroup]]:
         """Who may go from these slots, the most important first."""
         cluster = self._state.cluster
         spared = self._budgets.untouchable
         overdue = self._state.evictions.overdue
-        victim_units = VictimUnits(
+        victim_groups = VictimGroups(
             self._state.gangs,
             lambda pod: pod.uid not in protected and rule.may_go(pod) and not spared(pod) and not overdue(pod.uid),
             _importance,
@@ -229,16 +229,16 @@ class JobPreemption:
         )
         candidates: list[PodInfo] = []
         for slot in slots:
-            candidates.extend(pod for pod in cluster.row(slot).pods.values() if victim_units.may_go(pod))
+            candidates.extend(pod for pod in cluster.row(slot).pods.values() if victim_groups.may_go(pod))
             yield
-        return (yield from victim_units.units_in_steps(candidates))
+        return (yield from victim_groups.groups_in_steps(candidates))
 
     def _make_room(
-        self, pods: Sequence[PodInfo], units: Sequence[Unit], costs: NodeCosts, rule: Rule, supposed: Hypothesis
+        self, pods: Sequence[PodInfo], groups: Sequence[VictimGroup], costs: NodeCosts, rule: Rule, supposed: Hypothesis
     ) -> Steps[JobPlan]:  # fmt: skip
         """Without the victims every member gets the cheapest node that takes it."""
-        where = yield from self.take_away(units, supposed)
-        keys = costs.keys(units)
+        where = yield from self.take_away(groups, supposed)
+        keys = costs.keys(groups)
         yield
         placed: dict[int, list[PodInfo]] = {}
         for pod in pods:
@@ -252,15 +252,15 @@ class JobPreemption:
                 costs.taken(slot, keys)
             placed.setdefault(slot, []).append(pod)
             yield
-        return (yield from self.settle(placed, units, where, rule, supposed))
+        return (yield from self.settle(placed, groups, where, rule, supposed))
 
     # ---------------------------------------------------------------- who may stay
 
-    def take_away(self, units: Iterable[Unit], supposed: Hypothesis) -> Steps[dict[str, int]]:
-        """As if the units were gone; returns the slots of their pods by UID."""
+    def take_away(self, groups: Iterable[VictimGroup], supposed: Hypothesis) -> Steps[dict[str, int]]:
+        """As if the groups were gone; returns the slots of their pods by UID."""
         cluster = self._state.cluster
         where: dict[str, int] = {}
-        for uid in (pod.uid for unit in units for pod in unit.pods):
+        for uid in (pod.uid for group in groups for pod in group.pods):
             if uid not in where:
                 where[uid] = cluster.slot_of_pod(uid)
                 supposed.remove(uid)
@@ -268,49 +268,49 @@ class JobPreemption:
         return where
 
     def settle(
-        self, placed: dict[int, list[PodInfo]], units: Sequence[Unit], where: dict[str, int], rule: Rule, supposed: Hypothesis
+        self, placed: dict[int, list[PodInfo]], groups: Sequence[VictimGroup], where: dict[str, int], rule: Rule, supposed: Hypothesis
     ) -> Steps[JobPlan]:
         """Everybody comes back who can, the important ones first; those whom a budget protects before all others."""
         cluster = self._state.cluster
         if rule.admits is not None and not rule.admits():
             return JobPlan(refusal="even without the victims there would be too little for all of them")
-        gone: set[Unit] = set()
-        order, _ = yield from self._budgets.ordering(units)
-        for unit in order:
-            if unit.core in gone or not self._stays(unit, placed, where, rule, supposed):
-                gone.add(unit)
+        gone: set[VictimGroup] = set()
+        order, _ = yield from self._budgets.ordering(groups)
+        for group in order:
+            if group.minimum in gone or not self._stays(group, placed, where, rule, supposed):
+                gone.add(group)
             yield
         for slot, members in placed.items():
             yield
             if not self._fit(members, slot, supposed):
                 return JobPlan(refusal=f"the members do not fit together on node {cluster.name_of(slot)}")
         nodes = {pod.uid: cluster.name_of(slot) for slot, members in placed.items() for pod in members}
-        victims = yield from sorted_in_steps((pod for unit in gone for pod in unit.pods), _importance)
+        victims = yield from sorted_in_steps((pod for group in gone for pod in group.pods), _importance)
         return JobPlan(nodes, tuple(victims))
 
     def _stays(
-        self, unit: Unit, placed: dict[int, list[PodInfo]], where: dict[str, int], rule: Rule, supposed: Hypothesis
+        self, group: VictimGroup, placed: dict[int, list[PodInfo]], where: dict[str, int], rule: Rule, supposed: Hypothesis
     ) -> bool:  # fmt: skip
-        """Whether the members still fit with a unit back; if so it is."""
-        shared = {where[pod.uid] for pod in unit.pods} & placed.keys()
-        if any(self._too_much(unit, where, placed[slot], slot) for slot in shared):
+        """Whether the members still fit with a group back; if so it is."""
+        shared = {where[pod.uid] for pod in group.pods} & placed.keys()
+        if any(self._too_much(group, where, placed[slot], slot) for slot in shared):
             return False
-        for pod in unit.pods:
+        for pod in group.pods:
             supposed.add(pod, where[pod.uid])
         if (rule.admits is None or rule.admits()) and all(self._fit(placed[slot], slot, supposed) for slot in sorted(shared)):
             return True
-        for pod in unit.pods:
+        for pod in group.pods:
             supposed.remove(pod.uid)
         return False
 
-    def _too_much(self, unit: Unit, where: Mapping[str, int], members: Sequence[PodInfo], slot: int) -> bool:
-        """Whether a unit takes more than the members, which are on the node, leave of what the last of them asks for: told without asking
+    def _too_much(self, group: VictimGroup, where: Mapping[str, int], members: Sequence[PodInfo], slot: int) -> bool:
+        """Whether a group takes more than the members, which are on the node, leave of what the last of them asks for: told without asking
         all filters. What reservations would give is not known here."""
         if self._state.holdings.on(slot):
             return False
         free = self._state.cluster.free
         wanted = self._cycle.must_fit(members[-1])
-        returning = [pod.shape for pod in unit.pods if where[pod.uid] == slot]
+        returning = [pod.shape for pod in group.pods if where[pod.uid] == slot]
         return any(
             free[resource].item(slot) < sum(amount for shape in returning for other, amount in shape.requests if other == resource)
             for resource in wanted

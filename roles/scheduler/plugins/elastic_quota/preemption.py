@@ -12,7 +12,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.config.args import DefaultPreemptionArgs
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import CycleContext
-from roles.scheduler.framework.gangs import Rule, Unit
+from roles.scheduler.framework.gangs import Rule, VictimGroup
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.status import Candidate, Code
 from roles.scheduler.framework.steps import Steps
@@ -82,9 +82,9 @@ class QuotaPreemption(DefaultPreemption):
     def lockstep(self, ctx: CycleContext, failure: FitFailure) -> None:
         """What is used of the quota is no amount of a node."""
 
-    def touched(self, cluster: Cluster, slot: int, unit: Unit) -> list[tuple[PodInfo, int]]:
-        """All of a unit: what its pods on other nodes use counts in the quota too."""
-        return [(pod, cluster.slot_of_pod(pod.uid)) for pod in unit.pods]
+    def touched(self, cluster: Cluster, slot: int, group: VictimGroup) -> list[tuple[PodInfo, int]]:
+        """All of a group: what its pods on other nodes use counts in the quota too."""
+        return [(pod, cluster.slot_of_pod(pod.uid)) for pod in group.pods]
 
     # ---------------------------------------------------------------- for a whole gang group
 

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 from koord.accounting.resources import ResourceVector, add_into, sub_into
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.framework.gangs import Gangs, Unit, VictimUnits
+from roles.scheduler.framework.gangs import Gangs, VictimGroup, VictimGroups
 from roles.scheduler.plugins.elastic_quota.admission import exceeded
 from roles.scheduler.plugins.elastic_quota.cache import Member, QuotaCache, is_preemptible
 from roles.scheduler.plugins.elastic_quota.model import ROOT, SYSTEM
@@ -24,39 +24,41 @@ def victims(members: Iterable[Member], used: ResourceVector, runtime: ResourceVe
     does not fit without all of those, they all go; else the important ones among those taken come back where there is room.
     """
     own = {member.pod.uid: member for member in members if member.assigned and member.preemptible}
-    victim_units = VictimUnits(gangs, is_preemptible, _importance)
-    units = victim_units.units(member.pod for member in own.values())
+    victim_groups = VictimGroups(gangs, is_preemptible, _importance)
+    groups = victim_groups.groups(member.pod for member in own.values())
     left = dict(used)
-    taken: list[Unit] = []
-    for unit in reversed(units):
+    taken: list[VictimGroup] = []
+    for group in reversed(groups):
         if not exceeded(left, runtime):
             break
-        for amount in _amounts(unit, own):
+        for amount in _amounts(group, own):
             sub_into(left, amount)
-        taken.append(unit)
+        taken.append(group)
     gone = dict.fromkeys(taken) if exceeded(left, runtime) else _not_back(taken, own, left, runtime)
-    return [pod for unit in taken if unit in gone for pod in reversed(unit.pods)]
+    return [pod for group in taken if group in gone for pod in reversed(group.pods)]
 
 
-def _not_back(taken: Sequence[Unit], own: Mapping[str, Member], left: ResourceVector, runtime: ResourceVector) -> dict[Unit, None]:
+def _not_back(
+    taken: Sequence[VictimGroup], own: Mapping[str, Member], left: ResourceVector, runtime: ResourceVector
+) -> dict[VictimGroup, None]:
     """Those that cannot come back, the important ones being asked first; what a job can spare does not outlast it."""
-    gone: dict[Unit, None] = {}
-    for unit in reversed(taken):
-        if unit.core in gone:
-            gone[unit] = None
+    gone: dict[VictimGroup, None] = {}
+    for group in reversed(taken):
+        if group.minimum in gone:
+            gone[group] = None
             continue
-        for amount in _amounts(unit, own):
+        for amount in _amounts(group, own):
             add_into(left, amount)
         if exceeded(left, runtime):
-            for amount in _amounts(unit, own):
+            for amount in _amounts(group, own):
                 sub_into(left, amount)
-            gone[unit] = None
+            gone[group] = None
     return gone
 
 
-def _amounts(unit: Unit, own: Mapping[str, Member]) -> list[ResourceVector]:
-    """What the unit's pods count with in the quota at hand."""
-    return [own[pod.uid].amount for pod in unit.pods if pod.uid in own]
+def _amounts(group: VictimGroup, own: Mapping[str, Member]) -> list[ResourceVector]:
+    """What the group's pods count with in the quota at hand."""
+    return [own[pod.uid].amount for pod in group.pods if pod.uid in own]
 
 
 class Revoker:
