@@ -28,6 +28,7 @@ TURN = 0.005  # seconds of handling objects before others get the event loop
 QUIET = (16.0, 22.0)  # seconds of silence, at random between, after which a watch is asked whether it is alive
 WITNESSES = 20  # objects by which a server that comes back is known to be the same
 LOOK = 0.1  # seconds between two looks at whether a doubt was answered
+DOUBT_RETRY = 1.0  # seconds between tries while somebody waits for the answer, whatever the pause would be
 CATCH_UP = 1  # seconds that the second watch lasts, by which it is asked
 CATCH_UP_LIMIT = 5.0  # seconds that its answer may take
 
@@ -65,6 +66,7 @@ class Reflector:
         self._told_at = self._true_at = seams.monotonic()
         self._backoff = Backoff(BACKOFF_FIRST, BACKOFF_LIMIT)
         self._doubt: asyncio.Future[None] | None = None  # somebody wants to know whether a watch that follows is alive
+        self._rest: asyncio.Future[None] | None = None  # a pause before the next try, which may be cut short
 
     @property
     def age(self) -> float:
@@ -85,7 +87,7 @@ class Reflector:
                 began = seams.monotonic()
                 await self._watch(stream=stream)
                 if seams.monotonic() - began < STEADY:  # a server that ends watches at once must not be hammered
-                    await seams.sleep(self._backoff.next())
+                    await self._pause_for(self._backoff.next())
                 else:
                     self._recovered()
             except errors.ApiError as error:
@@ -95,7 +97,12 @@ class Reflector:
                 self._was_away = self._was_away or isinstance(error, errors.Unreachable)
                 if self.optional and isinstance(error, errors.NotFound):  # the server does not serve the kind: there are no objects
                     await self._listed_all(set(), "")
-                await seams.sleep(self._pause(error))
+                await self._pause_for(self._pause(error))
+
+    async def _pause_for(self, seconds: float) -> None:
+        self._rest = asyncio.get_running_loop().create_future()
+        await asyncio.wait({self._rest}, timeout=seconds)
+        self._rest = None
 
     def _pause(self, error: errors.ApiError) -> float:
         gone, self._was_gone = self._was_gone, isinstance(error, errors.Gone)
@@ -273,11 +280,17 @@ class Reflector:
             await asyncio.wait({following})
 
     async def verify(self) -> None:
-        """Wait until the cache is known to be current. A kind that is not served is."""
-        since = seams.monotonic()
+        """Wait until the cache is known to be current. A kind that is not served is.
+
+        A pause after failures is cut short: who asks has been answered a moment ago, or will try no longer than we do.
+        """
+        since = again = seams.monotonic()
         while self._true_at < since and (self._version or not self.optional):
             if self._doubt is not None and not self._doubt.done():
                 self._doubt.set_result(None)
+            if self._rest is not None and not self._rest.done() and seams.monotonic() >= again:
+                self._rest.set_result(None)
+                again = seams.monotonic() + DOUBT_RETRY
             await seams.sleep(LOOK)
 
     async def _follow(self, *, stream: bool) -> None:

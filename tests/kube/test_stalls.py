@@ -101,6 +101,30 @@ def test_who_begins_to_lead_learns_at_once_what_a_stalled_watch_has_not_told(pip
     asyncio.run(main())
 
 
+def test_who_begins_to_lead_does_not_sit_out_the_pause_of_a_watch_that_failed(eventually: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "BACKOFF_FIRST", 600.0)
+    monkeypatch.setattr(reflector, "BACKOFF_LIMIT", 600.0)
+    monkeypatch.setattr(reflector, "DOUBT_RETRY", 0.2)
+
+    async def main() -> None:
+        async with running_server() as server, server.client() as client:
+            factory = InformerFactory(client)
+            informer = factory.informer(CONFIGMAPS)
+            with monkeypatch.context() as away:
+                away.setattr(module.Client, "watch_batches", refused)
+                factory.start()
+                (one,) = factory._reflectors.values()
+                await eventually(lambda: one._rest is not None, 15)
+                assert not await factory.verify(0.5)
+                assert one.watches > 2, "it is tried again while somebody waits"
+            await client.create(CONFIGMAPS, config_map("news"), "default")
+            assert await factory.verify(60.0)
+            assert "default/news" in informer
+            await factory.stop()
+
+    asyncio.run(main())
+
+
 def test_a_quiet_watch_that_lives_is_left_alone_and_its_picture_stays_young(eventually: Any) -> None:
     async def main() -> None:
         async with running_server() as server, server.client() as client:
