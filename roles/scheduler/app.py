@@ -11,7 +11,7 @@ from koord.api.kinds import NODES, PODS
 from koord.config.scheduler import LeaderElection
 from koord.decisions.recorder import Recorder
 from koord.kube.events import EventRecorder
-from koord.kube.informers import MAX_CACHE_AGE
+from koord.kube.informers import DOUBTFUL_AGE, MAX_CACHE_AGE
 from koord.kube.leases import LeaderElector, Leadership, Timing
 from koord.kube.servertime import clock_of
 from koord.process import tuning
@@ -141,7 +141,7 @@ class App:
             debug=options.debug, dump=self.dump, audit=audit, monitor=self.monitor, binder=self.binder, extenders=self.extenders,
             leading=self.may_write, readback=readback, gate=gate, journal=self.journal, evictor=Evictor(
                 client, engine.state.evictions, self.reporter, self.waiting,
-                may_write=self.may_write, clock=self._clock, readback=readback, gate=gate, journal=self.journal,
+                may_write=self._may_evict, clock=self._clock, readback=readback, gate=gate, journal=self.journal,
             ),
         )  # fmt: skip
         self.observer.acting = self.scheduler
@@ -174,8 +174,18 @@ class App:
 
     def _outdated(self) -> str:
         """Why nothing may be decided on what the informers have; "" when it may."""
-        age = getattr(self.informers, "age", lambda *kinds: 0.0)(PODS, NODES)
+        age = self._age()
         return f"nothing was heard of pods or nodes for {age:.0f} s" if age > MAX_CACHE_AGE else ""
+
+    def _may_evict(self) -> bool:
+        """Whether pods may be asked to leave now: perhaps there is room by now, and a watch that is silent has not told of it."""
+        age = self._age()
+        if age > DOUBTFUL_AGE:
+            log.warning("no pod is asked to leave: nothing was heard of pods or nodes for %.0f s", age)
+        return age <= DOUBTFUL_AGE and self.may_write()
+
+    def _age(self) -> float:
+        return float(getattr(self.informers, "age", lambda *kinds: 0.0)(PODS, NODES))
 
     def _differences(self) -> Steps[dict[str, Any]]:
         return {"differences": (yield from self.observer.auditing())}

@@ -213,8 +213,9 @@ class FaultRules(Rules):
         return PASS
 
     def heard(self, client: str, about: str) -> None:
-        if about.startswith("/api/v1/pods?"):
-            self.history.heard[client, "pods"] = self.history.clock()
+        for collection in ("pods", "nodes"):
+            if about.startswith(f"/api/v1/{collection}?"):
+                self.history.heard[client, collection] = self.history.clock()
 
     def behind(self, client: str, about: str) -> None:
         if about.startswith("/api/v1/pods?"):

@@ -683,6 +683,24 @@ def test_a_condition_is_written_although_the_pod_has_changed(scheduler: Any) -> 
     asyncio.run(run())
 
 
+@pytest.mark.feature("SCH-FW-04")
+def test_nobody_makes_room_while_nothing_is_heard_of_nodes(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await full_nodes(live, 1)
+            monkeypatch.setattr(live.app.informers, "age", lambda *kinds: 40.0)
+            await live.pod("high", cpu="4", priorityClassName="high")
+            await live.refused("high")
+            await live.pod("small", cpu="0")
+            assert await live.bound("small") == "n0", "others go on"
+            for number in range(2):
+                assert not (await live.get(f"low-0-{number}"))["metadata"].get("deletionTimestamp")
+            monkeypatch.undo()
+            assert await live.bound("high") == "n0"
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-KS-12")
 def test_the_end_of_its_victims_brings_a_preemptor_back_without_a_rest(scheduler: Any) -> None:
     async def run() -> None:

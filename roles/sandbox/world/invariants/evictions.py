@@ -157,6 +157,12 @@ def _matches(pod: Obj, labels: dict[str, str], namespace: str) -> bool:
     return pod["metadata"].get("namespace") == namespace and all(own.get(name) == value for name, value in labels.items())
 
 
+def offers(node: Obj | None) -> object:
+    """What decides whether pods may come to a node."""
+    spec, status = (node or {}).get("spec") or {}, (node or {}).get("status") or {}
+    return spec.get("unschedulable"), spec.get("taints"), status.get("allocatable")
+
+
 @dataclass(slots=True)
 class Preemption:
     """What was seen of one: for whom, where, and who had to go."""
@@ -170,16 +176,21 @@ class Preemption:
 class Preemptions(Invariant):
     """Follows preemptions by what is told of them. `preempted` is asked at each victim, `bound` when the preemptor gets a node."""
 
-    hears = frozenset({POD, *EVENTS})
+    hears = frozenset({POD, NODE, *EVENTS})
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._of: dict[str, Preemption] = {}
         self._gone: dict[str, float] = {}
         self._freed: dict[str, float] = {}  # node -> when a pod left it last
+        self._opened: dict[str, float] = {}  # node -> when it was changed last, by its taints, say
+        self._scheduler = ""  # who told of a preemption last
 
     def see(self, entry: Entry) -> Iterator[str]:
-        if entry.bucket == "pod":
+        if entry.bucket == NODE:
+            if offers(entry.old) != offers(entry.new):
+                self._opened[entry.key] = entry.time
+        elif entry.bucket == "pod":
             uid = entry.obj["metadata"]["uid"]
             if entry.verb == "DELETED":
                 self._gone[uid] = self._freed[node_of(entry.old)] = entry.time
@@ -191,6 +202,7 @@ class Preemptions(Invariant):
             node = note.partition(" on node ")[2].split(" ")[0].rstrip(".")
             regarding = entry.obj.get("regarding") or entry.obj.get("involvedObject") or {}
             if preemptor and node:
+                self._scheduler = entry.author
                 plan = self._of.setdefault(preemptor, Preemption(node))
                 plan.victims.add(str(regarding.get("uid")))
                 plan.left.add(node)
@@ -238,10 +250,15 @@ class RoomIsUsed(Preemptions):
     def preempted(self, preemptor: str, victim: str) -> Iterator[str]:
         plan, pod = self._of[preemptor], self.pod(preemptor)
         if len(plan.victims) == 1 and pod is not None and not self._behind(self.history.clock()):
-            since = self.history.clock() - self.settled  # room that has only just come was not there when it was decided
-            nodes = [name for name in self.history.of("node") if self._freed.get(name, since) <= since]
-            plan.fitted = self._fitting(pod, nodes)
+            # room that has only just come, or of which the scheduler has not been told, was not there when it was decided
+            freed, opened = self._told("pods"), self._told("nodes")
+            known = [name for name in self.history.of(NODE) if self._opened.get(name, opened) <= opened]
+            plan.fitted = self._fitting(pod, [name for name in known if self._freed.get(name, freed) <= freed])
         return iter(())
+
+    def _told(self, collection: str) -> float:
+        """Until when the scheduler knew what happened when it decided."""
+        return min(self.history.clock() - self.settled, self.history.heard.get((self._scheduler, collection), float("inf")))
 
     def _behind(self, time: float) -> bool:
         """Whether a scheduler that reads slowly may have decided then on pods as they were: an event comes after its decision."""
