@@ -65,6 +65,7 @@ class OneNodeMakesRoom(Invariant):
     """
 
     hears = frozenset({POD, NODE, LEASE, *EVENTS})
+    unread = 20.0  # seconds: how old news may be to a scheduler that reads slowly
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
@@ -100,7 +101,8 @@ class OneNodeMakesRoom(Invariant):
             victim, who = str(regarding.get("uid")), (preemptor, self._term)
             asked, before = self._victims[*who, self._times[who]], self._asked.get(who, entry.time)
             self._asked[who] = entry.time
-            changed = all(self._changed.get(other, float("-inf")) >= before for other, _ in asked.values())
+            news = before - self.unread if reads_late(self.history, before) else before
+            changed = all(self._changed.get(other, float("-inf")) >= news for other, _ in asked.values())
             if asked and victim not in self._gone and (changed or asked.keys() <= self._gone or entry.time - before > SLACK - 5):
                 self._times[who] += 1
                 asked = self._victims[*who, self._times[who]]
@@ -121,6 +123,11 @@ class OneNodeMakesRoom(Invariant):
         """How many pods make room for themselves together with this one."""
         gang = self._gangs.get(uid)
         return sum(other == gang for other in self._gangs.values()) if gang else 1
+
+
+def reads_late(history: History, time: float) -> bool:
+    """Whether a scheduler that reads slowly may have decided then on things as they were: an event comes up to 3 s after its decision."""
+    return any(at >= time - 3.0 for (name, _), at in history.behind.items() if role_of(name) == "scheduler")
 
 
 def _open_to(node: Obj | None) -> tuple[object, ...]:
@@ -249,7 +256,7 @@ class RoomIsUsed(Preemptions):
 
     def preempted(self, preemptor: str, victim: str) -> Iterator[str]:
         plan, pod = self._of[preemptor], self.pod(preemptor)
-        if len(plan.victims) == 1 and pod is not None and not self._behind(self.history.clock()):
+        if len(plan.victims) == 1 and pod is not None and not reads_late(self.history, self.history.clock()):
             # room that has only just come, or of which the scheduler has not been told, was not there when it was decided
             freed, opened = self._told("pods"), self._told("nodes")
             known = [name for name in self.history.of(NODE) if self._opened.get(name, opened) <= opened]
@@ -259,11 +266,6 @@ class RoomIsUsed(Preemptions):
     def _told(self, collection: str) -> float:
         """Until when the scheduler knew what happened when it decided."""
         return min(self.history.clock() - self.settled, self.history.heard.get((self._scheduler, collection), float("inf")))
-
-    def _behind(self, time: float) -> bool:
-        """Whether a scheduler that reads slowly may have decided then on pods as they were: an event comes after its decision."""
-        marks = (at for (name, _), at in self.history.behind.items() if role_of(name) == "scheduler")
-        return any(at >= time - 2 * self.settled for at in marks)
 
     def _fitting(self, pod: Obj, names: Iterable[str]) -> set[str]:
         """Those of the nodes that have room for a pod that nobody else was promised."""
@@ -322,7 +324,7 @@ class RoomIsUsed(Preemptions):
             return
         gone, decided = [self._gone.get(uid) for uid in plan.victims], self._decided(pod)
         gone.append(self._freed.get(plan.node))  # who is promised room there may wait for more than its own victims
-        left = all(at is not None and decided - at >= self.settled for at in gone) and not self._behind(decided)
+        left = all(at is not None and decided - at >= self.settled for at in gone) and not reads_late(self.history, decided)
         if landed in plan.fitted:
             yield f"{entry.key} landed on {landed}, which had room for it when {len(plan.victims)} pods were asked to leave {plan.node}"
         elif left and self._nominated(entry) == plan.node and self._fitting(pod, [plan.node]):
