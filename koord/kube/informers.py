@@ -16,7 +16,7 @@ __all__ = ["DecodeFailure", "Informer", "InformerFactory"]
 
 log = logging.getLogger("koord.kube.informers")
 
-VERIFY_LIMIT = 15.0  # seconds that a new leader waits at most to know that its caches are current
+VERIFY_LIMIT = 60.0  # seconds that a new leader waits at most to know that its caches are current: all, not only those that others look at
 MAX_CACHE_AGE = 60.0  # seconds; nobody acts on a cache that is older
 DOUBTFUL_AGE = 30.0  # seconds; a watch that lives has told or been asked by then: nobody makes room on a cache that is older
 

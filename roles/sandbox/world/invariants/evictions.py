@@ -192,6 +192,7 @@ class Preemptions(Invariant):
         self._freed: dict[str, float] = {}  # node -> when a pod left it last
         self._opened: dict[str, float] = {}  # node -> when it was changed last, by its taints, say
         self._scheduler = ""  # who told of a preemption last
+        self._chosen_at = 0.0  # when that victim was chosen: it is told of when it was asked to leave
 
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.bucket == NODE:
@@ -209,7 +210,7 @@ class Preemptions(Invariant):
             node = note.partition(" on node ")[2].split(" ")[0].rstrip(".")
             regarding = entry.obj.get("regarding") or entry.obj.get("involvedObject") or {}
             if preemptor and node:
-                self._scheduler = entry.author
+                self._scheduler, self._chosen_at = entry.author, self.recorded(str(regarding.get("name")), "Preempted", entry.time)
                 plan = self._of.setdefault(preemptor, Preemption(node))
                 plan.victims.add(str(regarding.get("uid")))
                 plan.left.add(node)
@@ -222,6 +223,13 @@ class Preemptions(Invariant):
     def bound(self, entry: Entry, plan: Preemption) -> Iterator[str]:
         """The preemptor got a node."""
         return iter(())
+
+    def recorded(self, name: str, verdict: str, otherwise: float) -> float:
+        """When a scheduler decided so about a pod last: requests that are delayed or sent again are seen much later."""
+        for time, _, record in reversed(self.history.records):
+            if record.verdict == verdict and record.subject.name == name and record.role == "scheduler":
+                return time
+        return otherwise
 
     def pod(self, uid: str) -> Obj | None:
         """A pod by its UID."""
@@ -256,7 +264,7 @@ class RoomIsUsed(Preemptions):
 
     def preempted(self, preemptor: str, victim: str) -> Iterator[str]:
         plan, pod = self._of[preemptor], self.pod(preemptor)
-        if len(plan.victims) == 1 and pod is not None and not reads_late(self.history, self.history.clock()):
+        if len(plan.victims) == 1 and pod is not None and not reads_late(self.history, self._chosen_at):
             # room that has only just come, or of which the scheduler has not been told, was not there when it was decided
             freed, opened = self._told("pods"), self._told("nodes")
             known = [name for name in self.history.of(NODE) if self._opened.get(name, opened) <= opened]
@@ -265,7 +273,7 @@ class RoomIsUsed(Preemptions):
 
     def _told(self, collection: str) -> float:
         """Until when the scheduler knew what happened when it decided."""
-        return min(self.history.clock() - self.settled, self.history.heard.get((self._scheduler, collection), float("inf")))
+        return min(self._chosen_at - self.settled, self.history.heard.get((self._scheduler, collection), float("inf")))
 
     def _fitting(self, pod: Obj, names: Iterable[str]) -> set[str]:
         """Those of the nodes that have room for a pod that nobody else was promised."""
@@ -303,14 +311,6 @@ class RoomIsUsed(Preemptions):
                 found.setdefault(record.subject.name, record.message.rpartition(" ")[2] if record.verdict == "Scheduled" else "")
         return found
 
-    def _decided(self, pod: Obj) -> float:
-        """When a node was found for a pod: a binding whose answers were lost comes much later."""
-        name = pod["metadata"]["name"]
-        for time, _, record in reversed(self.history.records):
-            if record.verdict == "Scheduled" and record.subject.name == name:
-                return time
-        return float("-inf")
-
     @staticmethod
     def _nominated(entry: Entry) -> str:
         """The node that was promised: another leader knows it only when it was written down."""
@@ -322,7 +322,7 @@ class RoomIsUsed(Preemptions):
         by_card = any("gpu" in name for name in requests(pod)) or bool(pod["spec"].get("resourceClaims"))
         if landed in plan.left or pinned or annotations_of(pod).get(GANG) or by_card:
             return
-        gone, decided = [self._gone.get(uid) for uid in plan.victims], self._decided(pod)
+        gone, decided = [self._gone.get(uid) for uid in plan.victims], self.recorded(pod["metadata"]["name"], "Scheduled", float("-inf"))
         gone.append(self._freed.get(plan.node))  # who is promised room there may wait for more than its own victims
         left = all(at is not None and decided - at >= self.settled for at in gone) and not reads_late(self.history, decided)
         if landed in plan.fitted:

@@ -61,6 +61,21 @@ def test_a_seed_tells_the_same_history_byte_for_byte_and_seeds_differ() -> None:
     assert first.stdout.splitlines()[-1] != other.stdout.splitlines()[-1]
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "history",
+    [
+        "--seed=80000 --koordlets=1",  # a what-if took an allocated claim away
+        "--seed=82828",  # a new leader sat out the pause of its watch of nodes
+        "--seed=83735",  # a pod was asked to leave on nodes of 40 s ago
+        "--seed=84377",  # a new leader did not know what its predecessor had given to claims
+    ],
+)
+def test_histories_in_which_a_defect_was_found_hold(history: str) -> None:
+    done = world("--profiles=both", *history.split())
+    assert done.returncode == 0, done.stdout[-2000:]
+
+
 def test_every_planted_defect_can_be_planted() -> None:
     done = python("-c", _PLANT)
     assert (done.returncode, done.stdout) == (0, ""), done.stderr[-2000:]
