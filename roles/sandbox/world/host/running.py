@@ -29,7 +29,7 @@ class Running:
         self.author = author
         self.cpus = CpuManager(machine.kernel.online, machine.reserved) if machine.reserved else None
         self._applied: dict[str, bytes] = {}  # resources of a pod's containers as they are in force, by uid
-        self._waits: dict[str, bytes] = {}  # resources of pods that use more memory than they would be limited to, by uid
+        self._waits: dict[str, tuple[object, bytes]] = {}  # generation and resources of pods that use more memory than their limit is to be, by uid
         self._set: dict[str, str] = {}  # CPUs that this kubelet last gave to a group
         self._looked = -1e9
         self._save()
@@ -104,8 +104,9 @@ class Running:
         for name, group in resident.containers.items():
             limit = podspec.limits_of_container(bodies[name]).memory_bytes
             if 0 <= limit < groups[group].memory:
-                if self._waits.get(uid) != _resources(pod):
-                    self._waits[uid] = _resources(pod)
+                asked = pod["metadata"].get("generation"), _resources(pod)  # it may be asked for again while nobody heard what came between
+                if self._waits.get(uid) != asked:
+                    self._waits[uid] = asked
                     self.machine.history.tell("resize waits", self.machine.node, uid)
                 return False
         resident.pod = pod
