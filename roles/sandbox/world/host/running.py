@@ -29,7 +29,7 @@ class Running:
         self.author = author
         self.cpus = CpuManager(machine.kernel.online, machine.reserved) if machine.reserved else None
         self._applied: dict[str, bytes] = {}  # resources of a pod's containers as they are in force, by uid
-        self._waits: dict[str, tuple[object, bytes]] = {}  # generation and resources of pods that use more memory than their limit is to be, by uid
+        self._waits: dict[str, tuple[object, bytes]] = {}  # by uid: who uses more memory than it is to have, as it was asked for
         self._set: dict[str, str] = {}  # CPUs that this kubelet last gave to a group
         self._looked = -1e9
         self._save()
