@@ -8,7 +8,16 @@ from typing import Any
 
 import pytest
 
-from koord.api.kinds import DEVICECLASSES, DEVICETAINTRULES, PODS, PRIORITYCLASSES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES
+from koord.api.kinds import (
+    DEVICECLASSES,
+    DEVICETAINTRULES,
+    PODS,
+    PRIORITYCLASSES,
+    RESERVATIONS,
+    RESOURCECLAIMS,
+    RESOURCECLAIMTEMPLATES,
+    RESOURCESLICES,
+)
 from koord.apiserver.controllers.registry import CONTROLLERS
 from koord.apiserver.resources import builtin_resources
 from koord.kube.errors import Unreachable
@@ -19,6 +28,9 @@ from tests.support.claims import claim, device, device_class, of_claim, of_templ
 
 Obj = dict[str, Any]
 KINDS = {kind.kind: kind for kind in (DEVICECLASSES, DEVICETAINTRULES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES)}
+
+
+RESERVING: Obj = {"schedulerName": "koord-scheduler", "plugins": {"multiPoint": {"enabled": [{"name": "Reservation"}]}}}
 
 
 async def make(live: Any, *objects: Obj) -> None:
@@ -344,6 +356,36 @@ def test_a_pod_gets_the_device_of_a_victim(scheduler: Any) -> None:
             assert await live.bound("high") == "n"
             assert results(await claim_of(live, "high")) == ["gpu=n/gpu-0"]
             assert {item["metadata"]["name"] for item in (await live.client.list(PODS)).items} == {"bystander", "high"}
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-09")
+def test_room_is_reserved_for_a_pod_with_claims(scheduler: Any) -> None:
+    """No claim is made for a reservation, as when such a pod migrates: nothing is waited for."""
+
+    async def run() -> None:
+        async with scheduler({"profiles": [RESERVING]}, crds=True) as live:
+            await live.node("n")
+            await make(live, device_class(), slice_of("n", device("gpu-0")), template("one"))
+            container = {"name": "main", "image": "i", "resources": {"requests": {"cpu": "1"}}}
+            spec = {
+                "template": {"spec": {"schedulerName": "koord-scheduler", "containers": [container], "resourceClaims": of_template()}},
+                "owners": [{"labelSelector": {"matchLabels": {"app": "a"}}}],
+                "allocateOnce": True,
+                "ttl": "1h",
+            }
+            body = {"apiVersion": RESERVATIONS.api_version, "kind": "Reservation", "metadata": {"name": "kept"}, "spec": spec}
+            await live.client.create(RESERVATIONS, body)
+            for _ in patience.tries(500):
+                kept = await live.client.get(RESERVATIONS, "kept")
+                if (kept.get("status") or {}).get("phase") == "Available":
+                    break
+                await asyncio.sleep(0.02)
+            assert kept["status"]["nodeName"] == "n"
+            await live.pod("user", cpu="1", labels={"app": "a"}, resourceClaims=of_template())
+            assert await live.bound("user") == "n"
+            assert results(await claim_of(live, "user")) == ["gpu=n/gpu-0"]
 
     asyncio.run(run())
 

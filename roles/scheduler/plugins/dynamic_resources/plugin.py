@@ -126,8 +126,8 @@ class DynamicResources(
             self.cache.vacate(uid)
 
     def pre_enqueue(self, pod: PodInfo) -> Status:
-        """A pod waits until the claims are there that are made for it."""
-        if not pod.shape.template.spec.resource_claims or self._supposed:
+        """A pod waits until the claims are there that are made for it. None is made for a reservation."""
+        if pod.reservation or not pod.shape.template.spec.resource_claims or self._supposed:
             return SUCCESS
         try:
             self._planned(pod)
