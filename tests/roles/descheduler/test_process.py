@@ -239,9 +239,8 @@ def test_ports_leadership_and_its_loss(tmp_path: Path) -> None:
                 assert await asyncio.to_thread(_get, f"https://127.0.0.1:{secure}/healthz") == "ok"
                 served = json.loads(await asyncio.to_thread(_get, f"https://127.0.0.1:{secure}/configz"))
                 assert served["componentconfig"]["deschedulingInterval"] == "1h0m0s"
-                lease = await client.get(kinds.LEASES, "koord-descheduler", "koordinator-system")
-                lease["spec"]["holderIdentity"] = "somebody-else"
-                await client.replace(kinds.LEASES, lease, "koordinator-system")
+                stolen = {"spec": {"holderIdentity": "somebody-else"}}  # a patch: the lease is renewed meanwhile
+                await client.patch(kinds.LEASES, "koord-descheduler", stolen, "koordinator-system")
                 _, errors = await asyncio.wait_for(process.communicate(), patience.seconds(20))
                 assert process.returncode == 1
                 assert b"lost lease" in errors
