@@ -67,6 +67,8 @@ class FilesArePutBack(Invariant):
                 yield from self._judge(entry.key)
             elif entry.verb == "room":
                 self._room[entry.key] = entry.time
+            elif entry.verb == "fault" and entry.key in ("disk-full", "write-error"):
+                self._filled(entry.text.partition(" of koordlet-")[2].partition(" ")[0], entry.time)
             elif entry.verb == "crash" or (entry.verb == "ended" and role_of(entry.key) == "koordlet"):
                 self._died(entry.key.partition("-")[2], entry.time)
             elif entry.verb == "fault" and entry.key in ("kill", "remount") and " of koordlet-" in entry.text:
@@ -129,6 +131,13 @@ class FilesArePutBack(Invariant):
         path = self._written_above(key)
         above = self._files.get(path)
         return above is not None and known.first in (*above.ours, above.first) and self._is_lost(path, above)
+
+    def _filled(self, node: str, time: float) -> None:
+        """There is no room on a node's disk any more: what was written before there was some has been said, if that was noticed."""
+        room = self._room.pop(node, time)
+        for key, known in self._files.items():
+            if key.startswith(f"{node}/") and known.unsaved is not None and known.unsaved <= room <= time - self.soon:
+                known.unsaved = None
 
     def _died(self, node: str, time: float) -> None:
         frozen, until = self._frozen.get(node, (time, time))

@@ -79,6 +79,24 @@ def test_a_write_of_what_stands_there_is_told_where_the_agent_has_written(files:
     assert [entry.author for entry in files.history.entries[before:]] == [AGENT, KUBELET]
 
 
+@pytest.mark.parametrize(("seconds", "known"), [(0.3, False), (5.0, True)])
+def test_of_what_was_written_while_the_disk_was_full_an_agent_knows_after_it_noticed_room(
+    files: Judged, seconds: float, known: bool
+) -> None:
+    group = files.machine.make("a").name
+    files.now = 1.0
+    files.machine.disk_full = True
+    files.set(AGENT, group, "0-3")
+    files.now = 10.0
+    files.history.tell("room", "n")
+    files.now += seconds
+    files.history.tell("fault", "write-error", "5.0s write-error of koordlet-n for 20.0s")
+    files.now = 20.0
+    files.history.tell("ended", AGENT, "koordlet-n ended")
+    files.history.tell("room", "n")
+    assert bool(files.restored()) == known
+
+
 def test_a_group_made_under_narrowed_ones_may_get_what_the_first_of_them_held(files: Judged) -> None:
     files.set(AGENT, TIER, "0,2-3")
     pod = files.machine.make(f"{TIER}/pod").name
