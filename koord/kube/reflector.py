@@ -31,6 +31,7 @@ LOOK = 0.1  # seconds between two looks at whether a doubt was answered
 DOUBT_RETRY = 1.0  # seconds between tries while somebody waits for the answer, whatever the pause would be
 CATCH_UP = 1  # seconds that the second watch lasts, by which it is asked
 CATCH_UP_LIMIT = 5.0  # seconds that its answer may take
+CATCH_UP_LOOKS = 5  # so often is looked whether the watch itself tells what the answer told
 
 
 class Reflector:
@@ -63,7 +64,7 @@ class Reflector:
         self._streams = True
         self._initial: set[str] | None = None
         self._batches = 0
-        self._told_at = self._true_at = seams.monotonic()
+        self._told_at = self._true_at = self._verified_at = seams.monotonic()
         self._backoff = Backoff(BACKOFF_FIRST, BACKOFF_LIMIT)
         self._doubt: asyncio.Future[None] | None = None  # somebody wants to know whether a watch that follows is alive
         self._rest: asyncio.Future[None] | None = None  # a pause before the next try, which may be cut short
@@ -130,8 +131,13 @@ class Reflector:
         self._backoff.reset()
 
     def _heard(self) -> None:
-        """The server has just said that the cache is current."""
+        """The server has just said something of the cache: as far as anybody knows it is current."""
         self._told_at = self._true_at = seams.monotonic()
+
+    def _is_current(self) -> None:
+        """The server has been asked and has answered: unlike news, which may be old where they are read slowly, that is certain."""
+        self._heard()
+        self._verified_at = self._true_at
 
     # -- list --
 
@@ -185,7 +191,7 @@ class Reflector:
             await turn.give_way()
         self._version = version
         self._list_needed = False
-        self._heard()
+        self._is_current()
         self.lists += 1
         for store in self.stores:
             store.set_synced()
@@ -272,7 +278,7 @@ class Reflector:
                     continue
                 if self._initial is not None:
                     raise BrokenStream("the stream of the list has stopped")
-                if await self._missed(following):
+                if await self._missed(following, asked=asked):
                     return
         finally:
             self._doubt = None
@@ -285,7 +291,7 @@ class Reflector:
         A pause after failures is cut short: who asks has been answered a moment ago, or will try no longer than we do.
         """
         since = again = seams.monotonic()
-        while self._true_at < since and (self._version or not self.optional):
+        while self._verified_at < since and (self._version or not self.optional):
             if self._doubt is not None and not self._doubt.done():
                 self._doubt.set_result(None)
             if self._rest is not None and not self._rest.done() and seams.monotonic() >= again:
@@ -324,8 +330,10 @@ class Reflector:
                 self._initial = None
             await turn.give_way()
 
-    async def _missed(self, following: asyncio.Task[None]) -> bool:
-        """Ask on another connection what the silent watch should have told; True if it told nothing of something."""
+    async def _missed(self, following: asyncio.Task[None], *, asked: bool) -> bool:
+        """Ask on another connection what the silent watch should have told; True if it told nothing of something.
+
+        A watch that somebody asks about (`asked`) need not be silent: news that it has told meanwhile may be old ones."""
         before, lines = self._batches, list[bytes]()
         batches = self.client.watch_batches(
             self.kind,
@@ -341,11 +349,20 @@ class Reflector:
                 async for more in batches:
                     lines += more
             ended = True
-        if self._batches != before or following.done():
+        if self._batches != before and asked and ended:
+            for _ in range(CATCH_UP_LOOKS):
+                if following.done() or not (lines := self._untold(lines)):
+                    break
+                await seams.sleep(LOOK)
+        elif self._batches != before:
             return False  # it has told something in the meantime
+        if following.done():
+            return False
         if all(read_event(line).type == "BOOKMARK" for line in lines):
             await self._take(lines)
-            if ended or lines:
+            if ended:
+                self._is_current()
+            elif lines:
                 self._heard()
             return False
         # From here on it must tell nothing more: its news would be older than what we take over now.
@@ -354,8 +371,17 @@ class Reflector:
         log.warning("%s: the watch has stalled; another connection told %d events", self.label, len(lines))
         self.stalls += 1
         await self._take(lines)
+        if ended:
+            self._is_current()
         self._heard()
         return True
+
+    def _untold(self, lines: Lines) -> Lines:
+        """Those of the lines that are beyond the version of the cache."""
+        known = self._version
+        heads = ((line, self._meta(read_event(line).object)) for line in lines)
+        versions = [(line, meta.resource_version) for line, meta in heads if meta is not None]
+        return [line for line, now in versions if not (now.isdigit() and known.isdigit() and int(now) <= int(known))]
 
     def _event(self, event: Event) -> tuple[set[str], str] | None:
         """Take an event over. With the one that ends the list: what was listed, and the list's version."""

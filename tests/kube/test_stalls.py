@@ -101,6 +101,34 @@ def test_who_begins_to_lead_learns_at_once_what_a_stalled_watch_has_not_told(pip
     asyncio.run(main())
 
 
+def test_who_begins_to_lead_does_not_take_old_news_of_a_slow_watch_for_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reflector, "QUIET", (600.0, 601.0))
+    quickly = module.Client.watch_batches
+
+    async def slowly(self: Client, *given: Any, timeout_seconds: int | None = None, **named: Any) -> Any:
+        more = {} if timeout_seconds is None else {"timeout_seconds": timeout_seconds}
+        async for lines in quickly(self, *given, **named, **more):
+            for line in lines:
+                if timeout_seconds is None:
+                    await asyncio.sleep(0.3)
+                yield [line]
+
+    async def main() -> None:
+        async with running_server() as server, server.client() as client:
+            factory = InformerFactory(client)
+            informer = factory.informer(CONFIGMAPS)
+            monkeypatch.setattr(module.Client, "watch_batches", slowly)
+            factory.start()
+            await factory.wait_synced()
+            for number in range(20):
+                await client.create(CONFIGMAPS, config_map(f"news-{number}"), "default")
+            assert await factory.verify(60.0)
+            assert all(f"default/news-{number}" in informer for number in range(20))
+            await factory.stop()
+
+    asyncio.run(main())
+
+
 def test_who_begins_to_lead_does_not_sit_out_the_pause_of_a_watch_that_failed(eventually: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "BACKOFF_FIRST", 600.0)
     monkeypatch.setattr(reflector, "BACKOFF_LIMIT", 600.0)
