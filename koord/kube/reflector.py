@@ -64,7 +64,7 @@ class Reflector:
         self._streams = True
         self._initial: set[str] | None = None
         self._batches = 0
-        self._told_at = self._true_at = self._verified_at = seams.monotonic()
+        self._told_at = self._true_at = self._verified_at = self._list_began = seams.monotonic()
         self._backoff = Backoff(BACKOFF_FIRST, BACKOFF_LIMIT)
         self._doubt: asyncio.Future[None] | None = None  # somebody wants to know whether a watch that follows is alive
         self._rest: asyncio.Future[None] | None = None  # a pause before the next try, which may be cut short
@@ -134,15 +134,17 @@ class Reflector:
         """The server has just said something of the cache: as far as anybody knows it is current."""
         self._told_at = self._true_at = seams.monotonic()
 
-    def _is_current(self) -> None:
-        """The server has been asked and has answered: unlike news, which may be old where they are read slowly, that is certain."""
+    def _answered(self, asked_at: float) -> None:
+        """The server has answered what it was asked at that time: unlike news, which may be old where they are read slowly, that is
+        certain."""
         self._heard()
-        self._verified_at = self._true_at
+        self._verified_at = asked_at
 
     # -- list --
 
     async def _list(self) -> None:
         """From the server's watch cache where that is possible: the database is dear, and everybody lists at once after a restart."""
+        self._list_began = seams.monotonic()
         version = self._version or "0"
         limit = PAGE if version == "0" else 0
         while True:
@@ -191,7 +193,7 @@ class Reflector:
             await turn.give_way()
         self._version = version
         self._list_needed = False
-        self._is_current()
+        self._answered(self._list_began)
         self.lists += 1
         for store in self.stores:
             store.set_synced()
@@ -260,6 +262,8 @@ class Reflector:
         """Follow the server until it ends the watch; with `stream`, the list comes first, in the same stream."""
         self.watches += 1
         began = self._told_at = seams.monotonic()
+        if stream:
+            self._list_began = began
         loop = asyncio.get_running_loop()
         following = loop.create_task(self._follow(stream=stream), name=f"follow {self.label}")
         following.add_done_callback(lambda task: task.cancelled() or task.exception())  # it may end while nobody looks: while we ask
@@ -334,7 +338,7 @@ class Reflector:
         """Ask on another connection what the silent watch should have told; True if it told nothing of something.
 
         A watch that somebody asks about (`asked`) need not be silent: news that it has told meanwhile may be old ones."""
-        before, lines = self._batches, list[bytes]()
+        before, lines, began = self._batches, list[bytes](), seams.monotonic()
         batches = self.client.watch_batches(
             self.kind,
             self.namespace,
@@ -361,19 +365,21 @@ class Reflector:
         if all(read_event(line).type == "BOOKMARK" for line in lines):
             await self._take(lines)
             if ended:
-                self._is_current()
+                self._answered(began)
             elif lines:
                 self._heard()
             return False
         # From here on it must tell nothing more: its news would be older than what we take over now.
         following.cancel()
         await asyncio.wait({following})
+        lines = self._untold(lines)
         log.warning("%s: the watch has stalled; another connection told %d events", self.label, len(lines))
         self.stalls += 1
         await self._take(lines)
         if ended:
-            self._is_current()
-        self._heard()
+            self._answered(began)
+        else:
+            self._heard()
         return True
 
     def _untold(self, lines: Lines) -> Lines:
