@@ -20,7 +20,7 @@ from roles.scheduler.cycle.record import record_of, victim_records
 from roles.scheduler.diagnosis import Debug, Dump, diagnosis_of
 from roles.scheduler.engine import EVICTING
 from roles.scheduler.framework.context import State
-from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS
+from roles.scheduler.framework.status import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS
 from roles.scheduler.framework.steps import Steps, at_once
 from roles.scheduler.metrics import SchedulerMetrics
 from roles.scheduler.monitor import Monitor
@@ -93,8 +93,10 @@ class Outcomes:
         """A pod counts no more on the node that was found for it: tell everybody that room has come free."""
         decision = task.decision
         self._evictor.run(self._state.evictions.left(decision.pod.uid))
-        # What a job gives back that was tried at one go was free when those who wait were refused: they need not look again.
-        if task.status.plugin not in JOB_REJECTORS:
+        # What a job gives back that was tried at one go was free when those who wait were refused: they need not look again, unless it was
+        # kept for the pod even then.
+        rejector = task.status.plugin
+        if rejector not in JOB_REJECTORS or (rejector == JOB_PREEMPTION_FAILURE and task.nominated == decision.node):
             self._queue.room_given_up(decision.pod, self._clock())
         self._wake()
 
@@ -143,18 +145,18 @@ class Outcomes:
             again = outcome in (Outcome.RETRY, Outcome.OPEN, Outcome.LOST)
             decision.rejected_by = frozenset() if again else frozenset((status.plugin or "DefaultBinder",))
             decision.verdict = UNSCHEDULABLE if outcome is Outcome.REJECTED else ERROR
-            self._renominate(decision, status.plugin, announced=task.announced, kept=again and task.nominated)
+            self._renominate(task, status.plugin, kept=again and task.nominated == decision.node)
             self._report(decision)
             self.requeue(pod.uid, now, rejected_by=decision.rejected_by, error=again)
         self._recorder.record(record_of(decision, now=now, attempt=task.attempt))
 
-    def _renominate(self, decision: Decision, rejector: str, *, announced: bool, kept: bool) -> None:
+    def _renominate(self, task: Task, rejector: str, *, kept: bool) -> None:
         """What becomes of the nomination of a pod that lost its place. `kept`: others left for it and only its binding failed; if somebody
         else took the room now, others still would have to leave when it is tried again."""
-        pod = decision.pod
+        decision, pod = task.decision, task.decision.pod
         if rejector == JOB_REJECT:
-            decision.nominate = pod.nominated if announced else None
-            self._state.nominations.add(pod, pod.nominated)
+            decision.nominate = task.nominated if task.announced else None
+            self._state.nominations.add(pod, task.nominated)
             return
         decision.nominate = decision.node if rejector == JOB_PREEMPTION_SUCCESS or kept else ""
         self._state.nominations.add(pod, decision.nominate)

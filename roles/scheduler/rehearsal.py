@@ -119,30 +119,30 @@ class Rehearsal:
         status, waits = framework.run_permit(decision.ctx, decision.slot)
         if status.code is Code.WAIT:
             decision.verdict, decision.status = UNSCHEDULABLE, unschedulable(_held_by(waits, decision.node))
+            nominated = self._engine.state.nominations.node_of(decision.pod.uid)
             self._engine.state.nominations.remove(decision.pod.uid)
-            self.waiting.hold(decision.pod, decision.node, waits, self._engine.state.now, self._resumed(decision))
+            self.waiting.hold(decision.pod, decision.node, waits, self._engine.state.now, self._resumed(decision, nominated))
         elif status.ok:
             self._bound(decision)
         else:
             self._fail(decision, status)
 
-    def _resumed(self, decision: Decision) -> Callable[[Status], None]:
-        return lambda answer: self._bound(decision) if answer.ok else self._fail(decision, answer)
+    def _resumed(self, decision: Decision, nominated: str) -> Callable[[Status], None]:
+        return lambda answer: self._bound(decision) if answer.ok else self._fail(decision, answer, nominated)
 
     def _bound(self, decision: Decision) -> None:
         decision.verdict, decision.status = "Scheduled", Status()
         self._engine.state.nominations.remove(decision.pod.uid)
         decision.framework.run_post_bind(decision.ctx, decision.node)
 
-    def _fail(self, decision: Decision, status: Status) -> None:
-        """The pod lost its place."""
+    def _fail(self, decision: Decision, status: Status, nominated: str = "") -> None:
+        """The pod lost its place; it was nominated to that node before."""
         pod, nominations = decision.pod, self._engine.state.nominations
         decision.verdict = UNSCHEDULABLE if status.rejected else ERROR
         decision.status = status
         self._placed.remove(decision)
         self._unreserve(decision)
-        nominated = {JOB_REJECT: pod.nominated, JOB_PREEMPTION_SUCCESS: decision.node}.get(status.plugin, "")
-        nominations.add(pod, nominated)
+        nominations.add(pod, {JOB_REJECT: nominated, JOB_PREEMPTION_SUCCESS: decision.node}.get(status.plugin, ""))
         self.pending[pod.uid] = pod
 
     def _unreserve(self, decision: Decision) -> None:

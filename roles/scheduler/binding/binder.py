@@ -48,7 +48,7 @@ class Task:
     """One placement on its way. `attempt` counts the pod's attempts, `first` is when the first one began (seconds). `outcome` and `status`
     are what came last; the outcome is None until Reserve and Permit are through. `waits`: who holds the pod on permit, for how many seconds
     at most; `prepared`: preBind is done, and `wrote` these annotations (None: took them off); `announced`: the pod shows the node that was
-    found for it; `nominated`: room was made for it there."""
+    found for it; `nominated`: the node to which the pod was nominated before, empty for none."""
 
     decision: Decision
     attempt: int
@@ -58,7 +58,7 @@ class Task:
     prepared: bool = False
     wrote: dict[str, str | None] = field(default_factory=dict)
     announced: bool = False
-    nominated: bool = False
+    nominated: str = ""
     waits: dict[str, float] = field(default_factory=dict)
     placement: Placement | None = None
 

@@ -145,10 +145,9 @@ class Carrier:
         self._metrics.point("Permit", status, decision.framework.name, perf_counter() - began)
         task.status = status
         if status.ok or waits:
-            nominated = self._state.nominations.node_of(decision.pod.uid)
-            task.nominated = nominated == decision.node
+            task.nominated = self._state.nominations.node_of(decision.pod.uid)
             self._state.nominations.remove(decision.pod.uid)
-            if nominated and not task.nominated:
+            if task.nominated not in ("", decision.node):
                 self._placed_elsewhere(task)
         if waits and status.code is Code.WAIT:
             task.waits = waits

@@ -18,6 +18,7 @@ from koord.api.objects import PodGroup, SchedulingPodGroup
 from koord.decisions.record import Term
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.status import JOB_REJECT
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 from roles.scheduler.plugins.coscheduling.spec import (
     FROM_POD,
@@ -237,7 +238,7 @@ class Round:
     attempted: set[str] = field(default_factory=set)
     todo: deque[str] = field(default_factory=deque)
     failure: str = ""
-    preempted: bool = False  # victims are going: members keep the nodes that they were planned on as nominations
+    rejector: str = JOB_REJECT  # who sends members back that have places when the round fails: says what becomes of their nominations
     room_for: dict[str, str] = field(default_factory=dict)  # by plugin, the pod for which it looked for room
     doomed: PodInfo | None = None  # the member that found no node and for whose sake everybody gives his place back
     plan: dict[str, str] | None = None

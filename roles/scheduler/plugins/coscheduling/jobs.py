@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -13,7 +13,15 @@ from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.gangs import Rule
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.status import SUCCESS, PostFilterResult, unresolvable, unschedulable
+from roles.scheduler.framework.status import (
+    JOB_PREEMPTION_FAILURE,
+    JOB_PREEMPTION_SUCCESS,
+    SUCCESS,
+    PostFilterResult,
+    Status,
+    unresolvable,
+    unschedulable,
+)
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.cache import WAITING, Gang, GangCache, Round
@@ -60,7 +68,14 @@ class Jobs:
             return PostFilterResult(unresolvable(f"batch of {size} pods is rolled back: {ctx.pod.key} does not fit where it was planned"))
         if failure.pre_filter is not None and not planned:
             # no node was the trouble: removing pods from one helps nobody
-            return PostFilterResult(unschedulable(), _given_up(ctx) if gang is None else None)
+            if gang is None:
+                return PostFilterResult(unschedulable(), _given_up(ctx))
+            if failure.pre_filter.plugin == PLUGIN or current is None or current.failure:
+                return PostFilterResult(unschedulable())
+            pods = self._cache.ready(gang)
+            if any(ctx.state.evictions.awaited(pod.uid) for pod in (*pods, *self._cache.members(gang, WAITING))):
+                return PostFilterResult(unschedulable())
+            return self._give_up(unschedulable(), ctx.pod, pods, current)
         if not self._enabled:
             return PostFilterResult(unschedulable())
         pods = sorted(self._cache.ready(gang), key=rank_of) if gang is not None else [ctx.pod]
@@ -69,7 +84,7 @@ class Jobs:
         refusal, plan = yield from self._decide(ctx, failure, pods, gang, rule)
         if plan is None:
             return PostFilterResult(unresolvable(refusal))
-        return self._failure(plan, ctx.pod, pods) if refusal else self._success(ctx, plan, pods, rule, current)
+        return self._give_up(unresolvable(refusal), ctx.pod, pods, current) if refusal else self._success(ctx, plan, pods, rule, current)
 
     def on_terms_of(self, ctx: CycleContext, failure: FitFailure, rule: Rule) -> Steps[PostFilterResult]:
         """For a pod of a gang group, by another plugin's rule: enough for the whole group, or nobody goes."""
@@ -89,7 +104,7 @@ class Jobs:
         """Why nobody goes ("" when somebody does), and the plan if one was made."""
         current = drafted(ctx) if gang is not None else None
         if current is not None:
-            if current.preempted or rule.plugin in current.room_for:
+            if current.rejector == JOB_PREEMPTION_SUCCESS or rule.plugin in current.room_for:
                 before = current.room_for.get(rule.plugin) or next(iter(current.room_for.values()), "")
                 return f"{_SAID}preemption for the job was already attempted by {before}", None
             current.room_for = {**current.room_for, rule.plugin: ctx.pod.key}
@@ -190,18 +205,19 @@ class Jobs:
     def _success(self, ctx: CycleContext, plan: JobPlan, pods: Sequence[PodInfo], rule: Rule, current: Round | None) -> PostFilterResult:
         others = tuple((pod, plan.nodes[pod.uid]) for pod in pods if pod.uid != ctx.pod.uid)
         if current is not None:
-            current.preempted = True
+            current.rejector = JOB_PREEMPTION_SUCCESS
         return PostFilterResult(
             SUCCESS, plan.nodes[ctx.pod.uid], (*plan.victims, *plan.awaited), others=others,
             recheck=lambda changed: self.preemption.recheck(plan, pods, rule, changed),
         )  # fmt: skip
 
-    def _failure(self, plan: JobPlan, pod: PodInfo, pods: Sequence[PodInfo]) -> PostFilterResult:
-        """Nobody is evicted; nominations of before are of no use any more."""
+    def _give_up(self, status: Status, pod: PodInfo, pods: Iterable[PodInfo], current: Round | None) -> PostFilterResult:
+        """The job is not placed now and nobody leaves for it: room that was made for it before is free for others."""
         node_of = self._handle.state.nominations.node_of
+        if current is not None:
+            current.rejector = JOB_PREEMPTION_FAILURE
         others = tuple((other, "") for other in pods if other.uid != pod.uid and (node_of(other.uid) or other.nominated))
-        text = plan.refusal or "no pod has to leave, but the pod found no node"
-        return PostFilterResult(unresolvable(f"{_SAID}{text}"), "", others=others)
+        return PostFilterResult(status, "", others=others)
 
 
 def _given_up(ctx: CycleContext) -> str | None:

@@ -13,7 +13,7 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.status import JOB_PREEMPTION_SUCCESS, JOB_REJECT, PostFilterResult
+from roles.scheduler.framework.status import JOB_REJECT, PostFilterResult
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.coscheduling.cache import BOUND, PENDING, RELEASED, WAITING, Gang, GangCache, Round, unnamed
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
@@ -117,7 +117,7 @@ class Rounds:
         if current.doomed is not None:
             self._end("failed")
             self._soon(self._tell_others(gang, current.doomed, current))
-            self._reject(gang, current.failure, JOB_PREEMPTION_SUCCESS if current.preempted else JOB_REJECT)
+            self._reject(gang, current.failure, current.rejector)
             return None
         uid = current.next(lambda: self._cache.ready(gang))
         while uid:
@@ -232,13 +232,13 @@ class Rounds:
             self._end("lost a place")
         self._reject(gang, message)
 
-    def _reject(self, gang: Gang, message: str, marker: str = JOB_REJECT) -> None:
-        self._soon(self._send_back(self._cache.withdraw(gang), marker, message))
+    def _reject(self, gang: Gang, message: str, rejector: str = JOB_REJECT) -> None:
+        self._soon(self._send_back(self._cache.withdraw(gang), rejector, message))
 
-    def _send_back(self, pods: Iterable[PodInfo], marker: str, message: str) -> Steps[None]:
+    def _send_back(self, pods: Iterable[PodInfo], rejector: str, message: str) -> Steps[None]:
         if self._handle.waiting is not None:
             for pod in pods:
-                self._handle.waiting.reject(pod.uid, marker, message)
+                self._handle.waiting.reject(pod.uid, rejector, message)
                 yield
 
     def _tell_others(self, gang: Gang, failed: PodInfo, current: Round) -> Steps[None]:

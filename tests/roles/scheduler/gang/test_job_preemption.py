@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.kinds import PODDISRUPTIONBUDGETS, PODS
+from koord.api.kinds import ELASTICQUOTAS, NODES, PODDISRUPTIONBUDGETS, PODS
+from koord.api.names import LABEL_QUOTA_NAME
 from koord.api.objects import PodDisruptionBudget
 from koord.kube.errors import NotFound
 from roles.scheduler import testing
@@ -20,7 +21,7 @@ from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.preemption import JobPlan, JobPreemption, job_rule
 from tests.support import patience
 
-from .conftest import condition
+from .conftest import condition, profile
 
 Obj = dict[str, Any]
 ALONE = ("Coscheduling",)
@@ -170,6 +171,48 @@ def test_members_show_the_nodes_where_room_is_made(gangs: Any) -> None:
     asyncio.run(run())
 
 
+async def cordoned(g: Any) -> None:
+    await g.client.patch(NODES, "n1", {"spec": {"unschedulable": True}})
+
+
+async def short_of_quota(g: Any) -> None:
+    """The quota takes one of two members."""
+    quota = {"apiVersion": ELASTICQUOTAS.api_version, "kind": "ElasticQuota", "metadata": {"name": "q"}}
+    await g.client.create(ELASTICQUOTAS, {**quota, "spec": {"max": {"cpu": "5"}, "min": {"cpu": "0"}}}, "default")
+    cache = g.live.app.engine.frameworks["koord-scheduler"].plugins["ElasticQuota"].cache
+    while cache.quota("q") is None:
+        await asyncio.sleep(0.02)
+
+
+@pytest.mark.feature("SCH-JP-01")
+@pytest.mark.parametrize("trouble", [cordoned, short_of_quota])
+def test_room_made_for_a_job_is_free_for_others_once_not_all_of_it_can_be_placed(gangs: Any, trouble: Any) -> None:
+    async def run() -> None:
+        given = profile("ElasticQuota", enablePreemption=True, post_filter=ALONE)
+        given["plugins"]["reserve"]["enabled"].append({"name": "ElasticQuota"})
+        async with gangs(nodes=("4", "4"), profiles=[given]) as g:
+            await classes(g)
+            body = await g.live.pod("slow", cpu="4", nodeName="n0", priorityClassName="low", terminationGracePeriodSeconds=60)
+            await g.client.patch(
+                PODS, "slow", {"metadata": {"uid": body["metadata"]["uid"], "finalizers": ["example.com/hold"]}}, "default"
+            )
+            await g.group("job", 2)
+            for number in range(2):
+                await g.member(f"p{number}", "job", cpu="4", labels={LABEL_QUOTA_NAME: "q"}, priorityClassName="high")
+            for number in range(2):
+                await g.live.until(f"p{number}", lambda p: p["status"].get("nominatedNodeName"))
+            await trouble(g)
+            await g.live.pod("other", cpu="4", priorityClassName="mid")
+            await g.said("other", "0/2 nodes are available")
+            await g.client.patch(PODS, "slow", {"metadata": {"finalizers": None}}, "default")
+            await g.client.delete(PODS, "slow", "default", grace_period_seconds=0)
+            await g.live.bound("other")
+            for number in range(2):
+                await g.live.until(f"p{number}", lambda p: not p["status"].get("nominatedNodeName"))
+
+    asyncio.run(run())
+
+
 # -------------------------------------------------------------------------------- the plan
 
 
@@ -214,11 +257,11 @@ class Case:
         return True
 
 
-NODES = st.lists(st.lists(st.tuples(st.integers(1, 4), st.sampled_from([1, 2, 5, 100, 200])), max_size=3), min_size=1, max_size=4)
+SIZES = st.lists(st.lists(st.tuples(st.integers(1, 4), st.sampled_from([1, 2, 5, 100, 200])), max_size=3), min_size=1, max_size=4)
 
 
 @pytest.mark.feature("SCH-JP-01")
-@given(nodes=NODES, cpus=st.lists(st.integers(1, 6), min_size=1, max_size=5), budget=st.none() | st.integers(0, 2))
+@given(nodes=SIZES, cpus=st.lists(st.integers(1, 6), min_size=1, max_size=5), budget=st.none() | st.integers(0, 2))
 def test_a_plan_frees_enough_with_no_more_victims_than_needed(
     nodes: list[list[tuple[int, int]]], cpus: list[int], budget: int | None
 ) -> None:
