@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
@@ -32,6 +33,8 @@ from roles.scheduler.planner.evictions import SLACK
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
 
+_DECIDED = 3.0  # seconds from a decision to its event, at most
+
 
 class EvictedOnce(Invariant):
     """No pod is asked to leave twice, nor one that has ended, nor by anybody who gives no reason."""
@@ -56,12 +59,26 @@ class EvictedOnce(Invariant):
             yield f"{entry.key} was removed by {entry.author} without a reason"
 
 
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A pod was asked to leave for another. `stood`: nodes on which members of its gang stood; `behind`: when a scheduler was last known to
+    read late."""
+
+    time: float
+    preemptor: str
+    victim: str
+    node: str
+    stood: frozenset[str]
+    behind: float
+
+
 class OneNodeMakesRoom(Invariant):
     """For one pod that needs room, pods of one node are asked to leave, and the gangs of these; for a gang, of a node a member at most.
 
     By one leader: a successor that finds half of a plan carried out makes its own, as kube-scheduler's does. And at a time: when all
     who were asked are gone and the room is not enough (others were first, or exclusive CPUs lie apart), another node may be asked, and
     so it may when they are overdue, or when the node was cordoned, tainted or labelled anew: it may be of no use to the pod any more.
+    Events tell for whom a pod was asked; when it was asked the pod itself shows: events may come late.
     """
 
     hears = frozenset({POD, NODE, LEASE, *EVENTS})
@@ -69,55 +86,73 @@ class OneNodeMakesRoom(Invariant):
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
-        self._term = 0  # how many times a scheduler has taken the lease
-        # node of each victim's uid, and nodes of its gang, by preemptor, term and how often another node could be asked
-        self._victims: dict[tuple[str, int, int], dict[str, tuple[str, frozenset[str]]]] = defaultdict(dict)
-        self._times: dict[tuple[str, int], int] = defaultdict(int)
-        self._asked: dict[tuple[str, int], float] = {}
-        self._gone: set[str] = set()
+        self._terms: list[float] = []  # when a scheduler took the lease
+        self._asks: list[Ask] = []
+        self._left: dict[str, float] = {}  # when pods began to leave
+        self._gone: dict[str, float] = {}
         self._gangs: dict[str, str] = {}  # by the uid of a pod, also of one that is gone: a leader may not have heard of that yet
         self._stood: dict[str, set[str]] = defaultdict(set)  # nodes that members of a gang were bound to, by gang
-        self._changed: dict[str, float] = {}  # when it changed who may use a node
+        self._changed: dict[str, list[float]] = defaultdict(list)  # when it changed who may use a node
 
     def see(self, entry: Entry) -> Iterator[str]:
+        if leaves(entry):
+            self._left[entry.obj["metadata"]["uid"]] = entry.time
         if entry.bucket == "pod" and entry.verb == "DELETED":
-            self._gone.add(entry.obj["metadata"]["uid"])
+            self._gone[entry.obj["metadata"]["uid"]] = entry.time
         if entry.bucket == "pod" and entry.verb == "ADDED" and (gang := annotations_of(entry.obj).get(GANG, "")):
             self._gangs[entry.obj["metadata"]["uid"]] = gang
         if bound_by(entry) and (gang := self._gangs.get(entry.obj["metadata"]["uid"], "")):
             self._stood[gang].add(node_of(entry.new))
         if entry.bucket == NODE and _open_to(entry.old) != _open_to(entry.new):
-            self._changed[entry.key] = entry.time
+            self._changed[entry.key].append(entry.time)
         if entry.bucket == LEASE and role_of(entry.author) == "scheduler":
             old, new = ((obj or {}).get("spec") or {} for obj in (entry.old, entry.new))
-            self._term += old.get("acquireTime") != new.get("acquireTime")
-        if entry.bucket not in ("event", "event.events.k8s.io") or entry.verb != "ADDED" or entry.obj.get("reason") != "Preempted":
-            return
+            if old.get("acquireTime") != new.get("acquireTime"):
+                self._terms.append(entry.time)
+        if entry.bucket in ("event", "event.events.k8s.io") and entry.verb == "ADDED" and entry.obj.get("reason") == "Preempted":
+            self._hear(entry)
+        yield from ()
+
+    def _hear(self, entry: Entry) -> None:
         note = str(entry.obj.get("note") or entry.obj.get("message") or "")
         regarding = entry.obj.get("regarding") or entry.obj.get("involvedObject") or {}
         preemptor = note.partition("Preempted by ")[2].partition(" on node ")[0]
         node = note.partition(" on node ")[2].split(" ")[0].rstrip(".")
         if preemptor.startswith("pod ") and node:
-            victim, who = str(regarding.get("uid")), (preemptor, self._term)
-            asked, before = self._victims[*who, self._times[who]], self._asked.get(who, entry.time)
-            self._asked[who] = entry.time
-            news = before - self.unread if reads_late(self.history, before) else before
-            changed = all(self._changed.get(other, float("-inf")) >= news for other, _ in asked.values())
-            if asked and victim not in self._gone and (changed or asked.keys() <= self._gone or entry.time - before > SLACK - 5):
-                self._times[who] += 1
-                asked = self._victims[*who, self._times[who]]
+            victim = str(regarding.get("uid"))
             # where members of its gang stood: who could not be asked, or whose event was lost, counts too
-            asked[victim] = node, frozenset(self._stood.get(self._gangs.get(victim, ""), ()))
-        yield from ()
+            stood = frozenset(self._stood.get(self._gangs.get(victim, ""), ()))
+            time = self._left.get(victim, entry.time)
+            self._asks.append(Ask(time, preemptor, victim, node, stood, last_behind(self.history)))
 
     def end(self) -> Iterator[str]:
-        for (preemptor, _, _), asked in self._victims.items():
-            victims = list(asked.values())
-            nodes = sorted({node for node, _ in victims})
-            # the nodes that must have been meant: others may have lost members of a gang that had one there
-            fewest = min(len({node for node, gang in victims if node != meant and meant not in gang}) + 1 for meant in nodes)
-            if fewest > self._together(preemptor.removeprefix("pod ")):
-                yield f"for {preemptor} pods of {', '.join(nodes)} were removed"
+        asks: dict[tuple[str, int], list[Ask]] = defaultdict(list)
+        for ask in sorted(self._asks, key=lambda ask: ask.time):
+            asks[ask.preemptor, bisect_right(self._terms, ask.time)].append(ask)
+        for (preemptor, _), told in asks.items():
+            for asked in self._at_a_time(told):
+                nodes = sorted({ask.node for ask in asked})
+                # the nodes that must have been meant: others may have lost members of a gang that had one there
+                fewest = min(len({ask.node for ask in asked if ask.node != meant and meant not in ask.stood}) + 1 for meant in nodes)
+                if fewest > self._together(preemptor.removeprefix("pod ")):
+                    yield f"for {preemptor} pods of {', '.join(nodes)} were removed"
+
+    def _at_a_time(self, asks: Iterable[Ask]) -> Iterator[list[Ask]]:
+        """Those who were asked while others had yet to go, each time."""
+        asked: list[Ask] = []
+        for ask in asks:
+            if asked and self._may_ask_again(asked, ask):
+                yield asked
+                asked = []
+            asked.append(ask)
+        yield asked
+
+    def _may_ask_again(self, asked: list[Ask], ask: Ask) -> bool:
+        before = asked[-1].time
+        news = before - self.unread if ask.behind >= before - _DECIDED else before
+        changed = all(any(news <= time <= ask.time for time in self._changed[other.node]) for other in asked)
+        gone = all(self._gone.get(other.victim, ask.time) < ask.time for other in asked)
+        return changed or gone or ask.time - before > SLACK - 5
 
     def _together(self, uid: str) -> int:
         """How many pods make room for themselves together with this one."""
@@ -125,9 +160,14 @@ class OneNodeMakesRoom(Invariant):
         return sum(other == gang for other in self._gangs.values()) if gang else 1
 
 
+def last_behind(history: History) -> float:
+    """When a scheduler was last known to read late."""
+    return max((at for (name, _), at in history.behind.items() if role_of(name) == "scheduler"), default=float("-inf"))
+
+
 def reads_late(history: History, time: float) -> bool:
-    """Whether a scheduler that reads slowly may have decided then on things as they were: an event comes up to 3 s after its decision."""
-    return any(at >= time - 3.0 for (name, _), at in history.behind.items() if role_of(name) == "scheduler")
+    """Whether a scheduler that reads slowly may have decided then on things as they were."""
+    return last_behind(history) >= time - _DECIDED
 
 
 def _open_to(node: Obj | None) -> tuple[object, ...]:

@@ -373,6 +373,32 @@ def test_another_node_may_make_room_when_the_first_one_has_changed(spec: dict[st
     assert bool(list(told.rule.end())) is said
 
 
+@pytest.mark.parametrize("late", [0.0, 3.0])
+@pytest.mark.parametrize("gone", [False, True])
+def test_another_node_may_make_room_when_who_was_asked_is_gone_however_late_events_come(gone: bool, late: float) -> None:
+    told = Told(OneNodeMakesRoom)
+
+    def leaves(time: float, name: str, verb: str = "MODIFIED") -> None:
+        told.time = time
+        meta = {"name": name, "namespace": "d", "uid": name}
+        old, new = {"metadata": meta}, {"metadata": {**meta, "deletionTimestamp": "2026-01-01T00:00:00Z"}}
+        old, new = (new, None) if verb == "DELETED" else (old, new)
+        told.history._add(Entry(len(told.history.entries), time, "scheduler-a", "", "pod", verb, f"d/{name}", old, new))
+
+    leaves(10.0, "low-a")
+    preempts(told, "p", "low-a", "a")
+    if gone:
+        leaves(11.0, "low-a", "DELETED")
+    leaves(12.0, "low-b")
+    if not late:
+        preempts(told, "p", "low-b", "b")
+    leaves(14.0, "low-b", "DELETED")
+    if late:
+        told.time += late
+        preempts(told, "p", "low-b", "b")
+    assert bool(list(told.rule.end())) is not gone
+
+
 @pytest.mark.parametrize(("stands_on", "said"), [("a", False), ("c", True)])
 def test_a_gang_leaves_other_nodes_for_a_node_of_a_member_that_could_not_be_asked(stands_on: str, said: bool) -> None:
     told = Told(OneNodeMakesRoom)
