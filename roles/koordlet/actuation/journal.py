@@ -291,7 +291,9 @@ class Journal:
                 # others have set the value of before, whatever the kubelet gives meanwhile
                 return replace(known, kubelet=entry.kubelet, container=entry.container)
             if known.kubelet:
-                before = entry.kubelet  # what the kubelet sets now may be what the agent has set already: nobody sees then that it did
+                if not means(known.resource, entry.now, entry.kubelet):
+                    return None  # the kubelet has not set it yet: the file would hold it
+                before = entry.kubelet  # what the kubelet sets now is what the agent has set already: nobody sees then that it did
         kubelet, container = (entry.kubelet, entry.container) if entry.kubelet else (known.kubelet, known.container)
         undo = Undo.REPLACE if known.undo is Undo.REMOVE else known.undo  # the agent's own file is somebody else's now
         return replace(known, value=before, undo=undo, owner=owner, time=time, kubelet=kubelet, container=container)

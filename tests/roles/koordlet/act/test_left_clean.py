@@ -115,6 +115,23 @@ def test_what_people_set_is_theirs_though_it_is_what_the_kubelet_gave_once(machi
     assert machine_v2.get("cpuset.cpus", CONTAINER) == "0-1"
 
 
+def test_what_people_set_is_theirs_until_the_kubelet_sets_something_else(machine_v2) -> None:
+    """It gives out more for a moment, and has not set that when it takes it back."""
+    checkpoint = Path(machine_v2.root.kubelet_path("cpu_manager_state"))
+    checkpoint.parent.mkdir(parents=True, exist_ok=True)
+    about = About("pod", "default", "p", "main", "u")
+    machine_v2.put("cpuset.cpus", CONTAINER, "0,2-3")
+    for shared, wanted, then in (("0,2-3", "0,2-5", "0-1"), ("0,2-3", "0-4", ""), ("0-3", "0-5", ""), ("0,2-3", "0-4", "")):
+        checkpoint.write_bytes(orjson.dumps({"policyName": "static", "defaultCpuSet": shared, "entries": {}}))
+        machine_v2.host.files.begin_tick()
+        machine_v2.executor.apply([sequence(Write("cpuset.cpus", CONTAINER, wanted, about=about, native=""))], rule="hook", now=1.0)
+        if then:
+            machine_v2.put("cpuset.cpus", CONTAINER, then)
+    machine_v2.journal.close()
+    restore(machine_v2.root)
+    assert machine_v2.get("cpuset.cpus", CONTAINER) == "0-1"
+
+
 @pytest.mark.parametrize("action", ["restore", "guard"])
 def test_cpus_that_the_kubelet_has_let_go_since_are_given_back(machine_v2, action: str) -> None:
     """Nobody writes the file when they come back: it holds them already, as what koordlet has set."""
