@@ -93,7 +93,8 @@ class FilesArePutBack(Invariant):
                     entry.old["value"], value, wider=self._without_agents(entry.key, entry.old["value"])
                 )
             known.ours.add(value)
-            known.unsaved = entry.time if entry.new["full"] and value != known.first else None
+            wanted = known.first if known.theirs is None else known.theirs
+            known.unsaved = entry.time if entry.new["full"] and value != wanted else None
         elif known is not None:
             known.doubted = {*known.doubted, known.first, known.theirs or known.first} if value in known.ours else set()
             known.theirs = value

@@ -97,6 +97,18 @@ def test_of_what_was_written_while_the_disk_was_full_an_agent_knows_after_it_not
     assert bool(files.restored()) == known
 
 
+@pytest.mark.parametrize(("cpus", "known"), [("0-5", False), ("0,3", True)])
+def test_a_value_written_back_on_a_full_disk_is_known_only_if_others_had_set_it_last(files: Judged, cpus: str, known: bool) -> None:
+    group = files.machine.make("a").name
+    files.set(AGENT, group, "0-3")
+    files.machine.disk_full = True
+    for author, text in ((KUBELET, "0,3"), (AGENT, "0-4"), (AGENT, cpus)):
+        files.set(author, group, text)
+    files.history.tell("ended", AGENT, "koordlet-n ended")
+    files.set(AGENT, group, "0-5")
+    assert bool(files.restored()) == known
+
+
 def test_a_group_made_under_narrowed_ones_may_get_what_the_first_of_them_held(files: Judged) -> None:
     files.set(AGENT, TIER, "0,2-3")
     pod = files.machine.make(f"{TIER}/pod").name
