@@ -271,6 +271,7 @@ class Hosts:
         said = io.StringIO()
         with contextlib.redirect_stdout(said), contextlib.redirect_stderr(said):
             status = process.context.run(_put_back, self._roots[node])
+        self.running[node].set_cpus()  # a restore follows the checkpoint, before the kubelet's next look
         text = said.getvalue().replace(self._roots[node], "")
         self.world.history.tell("restored", node, f"status {status}: {text.strip().splitlines()[-1] if text.strip() else ''}")
 

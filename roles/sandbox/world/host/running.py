@@ -139,6 +139,10 @@ class Running:
         if self.cpus is None or now - self._looked < RECONCILE:
             return
         self._looked = now
+        self.set_cpus()
+
+    def set_cpus(self) -> None:
+        """Give containers the CPUs of the checkpoint."""
         for uid, resident in self.machine.residents.items():
             for name, group in resident.containers.items():
                 self._pin(uid, name, group)

@@ -128,6 +128,10 @@ def test_who_shares_gets_what_is_left_at_the_next_look(node: Any, version: int) 
     assert n.show(shares, CPUS) == "0-1,4-5"
     n.kubelet.stop("alone")
     assert orjson.loads((n.machine.root / STATE).read_bytes())["defaultCpuSet"] == "0-5"
+    n.kubelet.reconcile(n.clock.now)
+    assert n.show(shares, CPUS) == "0-1,4-5"
+    n.kubelet.set_cpus()
+    assert n.show(shares, CPUS) == "0-5"
 
 
 # -- starts, ends ------------------------------------------------------------------------------------------------------------
