@@ -1,6 +1,7 @@
 """Where pods fit, asked of all nodes at once: a row a node, arrays of what is free, of taints, of labels (DS-FIT-01).
 
-The rules are those of `Placeable`, which asks one node. A table is made once for a round, and follows the pods that leave in it.
+The rules are those of `Placeable`, which asks one node, and required anti-affinity, for which all of them count. A table is made once
+for a round, and follows the pods that leave in it.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from koord.api.selectors import Selector, SelectorError, from_label_selector
 from roles.descheduler.framework.effects import PAUSE, Pause, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
-from roles.descheduler.nodefit import HARD, Placeable, anti_affinity_terms, compiled_affinity, compiled_terms, must_fit, tolerates
+from roles.descheduler.nodefit import HARD, Placeable, Term, anti_affinity_terms, compiled_affinity, compiled_terms, must_fit, tolerates
 from roles.descheduler.nodelabels import NodeLabels
 from roles.descheduler.podindex import Alike, PodIndex, asked_for
 from roles.descheduler.snapshot import NodeView, PodView, Vector
@@ -39,7 +40,8 @@ _ENCODER = msgspec.msgpack.Encoder()
 
 
 class Columns:
-    """The nodes of one round. `community` asks for a free pod slot and for the pod's own anti-affinity too."""
+    """The nodes of one round. `community` asks for a free pod slot, and of anti-affinity for the pod's own on the node itself; without it
+    anti-affinity counts as it does for the scheduler, which would find the pod no other place: in whole domains, that of other pods too."""
 
     def __init__(self, nodes: Sequence[NodeView] = ()) -> None:
         for _ in self.read(nodes):
@@ -65,6 +67,9 @@ class Columns:
         self._keyed: dict[str, set[int]] = {}
         self._places: dict[bytes, bytes] = {}  # by template
         self._apart: dict[bytes, list[tuple[str, list[Alike]]]] = {}  # by template: the pods that its anti-affinity means
+        self._rules: dict[bytes, tuple[Term, list[Alike]]] = {}  # anti-affinity of pods, and the pods that have it
+        self._rules_by_label: dict[tuple[str, str, str], list[tuple[Term, list[Alike]]]] = {}  # by namespace, and a label that it asks for
+        self._kept_apart: tuple[bytes, int, list[_Counted]] = (b"", -1, [])  # as `_besides`
         self._fits: dict[bytes, _Fit] = {}
         self._taking: dict[tuple[bytes, bool, int], _Takers] = {}
         self._left: list[int] = []  # rows that pods have left, in that order
@@ -105,8 +110,8 @@ class Columns:
         return found
 
     def learn(self, keys: Iterable[str] = ()) -> Iterator[None]:
-        """Look at the labels of all pods, which the pod's own anti-affinity asks for, or a plugin (`keys`); stops after every few nodes,
-        so that others may have their turn. What was not learned is learned at once by the first question that needs it."""
+        """Look at the labels of all pods, which anti-affinity asks for, or a plugin (`keys`); stops after every few nodes, so that
+        others may have their turn. What was not learned is learned at once by the first question that needs it."""
         if self._pods is not None:
             return
         pods = PodIndex()
@@ -123,6 +128,7 @@ class Columns:
             for term in compiled_terms(alike.view):
                 keys.update(asked_for(term.selector))
                 topology_keys.add(term.topology_key)
+                self._rule(term).append(alike)
             if number % LIKE_AT_ONCE == LIKE_AT_ONCE - 1:
                 yield
         for number, _ in enumerate(pods.index(keys)):
@@ -132,6 +138,18 @@ class Columns:
             self._rows_with(key)
             yield
         self._pods = pods
+
+    def _rule(self, term: Term) -> list[Alike]:
+        """The pods that have a term."""
+        rule = self._rules.get(term.key)
+        if rule is None:
+            rule = self._rules[term.key] = (term, [])
+            asked = next((each for each in term.selector.requirements if each.operator == "In"), None)
+            labels = [(asked.key, value) for value in asked.values] if asked is not None else [("", "")]
+            for namespace in term.namespaces if term.sure else ():
+                for key, value in labels:
+                    self._rules_by_label.setdefault((namespace, key, value), []).append(rule)
+        return rule[1]
 
     def matching(self, namespace: str, selector: Selector) -> list[PodView]:
         """Pods of these nodes, in the order of the nodes, that a selector means; those that left in this round too."""
@@ -191,7 +209,7 @@ class Columns:
         return self._first(view, community=True, among=None, own=True)
 
     def _first(self, view: PodView, *, community: bool, among: Rows | None, own: bool) -> str:
-        apart = self._beside(view) if community else ()
+        apart = self._beside(view) if community else set(np.flatnonzero(self._kept_out(view)).tolist())
         at = self._row.get(view.pod.spec.node_name, -1)
         stays = own and at >= 0 and (among is None or bool(among[at])) and self._stays(view, at)
         place = self._places.get(view.template)
@@ -223,17 +241,20 @@ class Columns:
     def _stays(self, view: PodView, row: int) -> bool:
         return not Placeable(view).community_unfit(self.nodes[row])
 
-    def why_not(self, view: PodView, among: Rows | None = None) -> Counter[str]:
-        """Why the pod fits none of the other nodes by the community's rule: each node's first reason, counted."""
+    def why_not(self, view: PodView, among: Rows | None = None, *, community: bool = True) -> Counter[str]:
+        """Why the pod fits none of the other nodes: each node's first reason, counted."""
         left = np.ones(len(self.nodes), dtype=bool) if among is None else among.copy()
         if (row := self._row.get(view.pod.spec.node_name)) is not None:
             left[row] = False
         reasons: Counter[str] = Counter()
-        apart = np.zeros(len(self.nodes), dtype=bool)
-        for term in anti_affinity_terms(view.pod):
-            apart[self._excluded(term, view.pod)] = True
-        beside = ("a pod runs there that the pod's anti-affinity excludes", apart)
-        for reason, bad in (("it is cordoned", ~self._open), beside, *self._problems(view, community=True)):
+        if community:
+            apart = np.zeros(len(self.nodes), dtype=bool)
+            for term in anti_affinity_terms(view.pod):
+                apart[self._excluded(term, view.pod)] = True
+            beside = ("a pod runs there that the pod's anti-affinity excludes", apart)
+        else:
+            beside = ("required anti-affinity keeps the pod apart from pods there", self._kept_out(view))
+        for reason, bad in (("it is cordoned", ~self._open), beside, *self._problems(view, community=community)):
             if count := int(np.count_nonzero(left & bad)):
                 reasons[reason] += count
                 left &= ~bad
@@ -302,6 +323,47 @@ class Columns:
             found |= there & self._rows_with(key)
         return found
 
+    def _kept_out(self, view: PodView) -> Rows:
+        """Nodes in a domain of other pods that the pod's required anti-affinity excludes, or whose own excludes the pod."""
+        found = np.zeros(len(self.nodes), dtype=bool)
+        template, left, counted = self._kept_apart
+        if template != view.template or left != len(self._left):
+            counted = [self._count(key, some, view.template) for key, some in self._apart_from(view)]
+            self._kept_apart = (view.template, len(self._left), counted)
+        own = self._row.get(view.pod.spec.node_name, -1) if view.here else -1
+        for each in counted:
+            codes = self.labels.column(each.key).codes
+            there = each.pods[codes]
+            if each.itself and own >= 0:
+                there = there - (codes == codes[own])  # who leaves is in nobody's way
+            found |= (there > 0) & (codes >= 0)
+        return found
+
+    def _apart_from(self, view: PodView) -> list[tuple[str, list[Alike]]]:
+        """By topology key, the pods that exclude the pod or that it excludes."""
+        index, meta = self._indexed(), view.pod.metadata
+        found = [
+            (term.topology_key, [alike for namespace in term.namespaces for alike in index.alike(namespace, term.selector)])
+            for term in compiled_terms(view)
+            if term.sure
+        ]
+        for label in (("", ""), *meta.labels.items()):
+            for term, owners in self._rules_by_label.get((meta.namespace, *label), ()):
+                if term.selector.matches(meta.labels):
+                    found.append((term.topology_key, owners))
+        return found
+
+    def _count(self, key: str, some: list[Alike], template: bytes) -> _Counted:
+        column, index = self.labels.column(key), self._indexed()
+        numbers = [number for alike in some for number in alike.numbers]
+        rows = index.places()[np.array(numbers, dtype=np.int64)] if numbers else np.zeros(0, dtype=np.int64)
+        if self._changed_rows:
+            here = [row not in self._changed_rows or index.view(number).here for number, row in zip(numbers, rows.tolist(), strict=True)]
+            rows = rows[np.array(here, dtype=bool)]
+        codes = column.codes[rows]
+        pods = np.bincount(codes[codes >= 0], minlength=len(column.values) + 1)
+        return _Counted(key, pods, any(alike.template == template for alike in some))
+
     def _rows_with(self, key: str) -> set[int]:
         """The nodes that have a label."""
         found = self._keyed.get(key)
@@ -340,7 +402,7 @@ class Columns:
             found &= ~bad
         if (row := self._row.get(view.pod.spec.node_name)) is not None:
             found[row] = False
-        return found
+        return found & ~self._kept_out(view) if found.any() else found
 
     def suited(self, view: PodView, among: Rows) -> Rows:
         """Of these nodes those that are not cordoned and that suit the pod by labels and taints, whatever room they have."""
@@ -416,6 +478,15 @@ class _Takers:
             if rows is None or rows[row]:
                 yield row
         yield from (self.rest if rows is None else self.rest[rows[self.rest]]).tolist()
+
+
+@dataclass(slots=True)
+class _Counted:
+    """Pods from which a pod is kept apart, by the number of their domain. `itself`: pods of its own template are among them."""
+
+    key: str
+    pods: Any
+    itself: bool
 
 
 @dataclass(slots=True)

@@ -130,12 +130,22 @@ def anti_affinity_terms(pod: Pod) -> tuple[PodAffinityTerm, ...]:
 class Term:
     """A required anti-affinity term, compiled: pods of these namespaces that the selector means are excluded.
 
-    Two terms with one `key` mean the same pods."""
+    Two terms with one `key` mean the same pods. Not `sure`: labels of namespaces decide which ones are meant, and these are not known
+    here."""
 
     key: bytes
     topology_key: str
     namespaces: tuple[str, ...]
     selector: Selector
+    sure: bool = True
+
+    @classmethod
+    def of(cls, term: PodAffinityTerm, own: str) -> Term:
+        """The term of a pod of this namespace."""
+        key = _ENCODER.encode((term, "" if term.namespaces else own))
+        chosen = term.namespace_selector
+        sure = bool(term.namespaces) or chosen is None or not (chosen.match_labels or chosen.match_expressions)
+        return cls(key, term.topology_key, tuple(term.namespaces) or (own,), _selector(term), sure)
 
 
 def compiled_terms(view: PodView) -> tuple[Term, ...]:
@@ -143,11 +153,7 @@ def compiled_terms(view: PodView) -> tuple[Term, ...]:
     if view.known is not None and view.known.apart is not None:
         found: tuple[Term, ...] = view.known.apart
         return found
-    own = view.pod.metadata.namespace
-    found = tuple(
-        Term(_ENCODER.encode((term, "" if term.namespaces else own)), term.topology_key, tuple(term.namespaces) or (own,), _selector(term))
-        for term in anti_affinity_terms(view.pod)
-    )
+    found = tuple(Term.of(term, view.pod.metadata.namespace) for term in anti_affinity_terms(view.pod))
     if view.known is not None:
         view.known.apart = found
     return found

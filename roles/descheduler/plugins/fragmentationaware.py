@@ -103,6 +103,8 @@ class FragmentationAware:
             before = imbalance(node.requested, node.allocatable, self.args.resources)
             if before <= self.args.imbalance_threshold:
                 continue
+            for _ in columns.learn() if self.args.node_fit else ():
+                yield PAUSE
             best = self._best(node, before, columns, handle)
             if best is None:
                 handle.note(f"node {node.name} is uneven by {before:.4f}, and no pod that may leave would help enough")
@@ -112,6 +114,7 @@ class FragmentationAware:
             reason = f"fragmentation reduction: stdBefore={before:.4f} stdAfter={after:.4f} gain={gain:.4f}"
             numbers: dict[str, float | int | str] = {"stdBefore": before, "stdAfter": after, "gain": gain}
             yield Evict(view.pod, reason, target, numbers, self.args.dry_run)
+        yield from columns.free(handle)
 
     def _best(self, node: NodeView, before: float, columns: Columns, handle: Handle) -> tuple[PodView, float, str] | None:
         """The pod with the largest gain above the least one asked for, what is left without it, and a node that it fits."""

@@ -215,6 +215,8 @@ class Rooms:
         stays: dict[str, str] = {}
         may_leave = _remembered(refuse, stays)
         rehearsed = 0
+        for _ in room.columns.learn() if ranked else ():
+            yield PAUSE
         for cost, cards in ranked[:TRIED]:
             if handle.pause(1 + len(cards.pods)):
                 yield PAUSE

@@ -59,6 +59,9 @@ class RemoveInterferingPods:
             return
         selected = [node for node in nodes if self._nodes is None or self._nodes.matches(node.node.metadata.labels)]
         columns = yield from Columns.paced(selected)
+        if self.args.node_fit and any(view.migrate_out is not None for node in selected for view in node.pods):
+            for _ in columns.learn():
+                yield PAUSE
         for node in selected:
             if handle.pause():
                 yield PAUSE
@@ -70,6 +73,7 @@ class RemoveInterferingPods:
                 numbers: dict[str, float | int | str] = {key: value for key, value in request.items() if key != "reason"}
                 if (yield Evict(view.pod, reason, target, numbers, self.args.dry_run)):
                     break
+        yield from columns.free(handle)
 
     def _candidates(self, node: NodeView, columns: Columns, handle: Handle) -> Iterator[tuple[PodView, str]]:
         refuse = self._choice.filter_with(handle.filter)

@@ -57,3 +57,14 @@ def test_one_pod_a_node_and_round_the_one_asked_for_longest() -> None:
 )
 def test_when_nobody_leaves(args: dict[str, Any], metrics: dict[str, Any]) -> None:
     assert done(args, metrics).pods == {"web", "miner", "other"}
+
+
+@pytest.mark.feature("BEY-INT-01")
+def test_a_pod_that_anti_affinity_keeps_off_the_other_node_stays() -> None:
+    term = {"labelSelector": {"matchLabels": {"app": "miner"}}, "topologyKey": "kubernetes.io/hostname"}
+    rule = {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}
+    miner = pod("miner", "n1")
+    miner["metadata"]["labels"] = {"app": "miner"}
+    objects = [node("n1"), node("n2"), pod("web", "n1"), miner, pod("quiet", "n2", affinity=rule), reported(miner=REQUEST)]
+    found = after_rounds(objects, configuration({"deschedule": ["RemoveInterferingPods"]}, {"RemoveInterferingPods": {}}))
+    assert found.pods == {"web", "miner", "quiet"}

@@ -102,6 +102,29 @@ def test_a_pod_that_no_metric_tells_of_stays_with_node_fit() -> None:
     assert balanced({"nodeFit": False}, [*only[:-2], metric("hot", "7"), metric("idle", "1")]).pods == set()
 
 
+@pytest.mark.feature("DS-LNL-07")
+@pytest.mark.parametrize("whose", ["its own", "the other's"])
+@pytest.mark.parametrize("key", ["kubernetes.io/hostname", "zone"])
+def test_a_pod_that_anti_affinity_keeps_off_the_low_nodes_does_not_leave_in_place_of_one_that_could(whose: str, key: str) -> None:
+    """The pod that would relieve the node best could go nowhere: its migration would only use up what may migrate at once."""
+
+    def apart(name: str) -> Obj:
+        term = {"labelSelector": {"matchLabels": {"app": name}}, "topologyKey": key}
+        return {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+
+    def labelled(name: str) -> Obj:
+        return {"meta": {"labels": {"app": name}, "ownerReferences": OWNERS}}
+
+    best, other = (apart("noise"), {}) if whose == "its own" else ({}, apart("best"))
+    objects = [
+        node("hot", labels={"zone": "a"}), node("idle", labels={"zone": "b"}), node("full", labels={"zone": "b"}),
+        pod("best", "hot", cpu="100m", **labelled("best"), **best), pod("next", "hot", cpu="100m", **labelled("next")),
+        pod("noise", "full" if key == "zone" else "idle", cpu="100m", **labelled("noise"), **other),
+        metric("hot", "5", {"best": "1500m", "next": "500m"}), metric("idle", "1"), metric("full", "5"),
+    ]  # fmt: skip
+    assert balanced({}, objects).pods == {"best", "noise"}
+
+
 PROD = {
     "lowThresholds": {"cpu": 50}, "highThresholds": {"cpu": 90}, "prodLowThresholds": {"cpu": 20}, "prodHighThresholds": {"cpu": 40},
 }  # fmt: skip

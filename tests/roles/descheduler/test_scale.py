@@ -6,6 +6,7 @@ from collections import Counter
 from importlib import import_module
 from typing import Any
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -315,7 +316,7 @@ SPECS = st.fixed_dictionaries(
 )
 
 
-def placed(number: int, given: Obj) -> NodeView:
+def placed(number: int, given: Obj, *more: Pod) -> NodeView:
     name = f"n{number}"
     spec = {"unschedulable": given["cordoned"], "taints": [{"key": key, "effect": effect} for key, effect in given["taints"]]}
     status = {"allocatable": {"cpu": given["cpu"], "memory": "1Gi", "pods": given["pods"]}}
@@ -328,34 +329,58 @@ def placed(number: int, given: Obj) -> NodeView:
                     "uid": f"{name}-{index}",
                     "labels": {"app": "x" if index else "y"},
                 },
-                "spec": {"nodeName": name, "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}]},
+                "spec": {
+                    "nodeName": name,
+                    "containers": [{"name": "c", "resources": {"requests": {"cpu": cpu}}}],
+                    "affinity": {"podAntiAffinity": {REQUIRED: [NOT_BESIDE_X]}} if index == 2 else None,
+                },
             },
             Pod,
         )
         for index, cpu in enumerate(given["held"])
     ]
     return node_view(
-        convert({"metadata": {"name": name, "labels": given["labels"]}, "spec": spec, "status": status}, Node), pods, None, now=0
+        convert({"metadata": {"name": name, "labels": given["labels"]}, "spec": spec, "status": status}, Node), [*pods, *more], None, now=0
+    )
+
+
+def kept_apart(pod: Pod, target: NodeView, nodes: list[NodeView]) -> bool:
+    """Whether the scheduler would keep the pod off the node for required anti-affinity: the pod's own, or that of pods there."""
+
+    def together(key: str, other: NodeView) -> bool:
+        return key in target.node.metadata.labels and target.node.metadata.labels[key] == other.node.metadata.labels.get(key)
+
+    return any(
+        together(term.topology_key, node) and term_matches(term, owner, meant)
+        for node in nodes
+        for view in node.pods
+        if view.pod is not pod
+        for owner, meant in ((pod, view.pod), (view.pod, pod))
+        for term in anti_affinity_terms(owner)
     )
 
 
 @pytest.mark.feature("DS-FIT-01")
-@examples(99)
+@examples(199)
 @given(given_nodes=NODES, spec=SPECS, own=st.integers(0, 6), taken=st.booleans())
 def test_a_table_of_nodes_answers_as_each_node_does(given_nodes: list[Obj], spec: Obj, own: int, taken: bool) -> None:
-    nodes = [placed(number, given) for number, given in enumerate(given_nodes)]
-    columns = Columns(nodes)
     pod = convert(
         {"metadata": {"name": "p", "namespace": "d", "uid": "p", "labels": {"app": "x"}}, "spec": {"nodeName": f"n{own}", **spec}}, Pod
     )
-    view: PodView = node_view(convert({"metadata": {"name": "x"}}, Node), [pod], None, now=0.0).pods[0]
+    nodes = [placed(number, given, *([pod] if number == own else [])) for number, given in enumerate(given_nodes)]
+    columns = Columns(nodes)
+    view: PodView = columns.view_of(pod) or node_view(convert({"metadata": {"name": "x"}}, Node), [pod], None, now=0.0).pods[0]
+    columns.elsewhere(view)
     columns.elsewhere(view, community=True)  # what is remembered must follow the pods that leave
     columns.fits_elsewhere(view)
     if taken and (full := next((node for node in nodes if node.pods), None)) is not None:
         full.take(full.pods[-1].pod.metadata.uid)
     one = Placeable(view)
     others = [node for node in nodes if node.name != f"n{own}"]
-    assert columns.elsewhere(view) == next((node.name for node in others if not one.unfit(node)), "")
+    fit = [node for node in others if not one.unfit(node) and not kept_apart(pod, node, nodes)]
+    assert columns.elsewhere(view) == next((node.name for node in fit), "")
+    assert np.flatnonzero(columns.fitting(view, columns.rows(nodes))).tolist() == [nodes.index(node) for node in fit]
+    assert sum(columns.why_not(view, community=False).values()) == len(others) - len(fit)
     by_the_community = next((node.name for node in others if not one.community_unfit(node)), "")
     assert columns.elsewhere(view, community=True) == by_the_community
     assert columns.fits_elsewhere(view) == bool(by_the_community)

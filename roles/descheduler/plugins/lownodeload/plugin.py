@@ -186,6 +186,8 @@ class LowNodeLoad:
         low, both, prod_low = by_class[NodeClass.LOW], by_class[NodeClass.BOTH_LOW], by_class[NodeClass.PROD_LOW]
         max_age = self.args.node_metric_expiration_seconds
         columns = yield from Columns.paced([node.view for nodes in by_class.values() for node in nodes])
+        for _ in columns.learn() if self.args.node_fit else ():
+            yield PAUSE
         for view in columns.nodes:
             for pod, _ in expected.get(view.name, ()):
                 columns.promise(view.name, pod.requests)
@@ -198,6 +200,7 @@ class LowNodeLoad:
         room = add(headroom(prod_low, expected, prod=True), both_prod)
         second = Pass(pool, True, abnormal[True], [*prod_low, *both], room, columns, expected, max_age)
         yield from self._run_pass(second, handle)
+        yield from columns.free(handle)
 
     def _run_pass(self, run: Pass, handle: Handle) -> Turn:
         if not run.sources:

@@ -89,7 +89,8 @@ class Room:
             return "no node is low"
         fit = self._columns.fitting(view, self._among)[self._place] if node_fit else np.ones(len(self.targets), dtype=bool)
         if not fit.any():
-            told = ", ".join(f"{count} x {why}" for why, count in sorted(self._columns.why_not(view, self._among).items()))
+            reasons = self._columns.why_not(view, self._among, community=False)
+            told = ", ".join(f"{count} x {why}" for why, count in sorted(reasons.items()))
             return f"of {len(self.targets)} low nodes: {told}"
         short = np.minimum(self._left - self._column(usage, view.is_prod)[:, None], 0.0)
         share = np.where(fit, (short * self._per_high).min(axis=0), -np.inf)
