@@ -20,12 +20,12 @@ from roles.scheduler.cycle.record import record_of, victim_records
 from roles.scheduler.diagnosis import Debug, Dump, diagnosis_of
 from roles.scheduler.engine import EVICTING
 from roles.scheduler.framework.context import State
-from roles.scheduler.framework.status import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS
+from roles.scheduler.framework.status import JOB_PREEMPTION_FAILURE, JOB_PREEMPTION_SUCCESS, JOB_REJECT, JOB_REJECTORS, Code, Status
 from roles.scheduler.framework.steps import Steps, at_once
 from roles.scheduler.metrics import SchedulerMetrics
 from roles.scheduler.monitor import Monitor
 from roles.scheduler.planner.placements import Placements
-from roles.scheduler.queue.entry import IN_FLIGHT
+from roles.scheduler.queue.entry import GATED, IN_FLIGHT
 from roles.scheduler.queue.queue import SchedulingQueue
 
 log = logging.getLogger(__name__)
@@ -72,6 +72,7 @@ class Outcomes:
         self._evicting: dict[str, tuple[dict[str, Any], list[PodInfo]]] = {}  # by preemptor: how it is queued again, its job
         evictor.issued = self._issued
         evictor.cleared = self._cleared
+        queue.gated = self._gated
 
     def forget(self, uid: str) -> None:
         """A preemptor is gone, or its attempt failed: nobody waits for the answers of its victims."""
@@ -222,6 +223,26 @@ class Outcomes:
         if entry is not None:
             self._queue.activate((entry.pod,), self._clock(), rested=True)
             self._wake()
+
+    def _gated(self, pod: PodInfo, status: Status) -> None:
+        """A pod is kept out of the queue, by nothing that is under way: room that was made for it or its job is free for others."""
+        if status.code is not Code.PENDING and status.plugin != EVICTING and self._state.nominations.node_of(pod.uid):
+            self._later(self._give_up_room(pod))
+            self._wake()
+
+    def _give_up_room(self, pod: PodInfo) -> Steps[None]:
+        nominations, job = self._state.nominations, self._queue.job_of(pod)
+        known = [other for node in list(nominations.nodes()) for other in nominations.on(node)]
+        members = [other for other in known if other.uid == pod.uid or (job is not None and self._queue.job_of(other) == job)]
+        yield
+        entry = self._queue.get(pod.uid)
+        if entry is None or entry.state != GATED or any(self._state.evictions.awaited(member.uid) for member in members):
+            return
+        for member in members:
+            if nominations.node_of(member.uid):
+                self._nominate(member, "")
+                self._reporter.nominated(member, "")
+            yield
 
     def _nominate(self, pod: PodInfo, node: str) -> None:
         """A pod is (or is no longer) nominated to a node. The room that was kept for it on another one is free."""

@@ -75,6 +75,11 @@ def unresolvable(*reasons: str) -> Status:
     return Status(Code.UNRESOLVABLE, reasons)
 
 
+def pending(*reasons: str) -> Status:
+    """Not yet: something that is under way decides."""
+    return Status(Code.PENDING, reasons)
+
+
 def error(*reasons: str) -> Status:
     """An internal error."""
     return Status(Code.ERROR, reasons)

@@ -60,7 +60,7 @@ class SchedulingQueue:
         self._initial_backoff = initial_backoff
         self._max_backoff = max_backoff
         self._max_unschedulable = max_unschedulable
-        self._job_of = job_of
+        self.job_of = job_of
         self._pop_from_backoff = pop_from_backoff
         self._job_rests: dict[Hashable, float] = {}  # by job, until when those who were tried rest
         self._entries: dict[str, Entry] = {}
@@ -83,6 +83,7 @@ class SchedulingQueue:
         self.incoming: Callable[[str, str], None] = lambda event, queue: None
         self.broken: Callable[[PodInfo, str, float], None] = lambda pod, message, now: None  # told of a preEnqueue plugin's defect
         self.admission: Callable[[PodInfo, bool], None] | None = None  # told whether preEnqueue let a pod in
+        self.gated: Callable[[PodInfo, Status], None] = lambda pod, status: None  # told whom it keeps out, and why
 
     # ---------------------------------------------------------------- pods come, change and go
 
@@ -184,7 +185,7 @@ class SchedulingQueue:
         entry.failures = 0 if error else entry.failures + 1
         entry.errors = entry.errors + 1 if error else 0
         entry.ready_at = now if pending else now + self.backoff(entry)
-        job = self._job_of(entry.pod)
+        job = self.job_of(entry.pod)
         if job is not None:
             self._job_rests[job] = max(self._job_rests.pop(job, 0.0), entry.ready_at)
         if helped:
@@ -256,7 +257,7 @@ class SchedulingQueue:
     def room_given_up(self, pod: PodInfo, now: float) -> int:
         """What was kept on a node for a pod that is not there is free for others, but for its own job: as if it had left. Returns how many
         pods that brought back."""
-        return self.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, pod, None, self._job_of(pod)), now)
+        return self.on_event(ClusterEvent(ASSIGNED_POD, Action.DELETE, pod, None, self.job_of(pod)), now)
 
     def _bring_back(self, entries: Sequence[Entry], now: float, label: str) -> int:
         """Return parked pods; of a crowd the first ones now and the rest in `come_back`. Returns how many came, or will."""
@@ -324,11 +325,11 @@ class SchedulingQueue:
 
     def _resting_with(self, entry: Entry) -> list[Entry]:
         """Others of a pod's job, which rests no more, that were in backoff."""
-        job = self._job_of(entry.pod)
+        job = self.job_of(entry.pod)
         if job is None or self._job_rests.pop(job, None) is None:
             return []
         resting = (other for _, ticket, other in (*self._backoff, *self._error_backoff) if other.ticket == ticket)
-        return [other for other in resting if other is not entry and self._job_of(other.pod) == job]
+        return [other for other in resting if other is not entry and self.job_of(other.pod) == job]
 
     def wake(self, test: Callable[[PodInfo], bool], by_template: bool, now: float) -> None:
         """Bring back waiting pods of which a test holds, whichever plugin refused them. `by_template`: it holds for all pods of a
@@ -426,6 +427,7 @@ class SchedulingQueue:
             entry.stopped = now
             self._park(entry, GATED)
             self.incoming(label, GATED)
+            self.gated(entry.pod, status)
             return
         entry.gate = ""
         entry.ticket = next(self._tickets)
@@ -435,7 +437,7 @@ class SchedulingQueue:
             log.exception("pod %s cannot be sorted; it goes first", entry.pod.key)
             entry.key = ()
         if self._job_rests:
-            entry.ready_at = max(entry.ready_at, self._job_rests.get(self._job_of(entry.pod), 0.0))
+            entry.ready_at = max(entry.ready_at, self._job_rests.get(self.job_of(entry.pod), 0.0))
         if entry.ready_at > now:
             self._rest(entry, label)
             return
@@ -507,7 +509,7 @@ class SchedulingQueue:
 
     def _helps(self, entry: Entry, event: ClusterEvent, *, hints: bool = True) -> bool:
         """Whether a plugin that refused the pod subscribed to the event and its hint, if it is asked, does not rule it out."""
-        if event.job is not None and self._job_of(entry.pod) == event.job:
+        if event.job is not None and self.job_of(entry.pod) == event.job:
             return False
         if not entry.rejected_by:
             return True

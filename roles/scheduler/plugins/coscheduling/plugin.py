@@ -44,7 +44,7 @@ from roles.scheduler.framework.interfaces import (
     Score,
     Transformer,
 )
-from roles.scheduler.framework.status import SKIP, SUCCESS, PostFilterResult, Status, unresolvable, unschedulable, wait
+from roles.scheduler.framework.status import SKIP, SUCCESS, PostFilterResult, Status, pending, unresolvable, unschedulable, wait
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.budgets import DisruptionBudgets
 from roles.scheduler.plugins.coscheduling.args import CoschedulingArgs
@@ -205,11 +205,11 @@ class Coscheduling(
             return unresolvable(refusal)
         current = self.cache.round
         if current is not None and current.group == group.id and pod.uid not in current.attempted:
-            return unresolvable(f"gang {gang.id}: the pod has not been attempted yet in the round that {current.first} began")
+            return pending(f"gang {gang.id}: the pod has not been attempted yet in the round that {current.first} began")
         if group.representative in ("", pod.uid) or self.cache.pod(group.representative) is None:
             group.representative = pod.uid
             return SUCCESS
-        return unresolvable(f"gang {gang.id}: another pod stands for it in the queue")
+        return pending(f"gang {gang.id}: another pod stands for it in the queue")
 
     def _not_ready(self, gang: Gang) -> str:
         if gang.spec is None:

@@ -175,6 +175,10 @@ async def cordoned(g: Any) -> None:
     await g.client.patch(NODES, "n1", {"spec": {"unschedulable": True}})
 
 
+async def short_of_members(g: Any) -> None:
+    await g.client.delete(PODS, "p1", "default", grace_period_seconds=0)
+
+
 async def short_of_quota(g: Any) -> None:
     """The quota takes one of two members."""
     quota = {"apiVersion": ELASTICQUOTAS.api_version, "kind": "ElasticQuota", "metadata": {"name": "q"}}
@@ -185,7 +189,7 @@ async def short_of_quota(g: Any) -> None:
 
 
 @pytest.mark.feature("SCH-JP-01")
-@pytest.mark.parametrize("trouble", [cordoned, short_of_quota])
+@pytest.mark.parametrize("trouble", [cordoned, short_of_members, short_of_quota])
 def test_room_made_for_a_job_is_free_for_others_once_not_all_of_it_can_be_placed(gangs: Any, trouble: Any) -> None:
     async def run() -> None:
         given = profile("ElasticQuota", enablePreemption=True, post_filter=ALONE)
@@ -202,13 +206,15 @@ def test_room_made_for_a_job_is_free_for_others_once_not_all_of_it_can_be_placed
             for number in range(2):
                 await g.live.until(f"p{number}", lambda p: p["status"].get("nominatedNodeName"))
             await trouble(g)
+            if trouble is short_of_members:
+                await g.live.pod("first", cpu="4", priorityClassName="mid")  # has the place of who is gone
+                await g.live.bound("first")
             await g.live.pod("other", cpu="4", priorityClassName="mid")
             await g.said("other", "0/2 nodes are available")
             await g.client.patch(PODS, "slow", {"metadata": {"finalizers": None}}, "default")
             await g.client.delete(PODS, "slow", "default", grace_period_seconds=0)
             await g.live.bound("other")
-            for number in range(2):
-                await g.live.until(f"p{number}", lambda p: not p["status"].get("nominatedNodeName"))
+            await g.live.until("p0", lambda p: not p["status"].get("nominatedNodeName"))
 
     asyncio.run(run())
 
