@@ -1,10 +1,8 @@
-"""`make bench`: run every bench script in a process of its own, one after another, and print one table.
-
-usage: run.py [--quick] [--all] [NAME ...]   NAME is a script without `bench_` and `.py`; `--all` has the sizes that take long.
-"""
+"""`make bench`: run every bench script in a process of its own, one after another, and print one table."""
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import subprocess
@@ -17,24 +15,22 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from tests.benchmarks.table import Row, render
 
 #: Have tables of their own, and take minutes.
-APART = ("colocation", "colocation_vm", "tier", "koordlet_churn", "interference", "interference_real")
+APART = ("colocation", "colocation_vm", "tier", "koordlet_churn", "interference", "interference_real", "openb")
 HERE = Path(__file__).resolve().parent
 
 
 def main(arguments: list[str]) -> int:
-    sizes = [word for word in arguments if word in ("--quick", "--all")]
-    wanted = [word for word in arguments if not word.startswith("-")]
-    scripts = sorted(
-        path
-        for path in HERE.glob("bench_*.py")
-        if path.stem.removeprefix("bench_") not in APART and (not wanted or path.stem.removeprefix("bench_") in wanted)
-    )
-    if not scripts:
-        print(
-            f"no such benchmark; known: {', '.join(p.stem.removeprefix('bench_') for p in sorted(HERE.glob('bench_*.py')))}",
-            file=sys.stderr,
-        )
-        return 2
+    known = {path.stem.removeprefix("bench_"): path for path in sorted(HERE.glob("bench_*.py"))}
+    known = {name: path for name, path in known.items() if name not in APART}
+    parser = argparse.ArgumentParser("make bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="small sizes")
+    parser.add_argument("--all", action="store_true", help="also the sizes that take long")
+    parser.add_argument("names", nargs="*", metavar="NAME", help=f"some of: {', '.join(known)}")
+    chosen = parser.parse_args(arguments)
+    if unknown := sorted(set(chosen.names) - known.keys()):
+        parser.error(f"no such benchmark: {', '.join(unknown)}; known: {', '.join(known)}")
+    sizes = [option for option in ("--quick", "--all") if getattr(chosen, option[2:])]
+    scripts = [path for name, path in known.items() if not chosen.names or name in chosen.names]
     rows: list[Row] = []
     failed = []
     for path in scripts:
