@@ -18,6 +18,7 @@ from roles.descheduler.migration.step import Act, Step, View, change, fail, set_
 from roles.descheduler.migration.words import COMPLETE, CREATED_BY, Kind, Mode, Phase, Reason
 
 SILENCE = 5.0  # seconds without an answer of the scheduler after which a job says so
+NO_PLACE = 60.0  # seconds in which a pod that leaves for load finds a place, or others leave in its stead
 PATIENCE = 10.0  # seconds after a pod has left in which a successor that went elsewhere is not believed to be one
 _WAITING_PHASES = frozenset({"", "Pending", "Waiting"})
 
@@ -118,7 +119,9 @@ def _placed(view: View, reservation: Reservation) -> Step:
         if step is not None:
             return step
     if reservation.status.phase in _WAITING_PHASES:
-        return _wait_for_scheduler(view, reservation)
+        if scheduled is None or not unschedulable or status.relief(job) is None:
+            return _wait_for_scheduler(view, reservation)
+        return _wait_for_place(view, reservation, scheduled.message)
     if reservation.status.phase == "Failed" and ready is not None and ready.reason == "Expired":
         if not status.eviction_begun(job) and job.metadata.uid in made_for(reservation):
             if view.target_gone:  # the scheduler may say so first
@@ -151,6 +154,15 @@ def _wait_for_scheduler(view: View, reservation: Reservation) -> Step:
         message = f'{view.about_reservation} waits for a node: scheduler "{name}" has not answered yet'
         return change(view, Kind.RESERVATION_SCHEDULED, "False", Reason.WAIT_FOR_NODE, message)
     return Step("Waiting", f"{view.about_reservation} waits for a node", wait=left if left > 0 else None)
+
+
+def _wait_for_place(view: View, reservation: Reservation, why: str) -> Step:
+    """The scheduler refuses the place of a pod that is to leave for load. While the job waits it counts in the limits of its node."""
+    made = reservation.metadata.creation_timestamp
+    left = parse_time(made) + NO_PLACE + status.paused_for(view.job) - view.now if made else NO_PLACE
+    if left <= 0:
+        return fail(view, Reason.UNSCHEDULABLE, f"{view.about_reservation} found no node in {NO_PLACE:.0f} s: {why}")
+    return Step("Waiting", f"{view.about_reservation} waits for a node", wait=left)
 
 
 def _lies(reservation: Reservation, scheduled: Condition | None) -> bool:

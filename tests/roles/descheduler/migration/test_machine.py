@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from koord.api import names, objects
 from roles.descheduler.migration import leaving, machine, scavenger, status
 from roles.descheduler.migration.step import Act, Step, View
+from roles.descheduler.relief import Ceiling, Relief
 from tests.support.examples import examples
 
 CONDITION = st.fixed_dictionaries(
@@ -239,6 +241,31 @@ def test_nobody_waits_for_ever_for_who_does_not_come_or_does_not_go() -> None:
         View(late, 1767225600.0 + 721.0, objects.convert(GOING, objects.Pod), objects.convert(HELD, objects.Reservation))
     )
     assert [step.verdict for step in (nobody, stays, stuck)] == ["Failed"] * 3
+
+
+REFUSED = {
+    "metadata": {
+        "name": "r", "uid": "r", "labels": {names.LABEL_RESERVATION_ORDER: "1"}, "creationTimestamp": "2026-01-01T00:00:01Z",
+    },
+    "status": {"phase": "Pending", "conditions": [{"type": "Scheduled", "status": "False", "reason": "Unschedulable", "message": "full"}]},
+}  # fmt: skip
+
+
+@pytest.mark.feature("DS-MC-04")
+@pytest.mark.parametrize(("for_load", "now", "verdict"), [(True, 31.0, "Waiting"), (True, 61.0, "Failed"), (False, 61.0, "Waiting")])
+def test_a_pod_that_leaves_for_load_and_finds_no_place_lets_others_leave(for_load: bool, now: float, verdict: str) -> None:
+    conditions = [MADE[0], {"type": "ReservationScheduled", "status": "False", "reason": "Unschedulable", "message": "full"}]
+    relief = {names.ANNOTATION_MIGRATION_RELIEF: Relief({"cpu": 1}, {"n2": Ceiling({"cpu": 2}, {})}).write()} if for_load else {}
+    meta = {**PASSED, "annotations": {**PASSED["annotations"], **relief}}
+    job = {**begun("False", ""), "metadata": meta, "status": {"phase": "Running", "conditions": conditions}}
+    pod = {"metadata": {"name": "p", "namespace": "d", "uid": "u"}, "spec": {"nodeName": "n1"}}
+    seen = view(job, pod, REFUSED, False, False)
+    step = machine.decide(replace(seen, now=1767225600.0 + now))
+    assert step.verdict == verdict
+    if verdict == "Failed":
+        assert step.message == 'Reservation "r" found no node in 60 s: full'
+    else:
+        assert (step.wait == 30.0) is for_load
 
 
 @pytest.mark.feature("DS-MC-06")
