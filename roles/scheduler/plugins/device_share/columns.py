@@ -33,6 +33,7 @@ from roles.scheduler.plugins.device_share.node import NodeDevices
 from roles.scheduler.plugins.device_share.partitions import honored
 from roles.scheduler.plugins.device_share.request import DeviceRequest, request_for
 from roles.scheduler.plugins.dynamic_resources.claims import Claims
+from roles.scheduler.plugins.dynamic_resources.devices import DeviceId
 from roles.scheduler.plugins.dynamic_resources.inventory import Use
 
 log = logging.getLogger(__name__)
@@ -167,6 +168,7 @@ class DeviceColumns(Columns):
         """Devices are given out by claims as well: each side hears what the other gives."""
         self._claims = claims
         claims.told = self._claim_has
+        claims.left = self._left_by
 
     def holders(self, uid: str) -> Sequence[str]:
         """UIDs of the pods behind a holding: of a claim those for which it is reserved."""
@@ -201,6 +203,11 @@ class DeviceColumns(Columns):
         if self._claims is not None and now != node.told:
             before, node.told = node.told, now
             self._claims.taken_otherwise(ids(node.name, now - before), ids(node.name, before - now))
+
+    def _left_by(self, slot: int, pods: frozenset[str]) -> list[DeviceId]:
+        """Devices of which only these pods have something."""
+        node = self.node(slot)
+        return ids(node.name, node.told - by_pods({uid: holding for uid, holding in node.holdings.items() if uid not in pods}))
 
     # ---------------------------------------------------------------- Device objects and nodes
 

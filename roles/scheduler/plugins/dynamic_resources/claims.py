@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -59,6 +59,7 @@ class Claims(DeviceColumns):
         self._guests: dict[str, tuple[Use, ...]] = {}  # what pods that a what-if has added would get
         self.supposed: Callable[[int, PodInfo], tuple[Use, ...]] = _nothing  # what a pod gets that a what-if puts on a slot
         self.told: Callable[[str, tuple[Use, ...]], None] = _nobody  # what somebody (a claim, a pod of a what-if) has now
+        self.left: Callable[[int, frozenset[str]], list[DeviceId]] = _none  # devices of a slot that these pods have without a claim
 
     # ---------------------------------------------------------------- what the API server shows
 
@@ -135,7 +136,7 @@ class Claims(DeviceColumns):
         mine, claim = self.assumed.get(key), self.claims.get(key)
         shown = claim.status.allocation if claim is not None else None
         now = mine.uses if mine is not None else uses(shown)
-        if self._away and self._given_up(mine, claim):
+        if self._away and self._given_up(mine, claim, self._away):
             now = ()
         before = self._uses.get(key, ())
         if now == before:
@@ -215,6 +216,15 @@ class Claims(DeviceColumns):
             self.use(gets, 1)
             self.told(pod.uid, gets)
 
+    def left_by(self, slot: int, pods: Sequence[PodInfo]) -> list[Use]:
+        """What is free of a slot's devices once these pods have left it, and nobody else has."""
+        gone = frozenset(pod.uid for pod in pods)
+        found = [Use(device, None) for device in self.left(slot, gone)]
+        for key in {key for pod in pods for key in self._held(pod)}:
+            if self._given_up(self.assumed.get(key), self.claims.get(key), gone):
+                found += self._uses.get(key, ())
+        return found
+
     def _held(self, pod: PodInfo) -> set[str]:
         """Claims that are reserved for a pod, or about to be."""
         held = set(self._reserved.get(pod.uid, ()))
@@ -222,12 +232,13 @@ class Claims(DeviceColumns):
             held |= {key for key, mine in self.assumed.items() if mine.pod == pod.uid}
         return held
 
-    def _given_up(self, mine: Assumed | None, claim: ResourceClaim | None) -> bool:
-        """Whether all pods of a claim have been taken away."""
+    @staticmethod
+    def _given_up(mine: Assumed | None, claim: ResourceClaim | None, away: Container[str]) -> bool:
+        """Whether all pods of a claim are away."""
         if mine is not None:
-            return mine.pod in self._away
+            return mine.pod in away
         reserved = claim.status.reserved_for if claim is not None else ()
-        return bool(reserved) and all(consumer.uid in self._away for consumer in reserved)
+        return bool(reserved) and all(consumer.uid in away for consumer in reserved)
 
     # ---------------------------------------------------------------- what it means
 
@@ -253,6 +264,10 @@ class Claims(DeviceColumns):
 
 def _nothing(slot: int, pod: PodInfo) -> tuple[Use, ...]:
     return ()
+
+
+def _none(slot: int, pods: frozenset[str]) -> list[DeviceId]:
+    return []
 
 
 def _nobody(key: str, has: tuple[Use, ...]) -> None:

@@ -249,16 +249,30 @@ class DynamicResources(
         return 0, preference
 
     def _supposedly_gets(self, slot: int, pod: PodInfo) -> tuple[Use, ...]:
-        """What the claims of a pod get that a what-if puts on a node: those that are placed there after it find it in use."""
+        """What the claims of a pod get that a what-if puts on a node: those that are placed there after it find it in use. One that waits
+        there for others to leave gets what they have."""
         if pod.reservation or pod.uid in self._carried or not self._concerned(pod) or not self.handle.cluster.alive[slot]:
             return ()
         found = self._plan(pod)
         try:
             wanted, _ = self._wanted(pod, found, self._lacking(found, slot))
-            allocations = allocate(wanted, self.cache.inventory(slot).stock, self.cache, self._clock()) if not found.refusal else None
+            if found.refusal:
+                return ()
+            allocations = allocate(wanted, self.cache.inventory(slot).stock, self.cache, self._clock())
+            if allocations is None and (left := self._left(slot)):
+                self.cache.use(left, -1)
+                try:
+                    allocations = allocate(wanted, self.cache.inventory(slot).stock, self.cache, self._clock())
+                finally:
+                    self.cache.use(left, 1)
         except RequestError:
             return ()
         return tuple(use for allocation in allocations or () for use in _uses(allocation))
+
+    def _left(self, slot: int) -> list[Use]:
+        """What those have who are on their way out."""
+        leaving = self.handle.state.leaving
+        return self.cache.left_by(slot, [pod for pod in self.handle.cluster.row(slot).pods.values() if leaving(pod)])
 
     def _clock(self) -> Callable[[], bool] | None:
         """Tells whether a search that begins now has taken too long."""

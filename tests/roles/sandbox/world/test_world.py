@@ -71,6 +71,7 @@ def test_a_seed_tells_the_same_history_byte_for_byte_and_seeds_differ() -> None:
         "--seed=84377",  # a new leader did not know what its predecessor had given to claims
         "--seed=103634",  # a job that could not be placed kept the room that was made for it
         "--seed=102523",  # pods that anti-affinity keeps off all low nodes used up what may migrate from a hot node at once
+        "--seed=142029",  # pods that had just been made took devices that a victim had not left yet, again and again
         "--seed=103826",  # a new leader that reads slowly took the first old news for all
         "--seed=90176 --profiles=community",  # CPUs of an administrator were forgotten when the kubelet's changed for a moment
     ],

@@ -13,7 +13,7 @@ from koord.api.kinds import DEVICECLASSES, PODS, PRIORITYCLASSES, RESOURCECLAIMS
 from koord.api.objects import Device, convert
 from roles.manager.slices.slices import slices_of
 from roles.scheduler import testing
-from tests.support.claims import claim, device_class, of_template, results, template
+from tests.support.claims import claim, device_class, of_template, request, results, template
 from tests.support.devices import ALLOCATED, CORE, RATIO, device, entry, gpus
 
 from .test_live_devices import CONFIG, ask, machine, minors
@@ -112,30 +112,51 @@ def test_a_pod_of_higher_priority_gets_the_device_of_the_other_sort(scheduler: A
     asyncio.run(run())
 
 
-@pytest.mark.parametrize("kept_by_claim", [False, True], ids=["by amounts", "by a claim"])
-def test_nobody_takes_what_a_victim_still_has_from_the_pod_that_waits_for_it(scheduler: Any, kept_by_claim: bool) -> None:
-    """A nominated pod counts on the card that its victim leaves, not on one that somebody keeps."""
+def part(percent: int) -> Obj:
+    amounts = {key: {"cpu": "1", CORE: str(percent), RATIO: str(percent)} for key in ("requests", "limits")}
+    return {"containers": [{"name": "main", "image": "i", "resources": amounts}]}
 
-    def part(percent: int) -> Obj:
-        amounts = {key: {"cpu": "1", CORE: str(percent), RATIO: str(percent)} for key in ("requests", "limits")}
-        return {"containers": [{"name": "main", "image": "i", "resources": amounts}]}
+
+def by_claim() -> Obj:
+    return {"resourceClaims": of_template()}
+
+
+def by_claim_of_two() -> Obj:
+    return {"resourceClaims": of_template("two")}
+
+
+@pytest.mark.parametrize(
+    ("keeps", "victim", "waits", "small"),
+    [
+        pytest.param(part(100), part(50), part(60), part(50), id="card kept by amounts"),
+        pytest.param(by_claim(), part(50), part(60), part(50), id="card kept by a claim"),
+        pytest.param(by_claim(), part(50), by_claim(), part(50), id="waits for a claim"),
+        pytest.param(None, part(50), by_claim_of_two(), part(60), id="waits for a claim of two"),
+    ],
+)
+def test_nobody_takes_what_a_victim_still_has_from_the_pod_that_waits_for_it(
+    scheduler: Any, keeps: Obj | None, victim: Obj, waits: Obj, small: Obj
+) -> None:
+    """A nominated pod counts on the card that its victim leaves, not on one that somebody keeps."""
 
     async def run() -> None:
         async with scheduler(CONFIG, crds=True) as live:
             await classes(live)
+            await live.client.create(RESOURCECLAIMTEMPLATES, template("two", request(count=2, allocationMode="ExactCount")), "default")
             for name, value in (("low", 1), ("high", 1000)):
                 body = {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
                 await live.client.create(PRIORITYCLASSES, body)
             await publish(live, "n", gpus(2))
-            await live.pod("keeps", priorityClassName="high", **({"resourceClaims": of_template()} if kept_by_claim else part(100)))
-            await live.bound("keeps")
-            await live.pod("victim", priorityClassName="low", terminationGracePeriodSeconds=30, **part(50))
+            if keeps is not None:
+                await live.pod("keeps", priorityClassName="high", **keeps)
+                await live.bound("keeps")
+            await live.pod("victim", priorityClassName="low", terminationGracePeriodSeconds=30, **victim)
             await live.bound("victim")
-            await live.pod("waits", priorityClassName="high", **part(60))
+            await live.pod("waits", priorityClassName="high", **waits)
             await live.until("waits", lambda pod: pod["status"].get("nominatedNodeName") == "n")
-            await live.pod("small", priorityClassName="low", **part(50))
+            await live.pod("small", priorityClassName="low", **small)
             pod = await live.until("small", lambda pod: pod["spec"].get("nodeName") or pod["status"].get("conditions"))
-            assert not pod["spec"].get("nodeName"), "it took the other half of the card"
+            assert not pod["spec"].get("nodeName"), "it took what the nominated pod waits for"
             await live.client.delete(PODS, "victim", "default", grace_period_seconds=0)
             assert await live.bound("waits") == "n"
 
