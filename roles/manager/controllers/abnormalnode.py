@@ -14,11 +14,11 @@ from koord.api.names import ANNOTATION_NODE_ABNORMAL
 from koord.api.objects import Node, Pod
 from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
-from koord.kube.errors import NotFound
+from koord.kube.errors import ApiError, NotFound
 from koord.kube.events import EventRecorder
 from koord.kube.references import ObjectRef
 from roles.manager.abnormal.signs import WINDOW, Families, Level, Signs, judge, moved
-from roles.manager.controllers.base import Controller
+from roles.manager.controllers.base import Controller, log
 from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 from roles.manager.noderesource.brake import ALWAYS, SHARE
@@ -112,6 +112,9 @@ class AbnormalNodeController(Controller):
         try:
             await self.writer.patch(NODES, name, {"metadata": {"annotations": {ANNOTATION_NODE_ABNORMAL: value}}})
         except NotFound:
+            return
+        except ApiError as error:  # the next judgement tries again, and the other nodes do not wait for it
+            log.warning("%s: node %s: %s", self.name, name, error)
             return
         text = f"overcommit and load-aware score are lowered by {level.penalty}%: {'; '.join(reasons) or 'it recovers'}"
         about = ObjectRef(kind="Node", name=name, uid=node.metadata.uid, api_version="v1")

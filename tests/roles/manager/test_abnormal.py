@@ -15,6 +15,7 @@ from koord.api.objects import Node, NodeMetric, NodeResourceTopology, convert
 from koord.api.quantity import parse_value
 from koord.api.times import format_time
 from koord.config.slo import SLOConfig
+from koord.kube.errors import Forbidden
 from roles.manager.abnormal.signs import FALL, MAX_PENALTY, RISE, Level, cpi_outliers, judge, moved
 from roles.manager.noderesource.model import Inputs
 from roles.manager.noderesource.plan import PLUGIN_NAMES, decide
@@ -187,6 +188,35 @@ def test_a_judgement_survives_the_manager_and_a_bad_one_is_no_judgement(bed, mak
         half, whole = await bed.until(amounts)
         assert half == whole // 2
         assert json.loads((await bed.client.get(NODES, "n1"))["metadata"]["annotations"][ABNORMAL])["penalty"] == 50
+
+    bed(test)
+
+
+def test_a_node_that_cannot_be_written_keeps_no_other_from_its_judgement(bed, make):
+    async def test(bed):
+        stands = {ABNORMAL: '{"penalty": 50, "reasons": ["before the restart"]}'}
+        await bed.create(*(make.node(name, annotations=stands) for name in ("n1", "n2")))
+        manager = await bed.start(gates="AbnormalNodes=true", abnormal_node_interval=0.1)
+        controller = next(c for c in manager.app.controllers if c.name == "abnormalnode")
+        real, patch, ahead, refused = controller.clock, controller.writer.patch, 0.0, True
+
+        async def guarded(kind, name, *rest, **options):
+            if refused and name == "n1":
+                raise Forbidden(403, "Forbidden", "an admission policy guards n1")
+            return await patch(kind, name, *rest, **options)
+
+        controller.writer.patch = guarded
+
+        async def recovered(name):
+            nonlocal ahead
+            ahead += 60.0
+            controller.clock = lambda: real() + ahead
+            return ABNORMAL not in (await bed.get("Node", name))["metadata"].get("annotations", {})
+
+        await bed.until(lambda: recovered("n2"), 10)
+        assert not await recovered("n1")
+        refused = False
+        await bed.until(lambda: recovered("n1"))
 
     bed(test)
 
