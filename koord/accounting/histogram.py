@@ -15,6 +15,7 @@ from koord.api.times import TimeError, format_time, parse_time
 EPSILON: Final = 0.0001  # a bucket lighter than this counts as empty at the edges
 MAX_CHECKPOINT_WEIGHT: Final = 10_000
 _MAX_EXPONENT: Final = 100  # half-lives between the reference time and a sample before the reference moves
+_HEAVIEST: Final = 1e100  # more than samples can weigh, and little enough to be moved to any reference
 #: So many samples in a row that are older than a half-life: not they are late, the newest was early.
 _LATE = 100
 _ZERO_TIME: Final = -62_135_596_800.0  # year 1, where reference times start and from where they are rounded
@@ -196,8 +197,8 @@ class DecayingHistogram:
     def from_checkpoint(cls, options: BucketOptions, half_life: float, checkpoint: Mapping[str, Any]) -> DecayingHistogram:
         """The histogram of a checkpoint. Raises CheckpointError for buckets out of range, negative weights or wrong types."""
         total = checkpoint.get("totalWeight", 0.0)
-        if isinstance(total, bool) or not isinstance(total, int | float) or not (total >= 0 and math.isfinite(total)):
-            raise CheckpointError(f"totalWeight: {total!r} is not a number of at least 0")
+        if isinstance(total, bool) or not isinstance(total, int | float) or not 0 <= total <= _HEAVIEST:
+            raise CheckpointError(f"totalWeight: {total!r} is not a number between 0 and {_HEAVIEST:g}")
         weights = _checkpoint_weights(options, checkpoint.get("bucketWeights") or {})
         made = cls(options, half_life)
         stamp = checkpoint.get("referenceTimestamp")

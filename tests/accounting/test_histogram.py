@@ -157,6 +157,7 @@ def test_an_empty_checkpoint() -> None:
     ("bad", "said"),
     [
         ({"totalWeight": -1}, "totalWeight"), ({"totalWeight": "1"}, "totalWeight"), ({"totalWeight": float("nan")}, "totalWeight"),
+        ({"totalWeight": 1e308}, "totalWeight"),
         ({"bucketWeights": []}, None), ({"bucketWeights": [1]}, "a map is wanted"), ({"bucketWeights": {"158": 1}}, "not in 0..157"),
         ({"bucketWeights": {"-1": 1}}, "not in"), ({"bucketWeights": {"x": 1}}, "not in"), ({"bucketWeights": {"1": -1}}, "at least 0"),
         ({"bucketWeights": {"1": 1.5}}, "at least 0"), ({"referenceTimestamp": "yesterday"}, "referenceTimestamp"),

@@ -134,7 +134,7 @@ class RecommenderController(Controller):
         for pod in pods:
             item = (measured or {}).get(pod.metadata.name)
             used = of_pod_metrics(pod, item) if item is not None else self._node_metrics.of_pod(pod)
-            fed = learnt.learner.feed(used, samples.kills(pod))
+            fed = learnt.learner.feed(used, samples.kills(pod), self.clock())
             learnt.changed = learnt.changed or fed
             await self.turns.pause()
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from math import inf
 from typing import Any
 
 from koord.accounting.histogram import RECOMMENDER_CPU, RECOMMENDER_MEMORY, CheckpointError, DecayingHistogram
@@ -46,11 +47,16 @@ class ContainerGroup:
         self._known_until = 0.0
         self._open: _Peak | None = None
 
-    def add(self, replica: str, time: float, *, cpu: float, memory: float, cpu_request: float) -> bool:
-        """A usage sample: CPU and its request in cores, memory in bytes. False when it is not newer than the replica's last one."""
-        if (self._known_until and time <= self._known_until) or time <= self._newest.get(replica, float("-inf")):
+    def add(self, replica: str, time: float, *, cpu: float, memory: float, cpu_request: float, now: float = inf) -> bool:
+        """A usage sample: CPU and its request in cores, memory in bytes. False when it is not newer than the replica's last one.
+
+        `time` is by the clock of the replica's node; one that is ahead of `now` is told as of now, and what it said is no bar to what is
+        measured once it was put right.
+        """
+        if _seen(time, self._known_until or -inf, now) or _seen(time, self._newest.get(replica, -inf), now):
             return False
         self._newest[replica] = time
+        time = min(time, now)
         self.cpu.add(cpu, max(cpu_request, MIN_CPU_WEIGHT), time)
         self.recent_cpu.add(cpu, 1.0, time)
         self.history.feed(time, memory, self.memory_percentile)
@@ -66,14 +72,15 @@ class ContainerGroup:
         """The policy's percentile of daily peaks, with its margin; bytes."""
         return self.memory.percentile(self.policy.memory_percentile) * (1 + self.policy.margin)
 
-    def out_of_memory(self, replica: str, time: float, *, request: float) -> bool:
+    def out_of_memory(self, replica: str, time: float, *, request: float, now: float = inf) -> bool:
         """The kernel killed the container: it needed more than it had, so its peak is raised. `request`: what it had, in bytes.
 
-        False when that kill is known: a pod's status tells of it until the next one.
+        False when that kill is known: a pod's status tells of it until the next one. `time` and `now` as in `add`.
         """
-        if time <= self._kills.get(replica, self._known_until):
+        if _seen(time, self._kills.get(replica, self._known_until), now):
             return False
         self._kills[replica] = time
+        time = min(time, now)
         if request:
             self.history.killed(request)
         peak = self._peaks.get(replica)
@@ -153,6 +160,11 @@ class ContainerGroup:
         return group
 
 
+def _seen(time: float, last: float, now: float) -> bool:
+    """Whether what is told of `time` was there when `last` was the newest; a `last` that is still to come was by a clock that was ahead."""
+    return time == last or time < last <= now
+
+
 def _peak(numbers: Any, where: str) -> _Peak:
     if not isinstance(numbers, list) or len(numbers) != 3:
         raise CheckpointError(f"{where}: a list of three numbers is wanted")
@@ -168,6 +180,6 @@ def _part(data: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 
 
 def _number(value: Any, where: str) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0:
-        raise CheckpointError(f"{where}: {value!r} is not a number of at least 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1 << 63:
+        raise CheckpointError(f"{where}: {value!r} is not a number from 0 to 2^63")
     return float(value)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable
+from math import inf
 
 from roles.manager.recommender.estimate import Amount, Estimate, estimates, targets
 from roles.manager.recommender.group import ContainerGroup
@@ -17,15 +18,16 @@ class Learner:
         self.policy = policy
         self.groups = groups if groups is not None else {}
 
-    def feed(self, samples: Iterable[Sample], kills: Iterable[Kill] = ()) -> bool:
-        """What one pod used since the last time, and then its kills. Whether anything was new."""
+    def feed(self, samples: Iterable[Sample], kills: Iterable[Kill] = (), now: float = inf) -> bool:
+        """What one pod used since the last time, and then its kills. Whether anything was new. `now`: no clock may be ahead of it."""
         new = False
         for sample in samples:
             group = self._group(sample.container)
-            fed = group.add(sample.replica, sample.time, cpu=sample.cpu, memory=sample.memory, cpu_request=sample.cpu_request)
+            used = {"cpu": sample.cpu, "memory": sample.memory, "cpu_request": sample.cpu_request}
+            fed = group.add(sample.replica, sample.time, now=now, **used)
             new = new or fed
         for kill in kills:
-            fed = self._group(kill.container).out_of_memory(kill.replica, kill.time, request=kill.request)
+            fed = self._group(kill.container).out_of_memory(kill.replica, kill.time, request=kill.request, now=now)
             new = new or fed
         return new
 

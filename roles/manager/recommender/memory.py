@@ -241,6 +241,6 @@ def _is_weekly(peaks: list[float], margin: float) -> bool:
 
 
 def _number(value: Any) -> float:
-    if isinstance(value, bool) or not isinstance(value, int | float) or not value >= 0 or math.isinf(value):
-        raise ValueError(f"{value!r} is not a number of at least 0")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1 << 63:
+        raise ValueError(f"{value!r} is not a number from 0 to 2^63")
     return value

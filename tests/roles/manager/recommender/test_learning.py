@@ -13,7 +13,9 @@ from koord.api.objects import Pod, Recommendation, convert
 from roles.manager.recommender import apply, checkpoint, samples, status
 from roles.manager.recommender.estimate import estimates
 from roles.manager.recommender.group import ContainerGroup
+from roles.manager.recommender.learner import Learner
 from roles.manager.recommender.policy import DAY, Policy
+from roles.manager.recommender.samples import Kill, Sample
 
 START = 1_700_000_000.0
 EXACT = Policy(min_cpu=0, min_memory=0)
@@ -65,6 +67,31 @@ def test_memory_is_the_peak_of_a_day_and_old_samples_are_dropped() -> None:
     assert made.memory.percentile(1.0) == pytest.approx(9e8, rel=0.06)
     made.add("r", START + DAY, cpu=0.1, memory=1e8, cpu_request=0)
     assert made.memory.percentile(0.3) < 2e8, "the next day has a peak of its own"
+
+
+@pytest.mark.feature("MGR-REC-01")
+def test_a_clock_that_is_ahead_for_a_while_keeps_nobody_from_learning() -> None:
+    def feed(learner: Learner, now: float, ahead: float) -> bool:
+        """Three replicas, of which the node of one is ahead; whether all of them were new."""
+        every = [Sample("main", f"r{n}", now + (0 if n else ahead), 4.0, 1e9, 1.0) for n in range(3)]
+        kills = [Kill("main", one.replica, one.time - 30, 1e9) for one in every] if now % 3600 < 60 else []
+        return all([learner.feed([one], [kill for kill in kills if kill.replica == one.replica], now) for one in every])
+
+    learner = Learner(EXACT)
+    for minute in range(200):
+        now = START + minute * 60
+        assert feed(learner, now, 14 * DAY if minute < 30 else 0.0), minute
+        assert learner.groups["main"].last <= now
+    groups, errors = checkpoint.groups_of(checkpoint.data_of(learner.groups), EXACT.half_life)
+    assert not errors
+    assert feed(Learner(EXACT, groups), now + 60, 0.0), "nor after a restart"
+    kept = learner.groups["main"]
+    kept.last += 14 * DAY  # as an earlier version wrote it
+    groups, errors = checkpoint.groups_of(checkpoint.data_of({"main": kept}), EXACT.half_life)
+    assert feed(Learner(EXACT, groups), now + 60, 0.0)
+    stuck = Sample("main", "r0", now + DAY, 1.0, 1e9, 1.0)
+    assert learner.feed([stuck], (), now + 60)
+    assert not learner.feed([stuck], (), now + 120), "the same sample is not another one"
 
 
 @pytest.mark.feature("MGR-REC-01")
@@ -150,6 +177,7 @@ def test_a_checkpoint_does_not_grow_with_replicas() -> None:
     [
         ({"cpu": []}, "cpu: a map is wanted"),
         ({"samples": -1}, "samples"),
+        ({"samples": 1e308}, "samples"),
         ({"peaks": {"r": [1]}}, "peaks.r"),
         ({"open": {"r": "x"}}, "open"),
         ({"memory": {"bucketWeights": {"99999": 1}, "totalWeight": 1}}, "bucket"),
