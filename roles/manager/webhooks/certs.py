@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 
 from cryptography import x509
-from cryptography.exceptions import InvalidSignature
+from cryptography.exceptions import InvalidSignature, UnsupportedAlgorithm
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec, padding, rsa
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
@@ -17,6 +17,8 @@ FILES = ("ca-key.pem", "ca-cert.pem", "key.pem", "tls.key", "cert.pem", "tls.crt
 VALIDITY = timedelta(days=3650)
 """Of the CA."""
 SERVER_VALIDITY = timedelta(days=90)
+UNREADABLE = (ValueError, TypeError, UnsupportedAlgorithm)
+"""What is raised for certificates and keys that cannot be used; TypeError: the key is encrypted."""
 RENEW_AT = 2 / 3
 """The part of its life after which a certificate is renewed, long before anyone would refuse it."""
 SERVER_MARGIN = timedelta(days=30)
@@ -60,9 +62,10 @@ def problem(certs: Certs, dns_name: str, now: datetime) -> str:
         ca = x509.load_pem_x509_certificate(certs.ca_cert)
         # the numbers are ours: checking them anew takes a fifteenth of a second
         key = serialization.load_pem_private_key(certs.key, None, unsafe_skip_rsa_key_validation=True)
-    except (ValueError, TypeError) as error:  # TypeError: the key is encrypted
+        public = cert.public_key()
+    except UNREADABLE as error:
         return f"it cannot be read: {error}"
-    if key.public_key() != cert.public_key():
+    if public != key.public_key():
         return "key and certificate do not belong together"
     if not _signed_by(cert, ca):
         return "it is not signed by the CA"
@@ -102,7 +105,7 @@ def _usable_ca(key_pem: bytes, cert_pem: bytes, now: datetime) -> tuple[rsa.RSAP
     try:
         key = serialization.load_pem_private_key(key_pem, None)
         cert = x509.load_pem_x509_certificate(cert_pem)
-    except (ValueError, TypeError):  # TypeError: the key is encrypted
+    except UNREADABLE:
         return None
     if not isinstance(key, rsa.RSAPrivateKey) or key.public_key() != cert.public_key() or not _signed_by(cert, cert):
         return None
@@ -113,18 +116,18 @@ def _still_valid(bundle: bytes, now: datetime) -> list[x509.Certificate]:
     """CAs to trust on while replicas still serve with certificates that they signed; at most two."""
     try:
         certs = x509.load_pem_x509_certificates(bundle) if bundle else []
-    except ValueError:
+    except UNREADABLE:
         return []
     return [cert for cert in certs if cert.not_valid_after_utc > now][:2]
 
 
 def _signed_by(cert: x509.Certificate, ca: x509.Certificate) -> bool:
-    public = ca.public_key()
-    if not isinstance(public, rsa.RSAPublicKey) or cert.signature_hash_algorithm is None:
-        return False
     try:
+        public = ca.public_key()
+        if not isinstance(public, rsa.RSAPublicKey) or cert.signature_hash_algorithm is None:
+            return False
         public.verify(cert.signature, cert.tbs_certificate_bytes, padding.PKCS1v15(), cert.signature_hash_algorithm)
-    except InvalidSignature:
+    except (InvalidSignature, *UNREADABLE):
         return False
     return True
 

@@ -218,6 +218,14 @@ def test_certificates_are_judged_as_specified():
     )
     assert "cannot be read" in certs.problem(certs.Certs(made.ca_key, made.ca_cert, encrypted, made.cert), name, now)
     assert certs.renew(certs.Certs(encrypted, made.ca_cert, made.key, made.cert), name, now).ca_cert != made.ca_cert
+    # secp112r1, which no library of today signs with
+    odd = b"""-----BEGIN EC PRIVATE KEY-----
+MD4CAQEEDqltwSua+9ZxeZE6qf7AoAcGBSuBBAAGoSADHgAEe449BI7GkhYbcEOY
+QEBZihrmfubfVQyifpqZbw==
+-----END EC PRIVATE KEY-----
+"""
+    assert "cannot be read" in certs.problem(certs.Certs(made.ca_key, made.ca_cert, odd, made.cert), name, now)
+    assert certs.renew(certs.Certs(odd, made.ca_cert, made.key, made.cert), name, now).ca_cert != made.ca_cert
     assert "is not for other.svc" in certs.problem(made, "other.svc", now)
     other = certs.renew(None, name, now)
     assert "do not belong together" in certs.problem(certs.Certs(made.ca_key, made.ca_cert, other.key, made.cert), name, now)
