@@ -59,6 +59,8 @@ class Arbiter:
                 return
             except errors.ApiError as error:
                 log.warning("arbitration: %s", error)
+            except Exception:  # one bad job must not end the process
+                log.exception("arbitration failed")
             await seams.sleep(interval)
 
     async def tick(self) -> list[Ruling]:

@@ -36,9 +36,12 @@ class Move:
 
 
 def move_of(job: PodMigrationJob) -> Move | None:
-    """The move that a job is part of, None for a pod that moves alone."""
-    words = job.metadata.annotations.get(names.ANNOTATION_MIGRATION_GANG, "").split()
-    return Move(words[0], int(words[1]), words[2]) if len(words) == 3 and words[1].isdigit() else None
+    """The move that a job is part of, None for a pod that moves alone, and for what was not written here."""
+    try:
+        gang, count, uid = job.metadata.annotations.get(names.ANNOTATION_MIGRATION_GANG, "").split()
+        return Move(gang, int(count), uid)
+    except ValueError:
+        return None
 
 
 class Moves:

@@ -248,5 +248,21 @@ def test_jobs_follow_the_arguments_of_the_profile_that_made_them() -> None:
     play(scenario)
 
 
+@pytest.mark.feature("DS-ARB-01")
+@pytest.mark.parametrize("text", ["a \u00b2 u", f"a {'9' * 5000} u", "a -1 u", "a b", "\ufffd \u0663 \u2028 x"])
+def test_a_job_whose_annotation_says_nonsense_keeps_no_other_from_its_turn(text: str) -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset(replicas=40)
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+        life = await world.live()
+        await world.job("a-odd", "p", mode="EvictDirectly", annotations={names.ANNOTATION_MIGRATION_GANG: text})
+        await world.job("b-good", "q", mode="EvictDirectly")
+        await world.until_gone(kinds.PODS, "q")
+        assert not life.died
+
+    play(scenario)
+
+
 def _named(setup: Any, profile: str) -> Any:
     return dataclasses.replace(setup, profile=profile)
