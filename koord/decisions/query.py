@@ -20,7 +20,7 @@ def answer(ring: RingSink, query: Mapping[str, str]) -> tuple[int, bytes]:
     if unknown:
         return 400, f"unknown parameter {unknown[0]!r}; accepted: {', '.join(PARAMETERS)}\n".encode()
     text = query.get("limit") or str(MAX_ANSWER)
-    if not text.isdigit() or int(text) < 1:
+    if not text.isdecimal() or len(text) > 18 or int(text) < 1:
         return 400, f"limit {text!r} must be a whole number of at least 1\n".encode()
     found = ring.find(query.get("kind", ""), query.get("namespace", ""), query.get("name", ""))
     verdict = query.get("verdict", "")

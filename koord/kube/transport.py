@@ -254,7 +254,7 @@ def _too_late(fence: Fence | None, pause: float) -> bool:
 def retry_after(headers: Mapping[str, str]) -> float | None:
     """Seconds of a Retry-After header (the API server sends whole seconds, never a date)."""
     text = headers.get("retry-after", "")
-    return float(text) if text.isdigit() else None
+    return float(text) if text.isdecimal() else None
 
 
 def _retry_pause(response: Response, *, idempotent: bool, retry_429: bool) -> float | None:

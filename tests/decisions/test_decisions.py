@@ -109,7 +109,8 @@ def test_query() -> None:
     assert [item.time for item in decode_many(body)] == [3.0, 4.0]
     assert len(decode_many(query.answer(ring, {"verdict": "scheduled"})[1])) == 1
     assert query.answer(ring, {"podname": "x"}) == (400, b"unknown parameter 'podname'; accepted: kind, namespace, name, verdict, limit\n")
-    assert query.answer(ring, {"limit": "-1"})[0] == 400
+    for limit in ("-1", "²", "9" * 5000):
+        assert query.answer(ring, {"limit": limit})[0] == 400
 
 
 def test_file_rotates_and_reads_back(tmp_path: Path) -> None:
