@@ -21,6 +21,7 @@ from koord.kube.http1 import Response
 from koord.kube.leadership import WRITE_AGE, Fence, Fresh
 from koord.kube.ratelimit import Priority
 from koord.kube.transport import REQUEST_TIMEOUT, Observer, Transport, retry_after
+from koord.kube.wire import deeply
 
 PAGE = 500  # objects a page of a list
 WATCH_TIMEOUT = (300, 600)  # seconds after which the server ends a watch, at random between, so that clients spread
@@ -62,7 +63,7 @@ class ListHead(msgspec.Struct):
     metadata: ListMeta = msgspec.field(default_factory=ListMeta)
 
 
-_list_head = msgspec.json.Decoder(ListHead)
+_list_head = deeply(msgspec.json.Decoder(ListHead).decode)
 
 
 def selection(label_selector: str = "", field_selector: str = "") -> dict[str, str]:
@@ -221,7 +222,7 @@ class Client:
             if response.status != 200:
                 raise errors.from_response(response.status, response.body, retry_after=retry_after(response.headers))
             yield response.body
-            token = _list_head.decode(response.body).metadata.continue_
+            token = _list_head(response.body).metadata.continue_
             if not token:
                 return
             params = {**params, "continue": token}

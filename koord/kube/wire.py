@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
+import sys
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import msgspec
 
 from koord.api.objects import RawList, decoder
 from koord.kube import errors
 
+T = TypeVar("T")
+
+_DEEPEST = 12_000  # API servers take 10,000 levels
 INITIAL_END = "k8s.io/initial-events-end"  # annotation of the bookmark that ends a streamed list
 
 
@@ -39,9 +44,28 @@ class Event(msgspec.Struct, gc=False):
     object: msgspec.Raw = msgspec.Raw(b"{}")
 
 
-decode_event = msgspec.json.Decoder(Event).decode
-decode_head = msgspec.json.Decoder(Head).decode
-decode_list = decoder(RawList)
+def deeply(read: Callable[[bytes | msgspec.Raw], T]) -> Callable[[bytes | msgspec.Raw], T]:
+    """`read`, also of what is nested as deeply as API servers take it: one such object must not keep all others from being read."""
+
+    def read_deeply(data: bytes | msgspec.Raw) -> T:
+        try:
+            return read(data)
+        except RecursionError:
+            limit = sys.getrecursionlimit()
+            sys.setrecursionlimit(limit + _DEEPEST)
+            try:
+                return read(data)
+            except RecursionError as error:
+                raise msgspec.DecodeError(str(error)) from None
+            finally:
+                sys.setrecursionlimit(limit)
+
+    return read_deeply
+
+
+decode_event = deeply(msgspec.json.Decoder(Event).decode)
+decode_head = deeply(msgspec.json.Decoder(Head).decode)
+decode_list = deeply(decoder(RawList))
 
 
 class BrokenStream(errors.ApiError):

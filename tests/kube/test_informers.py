@@ -14,6 +14,7 @@ from koord.api.objects import Pod
 from koord.kube import reflector
 from koord.kube.informers import InformerFactory
 from koord.kube.reflector import WITNESSES
+from koord.kube.wire import decode_list
 from tests.support import patience
 
 
@@ -262,6 +263,27 @@ def test_a_bad_object_is_reported_once_and_the_last_good_one_stays(
 
     with caplog.at_level(logging.ERROR):
         asyncio.run(main())
+
+
+def test_an_object_of_ten_thousand_levels_keeps_no_other_from_being_read(fault_server: Any, eventually: Any) -> None:
+    levels = 9_990
+    deep = b'{"metadata":{"name":"deep","namespace":"default"},"spec":{"x":' + b"[" * levels + b"]" * levels + b"}}"
+    assert len(decode_list(b'{"items":[' + deep + b',{"metadata":{}}]}').items or ()) == 2
+
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            factory = InformerFactory(client)
+            informer = factory.informer(PODS, Pod)
+            factory.start()
+            await factory.wait_synced()
+            await eventually(lambda: bool(server.watchers))
+            server.send(b'{"type":"ADDED","object":' + deep + b"}\n")
+            await eventually(lambda: "default/deep" in informer.failures)
+            server.put("other")
+            await eventually(lambda: names(informer) == ["other"])
+            await factory.stop()
+
+    asyncio.run(main())
 
 
 def test_a_failing_handler_does_not_stop_the_others(fault_server: Any, eventually: Any, caplog: pytest.LogCaptureFixture) -> None:

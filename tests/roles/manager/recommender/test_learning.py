@@ -75,7 +75,8 @@ def test_a_clock_that_is_ahead_for_a_while_keeps_nobody_from_learning() -> None:
         """Three replicas, of which the node of one is ahead; whether all of them were new."""
         every = [Sample("main", f"r{n}", now + (0 if n else ahead), 4.0, 1e9, 1.0) for n in range(3)]
         kills = [Kill("main", one.replica, one.time - 30, 1e9) for one in every] if now % 3600 < 60 else []
-        return all([learner.feed([one], [kill for kill in kills if kill.replica == one.replica], now) for one in every])
+        fed = [learner.feed([one], [kill for kill in kills if kill.replica == one.replica], now) for one in every]
+        return all(fed)
 
     learner = Learner(EXACT)
     for minute in range(200):
