@@ -151,7 +151,7 @@ class PodCache:
             return False
         try:
             listed = decoder(RawList)(body).items or ()
-        except msgspec.MsgspecError as error:
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise PodListError(f"the kubelet's answer is not a PodList: {error}") from None
         if not listed:
             return self._take_empty()
@@ -194,7 +194,7 @@ class PodCache:
                 fresh[pod.metadata.uid] = known
                 return
             fresh[pod.metadata.uid] = (digest, self.adapt(pod_state(pod, self.cgroups)))
-        except (msgspec.MsgspecError, HostError, ValueError) as error:
+        except (msgspec.MsgspecError, RecursionError, HostError, ValueError) as error:
             log.warning("a pod of the kubelet's list is left out: %s", error)
 
     def relocate(self) -> None:

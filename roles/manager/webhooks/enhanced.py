@@ -37,7 +37,7 @@ def parse(data: Mapping[str, str], previous: RuleSet) -> RuleSet:
     enabled = data.get("enable", "").strip().lower() == "true"
     try:
         rules = msgspec.json.decode(data.get("rules") or "[]", type=tuple[Rule, ...])
-    except msgspec.DecodeError as error:
+    except (msgspec.DecodeError, RecursionError) as error:
         log.warning("pod-enhanced-validator: rules cannot be read, the previous ones stay: %s", error)
         rules = previous.rules
     return RuleSet(enabled, rules)

@@ -238,6 +238,10 @@ def test_enhanced_rules_follow_the_configmap(bed):
         ]
         await bed.client.patch(CONFIGMAPS, "pod-enhanced-validator-config", {"data": {"rules": "{"}}, "koordinator-system")
         assert not (await manager.review("/validate-pod", pod(), namespace="lab"))["allowed"]
+        deep = '[{"x":' + "[" * 3000 + "]" * 3000 + "}]"
+        await bed.client.patch(CONFIGMAPS, "pod-enhanced-validator-config", {"data": {"rules": deep}}, "koordinator-system")
+        answers = [await manager.review("/validate-pod", pod(labels), namespace="lab") for labels in ({}, {"team": "a", "cost": "b"})]
+        assert [answer["allowed"] for answer in answers] == [False, True]
         await bed.client.delete(CONFIGMAPS, "pod-enhanced-validator-config", "koordinator-system")
         assert (await manager.review("/validate-pod", pod(), namespace="lab"))["allowed"]
 

@@ -64,7 +64,7 @@ class TestBook:
         assert pod_cache.pods[0] is first[0]
         assert pod_cache.pods[1].terminated
 
-    @pytest.mark.parametrize("body", [b"", b"[]", b"null", b"<html>", b'{"items":7}', b'{"items":{}}'])
+    @pytest.mark.parametrize("body", [b"", b"[]", b"null", b"<html>", b'{"items":7}', b'{"items":{}}', b'{"a":' * 5000])
     def test_rubbish_leaves_the_pods(self, agent, make_pod, body) -> None:
         pod_cache = agent().pod_cache
         pod_cache.take(listed(make_pod("a", "u-1")))
