@@ -439,6 +439,12 @@ class Scheduler:
         self.evictor.run(self._state.evictions.vanished(uid))
         self.outcomes.forget(uid)
 
+    def node_gone(self, name: str) -> None:
+        """A node is gone: who waits on permit with a place there looks for another one."""
+        for held in self._waiting.all():
+            if held.node == name:
+                self._waiting.fail(held.pod.uid, f"node {name} is gone")
+
     def loop(self) -> dict[str, Any]:
         """How scheduling shares the event loop: the longest turn in seconds, decisions that took several turns, those that did not hold
         when they were made, and objects whose changes are, and at most were, held back meanwhile."""

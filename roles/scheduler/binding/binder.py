@@ -233,6 +233,10 @@ class Binder:
             if not status.ok:
                 return (Outcome.REJECTED if status.rejected else Outcome.RETRY), status
         task.prepared = True
+        cluster = decision.ctx.cluster
+        slot = cluster.slot_of(decision.node)
+        if slot < 0 or not cluster.alive[slot]:
+            return Outcome.RETRY, error(f"node {decision.node} is gone")
         if self._quiet is not None:
             await self._quiet(decision.pod.uid)
         return None

@@ -164,7 +164,8 @@ class Carrier:
         now = self._clock()
         self._metrics.permitted(answer.ok, now - held)
         if not answer.ok:
-            placement.task.outcome, placement.task.status = Outcome.REJECTED, answer
+            placement.task.outcome = Outcome.REJECTED if answer.rejected else Outcome.RETRY
+            placement.task.status = answer
         self.run(self.placements.released(placement, answer.ok, now))
 
     def _bind(self, placement: Placement, task: Task) -> Iterable[Effect]:

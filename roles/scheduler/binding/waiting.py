@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.framework.status import Status, unschedulable
+from roles.scheduler.framework.status import Status, error, unschedulable
 
 Resume = Callable[[Status], None]
 
@@ -55,6 +55,12 @@ class WaitingPods:
             return False
         waiting.resume(unschedulable(reason).by(plugin))
         return True
+
+    def fail(self, uid: str, reason: str) -> None:
+        """Send a held pod back, by no plugin's will: it is tried again after a rest."""
+        waiting = self._pods.pop(uid, None)
+        if waiting is not None:
+            waiting.resume(error(reason))
 
     def drop(self, uid: str) -> None:
         """A pod is held no longer, and nobody need be told."""

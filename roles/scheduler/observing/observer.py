@@ -42,6 +42,9 @@ class Acting(Protocol):
     def pod_gone(self, uid: str) -> None:
         """It shows a pod no more, or as ended. The pod still counts where it was assumed."""
 
+    def node_gone(self, name: str) -> None:
+        """It shows a node no more."""
+
 
 class NobodyActs:
     """A scheduler that only looks."""
@@ -53,6 +56,9 @@ class NobodyActs:
         """Nothing was set out to be done."""
 
     def pod_gone(self, uid: str) -> None:
+        """Nothing was set out to be done."""
+
+    def node_gone(self, name: str) -> None:
         """Nothing was set out to be done."""
 
 
@@ -240,6 +246,7 @@ class Observer:
         view = self._cache.cluster.row(slot).view if slot >= 0 else None
         self._cache.remove_node(node.metadata.name)
         self._state.now = self._clock()
+        self.acting.node_gone(node.metadata.name)
         if view is not None:
             self._event(ClusterEvent(NODE, Action.DELETE, view, None))
         self._changed()

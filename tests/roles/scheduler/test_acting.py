@@ -266,6 +266,30 @@ def test_pods_and_their_node_may_vanish_while_they_are_bound(scheduler: Any) -> 
 
 
 @pytest.mark.feature("SCH-FW-06")
+def test_a_pod_is_not_bound_to_a_node_that_went_before(scheduler: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        (tmp_path / "slow.py").write_text(
+            "import asyncio\nfrom roles.scheduler.framework.interfaces import PreBind\n"
+            "from roles.scheduler.framework.status import SUCCESS\n\n\n"
+            "class Slow(PreBind):\n    name = 'Slow'\n\n    async def pre_bind(self, ctx, node, draft):\n"
+            "        while node == 'gone' and ctx.cluster.live:\n            await asyncio.sleep(0.01)\n        return SUCCESS\n"
+        )
+        plugins = {"preBind": {"enabled": [{"name": "Slow"}]}}
+        config = {"profiles": [{"schedulerName": "koord-scheduler", "plugins": plugins}]}
+        async with scheduler(config, plugin_paths=(str(tmp_path / "slow.py"),)) as live:
+            await live.node("gone")
+            await live.pod("p")
+            while not live.app.binder.backlog:
+                await asyncio.sleep(0.005)
+            await live.client.delete(NODES, "gone")
+            assert (await live.refused("p"))["message"] == "node gone is gone"
+            await live.node("new")
+            assert await live.bound("p") == "new"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
 def test_health_fails_while_a_placement_does_not_come_to_its_end(scheduler: Any) -> None:
     async def run() -> None:
         async with scheduler() as live:
