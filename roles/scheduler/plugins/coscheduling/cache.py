@@ -272,12 +272,15 @@ class Round:
 
 
 class GangCache(Columns):
-    """All gangs. `activate` puts pods into the active queue."""
+    """All gangs. `activate` puts pods into the active queue, `send_back` tells pods why they wait for others no more, `enough` lets all
+    of a gang that wait go."""
 
     def __init__(self, defaults: Defaults) -> None:
         self.defaults = defaults
         self.gangs: dict[str, Gang] = {}
         self.activate: Callable[[Iterable[PodInfo]], None] = lambda pods: None
+        self.send_back: Callable[[Iterable[PodInfo], str], None] = lambda pods, why: None
+        self.enough: Callable[[Gang], None] = lambda gang: None
         self.listeners: list[Callable[[Gang], None]] = []  # told of every change of a gang
         self.metrics = GangMetrics()
         self.round: Round | None = None  # the group that is being tried now
@@ -329,6 +332,10 @@ class GangCache(Columns):
         own = spec is None or spec.priority is None or spec.whole is not Whole.ALWAYS
         return pod.priority if own or spec is None or spec.priority is None else spec.priority
 
+    def valid(self, gang: Gang) -> bool:
+        """Whether all gangs of the group have so many pods with a place that they may go."""
+        return all(other is not None and other.valid() for _, other in self.group_gangs(gang))
+
     def shortage(self, gang: Gang) -> str:
         """Why the group cannot be tried yet, naming the gangs at fault; "" when it can (SCH-GANG-05)."""
         missing: list[str] = []
@@ -366,17 +373,23 @@ class GangCache(Columns):
 
     def declare(self, gang: Gang, spec: GangSpec) -> None:
         """An object says what a gang is."""
-        before = bool(self.shortage(gang)) or gang.spec is None
+        before, short = gang.spec, bool(self.shortage(gang))
         self._initialise(gang, spec)
         self.changed(gang)
-        if before and not self.shortage(gang):
+        if gang.spec != before and self.members(gang, WAITING):
+            if self.valid(gang):
+                self.enough(gang)
+            elif spec.strict and before is not None and not before.strict:
+                self.send_back(self.withdraw(gang), f"gang {gang.id} is strict now: nobody keeps a place before all have one")
+        if (short or gang.spec != before) and not self.shortage(gang):
             self.wake(gang)
 
     def withdrawn(self, identity: str) -> None:
-        """The gang is no more: its children find none until it is created anew."""
+        """The gang is no more: its children find none until it is created anew, and nobody waits for it."""
         gang = self.gangs.get(identity)
         if gang is None:
             return
+        waiting = self.withdraw(gang)
         gang.pod_group = gang.native = None
         gang.spec = None
         gang.group = Group(identity)
@@ -384,6 +397,7 @@ class GangCache(Columns):
             del self.gangs[identity]
         self._drop_groups()
         self.changed(gang)
+        self.send_back(waiting, f"gang {identity} is no more")
 
     # ---------------------------------------------------------------- pods
 
@@ -392,7 +406,10 @@ class GangCache(Columns):
         identity = gang_id(pod)
         known = self._gang_of.get(pod.uid)
         if known is not None and known.id != identity:
+            waited = known.stage_of(pod.uid) is WAITING
             self.pod_gone(pod.uid)
+            if waited:
+                self.send_back((pod,), f"pod {pod.key} has left gang {known.id}")
             known = None
         if not identity:
             return
@@ -489,7 +506,7 @@ class GangCache(Columns):
         if gang.spec is not None and gang.spec.basic:
             self.activate(gang.ready())
             return
-        if gang.group.representative or self.round is not None:
+        if gang.group.representative or (self.round is not None and self.round.group == gang.group.id):
             return
         ready = self.ready(gang)
         if ready:

@@ -24,7 +24,7 @@ from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, NODE, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, NODE, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import (
     Controllers,
@@ -100,7 +100,7 @@ class Coscheduling(
         self.cache = handle.cluster.register(self.name, fresh)
         self._keeper = self.cache is fresh
         if self._keeper:
-            fresh.activate = self._activate
+            fresh.activate, fresh.send_back, fresh.enough = self._activate, self._send_back, self._enough
         elif self.cache.defaults != defaults:
             log.warning("profile %s: gangs are kept by the arguments of the first profile with Coscheduling", handle.profile)
         self.network = handle.cluster.register("NetworkTopology", Network())
@@ -117,6 +117,12 @@ class Coscheduling(
 
     def _activate(self, pods: Iterable[PodInfo]) -> None:
         self.handle.activate(pods)
+
+    def _send_back(self, pods: Iterable[PodInfo], why: str) -> None:
+        self.rounds.send_back(pods, why)
+
+    def _enough(self, gang: Gang) -> None:
+        self.rounds.release(gang)
 
     # ---------------------------------------------------------------- observing
 
@@ -139,6 +145,7 @@ class Coscheduling(
             Subscription(NODE, Action.ADD | Action.UPDATE_LABELS | Action.UPDATE_ALLOCATABLE | Action.UPDATE_TAINTS, self._may_be_planned),
             Subscription(ASSIGNED_POD, Action.DELETE | Action.SCALE_DOWN, self._may_be_planned),
             Subscription(CLUSTERNETWORKTOPOLOGIES.kind, Action.ADD | Action.UPDATE, self._may_be_planned),
+            Subscription(UNSCHEDULED_POD, Action.UPDATE_LABELS),  # it may be of another gang by now, or of none
         )
 
     def _may_be_planned(self, pod: PodInfo, event: ClusterEvent) -> bool:
@@ -299,7 +306,7 @@ class Coscheduling(
         gang.move(pod.uid, WAITING)
         self.cache.changed(gang)
         # One whose binding failed after its gang was let go completes that release.
-        if not released_before and not all(other is not None and other.valid() for _, other in self.cache.group_gangs(gang)):
+        if not released_before and not self.cache.valid(gang):
             return wait(gang.spec.wait_time)
         self.rounds.release(gang, pod)
         return SUCCESS

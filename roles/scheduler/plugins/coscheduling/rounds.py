@@ -163,14 +163,17 @@ class Rounds:
 
     # ---------------------------------------------------------------- success
 
-    def release(self, gang: Gang, pod: PodInfo) -> None:
-        """Everybody who waits may go, `pod` among them. The round goes on where later members have to be placed together too."""
+    def release(self, gang: Gang, pod: PodInfo | None = None) -> None:
+        """Everybody who waits may go, `pod`, which is being permitted, among them. The round goes on where later members have to be placed
+        together too."""
         released = self._cache.release(gang)
         gang.group.terms = ()
         gang.group.refused("")
         self._changed(gang)
-        self._soon(self._allow([other for other in released if other.uid != pod.uid]))
-        if all(other is None or other.spec is None or other.spec.once_satisfied for _, other in self._cache.group_gangs(gang)):
+        self._soon(self._allow([other for other in released if pod is None or other.uid != pod.uid]))
+        current = self._cache.round
+        tried = current is not None and current.group == gang.group.id
+        if tried and all(other is None or other.spec is None or other.spec.once_satisfied for _, other in self._cache.group_gangs(gang)):
             self._end("released")
         self._record(gang, "Released", f"{len(released)} members of gang group {gang.group.id} have nodes and are bound", ())
 
@@ -231,6 +234,10 @@ class Rounds:
         if current is not None and current.group == gang.group.id:
             self._end("lost a place")
         self._reject(gang, message)
+
+    def send_back(self, pods: Iterable[PodInfo], message: str) -> None:
+        """Pods have waited for a gang that they do not wait for any more. The room that they held may help others."""
+        self._soon(self._send_back(pods, PLUGIN, message))
 
     def _reject(self, gang: Gang, message: str, rejector: str = JOB_REJECT) -> None:
         self._soon(self._send_back(self._cache.withdraw(gang), rejector, message))

@@ -7,16 +7,21 @@ from collections import Counter
 from typing import Any
 
 import aiohttp
+import msgspec
 import pytest
 
-from koord.api.kinds import PODGROUPS, PODS
+from koord.api.kinds import NODES, PODGROUPS, PODS
 from koord.api.names import (
     ANNOTATION_BIND_GANG_GROUP_ID,
     ANNOTATION_BIND_GANG_MEMBER_COUNT,
+    LABEL_POD_GROUP,
     LABEL_POD_GROUP_MIN_AVAILABLE_DEPRECATED,
     LABEL_POD_GROUP_NAME_DEPRECATED,
 )
-from roles.scheduler.plugins.coscheduling.cache import Group
+from koord.api.objects import PodGroup
+from roles.scheduler import testing
+from roles.scheduler.plugins.coscheduling.cache import GangCache, Group, Round
+from roles.scheduler.plugins.coscheduling.spec import Defaults
 from tests.support import patience
 
 from .conftest import GANG, condition, profile
@@ -433,6 +438,76 @@ def test_a_gang_that_ends_in_the_middle_of_its_wait_gives_its_places_back(gangs:
             assert await g.live.bound("other") == "n0"
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-04")
+@pytest.mark.parametrize("how", ["fewer are needed", "the group goes", "the members leave it", "its mode is strict now", "the node goes"])
+def test_members_that_wait_follow_what_becomes_of_their_gang(gangs: Any, how: str) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("2",)) as g:
+            await g.group("loose", 3, annotations={"mode": "NonStrict"})
+            names = ("p0", "p1", "p2")
+            for name in names:
+                await g.member(name, "loose")
+            await g.live.pod("other", cpu="2")
+            await g.live.refused("other")
+            for _ in patience.tries(400):
+                held = [waiting.pod.name for waiting in g.live.app.waiting.all()]
+                if len(held) == 2:
+                    break
+                await asyncio.sleep(0.02)
+            if how == "fewer are needed":
+                await g.client.patch(PODGROUPS, "loose", {"spec": {"minMember": 2}}, "default")
+                await g.bound(*held)
+            elif how == "the group goes":
+                await g.client.delete(PODGROUPS, "loose", "default")
+                await g.bound("other")
+            elif how == "the members leave it":
+                for name in ("other", *(name for name in names if name not in held)):
+                    await g.client.delete(PODS, name, "default", grace_period_seconds=0)
+                for name in held:
+                    await g.client.patch(PODS, name, {"metadata": {"labels": {LABEL_POD_GROUP: None}}}, "default")
+                await g.bound(*held)
+            elif how == "its mode is strict now":
+                await g.client.patch(PODGROUPS, "loose", {"metadata": {"annotations": {GANG + "mode": "Strict"}}}, "default")
+                await g.bound("other")
+            else:
+                await g.client.delete(NODES, "n0")
+                await g.live.node("n1", cpu="5")
+                assert set((await g.bound(*names, "other")).values()) == {"n1"}
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-05")
+def test_a_strict_gang_that_found_no_room_is_tried_again_when_it_needs_fewer(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("2",)) as g:
+            await g.group("strict", 3)
+            for number in range(3):
+                await g.member(f"p{number}", "strict")
+            await g.said("p0", "Insufficient cpu")
+            await g.quiet()
+            await g.client.patch(PODGROUPS, "strict", {"spec": {"minMember": 2}}, "default")
+            for _ in patience.tries(400):
+                if sum(1 for node in (await g.nodes_of()).values() if node) == 2:
+                    break
+                await asyncio.sleep(0.02)
+            assert sorted((await g.nodes_of()).values()) == ["", "n0", "n0"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-05")
+def test_a_gang_that_becomes_ready_while_another_one_is_tried_is_let_in() -> None:
+    let_in: list[str] = []
+    cache = GangCache(Defaults())
+    cache.activate = lambda pods: let_in.extend(pod.name for pod in pods)
+    cache.pod_seen(testing.World().parser.parse(testing.pod("p0", uid="u", labels={LABEL_POD_GROUP: "late"})))
+    cache.round = Round("default/other", "default/other", "default/q0", 0.0)
+    group = {"metadata": {"name": "late", "namespace": "default"}, "spec": {"minMember": 1}}
+    cache.pod_group_event(None, msgspec.convert(group, PodGroup))
+    assert let_in == ["p0"]
 
 
 @pytest.mark.feature("SCH-JP-01")
