@@ -21,6 +21,7 @@ from roles.sandbox.world.invariants.base import (
     finished,
     leaves,
     node_of,
+    requests,
     role_of,
 )
 
@@ -30,6 +31,7 @@ if TYPE_CHECKING:
 NODE_SLO = "nodeslo.slo.koordinator.sh"
 SUPPRESSING = "BECPUSuppress"
 TIER = "besteffort"
+BATCH_CPU = "kubernetes.io/batch-cpu"
 
 
 @dataclass(slots=True)
@@ -268,7 +270,10 @@ class NoEmptyCpuSet(Invariant):
 
 
 class EvictedForAReason(Invariant):
-    """An agent evicts best-effort pods only, and while the node lacks memory or the tier lacks CPU, by the thresholds of its NodeSLO."""
+    """An agent evicts best-effort pods only, and while the node lacks memory or the tier lacks CPU, by the thresholds of its NodeSLO.
+
+    The tier asks for what its pods request, those included that are yet to start, or are on their way out, when the kubelet lists them.
+    """
 
     hears = frozenset({WORLD, FILE, POD})
     recent = 9.0  # seconds: a reading, a decision, a request that had to be sent again
@@ -289,7 +294,8 @@ class EvictedForAReason(Invariant):
         if labels.get("koordinator.sh/qosClass") != "BE" or node_of(entry.obj) != node:
             yield f"{entry.author} evicted {entry.key}, which is no best-effort pod of its node"
         limits = ((self.history.of(NODE_SLO).get(node) or {}).get("spec") or {}).get("resourceUsedThresholdWithBE") or {}
-        if not any(self._lacks(now, limits) for at, now in self._nodes[node] if at > entry.time - self.recent):
+        bound = sum(requests(pod).get(BATCH_CPU, 0) for pod in self.pods_of(node))
+        if not any(self._lacks(now, bound, limits) for at, now in self._nodes[node] if at > entry.time - self.recent):
             yield f"{entry.author} evicted {entry.key}; lately {node} was {self._nodes[node][-1][1] if self._nodes[node] else 'not seen'}"
 
     def _narrowed(self, entry: Entry) -> None:
@@ -301,8 +307,8 @@ class EvictedForAReason(Invariant):
             self._nodes[node].append((entry.time, {**last, "room": min(last["room"], int(quota) // 100)}))
 
     @staticmethod
-    def _lacks(now: Obj, limits: Obj) -> bool:
-        asked = now["tier_asked"]
+    def _lacks(now: Obj, bound: int, limits: Obj) -> bool:
+        asked = max(now["tier_asked"], bound)
         lower = limits.get("cpuEvictBESatisfactionLowerPercent", 0)
         starved = asked > 0 and now["room"] * 100 <= lower * asked + 500
         return bool(starved or now["memory"] >= limits.get("memoryEvictThresholdPercent", 70) - 1)

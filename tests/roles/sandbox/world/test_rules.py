@@ -11,7 +11,7 @@ from roles.sandbox.world.history import Entry, History, Request
 from roles.sandbox.world.invariants.base import CLAIM, Invariant
 from roles.sandbox.world.invariants.claims import ClaimedOnce
 from roles.sandbox.world.invariants.evictions import OneNodeMakesRoom, RoomIsUsed
-from roles.sandbox.world.invariants.hosts import HostsSettle
+from roles.sandbox.world.invariants.hosts import EvictedForAReason, HostsSettle
 from roles.sandbox.world.invariants.liveness import ItSettles
 from roles.sandbox.world.invariants.migrations import Loads, OnlyHotNodesAreRelieved, TargetsStayCool
 from roles.sandbox.world.invariants.overcommit import WhatIsLeftIsOffered
@@ -59,6 +59,21 @@ class Told:
         cpu = {name: {"resources": {"cpu": f"{value}m"}} for name, value in (("nodeUsage", used), ("systemUsage", system))}
         each = [{"namespace": "d", "name": name, "podUsage": {"resources": {"cpu": f"{value}m"}}} for name, value in pods.items()]
         self.store("nodemetric.slo.koordinator.sh", node, {"metadata": {}, "status": {"nodeMetric": cpu, "podsMetric": each}}, "kubelet-n")
+
+
+@pytest.mark.parametrize(("room", "said"), [(20, False), (2000, True)])
+def test_a_tier_starves_also_whose_pods_are_yet_to_start(room: int, said: bool) -> None:
+    told = Told(EvictedForAReason)
+    spec = {"resourceUsedThresholdWithBE": {"cpuEvictBESatisfactionLowerPercent": 50}}
+    told.store("nodeslo.slo.koordinator.sh", "n", {"metadata": {"name": "n"}, "spec": spec})
+    seen = {"room": room, "tier_asked": 0, "memory": 5}
+    told.history._add(Entry(1, 0.0, "", "", "", "host", "n", None, seen))
+    containers = [{"resources": {"requests": {"kubernetes.io/batch-cpu": "1000"}}}]
+    meta = {"name": "p", "namespace": "d", "uid": "p", "labels": {"koordinator.sh/qosClass": "BE"}}
+    body = {"metadata": meta, "spec": {"nodeName": "n", "containers": containers}}
+    told.history.placed["n"] = {"d/p": body}
+    told.store("pod", "d/p", body, "koordlet-n", "POST /api/v1/namespaces/d/pods/p/eviction")
+    assert bool(told.said) is said
 
 
 @pytest.mark.parametrize("churn", [False, True])
