@@ -49,6 +49,17 @@ async def classes(g: Any) -> None:
         await g.priority(name, value)
 
 
+async def slow_to_go(g: Any) -> None:
+    """A pod on n0 that stays, once it is asked to leave, until `goes`."""
+    body = await g.live.pod("slow", cpu="4", nodeName="n0", priorityClassName="low", terminationGracePeriodSeconds=60)
+    await g.client.patch(PODS, "slow", {"metadata": {"uid": body["metadata"]["uid"], "finalizers": ["example.com/hold"]}}, "default")
+
+
+async def goes(g: Any) -> None:
+    await g.client.patch(PODS, "slow", {"metadata": {"finalizers": None}}, "default")
+    await g.client.delete(PODS, "slow", "default", grace_period_seconds=0)
+
+
 @pytest.mark.feature("SCH-JP-01")
 def test_a_job_gets_room_for_all_of_it_at_the_lowest_price(gangs: Any) -> None:
     async def run() -> None:
@@ -149,10 +160,7 @@ def test_members_show_the_nodes_where_room_is_made(gangs: Any) -> None:
         async with gangs(nodes=("4", "4"), enablePreemption=True, post_filter=ALONE) as g:
             await classes(g)
             # The victim takes its time to go: the job waits for it and evicts nobody else.
-            body = await g.live.pod("slow", cpu="4", nodeName="n0", priorityClassName="low", terminationGracePeriodSeconds=60)
-            await g.client.patch(
-                PODS, "slow", {"metadata": {"uid": body["metadata"]["uid"], "finalizers": ["example.com/hold"]}}, "default"
-            )
+            await slow_to_go(g)
             await g.group("job", 2)
             for number in range(2):
                 await g.member(f"p{number}", "job", cpu="4", priorityClassName="high")
@@ -162,8 +170,7 @@ def test_members_show_the_nodes_where_room_is_made(gangs: Any) -> None:
             target = next(c for c in slow["status"]["conditions"] if c["type"] == "DisruptionTarget")
             assert target["reason"] == "PreemptionByScheduler"
             assert not any(p["spec"].get("nodeName") for p in pods)
-            await g.client.patch(PODS, "slow", {"metadata": {"finalizers": None}}, "default")
-            await g.client.delete(PODS, "slow", "default", grace_period_seconds=0)
+            await goes(g)
             found = await g.bound("p0", "p1")
             assert sorted(found.values()) == ["n0", "n1"]
             assert condition(await g.live.get("p0"))["status"] == "True"
@@ -196,10 +203,7 @@ def test_room_made_for_a_job_is_free_for_others_once_not_all_of_it_can_be_placed
         given["plugins"]["reserve"]["enabled"].append({"name": "ElasticQuota"})
         async with gangs(nodes=("4", "4"), profiles=[given]) as g:
             await classes(g)
-            body = await g.live.pod("slow", cpu="4", nodeName="n0", priorityClassName="low", terminationGracePeriodSeconds=60)
-            await g.client.patch(
-                PODS, "slow", {"metadata": {"uid": body["metadata"]["uid"], "finalizers": ["example.com/hold"]}}, "default"
-            )
+            await slow_to_go(g)
             await g.group("job", 2)
             for number in range(2):
                 await g.member(f"p{number}", "job", cpu="4", labels={LABEL_QUOTA_NAME: "q"}, priorityClassName="high")
@@ -211,8 +215,7 @@ def test_room_made_for_a_job_is_free_for_others_once_not_all_of_it_can_be_placed
                 await g.live.bound("first")
             await g.live.pod("other", cpu="4", priorityClassName="mid")
             await g.said("other", "0/2 nodes are available")
-            await g.client.patch(PODS, "slow", {"metadata": {"finalizers": None}}, "default")
-            await g.client.delete(PODS, "slow", "default", grace_period_seconds=0)
+            await goes(g)
             await g.live.bound("other")
             await g.live.until("p0", lambda p: not p["status"].get("nominatedNodeName"))
 
