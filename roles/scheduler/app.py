@@ -150,7 +150,7 @@ class App:
         for handle in engine.handles.values():
             handle.activate, handle.gate = self._activate, gate
             handle.metrics, handle.may_write = ops.registry, self.may_write
-            handle.pods = self.observer
+            handle.pods, handle.released = self.observer, self.scheduler.released
             handle.wake = lambda test, by_template: self.queue.wake(test, by_template, self._clock())
             handle.network_topology = options.network_topology
             handle.report = lambda pod, message: self.reporter.waits(pod, message, self._clock())

@@ -436,8 +436,12 @@ class Scheduler:
         """A pod is gone, or has ended."""
         self.carrier.run(self.placements.vanished(uid))
         self.carrier.gone(uid)
-        self.evictor.run(self._state.evictions.vanished(uid))
+        self.evictor.run(self._state.evictions.vanished(uid, self._clock()))
         self.outcomes.forget(uid)
+
+    def released(self, uid: str) -> None:
+        """The devices that a pod had by its claims were given back."""
+        self.evictor.run(self._state.evictions.released(uid))
 
     def node_gone(self, name: str) -> None:
         """A node is gone: who waits on permit with a place there looks for another one."""

@@ -83,6 +83,7 @@ class Handle:
     audit: Callable[[str, str], None] = _nothing  # tells the workload auditor of a job: its id and what happened
     event: Callable[..., None] = _nothing  # about an object: its reference, type, reason and note; `action` when it is not the reason
     frameworks: dict[str, Any] = field(default_factory=dict)  # the Framework of each profile, by scheduler name
+    released: Callable[[str], None] = _nothing  # a pod, by its UID, has none of the devices any more that it had when it went
     pods: PodEvents = field(init=False)
     wake: Callable[[Callable[[PodInfo], bool], bool], None] = _nobody  # see SchedulingQueue.wake
     gate: Gate = field(default_factory=Gate)  # background work waits here after every pause, before it looks at the state

@@ -3,7 +3,8 @@
 From the decision on the victims count as leaving, for whoever decides next: they are asked to leave once, they cost nothing as victims of
 others, and the preemptor keeps its node and asks nobody else. A plan is *issued* when every victim was asked and has answered; until then
 its preemptor is not decided again. It is over when the victims are gone, when the preemptor is placed, gone or outbid, or when a victim is
-overdue: one that should have been gone long ago holds nobody up, and nobody counts on its room.
+overdue: one that should have been gone long ago holds nobody up, and nobody counts on its room. A pod that is gone and still has devices
+by its claims is waited for until they are given back.
 
 Invariants, which a model checker explores in all orders of small worlds (tests/roles/scheduler/planner):
 
@@ -16,13 +17,13 @@ Invariants, which a model checker explores in all orders of small worlds (tests/
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple
 
 PARALLEL = 16  # requests of one plan at a time
-SLACK = 60.0  # seconds beyond its grace period after which a victim that is still there is overdue
+SLACK = 60.0  # seconds beyond its grace period after which a victim that is still there is overdue, and beyond its end its claims
 GRACE = 30.0  # seconds that a pod has where it does not say
 
 
@@ -68,12 +69,14 @@ class Effect(NamedTuple):
 
 @dataclass(slots=True)
 class Victim:
-    """A pod that was chosen to leave. `grace` and `deadline` in seconds, `plans` the preemptors that count on it, the first one asks."""
+    """A pod that was chosen to leave. `grace` and `deadline` in seconds, `plans` the preemptors that count on it, the first one asks;
+    `gone` when only its claims are left."""
 
     uid: str
     grace: float
     stage: Leaving = Leaving.CHOSEN
     deadline: float = 0.0
+    gone: bool = False
     plans: dict[str, None] = field(default_factory=dict)
 
 
@@ -100,6 +103,7 @@ class Evictions:
         self._victims: dict[str, Victim] = {}
         self._dates: list[tuple[float, str]] = []  # a heap of when victims are overdue; those that hold no more are passed over
         self.leading = True
+        self.holding: Callable[[str], bool] = _nobody  # whether a pod that is gone still has devices
 
     # ---------------------------------------------------------------- what decisions look at
 
@@ -226,7 +230,7 @@ class Evictions:
         while (time := self.next_time()) is not None and time <= now:
             victim = self._victims[heapq.heappop(self._dates)[1]]
             victim.stage = Leaving.OVERDUE
-            effects += self._go_on(victim)
+            effects += self.left(victim.uid) if victim.gone else self._go_on(victim)
         return effects
 
     # ---------------------------------------------------------------- watch events
@@ -239,9 +243,19 @@ class Evictions:
         self._leaves(victim, now)
         return self._go_on(victim)
 
-    def vanished(self, uid: str) -> list[Effect]:
-        """A pod is gone: a victim whose room is there now, or a preemptor that needs none any more."""
-        return [*self.left(uid), *self.over(uid)]
+    def vanished(self, uid: str, now: float) -> list[Effect]:
+        """A pod is gone: a victim whose room is there now, or will be with its claims, or a preemptor that needs none any more."""
+        victim = self._victims.get(uid)
+        if victim is None or victim.stage is Leaving.OVERDUE or not self.holding(uid):
+            return [*self.left(uid), *self.over(uid)]
+        victim.gone, victim.grace = True, 0.0
+        self._leaves(victim, now)
+        return [*self._go_on(victim), *self.over(uid)]
+
+    def released(self, uid: str) -> list[Effect]:
+        """A pod has no devices any more."""
+        victim = self._victims.get(uid)
+        return self.left(uid) if victim is not None and victim.gone else []
 
     def left(self, uid: str) -> list[Effect]:
         """A victim is on its node no more."""
@@ -358,3 +372,7 @@ class Evictions:
             victim.plans.pop(preemptor, None)
             if not victim.plans and victim.stage in (Leaving.CHOSEN, Leaving.STAYS):
                 del self._victims[uid]
+
+
+def _nobody(uid: str) -> bool:
+    return False

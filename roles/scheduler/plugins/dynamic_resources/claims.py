@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -55,10 +55,12 @@ class Claims(DeviceColumns):
         self._awaited: dict[str, tuple[PodInfo, Callable[[Iterable[PodInfo]], None]]] = {}
         self._awaiting: dict[str, set[str]] = {}  # by pod
         self._reserved: dict[str, set[str]] = {}  # claims by the UIDs of the pods for which they are reserved
+        self._departed: set[str] = set()  # pods that are gone and have devices still
         self._away: set[str] = set()  # pods that a what-if has taken away
         self._guests: dict[str, tuple[Use, ...]] = {}  # what pods that a what-if has added would get
         self.supposed: Callable[[int, PodInfo], tuple[Use, ...]] = _nothing  # what a pod gets that a what-if puts on a slot
         self.told: Callable[[str, tuple[Use, ...]], None] = _nobody  # what somebody (a claim, a pod of a what-if) has now
+        self.released: Callable[[str], None] = lambda uid: None  # told of pods that are gone when they have no devices any more
         self.left: Callable[[int, frozenset[str]], list[DeviceId]] = _none  # devices of a slot that these pods have without a claim
 
     # ---------------------------------------------------------------- what the API server shows
@@ -68,7 +70,8 @@ class Claims(DeviceColumns):
         shown = new or old
         assert shown is not None
         key = f"{shown.metadata.namespace}/{shown.metadata.name}"
-        self._reserve(key, self.claims.pop(key, None), new)
+        known = self.claims.pop(key, None)
+        self._reserve(key, known, new)
         if new is not None:
             self.claims[key] = new
         if ANNOTATION in shown.metadata.annotations and (owner := shown.metadata.controller) is not None:
@@ -79,6 +82,9 @@ class Claims(DeviceColumns):
         if mine is not None and (new is None or new.metadata.uid != mine.claim_uid or new.status.allocation is not None):
             del self.assumed[key]
         self._count(key)
+        self._let_go(consumer.uid for consumer in (known.status.reserved_for if known is not None else ()))
+        if mine is not None:
+            self._let_go((mine.pod,))
         waiting = self._awaited.pop(key, None) if new is not None else None
         if waiting is not None:
             pod, activate = waiting
@@ -129,6 +135,18 @@ class Claims(DeviceColumns):
         if mine is not None and mine.pod == pod:
             del self.assumed[key]
             self._count(key)
+            self._let_go((pod,))
+
+    def holding(self, uid: str) -> bool:
+        """Whether a pod has devices by its claims. It may be gone: others get them once they are given back."""
+        return any(self._uses.get(key) for key in self._keys((uid,)))
+
+    def _let_go(self, uids: Iterable[str]) -> None:
+        """Tell of those that are gone and have nothing any more."""
+        for uid in uids:
+            if uid in self._departed and not self.holding(uid):
+                self._departed.discard(uid)
+                self.released(uid)
 
     def _count(self, key: str) -> None:
         """Bring the devices in use up to date for one claim."""
@@ -190,7 +208,9 @@ class Claims(DeviceColumns):
 
     def pod_removed(self, slot: int, pod: PodInfo) -> None:
         if not self.cluster.supposing:
-            return  # claims are given back when the API server says so
+            if self.holding(pod.uid):
+                self._departed.add(pod.uid)  # claims are given back when the API server says so
+            return
         guest = self._guests.pop(pod.uid, None)
         if guest is not None:
             if guest:
@@ -204,6 +224,7 @@ class Claims(DeviceColumns):
 
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         if not self.cluster.supposing:
+            self._departed.discard(pod.uid)
             return
         if pod.uid in self._away:
             self._away.discard(pod.uid)
@@ -217,19 +238,22 @@ class Claims(DeviceColumns):
             self.told(pod.uid, gets)
 
     def left_by(self, slot: int, pods: Sequence[PodInfo]) -> list[Use]:
-        """What is free of a slot's devices once these pods have left it, and nobody else has."""
-        gone = frozenset(pod.uid for pod in pods)
-        found = [Use(device, None) for device in self.left(slot, gone)]
-        for key in {key for pod in pods for key in self._held(pod)}:
+        """What is free of a slot's devices once these pods have left it, and those that are gone have given back theirs."""
+        gone = self._departed.union(pod.uid for pod in pods)
+        found = [Use(device, None) for device in self.left(slot, frozenset(gone))]
+        for key in self._keys(gone):
             if self._given_up(self.assumed.get(key), self.claims.get(key), gone):
                 found += self._uses.get(key, ())
         return found
 
     def _held(self, pod: PodInfo) -> set[str]:
         """Claims that are reserved for a pod, or about to be."""
-        held = set(self._reserved.get(pod.uid, ()))
-        if self.assumed and (pod.shape.template.spec.resource_claims or self.backed):
-            held |= {key for key, mine in self.assumed.items() if mine.pod == pod.uid}
+        claims = pod.shape.template.spec.resource_claims or self.backed
+        return self._keys((pod.uid,)) if claims else set(self._reserved.get(pod.uid, ()))
+
+    def _keys(self, uids: Collection[str]) -> set[str]:
+        held = {key for uid in uids for key in self._reserved.get(uid, ())}
+        held.update(key for key, mine in self.assumed.items() if mine.pod in uids)
         return held
 
     @staticmethod

@@ -84,7 +84,12 @@ class DynamicResources(
         self._writer = Writer(handle, self.cache)
         self._readiness = Readiness(handle, self.cache, args.binding_timeout)
         self.cache.supposed = self._supposedly_gets
+        self.cache.released = self._released
+        handle.state.evictions.holding = self.cache.holding
         handle.shared["backed resources"] = self.cache.backed  # NodeResourcesFit leaves them to the devices of nodes without them
+
+    def _released(self, uid: str) -> None:
+        self.handle.released(uid)
 
     @property
     def _supposed(self) -> bool:

@@ -132,6 +132,8 @@ def by_claim_of_two() -> Obj:
         pytest.param(by_claim(), part(50), part(60), part(50), id="card kept by a claim"),
         pytest.param(by_claim(), part(50), by_claim(), part(50), id="waits for a claim"),
         pytest.param(None, part(50), by_claim_of_two(), part(60), id="waits for a claim of two"),
+        pytest.param(None, by_claim(), by_claim_of_two(), by_claim(), id="claims only"),
+        pytest.param(None, by_claim(), part(200), by_claim(), id="a claim leaves for amounts"),
     ],
 )
 def test_nobody_takes_what_a_victim_still_has_from_the_pod_that_waits_for_it(

@@ -18,8 +18,9 @@ class World:
     """Preemptors that each want one node emptied. `nodes` names the victims on each; a preemptor takes the first node that it finds."""
 
     def __init__(self, preemptors: int, nodes: dict[str, tuple[str, ...]], faults: dict[str, int]) -> None:
-        self.machine = Evictions()
         self.nodes = nodes
+        self.holding = {victim for victims in nodes.values() for victim in victims} if faults.get("claims") else set()
+        self.machine = self._made()
         self.truth = {victim: HERE for victims in nodes.values() for victim in victims}
         self.shown = dict(self.truth)
         self.waiting = {f"high{number}" for number in range(preemptors)}  # queued; the others are in flight or gone
@@ -36,6 +37,14 @@ class World:
         self.air: list[str] = []  # requests that were given up and may still take place
         self.dead = False
 
+    def _made(self) -> Evictions:
+        machine = Evictions()
+        machine.holding = self._holds
+        return machine
+
+    def _holds(self, victim: str) -> bool:
+        return victim in self.holding
+
     # ---------------------------------------------------------------- what may happen
 
     def steps(self) -> Iterable[Step]:
@@ -47,7 +56,7 @@ class World:
                 yield "the next leader begins", self._restart
             return
         for uid in sorted(self.waiting) if self.machine.leading else ():
-            if any(all(self.shown[v] == GONE for v in self.nodes[node]) for node in self.chose.get(uid, ())):
+            if any(all(self.shown[v] == GONE and v not in self.holding for v in self.nodes[node]) for node in self.chose.get(uid, ())):
                 yield f"{uid} is placed", partial(self._place, uid)
                 continue
             for node in self.nodes:
@@ -71,6 +80,8 @@ class World:
         for victim, state in self.truth.items():
             if state == DELETING:
                 yield f"{victim} ends", partial(self._end, victim)
+            if state == GONE and victim in self.holding:
+                yield f"the claims of {victim} are given back", partial(self._release, victim)
             if self.shown[victim] != state:
                 yield f"watch shows {victim} {state}", partial(self._show, victim)
         for uid in sorted({*self.waiting, *self.chose}):
@@ -142,7 +153,7 @@ class World:
 
     def _restart(self) -> None:
         self.dead = False
-        self.machine = Evictions()
+        self.machine = self._made()
         self.shown = dict(self.truth)
         self.waiting = {uid for uid in (*self.waiting, *self.chose) if uid not in self.stayed}
         self.now = 0.0
@@ -154,18 +165,22 @@ class World:
     def _end(self, victim: str) -> None:
         self.truth[victim] = GONE
 
+    def _release(self, victim: str) -> None:
+        self.holding.discard(victim)
+        self._run(self.machine.released(victim))
+
     def _show(self, victim: str) -> None:
         self.shown[victim] = self.truth[victim]
         if self.truth[victim] == DELETING:
             self._run(self.machine.seen_leaving(victim, self.now))
         else:
-            self._run(self.machine.vanished(victim))
+            self._run(self.machine.vanished(victim, self.now))
 
     def _vanish(self, uid: str) -> None:
         self.faults["vanishes"] -= 1
         self.waiting.discard(uid)
         self.stayed.add(uid)
-        self._run(self.machine.vanished(uid))
+        self._run(self.machine.vanished(uid, self.now))
 
     def _wait(self, due: float) -> None:
         if due >= SLACK:
@@ -223,7 +238,8 @@ class World:
             tuple((v, w and (w.stage, tuple(sorted(w.plans)))) for v, w in victims),
             tuple(sorted((p.preemptor, p.issued, p.failed, p.begun, tuple(p.victims), tuple(p.open)) for p in machine)),
             tuple(sorted(self.requests)), tuple((uid, self.nominated[uid]) for uid in self.nominated if machine.begun(uid)),
-            tuple(self.reads), frozenset(self.truth.items()), frozenset(self.shown.items()), frozenset(self.waiting),
+            tuple(self.reads), frozenset(self.truth.items()), frozenset(self.holding), frozenset(self.shown.items()),
+            frozenset(self.waiting),
             frozenset((u, frozenset(n)) for u, n in self.chose.items()), frozenset(self.faults.items()), frozenset(self.stayed),
             machine.leading, tuple(self.deletes.items()), tuple(self.air), self.dead,
         )  # fmt: skip
@@ -245,6 +261,9 @@ WORLDS = [
     (2, {"n0": ("a",)}, {"recreate": 1, "lost": 1, "vanishes": 1}),
     (1, TWO, {"kill": 1, "lost": 1}),
     (2, {"n0": ("a", "b")}, {"kill": 1}),
+    (1, TWO, {"claims": 1, "lost": 1}),
+    (2, {"n0": ("a", "b")}, {"claims": 1, "late": 1}),
+    (1, TWO, {"claims": 1, "kill": 1}),
 ]
 
 
@@ -332,7 +351,7 @@ def test_a_victim_that_should_be_gone_is_no_longer_counted_on() -> None:
     assert not machine.leaving("v")
     assert machine.awaited("high") == ()
     assert len(machine) == 0
-    machine.vanished("v")
+    machine.vanished("v", due)
     assert not machine.overdue("v")
 
 
@@ -340,7 +359,7 @@ def test_a_victim_that_should_be_gone_is_no_longer_counted_on() -> None:
 def test_what_was_not_asked_yet_may_stay_when_the_preemptor_is_gone() -> None:
     machine = Evictions()
     machine.plan("high", {f"v{n}": 30.0 for n in range(20)}, (), (), 0.0)
-    assert machine.vanished("high") == [Effect(Do.ISSUED, "high")]
+    assert machine.vanished("high", 1.0) == [Effect(Do.ISSUED, "high")]
     assert not machine.leaving("v19")
     victim = machine.victim("v0")
     assert victim is not None
