@@ -107,18 +107,35 @@ def test_own():
     assert "2 passed" in run(tmp_path, source, slowness="10").stdout
 
 
+REPORTED = """
+import os
+import pathlib
+
+import pytest
+
+from tests.conftest import *
+
+@pytest.hookimpl(trylast=True)
+def pytest_runtest_logreport(report):
+    if report.failed and "PYTEST_XDIST_WORKER" not in os.environ:
+        pathlib.Path("reported").touch()
+"""
+
+
 def test_failures_are_told_when_they_happen(tmp_path: Path) -> None:
     """A run that is stopped in the middle has told what it found."""
     source = """
-import os, signal
+import os, pathlib, signal, time
 
 def test_first():
     assert 1 == 2, "the first one"
 
 def test_second():
+    while not pathlib.Path("reported").exists():
+        time.sleep(0.01)
     os.kill(os.getppid(), signal.SIGKILL)
 """
-    done = run(tmp_path, source, "-n", "1")
+    done = run(tmp_path, source, "-n", "1", slowness="30", conftest=REPORTED)
     assert done.returncode < 0
     assert "the first one" in done.stdout
 
