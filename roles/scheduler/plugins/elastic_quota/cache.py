@@ -6,7 +6,8 @@ Follows pods, nodes and quotas as they are told; no I/O.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,6 +18,7 @@ from koord.api.times import parse_time
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
+from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.plugins.elastic_quota.hooks import Hooks
 from roles.scheduler.plugins.elastic_quota.model import DEFAULT, DEFAULT_TREE, ROOT, SYSTEM, QuotaSpec, spec_of
 from roles.scheduler.plugins.elastic_quota.tree import Quota, QuotaTree
@@ -76,6 +78,7 @@ class QuotaCache(Columns):
         self._objects: dict[tuple[str, str], ElasticQuota] = {}
         self._members: dict[str, Member] = {}
         self._by_quota: dict[str, dict[str, Member]] = {}
+        self._deleting: set[str] = set()  # UIDs of members
         self._namespaces: dict[str, str] = {}
         self._node_total: ResourceVector = {}
         self._node_amounts: dict[int, ResourceVector] = {}
@@ -129,6 +132,31 @@ class QuotaCache(Columns):
     def members(self, quota: str) -> Iterable[Member]:
         """Pods directly in a quota."""
         return self._by_quota.get(quota, {}).values()
+
+    @contextmanager
+    def once_through(self, ctx: CycleContext, quota: Quota, *, parents: bool) -> Iterator[bool]:
+        """Inside, as if all were done that is under way in a quota (with `parents` in its tree) and comes before a pod: pods that are
+        nominated to nodes use what they request, and those on their way out nothing. Gives whether there are such nominations."""
+        state, mine = ctx.state, ctx.state.gangs.of(ctx.pod)
+
+        def concerns(member: Member) -> bool:
+            path = member.quota.path()
+            return quota in path or (parents and quota.path()[-1] is path[-1])
+
+        ahead = [self._members.get(pod.uid) for _, pod in state.nominations.all_ahead_of(ctx.pod) if pod.uid != ctx.pod.uid]
+        coming = [member for member in ahead if member is not None and not member.assigned and concerns(member)]
+        coming = [member for member in coming if not mine or state.gangs.of(member.pod) != mine]
+        gone = [self._members.get(uid) for uid in {*self._deleting, *state.evictions.all_leaving()}] if coming else ()
+        going = [member for member in gone if member is not None and member.assigned and concerns(member) and state.leaving(member.pod)]
+        for sign, members in ((1, coming), (-1, going)):
+            for member in members:
+                self._use(member, sign)
+        try:
+            yield bool(coming)
+        finally:
+            for sign, members in ((-1, coming), (1, going)):
+                for member in members:
+                    self._use(member, sign)
 
     def resolve(self, shape: PodShape) -> str:
         """The quota that pods of a shape belong to; "" for none."""
@@ -298,6 +326,8 @@ class QuotaCache(Columns):
             member = self._members.get(pod.uid)
         else:
             member.pod = pod
+            if pod.deleting:
+                self._deleting.add(pod.uid)
         if self.hooks and member is not None and member.assigned:
             quota = member.quota.name
             self.hooks.tell(self.tree_name(quota), "OnPodUpdated", lambda hook: hook.pod_updated(quota, pod))
@@ -314,7 +344,7 @@ class QuotaCache(Columns):
                 self._enter(pod, seen=False, assigned=True)
         elif not member.assigned:
             member.assigned = True
-            member.tree.charge_used(member.quota, member.amount, preemptible=member.preemptible)
+            self._use(member, 1)
 
     def pod_removed(self, slot: int, pod: PodInfo) -> None:
         member = self._members.get(pod.uid)
@@ -324,7 +354,7 @@ class QuotaCache(Columns):
             self._forget(pod.uid)
             return
         member.assigned = False
-        member.tree.charge_used(member.quota, _negative(member.amount), preemptible=member.preemptible)
+        self._use(member, -1)
 
     def _counts(self, pod: PodInfo, now: float | None = None) -> bool:
         if pod.reservation:
@@ -358,6 +388,8 @@ class QuotaCache(Columns):
         member.assigned = assigned
         self._members[pod.uid] = member
         self._by_quota.setdefault(quota.name, {})[pod.uid] = member
+        if pod.deleting:
+            self._deleting.add(pod.uid)
         self._charge(member, 1)
 
     def _forget(self, uid: str) -> None:
@@ -365,6 +397,7 @@ class QuotaCache(Columns):
         if member is None:
             return
         self._charge(member, -1)
+        self._deleting.discard(uid)
         members = self._by_quota[member.quota.name]
         del members[uid]
         if not members:
@@ -374,7 +407,11 @@ class QuotaCache(Columns):
         amount = member.amount if sign > 0 else _negative(member.amount)
         member.tree.charge_request(member.quota, amount, preemptible=member.preemptible)
         if member.assigned:
-            member.tree.charge_used(member.quota, amount, preemptible=member.preemptible)
+            self._use(member, sign)
+
+    def _use(self, member: Member, sign: int) -> None:
+        amount = member.amount if sign > 0 else _negative(member.amount)
+        member.tree.charge_used(member.quota, amount, preemptible=member.preemptible)
 
 
 def _negative(amounts: ResourceVector) -> ResourceVector:

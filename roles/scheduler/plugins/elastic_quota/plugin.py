@@ -150,7 +150,15 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         tree.refresh(quota)
 
     def _refuses(self, ctx: CycleContext, quota: Quota) -> str:
-        """Why the quota has no room for the pod with what is used now and the runtimes of this cycle."""
+        """Why the quota has no room for the pod with what is used now and the runtimes of this cycle, or will have none once the pods are
+        through for which room is made."""
+        reason = self._refusal(ctx, quota)
+        if reason:
+            return reason
+        with self.cache.once_through(ctx, quota, parents=self.args.enable_check_parent_quota) as differs:
+            return self._refusal(ctx, quota) if differs else ""
+
+    def _refusal(self, ctx: CycleContext, quota: Quota) -> str:
         pod, runtime = ctx.pod, self.args.enable_runtime_quota
         request = self.cache.amount(pod, quota)
         reason = refusal(quota, request, preemptible=is_preemptible(pod), runtime=runtime)
