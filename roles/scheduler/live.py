@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -32,7 +32,7 @@ from roles.scheduler.extenders.client import ExtenderError
 from roles.scheduler.framework.context import State
 from roles.scheduler.framework.framework import Framework, told
 from roles.scheduler.framework.interfaces import NextPod
-from roles.scheduler.framework.status import error
+from roles.scheduler.framework.status import Candidate, error
 from roles.scheduler.framework.steps import Steps, at_once, begun, in_steps
 from roles.scheduler.gate import Gate
 from roles.scheduler.journal.journal import Journal
@@ -345,22 +345,50 @@ class Scheduler:
 
     async def _decide_with_extenders(self, pod: PodInfo) -> Decision:
         assert self._extenders is not None
-        advice = Advice()
-        decision = await self.turns.take(in_steps(self._cycle.begin(pod, advice)))
-        try:
-            if decision.scheduled:
-                await self._extenders.advise(pod, advice)
-                await self.turns.gate.passed()
-                self._state.now = self._clock()
-                decision = await self.turns.take(in_steps(self._cycle.begin(pod, advice)))
-                if advice.refused and not decision.scheduled:
-                    decision.rejected_by = frozenset()  # nobody knows what would change an extender's mind: any event brings the pod back
-            if decision.candidates:
-                await self._extenders.preempt(decision)
-        except ExtenderError as failure:
-            decision.verdict, decision.status, decision.rejected_by = ERROR, error(str(failure)), frozenset()
-            decision.nominate, decision.victims = None, ()
+        problem = "the cluster changes faster than extenders say who is to make room"
+        for _ in range(_TRIES):
+            advice = Advice()
+            decision = await self.turns.take(in_steps(self._cycle.begin(pod, advice)))
+            try:
+                if decision.scheduled:
+                    await self._extenders.advise(pod, advice)
+                    await self._anew()
+                    decision = await self.turns.take(in_steps(self._cycle.begin(pod, advice)))
+                    if advice.refused and not decision.scheduled:
+                        decision.rejected_by = frozenset()  # nobody knows what changes an extender's mind: any event brings the pod back
+                if not decision.candidates or await self._room_is_made(decision, advice):
+                    return decision
+            except ExtenderError as failure:
+                problem = str(failure)
+                break
+            self.outdated_plans += 1
+        decision.verdict, decision.status, decision.rejected_by = ERROR, error(problem), frozenset()
+        decision.nominate, decision.victims = None, ()
         return decision
+
+    async def _room_is_made(self, decision: Decision, advice: Advice) -> bool:
+        """Have extenders choose where pods are to leave. False when that is not right any more once they have answered. Raises
+        ExtenderError."""
+        assert self._extenders is not None
+        before, changes = decision.candidates, self._state.cluster.changes
+        position = changes.position
+        await self._extenders.preempt(decision)
+        await self._anew()
+        if not decision.victims or changes.position == position:
+            return True
+        changed = changes.since(position)
+        fresh = await self.turns.take(in_steps(self._cycle.begin(decision.pod, advice)))
+        if fresh.scheduled:
+            return False
+        if changed is not None and await self.turns.take(self._holds(decision, frozenset(changed[0].tolist()))):
+            return True
+        # of many nodes not all are candidates again: then extenders are asked anew
+        return bool(_victims_on(decision.nominate, before) & _victims_on(decision.nominate, fresh.candidates))
+
+    async def _anew(self) -> None:
+        """Others had their turns meanwhile."""
+        await self.turns.gate.passed()
+        self._state.now = self._clock()
 
     def _begin(self, entry: Entry, *, outside: bool = False) -> Placement | None:
         """The placement of a popped pod; None when it is not to be scheduled at all."""
@@ -470,6 +498,10 @@ class Scheduler:
 def made_of(decision: Decision) -> Made:
     """What a decision comes to, as a journal tells it."""
     return Made(decision.verdict, decision.node, decision.nominate, tuple(victim.uid for victim in decision.victims))
+
+
+def _victims_on(node: str | None, candidates: Iterable[Candidate]) -> set[frozenset[str]]:
+    return {frozenset(victim.uid for victim in candidate.victims) for candidate in candidates if candidate.node == node}
 
 
 def _due(time: float | None, now: float) -> bool:

@@ -206,6 +206,38 @@ def test_an_extender_rules_out_victims(scheduler: Any) -> None:
     asyncio.run(run())
 
 
+@pytest.mark.feature("SCH-KS-12")
+@pytest.mark.parametrize("frees", [True, False], ids=["room comes free", "a victim is spared"])
+def test_nobody_is_evicted_for_what_was_so_before_an_extender_answered(scheduler: Any, frees: bool) -> None:
+    async def run() -> None:
+        async def preempt(body: Obj) -> Obj:
+            if len(asked) == 1:
+                changed = next(name for name, node in homes.items() if node == ("n0" if frees else "n1"))
+                if frees:
+                    await live.client.delete(PODS, changed, "default", grace_period_seconds=0)
+                else:
+                    spared = {"metadata": {"labels": {"scheduling.koordinator.sh/disable-preemptible": "true"}}}
+                    await live.client.patch(PODS, changed, spared, "default")
+                await live.consistent()
+            victims = body["NodeNameToMetaVictims"]
+            return {"NodeNameToMetaVictims": {"n1" if "n1" in victims else "n2": victims.get("n1") or victims["n2"]}}
+
+        async with extender(preempt=preempt) as (url, asked):
+            config = {"urlPrefix": url, "preemptVerb": "preempt", "nodeCacheCapable": True}
+            async with scheduler({"extenders": [config]}, before=three_nodes) as live:
+                for number in range(3):
+                    await live.pod(f"low-{number}", cpu="4", terminationGracePeriodSeconds=0)
+                homes = {f"low-{number}": await live.bound(f"low-{number}") for number in range(3)}
+                await live.client.create(PRIORITYCLASSES, {"metadata": {"name": "high"}, "value": 1000})
+                await live.pod("high", cpu="4", priorityClassName="high")
+                assert await live.bound("high") == ("n0" if frees else "n2")
+                left = {pod["metadata"]["name"] for pod in (await live.client.list(PODS, "default")).items}
+                gone = next(name for name, node in homes.items() if node == ("n0" if frees else "n2"))
+                assert left == {"high", *homes} - {gone}
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-FW-01")
 def test_tls_with_the_extenders_own_authority(scheduler: Any, tmp_path: Path) -> None:
     async def run() -> None:
