@@ -103,7 +103,8 @@ class Evictions:
         self._victims: dict[str, Victim] = {}
         self._dates: list[tuple[float, str]] = []  # a heap of when victims are overdue; those that hold no more are passed over
         self.leading = True
-        self.holding: Callable[[str], bool] = _nobody  # whether a pod that is gone still has devices
+        self.holding: Callable[[str], bool] = lambda uid: False  # whether a pod that is gone still has devices
+        self.held: Callable[[int, float], bool] = lambda slot, since: False  # whether pods have that went from a slot since then
 
     # ---------------------------------------------------------------- what decisions look at
 
@@ -115,6 +116,10 @@ class Evictions:
     def all_leaving(self) -> list[str]:
         """UIDs of all pods that were chosen to leave and are not overdue."""
         return [uid for uid in self._victims if self.leaving(uid)]
+
+    def unreleased(self, slot: int, now: float) -> bool:
+        """Whether pods that went from a slot a moment ago, under whichever leader, have devices there still."""
+        return self.held(slot, now - SLACK)
 
     def overdue(self, uid: str) -> bool:
         """Whether a victim should be gone and is not: its room is not to be counted on."""
@@ -372,7 +377,3 @@ class Evictions:
             victim.plans.pop(preemptor, None)
             if not victim.plans and victim.stage in (Leaving.CHOSEN, Leaving.STAYS):
                 del self._victims[uid]
-
-
-def _nobody(uid: str) -> bool:
-    return False

@@ -108,7 +108,11 @@ class DefaultPreemption(PostFilter):
         for other in ctx.cluster.row(slot).pods.values() if slot >= 0 else ():
             if other.priority < ctx.pod.priority and other.deleting and was_preempted(other) and not evictions.overdue(other.uid):
                 return "not eligible due to a terminating pod on the nominated node."
-        return ""
+        return "not eligible due to claims on the nominated node that are being given back." if self._held(ctx, slot) else ""
+
+    @staticmethod
+    def _held(ctx: CycleContext, slot: int) -> bool:
+        return slot >= 0 and ctx.state.evictions.unreleased(slot, ctx.now)
 
     def nominated_slot(self, ctx: CycleContext, failure: FitFailure) -> int:
         """The node that the pod is nominated to; -1 for none, and for one that is of no use any more, whoever leaves it."""

@@ -152,6 +152,8 @@ class Jobs:
                 open_slots = open_slots if open_slots is not None else frozenset(failure.resolvable())
                 if slot not in open_slots:
                     continue  # that node is of no use any more
+            if evictions.unreleased(slot, ctx.now):
+                return f"claims on node {node}, where room was made for {member.key}, are being given back."
             for other in cluster.row(slot).pods.values():
                 if other.deleting and rule.may_go(other) and was_preempted(other) and not evictions.overdue(other.uid):
                     return f"pod {other.key}, preempted for {member.key} on node {node}, is still terminating."

@@ -55,11 +55,12 @@ class Claims(DeviceColumns):
         self._awaited: dict[str, tuple[PodInfo, Callable[[Iterable[PodInfo]], None]]] = {}
         self._awaiting: dict[str, set[str]] = {}  # by pod
         self._reserved: dict[str, set[str]] = {}  # claims by the UIDs of the pods for which they are reserved
-        self._departed: set[str] = set()  # pods that are gone and have devices still
+        self._departed: dict[str, tuple[int, float]] = {}  # pods that are gone and have devices still: from which slot, and when
         self._away: set[str] = set()  # pods that a what-if has taken away
         self._guests: dict[str, tuple[Use, ...]] = {}  # what pods that a what-if has added would get
         self.supposed: Callable[[int, PodInfo], tuple[Use, ...]] = _nothing  # what a pod gets that a what-if puts on a slot
         self.told: Callable[[str, tuple[Use, ...]], None] = _nobody  # what somebody (a claim, a pod of a what-if) has now
+        self.now: Callable[[], float] = lambda: 0.0
         self.released: Callable[[str], None] = lambda uid: None  # told of pods that are gone when they have no devices any more
         self.left: Callable[[int, frozenset[str]], list[DeviceId]] = _none  # devices of a slot that these pods have without a claim
 
@@ -141,11 +142,15 @@ class Claims(DeviceColumns):
         """Whether a pod has devices by its claims. It may be gone: others get them once they are given back."""
         return any(self._uses.get(key) for key in self._keys((uid,)))
 
+    def held(self, slot: int, since: float) -> bool:
+        """Whether pods that went from a slot since then have devices."""
+        return any(where == slot and at >= since for where, at in self._departed.values())
+
     def _let_go(self, uids: Iterable[str]) -> None:
         """Tell of those that are gone and have nothing any more."""
         for uid in uids:
             if uid in self._departed and not self.holding(uid):
-                self._departed.discard(uid)
+                del self._departed[uid]
                 self.released(uid)
 
     def _count(self, key: str) -> None:
@@ -209,7 +214,7 @@ class Claims(DeviceColumns):
     def pod_removed(self, slot: int, pod: PodInfo) -> None:
         if not self.cluster.supposing:
             if self.holding(pod.uid):
-                self._departed.add(pod.uid)  # claims are given back when the API server says so
+                self._departed[pod.uid] = (slot, self.now())  # claims are given back when the API server says so
             return
         guest = self._guests.pop(pod.uid, None)
         if guest is not None:
@@ -224,7 +229,7 @@ class Claims(DeviceColumns):
 
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         if not self.cluster.supposing:
-            self._departed.discard(pod.uid)
+            self._departed.pop(pod.uid, None)
             return
         if pod.uid in self._away:
             self._away.discard(pod.uid)
@@ -239,8 +244,8 @@ class Claims(DeviceColumns):
 
     def left_by(self, slot: int, pods: Sequence[PodInfo]) -> list[Use]:
         """What is free of a slot's devices once these pods have left it, and those that are gone have given back theirs."""
-        gone = self._departed.union(pod.uid for pod in pods)
-        found = [Use(device, None) for device in self.left(slot, frozenset(gone))]
+        gone = frozenset((*self._departed, *(pod.uid for pod in pods)))
+        found = [Use(device, None) for device in self.left(slot, gone)]
         for key in self._keys(gone):
             if self._given_up(self.assumed.get(key), self.claims.get(key), gone):
                 found += self._uses.get(key, ())

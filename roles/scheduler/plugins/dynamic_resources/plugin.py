@@ -85,7 +85,8 @@ class DynamicResources(
         self._readiness = Readiness(handle, self.cache, args.binding_timeout)
         self.cache.supposed = self._supposedly_gets
         self.cache.released = self._released
-        handle.state.evictions.holding = self.cache.holding
+        self.cache.now = lambda: handle.state.now
+        handle.state.evictions.holding, handle.state.evictions.held = self.cache.holding, self.cache.held
         handle.shared["backed resources"] = self.cache.backed  # NodeResourcesFit leaves them to the devices of nodes without them
 
     def _released(self, uid: str) -> None:

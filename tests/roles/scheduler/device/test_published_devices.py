@@ -11,8 +11,11 @@ import pytest
 from koord.api.deviceslices import DRIVER
 from koord.api.kinds import DEVICECLASSES, PODS, PRIORITYCLASSES, RESOURCECLAIMS, RESOURCECLAIMTEMPLATES, RESOURCESLICES
 from koord.api.objects import Device, convert
+from koord.api.objects_resource import ResourceClaim
 from roles.manager.slices.slices import slices_of
 from roles.scheduler import testing
+from roles.scheduler.plugins.dynamic_resources.claims import Claims
+from roles.scheduler.plugins.dynamic_resources.inventory import Use
 from tests.support.claims import claim, device_class, of_template, request, results, template
 from tests.support.devices import ALLOCATED, CORE, RATIO, device, entry, gpus
 
@@ -165,9 +168,36 @@ def test_nobody_takes_what_a_victim_still_has_from_the_pod_that_waits_for_it(
     asyncio.run(run())
 
 
+def test_a_pod_that_is_gone_has_devices_until_its_claim_is_given_back() -> None:
+    world = testing.World()
+    claims = world.cluster.register("DynamicResources", Claims())
+    told: list[str] = []
+    claims.now, claims.released = lambda: 100.0, told.append
+    world.add_nodes(testing.node("n"))
+    slot = world.cluster.slot_of("n")
+    pod = world.parser.parse(testing.pod("p", node="n"))
+    given = [{"request": "r", "driver": DRIVER, "pool": "n", "device": "gpu-0"}]
+    reserved = {"reservedFor": [{"resource": "pods", "name": "p", "uid": pod.uid}], "allocation": {"devices": {"results": given}}}
+    meta = {"name": "c", "namespace": "default", "uid": "c"}
+    held = convert({"metadata": meta, "spec": {}, "status": reserved}, ResourceClaim)
+    claims.claim_set(None, held)
+    world.cluster.place(pod, slot)
+    assert not claims.held(slot, 0.0)
+    world.cluster.remove_pod(pod.uid)
+    assert claims.held(slot, 100.0)
+    assert not claims.held(slot, 100.1), "it is too long ago"
+    assert not claims.held(slot + 1, 0.0)
+    assert claims.left_by(slot, ()) == [Use((DRIVER, "n", "gpu-0"), None)]
+    assert claims.holding(pod.uid)
+    assert told == []
+    claims.claim_set(held, convert({"metadata": meta, "spec": {}, "status": {}}, ResourceClaim))
+    assert not claims.held(slot, 0.0)
+    assert not claims.holding(pod.uid)
+    assert told == [pod.uid]
+
+
 def test_whoever_is_taken_away_in_a_what_if_leaves_no_trace() -> None:
     from roles.scheduler.plugins.device_share.columns import DeviceColumns
-    from roles.scheduler.plugins.dynamic_resources.claims import Claims
 
     world = testing.World()
     columns, claims = world.cluster.register("DeviceShare", DeviceColumns()), world.cluster.register("DynamicResources", Claims())

@@ -62,6 +62,22 @@ def test_budgets_and_protected_pods_are_respected() -> None:
 
 
 @pytest.mark.feature("SCH-KS-12")
+def test_claims_of_victims_of_a_former_leader_are_waited_for() -> None:
+    """This leader knows of no plan; it sees that pods went from the nominated node whose claims are not given back yet."""
+    world = full()
+    world.add_pods(testing.pod("stays", node="n0", cpu="2", priority=20), testing.pod("other", node="n1", cpu="2", priority=1))
+    waits = world.parser.parse(testing.pod("waits", cpu="2", priority=10))
+    world.state.nominations.add(waits, "n0")
+    slot = world.cluster.slot_of("n0")
+    world.state.evictions.held = lambda where, since: where == slot and since < world.state.now
+    decision = world.decide(waits)
+    assert decision.message().endswith("preemption: not eligible due to claims on the nominated node that are being given back.")
+    assert (decision.nominate, decision.victims) == (None, ())
+    world.state.evictions.held = lambda where, since: where != slot
+    assert world.decide(waits).victims
+
+
+@pytest.mark.feature("SCH-KS-12")
 def test_a_victim_that_is_leaving_is_waited_for_while_its_node_is_of_use() -> None:
     world = full()
     going = {"conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "PreemptionByScheduler"}]}
