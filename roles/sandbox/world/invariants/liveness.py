@@ -43,11 +43,13 @@ class WhatFitsIsBound(Invariant):
     """When all is calm no pod waits that fits onto a node by its plain requests."""
 
     def _just_changed(self) -> set[str]:
-        """Nodes that got room so lately that nobody need have tried yet."""
+        """Nodes that got room, and pods that came, so lately that nobody need have tried yet."""
         found = set()
         for entry in reversed(self.history.entries):
             if entry.time < self.history.clock() - BACK_OFF:
                 break
+            if entry.bucket == "pod" and entry.old is None:
+                found.add(entry.key)
             if entry.bucket == "pod" and node_of(entry.old) and (entry.new is None or finished(entry.new)):
                 found.add(node_of(entry.old))
             if entry.bucket == RESERVATION and entry.old is not None and _holds(entry.old) and not _holds(entry.new):
@@ -81,7 +83,7 @@ class WhatFitsIsBound(Invariant):
         for key, pod in sorted(self.history.of("pod").items()):
             if node_of(pod) or finished(pod) or pod["metadata"].get("deletionTimestamp") or annotations_of(pod).get(GANG) or held:
                 continue
-            if picky(pod):
+            if picky(pod) or key in fresh:
                 continue
             labels = pod["metadata"].get("labels") or {}
             if labels.get(QUOTA_LABEL) or labels.get("koordinator.sh/qosClass") in ("LSE", "LSR"):

@@ -12,7 +12,7 @@ from roles.sandbox.world.invariants.base import CLAIM, Invariant
 from roles.sandbox.world.invariants.claims import ClaimedOnce
 from roles.sandbox.world.invariants.evictions import OneNodeMakesRoom, RoomIsUsed
 from roles.sandbox.world.invariants.hosts import EvictedForAReason, HostsSettle
-from roles.sandbox.world.invariants.liveness import ItSettles
+from roles.sandbox.world.invariants.liveness import BACK_OFF, ItSettles, WhatFitsIsBound
 from roles.sandbox.world.invariants.migrations import Loads, OnlyHotNodesAreRelieved, TargetsStayCool
 from roles.sandbox.world.invariants.overcommit import WhatIsLeftIsOffered
 from roles.sandbox.world.invariants.quotas import MinimumIsReturned
@@ -489,3 +489,13 @@ def test_a_claim_of_a_pod_that_is_gone_has_to_be_given_back() -> None:
     assert list(told.rule.end()) == []
     told.pod("p", "n", "Succeeded")
     assert list(told.rule.end()) == ["claim d/a is reserved for p, which is gone"]
+
+
+def test_a_pod_that_came_just_before_the_end_may_wait() -> None:
+    told = Told(WhatFitsIsBound)
+    told.store("node", "n", {"metadata": {"name": "n"}, "status": {"allocatable": {"cpu": "4"}}})
+    told.time = BACK_OFF + 5.0
+    told.store("pod", "d/p", {"metadata": {"name": "p", "namespace": "d", "uid": "p"}, "spec": {"containers": []}, "status": {}})
+    assert not list(told.rule.end())
+    told.time += BACK_OFF + 0.1
+    assert len(list(told.rule.end())) == 1
