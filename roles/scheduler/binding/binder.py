@@ -28,6 +28,7 @@ from roles.scheduler.planner.placements import Placement
 log = logging.getLogger(__name__)
 
 _RESERVED = frozenset(trust.RESERVED)
+_UNKNOWN = "\0"  # no annotation has this value
 _LEASE_LOST = "the lease is lost: no more writes"
 
 
@@ -47,8 +48,9 @@ class Outcome(Enum):
 class Task:
     """One placement on its way. `attempt` counts the pod's attempts, `first` is when the first one began (seconds). `outcome` and `status`
     are what came last; the outcome is None until Reserve and Permit are through. `waits`: who holds the pod on permit, for how many seconds
-    at most; `prepared`: preBind is done, and `wrote` these annotations (None: took them off); `announced`: the pod shows the node that was
-    found for it; `nominated`: the node to which the pod was nominated before, empty for none."""
+    at most; `prepared`: preBind is done, and `wrote` these annotations (None: took them off); `unsure`: those that former placements wrote,
+    which the pod may have whether it shows them or not; `announced`: the pod shows the node that was found for it; `nominated`: the node to
+    which the pod was nominated before, empty for none."""
 
     decision: Decision
     attempt: int
@@ -57,6 +59,7 @@ class Task:
     status: Status = SUCCESS
     prepared: bool = False
     wrote: dict[str, str | None] = field(default_factory=dict)
+    unsure: frozenset[str] = frozenset()
     announced: bool = False
     nominated: str = ""
     waits: dict[str, float] = field(default_factory=dict)
@@ -321,7 +324,7 @@ class Binder:
             if status is not SUCCESS and not status.ok and status.code is not Code.SKIP:
                 return status.by(plugin.name)
         if framework.patchers and not task.prepared:
-            _leave_nothing(decision.ctx.pod, draft)
+            _leave_nothing(decision.ctx.pod, task.unsure, draft)
             task.wrote = dict(draft.annotations)
         if draft.empty:
             return SUCCESS
@@ -334,8 +337,14 @@ class Binder:
         return error("preBind plugins want annotations written, but no plugin of the profile writes them (DefaultPreBind)")
 
 
-def _leave_nothing(pod: PodInfo, draft: BindDraft) -> None:
-    """What no plugin wants of the annotations that only schedulers write goes: it is left over, or of the pod's author (BEY-SEC-03)."""
-    for key in () if pod.reservation else (pod.pod.metadata.annotations or ()):
+def _leave_nothing(pod: PodInfo, unsure: frozenset[str], draft: BindDraft) -> None:
+    """What no plugin wants of the annotations that only schedulers write goes: it is left over, or of the pod's author (BEY-SEC-03). Of
+    those that nobody is sure about all are written."""
+    if pod.reservation:
+        return
+    present = pod.pod.metadata.annotations or {}
+    for key in (*present, *unsure):
         if key in _RESERVED:
             draft.annotations.setdefault(key, None)
+    if unsure:
+        draft.present = {**present, **dict.fromkeys(unsure, _UNKNOWN)}

@@ -171,6 +171,9 @@ class Carrier:
     def _bind(self, placement: Placement, task: Task) -> Iterable[Effect]:
         task.placement = placement
         self._committed(placement.uid)
+        former = self._written.get(placement.uid)
+        if former is not None:
+            task.unsure = former.unsure.union(former.wrote)
         if self._binder.submit(task):
             placement.limit = _SLOW
         return ()

@@ -9,6 +9,8 @@ from typing import Any
 import pytest
 
 from koord.api.kinds import PODS
+from koord.kube.errors import Forbidden
+from roles.scheduler.observing.observer import Observer
 from tests.support import patience
 
 PROBE = """
@@ -68,5 +70,55 @@ def test_a_new_pod_of_the_same_name_is_not_touched(scheduler: Any, tmp_path: Pat
             await live.bound("q")
             assert "annotations" not in (await live.get("p"))["metadata"]
             assert not (await live.get("p"))["spec"].get("nodeName")
+
+    asyncio.run(run())
+
+
+ONCE = """
+from roles.scheduler.framework.interfaces import PreBind
+from roles.scheduler.framework.status import SUCCESS
+
+class Once(PreBind):
+    name = "Once"
+    first = True
+
+    async def pre_bind(self, ctx, node, draft):
+        if self.first:
+            draft.annotations["{key}"] = '{{"cpuset": "7"}}'
+        self.first = False
+        return SUCCESS
+"""
+
+
+@pytest.mark.feature("SCH-PB-01")
+def test_what_a_failed_attempt_wrote_goes_though_the_watch_is_yet_to_show_it(
+    scheduler: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A pod would run on the CPUs of another node."""
+    key = "scheduling.koordinator.sh/resource-status"
+    (tmp_path / "Once.py").write_text(ONCE.format(key=key))
+    profile = {"schedulerName": "koord-scheduler", "plugins": {"preBind": {"enabled": [{"name": "Once"}]}}}
+    updated = Observer.pod_updated
+
+    def late(self: Observer, old: Any, info: Any) -> None:
+        if info.node_name:
+            updated(self, old, info)
+
+    async def run() -> None:
+        async with scheduler({"profiles": [profile]}, plugin_paths=(str(tmp_path),)) as live:
+            monkeypatch.setattr(Observer, "pod_updated", late)
+            bind, seen = live.client.bind, []
+
+            async def refuse(namespace: str, name: str, node: str, **more: Any) -> Any:
+                seen.append((await live.get(name))["metadata"].get("annotations", {}).get(key))
+                if len(seen) == 1:
+                    raise Forbidden(403, "Forbidden", "not now")
+                return await bind(namespace, name, node, **more)
+
+            live.client.bind = refuse
+            await live.node("n")
+            await live.pod("p")
+            await live.bound("p")
+            assert seen == ['{"cpuset": "7"}', None]
 
     asyncio.run(run())
