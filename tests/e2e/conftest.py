@@ -41,6 +41,10 @@ sloControllerConfig:
 """
 
 
+class NotThere(AssertionError):
+    """kubectl knows of no such object."""
+
+
 @dataclass
 class Running:
     """A sandbox process and the state directory that it writes."""
@@ -83,9 +87,12 @@ class Running:
         )
 
     def until(self, condition: Callable[[], Any], seconds: float, what: str) -> Any:
+        """What a condition finds. Objects and parts of them that it looks at may be yet to come."""
         deadline = time.monotonic() + patience.seconds(seconds)
         while True:
-            found = condition()
+            found = None
+            with suppress(NotThere, KeyError):
+                found = condition()
             if found:
                 return found
             ended = self.process is not None and self.process.poll() is not None
@@ -95,6 +102,8 @@ class Running:
 
     def kubectl(self, *arguments: str, check: bool = True, stdin: str | None = None) -> str:
         done = self.try_kubectl(*arguments, stdin=stdin)
+        if check and "(NotFound)" in done.stderr:
+            raise NotThere(f"kubectl {' '.join(arguments)}: {done.stderr}")
         assert not check or done.returncode == 0, f"kubectl {' '.join(arguments)}: {done.stderr}"
         return done.stdout
 
