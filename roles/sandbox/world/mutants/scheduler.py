@@ -457,7 +457,7 @@ def _needless() -> None:
     plan=(Fault(0.01, "kill", "manager-a", 25.0),),
 )
 def _left_over() -> None:
-    replace("roles.scheduler.binding.binder:_leave_nothing", lambda pod, draft: None)
+    replace("roles.scheduler.binding.binder:_leave_nothing", lambda pod, unsure, draft: None)
 
 
 # -- devices by claims and by amounts ------------------------------------------------------------------------------------------
