@@ -170,13 +170,13 @@ ONE_OF_TWO = {
 
 @pytest.mark.feature("DS-K8S-11")
 @pytest.mark.parametrize("name", ONE_OF_TWO)
-def test_of_two_pods_that_are_equal_to_a_plugin_the_one_whose_eviction_costs_more_stays(name: str) -> None:
+def test_of_two_pods_that_are_equal_to_a_plugin_the_one_whose_eviction_costs_more_stays(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("koord.apiserver.rest.context.now", lambda: "2026-01-01T00:00:00Z")  # one is made as late as the other
     restarts = {"containerStatuses": [{"name": "c", "restartCount": 5}]}
-    same = {"creationTimestamp": "2026-01-01T00:00:00Z"}
     far = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchExpressions": [IN_B]}]}}}
     pods = [
-        pod("a-dear", "n1", meta={**same, "annotations": {names.ANNOTATION_EVICTION_COST: "10"}}, status=restarts, affinity=far),
-        pod("b", "n1", meta=same, status=restarts, affinity=far),
+        pod("a-dear", "n1", meta={"annotations": {names.ANNOTATION_EVICTION_COST: "10"}}, status=restarts, affinity=far),
+        pod("b", "n1", status=restarts, affinity=far),
     ]
     nodes = [node("n1", labels={"zone": "a"}, taints=TAINTS), node("n2", labels={"zone": "b"})]
     point = "balance" if name == "CustomPriority" else "deschedule"
