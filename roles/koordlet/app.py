@@ -314,6 +314,7 @@ class App:
             volume_of_claim=self.volumes.volume_name if self.volumes is not None else lambda namespace, claim: "",
             holder=self.acting.executor.holds.holder,
             changed=self.acting.executor.changed,
+            leaving=self.pod_cache.leaving(),
         )
 
     def _watch_pressure(self) -> PressureWatch | None:

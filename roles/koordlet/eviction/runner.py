@@ -78,10 +78,14 @@ class EvictionRunner:
             done(fresh)
 
     async def run(self, tasks: tuple[EvictionTask, ...], mode: Mode = Mode.ENFORCE) -> int:
-        """Walk the tasks in order; the number of newly evicted pods."""
+        """Walk the tasks in order; the number of newly evicted pods.
+
+        Pods that are about to leave anyhow are waited for, unless the need is critical.
+        """
         ledger = Ledger(tasks)
         handled: set[str] = set()
         fresh = 0
+        critical = any(task.critical for task in tasks)
         for task in tasks:
             observe = Mode.OBSERVE in (mode, self._mode_of(task.gate))
             for victim in task.victims:
@@ -91,7 +95,7 @@ class EvictionRunner:
                 if uid in handled:
                     continue
                 handled.add(uid)
-                if self._evictor.recently_evicted(uid):
+                if self._evictor.recently_evicted(uid) or (victim.ending and not critical):
                     ledger.add(victim)
                     continue
                 if observe:

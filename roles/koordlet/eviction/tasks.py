@@ -21,6 +21,8 @@ class Victim:
 
     pod: PodState
     releases: Mapping[str, Amounts]
+    ending: bool = False
+    """It was told to leave, and will be gone soon: it is taken again only where the need is critical."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
+from enum import IntEnum
 
 from koord.api import names
 from koord.api.annotations import AnnotationError, parse_eviction_policies, parse_eviction_priority
@@ -16,12 +18,15 @@ from roles.koordlet.states.allocation import requested
 from roles.koordlet.states.model import PodState, Snapshot
 from roles.koordlet.store import kinds
 
+#: A pod that leaves within so many seconds (the usual grace) is waited for, and one that should have left so many seconds ago is not.
+ENDING_WITHIN = OVERDUE_AFTER = 30.0
+
 
 def may_evict(pod: PodState, gate: str) -> bool:
     """Whether this gate may evict the pod.
 
     Its policy lists the gates that may: absent allows all, a text that cannot be read allows none. What protects the node itself takes
-    best-effort pods all the same (:func:`willing_first`).
+    best-effort pods all the same (:func:`easiest_first`).
     """
     return willing(pod, gate) or (gate in NODE_PROTECTION and pod.qos is QoSClass.BE)
 
@@ -32,9 +37,25 @@ def willing(pod: PodState, gate: str) -> bool:
     return policies is None or gate in policies
 
 
-def willing_first(pods: Iterable[PodState], gate: str) -> list[PodState]:
-    """In their order, but last those that their policy keeps out as long as others suffice."""
-    return sorted(pods, key=lambda pod: not willing(pod, gate))
+class Stay(IntEnum):
+    """How long a pod still stays by what it was told, in the order of eviction."""
+
+    ENDING = 0
+    """It was told to leave, and will be gone soon."""
+    OPEN = 1
+    OVERDUE = 2
+    """It should have been gone for long: nobody knows whether what it holds comes free at all."""
+
+
+def stay(snapshot: Snapshot, pod: PodState) -> Stay:
+    """What is known of the pod's way out."""
+    left = snapshot.leaving.get(pod.uid, math.inf)
+    return Stay.OPEN if left > ENDING_WITHIN else Stay.ENDING if left >= -OVERDUE_AFTER else Stay.OVERDUE
+
+
+def easiest_first(snapshot: Snapshot, pods: Iterable[PodState], gate: str) -> list[PodState]:
+    """In their order, but first those that leave anyhow, and last those that their policy keeps out as long as others suffice."""
+    return sorted(pods, key=lambda pod: (not willing(pod, gate), stay(snapshot, pod)))
 
 
 def priority_value(pod: PodState) -> int:
@@ -82,7 +103,7 @@ def victim(snapshot: Snapshot, pod: PodState) -> Victim:
             request[extended] = requested(pod, extended)
     if pod.qos_label is QoSClass.BE:
         request[names.RESOURCE_BATCH_CPU] = batch_cpu_request(pod)
-    return Victim(pod, {USED: used, REQUEST: request})
+    return Victim(pod, {USED: used, REQUEST: request}, ending=stay(snapshot, pod) is Stay.ENDING)
 
 
 def be_pods(snapshot: Snapshot, gate: str) -> list[PodState]:
@@ -132,7 +153,7 @@ def opted_in(
         and measured(p) is not None
     ]
     ordered = sorted(pods, key=lambda p: (eviction_priority(p), priority_value(p), label_priority(p), -(amount(p) or 0)))
-    return willing_first(ordered, gate)
+    return easiest_first(snapshot, ordered, gate)
 
 
 def overcommitted_class(pod: PodState) -> bool:

@@ -10,7 +10,7 @@ from koord.api import names
 from koord.api.quantity import value_or
 from koord.decisions.record import Term
 from roles.koordlet.eviction.tasks import REQUEST, EvictionTask
-from roles.koordlet.eviction.victims import be_pods, cpu_used, opted_in, order_by_cpu_ratio, victim
+from roles.koordlet.eviction.victims import be_pods, cpu_used, easiest_first, opted_in, order_by_cpu_ratio, victim
 from roles.koordlet.qos.allowance import capacity_milli
 from roles.koordlet.qos.evict_common import EvictState, EvictStrategy, Found, Invalid, allocatable_task, lasts, used_task
 from roles.koordlet.qos.outcome import Outcome
@@ -116,7 +116,7 @@ class CPUEvict(EvictStrategy):
             release = min(release, release_of(last, lower, upper))
         if release <= 0:
             return None
-        pods = order_by_cpu_ratio(snapshot, be_pods(snapshot, gate))
+        pods = easiest_first(snapshot, order_by_cpu_ratio(snapshot, be_pods(snapshot, gate)), gate)
         return EvictionTask(
             gate,
             REQUEST,

@@ -10,7 +10,7 @@ from typing import ClassVar
 
 from koord.api import names
 from koord.api.quantity import value_or
-from roles.koordlet.eviction.victims import be_pods, memory_used, opted_in, order_by_memory, willing_first
+from roles.koordlet.eviction.victims import be_pods, easiest_first, memory_used, opted_in, order_by_memory
 from roles.koordlet.qos.evict_common import EvictState, EvictStrategy, Found, Invalid, allocatable_task, lasts, used_task
 from roles.koordlet.qos.outcome import Outcome
 from roles.koordlet.states.model import PodState, Snapshot
@@ -61,7 +61,7 @@ class MemoryEvict(EvictStrategy):
         gate = "BEMemoryEvict"
 
         def pods() -> list[PodState]:
-            ordered = willing_first(order_by_memory(snapshot, be_pods(snapshot, gate)), gate)
+            ordered = easiest_first(snapshot, order_by_memory(snapshot, be_pods(snapshot, gate)), gate)
             unknown = [p for p in ordered if memory_used(snapshot, p) is None]
             left_out = {p.uid for p in unknown[unsampled:]}
             return [p for p in ordered if p.uid not in left_out]

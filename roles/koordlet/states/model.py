@@ -11,14 +11,14 @@ most once a tick). Nothing in here does I/O by itself except through ``host``.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Protocol
 
 from koord.api.qos import KUBERNETES_BEST_EFFORT, QoSClass
 from roles.koordlet.states.nodecpus import NodeCPUs, node_cpus
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Mapping
 
     from koord.api.objects import Container, ContainerStatus, Node, Pod
     from koord.api.priority import PriorityClass
@@ -166,6 +166,10 @@ class Snapshot:
     changed: Callable[..., bool] = lambda resource, directory, device="": False
     """Whether this agent, or one before it, changed a cgroup file (resource, directory), or a disk's line of it, by the journal: only that
     is reset."""
+
+    leaving: Mapping[str, float] = field(default_factory=dict)
+    """Pods that were told to leave: uid → seconds until their grace ends, below zero afterwards. By this agent's steady clock, since the
+    API server's may be another."""
 
     others_cpu: float | None = None
     """In a tick that kernel pressure started because of a load that rose: CPU of the pods outside the best-effort level over the last

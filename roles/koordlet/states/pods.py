@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import msgspec
 from msgspec.structs import replace
 
+from koord import seams
 from koord.accounting.pods import resize_pending
 from koord.api.names import RESOURCE_CPU, RESOURCE_MEMORY
 from koord.api.objects import Container, ContainerStatus, Pod
@@ -31,6 +32,8 @@ log = logging.getLogger(__name__)
 EMPTY_ANSWERS = 3
 #: … and so many before the cluster is told: pools and usage without pods would be wrong for everybody who reads them.
 EMPTY_ANSWERS_REPORTED = 30
+#: Seconds that a pod has to leave, where it does not say: the default of Kubernetes.
+DEFAULT_GRACE = 30.0
 
 
 _RESIZED = (RESOURCE_CPU, RESOURCE_MEMORY)
@@ -133,6 +136,7 @@ class PodCache:
     cgroups: Cgroups
     adapt: Callable[[PodState], PodState] = lambda pod: pod
     """What extensions make of a pod that is new or changed."""
+    clock: Callable[[], float] = seams.monotonic
     pods: tuple[PodState, ...] = ()
     synced: bool = False
     confirmed: bool = False
@@ -140,6 +144,7 @@ class PodCache:
     _raw: dict[str, tuple[int, PodState]] = field(default_factory=dict)
     _body: int | None = None
     _empty_answers: int = 0
+    _ends: dict[str, float] = field(default_factory=dict)
 
     def take(self, body: bytes) -> bool:
         """Take the kubelet's answer; whether the pods changed. Raises :class:`PodListError`.
@@ -163,9 +168,16 @@ class PodCache:
         self._raw = fresh
         self._body = digest
         before, self.pods = self.pods, tuple(state for _, state in fresh.values())
+        now, told = self.clock(), [pod for pod in self.pods if pod.pod.metadata.deletion_timestamp is not None]
+        self._ends = {pod.uid: self._ends.get(pod.uid, now + _grace(pod.pod)) for pod in told}
         self.synced = self.confirmed = True
         self._empty_answers = 0
         return len(before) != len(self.pods) or any(a is not b for a, b in zip(before, self.pods, strict=True))
+
+    def leaving(self) -> dict[str, float]:
+        """Pods that were told to leave: uid → seconds until their grace ends, counted from when the kubelet first said so."""
+        now = self.clock()
+        return {uid: at - now for uid, at in self._ends.items()}
 
     def _take_empty(self) -> bool:
         """A kubelet that starts knows no pods yet. Told again and again, at the start or when no known pod has a cgroup any more, an empty
@@ -201,6 +213,11 @@ class PodCache:
         """Compute all cgroup directories again, after the cgroup driver became known."""
         self._raw = {uid: (digest, self.adapt(pod_state(state.pod, self.cgroups))) for uid, (digest, state) in self._raw.items()}
         self.pods = tuple(state for _, state in self._raw.values())
+
+
+def _grace(pod: Pod) -> float:
+    given = pod.metadata.deletion_grace_period_seconds
+    return DEFAULT_GRACE if given is None else float(given)
 
 
 _decode_pod = decoder(Pod)

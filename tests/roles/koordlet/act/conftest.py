@@ -165,6 +165,7 @@ class World:
     def __init__(self, machine: Machine) -> None:
         self.machine = machine
         self.store = MetricStore()
+        self.leaving: dict[str, float] = {}
         self.now = 1_700_000_000.0
         self.node: Node | None = make_node()
         self.pods: list[PodState] = []
@@ -214,6 +215,7 @@ class World:
             pods_synced=True,
             storage=self.storage,
             changed=self.machine.executor.changed,
+            leaving=self.leaving,
         )
 
     def decide(self, strategy: Strategy[Any], state: Any = None) -> Outcome[Any]:

@@ -64,6 +64,24 @@ class TestBook:
         assert pod_cache.pods[0] is first[0]
         assert pod_cache.pods[1].terminated
 
+    def test_the_grace_of_a_pod_runs_from_when_the_kubelet_said_so(self, agent, make_pod) -> None:
+        """By the agent's own steady clock: the API server's, whose time the deletion timestamp is, may be hours away."""
+        pod_cache, now = agent().pod_cache, 100.0
+        pod_cache.clock = lambda: now
+        a, b = make_pod("a", "u-1"), make_pod("b", "u-2")
+        pod_cache.take(listed(a, b))
+        assert pod_cache.leaving() == {}
+        a["metadata"] |= {"deletionTimestamp": "2020-01-01T00:00:00Z", "deletionGracePeriodSeconds": 60}
+        pod_cache.take(listed(a, b))
+        now = 110.0
+        b["metadata"]["deletionTimestamp"] = "2999-01-01T00:00:00Z"
+        pod_cache.take(listed(a, b))
+        assert pod_cache.leaving() == {"u-1": 50, "u-2": 30}
+        now = 200.0
+        assert pod_cache.leaving() == {"u-1": -40, "u-2": -60}
+        pod_cache.take(listed(b))
+        assert pod_cache.leaving() == {"u-2": -60}
+
     @pytest.mark.parametrize("body", [b"", b"[]", b"null", b"<html>", b'{"items":7}', b'{"items":{}}', b'{"a":' * 5000])
     def test_rubbish_leaves_the_pods(self, agent, make_pod, body) -> None:
         pod_cache = agent().pod_cache

@@ -289,6 +289,32 @@ def test_pods_that_forbid_it_come_last_and_those_that_are_done_never(world, memo
     assert names(only(world.decide(memory), "BEMemoryEvict")) == ["yes", "no", "bad"], "an owner's list does not outlast the node"
 
 
+def leaving(world, **seconds):
+    """Pods whose grace ends in so many seconds."""
+    for name, left in seconds.items():
+        world.pod(name, qos="BE", kube_qos="BestEffort", requests={BATCH_CPU: "5000"}, priority=5500)
+        world.leaving[f"uid-{name}"] = left
+        world.sample("pod_memory_usage", 1.0 * GI, f"uid-{name}")
+
+
+@pytest.mark.feature("KA-CEV-01")
+@pytest.mark.feature("KA-MEV-01")
+def test_pods_that_are_about_to_leave_come_first_and_overdue_ones_last(world, cpu, memory):
+    satisfied(world, memoryEvictThresholdPercent=50)
+    leaving(world, soon=20, stuck=-60, late=3600)
+    world.use(soon=0.1, stuck=5.0, late=0.0)
+    for name in "abc":
+        world.sample("pod_memory_usage", 2.0 * GI, f"uid-{name}")
+    tier(world, 7800, 20000, 8000)
+    world.sample("node_memory_usage", 60.0 * GI)
+    task = only(world.decide(cpu, READY), "BECPUEvict")
+    assert names(task) == ["soon", "b", "a", "c", "late", "stuck"]
+    assert [v.pod.name for v in task.victims if v.ending] == ["soon"]
+    found = names(only(world.decide(memory), "BEMemoryEvict"))
+    assert found[0] == "soon"
+    assert found[-1] == "stuck"
+
+
 def test_the_order_does_not_hang_on_who_is_listed_first(world):
     """Pods without a priority of their own stand where their class stands; else a < b < c < a would be possible."""
     for name, priority, used in (("a", 5900, 9), ("b", None, 5), ("c", 5100, 1), ("d", None, None), ("e", None, None)):

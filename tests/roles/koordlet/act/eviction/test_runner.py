@@ -63,6 +63,15 @@ def test_an_earlier_eviction_counts_without_a_call(world):
     assert (fresh, stub.asked) == (0, [])
 
 
+@pytest.mark.parametrize(("critical", "asked"), [(False, []), (True, ["a"])])
+def test_a_pod_that_leaves_anyhow_is_waited_for_unless_the_need_is_critical(world, critical, asked):
+    stub = Stub()
+    first, second = task(world, a=100, b=60), task(world, gate="X", key="request", target={"batch": 90}, a=100, b=60)
+    victims = tuple(replace(victim, ending=victim.pod.name == "a") for victim in first.victims)
+    fresh, _ = run(world, stub, replace(first, victims=victims), replace(second, victims=victims, critical=critical))
+    assert (fresh, stub.asked) == (len(asked), asked)
+
+
 def test_tasks_share_victims_and_amounts(world):
     stub = Stub()
     first = task(world, a=60, b=60)
