@@ -87,8 +87,9 @@ def test_a_pod_that_starts_at_the_least_quota_gets_its_share_of_the_tier(world, 
     strategy = BECPUSuppress(Options(), gates("BECPUSuppress"))
     world.load(float(cores), ls=float(cores))
     world.run(strategy)
-    tree.burn(busy.containers[0].cgroup_dir, cores)
-    tree.burn(fresh.containers[0].cgroup_dir, cores)
+    cpu = min(os.sched_getaffinity(0))
+    tree.burn(busy.containers[0].cgroup_dir, cores, cpu=cpu)
+    tree.burn(fresh.containers[0].cgroup_dir, cores, cpu=cpu)
     begun = tree.used(fresh.cgroup_dir)
     for _ in patience.tries(200):
         time.sleep(0.05)
@@ -119,8 +120,9 @@ def test_a_level_at_cpu_idle_fills_the_node_and_yields_without_a_quota(world, tr
     state = world.run(strategy, state)
     assert world.machine.get("cpu.cfs_quota_us", QOS) == "-1"
 
-    tree.burn(be.containers[0].cgroup_dir, cores)
-    tree.burn(ls.containers[0].cgroup_dir, cores)
+    cpu = min(os.sched_getaffinity(0))
+    tree.burn(be.containers[0].cgroup_dir, cores, cpu=cpu)
+    tree.burn(ls.containers[0].cgroup_dir, cores, cpu=cpu)
     # what the rest of the machine takes from both is not the point, and on a busy one they start late
     share = 1.0
     for _ in patience.tries(10):
