@@ -12,6 +12,7 @@ from koord.api.kinds import BY_KIND, Kind
 from koord.kube import config as kubeconfig
 from koord.kube.client import PATIENCE, Client
 from koord.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound, Unreachable
+from koord.process import commands
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand, bool_option, duration_option
 from roles.koordlet.rights import COMPONENTS
@@ -121,12 +122,12 @@ def uninstall(
     patience = restore_timeout if restore and not webhooks_only else None
     if not yes:
         try:
-            asyncio.run(_listed(file, context, wanted, namespace, restore=patience is not None))
+            commands.run(_listed(file, context, wanted, namespace, restore=patience is not None))
         except ApiError as error:
             raise ConfigurationError(f"cannot query the API server: {error}") from None
         return
     try:
-        raise SystemExit(asyncio.run(_uninstall(file, context, wanted, namespace, patience)))
+        raise SystemExit(commands.run(_uninstall(file, context, wanted, namespace, patience)))
     except Unreachable as error:
         raise ConfigurationError(f"stopped, what is not listed as deleted is still there: {error}") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import dataclasses
 import json
 import time
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 import click
 
 from koord.config.errors import ConfigError
+from koord.process import commands
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand, bool_option, flags_of, taken
 from roles.manager.recommender import fleets, history
@@ -130,7 +130,7 @@ def _sources(files: Iterable[Path], flags: dict[str, Any]) -> Iterable[tuple[str
         if not flags["namespace"]:
             raise UsageError("--prometheus needs --namespace")
         try:
-            points = asyncio.run(history.fetch(flags["prometheus"], flags["namespace"], flags["pods"], time.time()))
+            points = commands.run(history.fetch(flags["prometheus"], flags["namespace"], flags["pods"], time.time()))
         except history.HistoryError as error:
             raise ConfigurationError(f"--prometheus {flags['prometheus']}: {error}") from None
         yield flags["namespace"], _of_points(points)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import sys
 import time
@@ -11,6 +10,7 @@ from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 import click
 
+from koord.process import commands
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import Commands, FlagError, GoCommand, duration_option
 
@@ -149,7 +149,7 @@ def _explain(
         )
 
     def ask() -> tuple[explain.Explanation | None, Gathered]:
-        found = asyncio.run(gather.gather(kind, namespace, name, found_endpoints, server, logs))
+        found = commands.run(gather.gather(kind, namespace, name, found_endpoints, server, logs))
         places = sorted({record.subject.namespace for record in found.records if record.subject.kind == kind} | set(found.places))
         if len(places) > 1:
             raise ConfigurationError(f"there are {kind.lower()}s named {name} in {', '.join(places)}: say which with --namespace")

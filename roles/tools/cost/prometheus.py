@@ -6,7 +6,6 @@ koordlet.
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,6 +17,7 @@ import orjson
 
 from koord.accounting.resources import ResourceVector
 from koord.api import names
+from koord.process import commands
 from koord.process.errors import ConfigurationError
 from roles.tools.cost.ledger import Ledger, Node, Owner, Pod
 from roles.tools.cost.prices import Prices
@@ -111,7 +111,7 @@ def read(
 ) -> tuple[Ledger, dict[str, Penalty], float]:
     """The ledger of a time, penalties by namespace, and seconds for which no node was known. Raises ConfigurationError."""
     try:
-        return asyncio.run(_read(address, prices, since, until, step, p99))
+        return commands.run(_read(address, prices, since, until, step, p99))
     except (LookupError, TypeError, ValueError, AttributeError) as error:
         raise ConfigurationError(f"--prometheus {address}: an answer has not the form that is expected: {error!r}") from error
 

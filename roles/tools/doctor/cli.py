@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from typing import TYPE_CHECKING
 
 import click
 
+from koord.process import commands
 from koord.process.errors import UsageError
 from koord.process.flags import GoCommand
 from roles.tools import manifests
@@ -66,7 +66,7 @@ def command(
             missing = str(error)
     node_name = node_name or os.environ.get("NODE_NAME", "")
     sandbox = config is not None and bool(find_endpoints((), {"XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", "")}, config))
-    findings = asyncio.run(
+    findings = commands.run(
         _run(config, "" if cluster else host_root, node_name, namespace, roles or _ROLES, acting_as, security, sandbox=sandbox)
     )
     if missing:

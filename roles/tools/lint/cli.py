@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
-
 import click
 
+from koord.process import commands
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand
 
@@ -39,7 +38,7 @@ def command(files: tuple[str, ...], plugin_paths: tuple[str, ...], output: str) 
         except PluginError as error:
             raise ConfigurationError(f"--plugin-path: {error}") from error
     sources, skipped = read(files)
-    report = asyncio.run(lint(sources, skipped, plugins))
+    report = commands.run(lint(sources, skipped, plugins))
     if output == "json":
         click.echo(orjson.dumps(report.wire(), option=orjson.OPT_INDENT_2))
     else:

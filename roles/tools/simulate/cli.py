@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from dataclasses import replace
 
@@ -15,7 +14,7 @@ from koord.api.times import format_time
 from koord.kube import errors
 from koord.kube.client import PATIENCE, Client
 from koord.kube.config import load
-from koord.process import tuning
+from koord.process import commands, tuning
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand
 from roles.tools.simulate import changes, render
@@ -90,7 +89,7 @@ def command(
         for obj in read(paths):
             cluster.put(obj)
         if not paths:
-            cluster = asyncio.run(_live(kubeconfig, context, [feed.kind for feed in scheduler.kinds().values()], config_namespace))
+            cluster = commands.run(_live(kubeconfig, context, [feed.kind for feed in scheduler.kinds().values()], config_namespace))
         now = taken_at(cluster, seams.now()) if paths else seams.now()
         changed = changes.apply(cluster, wanted, format_time(now))
         simulator = Simulator(scheduler, now=now, seed=seed, hot=hot, agent_gates=agent_feature_gates)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from koord.process import commands
 from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand, duration_option
 
@@ -58,7 +59,7 @@ def command(
     config = find_server(kubeconfig, context, os.environ)
     look = Look(nodes, selector, sort, limit)
     try:
-        asyncio.run(_run(config, look, output, interval if watch else None))
+        commands.run(_run(config, look, output, interval if watch else None))
     except KeyboardInterrupt:
         sys.exit(130)
 

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import asyncio
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from koord.process import commands
 from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand
 
@@ -58,7 +58,7 @@ def command(
 
     given = load_prices(prices) if prices else None
     try:
-        asyncio.run(_serve(server, found, port, (given, log, policies), browser=browser))
+        commands.run(_serve(server, found, port, (given, log, policies), browser=browser))
     except KeyboardInterrupt:
         sys.exit(130)
 
