@@ -19,6 +19,7 @@ from koord.decisions.record import Record, Subject, Term, decode, decode_many, e
 from koord.decisions.recorder import Recorder
 from koord.decisions.ring import RingSink
 from koord.decisions.sinks import FileSink, LogSink, log_files, read_records
+from tests.support import patience
 
 
 def record(name: str = "p", *, time: float = 1.0, verdict: str = "Unschedulable", kind: str = "Pod", **extra: Any) -> Record:
@@ -135,7 +136,10 @@ def test_file_on_the_loop_writes_later_and_drops_when_it_cannot(tmp_path: Path, 
             sink.write(record(f"p{number}"))
         assert not path.exists()
         assert sink.dropped == 2
-        await asyncio.sleep(0.2)
+        for _ in patience.tries(100):
+            await asyncio.sleep(0.02)
+            if path.exists() and len(list(read_records(path))) == 3:
+                break
         assert [item.subject.name for item in read_records(path)] == ["p2", "p3", "p4"]
         sink.write(record("last"))
         sink.close()

@@ -206,12 +206,20 @@ def test_quiet_once_everything_is_right(bed, make):
             make.metric("n1", system=("1", "1Gi")),
         )
         await bed.start()
+
+        async def versions():
+            return [(await bed.get(kind, "n1"))["metadata"]["resourceVersion"] for kind in ("Node", "NodeSLO", "NodeMetric")]
+
+        async def rested():
+            before = await versions()
+            await asyncio.sleep(0.5)
+            return before if before == await versions() else None
+
         await bed.until(lambda: slo(bed, "n1", "cpuBurstStrategy"))
-        await asyncio.sleep(0.5)
-        before = [(await bed.get(kind, "n1"))["metadata"]["resourceVersion"] for kind in ("Node", "NodeSLO", "NodeMetric")]
+        before = await bed.until(rested)
         await bed.start()
         await asyncio.sleep(0.7)
-        assert before == [(await bed.get(kind, "n1"))["metadata"]["resourceVersion"] for kind in ("Node", "NodeSLO", "NodeMetric")]
+        assert before == await versions()
 
     bed(test)
 

@@ -128,13 +128,14 @@ def test_half_heads_fill_the_proxy_for_a_while_only(monkeypatch: pytest.MonkeyPa
 
 @pytest.mark.feature("RP-DKR-01")
 def test_a_connection_that_is_kept_and_silent_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(proxy, "_HEAD", 0.1)
+    head = patience.seconds(0.1)
+    monkeypatch.setattr(proxy, "_HEAD", head)
 
     async def scenario() -> None:
         async with docker_proxied() as stack:
             reader, writer = await asyncio.open_unix_connection(stack.directory / "proxy.sock")
             for _ in range(2):
-                await asyncio.sleep(0.4)
+                await asyncio.sleep(1.5 * head)
                 writer.write(b"GET /version HTTP/1.1\r\nHost: d\r\n\r\n")
                 assert b" 200 " in await reader.readuntil(b"}")
             writer.close()

@@ -11,6 +11,7 @@ import pytest
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
 from tests.roles.runtime_proxy.support import HookServer, create, proxied, run_pod, until
+from tests.support import patience
 
 
 def answer_pod(**keys: object) -> HookServer:
@@ -193,9 +194,15 @@ def test_registrations_are_reloaded_and_the_first_file_is_asked() -> None:
                 assert (len(first.asked), len(second.asked)) == (2, 0)  # the last good content stays
                 (stack.directory / "hooks.d" / "a.json").unlink()
                 (stack.directory / "hooks.d" / "new.json").write_text("[]")
-                await asyncio.sleep(0.2)
+                for _ in patience.tries(100):
+                    await asyncio.sleep(0.05)
+                    await stack.call("RunPodSandbox", run_pod())
+                    if second.asked:
+                        break
+                assert len(second.asked) == 1
+                before = len(first.asked)
                 await stack.call("RunPodSandbox", run_pod())
-                assert (len(first.asked), len(second.asked)) == (2, 1)
+                assert (len(first.asked), len(second.asked)) == (before, 2)
 
     asyncio.run(scenario())
 

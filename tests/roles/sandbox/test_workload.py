@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -85,7 +86,8 @@ class Stalling(threading.Thread):
         selector.close()
 
 
-def test_a_stall_is_charged_to_every_request_that_had_to_wait() -> None:
+def stalled() -> tuple[dict[str, Any], list[str]]:
+    """What is measured of a server that stops for half a second of one and a half, and the events that were told."""
     server = Stalling(stall_after=0.5, stall=0.5)
     server.start()
     out = io.StringIO()
@@ -94,15 +96,22 @@ def test_a_stall_is_charged_to_every_request_that_had_to_wait() -> None:
     finally:
         server.stopping.set()
         server.join(5)
-    assert result["count"] + result["errors"] == 150
-    assert result["errors"] == 0
-    # 50 of 150 requests were planned during the stall: a closed loop would have seen one slow request.
-    assert result["p95"] > 300
+    return result, [json.loads(line)["event"] for line in out.getvalue().splitlines()]
+
+
+def test_a_stall_is_charged_to_every_request_that_had_to_wait() -> None:
+    for _ in patience.tries(2):
+        result, events = stalled()
+        assert result["count"] + result["errors"] == 150
+        assert result["errors"] == 0
+        # 50 of 150 requests were planned during the stall: a closed loop would have seen one slow request.
+        assert result["p95"] > 300
+        assert events[0] == "step"
+        assert events[-1] == "end"
+        assert "tick" in events
+        if result["p50"] < 100:  # on a busy machine the others may have waited as well
+            break
     assert result["p50"] < 100
-    events = [json.loads(line)["event"] for line in out.getvalue().splitlines()]
-    assert events[0] == "step"
-    assert events[-1] == "end"
-    assert "tick" in events
 
 
 def test_nobody_listening_is_an_error_for_every_request() -> None:

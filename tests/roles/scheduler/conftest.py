@@ -20,6 +20,7 @@ from koord.process.life import Life
 from roles.scheduler.app import App
 from roles.scheduler.cluster.audit import compare, recount
 from roles.scheduler.cluster.cluster import Cluster
+from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.framework.interfaces import Plugin
 from roles.scheduler.framework.trust import Trust
@@ -83,6 +84,17 @@ class Live(Objects):
         found = condition(pod)
         assert found is not None
         return found
+
+    async def sees(self, node: str, test: Callable[[NodeView], Any], seconds: float = 8.0) -> None:
+        """Wait until a test of what the scheduler knows of a node holds."""
+        cluster = self.app.engine.cluster
+        for _ in range(int(patience.seconds(seconds) / 0.02)):
+            slot = cluster.slot_of(node)
+            view = cluster.row(slot).view if slot >= 0 else None
+            if view is not None and test(view):
+                return
+            await asyncio.sleep(0.02)
+        raise AssertionError(f"the scheduler did not see node {node} change")
 
     async def consistent(self, seconds: float = 5.0) -> None:
         """What the scheduler counts is what the API server has, and the columns add up. Events may be on their way for a while."""

@@ -99,7 +99,8 @@ def test_nodes_that_hold_the_image_are_preferred(scheduler: Any) -> None:
                 await live.node(name)
             images = [{"names": ["registry.k8s.io/pause:3.9"], "sizeBytes": 900 << 20}]
             await live.client.patch(NODES, "with", {"status": {"images": images}}, subresource="status")
-            await asyncio.sleep(0.1)
+            await live.sees("with", lambda view: view.images)
+            await live.sees("without", lambda view: True)
             for name in ("p", "q", "r"):
                 await live.pod(name, cpu="10m")
                 assert await live.bound(name) == "with"

@@ -129,7 +129,8 @@ def test_the_score_decides(scheduler: Any, plugin: str, args: dict[str, Any], wi
             await live.node("cards", cpu="8")
             amounts = {"cpu": "8", "memory": "8Gi", "pods": "110", GPU: "8"}
             await live.client.patch(NODES, "cards", {"status": {"capacity": amounts, "allocatable": amounts}}, subresource="status")
-            await asyncio.sleep(0.1)
+            await live.sees("cards", lambda view: GPU in view.allocatable)
+            await live.sees("plain", lambda view: True)
             for name in ("p", "q", "r"):
                 await live.pod(name, cpu="2")
                 assert await live.bound(name) == winner
