@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
 
 import numpy as np
@@ -151,8 +151,32 @@ class Framework:
                     ctx.pod = resized
 
     def run_reserve(self, ctx: CycleContext, slot: int) -> Status:
-        """Reserve in order, up to the first that refuses; the caller unreserves."""
+        """Reserve in order, up to the first that refuses; the caller unreserves. What is chosen (devices, CPUs) is nothing that pods need
+        which are nominated to the node and come before this one: filters have counted them, and let the pod have the rest."""
         ctx.node = self.handle.cluster.name_of(slot)
+        ahead = self._nominated_before(ctx)
+        if not ahead:
+            return self._reserve(ctx, slot)
+        with ctx.state.suppose() as supposed:
+            pod = supposed.remove(ctx.pod.uid)  # it comes after them
+            for other in ahead if pod is None else (*ahead, pod):
+                supposed.add(other, slot)
+            return self._reserve(ctx, slot)
+
+    def _nominated_before(self, ctx: CycleContext) -> list[PodInfo]:
+        """Pods that are nominated to the chosen node, count nowhere yet, and come before this one; not those of its own job."""
+        nominations, cluster = ctx.state.nominations, ctx.cluster
+        if not nominations.any_on(ctx.node):
+            return []
+        mine = self.job_of(ctx.pod)
+        found = [other for other in nominations.ahead_of(ctx.pod, ctx.node) if cluster.slot_of_pod(other.uid) < 0]
+        return [other for other in found if mine is None or self.job_of(other) != mine]
+
+    def job_of(self, pod: PodInfo) -> Hashable:
+        """What a pod is placed together with; None for a pod by itself."""
+        return self.next_pod.job_of(pod) if self.next_pod is not None else None
+
+    def _reserve(self, ctx: CycleContext, slot: int) -> Status:
         timed = self.timer is not None
         for plugin in self.reserves if timed else self._reserving:
             status = self.ask(plugin, "Reserve", plugin.reserve, ctx, slot) if timed else plugin.reserve(ctx, slot)

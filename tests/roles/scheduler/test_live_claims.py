@@ -38,6 +38,17 @@ async def make(live: Any, *objects: Obj) -> None:
         await live.client.create(KINDS[item["kind"]], item, item["metadata"].get("namespace"))
 
 
+async def priorities(live: Any, **values: int) -> None:
+    for name, value in values.items():
+        meta = {"apiVersion": PRIORITYCLASSES.api_version, "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
+        await live.client.create(PRIORITYCLASSES, meta)
+
+
+def model(name: str) -> str:
+    """A selector of the devices of a model."""
+    return f'device.attributes["gpu.example.com"].model == "{name}"'
+
+
 async def claim_of(live: Any, pod: str) -> Obj:
     """The claim that was made for a pod."""
     shown = await live.get(pod)
@@ -342,9 +353,7 @@ def test_a_server_without_the_group_is_served_all_the_same(scheduler: Any, monke
 def test_a_pod_gets_the_device_of_a_victim(scheduler: Any) -> None:
     async def run() -> None:
         async with scheduler() as live:
-            for name, value in (("lowest", -10), ("low", -5), ("high", 5)):
-                meta = {"apiVersion": PRIORITYCLASSES.api_version, "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
-                await live.client.create(PRIORITYCLASSES, meta)
+            await priorities(live, lowest=-10, low=-5, high=5)
             await live.node("n", cpu="8")
             await make(live, device_class(), slice_of("n", device("gpu-0")), template("one"))
             await live.pod("bystander", cpu="1", priorityClassName="lowest")
@@ -356,6 +365,30 @@ def test_a_pod_gets_the_device_of_a_victim(scheduler: Any) -> None:
             assert await live.bound("high") == "n"
             assert results(await claim_of(live, "high")) == ["gpu=n/gpu-0"]
             assert {item["metadata"]["name"] for item in (await live.client.list(PODS)).items} == {"bystander", "high"}
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-18")
+def test_of_two_devices_a_pod_gets_the_one_that_no_nominated_pod_needs(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await priorities(live, low=1, high=1000)
+            await live.node("n", cpu="8")
+            devices = [device(f"gpu-{at}", model=name) for at, name in enumerate(("big", "small", "ai"))]
+            await make(live, device_class(), slice_of("n", *devices))
+            await make(live, template("one"), template("ai", request("ai", model("ai"))))
+            await make(live, template("both", request("big", model("big")), request("ai", model("ai"))))
+            await live.pod("victim", priorityClassName="low", terminationGracePeriodSeconds=30, resourceClaims=of_template("ai"))
+            assert await live.bound("victim") == "n"
+            await live.pod("waits", priorityClassName="high", resourceClaims=of_template("both"))
+            await live.until("waits", lambda pod: pod["status"].get("nominatedNodeName") == "n")
+            await live.pod("any", priorityClassName="low", resourceClaims=of_template())
+            assert await live.bound("any") == "n"
+            assert results(await claim_of(live, "any")) == ["gpu=n/gpu-1"]
+            await live.client.delete(PODS, "victim", "default", grace_period_seconds=0)
+            assert await live.bound("waits") == "n"
+            assert not (await live.get("any"))["metadata"].get("deletionTimestamp")
 
     asyncio.run(run())
 

@@ -9,7 +9,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from koord.api.kinds import CONFIGMAPS, DEVICES, NAMESPACES, NODES, PODS
+from koord.api.kinds import CONFIGMAPS, DEVICES, NAMESPACES, NODES, PODS, PRIORITYCLASSES
 from koord.api.objects import Device
 from koord.api.times import format_time, parse_time
 from koord.kube.errors import Unreachable
@@ -271,5 +271,31 @@ def test_a_device_that_says_the_same_again_wakes_nobody(scheduler: Any) -> None:
             while not moved:
                 await asyncio.sleep(0.005)
             await live.bound("big")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-KS-12")
+def test_of_two_cards_a_pod_gets_the_one_that_no_nominated_pod_needs(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler(CONFIG, crds=True, before=lambda objects: machine(objects, "n", gpus(2))) as live:
+            meta = {"apiVersion": PRIORITYCLASSES.api_version, "kind": "PriorityClass", "metadata": {"name": "high"}, "value": 1000}
+            await live.client.create(PRIORITYCLASSES, meta)
+
+            async def pod(name: str, percent: int, **spec: Any) -> None:
+                amounts = {"cpu": "1", CORE: str(percent), RATIO: str(percent)}
+                container = {"name": "main", "image": "i", "resources": {"requests": amounts, "limits": amounts}}
+                await live.pod(name, containers=[container], **spec)
+
+            await pod("victim", 55)
+            assert minors(await annotations(live, "victim")) == [0]
+            await pod("keeps", 55, priorityClassName="high")
+            assert minors(await annotations(live, "keeps")) == [1]
+            await pod("waits", 70, priorityClassName="high")
+            await live.until("waits", lambda pod: pod["status"].get("nominatedNodeName") == "n")
+            await pod("small", 40)
+            assert minors(await annotations(live, "small")) == [1]
+            await live.client.delete(PODS, "victim", "default", grace_period_seconds=0)
+            assert minors(await annotations(live, "waits")) == [0]
 
     asyncio.run(run())
