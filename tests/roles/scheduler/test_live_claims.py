@@ -309,19 +309,23 @@ def test_what_another_leader_has_bound_meanwhile_is_not_given_back(scheduler: An
 
 @pytest.mark.feature("SCH-DRA-08")
 def test_a_claim_that_is_allocated_where_its_pod_cannot_go_is_allocated_anew(scheduler: Any) -> None:
+    """Before anybody has to leave for the pod."""
+
     async def run() -> None:
         async with scheduler() as live:
+            await priorities(live, low=1, high=1000)
             for name in ("full", "free"):
                 await live.node(name, cpu="2")
             await make(live, device_class(), slice_of("full", device("gpu-0")), claim("mine"))
-            await live.pod("first", cpu="1", resourceClaims=of_claim("mine"))
+            await live.pod("first", cpu="1", priorityClassName="low", resourceClaims=of_claim("mine"))
             assert await live.bound("first") == "full"
             shown = await live.client.get(RESOURCECLAIMS, "mine", "default")
             await live.client.patch(RESOURCECLAIMS, "mine", {"status": {"reservedFor": None}}, "default", subresource="status")
             assert results(shown) == ["gpu=full/gpu-0"]
             await make(live, slice_of("free", device("gpu-0")))
-            await live.pod("second", cpu="1500m", resourceClaims=of_claim("mine"))
+            await live.pod("second", cpu="1500m", priorityClassName="high", resourceClaims=of_claim("mine"))
             assert await live.bound("second") == "free"
+            assert not (await live.get("first"))["metadata"].get("deletionTimestamp")
             assert results(await live.client.get(RESOURCECLAIMS, "mine", "default")) == ["gpu=free/gpu-0"]
 
     asyncio.run(run())

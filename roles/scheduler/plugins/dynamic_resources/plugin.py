@@ -298,13 +298,14 @@ class DynamicResources(
         return _REJECTIONS[code] if code < _TOLD else Rejection((self._reasons[code - _TOLD],), resolvable=False)
 
     def post_filter(self, ctx: CycleContext, failure: Any) -> PostFilterResult:
-        """A claim that is allocated where the pod cannot go, and that nobody else uses, is given back."""
+        """A claim that is allocated where the pod cannot go, and that nobody else uses, is given back. Until then nobody has to leave for
+        the pod: it may fit elsewhere."""
         for key in self._plan(ctx.pod).keys if not self._supposed and not ctx.pod.reservation else ():
             claim = self.cache.claims.get(key)
             if claim is None or claim.status.allocation is None or claim.status.allocation.node_selector is None:
                 continue
             if self._allocate_anew(ctx, key):
-                return PostFilterResult(unschedulable(f'resourceclaim "{claim.metadata.name}" is deallocated to be allocated elsewhere'))
+                return PostFilterResult(unresolvable(f'resourceclaim "{claim.metadata.name}" is deallocated to be allocated elsewhere'))
         return PostFilterResult(unschedulable())
 
     def _allocate_anew(self, ctx: CycleContext, key: str) -> bool:
