@@ -38,6 +38,21 @@ async def make(live: Any, *objects: Obj) -> None:
         await live.client.create(KINDS[item["kind"]], item, item["metadata"].get("namespace"))
 
 
+def gangs(**plugins: Any) -> Obj:
+    profile = {"schedulerName": "koord-scheduler", "plugins": {"multiPoint": {"enabled": [{"name": "Coscheduling"}]}, **plugins}}
+    profile["pluginConfig"] = [{"name": "Coscheduling", "args": {"enablePreemption": True}}]
+    return {"profiles": [profile]}
+
+
+GANG = "gang.scheduling.koordinator.sh"
+OF_TWO = {"annotations": {f"{GANG}/name": "g", f"{GANG}/min-available": "2"}}
+
+
+async def leaving(live: Any) -> list[str]:
+    """Pods that were asked to go."""
+    return [pod["metadata"]["name"] for pod in (await live.client.list(PODS)).items if pod["metadata"].get("deletionTimestamp")]
+
+
 async def priorities(live: Any, **values: int) -> None:
     for name, value in values.items():
         meta = {"apiVersion": PRIORITYCLASSES.api_version, "kind": "PriorityClass", "metadata": {"name": name}, "value": value}
@@ -393,6 +408,103 @@ def test_of_two_devices_a_pod_gets_the_one_that_no_nominated_pod_needs(scheduler
             await live.client.delete(PODS, "victim", "default", grace_period_seconds=0)
             assert await live.bound("waits") == "n"
             assert not (await live.get("any"))["metadata"].get("deletionTimestamp")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-09")
+@pytest.mark.parametrize("refused", [0, 1, 2], ids=["", "first binding refused", "second binding refused"])
+def test_a_claim_that_a_gang_shares_is_allocated_once_for_all_of_it(scheduler: Any, monkeypatch: pytest.MonkeyPatch, refused: int) -> None:
+    """Nothing is written before all members have a place: the second one goes by what is about to be allocated for the first."""
+
+    async def run() -> None:
+        async with scheduler(gangs(), crds=True) as live:
+            monkeypatch.setattr(live.app.queue, "_initial_backoff", 0.05)
+            plugins = live.app.engine.frameworks["koord-scheduler"].plugins
+            bind, tried = plugins["DefaultBinder"].bind, []
+
+            async def refusing(ctx: Any, node: str) -> Status:
+                tried.append(ctx.pod.name)
+                return error("refused for once") if len(tried) == refused else await bind(ctx, node)
+
+            monkeypatch.setattr(plugins["DefaultBinder"], "bind", refusing)
+            for name in ("a", "b"):
+                await live.node(name)
+                await make(live, slice_of(name, device("gpu-0")))
+            await make(live, device_class(), claim("shared"))
+            for name in ("g0", "g1"):
+                await live.pod(name, meta=OF_TWO, resourceClaims=of_claim("shared"))
+            assert await live.bound("g0") == await live.bound("g1")
+            found = await until(live, "shared", lambda shown: len(shown["status"].get("reservedFor") or ()) == 2)
+            assert len(results(found)) == 1
+            cache = plugins["DynamicResources"].cache
+            for _ in patience.tries(400):
+                if not cache.assumed and not cache.releasing:
+                    break
+                await asyncio.sleep(0.02)
+            assert cache.taken == {("gpu.example.com", results(found)[0][4], "gpu-0"): 1}
+            assert not cache.assumed
+            assert not cache.lent
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-18")
+def test_a_gang_that_shares_a_claim_makes_room_for_it_once(scheduler: Any) -> None:
+    names = ("DynamicResources", "Coscheduling", "DefaultPreemption")
+
+    async def run() -> None:
+        async with scheduler(gangs(postFilter={"enabled": [{"name": name} for name in names]}), crds=True) as live:
+            await priorities(live, low=1, high=1000)
+            for name in ("a", "b"):
+                await live.node(name)
+                await make(live, slice_of(name, device("gpu-0")))
+            await make(live, device_class(), template("one"), claim("shared"))
+            for name in ("v0", "v1"):
+                await live.pod(name, priorityClassName="low", terminationGracePeriodSeconds=30, resourceClaims=of_template())
+                await live.bound(name)
+            for name in ("g0", "g1"):
+                await live.pod(name, meta=OF_TWO, priorityClassName="high", resourceClaims=of_claim("shared"))
+            node = (await live.until("g0", lambda pod: pod["status"].get("nominatedNodeName")))["status"]["nominatedNodeName"]
+            while not (gone := await leaving(live)):
+                await asyncio.sleep(0.02)
+            await live.client.delete(PODS, gone[0], "default", grace_period_seconds=0)
+            assert await live.bound("g0") == await live.bound("g1") == node
+            assert not await leaving(live)
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-18")
+@pytest.mark.parametrize("gone", [False, True], ids=["victim leaves", "victim is gone, and has its claim"])
+def test_who_shares_a_claim_with_a_nominated_pod_follows_it(scheduler: Any, monkeypatch: pytest.MonkeyPatch, gone: bool) -> None:
+    """On the other node nobody has to leave."""
+    rows = {name: controller for name, controller in CONTROLLERS.items() if name != "resourceclaim"}
+    monkeypatch.setattr("koord.apiserver.controllers.registry.CONTROLLERS", rows)
+
+    async def run() -> None:
+        async with scheduler() as live:
+            await priorities(live, low=1, high=1000)
+            await make(live, device_class(), claim("shared"))
+            for name, victim in (("a", "v0"), ("b", "v1")):
+                await live.node(name)
+                await make(live, slice_of(name, device("gpu-0")), claim(victim))
+                await live.pod(victim, priorityClassName="low", terminationGracePeriodSeconds=30, resourceClaims=of_claim(victim))
+                await live.bound(victim)
+            await live.pod("first", priorityClassName="high", resourceClaims=of_claim("shared"))
+            node = (await live.until("first", lambda pod: pod["status"].get("nominatedNodeName")))["status"]["nominatedNodeName"]
+            while not (left := await leaving(live)):
+                await asyncio.sleep(0.02)
+            if gone:
+                await live.client.delete(PODS, left[0], "default", grace_period_seconds=0)
+            await live.pod("second", priorityClassName="high", resourceClaims=of_claim("shared"))
+            await live.refused("second")
+            if not gone:
+                await live.client.delete(PODS, left[0], "default", grace_period_seconds=0)
+            free = {"status": {"reservedFor": None, "allocation": None}}
+            await live.client.patch(RESOURCECLAIMS, left[0], free, "default", subresource="status")
+            assert [await live.bound(name) for name in ("first", "second")] == [node, node]
+            assert not await leaving(live)
 
     asyncio.run(run())
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Collection, Container, Iterable, Sequence
+from collections.abc import Callable, Collection, Container, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import msgspec
@@ -33,6 +33,13 @@ class Assumed(NamedTuple):
     terms: tuple[NodeTerm, ...] | None
 
 
+class Lent(NamedTuple):
+    """What a claim gets in a what-if, and the nodes from which that can be used."""
+
+    uses: tuple[Use, ...]
+    terms: tuple[NodeTerm, ...] | None
+
+
 class Claims(DeviceColumns):
     """What the plugin knows. Claims have keys: "namespace/name"."""
 
@@ -57,9 +64,11 @@ class Claims(DeviceColumns):
         self._reserved: dict[str, set[str]] = {}  # claims by the UIDs of the pods for which they are reserved
         self._departed: dict[str, tuple[int, float]] = {}  # pods that are gone and have devices still: from which slot, and when
         self._away: set[str] = set()  # pods that a what-if has taken away
-        self._guests: dict[str, tuple[Use, ...]] = {}  # what pods that a what-if has added would get
-        self.supposed: Callable[[int, PodInfo], tuple[Use, ...]] = _nothing  # what a pod gets that a what-if puts on a slot
-        self.told: Callable[[str, tuple[Use, ...]], None] = _nobody  # what somebody (a claim, a pod of a what-if) has now
+        self.lent: dict[str, Lent] = {}  # claims that are allocated in a what-if only
+        self._guests: dict[str, Mapping[str, Lent]] = {}  # pods that a what-if has added, with such claims of theirs
+        self._guests_of: dict[str, set[str]] = {}  # the same by claim
+        self.supposed: Callable[[int, PodInfo], Mapping[str, Lent]] = _nothing  # what a pod gets that a what-if puts on a slot
+        self.told: Callable[[str, tuple[Use, ...]], None] = _nobody  # what a claim has now
         self.now: Callable[[], float] = lambda: 0.0
         self.released: Callable[[str], None] = lambda uid: None  # told of pods that are gone when they have no devices any more
         self.left: Callable[[int, frozenset[str]], list[DeviceId]] = _none  # devices of a slot that these pods have without a claim
@@ -137,6 +146,12 @@ class Claims(DeviceColumns):
             del self.assumed[key]
             self._count(key)
             self._let_go((pod,))
+
+    def hand_over(self, key: str, pod: str, heir: str) -> None:
+        """Another pod that shares a claim will have it written."""
+        mine = self.assumed.get(key)
+        if mine is not None and mine.pod == pod:
+            self.assumed[key] = mine._replace(pod=heir)
 
     def holding(self, uid: str) -> bool:
         """Whether a pod has devices by its claims. It may be gone: others get them once they are given back."""
@@ -218,10 +233,8 @@ class Claims(DeviceColumns):
             return
         guest = self._guests.pop(pod.uid, None)
         if guest is not None:
-            if guest:
-                self.version += 1
-                self.use(guest, -1)
-                self.told(pod.uid, ())
+            for key in guest:
+                self._take_back(key, pod.uid)
             return
         self._away.add(pod.uid)
         for key in self._held(pod):
@@ -237,10 +250,27 @@ class Claims(DeviceColumns):
                 self._count(key)
             return
         gets = self._guests[pod.uid] = self.supposed(slot, pod)  # who gets nothing as well: it is not taken away when it leaves again
-        if gets:
-            self.version += 1
-            self.use(gets, 1)
-            self.told(pod.uid, gets)
+        for key, lent in gets.items():
+            self._lend(key, pod.uid, lent)
+
+    def _lend(self, key: str, uid: str, lent: Lent) -> None:
+        self._guests_of.setdefault(key, set()).add(uid)
+        if key not in self.lent:
+            self.lent[key] = lent
+            self._told_of(key, lent, 1)
+
+    def _take_back(self, key: str, uid: str) -> None:
+        """The last of a claim's pods gives its devices back."""
+        left = self._guests_of[key]
+        left.discard(uid)
+        if not left:
+            del self._guests_of[key]
+            self._told_of(key, self.lent.pop(key), -1)
+
+    def _told_of(self, key: str, lent: Lent, step: int) -> None:
+        self.version += 1
+        self.use(lent.uses, step)
+        self.told(key, lent.uses if step > 0 else ())
 
     def left_by(self, slot: int, pods: Sequence[PodInfo]) -> list[Use]:
         """What is free of a slot's devices once these pods have left it, and those that are gone have given back theirs."""
@@ -291,8 +321,8 @@ class Claims(DeviceColumns):
         return number, found
 
 
-def _nothing(slot: int, pod: PodInfo) -> tuple[Use, ...]:
-    return ()
+def _nothing(slot: int, pod: PodInfo) -> Mapping[str, Lent]:
+    return {}
 
 
 def _none(slot: int, pods: frozenset[str]) -> list[DeviceId]:

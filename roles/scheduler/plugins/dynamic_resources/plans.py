@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from math import inf
 from typing import NamedTuple
 
@@ -25,8 +25,9 @@ class Waiting(Exception):
 
 
 class Plan(NamedTuple):
-    """`keys` are all claims of the pod; those in `open` are to be allocated as `wanted` says; `terms` are the nodes from which those that
-    are allocated can be used. Pods with equal `digest` are placed alike."""
+    """`keys` are all claims of the pod; those in `open` are to be allocated as `wanted` says; those in `shared` are about to be allocated
+    for another pod of its gang; `terms` are the nodes from which those can be used that are allocated. Pods with equal `digest` are placed
+    alike."""
 
     digest: Hashable
     keys: tuple[str, ...]
@@ -37,6 +38,7 @@ class Plan(NamedTuple):
     pending: bool = False  # the refusal ends with something that is under way
     backed: tuple[str, ...] = ()  # extended resources for which a node without them gives devices
     lapsed: str = ""  # the claim of a refusal whose devices do not get ready: it may be allocated anew
+    shared: tuple[str, ...] = ()
     until: float = inf  # the plan is another one from this time on, in seconds since the epoch
 
     @property
@@ -70,10 +72,12 @@ def claim_keys(pod: PodInfo, *, supposed: bool = False) -> Iterator[tuple[str, b
             raise Waiting(f"waiting for the resource claim of {reference.name} to be made")
 
 
-def plan(pod: PodInfo, cache: Claims, *, supposed: bool, now: float, timeout: float) -> Plan:
-    """What the claims of a pod want, and its extended resources; `timeout` is how many seconds devices may take to get ready. Raises
-    Waiting."""
-    found = _claims(pod, cache, supposed=supposed, now=now, timeout=timeout)
+def plan(
+    pod: PodInfo, cache: Claims, *, supposed: bool, now: float, timeout: float, together: Callable[[str], bool] = lambda uid: False
+) -> Plan:  # fmt: skip
+    """What the claims of a pod want, and its extended resources; `timeout` is how many seconds devices may take to get ready; `together`
+    says with whom the pod is bound, so that neither waits for what the other is about to get. Raises Waiting."""
+    found = _claims(pod, cache, supposed=supposed, now=now, timeout=timeout, together=together)
     backed = backed_resources(pod, cache)
     if not backed or found.refusal:
         return found
@@ -90,11 +94,12 @@ def backed_resources(pod: PodInfo, cache: Claims) -> tuple[str, ...]:
     return tuple(sorted(name for name, value in pod.shape.amounts.items() if value and name in cache.backed))
 
 
-def _claims(pod: PodInfo, cache: Claims, *, supposed: bool, now: float, timeout: float) -> Plan:
+def _claims(pod: PodInfo, cache: Claims, *, supposed: bool, now: float, timeout: float, together: Callable[[str], bool]) -> Plan:
     """What `spec.resourceClaims` wants."""
     until = inf
     keys: list[str] = []
     open_: list[str] = []
+    shared: list[str] = []
     wanted: list[Wanted] = []
     terms: list[tuple[NodeTerm, ...]] = []
     digest: list[Hashable] = [cache.class_version]
@@ -104,11 +109,14 @@ def _claims(pod: PodInfo, cache: Claims, *, supposed: bool, now: float, timeout:
             text = f'resourceclaim "{key.partition("/")[2]}" of an earlier attempt is being given back'
             return Plan(("refused", text), tuple(keys), (), (), (), text, pending=True)
         mine, claim = cache.assumed.get(key), cache.claims.get(key)
-        found = mine.terms if mine is not None and supposed else None
+        usable = mine if mine is not None and (supposed or together(mine.pod)) else cache.lent.get(key)
+        found = usable.terms if usable is not None else None
         if mine is None or not supposed:
-            refusal = "" if claim is None else _refusal(pod, claim, key, own=own, pending=mine is not None)
+            refusal = "" if claim is None else _refusal(pod, claim, key, own=own, pending=mine is not None and usable is not mine)
             if refusal:
                 return Plan(("refused", refusal), tuple(keys), (), (), (), refusal, mine is not None)
+            if mine is not None:
+                shared.append(key)
         if claim is not None and claim.status.allocation is not None and mine is None:
             found = terms_of(claim.status.allocation.node_selector)
             unready, ends = failed(claim), deadline(claim, timeout)
@@ -120,7 +128,7 @@ def _claims(pod: PodInfo, cache: Claims, *, supposed: bool, now: float, timeout:
             if unready:
                 text = f'resourceclaim "{claim.metadata.name}": {unready}'
                 return Plan(("refused", text), tuple(keys), (), (), (), text, lapsed=key)
-        elif mine is None:
+        elif usable is None:
             if claim is None and not supposed:
                 name = key.partition("/")[2]
                 raise Waiting(f'resourceclaim "{name}" not found', key)
@@ -138,7 +146,7 @@ def _claims(pod: PodInfo, cache: Claims, *, supposed: bool, now: float, timeout:
         digest.append(found)
         if found is not None:
             terms.append(found)
-    return Plan(tuple(digest), tuple(keys), tuple(open_), tuple(wanted), tuple(terms), until=until)
+    return Plan(tuple(digest), tuple(keys), tuple(open_), tuple(wanted), tuple(terms), shared=tuple(shared), until=until)
 
 
 def _template(pod: PodInfo, cache: Claims, number: int) -> ResourceClaimSpec | None:

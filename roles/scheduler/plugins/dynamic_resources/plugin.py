@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -32,15 +32,15 @@ from roles.scheduler.framework.normalize import Proportional
 from roles.scheduler.framework.status import SKIP, SUCCESS, Code, PostFilterResult, Status, error, unresolvable, unschedulable
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.dynamic_resources.allocator import Allocation, TookTooLong, allocate
-from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims, terms_of
+from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims, Lent, terms_of
 from roles.scheduler.plugins.dynamic_resources.extended import Extended, extended
 from roles.scheduler.plugins.dynamic_resources.hints import Devices, claim_helps, pod_helps
 from roles.scheduler.plugins.dynamic_resources.inventory import Use
-from roles.scheduler.plugins.dynamic_resources.plans import NOTHING, Plan, Waiting, backed_resources, plan
+from roles.scheduler.plugins.dynamic_resources.plans import NOTHING, Plan, Waiting, backed_resources, claim_keys, plan
 from roles.scheduler.plugins.dynamic_resources.preferring import BEST_KEPT, InUse, kept
 from roles.scheduler.plugins.dynamic_resources.readiness import Readiness
 from roles.scheduler.plugins.dynamic_resources.requests import RequestError, Wanted
-from roles.scheduler.plugins.dynamic_resources.results import rendered, selector_of
+from roles.scheduler.plugins.dynamic_resources.results import node_selector, rendered, selector_of
 from roles.scheduler.plugins.dynamic_resources.writing import Carried, Releases, Writer
 from roles.scheduler.plugins.node_affinity import any_term
 
@@ -159,7 +159,20 @@ class DynamicResources(
         return found
 
     def _planned(self, pod: PodInfo) -> Plan:
-        return plan(pod, self.cache, supposed=self._supposed, now=self.handle.state.now, timeout=self.args.binding_timeout)
+        return plan(
+            pod, self.cache, supposed=self._supposed, now=self.handle.state.now, timeout=self.args.binding_timeout,
+            together=partial(self._together_with, pod),
+        )  # fmt: skip
+
+    def _together_with(self, pod: PodInfo, uid: str) -> bool:
+        """Whether a pod is of the same gang as one that has a place: the one is not bound without the other."""
+        other = self.handle.cluster.pod(uid)
+        return other is not None and self._same_gang(pod, other)
+
+    def _same_gang(self, pod: PodInfo, other: PodInfo) -> bool:
+        gangs = self.handle.state.gangs
+        mine = gangs.of(pod)
+        return bool(mine) and gangs.of(other) == mine
 
     def _concerned(self, pod: PodInfo) -> bool:
         return bool(pod.shape.template.spec.resource_claims or (self.cache.backed and backed_resources(pod, self.cache)))
@@ -254,16 +267,17 @@ class DynamicResources(
             preference = preference * BEST_KEPT + kept(given, self.cache.inventory(slot).devices, use)
         return 0, preference
 
-    def _supposedly_gets(self, slot: int, pod: PodInfo) -> tuple[Use, ...]:
+    def _supposedly_gets(self, slot: int, pod: PodInfo) -> Mapping[str, Lent]:
         """What the claims of a pod get that a what-if puts on a node: those that are placed there after it find it in use. One that waits
         there for others to leave gets what they have."""
         if pod.reservation or pod.uid in self._carried or not self._concerned(pod) or not self.handle.cluster.alive[slot]:
-            return ()
+            return {}
         found = self._plan(pod)
+        lent = {key: self.cache.lent[key] for key in found.keys if key in self.cache.lent}
         try:
             wanted, _ = self._wanted(pod, found, self._lacking(found, slot))
             if found.refusal:
-                return ()
+                return {}
             allocations = allocate(wanted, self.cache.inventory(slot).stock, self.cache, self._clock())
             if allocations is None and (left := self._left(slot)):
                 self.cache.use(left, -1)
@@ -272,8 +286,12 @@ class DynamicResources(
                 finally:
                     self.cache.use(left, 1)
         except RequestError:
-            return ()
-        return tuple(use for allocation in allocations or () for use in _uses(allocation))
+            return lent
+        names, node = (*found.open, _own(pod)), self.handle.cluster.name_of(slot)
+        for key, allocation in zip(names, allocations or (), strict=False):
+            selector = node_selector(allocation, node)
+            lent[key] = Lent(_uses(allocation), terms_of(selector_of({"nodeSelector": selector} if selector is not None else {})))
+        return lent
 
     def _left(self, slot: int) -> list[Use]:
         """What those have who are on their way out."""
@@ -306,7 +324,21 @@ class DynamicResources(
                 continue
             if self._allocate_anew(ctx, key):
                 return PostFilterResult(unresolvable(f'resourceclaim "{claim.metadata.name}" is deallocated to be allocated elsewhere'))
+        key = self._expected(ctx)
+        if key:
+            return PostFilterResult(unresolvable(f'resourceclaim "{key.partition("/")[2]}" is about to be allocated for a nominated pod'))
         return PostFilterResult(unschedulable())
+
+    def _expected(self, ctx: CycleContext) -> str:
+        """A claim of the pod that will be allocated for another one, once those have left whom that one waits for; the pod follows it."""
+        shared = set(self._plan(ctx.pod).open)
+        for _, other in ctx.state.nominations.all_ahead_of(ctx.pod) if shared else ():
+            if other.uid == ctx.pod.uid or not other.shape.template.spec.resource_claims or ctx.cluster.slot_of_pod(other.uid) >= 0:
+                continue
+            keys = (key for key, own in claim_keys(other, supposed=True) if not own and key in shared)
+            if (key := next(keys, "")) and not self._same_gang(ctx.pod, other):
+                return key
+        return ""
 
     def _allocate_anew(self, ctx: CycleContext, key: str) -> bool:
         """Have a claim given back that nobody else uses; whether that is so."""
@@ -353,9 +385,9 @@ class DynamicResources(
             return unschedulable(str(failure))
         if allocations is None:
             return unschedulable("cannot allocate all claims")
-        own = f"{pod.namespace}/<{pod.uid}>"  # until it is there
+        own = _own(pod)
         names = (*found.open, own) if extra is not None else found.open
-        self._carried[pod.uid] = Carried(pod.uid, pod.name, found.keys, names, own if extra is not None else "", extra)
+        self._carried[pod.uid] = Carried(pod.uid, pod.name, found.keys, (*names, *found.shared), own if extra is not None else "", extra)
         for key, wanted, allocation in zip(names, every, allocations, strict=True):
             status = rendered(wanted, allocation, self.cache.classes, ctx.cluster.name_of(slot), seams.uid)
             claim = self.cache.claims.get(key)
@@ -368,6 +400,10 @@ class DynamicResources(
         self._readiness.ended.discard(ctx.pod.uid)
         if carried is None:
             return
+        for key in carried.open:
+            heir = next((other.uid for other in self._carried.values() if key in other.open), "")
+            if heir:  # of its gang
+                self.cache.hand_over(key, carried.uid, heir)
         if carried.uid not in self._written:
             for key in carried.open:
                 self.cache.forget(key, carried.uid)
@@ -427,6 +463,11 @@ def _preference(found: Plan, allocations: tuple[Allocation, ...]) -> float:
             if len(asks) > 1:
                 total += next((_BEST_ALTERNATIVE - at for at, ask in enumerate(asks) if ask.label in used), 0)
     return float(total)
+
+
+def _own(pod: PodInfo) -> str:
+    """The claim that stands for a pod's extended resources, until it is there."""
+    return f"{pod.namespace}/<{pod.uid}>"
 
 
 def _uses(allocation: Allocation) -> tuple[Use, ...]:

@@ -30,8 +30,8 @@ Obj = dict[str, Any]
 
 
 class Carried(NamedTuple):
-    """A pod that has a place: its UID and name, its claims, and those that are allocated for it. `own` is the claim that stands for its
-    extended resources, under a name that cannot be until it is made; `made` is its UID then."""
+    """A pod that has a place: its UID and name, its claims, and those that are allocated for it, or for it and others of its gang. `own` is
+    the claim that stands for its extended resources, under a name that cannot be until it is made; `made` is its UID then."""
 
     uid: str
     name: str
@@ -74,7 +74,8 @@ class Writer:
             if problem is not None:
                 return problem
             try:
-                await self._put(shown, name, namespace, assumed.status if assumed is not None else None, carried)
+                allocated = (shown.get("status") or {}).get("allocation")  # for another pod of its gang
+                await self._put(shown, name, namespace, assumed.status if assumed is not None and not allocated else None, carried)
             except Conflict:
                 shown = None
                 continue
@@ -137,8 +138,9 @@ def _problem(shown: Obj, uid: str, name: str, allocation: Obj | None, pod: str) 
     found = status.get("allocation")
     if found is None:
         return None
-    same = _devices(found) == _devices(allocation)
-    return "" if same and reserved else f"resourceclaim {name} got allocated elsewhere in the meantime"
+    if _devices(found) != _devices(allocation):
+        return f"resourceclaim {name} got allocated elsewhere in the meantime"
+    return "" if reserved else None
 
 
 def _devices(allocation: Obj) -> list[tuple[Any, ...]]:
@@ -170,7 +172,9 @@ class Releases:
         for key in carried.keys:
             claim = self._cache.claims.get(key)
             if claim is not None:
-                self._put(key, carried.uid, _Release(claim.metadata.uid, key in carried.open, self._cache.assumed.get(key)))
+                mine = self._cache.assumed.get(key)
+                mine = mine if mine is not None and mine.pod == carried.uid else None
+                self._put(key, carried.uid, _Release(claim.metadata.uid, key in carried.open, mine))
             else:
                 self._cache.forget(key, carried.uid)
         if carried.made:
