@@ -509,6 +509,72 @@ def test_who_shares_a_claim_with_a_nominated_pod_follows_it(scheduler: Any, monk
     asyncio.run(run())
 
 
+def on(node: str) -> Obj:
+    return {"nodeSelector": {"kubernetes.io/hostname": node}}
+
+
+async def network(live: Any, count: int) -> None:
+    """Nodes a to c, and devices that all of them may use."""
+    for name in ("a", "b", "c"):
+        await live.node(name)
+    await make(live, device_class(), template("one"), template("two", request(count=2, allocationMode="ExactCount")))
+    await make(live, slice_of("", *(device(f"net-{at}") for at in range(count)), pool="net", name="net", allNodes=True))
+
+
+@pytest.mark.feature("SCH-DRA-18")
+@pytest.mark.parametrize("for_devices", [True, False], ids=["waits for a device", "waits for CPU"])
+def test_a_device_that_a_nominated_pod_waits_for_is_nobodys_on_other_nodes(scheduler: Any, for_devices: bool) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await priorities(live, low=1, high=1000)
+            await network(live, 2 if for_devices else 1)
+            claims: Obj = {"resourceClaims": of_template()}
+            victim: Obj = {"cpu": "1", **claims} if for_devices else {"cpu": "3"}
+            await live.pod("victim", priorityClassName="low", terminationGracePeriodSeconds=30, **victim, **on("a"))
+            assert await live.bound("victim") == "a"
+            wanted = of_template("two" if for_devices else "one")
+            await live.pod("waits", cpu="2", priorityClassName="high", resourceClaims=wanted, **on("a"))
+            await live.until("waits", lambda pod: pod["status"].get("nominatedNodeName") == "a")
+            await live.pod("small", priorityClassName="low", **claims, **on("b"))
+            assert "cannot allocate all claims" in (await live.refused("small"))["message"]
+            await live.client.delete(PODS, "victim", "default", grace_period_seconds=0)
+            assert await live.bound("waits") == "a"
+            await live.client.delete(PODS, "waits", "default", grace_period_seconds=0)
+            assert await live.bound("small") == "b"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-18")
+def test_each_nominated_pod_keeps_a_device_of_its_own_and_the_rest_is_free(scheduler: Any) -> None:
+    """Pods of less priority are asked on a node with a nominated pod and on others; `mid` may make room for itself."""
+
+    async def run() -> None:
+        async with scheduler() as live:
+            await priorities(live, low=1, mid=500, high=1000)
+            await network(live, 3)
+            for name in ("a", "b"):
+                await live.pod(f"victim-{name}", cpu="3", priorityClassName="low", terminationGracePeriodSeconds=30, **on(name))
+                await live.bound(f"victim-{name}")
+            claims: Obj = {"resourceClaims": of_template()}
+            for name in ("a", "b"):
+                await live.pod(name, cpu="2", priorityClassName="high", **claims, **on(name))
+                await live.until(name, lambda pod: pod["status"].get("nominatedNodeName"))
+            await live.pod("third", cpu="100m", priorityClassName="low", terminationGracePeriodSeconds=30, **claims, **on("c"))
+            assert await live.bound("third") == "c"
+            for name in ("a", "c"):
+                await live.pod(f"more-{name}", cpu="100m", priorityClassName="low", **claims, **on(name))
+                await live.refused(f"more-{name}")
+            await live.pod("mid", cpu="100m", priorityClassName="mid", **claims, **on("c"))
+            await live.until("mid", lambda pod: pod["status"].get("nominatedNodeName"))
+            for name in ("victim-a", "third", "victim-b"):
+                await live.client.delete(PODS, name, "default", grace_period_seconds=0)
+            assert [await live.bound(name) for name in ("a", "b", "mid")] == ["a", "b", "c"]
+            assert not await leaving(live)
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-DRA-09")
 def test_room_is_reserved_for_a_pod_with_claims(scheduler: Any) -> None:
     """No claim is made for a reservation, as when such a pod migrates: nothing is waited for."""

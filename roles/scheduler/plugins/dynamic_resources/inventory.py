@@ -66,15 +66,43 @@ class Inventory:
         )  # fmt: skip
 
 
-class DeviceColumns(Columns):
+class Counted:
+    """The devices in use. `taken` are those that claims have for themselves: how many (one, unless somebody erred)."""
+
+    def __init__(self) -> None:
+        self.taken: dict[DeviceId, int] = {}
+        self.shared: dict[DeviceId, dict[str, Amount]] = {}
+        self._sharers: dict[DeviceId, int] = {}
+
+    def count(self, found: Iterable[Use], step: int) -> None:
+        """So many more have this (1 or -1)."""
+        for device, amounts in found:
+            if amounts is None:
+                _count(self.taken, device, step)
+                continue
+            _count(self._sharers, device, step)
+            shared = self.shared.setdefault(device, {})
+            for name, value in amounts.items():
+                shared[name] = shared.get(name, 0) + step * value
+            if device not in self._sharers:
+                del self.shared[device]
+
+    def with_more(self, found: Iterable[Use]) -> Counted:
+        """A copy that counts these as well."""
+        copied = Counted()
+        copied.taken, copied._sharers = dict(self.taken), dict(self._sharers)
+        copied.shared = {device: dict(amounts) for device, amounts in self.shared.items()}
+        copied.count(found, 1)
+        return copied
+
+
+class DeviceColumns(Columns, Counted):
     """Slices by node, and the devices in use."""
 
     def __init__(self) -> None:
-        self.taken: dict[DeviceId, int] = {}  # devices that claims have for themselves: how many (one, unless somebody erred)
-        self.shared: dict[DeviceId, dict[str, Amount]] = {}
+        Counted.__init__(self)
         self.free: Vector = np.zeros(0)
         self.busy: Vector = np.zeros(0)
-        self._sharers: dict[DeviceId, int] = {}
         self._catalogue = Catalogue()
         self._pools: dict[PoolId, dict[str, SliceView]] = {}
         self._slices: dict[str, SliceView] = {}  # as they are published
@@ -203,29 +231,32 @@ class DeviceColumns(Columns):
         self.free[slot] = sum(_MANY if device.kind.multiple else device.id not in self.taken for device in inventory.devices)
         self.busy[slot] = sum(device.id in self.taken or device.id in self.shared for device in inventory.every)
 
-    def signature(self, inventory: Inventory) -> tuple[Any, ...]:
+    def signature(self, inventory: Inventory, used: Counted) -> tuple[Any, ...]:
         """What a search on a node depends on: its devices and what is in use. Equal for nodes that are alike."""
-        taken, shared = self.taken, self.shared
-        used = tuple([tuple(sorted(shared[one.id].items())) if one.id in shared else one.id in taken for one in inventory.every])
-        return inventory.shape, used
+        taken, shared = used.taken, used.shared
+        states = [tuple(sorted(shared[one.id].items())) if one.id in shared else one.id in taken for one in inventory.every]
+        return inventory.shape, tuple(states)
+
+    @property
+    def any_wide(self) -> bool:
+        """Whether there are devices that several nodes may use."""
+        return bool(self._wide)
+
+    def is_wide(self, device: DeviceId) -> bool:
+        """Whether several nodes may use a device."""
+        return device[:2] in self._wide
+
+    def reaches_wide(self, slot: int) -> bool:
+        """Whether a node may use devices that others may use as well."""
+        return any(pool.id in self._wide for pool in self.inventory(slot).pools)
 
     # ---------------------------------------------------------------- what is in use
 
     def use(self, found: Iterable[Use], step: int) -> None:
         """Claims have something more (1), or no longer (-1)."""
-        pools: dict[PoolId, None] = {}
-        for device, amounts in found:
-            pools[device[:2]] = None
-            if amounts is None:
-                _count(self.taken, device, step)
-                continue
-            _count(self._sharers, device, step)
-            shared = self.shared.setdefault(device, {})
-            for name, value in amounts.items():
-                shared[name] = shared.get(name, 0) + step * value
-            if device not in self._sharers:
-                del self.shared[device]
-        for pool in pools:
+        found = list(found)
+        self.count(found, step)
+        for pool in dict.fromkeys(device[:2] for device, _ in found):
             self._recounted(self._nodes_of(pool))
 
     def _recounted(self, nodes: Iterable[str] | None) -> None:

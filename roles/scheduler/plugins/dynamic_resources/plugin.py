@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -33,9 +34,10 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, Code, PostFilterResu
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.dynamic_resources.allocator import Allocation, TookTooLong, allocate
 from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims, Lent, terms_of
+from roles.scheduler.plugins.dynamic_resources.elsewhere import Elsewhere
 from roles.scheduler.plugins.dynamic_resources.extended import Extended, extended
 from roles.scheduler.plugins.dynamic_resources.hints import Devices, claim_helps, pod_helps
-from roles.scheduler.plugins.dynamic_resources.inventory import Use
+from roles.scheduler.plugins.dynamic_resources.inventory import Counted, Use
 from roles.scheduler.plugins.dynamic_resources.plans import NOTHING, Plan, Waiting, backed_resources, claim_keys, plan
 from roles.scheduler.plugins.dynamic_resources.preferring import BEST_KEPT, InUse, kept
 from roles.scheduler.plugins.dynamic_resources.readiness import Readiness
@@ -77,6 +79,8 @@ class DynamicResources(
         self._verdicts: dict[Hashable, Verdict] = {}
         self._reasons: list[str] = []
         self._last: tuple[PodInfo | None, int, Plan] = (None, 0, NOTHING)  # it is asked for in every step of a cycle
+        self._nothing_elsewhere = Elsewhere(self.cache, {})
+        self._known_elsewhere: tuple[Hashable, Elsewhere] = ((), self._nothing_elsewhere)
         self._carried: dict[str, Carried] = {}
         self._written: set[str] = set()  # pods of which claims were written, or are being written
         self._together = args.device_order == "Together"
@@ -178,7 +182,10 @@ class DynamicResources(
         return bool(pod.shape.template.spec.resource_claims or (self.cache.backed and backed_resources(pod, self.cache)))
 
     def shape_key(self, pod: PodInfo) -> Hashable:
-        return self._plan(pod).digest if self._concerned(pod) else None
+        if not self._concerned(pod):
+            return None
+        elsewhere = self._elsewhere(pod)
+        return (self._plan(pod).digest, elsewhere.key) if elsewhere.key else self._plan(pod).digest
 
     def pre_filter(self, ctx: CycleContext) -> Status:
         found = self._plan(ctx.pod)
@@ -220,15 +227,15 @@ class DynamicResources(
 
     def _verdict(self, ctx: CycleContext, found: Plan, slot: int) -> Verdict:
         """Whether the claims can be allocated on a node; asked once for nodes that are alike."""
-        inventory = self.cache.inventory(slot)
+        inventory, used = self.cache.inventory(slot), self._elsewhere(ctx.pod).used(slot)
         lacking = self._lacking(found, slot)
-        key = (found.digest, lacking, found.backed and ctx.pod.shape.digest, self.cache.signature(inventory))
+        key = (found.digest, lacking, found.backed and ctx.pod.shape.digest, self.cache.signature(inventory, used))
         known = self._verdicts.get(key)
         if known is None:
             if len(self._verdicts) >= _MOST_VERDICTS:
                 self._verdicts.clear()
             try:
-                known = self._verdicts[key] = self._judged(ctx.pod, found, slot)
+                known = self._verdicts[key] = self._judged(ctx.pod, found, slot, used)
             except TookTooLong as late:  # it may be quicker next time
                 ctx.effects.append(partial(ctx.cluster.changes.note, slot, self.cache.kind))
                 return self._code(str(late)), 0.0
@@ -250,10 +257,10 @@ class DynamicResources(
             known = pod.shape.memo[key] = extended(pod.shape.template.spec, classes)
         return (*found.wanted, self.cache.wanted(known.spec)[1]), known
 
-    def _judged(self, pod: PodInfo, found: Plan, slot: int) -> Verdict:
+    def _judged(self, pod: PodInfo, found: Plan, slot: int, used: Counted) -> Verdict:
         try:
             wanted, _ = self._wanted(pod, found, self._lacking(found, slot))
-            allocations = allocate(wanted, self.cache.inventory(slot).stock, self.cache, self._clock(), together=self._together)
+            allocations = allocate(wanted, self.cache.inventory(slot).stock, used, self._clock(), together=self._together)
         except TookTooLong:
             raise
         except RequestError as failure:
@@ -274,24 +281,59 @@ class DynamicResources(
             return {}
         found = self._plan(pod)
         lent = {key: self.cache.lent[key] for key in found.keys if key in self.cache.lent}
+        if found.refusal:
+            return {}
         try:
-            wanted, _ = self._wanted(pod, found, self._lacking(found, slot))
-            if found.refusal:
-                return {}
-            allocations = allocate(wanted, self.cache.inventory(slot).stock, self.cache, self._clock())
-            if allocations is None and (left := self._left(slot)):
-                self.cache.use(left, -1)
-                try:
-                    allocations = allocate(wanted, self.cache.inventory(slot).stock, self.cache, self._clock())
-                finally:
-                    self.cache.use(left, 1)
+            allocations = self._gets(pod, found, slot, self._elsewhere(pod).used(slot))
         except RequestError:
             return lent
         names, node = (*found.open, _own(pod)), self.handle.cluster.name_of(slot)
-        for key, allocation in zip(names, allocations or (), strict=False):
+        for key, allocation in zip(names, allocations, strict=False):
             selector = node_selector(allocation, node)
             lent[key] = Lent(_uses(allocation), terms_of(selector_of({"nodeSelector": selector} if selector is not None else {})))
         return lent
+
+    def _gets(self, pod: PodInfo, found: Plan, slot: int, used: Counted) -> tuple[Allocation, ...]:
+        """What is allocated for a pod on a node, now or once those have left who are on their way out. Raises RequestError."""
+        wanted, _ = self._wanted(pod, found, self._lacking(found, slot))
+        stock = self.cache.inventory(slot).stock
+        allocations = allocate(wanted, stock, used, self._clock())
+        if allocations is None and (left := self._left(slot)):
+            rest = used.with_more(())
+            rest.count(left, -1)
+            allocations = allocate(wanted, stock, rest, self._clock())
+        return allocations or ()
+
+    def _elsewhere(self, pod: PodInfo) -> Elsewhere:
+        """What is expected on other nodes by nominated pods that come before one."""
+        state, cluster = self.handle.state, self.handle.cluster
+        if not self.cache.any_wide or not len(state.nominations):
+            return self._nothing_elsewhere
+        stamp = (pod.uid, self.cache.version, state.nominations.position, cluster.changes.position)
+        if self._known_elsewhere[0] != stamp:
+            self._known_elsewhere = (stamp, Elsewhere(self.cache, self._expected_by_slot(pod)))
+        return self._known_elsewhere[1]
+
+    def _expected_by_slot(self, pod: PodInfo) -> dict[int, list[Use]]:
+        found: dict[int, list[Use]] = {}
+        known: set[str] = set()  # claims that several of them share
+        cluster, used = self.handle.cluster, self.cache.with_more(())
+        for node, other in self.handle.state.nominations.all_ahead_of(pod):
+            slot = cluster.slot_of(node)
+            if other.uid == pod.uid or slot < 0 or not cluster.alive[slot] or cluster.slot_of_pod(other.uid) >= 0:
+                continue
+            if not self._concerned(other) or self._same_gang(pod, other) or not self.cache.reaches_wide(slot):
+                continue
+            with suppress(RequestError, Waiting):
+                theirs = self._planned(other)
+                allocations = () if theirs.refusal else self._gets(other, theirs, slot, used)
+                for key, allocation in zip((*theirs.open, _own(other)), allocations, strict=False):
+                    uses = [use for use in _uses(allocation) if self.cache.is_wide(use.device)] if key not in known else []
+                    known.add(key)
+                    used.count(uses, 1)
+                    if uses:
+                        found.setdefault(slot, []).extend(uses)
+        return found
 
     def _left(self, slot: int) -> list[Use]:
         """What those have who are on their way out."""
@@ -380,7 +422,8 @@ class DynamicResources(
             return SUCCESS
         try:
             every, extra = self._wanted(pod, found, self._lacking(found, slot))
-            allocations = allocate(every, self.cache.inventory(slot).stock, self.cache, self._clock(), together=self._together)
+            used = self._elsewhere(pod).used(slot)
+            allocations = allocate(every, self.cache.inventory(slot).stock, used, self._clock(), together=self._together)
         except RequestError as failure:
             return unschedulable(str(failure))
         if allocations is None:
