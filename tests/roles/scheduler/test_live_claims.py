@@ -346,6 +346,60 @@ def test_a_claim_that_is_allocated_where_its_pod_cannot_go_is_allocated_anew(sch
     asyncio.run(run())
 
 
+@pytest.mark.feature("SCH-DRA-08")
+@pytest.mark.parametrize("idle", [False, True], ids=["not allocated before", "allocated before"])
+@pytest.mark.parametrize("ours", [False, True], ids=["by another scheduler", "for another pod"])
+def test_no_pod_is_bound_whose_claim_is_allocated_elsewhere_meanwhile(
+    scheduler: Any, monkeypatch: pytest.MonkeyPatch, idle: bool, ours: bool
+) -> None:
+    """The pod has its place and waits, for a volume for instance, before its claim is written."""
+
+    async def run() -> None:
+        async with scheduler() as live:
+            for name in ("a", "b"):
+                await live.node(name, cpu="2", labels={"name": name})
+                await make(live, slice_of(name, device("gpu-0")))
+            await make(live, device_class(), claim("mine"))
+            plugin = live.app.engine.frameworks["koord-scheduler"].plugins["DynamicResources"]
+            if idle:
+                await live.pod("former", cpu="1", nodeSelector={"name": "a"}, resourceClaims=of_claim("mine"))
+                await live.bound("former")
+                await live.client.patch(RESOURCECLAIMS, "mine", {"status": {"reservedFor": None}}, "default", subresource="status")
+                while not (seen := plugin.cache.claims["default/mine"].status).allocation or seen.reserved_for:
+                    await asyncio.sleep(0.02)
+            write, go_on = plugin._writer.write, asyncio.Event()
+
+            async def waiting(key: str, carried: Carried) -> str:
+                if carried.name == "waits":
+                    await go_on.wait()
+                return str(await write(key, carried))
+
+            monkeypatch.setattr(plugin._writer, "write", waiting)
+            made = await live.pod("waits", cpu="500m", nodeSelector={"name": "a"}, resourceClaims=of_claim("mine"))
+            while made["metadata"]["uid"] not in plugin._carried:
+                await asyncio.sleep(0.02)
+            if ours:
+                await live.pod("other", cpu="1500m", nodeSelector={"name": "b"}, resourceClaims=of_claim("mine"))
+                await live.refused("other")
+            else:
+                given = {"request": "gpu", "driver": "gpu.example.com", "pool": "b", "device": "gpu-0"}
+                for allocation in (None, {"devices": {"results": [given]}}):
+                    status = {"status": {"allocation": allocation}}
+                    shown = await live.client.patch(RESOURCECLAIMS, "mine", status, "default", subresource="status")
+                while plugin.cache.claims["default/mine"].metadata.resource_version != shown["metadata"]["resourceVersion"]:
+                    await asyncio.sleep(0.02)
+            go_on.set()
+            if ours:
+                assert await live.bound("waits") == "a"
+            else:
+                pod = await live.until("waits", lambda pod: pod["spec"].get("nodeName") or pod["status"].get("conditions"))
+                assert not pod["spec"].get("nodeName")
+            found = await live.client.get(RESOURCECLAIMS, "mine", "default")
+            assert results(found) == ["gpu=a/gpu-0" if ours else "gpu=b/gpu-0"]
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-DRA-14")
 def test_a_server_without_the_group_is_served_all_the_same(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     """Pods without claims are scheduled; one with a claim waits, and hears for what."""

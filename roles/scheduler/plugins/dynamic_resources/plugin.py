@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from functools import partial
 from typing import Any
@@ -43,7 +43,7 @@ from roles.scheduler.plugins.dynamic_resources.preferring import BEST_KEPT, InUs
 from roles.scheduler.plugins.dynamic_resources.readiness import Readiness
 from roles.scheduler.plugins.dynamic_resources.requests import RequestError, Wanted
 from roles.scheduler.plugins.dynamic_resources.results import node_selector, rendered, selector_of
-from roles.scheduler.plugins.dynamic_resources.writing import Carried, Releases, Writer
+from roles.scheduler.plugins.dynamic_resources.writing import Carried, Given, Releases, Writer, devices_of
 from roles.scheduler.plugins.node_affinity import any_term
 
 _FULL, _ELSEWHERE, _IN_USE, _TOLD = 1, 2, 3, 4
@@ -387,6 +387,8 @@ class DynamicResources(
         claim, uid = self.cache.claims[key], ctx.pod.uid
         if key in self.cache.assumed or any(consumer.uid != uid for consumer in claim.status.reserved_for):
             return False
+        if any(key in other.keys for other in self._carried.values()):
+            return False  # a pod is about to be bound with it
         ctx.effects.append(partial(self._releases.deallocate, key, claim.metadata.uid, uid, claim.metadata.resource_version))
         return True
 
@@ -436,7 +438,18 @@ class DynamicResources(
             claim = self.cache.claims.get(key)
             uid = claim.metadata.uid if claim is not None else ""
             self.cache.assume(key, Assumed(uid, pod.uid, status, _uses(allocation), terms_of(selector_of(status))))
+        self._carried[pod.uid] = self._carried[pod.uid]._replace(devices=dict(self._devices(found.keys)))
         return SUCCESS
+
+    def _devices(self, keys: Iterable[str]) -> Iterator[tuple[str, Given]]:
+        """The devices of claims as they count now."""
+        for key in keys:
+            mine, claim = self.cache.assumed.get(key), self.cache.claims.get(key)
+            if mine is not None:
+                yield key, devices_of(mine.status)
+            elif claim is not None and claim.status.allocation is not None:
+                results = claim.status.allocation.devices.results
+                yield key, [(one.request, one.driver, one.pool, one.device, one.share_id) for one in results]
 
     def unreserve(self, ctx: CycleContext, slot: int) -> None:
         carried = self._carried.pop(ctx.pod.uid, None)

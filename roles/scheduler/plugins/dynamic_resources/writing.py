@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
@@ -27,11 +28,13 @@ LEASE_LOST = "the lease is lost: no more writes"
 _DELETE = "<delete>"
 _MAPPING = ("containerName", "resourceName", "requestName")
 Obj = dict[str, Any]
+Given = list[tuple[Any, ...]]
 
 
 class Carried(NamedTuple):
     """A pod that has a place: its UID and name, its claims, and those that are allocated for it, or for it and others of its gang. `own` is
-    the claim that stands for its extended resources, under a name that cannot be until it is made; `made` is its UID then."""
+    the claim that stands for its extended resources, under a name that cannot be until it is made; `made` is its UID then. `devices` are
+    those of each claim with which the place was chosen."""
 
     uid: str
     name: str
@@ -40,6 +43,7 @@ class Carried(NamedTuple):
     own: str = ""
     extended: Extended | None = None
     made: str = ""
+    devices: Mapping[str, Given] = {}
 
 
 class Writer:
@@ -70,7 +74,7 @@ class Writer:
                 return LEASE_LOST
             if shown is None:
                 shown = await client.get(RESOURCECLAIMS, name, namespace)
-            problem = _problem(shown, uid, name, assumed.status if assumed is not None else None, carried.uid)
+            problem = _problem(shown, uid, name, carried.devices.get(key), carried.uid, open_=assumed is not None)
             if problem is not None:
                 return problem
             try:
@@ -125,25 +129,22 @@ def _identity(shown: Obj) -> Obj:
     return {"uid": shown["metadata"]["uid"], "resourceVersion": shown["metadata"]["resourceVersion"]}
 
 
-def _problem(shown: Obj, uid: str, name: str, allocation: Obj | None, pod: str) -> str | None:
+def _problem(shown: Obj, uid: str, name: str, devices: Given | None, pod: str, *, open_: bool) -> str | None:
     """Why a claim cannot be written as it is now; "" when it says already what it is to say, None when it can be written."""
     status = shown.get("status") or {}
     if shown["metadata"].get("uid") != uid or shown["metadata"].get("deletionTimestamp"):
         return f"resourceclaim {name} got deleted in the meantime"
     reserved = any(consumer.get("uid") == pod for consumer in status.get("reservedFor") or ())
-    if allocation is None:
-        if status.get("allocation") is None:
-            return f"resourceclaim {name} is not allocated any more"
-        return "" if reserved else None
     found = status.get("allocation")
     if found is None:
-        return None
-    if _devices(found) != _devices(allocation):
+        return None if open_ else f"resourceclaim {name} is not allocated any more"
+    if devices is not None and devices_of(found) != devices:
         return f"resourceclaim {name} got allocated elsewhere in the meantime"
     return "" if reserved else None
 
 
-def _devices(allocation: Obj) -> list[tuple[Any, ...]]:
+def devices_of(allocation: Obj) -> Given:
+    """What tells one allocation of a claim from another."""
     results = (allocation.get("devices") or {}).get("results") or ()
     return [tuple(one.get(key) for key in ("request", "driver", "pool", "device", "shareID")) for one in results]
 
