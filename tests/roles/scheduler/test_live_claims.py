@@ -20,8 +20,9 @@ from koord.api.kinds import (
 )
 from koord.apiserver.controllers.registry import CONTROLLERS
 from koord.apiserver.resources import builtin_resources
-from koord.kube.errors import Unreachable
+from koord.kube.errors import ServerError, Unreachable
 from roles.scheduler.framework.status import Status, error
+from roles.scheduler.plugins.dynamic_resources import writing
 from roles.scheduler.plugins.dynamic_resources.writing import Carried
 from tests.support import patience
 from tests.support.claims import claim, device, device_class, of_claim, of_template, request, results, slice_of, taint_rule, template
@@ -318,6 +319,35 @@ def test_what_another_leader_has_bound_meanwhile_is_not_given_back(scheduler: An
             found = await live.client.get(RESOURCECLAIMS, "mine", "default")
             assert results(found) == ["gpu=n/gpu-0"]
             assert found["status"]["reservedFor"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-DRA-08")
+def test_a_claim_that_cannot_be_given_back_holds_up_no_other(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def run() -> None:
+        async with scheduler() as live:
+            await live.node("n")
+            await make(live, device_class(), slice_of("n", device("gpu-0"), device("gpu-1")), claim("stuck"), claim("other"))
+            releases = live.app.engine.frameworks["koord-scheduler"].plugins["DynamicResources"]._releases
+            give_back, tried = releases._one, []
+
+            async def failing(key: str, pod: str, release: Any) -> None:
+                tried.append(key)
+                if key == "default/stuck":
+                    raise ServerError(500, "InternalError", "no")
+                await give_back(key, pod, release)
+
+            monkeypatch.setattr(releases, "_one", failing)
+            monkeypatch.setattr(writing, "_PAUSES", (0.01, 3600.0))
+            uids = {name: (await live.client.get(RESOURCECLAIMS, name, "default"))["metadata"]["uid"] for name in ("stuck", "other")}
+            releases.deallocate("default/stuck", uids["stuck"], "p", "1")
+            while len(tried) < 2:
+                await asyncio.sleep(0.01)
+            releases.deallocate("default/other", uids["other"], "q", "1")
+            while releases._waiting.keys() != {("default/stuck", "p")}:
+                await asyncio.sleep(0.01)
+            assert tried == ["default/stuck", "default/stuck", "default/other"]
 
     asyncio.run(run())
 

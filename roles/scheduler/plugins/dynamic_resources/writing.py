@@ -24,6 +24,7 @@ FINALIZER = "resource.kubernetes.io/delete-protection"
 _ATTEMPTS = 5  # of a write that meets another writer
 _STANDBY = 1.0  # seconds between looks at the lease, where something is left to be given back
 _PAUSES = (0.5, 1.0, 2.0, 5.0, 10.0)  # seconds before a release is tried again
+_EARLY = 0.01  # a timer may come so many seconds before its time
 LEASE_LOST = "the lease is lost: no more writes"
 _DELETE = "<delete>"
 _MAPPING = ("containerName", "resourceName", "requestName")
@@ -166,6 +167,7 @@ class Releases:
         self._handle = handle
         self._cache = cache
         self._waiting: dict[tuple[str, str], _Release] = {}  # by claim and pod
+        self._later: dict[tuple[str, str], tuple[int, float]] = {}  # of those that failed: how often, and when they are tried again
         self._wake = asyncio.Event()
 
     def release(self, carried: Carried) -> None:
@@ -194,30 +196,35 @@ class Releases:
 
     def _put(self, key: str, pod: str, release: _Release) -> None:
         self._waiting[key, pod] = release
+        self._later.pop((key, pod), None)
         self._cache.releasing.add((key, pod))
         self._cache.version += 1
         self._wake.set()
 
     async def run(self) -> None:
-        """Work off what waits, until cancelled."""
-        failures = 0
+        """Work off what waits, until cancelled. What fails is tried again later, and does not hold up the rest."""
+        loop = asyncio.get_running_loop()
         while True:
             await self._wake.wait()
             self._wake.clear()
             for (key, pod), release in list(self._waiting.items()):
+                failures, due = self._later.get((key, pod), (0, 0.0))
+                if due > loop.time() + _EARLY:
+                    continue
                 if not self._handle.may_write():
                     await seams.sleep(_STANDBY)
                     self._wake.set()
                     break
                 try:
                     await self._one(key, pod, release)
-                    failures = 0
                 except ApiError as failure:
                     log.warning("resourceclaim %s cannot be given back: %s; trying again", key, failure)
-                    await seams.sleep(_PAUSES[min(failures, len(_PAUSES) - 1)])
-                    failures += 1
-                    self._wake.set()
+                    if self._waiting.get((key, pod)) is release:
+                        pause = _PAUSES[min(failures, len(_PAUSES) - 1)]
+                        self._later[key, pod] = failures + 1, loop.time() + pause
+                        loop.call_later(pause, self._wake.set)
                     continue
+                self._later.pop((key, pod), None)
                 if self._waiting.get((key, pod)) is not release:
                     self._wake.set()  # there is more to give back meanwhile
                     continue
