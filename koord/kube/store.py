@@ -93,7 +93,8 @@ class Informer(Generic[T]):
         self._type_meta = type_meta if projection is dict else None
         self._objects: dict[str, T] = {}
         self._indexes: dict[str, _Index[T]] = {}
-        self._handlers: list[Handler[T]] = []
+        # never changed in place: a handler that is told of a change may come or go meanwhile
+        self._handlers: tuple[Handler[T], ...] = ()
         self._synced = asyncio.Event()
 
     # -- reading --
@@ -149,14 +150,13 @@ class Informer(Generic[T]):
         others from being told. Returns a function that removes the handler.
         """
         handler = Handler(on_add, on_update, on_delete)
-        self._handlers.append(handler)
+        self._handlers = (*self._handlers, handler)
         if on_add is not None:
             for obj in self.list():
                 self._tell(on_add, obj)
 
         def remove() -> None:
-            if handler in self._handlers:
-                self._handlers.remove(handler)
+            self._handlers = tuple(other for other in self._handlers if other is not handler)
 
         return remove
 

@@ -6,13 +6,14 @@ import asyncio
 import logging
 from typing import Any
 
+import msgspec
 import pytest
 from aiohttp import web
 
 from koord.api.kinds import NODEMETRICS, PODS
 from koord.api.objects import Pod
 from koord.kube import reflector
-from koord.kube.informers import InformerFactory
+from koord.kube.informers import Informer, InformerFactory
 from koord.kube.reflector import WITNESSES
 from koord.kube.wire import decode_list
 from tests.support import patience
@@ -313,6 +314,34 @@ def test_a_failing_handler_does_not_stop_the_others(fault_server: Any, eventuall
             await factory.stop()
 
     asyncio.run(main())
+
+
+def test_handlers_that_come_or_go_while_a_change_is_told() -> None:
+    informer = Informer("pods", dict)
+    told: list[str] = []
+
+    def once(obj: dict[str, Any]) -> None:
+        told.append("once")
+        remove()
+        informer.add_handler(lambda obj: told.append("late"))
+
+    remove = informer.add_handler(once)
+    informer.add_handler(lambda obj: told.append("next"))
+    informer.receive("a", "1", msgspec.Raw(b'{"metadata": {"name": "a"}}'))
+    assert told == ["once", "late", "next"]
+    informer.receive("b", "2", msgspec.Raw(b'{"metadata": {"name": "b"}}'))
+    assert told[3:] == ["next", "late"]
+
+
+def test_removing_a_handler_twice_leaves_its_equal_alone() -> None:
+    informer = Informer("pods", dict)
+    told: list[Any] = []
+    remove = informer.add_handler(told.append)
+    informer.add_handler(told.append)
+    remove()
+    remove()
+    informer.receive("a", "1", msgspec.Raw(b'{"metadata": {"name": "a"}}'))
+    assert len(told) == 1
 
 
 def test_indexes_follow_changes(fault_server: Any, eventually: Any) -> None:
