@@ -150,7 +150,7 @@ class Transport:
                 if last or not idempotent or _too_late(fence, pause):
                     raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
             else:
-                if response.status == 401 and not renewed:
+                if response.status == 401 and not renewed and attempt < ATTEMPTS:
                     renewed = renew = True
                     continue
                 wait = _retry_pause(response, idempotent=idempotent, retry_429=retry_429)

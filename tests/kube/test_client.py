@@ -12,7 +12,7 @@ from aiohttp import web
 
 from koord.api.kinds import CONFIGMAPS, NAMESPACES, NODES, PODS
 from koord.apiserver.testing import running_server
-from koord.kube import errors
+from koord.kube import errors, transport
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from koord.kube.ratelimit import Backoff, TokenBucket
@@ -95,6 +95,19 @@ def test_waits_as_long_as_the_server_asks(fault_server: Any) -> None:
                 await client.evict("default", "p")
             assert caught.value.retry_after == 10
             assert len(server.requests) == 1
+
+    asyncio.run(main())
+
+
+def test_credentials_that_end_with_the_last_try_are_an_error_of_the_server(fault_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            monkeypatch.setattr(transport, "ATTEMPTS", 2)
+            answers = [refuse(401, "Unauthorized"), refuse(503)]
+            server.script = lambda request: answers.pop() if answers else None
+            with pytest.raises(errors.Unauthorized):
+                await client.get(PODS, "p", "default")
+            assert (await client.list(PODS)).items == []
 
     asyncio.run(main())
 
