@@ -6,6 +6,7 @@ import asyncio
 import logging
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -224,10 +225,12 @@ class EventRecorder:
             log.debug("event %s", event.reason, exc_info=True)
 
     async def _write(self, event: _Event) -> None:
+        # the same at every try: one whose answer was lost may have been written
+        name = f"{event.about.name[:200].rstrip('-.')}.{int(event.time * 1e9):x}{seams.token_hex(2)}"
         for attempt in range(ATTEMPTS):
             try:
                 if not await self._count_up(event):
-                    await self._create(event)
+                    await self._create(event, name)
                 self.sent += 1
                 return
             except errors.Unreachable:
@@ -247,20 +250,20 @@ class EventRecorder:
         told = self._told.get(event.key)
         if told is None or self._clock() - told.at > SERIES_WINDOW:
             return False
-        told.count += 1
-        series = {"count": told.count, "lastObservedTime": format_micro_time(event.time)}
+        count = told.count + 1
+        series = {"count": count, "lastObservedTime": format_micro_time(event.time)}
         try:
             await self.client.patch(EVENTS, told.name, {"series": series}, told.namespace, type="merge", field_manager=self.component)
         except errors.NotFound:  # expired on the server
-            del self._told[event.key]
+            self._told.pop(event.key, None)
             return False
-        told.at = self._clock()
+        told.count, told.at = count, self._clock()
+        self._told[event.key] = told  # it may have been forgotten meanwhile
         self._told.move_to_end(event.key)
         return True
 
-    async def _create(self, event: _Event) -> None:
+    async def _create(self, event: _Event, name: str) -> None:
         namespace = event.about.namespace or "default"
-        name = f"{event.about.name[:200]}.{int(event.time * 1e9):x}{seams.token_hex(2)}"
         body: dict[str, Any] = {
             "apiVersion": EVENTS.api_version,
             "kind": EVENTS.kind,
@@ -276,7 +279,8 @@ class EventRecorder:
         }
         if event.related is not None:
             body["related"] = event.related.wire()
-        await self.client.create(EVENTS, body, namespace)
+        with suppress(errors.AlreadyExists):  # by an earlier try
+            await self.client.create(EVENTS, body, namespace)
         self._told[event.key] = _Told(name, namespace, 1, self._clock())
         if len(self._told) > REMEMBERED:
             self._told.popitem(last=False)

@@ -9,6 +9,7 @@ import orjson
 import pytest
 from aiohttp import web
 
+from koord import seams
 from koord.api.kinds import EVENTS, PODS
 from koord.api.objects import Pod
 from koord.apiserver.testing import running_server
@@ -157,6 +158,38 @@ def test_equal_events_count_up_though_many_are_written_at_once(fault_server: Any
             await recorder.flush(10)
             assert [request.method for request in server.requests] == ["POST", *["PATCH"] * 9]
             assert orjson.loads(server.bodies[-1])["series"]["count"] == 10
+
+    asyncio.run(main())
+
+
+def test_a_lost_answer_makes_no_second_event_and_counts_once(fault_server: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            monkeypatch.setattr(seams, "sleep", lambda seconds: asyncio.sleep(0))
+            lost = [True]
+
+            def script(request: web.Request) -> Any:
+                if lost:
+                    lost.pop()
+                    return ConnectionResetError()
+                if request.method == "POST":
+                    return web.json_response({"kind": "Status", "reason": "AlreadyExists", "code": 409}, status=409)
+                return None
+
+            server.script = script
+            recorder = EventRecorder(client, "test")
+            recorder.event(about("p" * 199 + "-" + "x" * 9), "Warning", "FailedScheduling", "no")
+            await recorder.flush(10)
+            made = [orjson.loads(body)["metadata"]["name"] for body in server.bodies]
+            assert len(made) == 2
+            assert made[0] == made[1]
+            assert made[0].startswith("p" * 199 + ".")  # a name with a hyphen before the dot would be refused
+            assert recorder.dropped == 0
+
+            lost += [True] * 5  # as often as the client tries by itself
+            recorder.event(about("p" * 199 + "-" + "x" * 9), "Warning", "FailedScheduling", "no")
+            await recorder.flush(10)
+            assert orjson.loads(server.bodies[-1])["series"]["count"] == 2
 
     asyncio.run(main())
 
