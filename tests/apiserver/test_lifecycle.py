@@ -52,6 +52,30 @@ def test_namespace_deletion_empties_it_and_refuses_creates(with_api: Any) -> Non
     with_api(body)
 
 
+def test_a_pod_that_goes_is_only_hurried_by_who_says_when(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        async def told(name: str, **options: int) -> int | None:
+            return (await api.ok("DELETE", f"{PODS}/{name}", options or None))["metadata"]["deletionGracePeriodSeconds"]
+
+        for name in ("slow", "done"):
+            made = pod(name)
+            made["spec"]["nodeName"] = "n"
+            await api.post(PODS, made)
+        assert await told("slow", gracePeriodSeconds=60) == 60
+        assert await told("slow") == 60  # although its own period is 30
+        assert await told("slow", gracePeriodSeconds=90) == 60
+        assert await told("slow", gracePeriodSeconds=-1) == 1
+        assert await told("done") == 30
+        await api.merge(PODS + "/done/status", {"status": {"phase": "Succeeded"}})
+        assert await told("done") == 30
+        assert await told("done", gracePeriodSeconds=5) == 5
+        assert (await api.call("GET", PODS + "/done"))[0] == 200
+        await told("done", gracePeriodSeconds=0)
+        assert (await api.call("GET", PODS + "/done"))[0] == 404
+
+    with_api(body)
+
+
 def test_some_namespaces_cannot_be_deleted(with_api: Any) -> None:
     async def body(api: Any) -> None:
         status, out = await api.call("DELETE", "/api/v1/namespaces/default")

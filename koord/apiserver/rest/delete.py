@@ -60,11 +60,15 @@ def grace_period(resource: Resource, obj: Obj, wanted: int | None) -> int | None
     """Seconds that a pod gets; None for kinds that are deleted at once."""
     if resource.kind != "Pod" or resource.group:
         return None
-    spec = obj.get("spec") or {}
-    seconds = wanted if wanted is not None else spec.get("terminationGracePeriodSeconds", 30)
+    given = 1 if wanted is not None and wanted < 0 else wanted
+    meta, spec = obj["metadata"], obj.get("spec") or {}
+    if meta.get("deletionTimestamp"):  # it goes already: it can only be told to go sooner, and only by who says when
+        left = int(meta.get("deletionGracePeriodSeconds") or 0)
+        return left if given is None else min(left, given)
     if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return 0
-    return max(1, seconds) if seconds < 0 else int(seconds)
+    seconds = int(spec.get("terminationGracePeriodSeconds", 30)) if given is None else given
+    return 1 if seconds < 0 else seconds
 
 
 def _finalizers(resource: Resource, meta: Obj, propagation: str) -> list[str]:
