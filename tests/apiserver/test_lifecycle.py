@@ -52,6 +52,29 @@ def test_namespace_deletion_empties_it_and_refuses_creates(with_api: Any) -> Non
     with_api(body)
 
 
+def test_a_namespace_that_goes_takes_no_bindings_evictions_and_tokens(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post("/api/v1/namespaces", {"metadata": {"name": "a"}})
+        await api.post("/api/v1/namespaces/a/pods", pod("p", finalizers=["x.io/hold"]))
+        await api.post("/api/v1/namespaces/a/serviceaccounts", {"metadata": {"name": "s", "finalizers": ["x.io/hold"]}})
+        await api.ok("DELETE", "/api/v1/namespaces/a")
+        for path, wanted in (
+            ("pods/p/eviction", {"metadata": {"name": "p"}}),
+            ("pods/p/binding", {"metadata": {"name": "p"}, "target": {"name": "n"}}),
+            ("pods/none/eviction", {"metadata": {"name": "none"}}),
+            ("serviceaccounts/s/token", {"spec": {}}),
+        ):
+            plural, name, _ = path.split("/")
+            status, out = await api.call("POST", f"/api/v1/namespaces/a/{path}", wanted)
+            why = f'{plural} "{name}" is forbidden: unable to create new content in namespace a because it is being terminated'
+            assert (status, out["message"]) == (403, why)
+            assert out["details"]["causes"][0]["reason"] == "NamespaceTerminating"
+            status, out = await api.call("POST", f"/api/v1/namespaces/none/{path}", wanted)
+            assert (status, out["message"]) == (404, 'namespaces "none" not found')
+
+    with_api(body)
+
+
 def test_a_pod_that_goes_is_only_hurried_by_who_says_when(with_api: Any) -> None:
     async def body(api: Any) -> None:
         async def told(name: str, **options: int) -> int | None:

@@ -36,8 +36,6 @@ def admit_namespace(state: State, attributes: Attributes) -> None:
     entry = state.store.bucket("/namespaces").get("", namespace)
     if entry is None:
         raise not_found("namespaces", "", namespace)
-    if attributes.subresource:
-        return
     if entry.obj["metadata"].get("deletionTimestamp"):
         why = f"unable to create new content in namespace {namespace} because it is being terminated"
         cause = {"reason": "NamespaceTerminating", "message": f"namespace {namespace} is being terminated", "field": "metadata.namespace"}

@@ -48,7 +48,10 @@ _NEVER = frozenset(
 _KNOWN = 500  # kinds of requests for which it is remembered whether a webhook or policy is about them
 _OPTION_KINDS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
 # subresources whose bodies are of another kind than their resource: (group, version, kind)
-_BODIES = {"binding": ("", "v1", "Binding"), "eviction": ("policy", "v1", "Eviction"), "scale": ("autoscaling", "v1", "Scale")}
+_BODIES = {
+    "binding": ("", "v1", "Binding"), "eviction": ("policy", "v1", "Eviction"), "scale": ("autoscaling", "v1", "Scale"),
+    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
+}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)

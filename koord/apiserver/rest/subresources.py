@@ -48,7 +48,7 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
     if not target.get("name"):
         raise plain_error("target.name: Required value")
     resource = core.resources.builtin("", "pods")
-    entry = await _admitted(core, resource, core.entry(resource, namespace, name), "binding", body, options)
+    entry = await _admitted(core, resource, namespace, name, "binding", body, options)
     meta = body.get("metadata") or {}
     stored = entry.obj
     check_preconditions(resource, name, stored["metadata"], meta.get("uid") or "", meta.get("resourceVersion") or "")
@@ -71,14 +71,12 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
     return dict(_CREATED)
 
 
-async def _admitted(core: Core, resource: Resource, entry: Entry, subresource: str, body: Obj, options: Options) -> Entry:
-    """The pod after policies and webhooks let the subresource pass."""
-    if not (core.admission.has_webhooks or core.admission.policies.active):
-        return entry
-    attributes = Attributes(CREATE, resource, subresource, entry.namespace, entry.name, body, None, options)
+async def _admitted(core: Core, resource: Resource, namespace: str, name: str, subresource: str, body: Obj, options: Options) -> Entry:
+    """The object, after admission let a subresource of it be created."""
+    attributes = Attributes(CREATE, resource, subresource, namespace, name, body, None, options)
     await core.admission.mutate(attributes)
     await core.admission.validate(attributes)
-    return core.entry(resource, entry.namespace, entry.name)
+    return core.entry(resource, namespace, name)
 
 
 # -- eviction ------------------------------------------------------------------------------------------------------------------------
@@ -91,7 +89,7 @@ async def evict(core: Core, namespace: str, name: str, body: Obj, options: Optio
     given = (body.get("metadata") or {}).get("name")
     if given != name:
         raise bad_request("name in URL does not match name in Eviction object")
-    entry = await _admitted(core, resource, core.entry(resource, namespace, name), "eviction", body, options)
+    entry = await _admitted(core, resource, namespace, name, "eviction", body, options)
     pod = entry.obj
     dry_run = options.dry_run or "All" in (wanted.wire.get("dryRun") or ())
     # pods that do not run (any more, or yet) disrupt nobody
@@ -294,10 +292,9 @@ def _bound_to(core: Core, namespace: str, ref: Obj) -> dict[str, str]:
     return {f"{_AUTHENTICATION}{key}": value for key, value in out.items()}
 
 
-def token(core: Core, namespace: str, name: str, body: Obj) -> Obj:
+async def token(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
     """POST serviceaccounts/x/token: an opaque bearer token that this server accepts until it expires."""
-    if core.store.bucket("/serviceaccounts").get(namespace, name) is None:
-        raise not_found("serviceaccounts", "", name)
+    await _admitted(core, core.resources.builtin("", "serviceaccounts"), namespace, name, "token", body, options)
     spec = dict(body.get("spec") or {})
     seconds = int(spec.get("expirationSeconds") or 3600)
     if seconds < 600:

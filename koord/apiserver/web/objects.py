@@ -268,9 +268,7 @@ class ObjectHandlers:
     async def _post(self, call: Call) -> web.StreamResponse:
         """A binding, an eviction or a token."""
         target, obj = call.target, await body_object(call.request, call.options)
-        if target.subresource == "token":
-            return render.plain(subresources.token(self.core, target.place, target.name, obj), 201)
-        act = subresources.bind if target.subresource == "binding" else subresources.evict
+        act = _CREATING[target.subresource]
         return render.plain(await act(self.core, target.place, target.name, obj, call.options), 201)
 
     async def _scale(self, call: Call) -> web.StreamResponse:
@@ -292,6 +290,7 @@ class ObjectHandlers:
         return render.plain(await subresources.write_scale(self.core, resource, entry, scale, call.options, applied=applied), 200)
 
 
+_CREATING = {"binding": subresources.bind, "eviction": subresources.evict, "token": subresources.token}
 # (what the path names, method) -> who answers
 _HANDLERS: dict[tuple[str, str], Callable[[ObjectHandlers, Call], Answer]] = {
     ("all", "GET"): ObjectHandlers._list,
@@ -308,5 +307,5 @@ _HANDLERS: dict[tuple[str, str], Callable[[ObjectHandlers, Call], Answer]] = {
     ("log", "GET"): ObjectHandlers._logs,
     ("finalize", "PUT"): ObjectHandlers._finalize,
     **{("scale", method): ObjectHandlers._scale for method in ("GET", "PUT", "PATCH")},
-    **{(part, "POST"): ObjectHandlers._post for part in ("binding", "eviction", "token")},
+    **{(part, "POST"): ObjectHandlers._post for part in _CREATING},
 }
