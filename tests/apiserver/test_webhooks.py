@@ -132,3 +132,48 @@ def test_reinvocation_after_a_later_change(with_api: Any) -> None:
             assert len(seen) == 3
 
     with_api(body)
+
+
+def test_what_a_webhook_changes_is_defaulted_and_goes_through_the_plugins_again(with_api: Any) -> None:
+    sidecar = {"name": "side", "image": "s"}
+    changes = [{"op": "add", "path": "/spec/containers/-", "value": sidecar}, {"op": "add", "path": "/spec/tolerations", "value": []}]
+
+    async def body(api: Any) -> None:
+        answers = [{"allowed": True}, patch(*changes)]
+        async with webhook(lambda r: answers.pop() if answers else {"allowed": True}) as (url, seen):
+            made = configuration("MutatingWebhookConfiguration", url)
+            made["webhooks"].append({**made["webhooks"][0], "name": "b.b.c"})
+            await api.post(HOOKS + "/mutatingwebhookconfigurations", made)
+            out = await api.post(PODS, pod())
+            assert [c["imagePullPolicy"] for c in seen[1]["object"]["spec"]["containers"]] == ["IfNotPresent", "Always"]
+            assert len(out["spec"]["tolerations"]) == 2
+
+            await api.post("/apis/scheduling.k8s.io/v1/priorityclasses", {"metadata": {"name": "high"}, "value": 500})
+            answers[:] = [{"allowed": True}, patch({"op": "add", "path": "/spec/priorityClassName", "value": "high"})]
+            status, out = await api.call("POST", PODS, pod("q"))
+            assert (status, "priority admission controller computed 500" in out["message"]) == (403, True)
+
+    with_api(body)
+
+
+def test_a_webhook_cannot_change_what_an_object_is(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        answers: list[dict[str, Any]] = []
+        async with webhook(lambda r: answers.pop() if answers else {"allowed": True}) as (url, _):
+            await api.post(HOOKS + "/mutatingwebhookconfigurations", configuration("MutatingWebhookConfiguration", url))
+            await api.post(PODS, pod())
+            for method, path in (("POST", PODS), ("PATCH", PODS + "/p")):
+                wanted, kind = (pod("q"), "application/json") if method == "POST" else ({}, "application/merge-patch+json")
+                for operation, expected, text in (
+                    ({"path": "/metadata/namespace", "value": "other"}, 400, "the namespace of the provided object does not match"),
+                    ({"path": "/kind", "value": "Node"}, 500, "cannot be handled as a Pod"),
+                    ({"path": "/spec/containers", "value": "none"}, 500, "cannot be handled as a Pod"),
+                ):
+                    answers.append(patch({"op": "add", **operation}))
+                    status, out = await api.call(method, path, wanted, kind=kind)
+                    assert (status, text in out["message"]) == (expected, True), out
+            answers.append(patch({"op": "add", "path": "/metadata/uid", "value": "x"}))
+            status, out = await api.call("PATCH", PODS + "/p", {}, kind="application/merge-patch+json")
+            assert (status, out["details"]["causes"][0]["field"]) == (422, "metadata.uid")
+
+    with_api(body)

@@ -327,10 +327,12 @@ class AdmissionChain:
             plug(self.state, attributes)
 
     async def mutate(self, attributes: Attributes) -> None:
-        """Run the built-in plugins that may change the object, and ask the webhooks that may."""
+        """Run the built-in plugins that may change the object, and ask the webhooks that may; the plugins again after what these change."""
         self._run(_MUTATE, attributes)
-        if self.has_webhooks:
-            await self.webhooks.mutate(attributes)
+        again = await self.webhooks.mutate(attributes) if self.has_webhooks else None
+        if again is not None:
+            self._run(_MUTATE, attributes)
+            await self.webhooks.mutate_again(again, attributes)
 
     async def validate(self, attributes: Attributes) -> None:
         """Run the built-in plugins that may refuse the object, the policies and the webhooks."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -32,6 +33,8 @@ class Attributes:
     options: Options
     # the options object of the request, for webhooks
     wire_options: Obj = field(default_factory=dict)
+    # decodes and defaults what a webhook made of the object
+    reread: Callable[[Obj], Obj] = lambda obj: obj
 
     def require_object(self) -> Obj:
         assert self.obj is not None

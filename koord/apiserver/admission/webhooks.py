@@ -233,17 +233,21 @@ class WebhookAdmission:
 
     # -- mutating ----------------------------------------------------------------------------------------------------------------
 
-    async def mutate(self, attributes: Attributes) -> None:
-        """Call the mutating webhooks in order; those that asked for it again after a later one changed the object."""
+    async def mutate(self, attributes: Attributes) -> list[Hook] | None:
+        """Call the mutating webhooks in order. Returns those that were called before one that changed the object; None if none did."""
         called: list[Hook] = []
-        changed = 0  # so many had been called when the object changed last
+        before: list[Hook] | None = None
         for hook in self._hooks.get(_MUTATING, ()):
             resource = self._matching(hook, attributes)
             if resource is not None:
                 if await self._mutate_by(hook, resource, attributes):
-                    changed = len(called)
+                    before = [*called]
                 called.append(hook)
-        for hook in called[:changed]:
+        return before
+
+    async def mutate_again(self, hooks: list[Hook], attributes: Attributes) -> None:
+        """Call those again that asked for it."""
+        for hook in hooks:
             resource = self._matching(hook, attributes) if hook.raw.get("reinvocationPolicy") == "IfNeeded" else None
             if resource is not None:
                 await self._mutate_by(hook, resource, attributes)
@@ -264,7 +268,10 @@ class WebhookAdmission:
             return False
         after = orjson.loads(orjson.dumps(after))
         after["apiVersion"] = attributes.obj.get("apiVersion", resource.api_version)
-        attributes.obj = after
+        try:  # whoever is asked next sees it with its defaults
+            attributes.obj = attributes.reread(after)
+        except StatusError as err:
+            raise internal(err.message) from err
         return True
 
     # -- validating --------------------------------------------------------------------------------------------------------------

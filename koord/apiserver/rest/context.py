@@ -125,10 +125,7 @@ def check_identity(resource: Resource, obj: Obj, namespace: str, name: str) -> N
         meta = obj["metadata"] = {}
     elif type(meta) is not dict:
         raise bad_request("metadata: must be an object")
-    if meta.get("namespace") and (not resource.namespaced or meta["namespace"] != namespace):
-        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
-    if resource.namespaced:
-        meta["namespace"] = namespace
+    check_namespace(resource, meta, namespace)
     if name:
         given = meta.get("name")
         if not given:
@@ -136,6 +133,14 @@ def check_identity(resource: Resource, obj: Obj, namespace: str, name: str) -> N
         if given != name:
             raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
         meta["name"] = name
+
+
+def check_namespace(resource: Resource, meta: Obj, namespace: str) -> None:
+    """The object must be of the request's namespace. Fills it in where it is left out."""
+    if meta.get("namespace") and (not resource.namespaced or meta["namespace"] != namespace):
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    if resource.namespaced:
+        meta["namespace"] = namespace
 
 
 def prepare_create(resource: Resource, meta: Obj) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING
 
 import orjson
@@ -24,6 +25,7 @@ from koord.apiserver.errors import (
 from koord.apiserver.rest.context import (
     Options,
     check_identity,
+    check_namespace,
     check_version,
     expected_version,
     generated_name,
@@ -159,13 +161,24 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
 
 
 async def _admitted(core: Core, attributes: Attributes, obj: Obj) -> Obj:
-    """The object after what may change it. What webhooks return is decoded and defaulted like what clients send."""
+    """The object after what may change it; it is of the request's namespace still."""
+    attributes.reread = partial(_reread, attributes.resource)
     await core.admission.mutate(attributes)
     changed = attributes.require_object()
-    if changed is not obj and attributes.resource.from_wire is None:
-        decode(attributes.resource, changed, Options(field_validation="Ignore"))
-        return stored_form(attributes.resource, changed)
+    if changed is not obj:
+        check_namespace(attributes.resource, changed.setdefault("metadata", {}), attributes.namespace)
     return changed
+
+
+def _reread(resource: Resource, obj: Obj) -> Obj:
+    """What a webhook returned, decoded and defaulted like what clients send."""
+    if resource.from_wire is not None:
+        return obj
+    if obj.get("kind") != resource.kind:
+        raise undecodable(resource, f"it is a {obj.get('kind')}")
+    obj.setdefault("metadata", {})
+    decode(resource, obj, Options(field_validation="Ignore"))
+    return stored_form(resource, obj)
 
 
 def _prepare_create_status(resource: Resource, facts: Obj, obj: Obj) -> None:
@@ -248,6 +261,8 @@ async def commit(
     else:
         admitted = await _admitted(core, attributes, obj)
         if admitted is not obj:
+            causes.clear()
+            prepare_update(admitted["metadata"], stored["metadata"], causes)
             obj = merge_parts(resource, admitted, stored, subresource)
     _bump_generation(resource, obj, stored, subresource)
     obj = resource.canonical(obj)
