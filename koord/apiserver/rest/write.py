@@ -105,6 +105,23 @@ def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = N
         rules.check(resource.type, obj, causes)
 
 
+_TWICE = (
+    ".metadata.ownerReferences contains duplicate entries{}; API server dedups owner references in 1.20+, and may reject such requests "
+    "as early as 1.24; please fix your requests; duplicate UID(s) observed: {}"
+)
+_LATE = " after mutating admission happens"
+
+
+def dedup_owners(meta: Obj, options: Options, when: str = "") -> None:
+    """Keep equal owner references once, with a warning; `when` says at what time they were found."""
+    refs = meta.get("ownerReferences") or []
+    kept = [ref for at, ref in enumerate(refs) if ref not in refs[:at]]
+    if len(kept) < len(refs):
+        twice = [str(ref.get("uid")) for at, ref in enumerate(refs) if ref in refs[:at]]
+        options.warnings.append(_TWICE.format(when, ", ".join(twice)))
+        meta["ownerReferences"] = kept
+
+
 # -- create --------------------------------------------------------------------------------------------------------------------------
 
 
@@ -123,6 +140,8 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
         why = "create not allowed while custom resource definition is terminating"
         raise forbidden(resource.plural, resource.group, obj["metadata"].get("name") or "", why)
     obj = stored_form(resource, obj)
+    if options.applied is None:
+        dedup_owners(obj["metadata"], options)
     # what a client sends as managedFields counts for nothing on create
     obj["metadata"].pop("managedFields", None)
     # what admission changes belongs to nobody
@@ -131,6 +150,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     # webhooks see what the client sent: no uid yet, and no name where it is still to be generated
     obj = await _admitted(core, attributes, obj)
     meta = obj["metadata"]
+    dedup_owners(meta, options, _LATE)
     generated = not meta.get("name") and bool(meta.get("generateName"))
     prepare_create(resource, meta)
     attributes.name = meta.get("name") or ""
@@ -210,6 +230,7 @@ async def replace(
     check_identity(resource, obj, namespace, name)
     decode(resource, obj, options)
     obj = stored_form(resource, obj)
+    dedup_owners(obj["metadata"], options)
     bucket = core.store.bucket(resource.bucket)
     frozen = orjson.dumps(obj) if core.admission.has_webhooks else b""
     for _ in range(_RETRIES):
@@ -264,6 +285,7 @@ async def commit(
             causes.clear()
             prepare_update(admitted["metadata"], stored["metadata"], causes)
             obj = merge_parts(resource, admitted, stored, subresource)
+    dedup_owners(obj["metadata"], options, _LATE)
     _bump_generation(resource, obj, stored, subresource)
     obj = resource.canonical(obj)
     check(resource, obj, causes, stored)
