@@ -139,6 +139,10 @@ method_not_allowed = partial(StatusError, 405, "MethodNotAllowed", "the server d
 unauthorized = partial(StatusError, 401, "Unauthorized", "Unauthorized")
 
 
+def too_large(why: str) -> StatusError:
+    return StatusError(413, "RequestEntityTooLarge", f"Request entity too large: {why}")
+
+
 def unsupported_media_type(accepted: tuple[str, ...]) -> StatusError:
     listed = ", ".join(accepted)
     message = f"the body of the request was in an unknown format - accepted media types include: {listed}"

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import io
 from typing import Any
+
+from tests.apiserver.conftest import MERGE
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -20,5 +23,21 @@ def test_equal_owner_references_are_kept_once(with_api: Any) -> None:
         assert patched["metadata"]["ownerReferences"] == [other]
         assert "after mutating admission happens" in api.warnings[0]
         assert api.warnings[0].endswith('duplicate UID(s) observed: u"')
+
+    with_api(body)
+
+
+def test_a_body_may_have_three_mebibytes(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        for size, expected in ((3 * 1024 * 1024, 422), (3 * 1024 * 1024 + 1, 413), (17 * 1024 * 1024, 413)):
+            head, tail = b'{"metadata":{"name":"m"},"data":{"k":"', b'"}}'
+            whole = head + b"x" * (size - len(head) - len(tail)) + tail
+            for method, path, kind in (("POST", MAPS, "application/json"), ("PATCH", MAPS + "/m", MERGE)):
+                async with api.session.request(method, path, data=io.BytesIO(whole), headers={"Content-Type": kind}) as answer:
+                    out = await answer.json()
+                    assert answer.status == (404 if expected == 422 and method == "PATCH" else expected)
+                if expected == 413:
+                    assert (out["reason"], out["message"]) == ("RequestEntityTooLarge", "Request entity too large: limit is 3145728")
+        assert (await api.get(MAPS))["items"] == []
 
     with_api(body)

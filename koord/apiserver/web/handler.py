@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 
 from koord import seams
-from koord.apiserver.errors import StatusError, forbidden, internal, path_not_found, unauthorized
+from koord.apiserver.errors import StatusError, forbidden, internal, path_not_found, too_large, unauthorized
 from koord.apiserver.rbac import Attributes, effective, selected_name, verb_of
 from koord.apiserver.rest.context import Options, flag
 from koord.apiserver.store import Obj
@@ -81,7 +81,7 @@ def _watch_path(segments: list[str], query: dict[str, str]) -> tuple[list[str], 
     return segments, query
 
 
-MAX_BODY = 16 * 1024 * 1024
+MAX_BODY = 3 * 1024 * 1024  # bytes of a request, as kube-apiserver takes them
 _OPEN = frozenset({"healthz", "livez", "readyz", "version"})
 
 
@@ -114,6 +114,8 @@ class Front:
             return await self._route(request, options)
         except StatusError as err:
             return error_response(err, options.warnings)
+        except web.HTTPRequestEntityTooLarge:
+            return error_response(too_large(f"limit is {MAX_BODY}"))
         except asyncio.CancelledError:
             raise
         except ConnectionResetError:  # the client has gone while it was told something; nobody reads this answer
