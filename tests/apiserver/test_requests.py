@@ -8,6 +8,7 @@ from typing import Any
 from tests.apiserver.conftest import MERGE
 
 MAPS = "/api/v1/namespaces/default/configmaps"
+PODS = "/api/v1/namespaces/default/pods"
 
 
 def test_equal_owner_references_are_kept_once(with_api: Any) -> None:
@@ -39,5 +40,25 @@ def test_a_body_may_have_three_mebibytes(with_api: Any) -> None:
                 if expected == 413:
                     assert (out["reason"], out["message"]) == ("RequestEntityTooLarge", "Request entity too large: limit is 3145728")
         assert (await api.get(MAPS))["items"] == []
+
+    with_api(body)
+
+
+def test_ports_of_a_pod_are_unique(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        port = {"containerPort": 80, "hostPort": 80}
+        for ports, causes in (
+            ([[port], [{**port, "protocol": "UDP"}, {**port, "hostIP": "10.0.0.1"}]], []),
+            ([[port, {**port, "containerPort": 81}]], ["spec.containers[0].ports[1].hostPort"]),
+            ([[port], [port]], ["spec.containers[1].ports[0].hostPort"]),
+            ([[{"name": "a", "containerPort": 1}, {"name": "a", "containerPort": 2}]], ["spec.containers[0].ports[1].name"]),
+            ([[{"name": "a", "containerPort": 1}], [{"name": "a", "containerPort": 2}]], []),
+        ):
+            containers = [{"name": f"c{i}", "image": "i", "ports": of} for i, of in enumerate(ports)]
+            status, out = await api.call("POST", PODS + "?dryRun=All", {"metadata": {"name": "p"}, "spec": {"containers": containers}})
+            assert [(c["reason"], c["field"]) for c in (out.get("details") or {}).get("causes", ())] == [
+                ("FieldValueDuplicate", field) for field in causes
+            ]
+            assert status == (422 if causes else 201)
 
     with_api(body)

@@ -85,6 +85,14 @@ def _placement(spec: Obj, path: str, causes: list[Cause]) -> None:
 
 def _host(spec: Obj, path: str, causes: list[Cause]) -> None:
     """What a pod shares with its machine."""
+    taken: set[str] = set()
+    for i, container in enumerate(spec.get("containers") or ()):
+        for at, port in enumerate(container.get("ports") or ()):
+            if port.get("hostPort"):
+                place = f"{port.get('protocol', 'TCP')}/{port.get('hostIP', '')}/{port['hostPort']}"
+                if place in taken:
+                    causes.append(duplicate(f"{path}.containers[{i}].ports[{at}].hostPort", place))
+                taken.add(place)
     for i, container in enumerate(spec.get("containers") or ()) if spec.get("hostNetwork") else ():
         for at, port in enumerate(container.get("ports") or ()):
             if port.get("hostPort") and port["hostPort"] != port.get("containerPort"):
@@ -137,6 +145,8 @@ def _container(container: Obj, path: Path_, causes: list[Cause]) -> None:
         causes.append(invalid_value(f"{path_text(path)}.image", image, "must not have leading or trailing whitespace"))
     if container.get("resources"):
         _resources(container["resources"], path, causes)
+    ports = [port.get("name") for port in container.get("ports") or ()]
+    causes += [duplicate(f"{path_text(path)}.ports[{i}].name", name) for i, name in enumerate(ports) if name and name in ports[:i]]
 
 
 @checking("V1ContainerPort")
