@@ -141,3 +141,33 @@ def test_status_is_applied_apart(with_api: Any) -> None:
         assert mine["subresource"] == "status"
 
     with_api(body)
+
+
+def test_items_that_come_twice(with_api: Any, widget_crd: Any) -> None:
+    """Nobody can apply them; those that others wrote stay as they are."""
+
+    async def body(api: Any) -> None:
+        labels = {"a": "b"}
+        containers = [{"name": "c", "image": "i", "env": [{"name": "A", "value": "1"}, {"name": "A", "value": "2"}]}]
+        template = {"metadata": {"labels": labels}, "spec": {"containers": containers}}
+        made = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}}
+        spec = {"selector": {"matchLabels": labels}, "template": template}
+        status, out = await apply(api, DEPLOYMENTS, {**made, "spec": spec}, "me")
+        where = '.spec.template.spec.containers[name="c"].env: duplicate entries for key [name="A"]'
+        assert (status, out["message"].endswith(where)) == (500, True), out
+        status, out = await apply(api, MAPS, {**config_map(), "metadata": {"name": "m", "finalizers": ["x.io/a"] * 2}}, "me")
+        assert (status, out["message"].endswith('.metadata.finalizers: duplicate entries for key [="x.io/a"]')) == (500, True), out
+
+        await api.post(DEPLOYMENTS, {**made, "spec": spec})
+        mine = {"spec": {"template": {"spec": {"containers": [{"name": "c", "env": [{"name": "B", "value": "3"}]}]}}}}
+        status, out = await apply(api, DEPLOYMENTS, {**made, **mine}, "me")
+        assert status == 200, out
+        env = out["spec"]["template"]["spec"]["containers"][0]["env"]
+        assert [(one["name"], one["value"]) for one in env] == [("A", "1"), ("A", "2"), ("B", "3")]
+
+        await api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_crd)
+        widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"parts": [{"name": "x"}] * 2}}
+        status, out = await apply(api, WIDGETS, widget, "me")
+        assert (status, out["message"].endswith('.spec.parts: duplicate entries for key [name="x"]')) == (500, True), out
+
+    with_api(body)

@@ -64,7 +64,7 @@ async def _apply_once(
     old = core.store.bucket(resource.bucket).get(namespace, name)
     # what is owned is what was written: decoding leaves out empty maps and lists, which are owned as well
     wanted = orjson.loads(orjson.dumps(_part(patch, resource, subresource)))
-    decode_patch(resource, patch, options)
+    decode_patch(resource, patch, shape)
     patch = _part(patch, resource, subresource)
     owned = strip(sets.members(wanted, shape, applied=True))
     mine = Record(options.field_manager, APPLY, resource.api_version, subresource, owned, now())
@@ -130,7 +130,7 @@ def _part(patch: Obj, resource: Resource, subresource: str) -> Obj:
     return {k: v for k, v in patch.items() if k != "status" or not resource.status_subresource}
 
 
-def decode_patch(resource: Resource, patch: Obj, options: Options) -> None:
+def decode_patch(resource: Resource, patch: Obj, shape: Shape) -> None:
     """Check and normalise an applied configuration without defaulting it."""
     unknown: list[str] = []
     patch.setdefault("metadata", {})
@@ -145,6 +145,8 @@ def decode_patch(resource: Resource, patch: Obj, options: Options) -> None:
     if unknown:
         # What the types do not have cannot be owned: fieldValidation does not matter here.
         raise _untyped(resource, patch, f"{min(unknown)}: field not declared in schema")
+    if again := sets.twice(patch, shape):
+        raise _untyped(resource, patch, again.removeprefix("."))
     wrong: list[Cause] = []
     if resource.structural is not None:
         # wrong types, items of a list of unique ones that come twice, and items without the keys that tell them apart

@@ -177,6 +177,18 @@ def parts(value: Any, shape: Shape) -> list[tuple[str, Any, Shape]]:
     return [(shape.key_of(item), item, shape.item) for item in value]
 
 
+def twice(value: Any, shape: Shape, path: Place = ()) -> str:
+    """Where a list has an item twice that it tells apart by its keys, or by its value; "" for nowhere."""
+    seen: set[str] = set()
+    for element, inner, child in parts(value, shape):
+        if element in seen:
+            return f"{''.join(_element(part) for part in path)}: duplicate entries for key {_element(element)}"
+        seen.add(element)
+        if found := twice(inner, child, (*path, element)):
+            return found
+    return ""
+
+
 def members(value: Any, shape: Shape, path: Place = (), *, applied: bool = False, whole: bool = False) -> set[Place]:
     """All fields of a value, and the containers that they are in: without structs in what was `applied`, without the frame of a `whole`."""
     out: set[Place] = set()
@@ -221,10 +233,13 @@ def merge(live: Any, applied: Any, shape: Shape) -> Any:
     if shape.container is dict:
         merged = {key: merge(live[key], inner, shape.of(key)) if key in live else inner for key, inner in applied.items()}
         return {**live, **merged}
-    known = {shape.key_of(item): item for item in live}
     mine = {shape.key_of(item): item for item in applied}
-    both = {key: merge(known[key], mine[key], shape.item) for key in mine if key in known}
-    return [{**known, **mine, **both}[key] for key in _interleaved(list(mine), [shape.key_of(item) for item in live])]
+    known: dict[str, list[Any]] = {}
+    for item in live:  # what was not applied may have a key twice: environment variables, say
+        known.setdefault(shape.key_of(item), []).append(item)
+    both = {key: merge(known[key][0], mine[key], shape.item) for key in mine if len(known.get(key, ())) == 1}
+    order = _interleaved(list(mine), [shape.key_of(item) for item in live])
+    return [both.get(key, mine[key]) if key in mine else known[key].pop(0) for key in order]
 
 
 def _interleaved(applied: list[str], live: list[str]) -> list[str]:
