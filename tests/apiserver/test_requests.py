@@ -62,3 +62,15 @@ def test_ports_of_a_pod_are_unique(with_api: Any) -> None:
             assert status == (422 if causes else 201)
 
     with_api(body)
+
+
+def test_a_version_that_is_still_to_come_is_not_answered_with_an_older_one(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        made = await api.post(MAPS, {"metadata": {"name": "m"}})
+        now = made["metadata"]["resourceVersion"]
+        for version in ("0", "1", now):
+            assert (await api.get(f"{MAPS}/m?resourceVersion={version}"))["metadata"]["resourceVersion"] == now
+        status, out = await api.call("GET", f"{MAPS}/m?resourceVersion={int(now) + 10}")
+        assert (status, out["details"]["causes"][0]["reason"]) == (504, "ResourceVersionTooLarge")
+
+    with_api(body)

@@ -19,6 +19,7 @@ from koord.apiserver.errors import (
     method_not_allowed,
     not_supported,
     path_not_found,
+    too_large_resource_version,
     unsupported_media_type,
 )
 from koord.apiserver.resources import CREATE_ONLY
@@ -185,6 +186,9 @@ class ObjectHandlers:
     # -- reads -------------------------------------------------------------------------------------------------------------------
 
     async def _get(self, call: Call) -> web.StreamResponse:
+        version, current = call.query.get("resourceVersion", ""), self.core.store.rv
+        if version.isdecimal() and int(version) > current:
+            raise too_large_resource_version(int(version), current)
         return self._one(call, self.core.entry(call.target.resource, call.target.place, call.target.name))
 
     async def _list(self, call: Call) -> web.StreamResponse:
