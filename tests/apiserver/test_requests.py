@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from tests.apiserver.conftest import MERGE
+from tests.apiserver.conftest import APPLY, MERGE
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
@@ -72,5 +72,14 @@ def test_a_version_that_is_still_to_come_is_not_answered_with_an_older_one(with_
             assert (await api.get(f"{MAPS}/m?resourceVersion={version}"))["metadata"]["resourceVersion"] == now
         status, out = await api.call("GET", f"{MAPS}/m?resourceVersion={int(now) + 10}")
         assert (status, out["details"]["causes"][0]["reason"]) == (504, "ResourceVersionTooLarge")
+
+    with_api(body)
+
+
+def test_an_apply_that_creates_needs_no_version(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "m", "resourceVersion": "5"}}
+        assert (await api.call("PATCH", MAPS + "/m?fieldManager=me", made, kind=APPLY))[0] == 201
+        assert (await api.call("PATCH", MAPS + "/m?fieldManager=me", made, kind=APPLY))[0] == 409
 
     with_api(body)

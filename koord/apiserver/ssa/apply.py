@@ -75,6 +75,7 @@ async def _apply_once(
             uid = patch["metadata"]["uid"]
             why = f"uid mismatch: the provided object specified uid {uid}, and no existing object was found"
             raise conflict(resource.plural, resource.group, name, why)
+        patch["metadata"].pop("resourceVersion", None)  # as of a PUT that creates
         options.applied = [mine]
         try:
             return await create(core, resource, namespace, patch, options, name), True
