@@ -83,3 +83,13 @@ def test_an_apply_that_creates_needs_no_version(with_api: Any) -> None:
         assert (await api.call("PATCH", MAPS + "/m?fieldManager=me", made, kind=APPLY))[0] == 409
 
     with_api(body)
+
+
+def test_a_taint_that_comes_twice_is_shown_as_json(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        taint = {"key": "a", "effect": "NoSchedule"}
+        status, out = await api.call("POST", "/api/v1/nodes", {"metadata": {"name": "n"}, "spec": {"taints": [taint, taint]}})
+        assert status == 422
+        assert out["details"]["causes"][0]["message"].startswith('Duplicate value: {"key":"a","effect":"NoSchedule"}: taints must be')
+
+    with_api(body)

@@ -131,7 +131,8 @@ def _node(node: Obj, path: Path_, causes: list[Cause]) -> None:
         elif effect not in EFFECTS:
             causes.append(not_supported(f"{where}.effect", effect, EFFECTS))
         if (key, effect) in seen:
-            causes.append(Cause("FieldValueDuplicate", where, f"Duplicate value: {taint}: taints must be unique by key and effect pair"))
+            what = duplicate(where, taint).message
+            causes.append(Cause("FieldValueDuplicate", where, f"{what}: taints must be unique by key and effect pair"))
         seen.add((key, effect))
     for part in ("capacity", "allocatable"):
         for name, value in ((node.get("status") or {}).get(part) or {}).items():
