@@ -83,6 +83,24 @@ def test_nothing_is_allowed_until_a_rule_allows_it() -> None:
     asyncio.run(main())
 
 
+def test_a_namespace_lies_in_itself() -> None:
+    async def main() -> None:
+        async with cluster() as (server, admin):
+            bearer = await token(admin)
+            path = "/api/v1/namespaces/default"
+            status, answer = await as_agent(server, bearer, "GET", path)
+            assert status == 403
+            assert answer["message"].endswith('cannot get resource "namespaces" in API group "" in the namespace "default"')
+            await grant(admin, "own", rule("get patch", "namespaces"), namespace="default")
+            assert (await as_agent(server, bearer, "GET", path))[0] == 200
+            assert (await as_agent(server, bearer, "PATCH", path, {}))[0] == 200
+            assert (await as_agent(server, bearer, "GET", "/api/v1/namespaces/kube-system"))[0] == 403
+            status, answer = await as_agent(server, bearer, "GET", "/api/v1/namespaces?fieldSelector=metadata.name%3Ddefault")
+            assert (status, answer["message"].endswith("at the cluster scope")) == (403, True)
+
+    asyncio.run(main())
+
+
 def test_names_subresources_and_wildcards() -> None:
     async def main() -> None:
         async with cluster() as (server, admin):

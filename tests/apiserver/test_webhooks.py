@@ -177,3 +177,17 @@ def test_a_webhook_cannot_change_what_an_object_is(with_api: Any) -> None:
             assert (status, out["details"]["causes"][0]["field"]) == (422, "metadata.uid")
 
     with_api(body)
+
+
+def test_webhooks_are_told_that_a_namespace_lies_in_itself(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        async with webhook(lambda r: {"allowed": True}) as (url, seen):
+            made = configuration("ValidatingWebhookConfiguration", url)
+            made["webhooks"][0]["rules"][0] |= {"resources": ["namespaces"], "operations": ["*"], "scope": "Cluster"}
+            await api.post(HOOKS + "/validatingwebhookconfigurations", made)
+            await api.post("/api/v1/namespaces", {"metadata": {"name": "a"}})
+            await api.merge("/api/v1/namespaces/a", {"metadata": {"labels": {"x": "y"}}})
+            await api.ok("DELETE", "/api/v1/namespaces/a")
+            assert [(r["operation"], r["namespace"]) for r in seen] == [("CREATE", "a"), ("UPDATE", "a"), ("DELETE", "a")]
+
+    with_api(body)

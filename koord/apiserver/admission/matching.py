@@ -36,6 +36,11 @@ class Attributes:
     # decodes and defaults what a webhook made of the object
     reread: Callable[[Obj], Obj] = lambda obj: obj
 
+    @property
+    def place(self) -> str:
+        """The namespace that the request is about: for kube-apiserver a namespace lies in itself."""
+        return self.name if self.resource.kind == "Namespace" and not self.resource.group else self.namespace
+
     def require_object(self) -> Obj:
         assert self.obj is not None
         return self.obj
@@ -197,6 +202,6 @@ def describe(resource: Resource, attributes: Attributes) -> Obj:
             out["kind"] = out["requestKind"] = dict(zip(("group", "version", "kind"), kind, strict=True))
     if attributes.name:
         out["name"] = attributes.name
-    if attributes.namespace:
-        out["namespace"] = attributes.namespace
+    if attributes.place:
+        out["namespace"] = attributes.place
     return out

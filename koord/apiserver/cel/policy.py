@@ -40,7 +40,7 @@ def values(state: State, resource: Resource, attributes: Attributes) -> Obj:
     user = attributes.options.user
     namespace = state.store.bucket("/namespaces").get("", attributes.namespace) if attributes.namespace else None
     given = {"group": resource.group, "resource": resource.plural, "subresource": attributes.subresource}
-    given |= {"namespace": attributes.namespace, "name": attributes.name}
+    given |= {"namespace": attributes.place, "name": attributes.name}
     return {
         "object": readable(in_version(attributes.obj, resource)) if attributes.obj is not None else None,
         "oldObject": readable(in_version(attributes.old, resource)) if attributes.old is not None else None,

@@ -162,7 +162,9 @@ class Front:
             resource = target.resource
             # A list or watch of one name is about that name, as far as rules with resourceNames go.
             name = target.name or selected_name(query.get("fieldSelector", ""))
-            wanted = Attributes(verb, resource.group, resource.plural, target.subresource, target.place, name)
+            # a namespace lies in itself: a Role in it may allow to read it
+            place = target.name if resource.kind == "Namespace" and not resource.group else target.place
+            wanted = Attributes(verb, resource.group, resource.plural, target.subresource, place, name)
 
         def authorize(verb: str) -> None:
             asked = wanted._replace(verb=verb)
