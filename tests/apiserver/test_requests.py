@@ -93,3 +93,22 @@ def test_a_taint_that_comes_twice_is_shown_as_json(with_api: Any) -> None:
         assert out["details"]["causes"][0]["message"].startswith('Duplicate value: {"key":"a","effect":"NoSchedule"}: taints must be')
 
     with_api(body)
+
+
+def test_fields_that_come_twice_are_told(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        containers = b'[{"name":"c","image":"i"},{"name":"d","image":"i","image":"j"}]'
+        twice = b'{"metadata": {"name": "p"}, "spec": {"containers": ' + containers + b', "nope": 1}}'
+        texts = ['duplicate field "spec.containers[1].image"', 'unknown field "spec.nope"']
+        for how in ("", "&fieldValidation=Warn"):
+            made = await api.ok("POST", f"{PODS}?dryRun=All{how}", twice)
+            assert made["spec"]["containers"][1]["image"] == "j"
+            assert [warning.replace("\\", "") for warning in api.warnings] == [f'299 - "{text}"' for text in texts]
+        status, out = await api.call("POST", f"{PODS}?fieldValidation=Strict", twice)
+        assert (status, out["message"].partition("decoding error: ")[2]) == (400, ", ".join(texts))
+        await api.ok("POST", f"{PODS}?dryRun=All&fieldValidation=Ignore", twice)
+        assert api.warnings == []
+        await api.ok("POST", MAPS, b'{ "metadata": {"name": "spaced"} }')
+        assert api.warnings == []
+
+    with_api(body)

@@ -145,7 +145,8 @@ def test_strict_validation_and_dry_run(with_api: Any) -> None:
         status, out = await api.call("POST", pods + "?fieldValidation=Strict", pod)
         assert (status, out["message"].partition(": ")[2]) == (400, 'strict decoding error: unknown field "spec.containers[0].imagge"')
         status, out = await api.call("POST", pods + "?fieldValidation=Strict", b'{"metadata":{"name":"p","name":"q"}}')
-        assert (status, out["message"]) == (400, 'strict decoding error: duplicate field "name"')
+        why = 'Pod in version "v1" cannot be handled as a Pod: strict decoding error: duplicate field "metadata.name"'
+        assert (status, out["message"]) == (400, why)
         await api.ok("POST", pods + "?dryRun=All&fieldValidation=Ignore", pod)
         assert api.warnings == []
         assert (await api.call("GET", pods + "/p"))[0] == 404

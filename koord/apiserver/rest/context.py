@@ -64,6 +64,8 @@ class Options:
     authorize: Callable[[str], None] = lambda verb: None
     # as they were given, for webhooks and policies
     wire: Obj = field(default_factory=dict)
+    # fields that the body has more than once
+    twice: list[str] = field(default_factory=list)
     # texts for `Warning` headers
     warnings: list[str] = field(default_factory=list)
 

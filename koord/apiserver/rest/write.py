@@ -66,9 +66,10 @@ def decode(resource: Resource, obj: Obj, options: Options) -> None:
         except StatusError as err:
             raise undecodable(resource, err.message) from err
         obj.setdefault("metadata", {})
-    if not unknown:
+    if not unknown and not options.twice:
         return
-    texts = [f'unknown field "{field}"' for field in (sorted(unknown) if resource.custom else unknown)]
+    texts = [f'duplicate field "{field}"' for field in options.twice]
+    texts += [f'unknown field "{field}"' for field in (sorted(unknown) if resource.custom else unknown)]
     if options.field_validation == "Strict":
         raise undecodable(resource, "strict decoding error: " + ", ".join(texts))
     if options.field_validation == "Warn":

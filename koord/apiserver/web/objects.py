@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -98,8 +100,8 @@ async def body_object(request: web.BaseRequest, options: Options) -> Obj:
             found = orjson.loads(body)
         except orjson.JSONDecodeError as err:
             raise bad_request(f"the object provided is unrecognized (must be of type JSON): {err}") from err
-        if options.field_validation == "Strict":
-            _refuse_duplicates(body)
+        if options.field_validation != "Ignore":
+            options.twice = _duplicates(found, body)
     elif kind == _PROTOBUF:
         from koord.apiserver.protobuf.decode import ProtobufError, decode
 
@@ -116,22 +118,35 @@ async def body_object(request: web.BaseRequest, options: Options) -> Obj:
     return found
 
 
-def _refuse_duplicates(body: bytes) -> None:
+class _Pairs(dict[str, Any]):
+    """An object of a JSON text, and the keys that it has more than once."""
+
+    def __init__(self, items: list[tuple[str, Any]]) -> None:
+        super().__init__(items)
+        self.twice: list[str] = []
+        if len(self) < len(items):
+            self.twice = [key for key, times in Counter(key for key, _ in items).items() if times > 1]
+
+
+def _duplicates(found: Any, body: bytes) -> list[str]:
+    """The fields of a JSON text that come more than once, with their paths; `found` is what it says."""
     import json
 
     twice: list[str] = []
 
-    def pairs(items: list[tuple[str, Any]]) -> Obj:
-        out: Obj = {}
-        for key, value in items:
-            if key in out:
-                twice.append(key)
-            out[key] = value
-        return out
+    def walk(value: Any, path: str) -> None:
+        if isinstance(value, list):
+            for at, item in enumerate(value):
+                walk(item, f"{path}[{at}]")
+        elif isinstance(value, _Pairs):
+            for key, inner in value.items():
+                walk(inner, f"{path}.{key}" if path else key)
+            twice.extend(f"{path}.{key}" if path else key for key in value.twice)
 
-    json.loads(body, object_pairs_hook=pairs)
-    if twice:
-        raise bad_request("strict decoding error: " + ", ".join(f'duplicate field "{k}"' for k in twice))
+    with contextlib.suppress(RecursionError, TypeError):  # what is nested that deeply is not looked at
+        if orjson.dumps(found) != body:  # most come in the shortest form, and lose nothing
+            walk(json.loads(body, object_pairs_hook=_Pairs), "")
+    return twice
 
 
 @dataclass(slots=True)
