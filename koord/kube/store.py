@@ -164,6 +164,10 @@ class Informer(Generic[T]):
 
     def receive(self, key: str, resource_version: str, raw: msgspec.Raw, *, replaced_uid: str = "") -> None:
         """An object as it is now. `replaced_uid` is its uid where a delete in between may have been missed."""
+        old = self._objects.get(key)
+        if old is not None and replaced_uid and uid_of(old) not in ("", replaced_uid):
+            self.forget(key)  # it is gone, also if the new one cannot be read
+            old = None
         try:
             obj = self.read(raw)
         except Exception as error:  # a transform is somebody else's code; a bad object must not stop the watch
@@ -174,10 +178,6 @@ class Informer(Generic[T]):
         if obj is None:
             self.forget(key)
             return
-        old = self._objects.get(key)
-        if old is not None and replaced_uid and uid_of(old) not in ("", replaced_uid):
-            self.forget(key)
-            old = None
         stored = getattr(obj, "stored_key", key)  # an equal string that the object keeps anyway
         self._objects[stored] = obj
         for index in self._indexes.values():

@@ -344,6 +344,23 @@ def test_removing_a_handler_twice_leaves_its_equal_alone() -> None:
     assert len(told) == 1
 
 
+def test_the_last_good_version_of_an_object_that_was_replaced_is_not_kept() -> None:
+    informer = Informer("pods", Pod)
+    seen = Log(informer)
+
+    def receive(uid: str, version: str, spec: str) -> None:
+        raw = f'{{"metadata": {{"name": "a", "uid": "{uid}", "resourceVersion": "{version}"}}, "spec": {spec}}}'
+        informer.receive("a", version, msgspec.Raw(raw.encode()), replaced_uid=uid)
+
+    receive("u1", "1", "{}")
+    receive("u1", "2", "[]")
+    assert (seen.lines, "a" in informer.failures) == (["+a"], True)
+    receive("u2", "3", "[]")
+    assert (seen.lines, names(informer), "a" in informer.failures) == (["+a", "-a"], [], True)
+    receive("u2", "4", "{}")
+    assert (seen.lines[2:], informer.failures) == (["+a"], {})
+
+
 def test_indexes_follow_changes(fault_server: Any, eventually: Any) -> None:
     async def main() -> None:
         async with fault_server() as (server, client):
