@@ -61,7 +61,13 @@ class Cluster:
         self.file(f"sys/fs/cgroup/{'' if self.v2 else f'{controller}/'}{directory}/{name}", text)
 
     def read(self, controller: str, directory: str, name: str) -> str:
-        return (self.base / "sys/fs/cgroup" / ("" if self.v2 else controller) / directory / name).read_text().strip()
+        """A file's value. A plain file, unlike one of the kernel's, is empty for a moment while a running agent writes it."""
+        path = self.base / "sys/fs/cgroup" / ("" if self.v2 else controller) / directory / name
+        for _ in patience.tries(20):
+            if text := path.read_text().strip():
+                return text
+            time.sleep(0.005)
+        return ""
 
     def machine(self) -> None:
         for cpu in range(CPUS):
