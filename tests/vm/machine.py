@@ -104,8 +104,9 @@ def initramfs(program: Path, directory: Path) -> Path:
     return path
 
 
-def run(program: Path, directory: Path, seconds: float = 180.0) -> dict[str, Any]:
-    """Boot, run, and give what the program printed as RESULT; a machine that is not through within `seconds` is booted once more."""
+def run(program: Path, directory: Path, seconds: float = 60.0) -> dict[str, Any]:
+    """Boot, run, and give what the program printed as RESULT; a machine that is not through within `seconds` is booted once more, and
+    has three times as long then."""
     machine = [
         "-accel",
         "tcg,thread=multi",
@@ -125,10 +126,9 @@ def run(program: Path, directory: Path, seconds: float = 180.0) -> dict[str, Any
     boot = ["-kernel", str(kernel()), "-initrd", str(initramfs(program, directory)), "-append", "console=ttyS0 quiet panic=-1 psi=1"]
     command = ["qemu-system-x86_64", *machine, *boot]
     for last in (False, True):
+        limit = patience.seconds(3 * seconds if last else seconds)
         try:
-            done = subprocess.run(
-                command, capture_output=True, text=True, timeout=patience.seconds(seconds), stdin=subprocess.DEVNULL, check=False
-            )
+            done = subprocess.run(command, capture_output=True, text=True, timeout=limit, stdin=subprocess.DEVNULL, check=False)
             break
         except subprocess.TimeoutExpired:  # an emulated machine stands still now and then: that is nothing the product did
             if last:

@@ -307,7 +307,7 @@ def rules(node: Obj | None) -> object:
 
 class WhatIsWrongLeaves(Order):
     """When all is calm no pod stays where its node's taints or its own affinity do not want it, if it may leave and another node has
-    room for it."""
+    room for it. One that is on its way out does not stay."""
 
     seconds = 50.0
 
@@ -336,7 +336,8 @@ class WhatIsWrongLeaves(Order):
         apart = (spec.get("affinity") or {}).get("podAntiAffinity")
         special = annotations_of(pod).get(GANG) or spec.get("topologySpreadConstraints") or apart
         plain = set(requests(pod)) <= {"cpu", "memory"} and not guarded and not special
-        return bool(owner_of(pod)) and plain and all(is_ready(other) for other in like)
+        stays = not pod["metadata"].get("deletionTimestamp")
+        return stays and bool(owner_of(pod)) and plain and all(is_ready(other) for other in like)
 
     def _takes(self, pod: Obj) -> str:
         affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}

@@ -10,6 +10,7 @@ from koord.decisions.record import Record, Subject
 from roles.sandbox.world.history import Entry, History, Request
 from roles.sandbox.world.invariants.base import CLAIM, Invariant
 from roles.sandbox.world.invariants.claims import ClaimedOnce
+from roles.sandbox.world.invariants.community import AFFINITY, WhatIsWrongLeaves
 from roles.sandbox.world.invariants.evictions import OneNodeMakesRoom, RoomIsUsed
 from roles.sandbox.world.invariants.hosts import EvictedForAReason, HostsSettle
 from roles.sandbox.world.invariants.liveness import BACK_OFF, ItSettles, WhatFitsIsBound
@@ -74,6 +75,21 @@ def test_a_tier_starves_also_whose_pods_are_yet_to_start(room: int, said: bool) 
     told.history.placed["n"] = {"d/p": body}
     told.store("pod", "d/p", body, "koordlet-n", "POST /api/v1/namespaces/d/pods/p/eviction")
     assert bool(told.said) is said
+
+
+@pytest.mark.parametrize("meta", [{}, {"deletionTimestamp": "2026-01-01T00:00:59Z"}], ids=["stays", "leaves"])
+def test_a_pod_that_is_where_it_should_not_be_and_leaves_does_not_stay(meta: dict[str, Any]) -> None:
+    told = Told(WhatIsWrongLeaves)
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
+    spec = {"nodeName": "a", "containers": [{"resources": {"requests": {"cpu": "100m"}}}]}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    told.store("node", "b", {"metadata": {"name": "b"}, "spec": {}, "status": {"allocatable": {"cpu": "1"}}})
+    body = {"metadata": {"name": "p", "namespace": "d", "uid": "p", "ownerReferences": [owner], **meta}, "spec": spec, "status": status}
+    told.store("pod", "d/p", body)
+    assert isinstance(told.rule, WhatIsWrongLeaves)
+    told.rule.since = {("p", AFFINITY): 0.0}
+    told.time = 60.0
+    assert bool(list(told.rule.end())) is (not meta)
 
 
 @pytest.mark.parametrize("churn", [False, True])
