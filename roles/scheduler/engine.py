@@ -103,10 +103,10 @@ class Engine:
     def job_of(self, pod: PodInfo) -> Hashable:
         """What a pod is placed together with; None for a pod by itself."""
         framework = self.frameworks.get(pod.shape.scheduler_name)
-        if framework is None or framework.next_pod is None:
+        if framework is None:
             return None
         try:
-            return framework.next_pod.job_of(pod)
+            return framework.job_of(pod)
         except DEFECTS:
-            log.exception("plugin %s: the job of pod %s is unknown; it counts as a single pod", framework.next_pod.name, pod.key)
+            log.exception("profile %s: the job of pod %s is unknown; it counts as a single pod", framework.name, pod.key)
             return None

@@ -144,7 +144,7 @@ def _duplicates(found: Any, body: bytes) -> list[str]:
             twice.extend(f"{path}.{key}" if path else key for key in value.twice)
 
     with contextlib.suppress(RecursionError, TypeError):  # what is nested that deeply is not looked at
-        if orjson.dumps(found) != body:  # most come in the shortest form, and lose nothing
+        if orjson.dumps(found) != body.rstrip():  # most come in the shortest form, and lose nothing
             walk(json.loads(body, object_pairs_hook=_Pairs), "")
     return twice
 

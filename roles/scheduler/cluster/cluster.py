@@ -76,6 +76,8 @@ class Cluster:
         self._columns: dict[str, Columns] = {}
         self._next_kind = FIRST_FREE_KIND
         self.supposing = 0  # what-ifs that are open: pods are taken away and added as if
+        self.supposed = 0  # how many changes what-ifs noted; the one that is open began at a position
+        self.supposing_since = 0
         self._quiet = 0
         self._told: set[str] = set()  # hooks of columns that have raised
         self._hooks: dict[str, list[Callable[..., Any]]] = {name: [] for name in _HOOKS}
@@ -221,6 +223,11 @@ class Cluster:
         self._charge(slot, pod, -1.0)
         self.changes.note(slot, PODS)
         self._tell("pod_added", slot, pod)
+
+    @property
+    def settled_position(self) -> int:
+        """As `changes.position`, but only what really changes moves it: in a what-if, and after it, it is as before."""
+        return (self.supposing_since if self.supposing else self.changes.position) - self.supposed
 
     def begin_quiet(self) -> int:
         """A what-if begins that will leave no trace; returns what `end_quiet` wants. They may be nested."""

@@ -52,6 +52,8 @@ class Hypothesis:
             self._cluster.place(pod, slot)
 
     def __enter__(self) -> Hypothesis:
+        if not self._cluster.supposing:
+            self._cluster.supposing_since = self._cluster.changes.position
         self._cluster.supposing += 1
         if self._quiet:
             self._position = self._cluster.begin_quiet()
@@ -63,3 +65,5 @@ class Hypothesis:
         self._cluster.supposing -= 1
         if self._quiet:
             self._cluster.end_quiet(self._position)
+        if not self._cluster.supposing:
+            self._cluster.supposed += self._cluster.changes.position - self._cluster.supposing_since

@@ -365,7 +365,7 @@ class Cycle:
     def _job_of(self, pod: PodInfo) -> Hashable:
         """What a pod is placed together with: their nominations do not stand in one another's way."""
         framework = self.frameworks.get(pod.shape.scheduler_name)
-        return framework.next_pod.job_of(pod) if framework is not None and framework.next_pod is not None else None
+        return framework.job_of(pod) if framework is not None else None
 
     # ---------------------------------------------------------------- failures
 

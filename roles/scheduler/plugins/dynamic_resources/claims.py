@@ -53,7 +53,8 @@ class Claims(DeviceColumns):
         self.backed: dict[str, str] = {}  # extended resources that classes stand for, with the class
         self.leftover: dict[str, str] = {}  # claims that stand for extended resources, by the UID of their pod
         self.class_version = 0
-        self.version = 0  # moves with every claim, template, class and assumption
+        self._version = 0
+        self.settled_version = 0  # as `version`, but what-ifs do not move it
         self._uses: dict[str, tuple[Use, ...]] = {}  # what counts now, by claim
         self._numbers: dict[bytes, int] = {}  # of specifications: equal ones have the same
         self._next = itertools.count(1)
@@ -252,6 +253,22 @@ class Claims(DeviceColumns):
         gets = self._guests[pod.uid] = self.supposed(slot, pod)  # who gets nothing as well: it is not taken away when it leaves again
         for key, lent in gets.items():
             self._lend(key, pod.uid, lent)
+
+    @property
+    def version(self) -> int:
+        """Moves with every claim, template, class and assumption, also in a what-if."""
+        return self._version
+
+    @version.setter
+    def version(self, version: int) -> None:
+        self._version = version
+        if not self.cluster.supposing:
+            self.settled_version += 1
+
+    @property
+    def any_guests(self) -> bool:
+        """Whether a what-if has added pods."""
+        return bool(self._guests)
 
     def _lend(self, key: str, uid: str, lent: Lent) -> None:
         self._guests_of.setdefault(key, set()).add(uid)

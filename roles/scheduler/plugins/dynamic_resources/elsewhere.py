@@ -4,8 +4,19 @@ Pure."""
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import NamedTuple
 
+from roles.scheduler.plugins.dynamic_resources.claims import Lent
 from roles.scheduler.plugins.dynamic_resources.inventory import Counted, Use
+
+
+class Coming(NamedTuple):
+    """What a nominated pod is expected to get on the slot of its node: its claims, and what it takes of devices that several nodes may use
+    (nothing of a claim that is expected for a pod before it)."""
+
+    slot: int
+    lent: Mapping[str, Lent]
+    wide: Sequence[Use]
 
 
 class Elsewhere:

@@ -48,15 +48,18 @@ def _amount(value: str | int | float) -> Amount:
 
 
 class Inventory:
-    """The pools of one node. `shape` is equal for nodes whose devices no claim can tell apart."""
+    """The pools of one node. `shape` is equal for nodes whose devices no claim can tell apart; `single` are the devices of the node that
+    one claim at a time may have, `known` all that it knows of."""
 
-    __slots__ = ("devices", "every", "pools", "shape", "stock")
+    __slots__ = ("devices", "every", "known", "pools", "shape", "single", "stock")
 
     def __init__(self, pools: tuple[Pool, ...]) -> None:
         self.pools = pools
         self.stock = Stock(pools)
         self.every: tuple[DeviceView, ...] = tuple(device for pool in pools for device in (*pool.devices, *pool.others))
         self.devices: tuple[DeviceView, ...] = tuple(device for pool in pools for device in pool.devices)
+        self.known = frozenset([device.id for device in self.every])
+        self.single = frozenset([device.id for device in self.devices if not device.kind.multiple])
         self.shape = tuple(
             (
                 pool.id[0], pool.incomplete, pool.problem, tuple(device.like for device in pool.devices),
@@ -229,7 +232,7 @@ class DeviceColumns(Columns, Counted):
         that take of the same counters matter as well."""
         inventory = self.inventory(slot)
         self.free[slot] = sum(_MANY if device.kind.multiple else device.id not in self.taken for device in inventory.devices)
-        self.busy[slot] = sum(device.id in self.taken or device.id in self.shared for device in inventory.every)
+        self.busy[slot] = sum(device in self.taken or device in self.shared for device in inventory.known)
 
     def signature(self, inventory: Inventory, used: Counted) -> tuple[Any, ...]:
         """What a search on a node depends on: its devices and what is in use. Equal for nodes that are alike."""
@@ -246,26 +249,33 @@ class DeviceColumns(Columns, Counted):
         """Whether several nodes may use a device."""
         return device[:2] in self._wide
 
-    def reaches_wide(self, slot: int) -> bool:
-        """Whether a node may use devices that others may use as well."""
-        return any(pool.id in self._wide for pool in self.inventory(slot).pools)
-
     # ---------------------------------------------------------------- what is in use
 
     def use(self, found: Iterable[Use], step: int) -> None:
         """Claims have something more (1), or no longer (-1)."""
         found = list(found)
+        before = {device: (device in self.taken, device in self.taken or device in self.shared) for device, _ in found}
         self.count(found, step)
-        for pool in dict.fromkeys(device[:2] for device, _ in found):
-            self._recounted(self._nodes_of(pool))
+        changed: dict[PoolId, list[tuple[DeviceId, int, int]]] = {}  # devices, and how many more than before are taken and in use
+        for device, (taken, used) in before.items():
+            now = device in self.taken
+            changed.setdefault(device[:2], []).append((device, now - taken, (now or device in self.shared) - used))
+        for pool, devices in changed.items():
+            self._recounted(self._nodes_of(pool), devices)
 
-    def _recounted(self, nodes: Iterable[str] | None) -> None:
-        """Devices of a pool are in use otherwise than before: those of whom it is look again."""
+    def _recounted(self, nodes: Iterable[str] | None, changed: Iterable[tuple[DeviceId, int, int]]) -> None:
+        """Devices of a pool are in use otherwise than before: those of whom it is count on."""
         slots = np.flatnonzero(self.cluster.alive).tolist() if nodes is None else [self.cluster.slot_of(name) for name in nodes]
         for slot in slots:
-            if slot >= 0 and self.cluster.alive[slot]:
-                self._recount(slot)
-                self.cluster.changes.note(slot, self.kind)
+            if slot < 0 or not self.cluster.alive[slot]:
+                continue
+            inventory = self.inventory(slot)
+            for device, taken, used in changed:
+                if taken and device in inventory.single:
+                    self.free[slot] -= taken
+                if used and device in inventory.known:
+                    self.busy[slot] += used
+            self.cluster.changes.note(slot, self.kind)
 
 
 def _both(one: set[str] | None, other: set[str] | None) -> set[str] | None:

@@ -34,7 +34,7 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, Code, PostFilterResu
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.dynamic_resources.allocator import Allocation, TookTooLong, allocate
 from roles.scheduler.plugins.dynamic_resources.claims import Assumed, Claims, Lent, terms_of
-from roles.scheduler.plugins.dynamic_resources.elsewhere import Elsewhere
+from roles.scheduler.plugins.dynamic_resources.elsewhere import Coming, Elsewhere
 from roles.scheduler.plugins.dynamic_resources.extended import Extended, extended
 from roles.scheduler.plugins.dynamic_resources.hints import Devices, claim_helps, pod_helps
 from roles.scheduler.plugins.dynamic_resources.inventory import Counted, Use
@@ -81,6 +81,7 @@ class DynamicResources(
         self._last: tuple[PodInfo | None, int, Plan] = (None, 0, NOTHING)  # it is asked for in every step of a cycle
         self._nothing_elsewhere = Elsewhere(self.cache, {})
         self._known_elsewhere: tuple[Hashable, Elsewhere] = ((), self._nothing_elsewhere)
+        self._known_coming: tuple[int, tuple[int, int], Mapping[str, Coming]] = (-1, (-1, -1), {})
         self._carried: dict[str, Carried] = {}
         self._written: set[str] = set()  # pods of which claims were written, or are being written
         self._together = args.device_order == "Together"
@@ -279,60 +280,80 @@ class DynamicResources(
         there for others to leave gets what they have."""
         if pod.reservation or pod.uid in self._carried or not self._concerned(pod) or not self.handle.cluster.alive[slot]:
             return {}
+        coming = self._coming(adding=pod).get(pod.uid)
+        if coming is not None and coming.slot == slot:
+            return {key: self.cache.lent.get(key, lent) for key, lent in coming.lent.items()}
         found = self._plan(pod)
         lent = {key: self.cache.lent[key] for key in found.keys if key in self.cache.lent}
-        if found.refusal:
-            return {}
-        try:
-            allocations = self._gets(pod, found, slot, self._elsewhere(pod).used(slot))
-        except RequestError:
+        if not found.refusal:
+            with suppress(RequestError):
+                lent |= self._gets(pod, found, slot, self._elsewhere(pod).used(slot))
             return lent
-        names, node = (*found.open, _own(pod)), self.handle.cluster.name_of(slot)
-        for key, allocation in zip(names, allocations, strict=False):
-            selector = node_selector(allocation, node)
-            lent[key] = Lent(_uses(allocation), terms_of(selector_of({"nodeSelector": selector} if selector is not None else {})))
-        return lent
+        return {}
 
-    def _gets(self, pod: PodInfo, found: Plan, slot: int, used: Counted) -> tuple[Allocation, ...]:
+    def _gets(self, pod: PodInfo, found: Plan, slot: int, used: Counted) -> dict[str, Lent]:
         """What is allocated for a pod on a node, now or once those have left who are on their way out. Raises RequestError."""
         wanted, _ = self._wanted(pod, found, self._lacking(found, slot))
-        stock = self.cache.inventory(slot).stock
+        stock, node = self.cache.inventory(slot).stock, self.handle.cluster.name_of(slot)
         allocations = allocate(wanted, stock, used, self._clock())
         if allocations is None and (left := self._left(slot)):
             rest = used.with_more(())
             rest.count(left, -1)
             allocations = allocate(wanted, stock, rest, self._clock())
-        return allocations or ()
+        lent: dict[str, Lent] = {}
+        for key, allocation in zip((*found.open, _own(pod)), allocations or (), strict=False):
+            selector = node_selector(allocation, node)
+            lent[key] = Lent(_uses(allocation), terms_of(selector_of({"nodeSelector": selector} if selector is not None else {})))
+        return lent
 
     def _elsewhere(self, pod: PodInfo) -> Elsewhere:
         """What is expected on other nodes by nominated pods that come before one."""
-        state, cluster = self.handle.state, self.handle.cluster
-        if not self.cache.any_wide or not len(state.nominations):
+        coming, cluster = self._coming(), self.handle.cluster
+        if not coming:
             return self._nothing_elsewhere
-        stamp = (pod.uid, self.cache.version, state.nominations.position, cluster.changes.position)
+        stamp = (pod.uid, self.cache.version, self.handle.state.nominations.position, cluster.changes.position)
         if self._known_elsewhere[0] != stamp:
-            self._known_elsewhere = (stamp, Elsewhere(self.cache, self._expected_by_slot(pod)))
+            expected: dict[int, list[Use]] = {}
+            for _, other in self.handle.state.nominations.all_ahead_of(pod):
+                one = coming.get(other.uid)
+                if one is None or not one.wide or other.uid == pod.uid or cluster.slot_of_pod(other.uid) >= 0:
+                    continue
+                if not self._same_gang(pod, other):
+                    expected.setdefault(one.slot, []).extend(one.wide)
+            self._known_elsewhere = (stamp, Elsewhere(self.cache, expected))
         return self._known_elsewhere[1]
 
-    def _expected_by_slot(self, pod: PodInfo) -> dict[int, list[Use]]:
-        found: dict[int, list[Use]] = {}
-        known: set[str] = set()  # claims that several of them share
-        cluster, used = self.handle.cluster, self.cache.with_more(())
-        for node, other in self.handle.state.nominations.all_ahead_of(pod):
-            slot = cluster.slot_of(node)
-            if other.uid == pod.uid or slot < 0 or not cluster.alive[slot] or cluster.slot_of_pod(other.uid) >= 0:
-                continue
-            if not self._concerned(other) or self._same_gang(pod, other) or not self.cache.reaches_wide(slot):
+    def _coming(self, adding: PodInfo | None = None) -> Mapping[str, Coming]:
+        """What nominated pods are expected to get, by UID, each as if those that come before it had theirs; nothing where each device is
+        one node's. In a what-if it is what was expected before it, or when the first pod was `adding`: each that is added would change
+        what is expected of the rest."""
+        nominations, cluster = self.handle.state.nominations, self.handle.cluster
+        if not self.cache.any_wide or not len(nominations):
+            return {}
+        position, stamp = nominations.position, (self.cache.settled_version, cluster.settled_position)
+        known, when, found = self._known_coming
+        begins = not cluster.supposing or (adding is not None and not self.cache.any_guests)
+        if known != position or (when != stamp and begins):
+            found = self._expected_now(adding)
+            self._known_coming = position, stamp, found
+        return found
+
+    def _expected_now(self, adding: PodInfo | None) -> dict[str, Coming]:
+        nominations, cluster, used = self.handle.state.nominations, self.handle.cluster, self.cache.with_more(())
+        nominated = [(node, pod) for node in nominations.nodes() for pod in nominations.on(node)]
+        found: dict[str, Coming] = {}
+        claims: set[str] = set()  # that several of them share
+        for node, pod in sorted(nominated, key=lambda one: -one[1].priority):
+            slot, counts = cluster.slot_of(node), pod is not adding and cluster.slot_of_pod(pod.uid) >= 0
+            if slot < 0 or not cluster.alive[slot] or counts or not self._concerned(pod):
                 continue
             with suppress(RequestError, Waiting):
-                theirs = self._planned(other)
-                allocations = () if theirs.refusal else self._gets(other, theirs, slot, used)
-                for key, allocation in zip((*theirs.open, _own(other)), allocations, strict=False):
-                    uses = [use for use in _uses(allocation) if self.cache.is_wide(use.device)] if key not in known else []
-                    known.add(key)
-                    used.count(uses, 1)
-                    if uses:
-                        found.setdefault(slot, []).extend(uses)
+                plan = self._planned(pod)
+                lent = {} if plan.refusal else self._gets(pod, plan, slot, used)
+                uses = [use for key, one in lent.items() if key not in claims for use in one.uses]
+                used.count(uses, 1)
+                claims.update(lent)
+                found[pod.uid] = Coming(slot, lent, [use for use in uses if self.cache.is_wide(use.device)])
         return found
 
     def _left(self, slot: int) -> list[Use]:

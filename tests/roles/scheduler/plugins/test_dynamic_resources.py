@@ -6,12 +6,17 @@ from typing import Any
 
 import msgspec
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from koord.api.objects_resource import DeviceClass, DeviceTaintRule, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from koord.apiserver.cel.devices import compiled
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.framework.events import Action, ClusterEvent
+from roles.scheduler.plugins.dynamic_resources import plugin
+from roles.scheduler.plugins.dynamic_resources.allocator import allocate
+from roles.scheduler.plugins.dynamic_resources.inventory import Use
 from roles.scheduler.testing import SCHEDULER, World, node, pod
 from roles.scheduler.whatif import Simulation, Snapshot
 from tests.support.claims import (
@@ -414,6 +419,61 @@ def test_devices_of_several_nodes_are_used_from_any_of_them_once() -> None:
     made.feed("ResourceSlice", slice_of("", device("any"), name="any", pool="any", allNodes=True))
     assert place(made)[1] == ["gpu=any/any"]
     assert "nodeSelector" not in status(made, "c2")
+
+
+@pytest.mark.feature("SCH-DRA-12")
+@given(
+    st.lists(st.tuples(st.lists(st.tuples(st.sampled_from("abcdefgx"), st.booleans()), max_size=4), st.integers(0, 9)), max_size=12),
+    st.sampled_from("abn"),
+)
+@settings(max_examples=60, deadline=None)
+def test_devices_are_counted_on_as_if_all_were_counted_anew(steps: list[tuple[list[tuple[str, bool]], int]], zone: str) -> None:
+    """Devices of one node, of a zone and of all, for one claim and for several; claims may have what nobody published."""
+    in_zone = {"nodeSelectorTerms": [{"matchExpressions": [{"key": "zone", "operator": "In", "values": [zone]}]}]}
+    many = {"allowMultipleAllocations": True, "capacity": {"bandwidth": {"value": "10"}}}
+    counters = {"sharedCounters": [{"name": "card", "counters": {"memory": {"value": "40Gi"}}}]}
+    part = {"consumesCounters": [{"counterSet": "card", "counters": {"memory": {"value": "20Gi"}}}]}
+    made = world(
+        slice_of("n0", device("a"), device("b", **many)),
+        slice_of("", device("c"), device("d", **many), name="zone", pool="zone", nodeSelector=in_zone),
+        slice_of("", device("e", nodeName="n1", **part), device("e", nodeName="n2", **part), device("f", allNodes=True), name="own",
+                 pool="own", count=2, perDeviceNodeSelection=True),
+        slice_of("", name="counters", pool="own", count=2, perDeviceNodeSelection=True, **counters),
+        slice_of("", device("g"), name="any", pool="any", allNodes=True),
+        nodes=4,
+    )  # fmt: skip
+    cache = made.framework.plugins["DynamicResources"].cache  # type: ignore[attr-defined]
+    pools = {"a": "n0", "b": "n0", "c": "zone", "d": "zone", "e": "own", "f": "own"}
+    given_out: list[list[Use]] = []
+    for claimed, back in steps:
+        found = [Use((DRIVER, pools.get(name, "any"), name), {"bandwidth": 1} if shared else None) for name, shared in claimed]
+        given_out.append(found)
+        cache.use(found, 1)
+        if back < len(given_out):
+            cache.use(given_out.pop(back), -1)
+    counted = cache.free.tolist(), cache.busy.tolist()
+    for number in range(4):
+        cache._recount(made.cluster.slot_of(f"n{number}"))
+    assert counted == (cache.free.tolist(), cache.busy.tolist())
+
+
+@pytest.mark.feature("SCH-DRA-18")
+def test_what_nominated_pods_get_is_looked_for_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
+    made = world(slice_of("", *(device(f"net-{number}") for number in range(64)), name="any", pool="any", allNodes=True), nodes=24)
+    made.feed("ResourceClaimTemplate", template("one"))
+    for number in range(24):
+        waiting = made.parser.parse(pod(f"waits-{number}", priority=1000, resourceClaims=of_template()))
+        made.state.nominations.add(waiting, f"n{number}")
+    searches = 0
+
+    def counting(*args: Any, **kwargs: Any) -> Any:
+        nonlocal searches
+        searches += 1
+        return allocate(*args, **kwargs)
+
+    monkeypatch.setattr(plugin, "allocate", counting)
+    assert made.schedule(pod(cpu="10m", priority=1, resourceClaims=of_template())).scheduled
+    assert 24 <= searches <= 5 * 24
 
 
 @pytest.mark.feature("SCH-DRA-02")
