@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import itertools
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -52,9 +52,11 @@ class NodeState:
 class NumaColumns(Columns):
     """By slot: `policy` and `bind` of the node as numbers (POLICY_CODES, BIND_CODES), `valid` a usable topology, `uniform` cores of one
     width (`per_core`), `zoned` NUMA amounts known, `ratio` of cpu amplification (1 for none, NaN for an unreadable one), `bound`
-    milli-CPU of held CPUs, `extra` what amplification adds to them, `free` CPUs by BIND_CODES. Call `current()` before reading them."""
+    milli-CPU of held CPUs, `extra` what amplification adds to them, `free` CPUs by BIND_CODES. Call `current()` before reading them.
+    `guess` says what a pod that is only supposed to be on a node would get."""
 
     def __init__(self, state: State) -> None:
+        self.guess: Callable[[int, PodInfo], Record | None] = lambda slot, pod: None
         self._state = state
         self._states: dict[int, NodeState] = {}
         self._reports: dict[str, Report] = {}
@@ -131,6 +133,8 @@ class NumaColumns(Columns):
 
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         record = self._record(pod)
+        if record is None and self.cluster.supposing and not pod.node_name:
+            record = self.guess(slot, pod)
         if record is not None:
             self.at(slot).records[pod.uid] = record
             self._touch(slot)
@@ -187,6 +191,13 @@ class NumaColumns(Columns):
         self._touch(slot)
         self.cluster.changes.note(slot, self.kind)
 
+    def take_nothing(self, slot: int, uid: str) -> None:
+        """A pod holds nothing yet, whatever was decided or guessed."""
+        self._decided.pop(uid, None)
+        if self.at(slot).records.pop(uid, None) is not None:
+            self._touch(slot)
+            self.cluster.changes.note(slot, self.kind)
+
     def release(self, slot: int, uid: str) -> None:
         """Take a reservation of `reserve` back; nothing happens without one, or once the node is gone (slot -1)."""
         if self._decided.pop(uid, None) is not None and slot >= 0 and self.at(slot).records.pop(uid, None) is not None:
@@ -214,11 +225,21 @@ class NumaColumns(Columns):
         """What is held on a slot, as things are now (also inside a what-if)."""
         state = self.at(slot)
         if state.usage is None:
-            owners = _NO_OWNERS
-            if state.records:
-                owners = {found.uid: found.owners for found in self._state.holdings.on(slot) if found.owners}
-            state.usage = usage_of(state.facts, state.records, owners)
+            state.usage = self._usage_of(slot, state.records)
         return state.usage
+
+    def later(self, slot: int) -> Usage | None:
+        """What will be held once those have left who are on their way out; None if nobody is."""
+        records = self.at(slot).records
+        known = ((uid, self.cluster.pod(uid)) for uid in records)
+        left = {uid for uid, pod in known if pod is not None and self._state.leaving(pod)}
+        return self._usage_of(slot, {uid: record for uid, record in records.items() if uid not in left}) if left else None
+
+    def _usage_of(self, slot: int, records: Mapping[str, Record]) -> Usage:
+        owners = _NO_OWNERS
+        if records:
+            owners = {found.uid: found.owners for found in self._state.holdings.on(slot) if found.owners}
+        return usage_of(self.at(slot).facts, records, owners)
 
     def report(self, name: str) -> Report | None:
         """The last report of a node."""

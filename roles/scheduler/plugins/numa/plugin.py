@@ -73,7 +73,8 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
 
     def __init__(self, args: NodeNUMAResourceArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self.columns = handle.cluster.register(NAME, NumaColumns(handle.state))
+        fresh = NumaColumns(handle.state)
+        self.columns = handle.cluster.register(NAME, fresh)
         self.reads = self.score_reads = NODE | PODS | self.columns.kind
         self.topology = TopologyManager.of(handle)
         self.topology.source = self
@@ -82,6 +83,8 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         self._scorer = Scorer(args.scoring_strategy)
         self._numa_scorer = Scorer(args.numa_scoring_strategy)
         self._codes = StatusCodes(checks.FIRST_DYNAMIC)
+        if self.columns is fresh:
+            self.columns.guess = self._guess
 
     # ---------------------------------------------------------------- what it follows
 
@@ -123,6 +126,17 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         facts = self.columns.at(slot).facts
         most = facts.strategy == names.NUMA_MOST_ALLOCATED if facts.strategy else self._numa_scorer.most
         return checks.binding_of(request, facts, most=most)
+
+    def _guess(self, slot: int, pod: PodInfo) -> Record | None:
+        """What a pod that is only supposed to be on a node would get there."""
+        wanted = designation(pod)
+        if wanted is not None:
+            return wanted
+        request, facts = request_of(pod.shape, self.args.default_cpu_bind_policy), self.columns.at(slot).facts
+        policy = checks.effective_policy(request, facts) if facts.zones else Policy.NONE
+        if policy is None or not request.status.ok:
+            return None
+        return self._trials.expected(slot, pod, request, self._binding(request, slot), policy)
 
     def pre_filter(self, ctx: CycleContext) -> Status:
         request = self._request(ctx)
@@ -365,7 +379,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
 
     def reserve(self, ctx: CycleContext, slot: int) -> Status:
         request, pod = self._request(ctx), ctx.pod
-        self.columns.release(slot, pod.uid)
+        self.columns.take_nothing(slot, pod.uid)
         self.columns.current()
         if not request.amounts or not checks.concerns(request, self.columns):
             return SUCCESS

@@ -14,13 +14,13 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.restoring import TAKEN_OVER, RestoredReservation
 from roles.scheduler.framework.status import Status, unschedulable
-from roles.scheduler.plugins.numa.allocator import Binding, Pool, Share, allocate, pool_of, share_of, within
+from roles.scheduler.plugins.numa.allocator import Binding, Pool, Share, allocate, masks_to_try, pool_of, share_of, within
 from roles.scheduler.plugins.numa.columns import NumaColumns
 from roles.scheduler.plugins.numa.facts import Facts
 from roles.scheduler.plugins.numa.picks import NOT_ENOUGH
 from roles.scheduler.plugins.numa.records import Record, holdings, read_record
 from roles.scheduler.plugins.numa.request import Request
-from roles.scheduler.plugins.topology_manager.hints import mask_of
+from roles.scheduler.plugins.topology_manager.hints import Policy, mask_of, nodes_of, violates_exclusivity
 
 log = logging.getLogger(__name__)
 
@@ -114,6 +114,24 @@ class Trials:
         """The allocation without any of the reservations that the pod may use."""
         facts = self._columns.at(slot).facts
         return allocate(facts, request, binding, self._beside(ctx, slot, facts, request), nodes, pick=False)
+
+    def expected(self, slot: int, pod: PodInfo, request: Request, binding: Binding | None, policy: Policy) -> Record | None:
+        """What a pod will get of a node that it waits for, whatever reservations there are: of what is free or, where that is not enough,
+        once those have left who are on their way out. None where it gets nothing of its own."""
+        facts = self._columns.at(slot).facts
+        if not request.amounts or (binding is None and not policy):
+            return None
+        for usage in (self._columns.usage(slot), self._columns.later(slot)):
+            if usage is None:
+                continue
+            pool = pool_of(facts, usage, request.exclusive)
+            use = usage.use if request.exclusive_of_all else usage.bound_use
+            for mask in masks_to_try(facts, policy, pool.amounts) if policy else (None,):
+                if mask is None or not (request.exclusive_use and violates_exclusivity(mask, use)):
+                    found = allocate(facts, request, binding, pool, None if mask is None else nodes_of(mask))
+                    if isinstance(found, Record):
+                        return replace(found, key=pod.key)
+        return None
 
     # ---------------------------------------------------------------- pools
 

@@ -243,6 +243,18 @@ def test_a_result_left_from_another_attempt_counts_nowhere_and_is_taken_off() ->
     assert world.cpus(bound_pod(annotations=stale)) == "0-3"
 
 
+@pytest.mark.feature("SCH-NUMA-03")
+def test_whole_cores_are_left_for_a_nominated_pod_that_needs_them() -> None:
+    world = one(sockets=1)
+    high = world.parser.parse(bound_pod("high", priority=9900, spec={"requiredCPUBindPolicy": "FullPCPUs"}))
+    world.state.nominations.add(high, "n")
+    spread = {"preferredCPUBindPolicy": "SpreadByPCPUs"}
+    assert world.cpus(bound_pod("low", cpu="3", priority=9100, spec=spread)) == "4-6"  # alone it gets a thread of three cores
+    assert [record.key for record in world.columns.at(0).records.values()] == ["default/low"]  # nothing is left of what was supposed
+    world.state.nominations.remove(high.uid)
+    assert world.cpus(high.pod) == "0-3"
+
+
 @pytest.mark.feature("SCH-NUMA-13")
 def test_a_designated_pod_gets_exactly_what_its_status_says() -> None:
     def designated(status: str) -> Any:

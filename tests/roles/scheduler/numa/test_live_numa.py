@@ -374,3 +374,30 @@ def test_the_debug_page_shows_a_node(scheduler: Any) -> None:
                     assert answer.status == 500
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-NUMA-03")
+def test_a_numa_node_that_a_nominated_pod_waits_for_is_nobody_elses(scheduler: Any) -> None:
+    """A pod of lower priority gets the other one. It would be the next victim."""
+
+    async def run() -> None:
+        async with scheduler(config(numaScoringStrategy={"type": "LeastAllocated"}), crds=True) as live:
+            numa = Numa(live)
+            for name, value in (("low", 1), ("high", 9500)):
+                await live.client.create(PRIORITYCLASSES, {"metadata": {"name": name}, "value": value})
+            await numa.machine(allocatable="32", cores=8, policy="SingleNUMANodePodLevel")
+            shared: Obj = {"labels": {"koordinator.sh/qosClass": "LS"}}
+            low: Obj = {**shared, "priorityClassName": "low", "terminationGracePeriodSeconds": 60}
+            await numa.pod("victim", cpu="6", **low)
+            await live.bound("victim")
+            await numa.pod("keeps", cpu="6", **shared, priorityClassName="high")
+            await live.bound("keeps")
+            await numa.pod("waits", cpu="12", **shared, priorityClassName="high")
+            await live.until("waits", lambda pod: pod["status"].get("nominatedNodeName"))
+            await numa.pod("small", cpu="6", **low)
+            await live.bound("small")
+            await live.client.delete(PODS, "victim", "default", grace_period_seconds=0)
+            assert await live.bound("waits") == "n"
+            assert "deletionTimestamp" not in (await live.get("small"))["metadata"]
+
+    asyncio.run(run())
