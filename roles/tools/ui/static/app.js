@@ -194,7 +194,7 @@ function showQuotas(quotas) {
     fill.style.width = Math.min(100, (100 * used) / whole) + "%";
     mark.style.left = Math.min(100, (100 * least) / whole) + "%";
     meter.append(fill, mark);
-    const said = `${used} of ${most === undefined ? "no limit" : most} CPUs, min ${least}`;
+    const said = `${used}${most === undefined ? " CPUs, no limit" : ` of ${most} CPUs`}, min ${least}`;
     const line = element("div", { className: "q" }, element("span", { textContent: quota.name }), meter, element("span", { textContent: said }));
     const item = element("li", {}, line);
     item.style.paddingLeft = quota.depth * 1.2 + "rem";
