@@ -156,6 +156,14 @@ def test_it():
     assert not (Path("/proc") / str(pid) / "cmdline").exists() or not (Path("/proc") / str(pid) / "cmdline").read_bytes()
 
 
+def test_a_process_that_has_only_just_begun_is_known_by_its_mark() -> None:
+    for _ in range(20):
+        with subprocess.Popen(["sleep", "600"], start_new_session=True, env={leftovers.VARIABLE: "mine"}) as child:
+            found = leftovers.environment_of(Path("/proc", str(child.pid)))
+            child.kill()
+        assert found == f"{leftovers.VARIABLE}=mine\0".encode()
+
+
 def test_steps_share_all_tests(tmp_path: Path) -> None:
     source = """
 import pytest

@@ -12,6 +12,8 @@ from pathlib import Path
 VARIABLE = "KOORD_TEST_RUN"
 GRACE_SECONDS = 10.0
 """A sandbox's guardian needs a moment to put cgroups back."""
+STARTING_SECONDS = 5.0
+KERNEL_THREAD = 0x00200000
 
 
 def mark() -> str:
@@ -32,9 +34,25 @@ def started_here(run: str) -> list[int]:
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit() and int(entry.name) not in above:
             with suppress(OSError):
-                if wanted in (entry / "environ").read_bytes().split(b"\0"):
+                if wanted in environment_of(entry).split(b"\0"):
                     found.append(int(entry.name))
     return found
+
+
+def environment_of(entry: Path) -> bytes:
+    """The environment of a process, given by its directory in /proc. One that has only just begun is waited for."""
+    deadline = time.monotonic() + STARTING_SECONDS
+    while not (found := (entry / "environ").read_bytes()) and _starting(entry) and time.monotonic() < deadline:
+        time.sleep(0.005)
+    return found
+
+
+def _starting(entry: Path) -> bool:
+    """Whether a process has neither arguments nor an environment yet: its `exec` goes on after its parent was told of it."""
+    if (entry / "cmdline").read_bytes():
+        return False
+    fields = (entry / "stat").read_text().rpartition(")")[2].split()
+    return fields[0] not in "ZX" and not int(fields[6]) & KERNEL_THREAD
 
 
 def end(run: str) -> list[str]:
