@@ -101,28 +101,32 @@ from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from koord.kube.leases import LeaderElector, Leadership, Timing
 
-async def main(url, fenced):
+async def main(url, name):
     base = Client(ClientConfig(url))
     leadership = Leadership(3.0)
-    client = base.fenced(leadership) if fenced == "fenced" else base
-    async def lead(leadership):
-        print("leads", flush=True)
-        name = fenced
+    async def write(client):
         await asyncio.gather(
             client.create(PODS, {"metadata": {"name": name}}, "posts-" + name),
             client.patch(PODS, name, {}, "default"),
             client.delete(PODS, name, "default"),
             return_exceptions=True,
         )
-        await asyncio.sleep(60)
-    await LeaderElector(base, "default", fenced, timing=Timing(4.0, 3.0, 1.0), leadership=leadership).run(lead)
+    async def lead(leadership):
+        print("leads", flush=True)
+        await write(base.fenced(leadership))
+        await asyncio.sleep(600)
+    if name == "open":
+        print("leads", flush=True)
+        while True:
+            await write(base)
+    await LeaderElector(base, "default", name, timing=Timing(4.0, 3.0, 1.0), leadership=leadership).run(lead)
 
 asyncio.run(main(*sys.argv[1:]))
 """
 
 
 def test_a_process_that_was_stopped_past_its_lease_repeats_no_write(front: Front) -> None:
-    """Beside it runs one without a fence, whose writes do go out: so the test would see them."""
+    """Beside it runs one that needs no lease and writes all the time: so the test would see them."""
     processes = [
         subprocess.Popen([sys.executable, "-c", textwrap.dedent(LEADER), front.url, kind], stdout=subprocess.PIPE, text=True)
         for kind in ("fenced", "open")
