@@ -76,6 +76,7 @@ class Cluster:
         self._columns: dict[str, Columns] = {}
         self._next_kind = FIRST_FREE_KIND
         self.supposing = 0  # what-ifs that are open: pods are taken away and added as if
+        self.returning = False  # a what-if puts a pod back that counts somewhere: nothing has to be guessed of it
         self.supposed = 0  # how many changes what-ifs noted; the one that is open began at a position
         self.supposing_since = 0
         self._quiet = 0

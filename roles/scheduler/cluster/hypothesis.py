@@ -32,8 +32,7 @@ class Hypothesis:
 
     def add(self, pod: PodInfo, slot: int) -> None:
         """As if a pod were on the slot."""
-        self._cluster.place(pod, slot)
-        self._before.setdefault(pod.uid, (pod, -1))
+        self._place(pod, slot, returns=self._before.setdefault(pod.uid, (pod, -1))[1] >= 0)
 
     def undo(self) -> Iterator[None]:
         """Put back what was touched, a pod a step: where that is much, before the block is left."""
@@ -49,7 +48,14 @@ class Hypothesis:
         if now >= 0:
             self._cluster.remove_pod(uid)
         if slot >= 0:
+            self._place(pod, slot, returns=True)
+
+    def _place(self, pod: PodInfo, slot: int, *, returns: bool) -> None:
+        self._cluster.returning = returns
+        try:
             self._cluster.place(pod, slot)
+        finally:
+            self._cluster.returning = False
 
     def __enter__(self) -> Hypothesis:
         if not self._cluster.supposing:

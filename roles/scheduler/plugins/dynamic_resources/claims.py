@@ -131,6 +131,7 @@ class Claims(DeviceColumns):
     def assume(self, key: str, assumed: Assumed) -> None:
         """Count an allocation before it is written."""
         self.assumed[key] = assumed
+        self.settled_version += 1  # also beside nominated pods that are supposed to be there
         self._count(key)
 
     def named(self, before: str, key: str, uid: str) -> None:
@@ -145,6 +146,7 @@ class Claims(DeviceColumns):
         mine = self.assumed.get(key)
         if mine is not None and mine.pod == pod:
             del self.assumed[key]
+            self.settled_version += 1
             self._count(key)
             self._let_go((pod,))
 

@@ -133,7 +133,7 @@ class NumaColumns(Columns):
 
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         record = self._record(pod)
-        if record is None and self.cluster.supposing and not pod.node_name:
+        if record is None and self.cluster.supposing and not self.cluster.returning and not pod.node_name:
             record = self.guess(slot, pod)
         if record is not None:
             self.at(slot).records[pod.uid] = record

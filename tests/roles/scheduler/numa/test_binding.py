@@ -255,6 +255,20 @@ def test_whole_cores_are_left_for_a_nominated_pod_that_needs_them() -> None:
     assert world.cpus(high.pod) == "0-3"
 
 
+@pytest.mark.feature("SCH-NUMA-03")
+def test_of_a_pod_that_counts_nothing_is_guessed_when_a_what_if_puts_it_back() -> None:
+    """As while it is reserved beside nominated pods: what was guessed would stand in its own way."""
+    world = one(sockets=1)
+    mine = world.parser.parse(bound_pod("mine"))
+    world.cluster.place(mine, 0)
+    with world.state.suppose() as supposed:
+        supposed.remove(mine.uid)
+        supposed.add(mine, 0)
+        assert not world.columns.at(0).records
+        supposed.remove(mine.uid)
+    assert not world.columns.at(0).records
+
+
 @pytest.mark.feature("SCH-NUMA-13")
 def test_a_designated_pod_gets_exactly_what_its_status_says() -> None:
     def designated(status: str) -> Any:

@@ -458,6 +458,17 @@ def test_devices_are_counted_on_as_if_all_were_counted_anew(steps: list[tuple[li
 
 
 @pytest.mark.feature("SCH-DRA-18")
+def test_who_took_a_device_from_a_nominated_pod_of_less_priority_leaves_it_another() -> None:
+    made = world(slice_of("", *(device(f"net-{number}") for number in range(3)), name="any", pool="any", allNodes=True), nodes=2)
+    made.feed("ResourceClaimTemplate", template("one"))
+    for priority, where in ((1000, "n0"), (500, "n1")):
+        made.state.nominations.add(made.parser.parse(pod(f"waits-{priority}", priority=priority, resourceClaims=of_template())), where)
+    zone = {"nodeSelector": {"zone": "a"}}
+    assert made.schedule(pod(cpu="10m", priority=800, resourceClaims=of_template(), **zone)).node == "n0"
+    assert not made.schedule(pod(cpu="10m", priority=1, resourceClaims=of_template())).scheduled
+
+
+@pytest.mark.feature("SCH-DRA-18")
 def test_what_nominated_pods_get_is_looked_for_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     made = world(slice_of("", *(device(f"net-{number}") for number in range(64)), name="any", pool="any", allNodes=True), nodes=24)
     made.feed("ResourceClaimTemplate", template("one"))
