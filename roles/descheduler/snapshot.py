@@ -272,11 +272,12 @@ def _usage(views: Iterable[PodView], usage: Vector) -> tuple[Vector, Vector]:
     for view in views:
         if view.accepted:
             continue
-        count, prod_count = count + 1, prod_count + view.is_prod
-        if view.usage is not None:
-            resources.add_into(usage, view.usage)
-            if view.is_prod:
-                resources.add_into(prod_usage, view.usage)
+        prod = view.is_prod
+        count, prod_count = count + 1, prod_count + prod
+        for name, value in (view.usage or {}).items():
+            usage[name] = usage.get(name, 0) + value
+            if prod:
+                prod_usage[name] = prod_usage.get(name, 0) + value
     usage["pods"], prod_usage["pods"] = count, prod_count
     return usage, prod_usage
 

@@ -193,6 +193,12 @@ class _Turn:
         self._delete_options = None if grace_period is None else {"gracePeriodSeconds": grace_period}
         self.handle = Handle(profile.name, plugin.name, now, profile.filters)
         self._profile, self._plugin, self._acting = profile, plugin, acting
+        # looked up once: whether an evictor does what only some do costs as much as the rest of an eviction
+        evictor = profile.evictor
+        self._together = evictor if isinstance(evictor, Together) else None
+        self._assumes = evictor if isinstance(evictor, Assumes) else None
+        self._replaces = evictor if isinstance(evictor, Replaces) else None
+        self._asks = [each for each in profile.evictors() if isinstance(each, Asks)]
         self._limits, self._counts, self._dry_run = limits, counts, dry_run
         self._observed: Counts | None = None  # evictions that the plugin's own dry run only lists
         self._nodes = {node.name: node for node in cluster}
@@ -247,8 +253,7 @@ class _Turn:
         if isinstance(effect, Tell):
             return await self._tell(effect)
         if isinstance(effect, Rehearse):
-            evictor = self._profile.evictor
-            moved = [evictor.successor(pod, None) if isinstance(evictor, Replaces) else pod for pod in effect.leaving]
+            moved = [self._replaces.successor(pod, None) if self._replaces else pod for pod in effect.leaving]
             return await self._acting.rehearse(effect.pod, moved)
         if self._plugin.name in self._profile.observe:
             effect = msgspec.structs.replace(effect, dry_run=True)
@@ -288,7 +293,7 @@ class _Turn:
 
     async def _evict(self, effect: Evict) -> bool:
         pod, evictor = effect.pod, self._profile.evictor
-        others = list(evictor.together(pod)) if isinstance(evictor, Together) else []
+        others = list(self._together.together(pod)) if self._together else []
         counts, everybody = self._counts_of(effect), [pod, *others]
         if why := counts.all_exceeded(self._limits, everybody):
             self._limited[why] += 1
@@ -308,8 +313,8 @@ class _Turn:
             counts.add(each.spec.node_name, each.metadata.namespace)
         if switch:
             self._told(effect, "WouldEvict", f"{effect.reason}; dry run{switch}{await self._where(effect)}")
-            if isinstance(evictor, Assumes):
-                put_back = [evictor.assume(each) for each in everybody]
+            if self._assumes:
+                put_back = [self._assumes.assume(each) for each in everybody]
                 if not self._dry_run:
                     self._put_back += put_back
         else:
@@ -347,9 +352,8 @@ class _Turn:
 
     async def _judged(self, pod: Pod) -> str:
         """Why a pod stays. Filters are asked again: what this round has decided since the plugin asked counts for them."""
-        for evictor in self._profile.evictors():
-            if isinstance(evictor, Asks):
-                await self._asked(evictor, pod)
+        for evictor in self._asks:
+            await self._asked(evictor, pod)
         return self.handle.filter(pod) or self.handle.pre_eviction_filter(pod)
 
     def _kept(self, effect: Evict, why: str, message: str = "") -> bool:
@@ -369,7 +373,7 @@ class _Turn:
     def _place(self, pod: Pod) -> Key | None:
         """Whose pods come back where, if the plugin minds where pods are and nobody holds a place elsewhere for the next one."""
         owner, node = pod.metadata.controller, pod.spec.node_name
-        if owner is None or not node or not minds_place(self._plugin) or isinstance(self._profile.evictor, Replaces):
+        if owner is None or not node or not minds_place(self._plugin) or self._replaces:
             return None
         return self._plugin.name, owner.uid, node
 
@@ -389,8 +393,7 @@ class _Turn:
 
     async def _where(self, effect: Evict) -> str:
         """Where the pod would go: what the plugin reckons, and what the scheduler would do."""
-        evictor = self._profile.evictor
-        found = await self._acting.where(evictor.successor(effect.pod, effect.relief) if isinstance(evictor, Replaces) else effect.pod)
+        found = await self._acting.where(self._replaces.successor(effect.pod, effect.relief) if self._replaces else effect.pod)
         return (f"; it would fit {effect.target}" if effect.target else "") + (f"; {found}" if found else "")
 
     def _counts_of(self, effect: Evict) -> Counts:

@@ -10,7 +10,7 @@ import numpy as np
 from koord.accounting.resources import add_into
 from roles.descheduler.columns import Columns
 from roles.descheduler.plugins.lownodeload.classify import Placed
-from roles.descheduler.relief import Ceiling, pod_use
+from roles.descheduler.relief import pod_use
 from roles.descheduler.snapshot import PodView, Vector
 
 Expected = dict[str, list[tuple[PodView, Vector]]]
@@ -51,6 +51,7 @@ class Room:
         with_prod: bool,
     ) -> None:
         self.targets = sorted(targets, key=lambda target: target.view.name)
+        self._numbers = {target.view.name: number for number, target in enumerate(self.targets)}
         self._rows = [(name, prod) for prod in ((False, True) if with_prod else (False,)) for name in resources]
         self._columns = columns
         self._among = columns.rows([target.view for target in self.targets])
@@ -100,12 +101,6 @@ class Room:
 
     def take(self, target: Placed, view: PodView, usage: Vector) -> None:
         """Count a pod at a target for the rest of the turn."""
-        number = next(index for index, each in enumerate(self.targets) if each is target)
-        self._left[:, number] -= self._column(usage, view.is_prod)
+        self._left[:, self._numbers[target.view.name]] -= self._column(usage, view.is_prod)
         self._expected.setdefault(target.view.name, []).append((view, usage))
         self._columns.promise(target.view.name, view.requests)
-
-
-def ceiling(target: Placed, *, with_prod: bool) -> Ceiling:
-    """The thresholds of a target as a migration remembers them."""
-    return Ceiling(dict(target.bounds.high), dict(target.bounds.prod_high) if with_prod else {})

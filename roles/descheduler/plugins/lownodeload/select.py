@@ -16,9 +16,9 @@ from roles.descheduler.plugins.lownodeload.args import Pool
 from roles.descheduler.plugins.lownodeload.classify import Placed, over
 from roles.descheduler.plugins.lownodeload.effect import Effects, unreported, used_up
 from roles.descheduler.plugins.lownodeload.order import hottest_first, leaving_order
-from roles.descheduler.plugins.lownodeload.room import Expected, Room, ceiling
+from roles.descheduler.plugins.lownodeload.room import Expected, Room
 from roles.descheduler.plugins.lownodeload.stuck import NO_PLACE, Kept, terms
-from roles.descheduler.relief import CANDIDATES, TARGETS, Relief
+from roles.descheduler.relief import CANDIDATES, TARGETS, Ceiling, Relief
 from roles.descheduler.snapshot import PodView, Vector, restrict
 from roles.descheduler.spreading import spreads
 
@@ -50,6 +50,7 @@ class Pass:
     max_age: float = 0.0
     explained: int = 0
     _room: Room | None = None
+    _ceilings: dict[str, Ceiling] = field(default_factory=dict)
 
     def usage(self, node: Placed) -> Vector:
         return (node.view.prod_usage if self.prod else node.view.usage) or {}
@@ -64,6 +65,14 @@ class Pass:
             self._room = Room(self.targets, self.pool.resources, self.columns, self.expected, with_prod=self.pool.prod_enabled)
         return self._room
 
+    def ceiling(self, target: Placed) -> Ceiling:
+        """The thresholds of a target as migrations remember them."""
+        found = self._ceilings.get(target.view.name)
+        if found is None:
+            found = Ceiling(dict(target.bounds.high), dict(target.bounds.prod_high) if self.pool.prod_enabled else {})
+            self._ceilings[target.view.name] = found
+        return found
+
 
 def find_targets(candidate: PodView, run: Pass, *, node_fit: bool) -> list[Placed]:
     """The targets that stay cool with the pod, the one that keeps the most room first. Without node fit only load is looked at."""
@@ -74,7 +83,7 @@ def find_targets(candidate: PodView, run: Pass, *, node_fit: bool) -> list[Place
 
 def relief(candidate: PodView, targets: list[Placed], run: Pass) -> Relief:
     """What a migration of the pod has to keep to."""
-    nodes = {target.view.name: ceiling(target, with_prod=run.pool.prod_enabled) for target in targets}
+    nodes = {target.view.name: run.ceiling(target) for target in targets}
     return Relief(expected_use(candidate), nodes, candidate.is_prod, run.max_age)
 
 
