@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
@@ -64,6 +65,21 @@ def test_bad_values_are_refused_with_their_field(with_api: Any, widget_crd: Any,
         assert status == 422
         assert out["reason"] == "Invalid"
         assert [(c["field"], c["reason"]) for c in out["details"]["causes"]] == [(field, reason)]
+
+    with_api(body, crds=[widget_crd])
+
+
+def test_an_object_of_too_many_levels_is_refused_in_one_sentence(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        deep: dict[str, Any] = {}
+        for _ in range(300):
+            deep = {"a": deep}
+        text = json.dumps(widget(size=1, free=deep))
+        async with api.session.post(PATH, data=text, headers={"Content-Type": "application/json"}) as response:
+            out = await response.json()
+            assert (response.status, out["message"]) == (400, "the object is nested too deeply: this server stores at most 254 levels")
+        assert (await api.get(PATH))["items"] == []
+        await api.post(PATH, widget(size=1))
 
     with_api(body, crds=[widget_crd])
 

@@ -52,6 +52,22 @@ def test_namespace_deletion_empties_it_and_refuses_creates(with_api: Any) -> Non
     with_api(body)
 
 
+def test_a_binding_of_another_pod_of_the_same_name_is_refused_in_the_words_of_the_storage(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        made = await api.post(PODS, pod("p"))
+        for key, what in (("uid", "UID"), ("resourceVersion", "ResourceVersion")):
+            binding = {"metadata": {"name": "p", key: "1"}, "target": {"kind": "Node", "name": "n"}}
+            status, out = await api.call("POST", PODS + "/p/binding", binding)
+            assert (status, out["reason"], out["details"]) == (409, "Conflict", {"name": "p", "kind": "pods"})
+            assert out["message"] == (
+                'Operation cannot be fulfilled on pods "p": StorageError: invalid object, Code: 4, Key: /registry/pods/default/p, '
+                f"ResourceVersion: 0, AdditionalErrorMsg: Precondition failed: {what} in precondition: 1, "
+                f"{what} in object meta: {made['metadata'][key]}"
+            )
+
+    with_api(body)
+
+
 def test_a_namespace_that_goes_takes_no_bindings_evictions_and_tokens(with_api: Any) -> None:
     async def body(api: Any) -> None:
         await api.post("/api/v1/namespaces", {"metadata": {"name": "a"}})

@@ -191,3 +191,46 @@ def test_webhooks_are_told_that_a_namespace_lies_in_itself(with_api: Any) -> Non
             assert [(r["operation"], r["namespace"]) for r in seen] == [("CREATE", "a"), ("UPDATE", "a"), ("DELETE", "a")]
 
     with_api(body)
+
+
+def test_a_mutating_webhook_changes_scales_bindings_evictions_and_tokens(with_api: Any) -> None:
+    """What is created or written through a subresource is what the webhook made of it."""
+
+    def answer(request: dict[str, Any]) -> dict[str, Any]:
+        kind = request["kind"]["kind"]
+        if kind == "Scale":
+            assert request["object"]["kind"] == request["oldObject"]["kind"] == "Scale"
+            return patch({"op": "replace", "path": "/spec/replicas", "value": min(request["object"]["spec"]["replicas"], 4)})
+        if kind == "Binding":
+            return patch({"op": "add", "path": "/metadata/annotations", "value": {"by": "hook"}})
+        if kind == "Eviction":
+            return patch({"op": "add", "path": "/deleteOptions", "value": {"gracePeriodSeconds": 7}})
+        return patch({"op": "add", "path": "/spec/audiences", "value": ["hook"]})
+
+    async def body(api: Any) -> None:
+        async with webhook(answer) as (url, seen):
+            resources = ["*/scale", "pods/binding", "pods/eviction", "serviceaccounts/token"]
+            rule = {"apiGroups": ["*"], "apiVersions": ["*"], "resources": resources, "operations": ["*"]}
+            await api.post(HOOKS + "/mutatingwebhookconfigurations", configuration("MutatingWebhookConfiguration", url, rules=[rule]))
+            template = {"metadata": {"labels": {"a": "b"}}, "spec": pod()["spec"]}
+            spec = {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+            deployments = "/apis/apps/v1/namespaces/default/deployments"
+            await api.post(deployments, {"metadata": {"name": "d"}, "spec": spec})
+            assert (await api.merge(deployments + "/d/scale", {"spec": {"replicas": 9}}))["spec"]["replicas"] == 4
+            assert (await api.get(deployments + "/d"))["spec"]["replicas"] == 4
+            put = {"metadata": {"name": "d"}, "spec": {"replicas": 3}}
+            assert (await api.ok("PUT", deployments + "/d/scale", put))["spec"]["replicas"] == 3
+            assert [review["operation"] for review in seen] == ["UPDATE", "UPDATE"]
+            assert [review["oldObject"]["spec"]["replicas"] for review in seen] == [1, 4]
+
+            await api.post(PODS, pod())
+            await api.post(PODS + "/p/binding", {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}})
+            bound = await api.get(PODS + "/p")
+            assert (bound["spec"]["nodeName"], bound["metadata"]["annotations"]) == ("n", {"by": "hook"})
+            await api.post(PODS + "/p/eviction", {"metadata": {"name": "p"}})
+            assert (await api.get(PODS + "/p"))["metadata"]["deletionGracePeriodSeconds"] == 7
+            await api.post("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "s"}})
+            token = await api.post("/api/v1/namespaces/default/serviceaccounts/s/token", {"spec": {}})
+            assert token["spec"]["audiences"] == ["hook"]
+
+    with_api(body)

@@ -56,7 +56,7 @@ _NEVER = frozenset(
 _KNOWN = 500  # kinds of requests for which it is remembered whether a webhook or policy is about them
 _OPTION_KINDS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
 # subresources whose bodies are of another kind than their resource: (group, version, kind)
-_BODIES = {
+BODIES = {
     "binding": ("", "v1", "Binding"), "eviction": ("policy", "v1", "Eviction"), "scale": ("autoscaling", "v1", "Scale"),
     "token": ("authentication.k8s.io", "v1", "TokenRequest"),
 }  # fmt: skip
@@ -169,8 +169,8 @@ def _selected(state: State, match: Match, attributes: Attributes) -> bool:
 
 def in_version(obj: Obj, resource: Resource, subresource: str = "") -> Obj:
     """The object under the API version that was asked for; the body of a subresource under its own."""
-    if subresource in _BODIES:
-        group, version, kind = _BODIES[subresource]
+    if subresource in BODIES:
+        group, version, kind = BODIES[subresource]
         return {"kind": kind, "apiVersion": f"{group}/{version}" if group else version, **obj}
     if resource.custom and obj.get("apiVersion") != resource.api_version:
         return {**obj, "apiVersion": resource.api_version}
@@ -197,7 +197,7 @@ def describe(resource: Resource, attributes: Attributes) -> Obj:
     }
     if attributes.subresource:
         out["subResource"] = out["requestSubResource"] = attributes.subresource
-        kind = _BODIES.get(attributes.subresource)
+        kind = BODIES.get(attributes.subresource)
         if kind is not None:
             out["kind"] = out["requestKind"] = dict(zip(("group", "version", "kind"), kind, strict=True))
     if attributes.name:

@@ -267,7 +267,7 @@ class WebhookAdmission:
         if after == before:
             return False
         after = orjson.loads(orjson.dumps(after))
-        after["apiVersion"] = attributes.obj.get("apiVersion", resource.api_version)
+        after["apiVersion"] = attributes.obj.get("apiVersion", before["apiVersion"])
         try:  # whoever is asked next sees it with its defaults
             attributes.obj = attributes.reread(after)
         except StatusError as err:

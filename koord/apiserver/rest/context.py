@@ -129,12 +129,16 @@ def check_identity(resource: Resource, obj: Obj, namespace: str, name: str) -> N
         raise bad_request("metadata: must be an object")
     check_namespace(resource, meta, namespace)
     if name:
-        given = meta.get("name")
-        if not given:
-            raise bad_request(f"the name of the object ({name} based on URL) was undeterminable: name must be provided")
-        if given != name:
-            raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
-        meta["name"] = name
+        check_name(meta, name)
+
+
+def check_name(meta: Obj, name: str) -> None:
+    """The object must have the name that the path says."""
+    given = meta.get("name")
+    if not given:
+        raise bad_request(f"the name of the object ({name} based on URL) was undeterminable: name must be provided")
+    if given != name:
+        raise bad_request(f"the name of the object ({given}) does not match the name on the URL ({name})")
 
 
 def check_namespace(resource: Resource, meta: Obj, namespace: str) -> None:
@@ -158,7 +162,7 @@ def prepare_create(resource: Resource, meta: Obj) -> None:
 
 
 def check_preconditions(resource: Resource, name: str, stored: Obj, uid: str, rv: str) -> None:
-    """409 when the stored metadata is not what the caller wants to delete or bind."""
+    """409 when the stored metadata is not what the caller wants to delete."""
     for what, wanted, known, happened in (
         ("UID", uid, stored["uid"], "deleted and then recreated"),
         ("ResourceVersion", rv, stored["resourceVersion"], "modified"),
@@ -184,13 +188,19 @@ def check_version(resource: Resource, name: str, meta: Obj, stored: Obj, *, patc
     given = expected_version(meta)
     if given and given != stored["resourceVersion"]:
         raise conflict(resource.plural, resource.group, name, STALE)
-    uid = meta.get("uid")
-    if uid and uid != stored["uid"] and not patched:
-        place = f"{stored['namespace']}/{name}" if "namespace" in stored else name
-        detail = f"Precondition failed: UID in precondition: {uid}, UID in object meta: {stored['uid']}"
-        key = f"/registry/{resource.plural}/{place}"
-        why = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {detail}"
-        raise conflict(resource.plural, resource.group, name, why)
+    if not patched:
+        check_stored(resource, name, meta.get("uid") or "", "", stored)
+
+
+def check_stored(resource: Resource, name: str, uid: str, version: str, stored: Obj) -> None:
+    """409, in the words of the storage, when the stored object is not the one that was meant."""
+    for what, wanted, known in (("UID", uid, stored["uid"]), ("ResourceVersion", version, stored["resourceVersion"])):
+        if wanted and wanted != known:
+            place = f"{stored['namespace']}/{name}" if "namespace" in stored else name
+            detail = f"Precondition failed: {what} in precondition: {wanted}, {what} in object meta: {known}"
+            key = f"/registry/{resource.plural}/{place}"
+            why = f"StorageError: invalid object, Code: 4, Key: {key}, ResourceVersion: 0, AdditionalErrorMsg: {detail}"
+            raise conflict(resource.plural, resource.group, name, why)
 
 
 def prepare_update(meta: Obj, old: Obj, causes: list[Cause]) -> None:

@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import base64
+from collections.abc import Callable
+from copy import deepcopy
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import orjson
@@ -11,10 +14,19 @@ import orjson
 from koord import seams
 from koord.api.selectors import from_label_selector
 from koord.api.times import format_time
-from koord.apiserver.admission.matching import CREATE, Attributes
+from koord.apiserver.admission.matching import BODIES, CREATE, UPDATE, Attributes
 from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, not_found, plain_error
 from koord.apiserver.rbac import MASTERS, of_review
-from koord.apiserver.rest.context import User, check_identity, check_preconditions, check_version, new_uid
+from koord.apiserver.rest.context import (
+    User,
+    check_identity,
+    check_name,
+    check_namespace,
+    check_preconditions,
+    check_stored,
+    check_version,
+    new_uid,
+)
 from koord.apiserver.rest.delete import delete_now, parse_options
 from koord.apiserver.rest.write import commit, decode
 from koord.apiserver.schema.builtin import clean, now, schemas
@@ -40,6 +52,9 @@ _MAX_DISRUPTED = 2000
 async def bind(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
     """POST pods/x/binding: set the node of a pod that has none. Answers with a Status."""
     clean(schemas().type("V1Binding"), body, None, [])
+    resource = core.resources.builtin("", "pods")
+    attributes = await _mutated(core, resource, namespace, name, "binding", body, options)
+    body = attributes.require_object()
     if (body.get("metadata") or {}).get("name") != name:
         raise bad_request("name in URL does not match name in Binding object")
     target = body.get("target") or {}
@@ -47,11 +62,11 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
         raise plain_error(f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
     if not target.get("name"):
         raise plain_error("target.name: Required value")
-    resource = core.resources.builtin("", "pods")
-    entry = await _admitted(core, resource, namespace, name, "binding", body, options)
+    await core.admission.validate(attributes)
+    entry = core.entry(resource, namespace, name)
     meta = body.get("metadata") or {}
     stored = entry.obj
-    check_preconditions(resource, name, stored["metadata"], meta.get("uid") or "", meta.get("resourceVersion") or "")
+    check_stored(resource, name, meta.get("uid") or "", meta.get("resourceVersion") or "", stored["metadata"])
     if stored["metadata"].get("deletionTimestamp"):
         raise conflict("pods/binding", "", name, f"pod {name} is being deleted, cannot be assigned to a host")
     assigned = (stored.get("spec") or {}).get("nodeName")
@@ -71,12 +86,27 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
     return dict(_CREATED)
 
 
-async def _admitted(core: Core, resource: Resource, namespace: str, name: str, subresource: str, body: Obj, options: Options) -> Entry:
-    """The object, after admission let a subresource of it be created."""
-    attributes = Attributes(CREATE, resource, subresource, namespace, name, body, None, options)
+_TYPES = {"binding": "V1Binding", "eviction": "V1Eviction", "scale": "V1Scale", "token": "AuthenticationV1TokenRequest"}
+
+
+async def _mutated(
+    core: Core, resource: Resource, namespace: str, name: str, subresource: str, body: Obj, options: Options, old: Obj | None = None
+) -> Attributes:
+    """The request for a subresource, with the body as admission has changed it."""
+    attributes = Attributes(CREATE if old is None else UPDATE, resource, subresource, namespace, name, body, old, options)
+    attributes.reread = partial(_reread, subresource)
     await core.admission.mutate(attributes)
-    await core.admission.validate(attributes)
-    return core.entry(resource, namespace, name)
+    return attributes
+
+
+def _reread(subresource: str, body: Obj) -> Obj:
+    """What a webhook returned, decoded like what clients send."""
+    group, version, kind = BODIES[subresource]
+    if body.get("kind") != kind:
+        api_version = f"{group}/{version}" if group else version
+        raise bad_request(f'{kind} in version "{api_version}" cannot be handled as a {kind}: it is a {body.get("kind")}')
+    clean(schemas().type(_TYPES[subresource]), body, None, [])
+    return body
 
 
 # -- eviction ------------------------------------------------------------------------------------------------------------------------
@@ -84,12 +114,15 @@ async def _admitted(core: Core, resource: Resource, namespace: str, name: str, s
 
 async def evict(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
     """POST pods/x/eviction: delete the pod if its disruption budgets allow it, else 429."""
-    wanted = parse_options(body.get("deleteOptions") or {}, {})
     resource = core.resources.builtin("", "pods")
+    attributes = await _mutated(core, resource, namespace, name, "eviction", body, options)
+    body = attributes.require_object()
+    wanted = parse_options(body.get("deleteOptions") or {}, {})
     given = (body.get("metadata") or {}).get("name")
     if given != name:
         raise bad_request("name in URL does not match name in Eviction object")
-    entry = await _admitted(core, resource, namespace, name, "eviction", body, options)
+    await core.admission.validate(attributes)
+    entry = core.entry(resource, namespace, name)
     pod = entry.obj
     dry_run = options.dry_run or "All" in (wanted.wire.get("dryRun") or ())
     # pods that do not run (any more, or yet) disrupt nobody
@@ -212,17 +245,29 @@ def scale_of(resource: Resource, obj: Obj) -> Obj:
     return out
 
 
-async def write_scale(core: Core, resource: Resource, entry: Entry, scale: Obj, options: Options, *, applied: bool = False) -> Obj:
-    """Set the replicas through a Scale, or `applied`: apply them. Who does so owns them."""
-    clean(schemas().type("V1Scale"), scale, None, [])
+async def write_scale(
+    core: Core, resource: Resource, entry: Entry, wish: Callable[[Obj], Obj], options: Options, *, applied: bool = False
+) -> Obj:
+    """Set the replicas to those of the Scale that `wish` makes of the present one, or `applied`: apply them. Who does so owns them."""
     if applied:
         check_manager(options)
-    replicas = (scale.get("spec") or {}).get("replicas", 0)
-    if replicas < 0:
-        raise invalid("Scale", "autoscaling", entry.name, [invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")])
     for _ in range(5):
         entry = core.entry(resource, entry.namespace, entry.name)
-        check_version(resource, entry.name, scale.get("metadata") or {}, entry.obj["metadata"])
+        before = scale_of(resource, entry.obj)
+        scale = {"kind": "Scale", "apiVersion": "autoscaling/v1", **wish(deepcopy(before))}
+        if scale["kind"] != "Scale":
+            raise bad_request(f"expected input object type to be Scale, but {scale['kind']}")
+        clean(schemas().type("V1Scale"), scale, None, [])
+        if not applied:
+            check_name(scale.setdefault("metadata", {}), entry.name)
+            check_namespace(resource, scale["metadata"], entry.namespace)
+        attributes = await _mutated(core, resource, entry.namespace, entry.name, "scale", scale, options, before)
+        wanted = attributes.require_object()
+        replicas = (wanted.get("spec") or {}).get("replicas", 0)
+        if replicas < 0:
+            cause = invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
+            raise invalid("Scale", "autoscaling", entry.name, [cause])
+        check_version(resource, entry.name, wanted.get("metadata") or {}, entry.obj["metadata"])
         obj = entry.copy()
         target = obj
         *parents, last = _scale_paths(resource)[0].strip(".").split(".")
@@ -294,8 +339,11 @@ def _bound_to(core: Core, namespace: str, ref: Obj) -> dict[str, str]:
 
 async def token(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
     """POST serviceaccounts/x/token: an opaque bearer token that this server accepts until it expires."""
-    await _admitted(core, core.resources.builtin("", "serviceaccounts"), namespace, name, "token", body, options)
-    spec = dict(body.get("spec") or {})
+    resource = core.resources.builtin("", "serviceaccounts")
+    attributes = await _mutated(core, resource, namespace, name, "token", body, options)
+    await core.admission.validate(attributes)
+    core.entry(resource, namespace, name)
+    spec = dict(attributes.require_object().get("spec") or {})
     seconds = int(spec.get("expirationSeconds") or 3600)
     if seconds < 600:
         cause = invalid_value("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")

@@ -11,7 +11,7 @@ import orjson
 from aiohttp import web
 
 from koord import seams
-from koord.apiserver.errors import StatusError, forbidden, internal, path_not_found, too_large, unauthorized
+from koord.apiserver.errors import StatusError, bad_request, forbidden, internal, path_not_found, too_large, unauthorized
 from koord.apiserver.rbac import Attributes, effective, selected_name, verb_of
 from koord.apiserver.rest.context import Options, flag
 from koord.apiserver.store import Obj
@@ -93,6 +93,9 @@ def error_response(err: StatusError, warnings: list[str] | None = None) -> web.R
     return response
 
 
+_TOO_DEEP = "Recursion limit reached"  # what orjson says of an object of more levels than it writes
+
+
 class Front:
     """Authenticates, routes and answers. `handle` never raises but for cancellation."""
 
@@ -121,6 +124,8 @@ class Front:
         except ConnectionResetError:  # the client has gone while it was told something; nobody reads this answer
             return web.Response(status=499)
         except Exception as err:
+            if isinstance(err, RecursionError) or (isinstance(err, TypeError) and str(err) == _TOO_DEEP):
+                return error_response(bad_request("the object is nested too deeply: this server stores at most 254 levels"))
             log.exception("%s %s failed", request.method, request.path_qs)
             return error_response(internal(f"{type(err).__name__}: {err}"))
 

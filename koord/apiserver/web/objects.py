@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from copy import deepcopy
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -297,16 +298,17 @@ class ObjectHandlers:
             return render.plain(subresources.scale_of(resource, entry.obj), 200)
         applied = request.method == "PATCH" and request.content_type == patching.APPLY_PATCH
         if request.method == "PUT":
-            scale = await body_object(request, call.options)
+            body = await body_object(request, call.options)
         else:
-            patch = patching.parse(resource, request.content_type, await request.read())
+            body = patching.parse(resource, request.content_type, await request.read())
+
+        def wish(present: dict[str, Any]) -> dict[str, Any]:
             # an applied Scale is taken as it is: it says all that its manager wants
-            scale = (
-                patch
-                if applied
-                else patching.apply(resource, subresources.scale_of(resource, resource.obj(entry)), request.content_type, patch)
-            )
-        return render.plain(await subresources.write_scale(self.core, resource, entry, scale, call.options, applied=applied), 200)
+            if applied or request.method == "PUT":
+                return deepcopy(body)
+            return patching.apply(resource, present, request.content_type, body)
+
+        return render.plain(await subresources.write_scale(self.core, resource, entry, wish, call.options, applied=applied), 200)
 
 
 _CREATING = {"binding": subresources.bind, "eviction": subresources.evict, "token": subresources.token}
