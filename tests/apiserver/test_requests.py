@@ -5,7 +5,7 @@ from __future__ import annotations
 import io
 from typing import Any
 
-from tests.apiserver.conftest import APPLY, MERGE
+from tests.apiserver.conftest import APPLY, MERGE, STRATEGIC
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
@@ -110,5 +110,23 @@ def test_fields_that_come_twice_are_told(with_api: Any) -> None:
         assert api.warnings == []
         await api.ok("POST", MAPS, b'{ "metadata": {"name": "spaced"} }')
         assert api.warnings == []
+
+    with_api(body)
+
+
+def test_fields_that_come_twice_in_a_patch_are_told(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(MAPS, {"metadata": {"name": "m"}})
+        twice = b'{"data":{"a":"1","a":"2"}}'
+        for kind in (MERGE, STRATEGIC):
+            for how in ("", "&fieldValidation=Warn"):
+                changed = await api.ok("PATCH", f"{MAPS}/m?dryRun=All{how}", twice, kind=kind)
+                assert changed["data"] == {"a": "2"}
+                assert [warning.replace("\\", "") for warning in api.warnings] == ['299 - "duplicate field "data.a""']
+            status, out = await api.call("PATCH", f"{MAPS}/m?fieldValidation=Strict", twice, kind=kind)
+            assert (status, out["reason"]) == (422, "Invalid")
+            assert out["message"].endswith('strict decoding error: duplicate field "data.a"')
+            await api.ok("PATCH", f"{MAPS}/m?dryRun=All&fieldValidation=Ignore", twice, kind=kind)
+            assert api.warnings == []
 
     with_api(body)

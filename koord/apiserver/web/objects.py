@@ -237,7 +237,10 @@ class ObjectHandlers:
 
     async def _patch(self, call: Call) -> web.StreamResponse:
         target, kind = call.target, call.request.content_type
-        patch = patching.parse(target.resource, kind, await call.request.read())
+        body = await call.request.read()
+        patch = patching.parse(target.resource, kind, body)
+        if kind in (patching.MERGE_PATCH, patching.STRATEGIC_PATCH) and call.options.field_validation != "Ignore":
+            call.options.twice = _duplicates(patch, body)
         if call.options.force is not None and kind != patching.APPLY_PATCH:
             raise invalid("PatchOptions", "meta.k8s.io", "", [field_forbidden("force", "may not be specified for non-apply patch")])
         entry, created = await patching.patch_object(
