@@ -12,7 +12,7 @@ _ENABLED: dict[str, tuple[str, ...]] = {
     "preEnqueue": ("Coscheduling",),
     "preFilter": ("SchedulingHint", "Coscheduling", "Reservation", "NodeNUMAResource", "DeviceShare", "ElasticQuota"),
     "filter": ("Reservation", "LoadAwareScheduling", "NodeNUMAResource", "DeviceShare"),
-    "postFilter": ("Reservation", "Coscheduling", "ElasticQuota"),
+    "postFilter": ("DynamicResources", "Reservation", "Coscheduling", "ElasticQuota"),
     "preScore": ("Reservation", "Coscheduling"),
     "reserve": ("Reservation", "LoadAwareScheduling", "NodeNUMAResource", "DeviceShare", "Coscheduling", "ElasticQuota"),
     "permit": ("Coscheduling",),

@@ -24,6 +24,7 @@ from koord.kube.errors import ServerError, Unreachable
 from roles.scheduler.framework.status import Status, error
 from roles.scheduler.plugins.dynamic_resources import writing
 from roles.scheduler.plugins.dynamic_resources.writing import Carried
+from tests.roles.scheduler.reservation.test_equivalence_shipped import installed_profile
 from tests.support import patience
 from tests.support.claims import claim, device, device_class, of_claim, of_template, request, results, slice_of, taint_rule, template
 
@@ -353,11 +354,13 @@ def test_a_claim_that_cannot_be_given_back_holds_up_no_other(scheduler: Any, mon
 
 
 @pytest.mark.feature("SCH-DRA-08")
-def test_a_claim_that_is_allocated_where_its_pod_cannot_go_is_allocated_anew(scheduler: Any) -> None:
+@pytest.mark.parametrize("installed", [False, True], ids=["default profile", "installed profile"])
+def test_a_claim_that_is_allocated_where_its_pod_cannot_go_is_allocated_anew(scheduler: Any, installed: bool) -> None:
     """Before anybody has to leave for the pod."""
 
     async def run() -> None:
-        async with scheduler() as live:
+        profiles = {"profiles": [installed_profile() | {"schedulerName": "koord-scheduler"}]} if installed else None
+        async with scheduler(profiles, crds=True) as live:
             await priorities(live, low=1, high=1000)
             for name in ("full", "free"):
                 await live.node(name, cpu="2")
