@@ -45,7 +45,12 @@ class Mortal(Client):
             await asyncio.Event().wait()
         if path.endswith("/eviction"):
             self.evictions.append(path)
-        answer = await super()._call(method, path, obj, **options)
+        try:
+            answer = await super()._call(method, path, obj, **options)
+        except errors.ApiError:
+            if number == self.fatal:  # the server does not have it, by a conflict for instance: the next one is it
+                self.fatal += 1
+            raise
         if number == self.fatal:
             self.dead.set()
             await asyncio.Event().wait()
