@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Generator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -64,6 +64,7 @@ class Columns:
         self._labelled: dict[bytes, Rows] = {}
         self._pods: PodIndex | None = None
         self._promised: dict[int, Vector] = {}
+        self._expected: dict[bytes, _Expected] = {}  # by template
         self._keyed: dict[str, set[int]] = {}
         self._places: dict[bytes, bytes] = {}  # by template
         self._apart: dict[bytes, list[tuple[str, list[Alike]]]] = {}  # by template: the pods that its anti-affinity means
@@ -337,7 +338,22 @@ class Columns:
             if each.itself and own >= 0:
                 there = there - (codes == codes[own])  # who leaves is in nobody's way
             found |= (there > 0) & (codes >= 0)
+        for key, rows in self._expected_apart_from(view):
+            codes = self.labels.column(key).codes
+            found |= np.isin(codes, codes[rows]) & (codes >= 0)
         return found
+
+    def _expected_apart_from(self, view: PodView) -> Iterator[tuple[str, list[int]]]:
+        """By topology key, the rows where pods are expected that exclude the pod or that it excludes."""
+        if not self._expected:
+            return
+        terms = [term for term in compiled_terms(view) if term.sure]
+        for other in self._expected.values():
+            for mine, meant in ((terms, other.view), (other.terms, view)):
+                meta = meant.pod.metadata
+                for term in mine:
+                    if meta.namespace in term.namespaces and term.selector.matches(meta.labels):
+                        yield term.topology_key, other.rows
 
     def _apart_from(self, view: PodView) -> list[tuple[str, list[Alike]]]:
         """By topology key, the pods that exclude the pod or that it excludes."""
@@ -421,6 +437,14 @@ class Columns:
             if value > 0 and name not in names.COUNTED_BY_CARD
         )
 
+    def expect(self, node: str, view: PodView) -> None:
+        """Count a pod that will go to a node in this round: what it requests, and whom it excludes or is excluded by."""
+        self.promise(node, view.requests)
+        known = self._expected.get(view.template)
+        if known is None:
+            known = self._expected[view.template] = _Expected(view, [term for term in compiled_terms(view) if term.sure])
+        known.rows.append(self._row[node])
+
     def promise(self, node: str, requests: Vector) -> None:
         """Count a pod that is expected to go to a node in this round; a negative one is expected no more."""
         row = self._row[node]
@@ -459,6 +483,15 @@ def _free(node: NodeView, name: str) -> int:
 
 def _slots(node: NodeView) -> int:
     return node.allocatable.get("pods", 0) - len(node.pods)
+
+
+@dataclass(slots=True)
+class _Expected:
+    """Pods of one template that are expected, and where."""
+
+    view: PodView
+    terms: list[Term]  # its required anti-affinity
+    rows: list[int] = field(default_factory=list)
 
 
 @dataclass(slots=True)

@@ -125,6 +125,28 @@ def test_a_pod_that_anti_affinity_keeps_off_the_low_nodes_does_not_leave_in_plac
     assert balanced({}, objects).pods == {"best", "noise"}
 
 
+@pytest.mark.feature("DS-LNL-07")
+@pytest.mark.parametrize("whose", ["both", "the first's", "the second's", "nobody's"])
+@pytest.mark.parametrize("key", ["kubernetes.io/hostname", "zone"])
+def test_of_two_pods_that_exclude_one_another_one_leaves_for_the_only_low_place(whose: str, key: str) -> None:
+    """The second one would be evicted for a place that its successor may not have."""
+
+    def fields(name: str, *, apart: bool) -> Obj:
+        term = {"labelSelector": {"matchLabels": {"app": "web"}}, "topologyKey": key}
+        affinity = {"affinity": {"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}}
+        return {"meta": {"labels": {"app": "web", "pod": name}, "ownerReferences": OWNERS}, **(affinity if apart else {})}
+
+    one = pod("one", "hot-a", cpu="100m", **fields("one", apart=whose in ("both", "the first's")))
+    two = pod("two", "hot-b", cpu="100m", **fields("two", apart=whose in ("both", "the second's")))
+    low = ["low-a"] if key == "kubernetes.io/hostname" else ["low-a", "low-b"]
+    objects = [
+        node("hot-a", labels={"zone": "a"}), node("hot-b", labels={"zone": "b"}), *(node(name, labels={"zone": "c"}) for name in low),
+        one, two, metric("hot-a", "7", {"one": "1500m"}), metric("hot-b", "6500m", {"two": "1"}), *(metric(name, "1") for name in low),
+    ]  # fmt: skip
+    done = balanced({}, objects)
+    assert done.pods == (set() if whose == "nobody's" else {"two"})
+
+
 PROD = {
     "lowThresholds": {"cpu": 50}, "highThresholds": {"cpu": 90}, "prodLowThresholds": {"cpu": 20}, "prodHighThresholds": {"cpu": 40},
 }  # fmt: skip

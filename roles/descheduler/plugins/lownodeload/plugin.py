@@ -190,7 +190,7 @@ class LowNodeLoad:
             yield PAUSE
         for view in columns.nodes:
             for pod, _ in expected.get(view.name, ()):
-                columns.promise(view.name, pod.requests)
+                columns.expect(view.name, pod)
         room = add(headroom(low, expected, prod=False), headroom(both, expected, prod=False))
         first = Pass(pool, False, abnormal[False], [*low, *both], room, columns, expected, max_age)
         yield from self._run_pass(first, handle)

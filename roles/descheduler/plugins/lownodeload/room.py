@@ -103,4 +103,4 @@ class Room:
         """Count a pod at a target for the rest of the turn."""
         self._left[:, self._numbers[target.view.name]] -= self._column(usage, view.is_prod)
         self._expected.setdefault(target.view.name, []).append((view, usage))
-        self._columns.promise(target.view.name, view.requests)
+        self._columns.expect(target.view.name, view)
