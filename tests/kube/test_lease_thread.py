@@ -43,15 +43,17 @@ def stand_still(until: float) -> None:
 
 
 def test_a_loop_that_stands_still_does_not_lose_its_lease(server_url: ClientConfig) -> None:
+    duration, deadline = patience.lease()
+
     async def main() -> None:
         async with Client(server_url) as client:
             held: list[bool] = []
 
             async def work(leadership: Leadership) -> None:
-                stand_still(time.monotonic() + 2 * BRIEF.lease_duration)
+                stand_still(time.monotonic() + 2 * duration)
                 held.append(leadership.held)
 
-            assert await elector(client, "a").run(work) is True
+            assert await elector(client, "a", Timing(duration, deadline, BRIEF.retry_period)).run(work) is True
             assert held == [True]
             assert "holderIdentity" not in (await client.get(LEASES, "koord-test", "default"))["spec"]
 
@@ -59,6 +61,9 @@ def test_a_loop_that_stands_still_does_not_lose_its_lease(server_url: ClientConf
 
 
 def test_a_role_that_is_dead_does_not_keep_its_lease(server_url: ClientConfig, caplog: pytest.LogCaptureFixture) -> None:
+    duration, deadline = patience.lease()  # its thread has to renew beside one that computes without end
+    brief = Timing(duration, deadline, BRIEF.retry_period)
+
     async def main() -> None:
         async with Client(server_url) as client:
             took: list[float] = []
@@ -69,19 +74,19 @@ def test_a_role_that_is_dead_does_not_keep_its_lease(server_url: ClientConfig, c
                     async def lead(leadership: Leadership) -> None:
                         took.append(time.monotonic())
 
-                    await elector(other, "b").run(lead)
+                    await elector(other, "b", brief).run(lead)
 
             thread = threading.Thread(target=lambda: asyncio.run(next_leader()))
 
             async def work(leadership: Leadership) -> None:
                 thread.start()
                 began = time.monotonic()
-                while not took and time.monotonic() < began + 30.0:  # never yields again
+                while not took and time.monotonic() < began + patience.seconds(30):  # never yields again
                     sum(range(1000))
-                assert took[0] - began > leases.STALLED * BRIEF.lease_duration
+                assert took[0] - began > leases.STALLED * duration
                 assert not leadership.held
 
-            assert await elector(client, "a").run(work) is False
+            assert await elector(client, "a", brief).run(work) is False
             thread.join()
 
     asyncio.run(main())

@@ -13,6 +13,7 @@ from koord.api import kinds
 from koord.apiserver.testing import RunningServer, running_server
 from koord.config.gates import DESCHEDULER, FeatureGates
 from koord.decisions.recorder import Recorder
+from koord.decisions.ring import RingSink
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.events import EventRecorder
@@ -47,7 +48,7 @@ class Life:
     def __init__(self, client: Client, args: MigrationControllerArgs, gates: str, clock: Callable[[], float]) -> None:
         self.client = client
         self.informers = InformerFactory(client)
-        self.recorder = Recorder("descheduler")
+        self.recorder = Recorder("descheduler", [RingSink(per_subject=1000)])
         self.events = EventRecorder(client, "test-profile")
         cluster = ClusterState(self.informers)
         self.metrics = Metrics()

@@ -15,6 +15,7 @@ from koord.api.objects import Reservation
 from koord.api.times import format_time
 from koord.config.scheduler import KubeSchedulerConfiguration
 from koord.decisions.recorder import Recorder
+from koord.decisions.ring import RingSink
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.informers import InformerFactory
@@ -61,7 +62,7 @@ async def scheduling(client: Client, profile: Obj = PROFILE) -> AsyncIterator[In
         "leaderElection": {"leaderElect": False},
         "profiles": [profile],
     }
-    informers, recorder, life = InformerFactory(client), Recorder("scheduler"), Life()
+    informers, recorder, life = InformerFactory(client), Recorder("scheduler", [RingSink(per_subject=1000)]), Life()
     ops = OpsServer("127.0.0.1", 0, recorder=recorder, role="scheduler")
     options = SchedulerOptions(KubeSchedulerConfiguration.model_validate(content))
     app = Scheduler(options, client=client, informers=informers, recorder=recorder, ops=ops)
@@ -79,7 +80,8 @@ async def scheduling(client: Client, profile: Obj = PROFILE) -> AsyncIterator[In
 @contextlib.asynccontextmanager
 async def descheduling(client: Client, text: str, scheduler: SchedulerFlags | None = None) -> AsyncIterator[tuple[App, Recorder]]:
     """The descheduler role on a server, as `koord descheduler` wires it."""
-    informers, recorder, life = InformerFactory(client), Recorder("descheduler"), Life()
+    # a job that waits on a busy machine may leave more records than the ring of a process keeps for it
+    informers, recorder, life = InformerFactory(client), Recorder("descheduler", [RingSink(per_subject=1000)]), Life()
     options = Options(parse_configuration(text, "test"), "test", scheduler=scheduler)
     app = App(options, client=client, informers=informers, recorder=recorder)
     running = asyncio.ensure_future(app.run(life))

@@ -16,6 +16,7 @@ from koord.api.times import format_time
 from koord.apiserver.testing import running_server
 from koord.decisions.record import Record
 from koord.decisions.recorder import Recorder
+from koord.decisions.ring import RingSink
 from koord.kube.informers import InformerFactory
 from koord.process.life import Life
 from roles.descheduler.app import App, Options
@@ -188,7 +189,7 @@ async def descheduling(objects: Iterable[Obj], text: str, gates: dict[str, bool]
         namespaces = sorted({obj["metadata"].get("namespace", "default") for obj in objects} - {"default"})
         await put(client, *({"kind": "Namespace", "metadata": {"name": name}} for name in namespaces), *objects)
         informers = InformerFactory(client)
-        recorder = Recorder("descheduler")
+        recorder = Recorder("descheduler", [RingSink(per_subject=1000)])
         app = App(Options(parse_configuration(text, "test"), "test", gates), client=client, informers=informers, recorder=recorder)
         life = Life()
         task = asyncio.ensure_future(app.run(life))

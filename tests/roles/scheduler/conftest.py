@@ -13,6 +13,7 @@ from koord.api.kinds import NAMESPACES, NODES, PODS
 from koord.apiserver.testing import running_server
 from koord.config.scheduler import KubeSchedulerConfiguration
 from koord.decisions.recorder import Recorder
+from koord.decisions.ring import RingSink
 from koord.kube.client import Client
 from koord.kube.informers import InformerFactory
 from koord.process.http import OpsServer
@@ -137,7 +138,7 @@ async def running_app(
         "apiVersion": "kubescheduler.config.k8s.io/v1", "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False}, "profiles": [{"schedulerName": "koord-scheduler"}], **(config or {}),
     }  # fmt: skip
-    informers, recorder, life = InformerFactory(client), Recorder("scheduler"), Life()
+    informers, recorder, life = InformerFactory(client), Recorder("scheduler", [RingSink(per_subject=1000)]), Life()
     ops = OpsServer("127.0.0.1", 0, recorder=recorder, role="scheduler")
     model = KubeSchedulerConfiguration.model_validate(content)
     app = App(Options(model, **{"verify": 5, **options}), client=client, informers=informers, recorder=recorder, ops=ops)
