@@ -74,8 +74,6 @@ def _shared_weight(quota: dict[str, Any], metadata: dict[str, Any]) -> bool:
 
 async def validate(request: Request, view: View) -> None:
     """Raises Refusal with everything that is wrong. An admitted quota is known to this replica at once."""
-    now = seams.now()
-    view.quotas.expire(now)
     try:
         new = convert(request.object, ElasticQuota) if request.object else None
         old = convert(request.old_object, ElasticQuota) if request.old_object else None
@@ -85,7 +83,7 @@ async def validate(request: Request, view: View) -> None:
         if new is not None and old is not None and request.operation == "UPDATE" and not request.dry_run:
             await ancestry.confirm(read_quota(new), read_quota(old), view)
         if new is not None and request.operation != "DELETE" and not request.dry_run:
-            view.quotas.assume(read_quota(new), now)
+            view.quotas.assume(read_quota(new), seams.monotonic())
     except (msgspec.ValidationError, QuantityError) as error:
         raise Refusal(f"the quota cannot be read: {error}") from None
 

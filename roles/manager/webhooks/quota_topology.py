@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 import orjson
@@ -13,7 +13,7 @@ from koord.api.objects import ElasticQuota
 from koord.api.quantity import QuantityError
 
 ASSUMED_SECONDS = 30.0
-"""An admitted quota that the informer never shows was refused elsewhere; it is forgotten after this time."""
+"""Seconds. What was admitted and is never shown by the informer was refused elsewhere: what the informer has shown counts again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +78,8 @@ class QuotaTopology:
         self.guarantee_usage = guarantee_usage
         self._quotas: dict[str, Quota] = {}
         self._children: dict[str, set[str]] = {}
-        self._bound: dict[str, str] = {}
-        self._assumed: dict[str, float] = {}
+        self._bound: dict[str, dict[str, None]] = {}  # by namespace, the quotas that list it: the one that did first holds it
+        self._assumed: dict[str, tuple[float, Quota | None]] = {}  # until when, and what the informer has shown
 
     def on_quota(self, quota: ElasticQuota) -> None:
         """The informer shows a quota; one whose spec cannot be read is left as it was."""
@@ -93,35 +93,48 @@ class QuotaTopology:
         """The informer shows a deletion. A namesake in another namespace keeps its place."""
         known = self._quotas.get(quota.metadata.name)
         if known is not None and known.namespace == quota.metadata.namespace:
+            self._assumed.pop(known.name, None)
             self._drop(known.name)
 
     def assume(self, quota: Quota, now: float) -> None:
-        """This replica has just admitted the quota; `now` is Unix time."""
-        if quota.name not in self._quotas or quota.name in self._assumed:
-            self._assumed[quota.name] = now + ASSUMED_SECONDS
+        """This replica has just admitted the quota, or a change of it; `now` is the time of a clock that does not jump."""
+        shown = self._assumed[quota.name][1] if quota.name in self._assumed else self._quotas.get(quota.name)
+        self._assumed[quota.name] = (now + ASSUMED_SECONDS, shown)
         self._put(quota)
 
     def expire(self, now: float) -> None:
-        """Forget admitted quotas that never came to be."""
-        for name in [name for name, until in self._assumed.items() if until < now]:
-            del self._assumed[name]
-            self._drop(name)
+        """Take back what was admitted and never came to be: another webhook refused it, or the write met a conflict."""
+        for name in [name for name, (until, _) in self._assumed.items() if until < now]:
+            _, shown = self._assumed.pop(name)
+            if shown is None:
+                self._drop(name)
+            else:
+                self._put(shown)
 
     def _put(self, quota: Quota) -> None:
-        self._drop(quota.name)
+        before = self._quotas.get(quota.name)
+        lost = set(before.namespaces).difference(quota.namespaces) if before is not None else ()
+        if before is not None:
+            self._children.get(before.parent, set()).discard(quota.name)
+        self._unbind(quota.name, lost)
         self._quotas[quota.name] = quota
         self._children.setdefault(quota.parent, set()).add(quota.name)
         for namespace in quota.namespaces:
-            self._bound.setdefault(namespace, quota.name)
+            self._bound.setdefault(namespace, {})[quota.name] = None
 
     def _drop(self, name: str) -> None:
         quota = self._quotas.pop(name, None)
         if quota is None:
             return
         self._children.get(quota.parent, set()).discard(name)
-        for namespace in quota.namespaces:
-            if self._bound.get(namespace) == name:
-                del self._bound[namespace]
+        self._unbind(name, quota.namespaces)
+
+    def _unbind(self, name: str, namespaces: Iterable[str]) -> None:
+        for namespace in namespaces:
+            listed = self._bound.get(namespace, {})
+            listed.pop(name, None)
+            if not listed:
+                self._bound.pop(namespace, None)
 
     def get(self, name: str) -> Quota | None:
         """A quota by name."""
@@ -129,7 +142,7 @@ class QuotaTopology:
 
     def of_namespace(self, namespace: str) -> Quota | None:
         """The quota that lists the namespace."""
-        return self._quotas.get(self._bound.get(namespace, ""))
+        return self._quotas.get(next(iter(self._bound.get(namespace, ())), ""))
 
     def children(self, name: str) -> list[Quota]:
         """Quotas whose parent is `name`, sorted."""

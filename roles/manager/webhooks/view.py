@@ -53,7 +53,7 @@ class View:
         self.draw = draw or (lambda: seams.rng().randrange(100))
         self.profiles: dict[str, Profile] = {}
         self.quota_pods = QuotaPods()
-        self.quotas = QuotaTopology(guarantee_usage=gates.enabled("ElasticQuotaGuaranteeUsage"))
+        self._quotas = QuotaTopology(guarantee_usage=gates.enabled("ElasticQuotaGuaranteeUsage"))
         self.admission = QuotaAdmission(clients.quotas, options, lambda key: self.quota_objects.get(key) if self.quota_objects else None)
         self.enhanced = EnhancedValidator(clients.reviews, options)
         self.quota_objects: IndexedStore | None = None
@@ -69,6 +69,12 @@ class View:
         self._compiled_of: Mapping[str, str] | None = None
         self.on_binding_decision: Callable[[str], None] | None = None
         self.on_shared_weight: Callable[[str, str, int], None] | None = None
+
+    @property
+    def quotas(self) -> QuotaTopology:
+        """The quota tree, without admitted changes that did not come to be."""
+        self._quotas.expire(seams.monotonic())
+        return self._quotas
 
     @property
     def recommendations(self) -> Store | None:

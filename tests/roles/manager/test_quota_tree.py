@@ -10,9 +10,9 @@ from koord.api.objects import ElasticQuota, Node, Pod, convert
 from koord.api.selectors import from_label_selector
 from koord.kube.errors import AlreadyExists, ApiError
 from roles.manager.controllers.quotaprofile import Totals
-from roles.manager.webhooks import ancestry
+from roles.manager.webhooks import ancestry, quota_topology
 from roles.manager.webhooks.quota_pods import QuotaPods
-from roles.manager.webhooks.quota_topology import QuotaTopology, read_quota
+from roles.manager.webhooks.quota_topology import ASSUMED_SECONDS, QuotaTopology, read_quota
 
 QUOTA = "quota.scheduling.koordinator.sh/"
 ROOT = "koordinator-root-quota"
@@ -256,3 +256,83 @@ def test_pods_of_a_quota_are_known_without_walking_all_pods(make):
     assert pods.any_of(q), "another pod lives in the namespace"
     pods.on_pod_gone(pod("other", "bound"))
     assert not pods.any_of(q)
+
+
+@pytest.mark.feature("MGR-EQ-V-01")
+def test_an_admitted_change_that_never_came_to_be_is_taken_back():
+    def read(made):
+        return read_quota(convert(made, ElasticQuota))
+
+    tree = QuotaTopology()
+    for name, parent in (("a", ROOT), ("b", ROOT), ("c", "a")):
+        tree.on_quota(convert(quota(name, parent), ElasticQuota))
+    tree.assume(read(quota("c", "b")), 100.0)
+    tree.assume(read(quota("c")), 110.0)  # and once more: what counts is what the informer has shown
+    assert tree.get("c").parent == ROOT
+    tree.expire(125.0)
+    assert tree.get("c").parent == ROOT
+    tree.expire(100.0 + 2 * ASSUMED_SECONDS)
+    assert tree.get("c").parent == "a"
+    assert [child.name for child in tree.children("a")] == ["c"]
+    assert tree.children("b") == []
+
+    tree.assume(read(quota("c", "b")), 200.0)
+    tree.on_quota(convert(quota("c", "b"), ElasticQuota))
+    tree.expire(300.0)
+    assert tree.get("c").parent == "b", "the informer has shown it"
+    tree.assume(read(quota("c", "a")), 300.0)
+    tree.on_quota_gone(convert(quota("c", "b"), ElasticQuota))
+    tree.expire(400.0)
+    assert tree.get("c") is None
+
+
+@pytest.mark.feature("MGR-POD-V-02")
+def test_pods_go_by_the_quotas_that_are_there_not_by_a_change_that_was_refused_elsewhere(bed, monkeypatch):
+    """An update that this webhook admits may still fail, by another webhook or a conflict; no event of the quota tells of that."""
+    monkeypatch.setattr(quota_topology, "ASSUMED_SECONDS", 0.3)
+
+    async def test(bed):
+        leaf = quota("leaf", **{f"{QUOTA}is-parent": "false"})
+        await bed.client.create(ELASTICQUOTAS, leaf, "default")
+        manager = await bed.start()
+        old = await bed.client.get(ELASTICQUOTAS, "leaf", "default")
+        path = "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota"
+        made = json.loads(json.dumps(old))
+        made["metadata"]["labels"][f"{QUOTA}is-parent"] = "true"
+        assert (await manager.review(path, made, operation="UPDATE", old=old, namespace="default"))["allowed"]
+
+        waiting = {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "metadata": {"name": "p", "labels": {f"{QUOTA}name": "leaf"}},
+            "spec": {"containers": []},
+        }
+
+        async def admitted():
+            return (await manager.review("/validate-pod", waiting, namespace="default"))["allowed"]
+
+        assert not await admitted()
+        await bed.until(admitted, 5)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-EQ-V-01")
+def test_a_namespace_that_moves_to_another_quota_stays_bound_whichever_event_comes_first():
+    def listing(name, *namespaces):
+        made = quota(name)
+        made["metadata"]["annotations"] = {f"{QUOTA}namespaces": json.dumps(namespaces)}
+        return convert(made, ElasticQuota)
+
+    tree = QuotaTopology()
+    tree.on_quota(listing("a", "moves", "stays"))
+    tree.on_quota(listing("b", "moves"))  # a list after a gap in the watch tells in any order
+    assert tree.of_namespace("moves").name == "a"
+    tree.on_quota(listing("a", "stays"))
+    assert tree.of_namespace("moves").name == "b"
+    assert tree.of_namespace("stays").name == "a"
+    tree.on_quota(listing("c", "stays"))
+    tree.on_quota_gone(listing("a", "stays"))
+    assert tree.of_namespace("stays").name == "c"
+    tree.on_quota_gone(listing("c", "stays"))
+    assert tree.of_namespace("stays") is None
