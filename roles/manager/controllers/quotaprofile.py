@@ -154,9 +154,7 @@ class QuotaProfileController(Controller):
         """Listen."""
         self.profiles.add_handler(
             on_add=lambda profile: self.queue.add(profile.key),
-            on_update=lambda old, new: (
-                self.queue.add(new.key) if (old.spec, old.metadata.labels) != (new.spec, new.metadata.labels) else None
-            ),
+            on_update=lambda old, new: self.queue.add(new.key) if _asked(old) != _asked(new) else None,
             on_delete=lambda profile: self._totals.pop(profile.key, None),
         )
         self.state.nodes.add_handler(self._on_node, lambda old, new: self._on_node(new), self._on_node_gone)
@@ -267,6 +265,11 @@ def _standing(quota: ElasticQuota, wanted: dict[str, Any]) -> dict[str, Any]:
         },
         "spec": {"min": format(parse(quota.spec.min)), "max": {key: str(value) for key, value in quota.spec.max.items()}},
     }
+
+
+def _asked(profile: ElasticQuotaProfile) -> tuple[Any, ...]:
+    """What of a profile its quota follows; the resources that the quota is about are an annotation."""
+    return profile.spec, profile.metadata.labels, profile.metadata.annotations
 
 
 def _reference(profile: ElasticQuotaProfile) -> ObjectRef:

@@ -336,3 +336,31 @@ def test_a_namespace_that_moves_to_another_quota_stays_bound_whichever_event_com
     assert tree.of_namespace("stays").name == "c"
     tree.on_quota_gone(listing("c", "stays"))
     assert tree.of_namespace("stays") is None
+
+
+@pytest.mark.feature("MGR-QP-01")
+def test_other_resource_keys_of_a_profile_take_effect_at_once(bed, make):
+    keys = f"{QUOTA}resource-keys"
+    profile = {
+        "apiVersion": "quota.koordinator.sh/v1alpha1",
+        "kind": "ElasticQuotaProfile",
+        "metadata": {"name": "p", "namespace": "default", "annotations": {keys: '["cpu"]'}},
+        "spec": {"quotaName": "root-a", "nodeSelector": {"matchLabels": {"pool": "a"}}},
+    }
+
+    async def test(bed):
+        await bed.create(make.node("n1", labels={"pool": "a"}), profile)
+        await bed.start()
+
+        async def guaranteed():
+            return sorted((await bed.get("ElasticQuota", "root-a", "default"))["spec"]["min"])
+
+        async def has(*wanted):
+            return await guaranteed() == list(wanted)
+
+        await bed.until(lambda: has("cpu"))
+        await asyncio.sleep(2.5)  # what its own writes have set off is over
+        await bed.client.patch(ELASTICQUOTAPROFILES, "p", {"metadata": {"annotations": {keys: '["cpu","memory"]'}}}, "default")
+        await bed.until(lambda: has("cpu", "memory"), 10)
+
+    bed(test)
