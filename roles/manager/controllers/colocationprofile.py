@@ -10,7 +10,7 @@ from cachetools import TTLCache
 from koord import seams
 from koord.api import names
 from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, NAMESPACES, PODS
-from koord.api.objects import ClusterColocationProfile, Namespace, Pod
+from koord.api.objects import ClusterColocationProfile, Namespace, Pod, convert
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.informers import Informer, InformerFactory
 from koord.kube.patch import copy_json, diff_merge_patch
@@ -58,7 +58,7 @@ class ColocationProfileController(Controller):
 
     def attach(self) -> None:
         """Listen."""
-        self.state.pods.index(WAITING, lambda pod: WAITING if node_of(pod) is None and pod.status.phase == "Pending" else None)
+        self.state.pods.index(WAITING, lambda pod: WAITING if _waits(pod) else None)
         self.profiles.add_handler(
             on_add=lambda profile: self.queue.add(profile.metadata.name),
             on_update=lambda old, new: self.queue.add(new.metadata.name),
@@ -103,11 +103,8 @@ class ColocationProfileController(Controller):
                 return True
             if not self._bucket.take(seams.monotonic()):
                 return False
-            current = await self.writer.client.get(PODS, pod.metadata.name, pod.metadata.namespace)
-            patch = diff_merge_patch(current, change(current, profile))
-            if patch:
-                await self.writer.patch(PODS, pod.metadata.name, patch, pod.metadata.namespace)
-            self._handled[done] = True
+            if await self.writer.attempt(lambda: self._write(profile, pod)):
+                self._handled[done] = True
         except NotLeading:
             raise
         except NotFound:
@@ -115,3 +112,24 @@ class ColocationProfileController(Controller):
         except (ApiError, Refusal) as error:
             log.warning("profile %s on pod %s: %s; it is tried again next time", profile.name, pod.key, error)
         return True
+
+    async def _write(self, profile: Profile, pod: Pod) -> bool:
+        """Change the pod as it is now, and only that version of it: the cache may lag behind its binding, or behind a namesake of it.
+
+        False when it does not wait any more. Raises Conflict when somebody else writes meanwhile.
+        """
+        name, namespace = pod.metadata.name, pod.metadata.namespace
+        current = await self.writer.client.get(PODS, name, namespace)
+        now = convert(current, Pod)
+        if now.metadata.uid != pod.metadata.uid or not _waits(now) or not self._matches(profile, now):
+            return False
+        patch = diff_merge_patch(current, change(current, profile))
+        if patch:
+            version = {"resourceVersion": now.metadata.resource_version}
+            body = {**patch, "metadata": {**(patch.get("metadata") or {}), **version}}
+            await self.writer.client.patch(PODS, name, body, namespace, type="merge")
+        return True
+
+
+def _waits(pod: Pod) -> bool:
+    return node_of(pod) is None and pod.status.phase == "Pending" and not pod.is_deleting

@@ -6,9 +6,15 @@ import json
 import pytest
 
 from koord.api.kinds import CONFIGMAPS, ELASTICQUOTAS, EVENTS, NODEMETRICS, NODES, NODESLOS
+from koord.api.objects import ClusterColocationProfile, Pod, convert
 from koord.kube.errors import NotFound
+from koord.kube.informers import InformerFactory
 from roles.manager.controllers.colocationprofile import ColocationProfileController
 from roles.manager.controllers.quotaprofile import fnv1a_64
+from roles.manager.controllers.state import ClusterState
+from roles.manager.controllers.writer import Writer
+from roles.manager.options import Options
+from roles.manager.webhooks.profiles import compile_profile
 
 DEFAULT_POLICY = {
     "aggregateDurationSeconds": 300,
@@ -379,3 +385,45 @@ def test_a_profile_looks_at_the_pods_that_wait_and_no_others(bed, make, monkeypa
         assert looked == {"waits"}
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-CP-01")
+@pytest.mark.parametrize("meanwhile", ["bound", "made anew", "relabelled", "deleted"])
+def test_a_profile_leaves_a_pod_alone_that_waits_no_more(meanwhile, make):
+    """Between the cache and the write a pod may be bound, or another one may have its name."""
+    seen = make.pod("p", labels={"q": "on"}, phase="Pending")
+    seen["metadata"] |= {"uid": "u-1", "resourceVersion": "1"}
+    now = json.loads(json.dumps(seen))
+    now["metadata"]["resourceVersion"] = "2"
+    if meanwhile == "bound":
+        now["spec"]["nodeName"] = "n1"
+    elif meanwhile == "made anew":
+        now["metadata"]["uid"] = "u-2"
+    elif meanwhile == "relabelled":
+        now["metadata"]["labels"] = {"q": "off"}
+    else:
+        now["metadata"]["deletionTimestamp"] = "2026-01-01T00:00:00Z"
+    patches = []
+
+    class Client:
+        async def get(self, kind, name, namespace):
+            return now
+
+        async def patch(self, kind, name, body, namespace, *, type):
+            patches.append(body)
+
+    obj = {"metadata": {"name": "p", "resourceVersion": "7"}, "spec": {"selector": {"matchLabels": {"q": "on"}}, "labels": {"added": "1"}}}
+    profile = compile_profile(convert(obj, ClusterColocationProfile))
+    informers = InformerFactory(Client())
+    controller = ColocationProfileController(ClusterState(informers, Options()), informers, Writer(Client()), Options(), lambda: 0)
+
+    async def run():
+        assert await controller._update(profile, convert(seen, Pod))
+
+    asyncio.run(run())
+    assert patches == []
+    now = json.loads(json.dumps(seen))
+    now["metadata"]["resourceVersion"] = "3"
+    asyncio.run(run())
+    (body,) = patches
+    assert body["metadata"] == {"labels": {"added": "1"}, "resourceVersion": "3"}, "whoever writes meanwhile is not overtaken"
