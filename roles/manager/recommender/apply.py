@@ -9,8 +9,9 @@ from typing import Any
 
 import orjson
 
-from koord.api.names import ANNOTATION_LOAD_ESTIMATED_SCALING_FACTORS
+from koord.api.names import ANNOTATION_LOAD_ESTIMATED_SCALING_FACTORS, LABEL_POD_QOS
 from koord.api.objects import Recommendation
+from koord.api.qos import QoSClass
 from koord.api.quantity import Quantity, QuantityError, parse_milli
 from koord.api.selectors import Selector, SelectorError, parse_label_selector
 from koord.api.v1alpha1.recommendation import CONDITION_LOW_CONFIDENCE
@@ -18,6 +19,8 @@ from koord.api.v1alpha1.recommendation import CONDITION_LOW_CONFIDENCE
 ANNOTATION_MODE = "analysis.koordinator.sh/mode"
 ANNOTATION_SELECTOR = "analysis.koordinator.sh/selector"
 ANNOTATION_APPLIED = "analysis.koordinator.sh/applied-recommendation"
+EXCLUSIVE = frozenset((QoSClass.LSR, QoSClass.LSE))
+"""QoS classes whose pods have whole CPUs for themselves."""
 
 
 class Mode(StrEnum):
@@ -158,12 +161,14 @@ def _percent(containers: list[dict[str, Any]], known: Mapping[str, Mapping[str, 
     return min(max(-(-used * 100 // asked), 1), 100) if asked else None
 
 
-def apply(pod: dict[str, Any], recommendation: Recommendation) -> dict[str, str]:
+def apply(pod: dict[str, Any], recommendation: Recommendation, *, exclusive: bool = False) -> dict[str, str]:
     """Set the requests of a pod's containers in place; what was set, as text, by container and resource.
 
     A request never rises above the container's limit, but a limit that equals its request follows it. Only resources that the container
-    requests already are touched. So the pod's QoS class stays what it was.
+    requests already are touched. So the pod's QoS class stays what it was. CPUs that a pod has for itself (LSR, LSE) are left alone: they
+    are whole ones, and counted by who wrote the pod. `exclusive`: a profile is about to make it such a pod.
     """
+    exclusive = exclusive or ((pod.get("metadata") or {}).get("labels") or {}).get(LABEL_POD_QOS) in EXCLUSIVE
     status = recommendation.status.pod_status
     wanted = {c.container_name: c.resources for c in status.container_statuses} if status else {}
     done: dict[str, str] = {}
@@ -171,7 +176,7 @@ def apply(pod: dict[str, Any], recommendation: Recommendation) -> dict[str, str]
         resources = container.get("resources") or {}
         requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
         for resource, text in wanted.get(container.get("name", ""), {}).items():
-            if resource not in requests:
+            if resource not in requests or (exclusive and resource == "cpu"):
                 continue
             bound = resource in limits and _equal(requests[resource], limits[resource])
             value = str(text) if bound else _capped(str(text), limits.get(resource))

@@ -121,11 +121,12 @@ async def recommendation(pod: dict[str, Any], request: Request, view: View) -> d
     if view.following is None:
         return pod
     metadata = pod.get("metadata") or {}
-    namespace = metadata.get("namespace") or request.namespace
-    found = view.following.fitting(namespace, metadata.get("labels") or {})
+    namespace, labels = metadata.get("namespace") or request.namespace, metadata.get("labels") or {}
+    found = view.following.fitting(namespace, labels)
     if found is not None:
+        exclusive = any(profile.spec.qos_class in apply.EXCLUSIVE for profile in profiles.selecting(view.profiles.values(), labels))
         estimates = apply.mode_of(found) is apply.Mode.ESTIMATE_ON_CREATE
-        done: dict[str, Any] = {**(apply.estimate(pod, found) if estimates else apply.apply(pod, found))}
+        done: dict[str, Any] = {**(apply.estimate(pod, found) if estimates else apply.apply(pod, found, exclusive=exclusive))}
         if done:
             told = ", ".join(f"{where}={value}" for where, value in done.items())
             request.notes.append(f"recommendation {found.metadata.name} {'estimates, in percent' if estimates else 'applied'}: {told}")

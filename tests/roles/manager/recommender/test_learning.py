@@ -223,6 +223,21 @@ def test_applying_keeps_limits_and_the_quality_of_service() -> None:
 
 
 @pytest.mark.feature("MGR-REC-02")
+@pytest.mark.parametrize("qos", ["LSR", "LSE"])
+def test_applying_leaves_cpus_alone_that_a_pod_has_for_itself(qos: str) -> None:
+    """300m would be no whole core: the validating webhook would refuse the pod, which was sound as it came."""
+
+    def pod(**labels: str) -> dict[str, object]:
+        requests = {"cpu": "2", "memory": "1Gi"}
+        labels = {f"koordinator.sh/{key}": value for key, value in labels.items()}
+        return {"metadata": {"labels": labels}, "spec": {"containers": [{"name": "main", "resources": {"requests": requests}}]}}
+
+    assert apply.apply(pod(qosClass=qos), recommendation()) == {"main.memory": "2Gi"}
+    assert apply.apply(pod(), recommendation(), exclusive=True) == {"main.memory": "2Gi"}
+    assert apply.apply(pod(qosClass="LS"), recommendation()) == {"main.cpu": "300m", "main.memory": "2Gi"}
+
+
+@pytest.mark.feature("MGR-REC-02")
 def test_who_is_followed() -> None:
     asked = recommendation(mode="apply-on-create", selector="app=web;job-name=j")
     assert apply.fitting([asked], "shop", {"app": "web"}) is asked
