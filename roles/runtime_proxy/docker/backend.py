@@ -12,7 +12,7 @@ import orjson
 
 from roles.runtime_proxy.concurrency import each
 from roles.runtime_proxy.docker.http1 import ProtocolError, Source, read_body, response_framing
-from roles.runtime_proxy.docker.interceptor import DockerInterceptor
+from roles.runtime_proxy.docker.interceptor import DockerInterceptor, EngineError
 from roles.runtime_proxy.docker.messages import SANDBOX, TYPE_LABEL, field
 from roles.runtime_proxy.docker.proxy import DockerProxy, Observe
 from roles.runtime_proxy.logfilter import RepeatFilter
@@ -21,10 +21,6 @@ from roles.runtime_proxy.store import Store
 
 _MAX_ANSWER = 64 << 20
 _TIMEOUT = 10.0  # seconds
-
-
-class EngineError(Exception):
-    """The engine cannot be asked; the text says what and why."""
 
 
 class DockerEngine:
@@ -47,11 +43,8 @@ class DockerEngine:
         return [entry for entry in document if isinstance(entry, dict) and entry.get("Id")] if isinstance(document, list) else []
 
     async def inspect(self, container: str) -> Any:
-        """A container in full, or None when there is none or the engine cannot say."""
-        try:
-            document = await self._get(f"/containers/{quote(container, safe='')}/json")
-        except EngineError:
-            return None
+        """A container in full, or None when there is none. Raises EngineError when the engine cannot say."""
+        document = await self._get(f"/containers/{quote(container, safe='')}/json")
         return document if isinstance(document, dict) and document.get("Id") else None
 
     async def _get(self, target: str) -> Any:
@@ -115,11 +108,11 @@ class DockerBackend:
             await each(new, self._learn_pod if sandboxes else self._learn_container)
 
     async def _learn_pod(self, sandbox: str) -> None:
-        if (document := await self._engine.inspect(sandbox)) is not None and sandbox not in self.store.pods:
+        if (document := await self.interceptor.look_at(sandbox)) is not None and sandbox not in self.store.pods:
             self.interceptor.learn_pod(sandbox, document)
 
     async def _learn_container(self, container: str) -> None:
-        document = await self._engine.inspect(container)
+        document = await self.interceptor.look_at(container)
         if document is None or container in self.store.containers:
             return
         if not self.interceptor.learn_container(container, document):

@@ -20,6 +20,10 @@ from roles.runtime_proxy.store import Store
 log = logging.getLogger(__name__)
 
 
+class EngineError(Exception):
+    """The engine cannot be asked; the text says what and why."""
+
+
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What the caller gets: the engine's answer (`head` as the engine wrote it) or one of our own (`head` is None)."""
@@ -43,7 +47,10 @@ def refusal(text: str, status: int = 500) -> Reply:
 
 
 class DockerInterceptor:
-    """Holds the store and decides, call by call. `inspect` asks the engine for a container, None when there is none."""
+    """Holds the store and decides, call by call. `inspect` asks the engine for a container, None when there is none.
+
+    It raises EngineError when the engine cannot say.
+    """
 
     def __init__(self, stages: Stages, inspect: Inspect) -> None:
         self.store = Store()
@@ -67,8 +74,23 @@ class DockerInterceptor:
         store = self.store
         if container in store.containers or container in store.pods or not store.known():
             return container
-        found = messages.field(await self._inspect(container), "Id")
+        found = messages.field(await self.look_at(container), "Id")
         return found if isinstance(found, str) and (found in store.containers or found in store.pods) else container
+
+    async def look_at(self, container: str) -> Any:
+        """A container in full, None when there is none or the engine cannot say."""
+        try:
+            return await self._inspect(container)
+        except EngineError as error:
+            log.warning("container %s cannot be looked at: %s", container, error)
+            return None
+
+    async def _is_gone(self, container: str) -> bool:
+        """Whether the engine says that there is no such container. One that cannot say is to answer the call itself."""
+        try:
+            return await self._inspect(container) is None
+        except EngineError:
+            return False
 
     # -- create ---------------------------------------------------------------------------------------------------------------
 
@@ -135,7 +157,7 @@ class DockerInterceptor:
             messages.set_field(host, "CgroupParent", messages.to_docker_parent(parent, self.driver))
 
     async def _learn_pod(self, sandbox: str) -> hook.PodSandboxHookRequest | None:
-        document = await self._inspect(sandbox) if sandbox else None
+        document = await self.look_at(sandbox) if sandbox else None
         return self.learn_pod(sandbox, document) if document is not None else None
 
     # -- the others -----------------------------------------------------------------------------------------------------------
@@ -157,7 +179,7 @@ class DockerInterceptor:
 
     async def _stop(self, to: Route, body: bytes, forward: Forward) -> Reply:
         container, pod = self.store.containers.get(to.container), self.store.pods.get(to.container)
-        if container is None and pod is None and await self._inspect(to.container) is None:
+        if container is None and pod is None and await self._is_gone(to.container):
             return refusal(f"No such container: {to.container}")
         sandbox = self.store.sandbox_of(to.container)
         try:

@@ -294,6 +294,20 @@ def test_names_that_are_not_kubelets() -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.feature("RP-DKR-02")
+def test_a_stop_goes_on_where_the_engine_cannot_say_whether_there_is_such_a_container() -> None:
+    """Whoever reads "No such container" takes the container for stopped, while it runs on."""
+
+    async def scenario() -> None:
+        async with docker_proxied(FakeDocker(errors={"/containers/db/json": (500, "the daemon is busy")})) as stack:
+            assert (await stack.call("POST", "/containers/db/stop"))[0] == 204
+            assert len(stack.engine.of("/containers/db/stop")) == 1
+            status, answer = await stack.call("POST", "/containers/nobody/stop")
+            assert (status, answer["message"]) == (500, "No such container: nobody")
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.feature("RP-DKR-03")
 @pytest.mark.parametrize("driver", ["systemd", "cgroupfs"])
 def test_containers_that_run_already_are_known_at_start(driver: str) -> None:
