@@ -21,7 +21,7 @@ from roles.koordlet.actuation.writes import About, Batch, Write, sequence
 from roles.koordlet.host.cgroup_files import milli_to_quota
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
-from roles.koordlet.qos.burst_limits import NodeState, Tokens, node_state, spend
+from roles.koordlet.qos.burst_limits import NodeState, Tokens, node_state, pod_limit_milli, spend
 from roles.koordlet.qos.outcome import Outcome, Sample, Strategy
 from roles.koordlet.qos.picker import allocated_cpus
 from roles.koordlet.states.model import ContainerState, PodState, Snapshot
@@ -250,6 +250,9 @@ class _Pod:
             pair = self._quota(container, allowed)
             if pair is not None:
                 growing.append(pair)
+        rest = self._rest(containers)
+        if rest is not None:
+            growing.append(rest)
         # a burst above the quota is refused, and so is a quota below the burst: what shrinks comes first
         bursts = self._bursts(containers)
         shrinks = [b for b in growing if _shrinks(b)]
@@ -308,9 +311,7 @@ class _Pod:
             limit_milli(container, asked=True), view.cpu_period(self.snapshot.host, directory)
         ):
             return None  # the kubelet has resized it, and has not told the API server yet
-        base = milli_to_quota(limit_milli(container), view.cpu_period(self.snapshot.host, directory))
-        if self.ratio > 1:
-            base = ceil(base / self.ratio)
+        base = self._base(limit_milli(container), directory)
         throttled = self.snapshot.metrics.last(kinds.CONTAINER_CPU_THROTTLED, container_id=container.id)
         what = operation(self.config, allowed, throttled, self.node)
         # a container without a quota, as of a kubelet that sets none, has none to raise
@@ -328,13 +329,48 @@ class _Pod:
             Write("cpu.cfs_quota_us", container.cgroup_dir, str(target), cached=False, about=self._about(container.name), reason="CPUBurst")
         ]
         if self.pod_quota is not None and self.pod_quota > 0 and current > 0:
-            self.pod_quota += delta
+            own = self._pod_own() if self._ours(QUOTA, self.pod.cgroup_dir) else None
+            # a pod's quota that was changed before may since be the kubelet's again, or hold the burst of a container that is gone
+            self.pod_quota = self.pod_quota + delta if own is None else own
             pod = Write(
                 "cpu.cfs_quota_us", self.pod.cgroup_dir, str(self.pod_quota), cached=False, about=self._about(""), reason="CPUBurst"
             )
             writes = [pod, *writes] if delta > 0 else [*writes, pod]
         self._record(container, what, current, target, base, throttled)
         return sequence(*writes, stop_on_error=True)
+
+    def _pod_own(self) -> int | None:
+        """The pod's quota by its limit and what its containers have beyond theirs; None where that cannot be told."""
+        limit = pod_limit_milli(self.pod)
+        if limit <= 0:
+            return None
+        total = self._base(limit, self.pod.cgroup_dir)
+        for container in self.pod.containers:
+            quota = self.quotas.get(container.id) if container.cgroup_dir else None
+            if quota is not None and quota > 0:
+                total += max(quota - self._base(limit_milli(container), container.cgroup_dir), 0)
+        return total
+
+    def _base(self, milli: int, directory: str) -> int:
+        base = milli_to_quota(milli, view.cpu_period(self.snapshot.host, directory))
+        return ceil(base / self.ratio) if self.ratio > 1 else base
+
+    def _rest(self, containers: list[ContainerState]) -> Batch | None:
+        """The pod's quota where it is not what its containers add up to: a container that restarts begins with its limit, and a pod that is
+        resized gets the sum of the limits, whatever was added for a burst. Only of a quota that koordlet changed."""
+        directory, current = self.pod.cgroup_dir, self.pod_quota
+        if current is None or current <= 0 or self.strategy.unset_quota(self.bound) or not self._ours(QUOTA, directory):
+            return None
+        if self.ratio > 1 and self.config.policy not in QUOTA_POLICIES:
+            return None  # normalization sets it
+        if any(self.snapshot.holder(QUOTA, d) for d in (directory, *(c.cgroup_dir for c in containers))):
+            return None
+        wanted = self._pod_own()
+        if wanted is None or wanted == current:
+            return None
+        self.pod_quota = wanted
+        self._record(None, RESET, current, wanted, wanted, None)
+        return sequence(Write(QUOTA, directory, str(wanted), cached=False, about=self._about(""), reason="CPUBurst"))
 
     # -- records -------------------------------------------------------------------------------------------------------------
 
@@ -344,10 +380,12 @@ class _Pod:
     def _sample(self, family: str, value: int, container: ContainerState) -> None:
         self.samples.append(Sample(family, value, (self.pod.namespace, self.pod.name, container.id, container.name)))
 
-    def _record(self, container: ContainerState, what: str, current: int, target: int, base: int, throttled: float | None) -> None:
+    def _record(self, container: ContainerState | None, what: str, current: int, target: int, base: int, throttled: float | None) -> None:
+        """``container`` None: the pod's own quota."""
         verdict = "QuotaRaised" if target > current else "QuotaLowered"
+        who = f"container {container.name}" if container is not None else "pod"
         numbers: dict[str, float | int | str] = {
-            "container": container.name,
+            "container": container.name if container is not None else "",
             "quota_us": target,
             "old_quota_us": current,
             "base_us": base,
@@ -363,7 +401,7 @@ class _Pod:
                 self.now,
                 verdict,
                 rule=CPUBurst.name,
-                message=f"container {container.name}: CFS quota {current} → {target} µs ({what}; node {self.node})",
+                message=f"{who}: CFS quota {current} → {target} µs ({what}; node {self.node})",
                 numbers=numbers,
                 features=("KA-BST-02",),
             )

@@ -6,16 +6,29 @@ import zlib
 from dataclasses import dataclass, replace
 from enum import StrEnum
 
+from koord.accounting.pods import pod_limits
 from koord.api.names import RESOURCE_CPU
 from koord.api.qos import QoSClass
+from koord.api.quantity import QuantityError
 from roles.koordlet.states.allocation import requested
-from roles.koordlet.states.model import ContainerState, Snapshot
+from roles.koordlet.states.model import ContainerState, PodState, Snapshot
 from roles.koordlet.states.slo import CPUBurstStrategy
 from roles.koordlet.store import kinds
 
 MAX_WINDOW = 10.0
 COOLING = 0.9
 _PINNED = frozenset({QoSClass.LSE, QoSClass.LSR})
+
+
+def pod_limit_milli(pod: PodState) -> int:
+    """CPU limit of a pod as its kubelet counts it, in milli-cores; 0 where a container has none, or while a resize waits."""
+    for container in pod.containers:
+        if container.asked is not None or (container.spec is not None and RESOURCE_CPU not in container.spec.resources.limits):
+            return 0
+    try:
+        return max(pod_limits(pod.pod).get(RESOURCE_CPU, 0), 0)
+    except QuantityError:
+        return 0
 
 
 class NodeState(StrEnum):

@@ -405,3 +405,55 @@ def test_a_quota_that_the_kubelet_has_just_resized_is_not_undone(world, burst):
     resized = asks_for(world, pod, "2", "", has="2")
     assert turn(world, burst, resized, 0.0)[0] == "200000"
     assert turn(world, burst, resized, 0.4)[0] == "240000", "the new limit is the base now"
+
+
+# -- the pod's quota beside those of its containers --------------------------------------------------------------------------
+
+
+@pytest.mark.feature("KA-BST-02")
+@pytest.mark.parametrize("policy", ["cfsQuotaBurstOnly", "none"])
+def test_a_container_that_restarts_leaves_nothing_of_its_burst_with_the_pod(world, burst, policy):
+    strategy(world, "cfsQuotaBurstOnly")
+    pod = ls_pod(world, (100_000, 100_000), 200_000)
+    throttle(world, pod, 0.4, 0.0)
+    world.run(burst)
+    assert quotas(world, pod) == ["220000", "120000", "100000"]
+    # the kubelet makes the container anew, with its limit, and never looks at the pod's quota again
+    world.machine.put("cpu.cfs_quota_us", pod.containers[0].cgroup_dir, "100000")
+    strategy(world, policy)
+    world.now += 1
+    throttle(world, pod, 0.0, 0.0)
+    world.use(1.0)
+    world.run(burst)
+    assert quotas(world, pod) == ["200000", "100000", "100000"]
+
+
+@pytest.mark.feature("KA-BST-02")
+def test_bursts_do_not_add_up_over_restarts(world, burst):
+    strategy(world, "cfsQuotaBurstOnly")
+    pod = ls_pod(world, (100_000, 100_000), 200_000)
+    for _ in range(5):
+        world.machine.put("cpu.cfs_quota_us", pod.containers[0].cgroup_dir, "100000")
+        throttle(world, pod, 0.4, 0.4)
+        world.run(burst)
+        world.now += 1
+        world.use(1.0)
+    total, *own = map(int, quotas(world, pod))
+    assert total == sum(own)
+
+
+@pytest.mark.feature("SCH-RSZ-05")
+def test_a_burst_that_ends_takes_nothing_of_the_limit_that_a_pod_was_resized_to(world, burst):
+    """The kubelet sets the pod's quota to the sum of the limits, whatever a container has by bursting."""
+    strategy(world, "cfsQuotaBurstOnly")
+    pod = ls_pod(world, (100_000, 100_000), 200_000)
+    for _ in range(3):
+        throttle(world, pod, 0.4, 0.0)
+        world.run(burst)
+        world.now += 1
+        world.use(1.0)
+    world.machine.put("cpu.cfs_quota_us", pod.cgroup_dir, "200000")
+    strategy(world, "none")
+    throttle(world, pod, 0.0, 0.0)
+    world.run(burst)
+    assert quotas(world, pod) == ["200000", "100000", "100000"]
