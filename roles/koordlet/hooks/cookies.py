@@ -9,7 +9,7 @@ import ctypes
 import errno
 import os
 import threading
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
@@ -94,10 +94,10 @@ class Prctl:
 
 @dataclass(slots=True)
 class Group:
-    """A cookie and the processes that were seen with it."""
+    """A cookie and the processes that were last seen with it, by container."""
 
     cookie: int
-    pids: set[int] = field(default_factory=set)
+    pids: dict[str, set[int]] = field(default_factory=dict)
     renewed: float = 0.0
 
 
@@ -120,9 +120,13 @@ class CookieStore:
                     continue
                 group = self.groups.setdefault(name, Group(cookie))
                 if group.cookie == cookie:
-                    group.pids.add(pid)
+                    group.pids.setdefault(container, set()).add(pid)
                     group.renewed = now
                     self.members[container] = name
+
+    def adopt(self, container: str) -> None:
+        """Take a container for one that had a group, whose name nobody knows any more."""
+        self.members.setdefault(container, "")
 
     def join(self, container: str, name: str, pids: Sequence[int], now: float) -> int:
         """See that a container's processes carry its group's cookie; the cookie, 0 when there is none. Raises OSError."""
@@ -133,16 +137,18 @@ class CookieStore:
             self.leave(container, pids)
         group = self.groups.get(name)
         if group is not None:
-            known = self._extend(name, group, pids, now)
+            known = self._extend(container, name, group, pids, now)
             if known is not None:
                 self.members[container] = name
                 return known
             del self.groups[name]
         return self._create(container, name, pids, now)
 
-    def _extend(self, name: str, group: Group, pids: Sequence[int], now: float) -> int | None:
+    def _extend(self, container: str, name: str, group: Group, pids: Sequence[int], now: float) -> int | None:
         """Renew a known group; None when nobody alive carries its cookie any more."""
-        if set(pids) <= group.pids:
+        # by container: elsewhere the number of a process that ended may be that of a new one, without a cookie
+        if set(pids) <= group.pids.get(container, set()):
+            group.pids[container] = set(pids)
             group.renewed = now
             return group.cookie
         sibling = self._sibling(group)
@@ -156,15 +162,16 @@ class CookieStore:
         gone: list[int] = []
         if strangers:
             gone = self._told(name, lambda: self.kernel.assign(sibling, strangers))
-        group.pids.update(pid for pid in alive if pid not in gone)
+        group.pids[container] = {pid for pid in alive if pid not in gone}
         group.renewed = now
         return group.cookie
 
     def _sibling(self, group: Group) -> int | None:
-        for pid in sorted(group.pids):
-            if self._cookie(pid) == group.cookie:
-                return pid
-            group.pids.discard(pid)
+        for pids in group.pids.values():
+            for pid in sorted(pids):
+                if self._cookie(pid) == group.cookie:
+                    return pid
+                pids.discard(pid)
         return None
 
     def _create(self, container: str, name: str, pids: Sequence[int], now: float) -> int:
@@ -176,28 +183,32 @@ class CookieStore:
 
         cookie = self._told(name, work)
         gone = self._told(name, lambda: self.kernel.assign(first, others)) if others else []
-        self.groups[name] = Group(cookie, {pid for pid in pids if pid not in gone}, now)
+        self.groups[name] = Group(cookie, {container: {pid for pid in pids if pid not in gone}}, now)
         self.members[container] = name
         return cookie
 
     def leave(self, container: str, pids: Sequence[int]) -> None:
         """Take the cookies of a container that had a group. Raises OSError."""
-        name = self.members.pop(container, None)
+        name = self.members.get(container)
         if name is None:
             return
         carrying = [pid for pid in pids if self._cookie(pid)]
         if carrying:
             self._told(name, lambda: self.kernel.clear(carrying))
+        del self.members[container]
         group = self.groups.get(name)
         if group is not None:
-            group.pids.difference_update(pids)
+            group.pids.pop(container, None)
 
-    def sweep(self, now: float) -> None:
-        """Forget groups that nobody renewed."""
+    def sweep(self, now: float, containers: Set[str]) -> None:
+        """Forget groups that nobody renewed, and what is known of containers that are not among these any more."""
+        for group in self.groups.values():
+            for gone in group.pids.keys() - containers:
+                del group.pids[gone]
         stale = {name for name, group in self.groups.items() if now - group.renewed > EXPIRY}
         for name in stale:
             del self.groups[name]
-        self.members = {c: name for c, name in self.members.items() if name not in stale}
+        self.members = {c: name for c, name in self.members.items() if c in containers and name not in stale}
 
     def _cookie(self, pid: int) -> int | None:
         """A process's cookie; None when it is gone."""

@@ -93,6 +93,7 @@ class CoreSched(Hook[CoreRule]):
         self._kernel = kernel
         self._cookies: CookieStore | None = None
         self._complaint = ""
+        self._looked = False
         self._seen: list[tuple[PodContext, str, str, str, int]] = []
 
     def learn(self, snapshot: Snapshot, rule: CoreRule | None) -> CoreRule | None:
@@ -128,7 +129,7 @@ class CoreSched(Hook[CoreRule]):
     # -- cookies -------------------------------------------------------------------------------------------------------------
 
     def act(self, snapshot: Snapshot, rule: CoreRule | None, pods: Pods, metrics: Metrics | None) -> None:
-        if rule is None or (self._cookies is None and not rule.on):
+        if rule is None or (self._cookies is None and not rule.on and not self._left_over(snapshot, pods)):
             return
         kernel = self._supported(snapshot)
         if kernel is None:
@@ -137,6 +138,9 @@ class CoreSched(Hook[CoreRule]):
         if self._cookies is None:
             self._cookies = CookieStore(kernel, lambda group, worked: _count(metrics, group, worked))
             self._cookies.rebuild(((d, group, pids) for _, _, _, d, group, pids in listed if group is not None), snapshot.time)
+            for _, _, _, directory, group, _ in listed:
+                if group is None and snapshot.changed("cgroup.procs", directory):
+                    self._cookies.adopt(directory)
         self._seen = []
         for pod, name, container_id, directory, group, pids in listed:
             if group is not None and pids and not self._noted(snapshot, directory):
@@ -148,7 +152,14 @@ class CoreSched(Hook[CoreRule]):
                     self._seen.append((pod, name, container_id, group, cookie))
             except OSError as error:
                 self._complain(f"pod {pod.key} container {name or '(sandbox)'}: {error}")
-        self._cookies.sweep(snapshot.time)
+        self._cookies.sweep(snapshot.time, {directory for _, _, _, directory, _, _ in listed})
+
+    def _left_over(self, snapshot: Snapshot, pods: Pods) -> bool:
+        """Whether an agent before this one gave cookies, by the journal; asked once."""
+        if self._looked:
+            return False
+        self._looked = True
+        return any(snapshot.changed("cgroup.procs", c.cgroup_dir) for _, containers in pods.values() for c in containers)
 
     def _noted(self, snapshot: Snapshot, directory: str) -> bool:
         """Put a container on record before its processes get a cookie; whether they may have one."""

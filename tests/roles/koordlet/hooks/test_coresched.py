@@ -149,6 +149,50 @@ class TestCookies:
         node.run()
         assert groups(node) == []
 
+    def test_what_is_kept_is_of_containers_and_processes_that_are_there(self, node) -> None:
+        """A group may live as long as the node: neither its containers nor their processes may add up."""
+        node.world.spec = spec(lsClass=ON)
+        stays = pod(node, "stays", 10, qos="LS")
+        for number in range(4):
+            made = pod(node, f"job-{number}", 1000 + number, qos="LS")
+            node.files("cgroup.procs", f"10\n{2000 + number}", stays.containers[0].cgroup_dir)
+            node.kernel.cookies[2000 + number] = 0
+            node.run()
+            node.world.pods.remove(made)
+            for pid in (1000 + number, 2000 + number):
+                del node.kernel.cookies[pid]
+        node.files("cgroup.procs", "10", stays.containers[0].cgroup_dir)
+        node.run()
+        store = node.hook._cookies
+        assert len(store.members) == 1
+        assert [list(group.pids.values()) for group in store.groups.values()] == [[{10}]]
+
+    def test_a_process_with_the_number_of_one_that_ended_gets_its_cookie(self, node) -> None:
+        node.world.spec = spec(lsClass=ON)
+        pod(node, "ls", 10, qos="LS")
+        made = pod(node, "old", 11, qos="LS")
+        node.run()
+        node.world.pods.remove(made)
+        del node.kernel.cookies[11]
+        node.run()
+        pod(node, "new", 11, qos="LS")
+        node.run()
+        assert groups(node) == [{10, 11}]
+
+    @pytest.mark.parametrize("policy", ["coreSched", "groupIdentity"])
+    def test_cookies_of_the_agent_before_are_taken_away(self, node, policy) -> None:
+        node.world.spec = spec(lsClass=ON, beClass=ON)
+        pod(node, "ls", 10, qos="LS")
+        pod(node, "be", 20, qos="BE", kube_qos="BestEffort")
+        node.hook.note = lambda entry: node.machine.executor.note(entry, "CoreSched")
+        node.run()
+        node.hook._cookies, node.hook._looked = None, False
+        pod(node, "own", 30, qos="BE", kube_qos="BestEffort")
+        node.kernel.cookies[30] = 7
+        node.world.spec = spec(policy, lsClass=ON)
+        node.run()
+        assert groups(node) == ([{10}, {30}] if policy == "coreSched" else [{30}]), "a cookie that somebody else gave stays"
+
     def test_an_agent_with_a_cookie_does_nothing(self, node, caplog) -> None:
         node.kernel.get = lambda pid: 7
         node.world.spec = spec(lsClass=ON)
