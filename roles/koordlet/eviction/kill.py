@@ -47,29 +47,26 @@ class Endpoints:
 
 
 class ContainerKiller:
-    """Stops containers one after the other; a container that is not running ends the loop for its pod."""
+    """Stops containers one after the other. One that has ended, or cannot be stopped, does not keep the others running."""
 
     def __init__(self, endpoints: Endpoints) -> None:
         self._endpoints = endpoints
 
     async def __call__(self, pod: PodState) -> str | None:
-        """Stop all containers of ``spec.containers``; what went wrong, or None."""
-        for container in pod.containers:
-            if container.spec is None:
-                continue
-            if not container.id or not container.running:
-                return f"container {container.name} is not running"
-            try:
-                runtime, bare = split_container_id(container.id)
-            except HostError as error:
-                return str(error)
-            socket = self._endpoints.find(runtime)
-            if socket is None:
-                return f"no CRI socket of {runtime} was found"
-            failure = await _stop(socket, bare)
-            if failure is not None:
-                return f"container {container.name}: {failure}"
-        return None
+        """Stop the containers of ``spec.containers`` that run; what went wrong, or None."""
+        running = [container for container in pod.containers if container.spec is not None and container.id and container.running]
+        if not running:
+            return "no container is running"
+        failures = [f"container {each.name}: {failure}" for each in running if (failure := await self._stop(each.id)) is not None]
+        return "; ".join(failures) or None
+
+    async def _stop(self, container_id: str) -> str | None:
+        try:
+            runtime, bare = split_container_id(container_id)
+        except HostError as error:
+            return str(error)
+        socket = self._endpoints.find(runtime)
+        return f"no CRI socket of {runtime} was found" if socket is None else await _stop(socket, bare)
 
 
 async def _stop(socket: str, container_id: str) -> str | None:

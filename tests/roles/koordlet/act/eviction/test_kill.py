@@ -1,0 +1,70 @@
+"""Containers are stopped through the CRI of their runtime, by a real gRPC call."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import grpc
+import pytest
+from grpc import aio
+
+from koord.protocols import cri_pb2
+from roles.koordlet.eviction.kill import ContainerKiller, Endpoints
+from roles.koordlet.host.root import HostRoot
+
+METHOD = "/runtime.v1.RuntimeService/StopContainer"
+
+
+class Runtime(grpc.GenericRpcHandler):
+    """A CRI that stops what it is asked to, but for the containers that it does not know."""
+
+    def __init__(self, unknown: set[str]) -> None:
+        self.unknown, self.stopped = unknown, list[str]()
+
+    def service(self, details: Any) -> Any:
+        assert details.method == METHOD
+        return grpc.unary_unary_rpc_method_handler(self._stop)
+
+    async def _stop(self, body: bytes, context: Any) -> bytes:
+        request = cri_pb2.StopContainerRequest.FromString(body)
+        if request.container_id in self.unknown:
+            await context.abort(grpc.StatusCode.NOT_FOUND, "no such container")
+        self.stopped.append(request.container_id)
+        return b""
+
+
+def container(name: str, *, running: bool = True, declared: bool = True) -> SimpleNamespace:
+    return SimpleNamespace(name=name, id=f"containerd://{name}", running=running, spec=SimpleNamespace() if declared else None)
+
+
+def stop(socket: Path, *containers: SimpleNamespace, unknown: tuple[str, ...] = ()) -> tuple[str | None, list[str]]:
+    """What went wrong, and what was stopped."""
+
+    async def main() -> tuple[str | None, list[str]]:
+        runtime, server = Runtime(set(unknown)), aio.server()
+        server.add_generic_rpc_handlers((runtime,))
+        server.add_insecure_port(f"unix:{socket}")
+        await server.start()
+        try:
+            killer = ContainerKiller(Endpoints(HostRoot(), {"containerd": f"unix://{socket}"}))
+            return await killer(SimpleNamespace(containers=containers)), runtime.stopped  # type: ignore[arg-type]
+        finally:
+            await server.stop(None)
+
+    return asyncio.run(main())
+
+
+@pytest.mark.feature("KA-EVX-01")
+def test_a_container_that_has_ended_does_not_keep_the_others_running(tmp_path: Path) -> None:
+    ended, first, second = container("ended", running=False), container("a"), container("b")
+    assert stop(tmp_path / "s", ended, first, container("sandbox", declared=False), second) == (None, ["a", "b"])
+
+
+@pytest.mark.feature("KA-EVX-01")
+def test_a_container_that_cannot_be_stopped_is_told_and_the_others_are_stopped(tmp_path: Path) -> None:
+    failure, stopped = stop(tmp_path / "s", container("a"), container("b"), unknown=("a",))
+    assert (failure, stopped) == ("container a: NOT_FOUND: no such container", ["b"])
+    assert stop(tmp_path / "s", container("a", running=False)) == ("no container is running", [])
