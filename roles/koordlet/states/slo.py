@@ -272,6 +272,13 @@ def merge(default: Any, given: Any) -> Any:
     return out
 
 
+def _laid_over(section: str, default: Any, given: Any) -> Any:
+    try:
+        return merge(default, given)
+    except RecursionError:
+        raise SLOError(section, "is nested too deeply") from None
+
+
 def _section(spec: dict[str, Any], name: str) -> dict[str, Any]:
     value = spec.get(name)
     if value is None:
@@ -295,7 +302,7 @@ def default_class_body(class_name: str) -> ResourceQOS:
 
 def _qos_strategy(spec: dict[str, Any]) -> ResourceQOSStrategy:
     section = _section(spec, "resourceQOSStrategy")
-    merged: dict[str, Any] = dict(merge(nodeslo_defaults.recommended_resource_qos_strategy(), section))
+    merged: dict[str, Any] = dict(_laid_over("resourceQOSStrategy", nodeslo_defaults.recommended_resource_qos_strategy(), section))
     for name in ("lsrClass", "lsClass", "beClass"):
         body = merged[name]
         if not isinstance(body, dict):
@@ -310,7 +317,7 @@ def _qos_strategy(spec: dict[str, Any]) -> ResourceQOSStrategy:
 def _extensions(spec: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, Any]:
     """Registered keys only: what nobody asked for goes nowhere."""
     given = _section(spec, "extensions")
-    return {key: merge(default, given.get(key)) for key, default in defaults.items()}
+    return {key: _laid_over(f"extensions.{key}", default, given.get(key)) for key, default in defaults.items()}
 
 
 def effective_slo(
@@ -334,10 +341,10 @@ def effective_slo(
 
     def own(name: str, kind: Any) -> Any:
         given = _section(spec, "extensions").get(name)
-        return _convert(f"extensions.{name}", {} if given is None else merge({}, given), kind)
+        return _convert(f"extensions.{name}", {} if given is None else _laid_over(f"extensions.{name}", {}, given), kind)
 
     def plain(name: str, kind: Any) -> Any:
-        return _convert(name, merge({}, _section(spec, name)), kind)
+        return _convert(name, _laid_over(name, {}, _section(spec, name)), kind)
 
     return SLO(
         threshold=attempt(lambda: plain("resourceUsedThresholdWithBE", ThresholdStrategy), last.threshold),

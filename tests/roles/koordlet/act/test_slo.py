@@ -43,3 +43,16 @@ def test_null_is_as_if_it_were_not_there(place: tuple[str, ...]) -> None:
     slo, errors = effective_slo(_with(FULL, place, null=True))
     assert errors == []
     assert slo == effective_slo(_with(FULL, place, null=False))[0]
+
+
+@pytest.mark.feature("KA-SLO-01")
+def test_a_section_of_too_many_levels_is_reported_and_the_others_count():
+    deep: dict = {}
+    for _ in range(5000):
+        deep = {"a": deep}
+    for section in ("cpuBurstStrategy", "resourceQOSStrategy"):
+        slo, problems = effective_slo({section: deep, "resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressThresholdPercent": 50}})
+        assert [str(problem) for problem in problems] == [f"NodeSLO spec.{section}: is nested too deeply"]
+        assert slo.threshold.cpu_suppress_threshold_percent == 50
+    slo, problems = effective_slo({"extensions": {"resourceTuning": deep}})
+    assert [problem.section for problem in problems] == ["extensions.resourceTuning"]
