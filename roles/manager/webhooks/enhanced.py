@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 import msgspec
 
+from koord import seams
 from koord.api.kinds import CONFIGMAPS
 from koord.kube.errors import ApiError, NotFound
 from roles.manager.options import Options
 from roles.manager.webhooks.reader import Reader
 
 log = logging.getLogger("koord.manager.webhooks")
+
+PATIENCE = 2.0  # seconds for a look at the ConfigMap, for which reviews wait
+AGAIN = 10.0  # seconds at most until the next look after one that failed
 
 
 class Rule(msgspec.Struct, rename="camel", frozen=True):
@@ -55,22 +61,33 @@ def failure(rules: RuleSet, labels: Mapping[str, str], namespace: str) -> str:
 
 
 class EnhancedValidator:
-    """Keeps the rules: read at the first pod, then again after the interval."""
+    """Keeps the rules: read at the first pod, then again after the interval. Reviews share one look, which does not hold them up for long:
+    an API server that does not answer must not make every pod's review late."""
 
     def __init__(self, client: Reader, options: Options) -> None:
         self.client, self.options = client, options
         self.rules = RuleSet()
-        self._read_at: float | None = None
+        self._reading = asyncio.Lock()
+        self._next = -math.inf  # monotonic time of the next look
 
     async def current(self, now: float) -> RuleSet:
         """The rules at a monotonic time; a ConfigMap that is gone means none, one that cannot be reached changes nothing."""
-        if self._read_at is None or now - self._read_at >= self.options.enhanced_validator_interval:
-            try:
-                found = await self.client.get(CONFIGMAPS, self.options.enhanced_validator_name, self.options.enhanced_validator_namespace)
-                self.rules = parse(found.get("data") or {}, self.rules)
-                self._read_at = now
-            except NotFound:
-                self.rules, self._read_at = RuleSet(), now
-            except ApiError as error:
-                log.warning("pod-enhanced-validator: %s; the rules stay", error)
+        if now >= self._next:
+            async with self._reading:
+                if now >= self._next:  # nobody has looked meanwhile
+                    await self._read()
         return self.rules
+
+    async def _read(self) -> None:
+        interval = self.options.enhanced_validator_interval
+        name, namespace = self.options.enhanced_validator_name, self.options.enhanced_validator_namespace
+        try:
+            async with asyncio.timeout(PATIENCE):
+                found = await self.client.get(CONFIGMAPS, name, namespace)
+            self.rules = parse(found.get("data") or {}, self.rules)
+        except NotFound:
+            self.rules = RuleSet()
+        except (ApiError, TimeoutError) as error:
+            log.warning("pod-enhanced-validator: %s; the rules stay", str(error) or f"no answer within {PATIENCE:g} s")
+            interval = min(interval, AGAIN)
+        self._next = seams.monotonic() + interval

@@ -5,6 +5,12 @@ import json
 
 import pytest
 
+from koord import seams
+from koord.kube import errors
+from roles.manager.options import Options
+from roles.manager.webhooks import enhanced
+from tests.support import patience
+
 QOS, PRIORITY = "koordinator.sh/qosClass", "koordinator.sh/priority-class"
 QUOTA = "quota.scheduling.koordinator.sh/"
 BATCH_CPU = "kubernetes.io/batch-cpu"
@@ -213,6 +219,38 @@ def test_device_requests(bed):
         assert (await manager.review("/validate-pod", pod(requests=npu)))["allowed"]
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-POD-V-05")
+@pytest.mark.parametrize("silent", [True, False])
+def test_an_api_server_that_does_not_give_the_rules_holds_no_review_up(monkeypatch, silent):
+    """One look for all reviews, for a moment; until the next one nobody waits, and the rules stay."""
+    monkeypatch.setattr(enhanced, "PATIENCE", 0.05)
+    asked = []
+
+    class Api:
+        async def get(self, *place):
+            asked.append(place)
+            if len(asked) == 1:
+                return {"data": {"enable": "true", "rules": '[{"name": "r", "requiredLabels": ["team"]}]'}}
+            if silent:
+                await asyncio.Event().wait()
+            raise errors.ServerError(503)
+
+    async def main():
+        validator = enhanced.EnhancedValidator(Api(), Options(enhanced_validator_interval=60.0))
+        rules = [await validator.current(now)]
+        for clock, looks in ((now + 61.0, 2), (now + 65.0, 2), (now + 61.0 + enhanced.AGAIN, 3)):
+            monkeypatch.setattr(seams, "monotonic", lambda clock=clock: clock)
+            async with asyncio.timeout(patience.seconds(5)):
+                rules += await asyncio.gather(*(validator.current(clock) for _ in range(50)))
+            assert len(asked) == looks
+        assert rules == [rules[0]] * 151
+        assert rules[0].enabled
+
+    now = 1000.0
+    monkeypatch.setattr(seams, "monotonic", lambda: now)
+    asyncio.run(main())
 
 
 @pytest.mark.feature("MGR-POD-V-05")
