@@ -65,6 +65,7 @@ class Columns:
         self._pods: PodIndex | None = None
         self._promised: dict[int, Vector] = {}
         self._expected: dict[bytes, _Expected] = {}  # by template
+        self._expected_apart: list[_Expected] = []  # those that have anti-affinity
         self._keyed: dict[str, set[int]] = {}
         self._places: dict[bytes, bytes] = {}  # by template
         self._apart: dict[bytes, list[tuple[str, list[Alike]]]] = {}  # by template: the pods that its anti-affinity means
@@ -347,13 +348,16 @@ class Columns:
         """By topology key, the rows where pods are expected that exclude the pod or that it excludes."""
         if not self._expected:
             return
-        terms = [term for term in compiled_terms(view) if term.sure]
-        for other in self._expected.values():
-            for mine, meant in ((terms, other.view), (other.terms, view)):
-                meta = meant.pod.metadata
-                for term in mine:
-                    if meta.namespace in term.namespaces and term.selector.matches(meta.labels):
-                        yield term.topology_key, other.rows
+        meta = view.pod.metadata
+        for other in self._expected_apart:
+            for term in other.terms:
+                if meta.namespace in term.namespaces and term.selector.matches(meta.labels):
+                    yield term.topology_key, other.rows
+        for term in compiled_terms(view):
+            for other in self._expected.values() if term.sure else ():
+                there = other.view.pod.metadata
+                if there.namespace in term.namespaces and term.selector.matches(there.labels):
+                    yield term.topology_key, other.rows
 
     def _apart_from(self, view: PodView) -> list[tuple[str, list[Alike]]]:
         """By topology key, the pods that exclude the pod or that it excludes."""
@@ -443,6 +447,8 @@ class Columns:
         known = self._expected.get(view.template)
         if known is None:
             known = self._expected[view.template] = _Expected(view, [term for term in compiled_terms(view) if term.sure])
+            if known.terms:
+                self._expected_apart.append(known)
         known.rows.append(self._row[node])
 
     def promise(self, node: str, requests: Vector) -> None:
