@@ -27,12 +27,7 @@ Step = Callable[[dict[str, Any], Request, View], Awaitable[dict[str, Any]]]
 
 async def colocation_profile(pod: dict[str, Any], request: Request, view: View) -> dict[str, Any]:
     """Apply every matching profile by name, then translate resources. No match: nothing happens at all."""
-    metadata = pod.setdefault("metadata", {})
-    labels = metadata.get("labels") or {}
-    matches = profiles.selecting(view.profiles.values(), labels)
-    if any(profile.needs_namespace for profile in matches):
-        namespace = metadata.get("namespace") or request.namespace
-        matches = profiles.in_namespace(matches, await view.namespace_labels(namespace))
+    matches = await _selecting(pod.setdefault("metadata", {}), request, view)
     if not matches:
         return pod
     translates = not any(profile.skips_resources for profile in matches)
@@ -54,6 +49,14 @@ async def colocation_profile(pod: dict[str, Any], request: Request, view: View) 
             )
         request.notes.append(f"resources translated for class {str(priority) or 'none'}")
     return pod
+
+
+async def _selecting(metadata: dict[str, Any], request: Request, view: View) -> list[Profile]:
+    """The profiles that select a pod and its namespace, by name."""
+    matches = profiles.selecting(view.profiles.values(), metadata.get("labels") or {})
+    if any(profile.needs_namespace for profile in matches):
+        matches = profiles.in_namespace(matches, await view.namespace_labels(metadata.get("namespace") or request.namespace))
+    return matches
 
 
 async def _apply(pod: dict[str, Any], profile: Profile, view: View) -> dict[str, Any]:
@@ -121,10 +124,9 @@ async def recommendation(pod: dict[str, Any], request: Request, view: View) -> d
     if view.following is None:
         return pod
     metadata = pod.get("metadata") or {}
-    namespace, labels = metadata.get("namespace") or request.namespace, metadata.get("labels") or {}
-    found = view.following.fitting(namespace, labels)
+    found = view.following.fitting(metadata.get("namespace") or request.namespace, metadata.get("labels") or {})
     if found is not None:
-        exclusive = any(profile.spec.qos_class in apply.EXCLUSIVE for profile in profiles.selecting(view.profiles.values(), labels))
+        exclusive = any(profile.spec.qos_class in apply.EXCLUSIVE for profile in await _selecting(metadata, request, view))
         estimates = apply.mode_of(found) is apply.Mode.ESTIMATE_ON_CREATE
         done: dict[str, Any] = {**(apply.estimate(pod, found) if estimates else apply.apply(pod, found, exclusive=exclusive))}
         if done:

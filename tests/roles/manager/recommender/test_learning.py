@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.accounting.histogram import CheckpointError
-from koord.api.objects import Pod, Recommendation, convert
+from koord.api.objects import ClusterColocationProfile, Pod, Recommendation, convert
 from roles.manager.recommender import apply, checkpoint, samples, status
 from roles.manager.recommender.estimate import estimates
 from roles.manager.recommender.group import ContainerGroup
 from roles.manager.recommender.learner import Learner
 from roles.manager.recommender.policy import DAY, Policy
 from roles.manager.recommender.samples import Kill, Sample
+from roles.manager.webhooks import pod_mutate, profiles
 
 START = 1_700_000_000.0
 EXACT = Policy(min_cpu=0, min_memory=0)
@@ -235,6 +239,23 @@ def test_applying_leaves_cpus_alone_that_a_pod_has_for_itself(qos: str) -> None:
     assert apply.apply(pod(qosClass=qos), recommendation()) == {"main.memory": "2Gi"}
     assert apply.apply(pod(), recommendation(), exclusive=True) == {"main.memory": "2Gi"}
     assert apply.apply(pod(qosClass="LS"), recommendation()) == {"main.cpu": "300m", "main.memory": "2Gi"}
+
+
+@pytest.mark.feature("MGR-REC-02")
+@pytest.mark.parametrize(("tier", "cpu"), [("exclusive", "2"), ("shared", "300m")])
+def test_a_profile_that_makes_pods_exclusive_counts_in_its_namespaces_only(tier: str, cpu: str) -> None:
+    spec = {"namespaceSelector": {"matchLabels": {"tier": "exclusive"}}, "qosClass": "LSR"}
+    profile = profiles.compile_profile(convert({"metadata": {"name": "p"}, "spec": spec}, ClusterColocationProfile))
+
+    async def namespace_labels(name: str) -> dict[str, str]:
+        return {"tier": tier}
+
+    following = SimpleNamespace(fitting=lambda namespace, labels: recommendation(mode="apply-on-create"))
+    view: Any = SimpleNamespace(following=following, profiles={"p": profile}, namespace_labels=namespace_labels)
+    request: Any = SimpleNamespace(namespace="shop", notes=[])
+    pod = {"metadata": {"name": "x"}, "spec": {"containers": [{"name": "main", "resources": {"requests": {"cpu": "2"}}}]}}
+    changed = asyncio.run(pod_mutate.recommendation(pod, request, view))
+    assert changed["spec"]["containers"][0]["resources"]["requests"] == {"cpu": cpu}
 
 
 @pytest.mark.feature("MGR-REC-02")
