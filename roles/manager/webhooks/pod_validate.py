@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 
 import msgspec
@@ -245,8 +246,24 @@ def read(request: Request) -> tuple[Pod, Pod | None]:
 
 
 async def run_rule(rule: Rule, pod: Pod, old: Pod | None, request: Request, view: View) -> None:
-    """One rule; malformed quantities become a Refusal."""
+    """One rule; malformed quantities become a Refusal. Of a pod that has finished or is being deleted only what an update changes can be
+    refused: who takes its finalizers away is not to blame for what it has been all the time."""
+    why = await _refusal(rule, pod, old, request, view)
+    if why is None:
+        return
+    if old is not None and (old.is_terminal or old.is_deleting):
+        before = await _refusal(rule, old, old, dataclasses.replace(request, object=request.old_object, warnings=[]), view)
+        if before is not None and before.message == why.message:
+            request.warnings.append(f"{why.message}; admitted, for the pod has ended and was so before")
+            return
+    raise why
+
+
+async def _refusal(rule: Rule, pod: Pod, old: Pod | None, request: Request, view: View) -> Refusal | None:
     try:
         await rule(pod, old, request, view)
+    except Refusal as refusal:
+        return refusal
     except QuantityError as error:
-        raise Refusal(f"the pod cannot be read: {error}") from None
+        return Refusal(f"the pod cannot be read: {error}")
+    return None

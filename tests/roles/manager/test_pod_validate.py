@@ -119,6 +119,35 @@ def test_what_may_not_change(bed):
     bed(test)
 
 
+@pytest.mark.feature("MGR-POD-V-01")
+def test_a_pod_that_has_ended_loses_its_finalizers_whatever_it_was_before(bed):
+    """Admitted before the rules were there: who may not write to it can never let it go."""
+
+    def ended(status, **meta):
+        whole = pod({QOS: "LSR", "app": "a"}, {"cpu": "1500m"}, priority=9500)
+        return whole | {"metadata": whole["metadata"] | meta, "status": status}
+
+    deleted = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+    cases = [
+        (ended({"phase": "Running"}, **deleted), True),
+        (ended({"phase": "Succeeded"}), True),
+        (ended({"phase": "Failed"}), True),
+        (ended({"phase": "Running"}), False),
+    ]
+
+    async def test(bed):
+        manager = await bed.start()
+        for after, allowed in cases:
+            before = after | {"metadata": after["metadata"] | {"finalizers": ["batch.kubernetes.io/job-tracking"]}}
+            answer = await manager.review("/validate-pod", after, operation="UPDATE", old=before, namespace="lab")
+            assert answer["allowed"] is allowed, after
+            assert ("whole cores" in "".join(answer.get("warnings", ()))) is allowed
+            worse = after | {"metadata": after["metadata"] | {"labels": {QOS: "LS"}}}
+            assert not (await manager.review("/validate-pod", worse, operation="UPDATE", old=before, namespace="lab"))["allowed"]
+
+    bed(test)
+
+
 @pytest.mark.feature("MGR-POD-V-02")
 def test_parent_quotas_take_no_pods(bed):
     async def test(bed):
