@@ -25,6 +25,7 @@ from roles.manager.webhooks.view import View
 
 Rule = Callable[[Pod, Pod | None, Request, View], Awaitable[None]]
 
+MANAGER_ACCOUNT = "koord-manager"
 _REFUSED_CLASSES = {
     QoSClass.BE: (PriorityClass.NONE, PriorityClass.PROD),
     QoSClass.LSR: (PriorityClass.NONE, PriorityClass.MID, PriorityClass.BATCH, PriorityClass.FREE),
@@ -66,7 +67,7 @@ def _extended_spec(pod: Pod, before: Mapping[str, str], request: Request, view: 
 
 async def colocation_rules(pod: Pod, old: Pod | None, request: Request, view: View) -> None:
     """QoS, priority and resources; all failures are told together."""
-    failures = list(_immutable(pod, old, view)) if old is not None else []
+    failures = list(_immutable(pod, old, view)) if old is not None and not _by_profile(old, request, view) else []
     failures += _combination(pod)
     failures += _resources(pod)
     if failures:
@@ -84,6 +85,12 @@ def _traps(pod: Pod) -> Iterator[str]:
         return
     if text.lstrip("+-").startswith("0") and value:
         yield f'metadata.labels["{key}"]: {text} is read as {value}: a leading 0 means another base than ten'
+
+
+def _by_profile(old: Pod, request: Request, view: View) -> bool:
+    """Whether this is the profile controller (MGR-CP-01), which may give a class to a pod that waits for its node."""
+    account = f"system:serviceaccount:{view.options.webhook.namespace}:{MANAGER_ACCOUNT}"
+    return not old.spec.node_name and request.username == account and view.gates.enabled("ColocationProfileController")
 
 
 def _immutable(pod: Pod, old: Pod, view: View) -> Iterator[str]:

@@ -119,6 +119,31 @@ def test_what_may_not_change(bed):
     bed(test)
 
 
+@pytest.mark.feature("MGR-CP-01")
+@pytest.mark.feature("MGR-POD-V-01")
+def test_the_profile_controller_may_give_a_class_to_a_pod_that_waits(bed):
+    """It sets the QoS class of profiles on pending pods, and our own webhook refused that as a change of what is immutable."""
+    controller = "system:serviceaccount:koordinator-system:koord-manager"
+    on, waiting, bound = "ColocationProfileController=true", pod(priority=9500), pod(priority=9500, nodeName="n1")
+    cases = [
+        (on, controller, waiting, QOS, "LS", True),
+        (on, controller, waiting, "koordinator.sh/priority", "5", True),
+        (on, controller, waiting, QOS, "BE", False),  # what no pod may be, none can become
+        (on, controller, bound, QOS, "LS", False),
+        (on, "somebody", waiting, QOS, "LS", False),
+        ("", controller, waiting, QOS, "LS", False),
+    ]
+
+    async def test(bed):
+        for gates, user, old, label, value, allowed in cases:
+            manager = await bed.start(gates=gates)
+            new = old | {"metadata": old["metadata"] | {"labels": {label: value}}}
+            answer = await manager.review("/validate-pod", new, operation="UPDATE", old=old, namespace="lab", userInfo={"username": user})
+            assert answer["allowed"] is allowed, (gates, user, label, value, answer)
+
+    bed(test)
+
+
 @pytest.mark.feature("MGR-POD-V-01")
 def test_a_pod_that_has_ended_loses_its_finalizers_whatever_it_was_before(bed):
     """Admitted before the rules were there: who may not write to it can never let it go."""
