@@ -37,6 +37,8 @@ from roles.manager.recommender.status import Finding
 
 BY_NAMESPACE = "namespace"
 CHECKPOINT_EVERY = 600.0  # seconds at least between two writes
+LEFTOVERS = "checkpoints"
+"""The key of what is left of Recommendations that went while nobody led. No object has it: theirs have a namespace."""
 _ENDED = frozenset(("Succeeded", "Failed"))
 
 
@@ -88,8 +90,14 @@ class RecommenderController(Controller):
             on_delete=lambda obj: self.queue.add(obj.key),
         )
 
+    async def prepare(self) -> None:
+        """Look for leftovers."""
+        self.queue.add(LEFTOVERS)
+
     async def reconcile(self, key: str) -> float | None:
         """Feed what was measured since the last time, and write what follows from it."""
+        if key == LEFTOVERS:
+            return await self._remove_leftovers()
         recommendation = self.recommendations.get(key)
         known = self._learnt.get(key)
         if known is not None and (recommendation is None or recommendation.metadata.uid != known.uid):
@@ -246,6 +254,18 @@ class RecommenderController(Controller):
             gone = {key: None for key in (current.get("data") or {}) if key not in body["data"]}
             await self.writer.patch(CONFIGMAPS, name, {"data": {**body["data"], **gone}}, self.namespace)
         learnt.saved, learnt.changed = now, False
+
+    async def _remove_leftovers(self) -> None:
+        stored = await self.writer.client.list(CONFIGMAPS, self.namespace, label_selector=f"{checkpoint.LABEL}=true")
+        names = {obj["metadata"]["name"] for obj in stored.items}
+        if not names:
+            return
+        with contextlib.suppress(NotFound):  # the kind is not installed any more, or not yet again
+            # after the checkpoints: each of them is of a Recommendation that was there before
+            there = await self.writer.client.list(RECOMMENDATIONS)
+            for name in sorted(names - {checkpoint.name_of(obj["metadata"]["uid"]) for obj in there.items}):
+                with contextlib.suppress(NotFound):
+                    await self.writer.delete(CONFIGMAPS, name, self.namespace)
 
     async def _drop(self, key: str, learnt: Learnt) -> None:
         """The Recommendation is gone: so is what was learnt for it."""

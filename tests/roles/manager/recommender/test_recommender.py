@@ -15,7 +15,7 @@ from aiohttp import web
 from koord.api.kinds import CONFIGMAPS, PODS, RECOMMENDATIONS
 from koord.api.quantity import parse_value
 from koord.kube.errors import NotFound
-from roles.manager.recommender.checkpoint import name_of
+from roles.manager.recommender.checkpoint import LABEL, body_of, name_of
 from roles.manager.recommender.policy import Policy
 
 QUICK = Policy(interval=0.2)
@@ -124,6 +124,24 @@ def test_a_workload_is_learnt_from_node_metrics_and_survives_a_restart(bed, make
             return False
 
         await bed.until(gone)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-REC-02")
+def test_checkpoints_go_whose_recommendation_went_while_nobody_led(bed, make):
+    async def test(bed):
+        await bed.create(recommendation(selector={"matchLabels": {"app": "web"}}))
+        alive = (await read(bed))["metadata"]["uid"]
+        for uid in ("long-gone", alive):
+            await bed.create(body_of(uid, "koordinator-system", "default/web", {}))
+        await start(bed)
+
+        async def left():
+            stored = await bed.client.list(CONFIGMAPS, "koordinator-system", label_selector=f"{LABEL}=true")
+            return {obj["metadata"]["name"] for obj in stored.items} == {name_of(alive)}
+
+        await bed.until(left)
 
     bed(test)
 
