@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import contextlib
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import orjson
@@ -14,7 +14,7 @@ from koord.apiserver.config import ServerConfig
 
 PODS = "/api/v1/namespaces/default/pods"
 HOOKS = "/apis/admissionregistration.k8s.io/v1"
-Answer = Callable[[dict[str, Any]], dict[str, Any]]
+Answer = Callable[[dict[str, Any]], dict[str, Any] | Awaitable[dict[str, Any]]]
 
 
 @contextlib.asynccontextmanager
@@ -24,7 +24,8 @@ async def webhook(answer: Answer) -> AsyncIterator[tuple[str, list[dict[str, Any
     async def handle(request: web.BaseRequest) -> web.Response:
         review = orjson.loads(await request.read())
         seen.append(review["request"])
-        response = {"uid": review["request"]["uid"], **answer(review["request"])}
+        said = answer(review["request"])
+        response = {"uid": review["request"]["uid"], **(said if isinstance(said, dict) else await said)}
         return web.json_response({"kind": "AdmissionReview", "apiVersion": review["apiVersion"], "response": response})
 
     runner = web.ServerRunner(web.Server(handle))
@@ -232,5 +233,33 @@ def test_a_mutating_webhook_changes_scales_bindings_evictions_and_tokens(with_ap
             await api.post("/api/v1/namespaces/default/serviceaccounts", {"metadata": {"name": "s"}})
             token = await api.post("/api/v1/namespaces/default/serviceaccounts/s/token", {"spec": {}})
             assert token["spec"]["audiences"] == ["hook"]
+
+    with_api(body)
+
+
+def test_a_scale_is_of_the_name_on_the_path_and_one_that_meets_another_write_begins_anew(with_api: Any) -> None:
+    deployments = "/apis/apps/v1/namespaces/default/deployments"
+
+    async def body(api: Any) -> None:
+        async def answer(request: dict[str, Any]) -> dict[str, Any]:
+            if len(seen) == 1:
+                await api.merge(deployments + "/d", {"metadata": {"labels": {"written": "meanwhile"}}})
+            return {"allowed": True}
+
+        async with webhook(answer) as (url, seen):
+            rule = {"apiGroups": ["*"], "apiVersions": ["*"], "resources": ["deployments/scale"], "operations": ["*"]}
+            await api.post(HOOKS + "/mutatingwebhookconfigurations", configuration("MutatingWebhookConfiguration", url, rules=[rule]))
+            template = {"metadata": {"labels": {"a": "b"}}, "spec": pod()["spec"]}
+            spec = {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}
+            await api.post(deployments, {"metadata": {"name": "d"}, "spec": spec})
+            assert (await api.merge(deployments + "/d/scale", {"spec": {"replicas": 5}}))["spec"]["replicas"] == 5
+            assert len(seen) == 2, "asked again about the Scale as it is now"
+            found = await api.get(deployments + "/d")
+            assert (found["spec"]["replicas"], found["metadata"]["labels"]) == (5, {"written": "meanwhile"})
+
+            other = {"metadata": {"name": "e"}, "spec": {"replicas": 2}}
+            status, refused = await api.call("PUT", deployments + "/d/scale", other)
+            assert (status, "(e) does not match the name on the URL (d)" in refused["message"]) == (400, True), refused
+            assert (await api.get(deployments + "/d"))["spec"]["replicas"] == 5
 
     with_api(body)
