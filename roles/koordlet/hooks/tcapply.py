@@ -81,6 +81,7 @@ class NetworkApplier:
         self._task: asyncio.Task[None] | None = None
         self._complaint = ""
         self._lacking: set[str] = set()
+        self._replaced: dict[str, str] = {}  # by NIC, the root qdisc that was there before
 
     def want(self, wanted: NetworkPlan) -> None:
         """Bring a plan about soon."""
@@ -98,6 +99,7 @@ class NetworkApplier:
         while (wanted := self._wanted) is not None:
             try:
                 await (self._set_up(wanted) if wanted.active else self._take_down(wanted.device))
+                await self._leave_others(wanted.device)
             except CommandError as error:
                 if str(error) != self._complaint:
                     log.warning("network QoS: %s", error)
@@ -123,7 +125,9 @@ class NetworkApplier:
         if not self._before(wanted.device, "" if ours else shown):
             raise CommandError(f"the root qdisc of {wanted.device} cannot be put on record; it is left alone")
         if not ours:
+            self._replaced[wanted.device] = shown
             await self._must(tcplan.qdisc(wanted))
+        self._replaced.setdefault(wanted.device, "")
         for command in tcplan.classes(wanted):
             await self._must(command)
         shown = await self._must(("tc", "filter", "show", "dev", wanted.device, "parent", "1:"))
@@ -149,10 +153,24 @@ class NetworkApplier:
             self._lacking.add(kind)
             log.warning("network QoS: %s: %s; traffic is not classified that way", " ".join(command), result.errors.strip())
 
-    async def _take_down(self, device: str) -> None:
-        """Remove what this agent, now or in a former life, set up: it is known by its names."""
+    async def _leave_others(self, device: str) -> None:
+        """NICs that the default route has left are not shaped any more. Those that are gone took their rules along."""
+        for other in [other for other in self._replaced if other != device]:
+            with contextlib.suppress(CommandError):
+                await self._give_back(other, self._replaced[other])
+            del self._replaced[other]
+
+    async def _give_back(self, device: str, before: str) -> None:
+        """Remove the tree, and give the NIC the kind of root qdisc back that somebody had chosen."""
         if await self._ours(device):
             await self._must(("tc", "qdisc", "del", "dev", device, "root"))
+        chosen = re.match(r"qdisc (\w+) ([1-9a-f][0-9a-f]*): root", before)  # what the kernel chose has the handle 0:
+        if chosen is not None:
+            await self._must(("tc", "qdisc", "replace", "dev", device, "root", "handle", f"{chosen[2]}:", chosen[1]))
+
+    async def _take_down(self, device: str) -> None:
+        """Remove what this agent, now or in a former life, set up: it is known by its names."""
+        await self._give_back(device, "")
         for name in tcplan.SETS:
             with contextlib.suppress(CommandError):  # without the tools there is nothing of theirs to remove
                 if (await self._run(tcplan.rule_of(name, "-C"))).status == 0:
@@ -163,9 +181,7 @@ class NetworkApplier:
     async def undo(self, device: str, before: str) -> None:
         """Take down what was set up, and give a NIC the kind of root qdisc back that somebody had chosen. Raises CommandError."""
         await self._take_down(device)
-        chosen = re.match(r"qdisc (\w+) ([1-9a-f][0-9a-f]*): root", before)  # what the kernel chose has the handle 0:
-        if chosen is not None:
-            await self._must(("tc", "qdisc", "replace", "dev", device, "root", "handle", f"{chosen[2]}:", chosen[1]))
+        await self._give_back(device, before)
 
     async def _root(self, device: str) -> str:
         return await self._must(("tc", "qdisc", "show", "dev", device, "root"))

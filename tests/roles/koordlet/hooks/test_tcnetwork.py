@@ -291,3 +291,43 @@ def test_the_root_qdisc_is_on_record_before_it_is_replaced_and_given_back(hooked
     assert f"tc qdisc del dev {device} root" in ran
     replaced = [f"tc qdisc replace dev {device} root handle 8005: fq"] if after else []
     assert [command for command in ran if "qdisc replace" in command] == replaced
+
+
+@pytest.mark.feature("KA-HK-09")
+def test_a_nic_that_the_default_route_has_left_is_not_shaped_any_more(hooked) -> None:
+    node = hooked("TCNetworkQoS")
+    network = Network(node, Tools())
+    shown = {"eth9": "qdisc fq 8005: root refcnt 2", "eth1": "qdisc noqueue 0: root"}
+
+    async def tools(command: tuple[str, ...]) -> Result:
+        if command[0] != "tc":
+            return await network.tools(command)
+        device = command[command.index("dev") + 1]
+        if device not in shown:
+            return Result(1, "", f'Cannot find device "{device}"')
+        if command[1:3] == ("qdisc", "show"):
+            return Result(0, shown[device], "")
+        if command[1:3] == ("qdisc", "del"):
+            shown[device] = "qdisc noqueue 0: root"
+        elif command[1] == "qdisc":
+            htb = "htb" in command
+            shown[device] = "qdisc htb 1: root refcnt 2 r2q 10 default 0x2" if htb else f"qdisc {command[-1]} {command[-2]} root"
+        return Result(0, "", "")
+
+    async def main() -> None:
+        for device in ("eth9", "eth1", "eth9"):
+            node.machine.file("proc/net/route", ROUTES.replace("lo\t00000000", f"{device}\t00000000"))
+            snapshot = node.world.snapshot()
+            await node.reconciler.run(snapshot, node.asking.learn(snapshot))
+            await network.hook._applier.settled()
+            seen.append({name: text.split()[1] for name, text in shown.items()})
+            if len(seen) == 2:
+                del shown["eth1"]  # unplugged
+            assert len(network.tools.sets) == 3
+            assert len(network.tools.rules) == 3
+
+    seen: list[dict[str, str]] = []
+    network.hook._applier = NetworkApplier(tools)
+    node.world.spec = spec()
+    asyncio.run(main())
+    assert seen == [{"eth9": "htb", "eth1": "noqueue"}, {"eth9": "fq", "eth1": "htb"}, {"eth9": "htb"}]
