@@ -137,7 +137,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         quota = max(allow.milli * 100, least)
         # unless it is the least there is
         if current != -1 and abs(quota - current) < cores * 1000 * NOISE and quota != least:
-            return Outcome(state, samples=(Sample("be_suppress_cpu", current / 100_000, (CFS_QUOTA,)),))
+            return Outcome(state, samples=_allowed(current / 100_000, CFS_QUOTA))
         if current != -1 and quota > current:
             if not self._may_grow(state, now):
                 return Outcome(state)
@@ -159,7 +159,7 @@ class BECPUSuppress(Strategy[SuppressState]):
             replace(state, told=told),
             batches=(sequence(*before, write),),
             records=records,
-            samples=(Sample("be_suppress_cpu", quota / 100_000, (CFS_QUOTA,)),),
+            samples=_allowed(quota / 100_000, CFS_QUOTA),
             notices=notices,
         )
 
@@ -231,7 +231,7 @@ class BECPUSuppress(Strategy[SuppressState]):
             replace(state, told=told),
             batches=(cpuset_batch(levels, sets, cached=False),),
             records=records,
-            samples=(Sample("be_suppress_cpu", len(new), (CPUSET,)),),
+            samples=_allowed(len(new), CPUSET),
             notices=notices if told != state.told else (),
         )
 
@@ -278,7 +278,7 @@ class BECPUSuppress(Strategy[SuppressState]):
             replace(state, quota_free=free, told=told),
             batches=quota + cpusets,
             records=records,
-            samples=(Sample("be_suppress_cpu", None, (CFS_QUOTA,)), Sample("be_suppress_cpu", None, (CPUSET,))),
+            samples=_allowed(None, CPUSET),
         )
 
     # -- why -----------------------------------------------------------------------------------------------------------------
@@ -307,6 +307,12 @@ class BECPUSuppress(Strategy[SuppressState]):
             Record("koordlet", subject, now, verdict, rule=self.name, message=message, numbers=common, terms=terms, features=self.features)
             for subject in subjects
         )
+
+
+def _allowed(cores: float | None, by: str) -> tuple[Sample, Sample]:
+    """What the tier is allowed (None: whatever it likes), and nothing of the other type, which is not in use."""
+    other = CPUSET if by == CFS_QUOTA else CFS_QUOTA
+    return Sample("be_suppress_cpu", cores, (by,)), Sample("be_suppress_cpu", None, (other,))
 
 
 def _yields(snapshot: Snapshot) -> bool:

@@ -364,6 +364,11 @@ def test_policy_switch_gives_the_other_back(world, suppress):
     state = world.run(suppress)
     assert world.machine.get("cpu.cfs_quota_us", QOS) == "400000"
     threshold(world)
+    outcome = world.decide(suppress, state)
+    assert {sample.labels: sample.value for sample in outcome.samples if sample.family == "be_suppress_cpu"} == {
+        ("cpuset",): 4,
+        ("cfsQuota",): None,
+    }, "no figure is left of the other policy"
     state = world.run(suppress, state)
     assert (world.machine.get("cpu.cfs_quota_us", QOS), world.machine.get("cpuset.cpus", QOS)) == ("-1", "0-3")
     threshold(world, cpuSuppressPolicy="cfsQuota")
