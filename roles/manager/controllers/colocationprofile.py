@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Callable
 from typing import Any
 
@@ -54,6 +55,7 @@ class ColocationProfileController(Controller):
         self.namespaces: Informer[Namespace] = informers.informer(NAMESPACES, Namespace)
         self._handled: TTLCache[tuple[str, str, str], bool] = TTLCache(_REMEMBERED, max(options.profile_force_update_duration, 0.001))
         self._swept = seams.monotonic()
+        self._last: dict[str, str] = {}  # by profile, the pod that had the last turn
         self._bucket = TokenBucket(options.profile_update_qps, options.profile_update_burst)
 
     def attach(self) -> None:
@@ -68,18 +70,26 @@ class ColocationProfileController(Controller):
         """Apply one profile to the pods that wait for a node."""
         obj = self.profiles.get(key)
         if obj is None:
+            self._last.pop(key, None)
             return None
         if seams.monotonic() - self._swept >= self.options.profile_expire_cache_duration:
             self._handled.expire()
             self._swept = seams.monotonic()
         profile = compile_profile(obj)
         if profile.managed or self.options.profile_reconcile_by_default:
-            for pod in self._candidates(profile):
+            for pod in self._in_turn(profile):
                 # A pod beyond the rate waits for the next round.
                 if not await self._update(profile, pod):
                     break
+                self._last[key] = pod.metadata.uid
                 await self.turns.pause()
         return self.options.profile_reconcile_interval
+
+    def _in_turn(self, profile: Profile) -> list[Pod]:
+        """The candidates, those first whose turn the last round did not reach: by the time it comes, the first ones are due again."""
+        pods = sorted(self._candidates(profile), key=_uid)
+        begin = bisect_right(pods, self._last.get(profile.name, ""), key=_uid)
+        return pods[begin:] + pods[:begin]
 
     def _candidates(self, profile: Profile) -> list[Pod]:
         # A nil or unreadable selector matches no pod here: nobody means to rewrite every pending pod of the cluster by a mistake.
@@ -129,6 +139,10 @@ class ColocationProfileController(Controller):
             body = {**patch, "metadata": {**(patch.get("metadata") or {}), **version}}
             await self.writer.client.patch(PODS, name, body, namespace, type="merge")
         return True
+
+
+def _uid(pod: Pod) -> str:
+    return pod.metadata.uid
 
 
 def _waits(pod: Pod) -> bool:
