@@ -103,9 +103,10 @@ class FragmentationAware:
             before = imbalance(node.requested, node.allocatable, self.args.resources)
             if before <= self.args.imbalance_threshold:
                 continue
-            for _ in columns.learn() if self.args.node_fit else ():
+            gains = self._gains(node, before, handle)
+            for _ in columns.learn() if gains and self.args.node_fit else ():
                 yield PAUSE
-            best = self._best(node, before, columns, handle)
+            best = self._best(gains, columns)
             if best is None:
                 handle.note(f"node {node.name} is uneven by {before:.4f}, and no pod that may leave would help enough")
                 continue
@@ -116,14 +117,18 @@ class FragmentationAware:
             yield Evict(view.pod, reason, target, numbers, self.args.dry_run)
         yield from columns.free(handle)
 
-    def _best(self, node: NodeView, before: float, columns: Columns, handle: Handle) -> tuple[PodView, float, str] | None:
-        """The pod with the largest gain above the least one asked for, what is left without it, and a node that it fits."""
+    def _gains(self, node: NodeView, before: float, handle: Handle) -> list[tuple[PodView, float]]:
+        """The pods that may leave and whose gain is above the least one asked for, with what is left without them."""
         refuse = self._choice.filter_with(handle.filter)
         gains = []
         for view in sorted(node.pods, key=lambda view: view.key):
             after = imbalance(sub(node.requested, view.requests), node.allocatable, self.args.resources)
             if not view.leaving and before - after > self.args.min_improvement_threshold and not refuse(view.pod):
                 gains.append((view, after))
+        return gains
+
+    def _best(self, gains: list[tuple[PodView, float]], columns: Columns) -> tuple[PodView, float, str] | None:
+        """The pod with the largest gain that fits a node, what is left without it, and that node."""
         for view, after in sorted(gains, key=lambda entry: (entry[1], eviction_cost(entry[0].pod))):  # stable: the first wins a tie
             target = columns.elsewhere(view) if self.args.node_fit else ""
             if target or not self.args.node_fit:
