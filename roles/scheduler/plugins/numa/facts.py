@@ -22,7 +22,7 @@ from koord.api.annotations import (
 from koord.api.labels import effective_cpu_bind_policy, numa_topology_policy
 from koord.api.objects import NodeResourceTopology
 from roles.scheduler.cluster.nodeview import NodeView
-from roles.scheduler.plugins.numa.machine import NO_MACHINE, Machine, machine_of
+from roles.scheduler.plugins.numa.machine import MAX_NUMA_NODE, NO_MACHINE, Machine, machine_of
 from roles.scheduler.plugins.numa.picks import NODE_POLICIES
 from roles.scheduler.plugins.topology_manager.hints import Policy, mask_of
 
@@ -182,14 +182,11 @@ def _zones(topology: NodeResourceTopology) -> dict[int, ResourceVector]:
         number = zone.name.removeprefix(_ZONE_PREFIX)
         if zone.type != _ZONE_TYPE or not zone.name.startswith(_ZONE_PREFIX) or not number.isascii() or not number.isdigit():
             continue
-        if int(number) > _MAX_NUMA_NODE:
-            log.warning("NodeResourceTopology %s: zone %s is left out: ids go up to %d", topology.metadata.name, zone.name, _MAX_NUMA_NODE)
+        if int(number) > MAX_NUMA_NODE:
+            log.warning("NodeResourceTopology %s: zone %s is left out: ids go up to %d", topology.metadata.name, zone.name, MAX_NUMA_NODE)
             continue
         try:
             found[int(number)] = {entry.name: parse_quantity(entry.name, entry.allocatable) for entry in zone.resources if entry.name}
         except ValueError as error:
             log.warning("NodeResourceTopology %s: zone %s: %s; it is left out", topology.metadata.name, zone.name, error)
     return found
-
-
-_MAX_NUMA_NODE = 1023

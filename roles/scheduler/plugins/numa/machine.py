@@ -11,6 +11,7 @@ from koord.api.annotations import AnnotationError, parse_cpu_topology
 from koord.api.annotations_node import CPUInfo
 
 _MAX_CPU = 65_535
+MAX_NUMA_NODE = 1023  # NUMA nodes are bits of masks
 
 
 class Core(NamedTuple):
@@ -88,4 +89,6 @@ def machine_of(annotation: str) -> Machine:
     for cpu in detail:
         if not 0 <= cpu.id <= _MAX_CPU or min(cpu.core, cpu.socket, cpu.node) < 0:
             raise AnnotationError(names.ANNOTATION_NRT_CPU_TOPOLOGY, f"CPU {cpu.id}: ids must be whole numbers from 0 to {_MAX_CPU}")
+        if cpu.node > MAX_NUMA_NODE:
+            raise AnnotationError(names.ANNOTATION_NRT_CPU_TOPOLOGY, f"CPU {cpu.id}: NUMA node {cpu.node} is above {MAX_NUMA_NODE}")
     return Machine(detail) if detail else NO_MACHINE

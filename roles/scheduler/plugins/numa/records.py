@@ -17,7 +17,7 @@ from koord.accounting.resources import ResourceVector, add_into, amplify_value, 
 from koord.api import names
 from koord.api.annotations import parse_resource_spec, parse_resource_status
 from roles.scheduler.plugins.numa.facts import Facts
-from roles.scheduler.plugins.numa.machine import Machine
+from roles.scheduler.plugins.numa.machine import MAX_NUMA_NODE, Machine
 from roles.scheduler.plugins.numa.picks import FULL, NOBODY, NUMA_NODE_LEVEL, PCPU_LEVEL, SPREAD, Held, usable
 from roles.scheduler.plugins.topology_manager.hints import NodeUse
 
@@ -42,7 +42,7 @@ def read_record(key: str, annotations: Mapping[str, str]) -> Record | None:
     status = parse_resource_status(annotations)
     if status is None:
         return None
-    amounts = {part.node: non_negative(parse(part.resources)) for part in status.numa_node_resources if part.node >= 0}
+    amounts = {part.node: non_negative(parse(part.resources)) for part in status.numa_node_resources if 0 <= part.node <= MAX_NUMA_NODE}
     try:
         spec = parse_resource_spec(annotations)
     except ValueError:

@@ -14,6 +14,7 @@ from koord.api.kinds import RESERVATIONS
 from koord.api.objects import Reservation
 from koord.kube.errors import ApiError, Conflict, NotFound
 from koord.kube.servertime import clock_of
+from roles.scheduler.cluster.defects import DEFECTS, ends_us
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.plugins.reservation import reserve_pod
 from roles.scheduler.plugins.reservation.args import ReservationArgs
@@ -101,6 +102,15 @@ class Controller:
         await seams.sleep(_ROUND)
 
     async def _one(self, uid: str, now: float) -> None:
+        """Look at one of them; a defect that it shows holds up no other."""
+        try:
+            await self._look(uid, now)
+        except DEFECTS as failure:
+            if ends_us(failure):
+                raise
+            log.exception("Reservation %s could not be looked at", uid)
+
+    async def _look(self, uid: str, now: float) -> None:
         await self._handle.gate.passed()
         found = self._ledger.objects.get(uid)
         if found is None:

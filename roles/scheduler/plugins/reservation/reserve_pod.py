@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
+from collections.abc import Mapping
 
 import msgspec
 
@@ -12,6 +12,7 @@ from koord.accounting.resources import format as format_amounts
 from koord.api import names
 from koord.api.deprecated import rewrite_pod
 from koord.api.objects import ObjectMeta, Pod, PodSpec, PodStatus, Reservation, ResourceRequirements
+from koord.api.priority import PriorityError, sub_priority
 from roles.scheduler.cluster.podinfo import PodInfo, PodParser
 from roles.scheduler.plugins.reservation.terms import Terms, of_reservation
 
@@ -41,6 +42,9 @@ def read(reservation: Reservation, parser: PodParser) -> tuple[Terms, PodInfo | 
         return terms, parser.parse(pod, reservation=terms.name)
     except ValueError as error:
         terms.problems = (f"spec.template: {error}",)
+        return terms, None
+    except OverflowError:
+        terms.problems = ("spec.template: a number in it does not fit into 64 bits",)
         return terms, None
 
 
@@ -88,13 +92,20 @@ def _metadata(reservation: Reservation, terms: Terms) -> ObjectMeta:
 
 
 def _spec(spec: PodSpec, reservation: Reservation, terms: Terms) -> PodSpec:
-    priority = spec.priority
-    if priority is None:
-        with contextlib.suppress(ValueError):
-            priority = int(reservation.metadata.labels.get(names.LABEL_POD_PRIORITY, ""))
+    priority = _labelled_priority(reservation.metadata.labels) if spec.priority is None else spec.priority
     return _replace(
         spec,
         node_name=terms.node if terms.active else "",
         priority=HIGHEST_PRIORITY if priority is None else priority,
         scheduler_name=spec.scheduler_name or _DEFAULT_SCHEDULER,
     )
+
+
+def _labelled_priority(labels: Mapping[str, str]) -> int | None:
+    """What the label `koordinator.sh/priority` says; None without it, and for what is no int32."""
+    if not labels.get(names.LABEL_POD_PRIORITY):
+        return None
+    try:
+        return sub_priority(labels)
+    except PriorityError:
+        return None

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from koord.api import names
 from roles.scheduler import testing
+from roles.scheduler.plugins.numa.records import read_record
 from tests.support.numa import NumaWorld, bound_pod, nrt
 
 ON_REPORTS = (
@@ -23,7 +24,7 @@ texts = st.one_of(
         [
             "null", "[]", "{}", "[null]", "0", '"x"', '{"detail":null}', '{"detail":[{}]}', '{"detail":[{"id":99999999}]}',
             '{"detail":[{"id":0,"core":0,"socket":0,"node":0},{"id":0,"core":1,"socket":3,"node":9}]}',
-            '{"reservedCPUs":"5-1"}',
+            '{"detail":[{"id":0,"core":0,"socket":0,"node":100000000000000000000}]}', '{"reservedCPUs":"5-1"}',
             '{"reservedCPUs":7}', '{"reservedCPUs":"0-1"}', '{"cpuset":"x"}', '{"cpuset":"0","cpusetExclusive":null}',
             '{"cpu":"1.5"}', '{"cpu":-2}', '{"cpu":1e300}', '{"cpu":0.5,"memory":2}', '[{"uid":"u","cpuset":"a","managedByKubelet":true}]',
         ]
@@ -71,3 +72,11 @@ def test_nothing_on_a_pod_breaks_a_decision(text: str) -> None:
     for key in (names.ANNOTATION_RESOURCE_SPEC, names.ANNOTATION_NUMA_TOPOLOGY_SPEC, names.ANNOTATION_RESOURCE_STATUS):
         decision, seen = world.bind(bound_pod(cpu="2", memory="1Mi", annotations={key: text}))
         assert seen is not None or key in decision.message() or "CPUs" in decision.message()
+
+
+@pytest.mark.feature("SCH-NUMA-11")
+def test_a_numa_node_that_no_machine_has_holds_nothing() -> None:
+    status = '{"cpuset":"0","numaNodeResources":[{"node":100000000000000000000,"resources":{"cpu":"1"}},{"node":1,"resources":{"cpu":"1"}}]}'
+    record = read_record("default/p", {names.ANNOTATION_RESOURCE_STATUS: status})
+    assert record is not None
+    assert record.amounts == {1: {"cpu": 1000}}

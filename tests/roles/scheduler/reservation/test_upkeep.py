@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -15,6 +17,7 @@ from roles.scheduler.framework.events import Action, ClusterEvent
 from roles.scheduler.plugins.reservation.args import is_extended
 from roles.scheduler.plugins.reservation.controller import Controller
 from roles.scheduler.plugins.reservation.metrics import ReservationMetrics
+from roles.scheduler.plugins.reservation.reserve_pod import HIGHEST_PRIORITY, read
 from roles.scheduler.plugins.reservation.status import expired, unscheduled
 from roles.scheduler.plugins.reservation.terms import of_reservation
 from tests.roles.scheduler.reservation.worlds import World, placed
@@ -63,6 +66,38 @@ def test_garbage() -> None:
     assert names(CREATED + 99) == {"Failed-Expired-gone"}
     assert names(CREATED + 101) == {"Failed-Expired-gone", "Failed-Expired-", "Failed-Other-"}
     assert names(CREATED + 151) == {"Failed-Expired-gone", "Failed-Expired-", "Failed-Other-", "Succeeded-Succeeded-"}
+
+
+@pytest.mark.feature("SCH-RSV-01")
+@pytest.mark.parametrize(
+    ("label", "priority"), [("7", 7), ("-7", -7), ("", HIGHEST_PRIORITY), ("high", HIGHEST_PRIORITY), ("9" * 20, HIGHEST_PRIORITY)]
+)
+def test_the_priority_of_a_reserve_pod_is_that_of_the_label_where_that_is_one(label: str, priority: int) -> None:
+    world = World()
+    world.feed("Reservation", placed("r", labels={"koordinator.sh/priority": label}))
+    assert world.plugin.ledger.given["r-uid"].priority == priority
+
+
+@pytest.mark.feature("SCH-RSV-12")
+def test_a_reservation_with_a_number_that_no_pod_can_have_holds_up_no_other() -> None:
+    world = World()
+    world.add_nodes(testing.node("a"))
+    odd, short = placed("odd", template={"priority": 10**20}), placed("short", ttl="1s")
+    assert read(odd, world.parser)[0].problems == ("spec.template: a number in it does not fit into 64 bits",)
+    written: list[str] = []
+
+    async def patch(kind: Any, name: str, *args: Any, **more: Any) -> None:
+        written.append(name)
+
+    async def run() -> None:
+        for reservation in (odd, short):
+            world.feed("Reservation", reservation)
+        world.handle.client = SimpleNamespace(patch=patch)  # type: ignore[assignment]
+        controller = Controller(world.plugin.args, world.handle, world.plugin.observer, ReservationMetrics(None), lambda: CREATED)
+        await asyncio.gather(*(controller._one(uid, CREATED + 10) for uid in world.plugin.ledger.objects))
+
+    asyncio.run(run())
+    assert written == ["short"]
 
 
 @pytest.mark.feature("SCH-RSV-01")
