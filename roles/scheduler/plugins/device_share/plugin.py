@@ -20,7 +20,7 @@ from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.codes import StatusCodes
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import (
@@ -176,6 +176,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
             Subscription(RESERVATIONS.kind, any_change, offers_anew),
             Subscription(RESOURCECLAIMS.kind, Action.UPDATE | Action.DELETE, claim_helps),
             Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_LABELS),
+            Subscription(UNSCHEDULED_POD, Action.ALL),  # it may ask for other devices by now
         )
 
     def endpoints(self) -> Sequence[Endpoint]:

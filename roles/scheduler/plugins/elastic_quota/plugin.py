@@ -14,7 +14,7 @@ from koord.decisions.record import Term
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import FitFailure
 from roles.scheduler.framework.context import CycleContext
-from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Controllers, Endpoint, Feed, NodeSet, PodObserver, PostFilter, PreFilter, Reserve
 from roles.scheduler.framework.status import SKIP, SUCCESS, PostFilterResult, Status, error, unschedulable
@@ -182,12 +182,15 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
     # ---------------------------------------------------------------- requeueing
 
     def subscriptions(self) -> Sequence[Subscription]:
+        changed = Subscription(UNSCHEDULED_POD, Action.ALL)  # it may be of another quota by now
         if self.args.enable_queue_hint:
             return (
+                changed,
                 Subscription(ASSIGNED_POD, Action.DELETE, self._deletion_helps),
                 Subscription(ELASTICQUOTAS.kind, Action.UPDATE, self._change_helps),
             )
         return (
+            changed,
             Subscription(ASSIGNED_POD, Action.DELETE, lambda pod, event: self._deletion_helps(pod, event) or self._fits_now(pod)),
             Subscription(ELASTICQUOTAS.kind, Action.ADD | Action.UPDATE | Action.DELETE, self._event_helps),
         )

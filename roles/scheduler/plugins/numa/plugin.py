@@ -21,7 +21,7 @@ from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.codes import StatusCodes
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, Action, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import (
@@ -96,6 +96,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             Subscription(ASSIGNED_POD, Action.DELETE),
             Subscription(NODERESOURCETOPOLOGIES.kind, Action.ADD | Action.UPDATE | Action.DELETE),
             Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_ALLOCATABLE | Action.UPDATE_LABELS | Action.UPDATE_ANNOTATIONS),
+            Subscription(UNSCHEDULED_POD, Action.ALL),  # it may ask for other CPUs or NUMA nodes by now
         )
 
     def pod_seen(self, pod: PodInfo) -> None:

@@ -17,7 +17,7 @@ from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.codes import StatusCodes
 from roles.scheduler.framework.context import ALL_ROWS, BindDraft, CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import (
@@ -114,6 +114,7 @@ class Reservation(
             Subscription(ASSIGNED_POD, Action.ADD, _may_take_over),
             Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_ALLOCATABLE | Action.UPDATE_LABELS | Action.UPDATE_TAINTS),
             Subscription(RESERVATIONS.kind, Action.ADD | Action.UPDATE | Action.DELETE, offers_anew),
+            Subscription(UNSCHEDULED_POD, Action.ALL),  # another affinity, or an owner of others by now
         )
 
     def endpoints(self) -> Sequence[Endpoint]:

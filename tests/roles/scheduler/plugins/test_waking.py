@@ -21,15 +21,19 @@ from tests.support.devices import ALLOCATED, CORE, EVERYTHING, RATIO, device, gp
 Obj = dict[str, Any]
 ZONE = "topology.kubernetes.io/zone"
 QUOTA = "quota.scheduling.koordinator.sh/name"
+AFFINITY = "scheduling.koordinator.sh/reservation-affinity"
+NUMA = "scheduling.koordinator.sh/numa-topology-spec"
+HINT = "scheduling.koordinator.sh/device-allocate-hint"
 
 
 class Waking:
     """Nodes, pods and other objects as the informers tell of them, and one pod that is refused."""
 
     def __init__(self) -> None:
+        names = ("Reservation", "NodeNUMAResource", "DeviceShare", "ElasticQuota")
         plugins = {
-            "preFilter": {"enabled": [{"name": "DeviceShare"}, {"name": "ElasticQuota"}]}, "filter": {"enabled": [{"name": "DeviceShare"}]},
-            "reserve": {"enabled": [{"name": "DeviceShare"}, {"name": "ElasticQuota"}]},
+            "preFilter": {"enabled": [{"name": name} for name in names]}, "filter": {"enabled": [{"name": name} for name in names[:3]]},
+            "reserve": {"enabled": [{"name": name} for name in names]},
         }  # fmt: skip
         self.made = made = testing.World({"plugins": plugins})
         self.queue = SchedulingQueue(
@@ -56,6 +60,12 @@ class Waking:
         if feed.observe(old, new) is not False:
             action = Action.ADD if old is None else Action.DELETE if new is None else Action.UPDATE
             self.observer._event(ClusterEvent(kind, action, old, new))
+
+    def changes(self, **spec: Any) -> None:
+        """The refused pod is another one by now."""
+        before, meta = self.mine, self.mine.pod.metadata
+        self.mine = self.made.parser.parse(testing.pod(meta.name, uid=meta.uid, cpu="10m", memory="1Mi", **spec))
+        self.observer.pod_updated(before, self.mine)
 
     def pod(self, **spec: Any) -> Any:
         info = self.made.parser.parse(testing.pod(cpu="10m", memory="1Mi", **spec))
@@ -161,6 +171,14 @@ def quota(found: Waking) -> None:
     found.refused("ElasticQuota", labels={QUOTA: "ours"})
 
 
+def bound_to_a_reservation(found: Waking) -> None:
+    found.refused("Reservation", annotations={AFFINITY: "{}"})
+
+
+def tied_to_a_numa_node(found: Waking) -> None:
+    found.refused("NodeNUMAResource", annotations={NUMA: '{"numaTopologyPolicy": "SingleNUMANode"}'})
+
+
 CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]] = {
     "its claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "mine", claim()), True),
     "another claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "other", claim()), False),
@@ -193,6 +211,12 @@ CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]]
     "one of its quota leaves": (quota, lambda w: w.observer.pod_deleted(w.web[0]), True),  # type: ignore[attr-defined]
     "one of another quota leaves": (quota, lambda w: w.observer.pod_deleted(w.web[1]), False),  # type: ignore[attr-defined]
     "its quota grows": (quota, lambda w: w.tell("ElasticQuota", "ours", {"spec": {"min": {"cpu": "1"}, "max": {"cpu": "1"}}}), True),
+    "it needs no reservation any more": (bound_to_a_reservation, lambda w: w.changes(), True),
+    "it is an owner": (bound_to_a_reservation, lambda w: w.changes(annotations={AFFINITY: "{}"}, labels={"app": "owner"}), True),
+    "it needs no NUMA node any more": (tied_to_a_numa_node, lambda w: w.changes(), True),
+    "it is of another quota": (quota, lambda w: w.changes(labels={QUOTA: "others"}), True),
+    "its devices are others": (card, lambda w: w.changes(annotations={HINT: "{}"}, requests={CORE: "100", RATIO: "100"}), True),
+    "it is shown as it was": (quota, lambda w: w.changes(labels={QUOTA: "ours"}), False),
     "a domain is labelled": (skewed, lambda w: w.node("a", labels={ZONE: "a", "x": "y"}), False),
 }
 
