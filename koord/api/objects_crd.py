@@ -105,10 +105,10 @@ class Reservation(Object):
 
 
 class PodMigrateReservationOptions(Projection):
-    """How the reservation of a migration is made or found; ``template`` is plain JSON."""
+    """How the reservation of a migration is made or found; ``template`` is plain JSON of any type, as its schema accepts it."""
 
     reservation_ref: ObjectReference | None = None
-    template: dict[str, Any] | None = None
+    template: Any = None
     preemption_options: dict[str, Any] | None = None
 
 

@@ -24,6 +24,7 @@ Json = dict[str, Any]
 _OF_THE_SERVER = ("uid", "resourceVersion", "generation", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds",
                   "managedFields", "selfLink", "finalizers")  # fmt: skip
 _REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
+_AFFINITY = f"spec.template.spec.affinity.nodeAffinity.{_REQUIRED}."
 SPARE = 60.0  # seconds
 
 
@@ -44,8 +45,7 @@ def reservation(
     the pod's topology spread leaves of them.
 
     `without_claims` leaves volumes of claims out (gate DisablePVCReservation). Raises TemplateError."""
-    options = job.spec.reservation_options
-    made: Json = copy.deepcopy(options.template) if options is not None and options.template else {}
+    made = copy.deepcopy(_object({"template": _given(job)}, "template", ""))
     metadata = _object(made, "metadata", "")
     spec = _object(made, "spec", "")
     metadata["name"] = metadata.get("name") or job.metadata.uid
@@ -54,7 +54,7 @@ def reservation(
     labels[names.LABEL_CREATED_BY] = CREATED_BY
     labels[names.LABEL_RESERVATION_ORDER] = order(now)
     # the garbage collector takes the reservation away when the job is deleted while no descheduler runs
-    metadata["ownerReferences"] = [*(metadata.get("ownerReferences") or []), owner_reference(job)]
+    metadata["ownerReferences"] = [*_objects(metadata, "ownerReferences", "metadata."), owner_reference(job)]
     if ours := not spec.get("template"):
         spec["template"] = {"metadata": _metadata(pod), "spec": copy.deepcopy(pod.get("spec") or {})}
     if not spec.get("owners"):
@@ -76,8 +76,14 @@ def reservation(
     if nodes is not None:
         _keep_to(held, nodes)
     if without_claims:
-        held["volumes"] = [each for each in held.get("volumes") or [] if not (each.get("persistentVolumeClaim") or each.get("ephemeral"))]
-    return {"apiVersion": RESERVATIONS.api_version, "kind": RESERVATIONS.kind, "metadata": metadata, "spec": spec}
+        volumes = _objects(held, "volumes", "spec.template.spec.")
+        held["volumes"] = [each for each in volumes if not (each.get("persistentVolumeClaim") or each.get("ephemeral"))]
+    asked = {"apiVersion": RESERVATIONS.api_version, "kind": RESERVATIONS.kind, "metadata": metadata, "spec": spec}
+    try:
+        convert(asked, Reservation)  # the API server takes parts of it as they are, and nobody could read them
+    except msgspec.ValidationError as error:
+        raise TemplateError(f"spec.reservationOptions.template makes no Reservation: {error}") from None
+    return asked
 
 
 def longer(made: Reservation, now: float, seconds: float) -> str:
@@ -130,8 +136,26 @@ def _object(parent: Json, name: str, path: str) -> Json:
     if value is None:
         value = parent[name] = {}
     if not isinstance(value, dict):
-        raise TemplateError(f"spec.reservationOptions.template.{path}{name} must be an object, found {type(value).__name__}")
+        raise _wrong(f"{path}{name}", "an object", value)
     return value
+
+
+def _objects(parent: Json, name: str, path: str) -> list[Json]:
+    """A member that must be a list of objects, empty if it is missing."""
+    value = parent.get(name)
+    if value is None:
+        return []
+    if not isinstance(value, list | tuple):
+        raise _wrong(f"{path}{name}", "a list", value)
+    for index, each in enumerate(value):
+        if not isinstance(each, dict):
+            raise _wrong(f"{path}{name}[{index}]", "an object", each)
+    return list(value)
+
+
+def _wrong(path: str, accepted: str, value: object) -> TemplateError:
+    where = path if path == "template" else f"template.{path}"
+    return TemplateError(f"spec.reservationOptions.{where} must be {accepted}, found {type(value).__name__}")
 
 
 def _metadata(pod: Json) -> Json:
@@ -141,14 +165,13 @@ def _metadata(pod: Json) -> Json:
 def _keep_off(held: Json, node: str) -> None:
     """The reservation must not lie on a node: every required term says so."""
     required = _required(held)
-    terms = required.get("nodeSelectorTerms") or [{}]
-    required["nodeSelectorTerms"] = [_with_name(term, "NotIn", node) for term in terms]
+    required["nodeSelectorTerms"] = [_with_name(term, "NotIn", node) for term in _terms(required)]
 
 
 def _keep_to(held: Json, nodes: Sequence[str]) -> None:
     """The reservation must lie on one of the nodes. A field may be compared with one name only, so there is a term a node."""
     required = _required(held)
-    terms = required.get("nodeSelectorTerms") or [{}]
+    terms = _terms(required)
     required["nodeSelectorTerms"] = [_with_name(term, "In", node) for node in nodes for term in terms]
 
 
@@ -168,8 +191,10 @@ def _keep_to_domains(held: Json, domains: Domains) -> None:
     values = sorted(domains.closed if shut else domains.open)
     wanted = {"key": domains.key, "operator": "NotIn" if shut else "In", "values": values}
     required = _required(held)
-    terms = required.get("nodeSelectorTerms") or [{}]
-    required["nodeSelectorTerms"] = [{**term, "matchExpressions": [*(term.get("matchExpressions") or []), wanted]} for term in terms]
+    required["nodeSelectorTerms"] = [
+        {**term, "matchExpressions": [*_objects(term, "matchExpressions", f"{_AFFINITY}nodeSelectorTerms[]."), wanted]}
+        for term in _terms(required)
+    ]
 
 
 def _spread_over_all(held: Json) -> None:
@@ -193,9 +218,14 @@ def _required(held: Json) -> Json:
     return _object(affinity, _REQUIRED, f"{where}affinity.nodeAffinity.")
 
 
+def _terms(required: Json) -> list[Json]:
+    """The terms of a required node affinity; one without a condition if there is none."""
+    return _objects(required, "nodeSelectorTerms", _AFFINITY) or [{}]
+
+
 def _with_name(term: Json, operator: str, node: str) -> Json:
     wanted = {"key": "metadata.name", "operator": operator, "values": [node]}
-    return {**term, "matchFields": [*(term.get("matchFields") or []), wanted]}
+    return {**term, "matchFields": [*_objects(term, "matchFields", f"{_AFFINITY}nodeSelectorTerms[]."), wanted]}
 
 
 def elsewhere(pod: Pod, nodes: Sequence[str] | None = None) -> Pod:
@@ -224,7 +254,14 @@ def foreign(made: Json, job: PodMigrationJob) -> str:
 
 def mine(job: PodMigrationJob) -> str:
     """The name that the reservation of a job has unless its template says otherwise."""
-    options = job.spec.reservation_options
-    given = ((options.template or {}).get("metadata") or {}).get("name") if options is not None else None
+    made: object = _given(job)
+    metadata = made.get("metadata") if isinstance(made, dict) else None
+    given = metadata.get("name") if isinstance(metadata, dict) else None
     ref = status.reservation_ref(job)
     return ref.name if ref is not None else str(given or job.metadata.uid)
+
+
+def _given(job: PodMigrationJob) -> Any:
+    """The template that the job brings, None for none. Its schema accepts everything."""
+    options = job.spec.reservation_options
+    return options.template if options is not None else None

@@ -11,6 +11,7 @@ from koord.api import kinds, names
 from tests.support.migration import NS, Cluster, cluster, condition
 
 Scenario = Callable[[Cluster], Awaitable[None]]
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 
 
 def play(scenario: Scenario) -> None:
@@ -224,16 +225,33 @@ def test_a_reservation_that_cannot_be_made_is_tried_again() -> None:
         ({"spec": {"template": "x"}}, "spec.reservationOptions.template.spec.template must be an object, found str"),
         ({"metadata": {"labels": [1]}}, "spec.reservationOptions.template.metadata.labels must be an object, found list"),
         ({"spec": {"template": {"spec": {"affinity": 3}}}}, "template.spec.template.spec.affinity must be an object, found int"),
+        ("x", "spec.reservationOptions.template must be an object, found str"),
+        ({"metadata": "x"}, "spec.reservationOptions.template.metadata must be an object, found str"),
+        ({"metadata": {"ownerReferences": 5}}, "spec.reservationOptions.template.metadata.ownerReferences must be a list, found int"),
+        ({"spec": {"template": {"metadata": 5}}}, "makes no Reservation: Expected `object`, got `int` - at `$.spec.template.metadata`"),
+        (
+            {"spec": {"template": {"spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": "x"}}}}}}},
+            f"spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms must be a list, found str",
+        ),
+        (
+            {"spec": {"template": {"spec": {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchFields": 5}]}}}}}}},
+            f"spec.affinity.nodeAffinity.{REQUIRED}.nodeSelectorTerms[].matchFields must be a list, found int",
+        ),
     ],
 )
-def test_a_template_that_makes_no_sense_is_told(template: dict[str, object], wanted: str) -> None:
+def test_a_template_that_makes_no_sense_is_told(template: object, wanted: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario(world: Cluster) -> None:
         await world.pod("p", owner=await world.replicaset())
-        await world.live()
+        life = await world.live()
         await world.job(reservationOptions={"template": template})
         job = await world.until_job("j", condition="ReservationCreated=False/FailedCreateReservation")
         assert wanted in condition(job, "ReservationCreated")["message"]
         assert await world.get(kinds.PODS, "p") is not None
+        world.shift = 700.0
+        life.migrations.reconciler.queue.add("j")
+        await world.until_job("j", phase="Failed", reason="Timeout")
+        await life.kill()
+        assert not [record for record in caplog.records if record.exc_info], "it ends without a mistake"
 
     play(scenario)
 
