@@ -127,7 +127,7 @@ class Migrations:
         keys = [status.pod_uid(job), self.ledger.migration(job).workload]
         if job.status.phase == Phase.SUCCEEDED:
             self.backoff.succeeded(keys)
-        elif job.status.reason not in (Reason.MISSING_POD, Reason.INVALID_POD_REF):
+        elif job.status.reason not in (Reason.MISSING_POD, Reason.INVALID_POD_REF, Reason.INVALID_SPEC):
             self.backoff.failed(keys, job.status.reason, self._clock() if uid in self._open else status.last_change(job))
         self._open.discard(uid)
         self.backoff.forget(self._clock())

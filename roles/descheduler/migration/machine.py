@@ -10,8 +10,8 @@ from __future__ import annotations
 import msgspec
 
 from koord.api import names
-from koord.api.objects import Condition, ObjectReference, Pod, Reservation, find_condition
-from koord.api.times import parse_time
+from koord.api.objects import Condition, ObjectReference, Pod, PodMigrationJob, Reservation, find_condition
+from koord.api.times import TimeError, parse_duration, parse_time
 from roles.descheduler.migration import leaving, status
 from roles.descheduler.migration.pairing import left_at, made_for
 from roles.descheduler.migration.step import Act, Step, View, change, fail, set_condition
@@ -64,6 +64,8 @@ def _exempt(view: View) -> bool:
 
 def _begin(view: View) -> Step:
     job, pod = view.job, view.pod
+    if why := _unreadable(job):
+        return fail(view, Reason.INVALID_SPEC, why)
     if not status.pod_key(job):
         return fail(view, Reason.INVALID_POD_REF, "spec.podRef must name the namespace and the name of a pod")
     if pod is None:
@@ -75,6 +77,17 @@ def _begin(view: View) -> Step:
     if status.condition(job, Kind.ARBITRATION) is not None:  # it had to wait
         begun = status.with_condition(begun, Kind.ARBITRATION, "True", Reason.NONE, "", view.now) or begun
     return Step("Running", f"{view.about_pod} begins to migrate", begun, Act.BEGIN)
+
+
+def _unreadable(job: PodMigrationJob) -> str:
+    """What nobody can read in a job, "" if it can be read: it would move its pod in another way than it says, or without a limit."""
+    if job.spec.mode not in ("", *Mode):
+        return f"spec.mode: {job.spec.mode!r} is not known; accepted: {', '.join(Mode)}"
+    try:
+        parse_duration(job.spec.ttl or "0")
+    except TimeError as error:
+        return f"spec.ttl: {error}"
+    return ""
 
 
 # ---------------------------------------------------------------- reservation first

@@ -58,3 +58,4 @@ class Reason(StrEnum):
     WAIT_FOR_NODE = "WaitForNode"
     OBJECT_LIMITER = "ObjectLimiter"
     INVALID_POD_REF = "InvalidPodRef"
+    INVALID_SPEC = "InvalidSpec"  # koord's own: a mode or a ttl that nobody can read

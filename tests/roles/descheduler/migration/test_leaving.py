@@ -199,6 +199,26 @@ def test_a_job_for_a_pod_that_does_not_exist(mode: str) -> None:
     play(scenario)
 
 
+@pytest.mark.feature("DS-MC-04")
+@pytest.mark.feature("DS-MC-06")
+def test_a_job_that_nobody_can_read_leaves_its_pod_alone_and_says_why() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+        await world.live()
+        await world.job("a", "p", mode="EvictDirectly", ttl="5 minutes")
+        await world.job("b", "q", mode="evictDirectly")
+        job = await world.until_job("a", phase="Failed", reason="InvalidSpec")
+        assert job["status"]["message"] == "spec.ttl: '5 minutes' is not a duration such as 1h30m, 5m0s, 500ms or 0"
+        job = await world.until_job("b", phase="Failed", reason="InvalidSpec")
+        assert job["status"]["message"] == "spec.mode: 'evictDirectly' is not known; accepted: ReservationFirst, EvictDirectly"
+        assert {"p", "q"} <= set(await world.names(kinds.PODS))
+        assert not await world.names(kinds.RESERVATIONS)
+
+    play(scenario)
+
+
 @pytest.mark.feature("DS-MC-03")
 @pytest.mark.feature("DS-MC-04")
 def test_another_pod_of_the_same_name_is_never_evicted() -> None:
