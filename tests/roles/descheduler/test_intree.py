@@ -370,6 +370,16 @@ def test_a_refused_pod_does_not_count() -> None:
         ("ScaleDownBinPack", {"resourceWeights": {"cpu": 0}}, "resourceWeights.cpu: 0 must be a positive number"),
         ("ScaleDownBinPack", {"strategie": "x"}, "unknown field; did you mean 'strategy'?"),
         ("LowNodeLoad", {"lowThresholds": {"cpu": 71}, "highThresholds": {"cpu": 64}}, "71 must not be above highThresholds.cpu, 64"),
+        (
+            "LowNodeLoad",
+            {"highThresholds": {"cpu": 70}, "nodePools": [{"name": "gpu", "lowThresholds": {"cpu": 90}}]},
+            "nodePools[0].lowThresholds.cpu: 90 must not be above highThresholds.cpu, 70 from the top level",
+        ),
+        (
+            "LowNodeLoad",
+            {"prodHighThresholds": {"cpu": 60}, "nodePools": [{}, {"highThresholds": {"cpu": 50}}]},
+            "nodePools[1].prodHighThresholds.cpu: 60 from the top level must not be above highThresholds.cpu, 50",
+        ),
     ],
 )
 @pytest.mark.feature("DS-CFG-01")

@@ -13,6 +13,11 @@ from roles.descheduler.reading import MEASURED
 from roles.descheduler.selection import Namespaces, PodSelector
 
 Percentages = dict[str, float | int]
+_IN_ORDER = (
+    ("lowThresholds", "highThresholds"),
+    ("prodLowThresholds", "prodHighThresholds"),
+    ("prodHighThresholds", "highThresholds"),
+)
 DEFAULT_TIMEOUT = 60.0
 DEFAULT_ABNORMALITIES = 5
 DEFAULT_NORMALITIES = 3
@@ -88,18 +93,21 @@ class Thresholds(ConfigModel):
             for resource, percent in values.items():
                 if percent < 0:
                     raise ConfigError(f"{name}.{resource}", f"{percent} must be 0 or more")
-        pairs = (
-            ("lowThresholds", self.low_thresholds, "highThresholds", self.high_thresholds),
-            ("prodLowThresholds", self.prod_low_thresholds, "prodHighThresholds", self.prod_high_thresholds),
-            ("prodHighThresholds", self.prod_high_thresholds, "highThresholds", self.high_thresholds),
-        )
-        for low_name, low, high_name, high in pairs:
-            for resource, percent in (low or {}).items():
-                if high and resource in high and percent > high[resource]:
-                    raise ConfigError(f"{low_name}.{resource}", f"{percent} must not be above {high_name}.{resource}, {high[resource]}")
+        self.check_order(self)
         if self.node_selector is not None:
             compile_selector(self.node_selector)
         return self
+
+    def check_order(self, base: Thresholds, path: str = "") -> None:
+        """No low threshold may be above its high one, also where one of them comes from `base`. Raises ConfigError at `path`."""
+        own, inherited = dict(self._named()), dict(base._named())
+        for low_name, high_name in _IN_ORDER:
+            low, high = own[low_name] or inherited[low_name], own[high_name] or inherited[high_name]
+            for resource, percent in low.items():
+                if resource in high and percent > high[resource]:
+                    whose, above = ("" if each else " from the top level" for each in (own[low_name], own[high_name]))
+                    wanted = f"{percent}{whose} must not be above {high_name}.{resource}, {high[resource]}{above}"
+                    raise ConfigError(f"{path}{low_name}.{resource}", wanted)
 
     def _named(self) -> list[tuple[str, Percentages]]:
         return [
@@ -151,6 +159,8 @@ class LowNodeLoadArgs(Thresholds):
         for index, entry in enumerate(self.pod_selectors):
             if entry.selector is not None:
                 compile_selector(entry.selector, f"podSelectors[{index}].selector")
+        for index, pool in enumerate(self.node_pools):
+            pool.check_order(self, f"nodePools[{index}].")
         return self
 
     def pools(self) -> list[Pool]:
