@@ -1,4 +1,4 @@
-"""Where a pod that leaves a hot node may go, and up to where those nodes may be used (DS-LNL-07). Pure.
+"""Where a pod that leaves a node may go, and for load, up to where those nodes may be used (DS-LNL-07, DS-CP-01). Pure.
 
 The plugin decides it, the migration keeps it: on the job, so that it outlives the process, in the node affinity of the reservation, and
 as the question that is asked once more before the pod leaves.
@@ -21,13 +21,13 @@ CANDIDATES = 1024  # of which those are taken that the pod's topology spread is 
 class Ceiling:
     """What may be used on a node at most, in base units; above `high` it is hot, above `prod_high` it is hot for Prod pods."""
 
-    high: Vector
+    high: Vector = field(default_factory=dict)
     prod_high: Vector = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
 class Relief:
-    """The nodes that may take the pod, the one with the most room first, and what it uses. `prod`: it counts as a Prod pod.
+    """The nodes that may take the pod, the best one first, and what it uses ({} where nobody knows). `prod`: it counts as a Prod pod.
 
     `max_age` is the age in seconds from which a node's report says nothing any more; 0: reports do not age."""
 
@@ -35,6 +35,11 @@ class Relief:
     nodes: dict[str, Ceiling]
     prod: bool = False
     max_age: float = 0.0
+
+    @property
+    def for_load(self) -> bool:
+        """Whether its nodes must stay cool; else nothing is asked about their load."""
+        return any(each.high or each.prod_high for each in self.nodes.values())
 
     def only(self, names: Iterable[str]) -> Relief:
         """The same, with these of its nodes."""
@@ -64,6 +69,8 @@ class Relief:
         ceiling = self.nodes.get(view.name)
         if ceiling is None:
             return f'node "{view.name}" is none of those that were found to have room'
+        if not self.for_load:
+            return ""
         if view.usage is None:
             return f'node "{view.name}" does not report its load'
         if self.max_age and view.metric_age >= self.max_age:

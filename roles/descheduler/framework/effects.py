@@ -24,7 +24,7 @@ class PluginError(Exception):
 class Evict(msgspec.Struct, frozen=True, gc=False):
     """One pod is to leave its node, and why. `target` is where the plugin reckons that it fits, "" when it did not ask.
 
-    `dry_run` is the plugin's own switch. `numbers` are what the reason rests on. `relief`: the pod leaves for load, and where it may go."""
+    `dry_run` is the plugin's own switch. `numbers` are what the reason rests on. `relief`: where the pod may go."""
 
     pod: Pod
     reason: str

@@ -39,7 +39,7 @@ class EvictOptions:
     plugin: str
     reason: str
     delete_options: dict[str, Any] | None = None  # metav1.DeleteOptions on the wire; None: the plugin's own default
-    relief: Relief | None = None  # where a pod that leaves for load may go
+    relief: Relief | None = None  # where the pod may go; None: anywhere
 
 
 @dataclass(frozen=True, slots=True)

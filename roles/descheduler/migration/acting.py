@@ -263,7 +263,8 @@ class Acting:
 
     async def _hot_by_now(self, view: View, pod: Pod, held: Reservation) -> str:
         """Why the pod must not go to its target by what that has reported last: a watch may say nothing for long."""
-        if status.relief(view.job) is None:
+        relief = status.relief(view.job)
+        if relief is None or not relief.for_load:
             return ""
         name = held.status.node_name
         return self._targets.unfit(view.job, pod, name, metric=await self._writing.report(name))

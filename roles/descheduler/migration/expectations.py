@@ -110,7 +110,7 @@ class Expectations:
             requests = pod_requests(pod)
         except QuantityError:
             requests = {}
-        return Expected(where, requests, relief.usage, relief.prod, job.metadata.name, order(job))
+        return Expected(where, requests, relief.usage or estimate(pod), relief.prod, job.metadata.name, order(job))
 
 
 def order(job: PodMigrationJob) -> Order:

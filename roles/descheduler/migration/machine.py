@@ -115,9 +115,10 @@ def _nowhere(view: View) -> str:
     """Why no reservation need be asked for, "" when one may find a place."""
     if view.targets is None or view.targets:
         return ""
-    if status.relief(view.job) is None:
+    relief = status.relief(view.job)
+    if relief is None:
         return f"once {view.about_pod} has left, its topology spread would let no other node have it"
-    return f"no node is left that would stay cool with {view.about_pod}"
+    return f"no node is left that would {'stay cool with' if relief.for_load else 'take'} {view.about_pod}"
 
 
 def _placed(view: View, reservation: Reservation) -> Step:

@@ -189,7 +189,7 @@ def proceeds(job: PodMigrationJob, now: float) -> bool:
 
 
 def relief(job: PodMigrationJob) -> Relief | None:
-    """Where the pod may go, for a job that moves it for load."""
+    """Where the pod may go, for a job that moves it to certain nodes: to cool ones, or to cheaper ones."""
     return Relief.read(job.metadata.annotations.get(names.ANNOTATION_MIGRATION_RELIEF))
 
 

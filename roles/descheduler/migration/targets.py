@@ -74,7 +74,7 @@ class Targets:
 
     def _hot(self, job: PodMigrationJob, node: Node, metric: NodeMetric | None) -> str:
         relief, name = status.relief(job), node.metadata.name
-        if relief is None:
+        if relief is None or (not relief.for_load and name in relief.nodes):
             return ""
         try:
             report = self._cluster.report_times(metric) if metric is not None else self._cluster.node_metrics.get(name)

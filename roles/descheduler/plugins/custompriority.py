@@ -20,12 +20,16 @@ from roles.descheduler.framework.effects import PAUSE, Cordon, Effect, Evict, Tu
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.plugins.firstfit import FirstFit
+from roles.descheduler.relief import CANDIDATES, Ceiling, Relief
 from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
 from roles.descheduler.snapshot import NodeView, PodView, Vector, pod_view
+from roles.descheduler.spreading import spreads
 
 MODES = ("BestEffort", "DrainNode")
 PATIENCE = 1800.0  # seconds without progress after which a drain is given up, and for which the node is then left alone
 GIVE_UP_AFTER = 5  # consecutive pods of one node that fit nowhere
+PLACES = 32  # cheaper nodes that a migration may choose from
+_ANY = Ceiling()
 
 
 class PriorityLevel(ConfigModel):
@@ -167,7 +171,8 @@ class CustomPriority:
                     return
                 continue
             misses = 0
-            if (yield Evict(view.pod, reason, target, dry_run=self.args.dry_run)) and target:
+            where = self._only_cheaper(view, view.requests, target, targets)
+            if (yield Evict(view.pod, reason, target, dry_run=self.args.dry_run, relief=where)) and target:
                 targets.take(target, view.requests)
 
     def _drain(self, level: str, source: NodeView, targets: FirstFit, handle: Handle) -> Turn:
@@ -186,10 +191,10 @@ class CustomPriority:
         where = (yield from self._plan(source, candidates, targets, handle)) if candidates else None
         if drain is None:
             if where and (drain := (yield from self._begin(level, source, where, handle))) is not None:
-                yield from self._go_on(drain, source, where, handle)
+                yield from self._go_on(drain, source, where, targets, handle)
             return
         if where:
-            yield from self._go_on(drain, source, where, handle)
+            yield from self._go_on(drain, source, where, targets, handle)
         elif any(view.leaving for view in source.pods):
             drain.progress = handle.now
         elif not candidates and not self._still_here(drain, source):
@@ -233,12 +238,13 @@ class CustomPriority:
             self._drains[source.name] = drain
         return drain
 
-    def _go_on(self, drain: Drain, source: NodeView, where: list[tuple[PodView, str]], handle: Handle) -> Turn:
+    def _go_on(self, drain: Drain, source: NodeView, where: list[tuple[PodView, str]], targets: FirstFit, handle: Handle) -> Turn:
         """Evict in order. Pods that are refused stay for a later round; where nothing left at all, or no round follows, the plan is
         given up."""
         refused: list[str] = []
         for view, target in where:
-            if (yield Evict(view.pod, drain.reason, target, dry_run=self.args.dry_run)):
+            cheaper = self._only_cheaper(view, _wanted(view, node_fit=self.args.node_fit), target, targets)
+            if (yield Evict(view.pod, drain.reason, target, dry_run=self.args.dry_run, relief=cheaper)):
                 drain.progress = handle.now
                 drain.evicted += 1
             else:
@@ -248,6 +254,13 @@ class CustomPriority:
             yield from self._give_up(drain, source, f"pod {refused[0]} could not be evicted", handle)
         elif refused:
             handle.note(f"node {source.name} is being drained: {drain.evicted} pods were told to leave, {len(refused)} have to wait")
+
+    def _only_cheaper(self, view: PodView, wanted: Vector, target: str, targets: FirstFit) -> Relief | None:
+        """A migration must not end on a node of the same level. Without node fit nobody knows which cheaper node would take the pod."""
+        if not self.args.node_fit:
+            return None
+        places = targets.several(view, wanted, target, CANDIDATES if spreads(view.pod) else PLACES)
+        return Relief(view.usage or {}, dict.fromkeys(places, _ANY), view.is_prod)
 
     @staticmethod
     def _still_here(drain: Drain, source: NodeView) -> bool:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -10,6 +13,15 @@ import numpy as np
 
 from roles.descheduler.columns import Columns
 from roles.descheduler.snapshot import NodeView, PodView, Vector
+
+
+@dataclass(frozen=True, slots=True)
+class _Ahead:
+    """Targets with room for pods of a shape, by their places among those that suit it. `more`: perhaps there are others behind."""
+
+    places: list[int]
+    names: list[str]
+    more: bool
 
 
 class FirstFit:
@@ -24,6 +36,7 @@ class FirstFit:
         self._rows = np.array([columns.row(target.name) for target in targets], dtype=np.int64)
         self._among = columns.rows(targets)
         self._ends: dict[bytes, tuple[Any, int]] = {}  # shape -> rows that suit it, and how many of them are known to be full
+        self._ahead: dict[bytes, _Ahead] = {}
 
     def of(self, view: PodView, wanted: Vector) -> str:
         """The first target with `wanted` left (base units; "pods" is slots) that suits the pod, "" when there is none."""
@@ -37,6 +50,19 @@ class FirstFit:
         self._ends[shape] = (rows, len(rows))
         return ""
 
+    def several(self, view: PodView, wanted: Vector, first: str, most: int) -> list[str]:
+        """`first`, which `of` has answered, and the next targets with `wanted` left that suit the pod, `most` of them at most."""
+        shape = self._shape(view, wanted)
+        rows, end = self._ends.get(shape) or (self._suited(view), 0)
+        ahead = self._ahead.get(shape)
+        if ahead is None or (ahead.more and len(ahead.places) - bisect_left(ahead.places, end) < most):
+            wide = 2 * most  # those that come next are there already
+            with_room = (place for place in range(end, len(rows)) if self._columns.has_room(int(rows[place]), wanted))
+            found = list(islice(with_room, wide))
+            ahead = self._ahead[shape] = _Ahead(found, [self._columns.names[int(rows[place])] for place in found], len(found) == wide)
+        start = bisect_left(ahead.places, end)
+        return [first, *(name for name in ahead.names[start : start + most] if name != first)][:most]
+
     def take(self, target: str, requests: Vector) -> None:
         """A pod is expected there."""
         self._columns.promise(target, {**requests, "pods": 1})
@@ -46,6 +72,7 @@ class FirstFit:
         for target, requests in places:
             self._columns.promise(target, {name: -value for name, value in {**requests, "pods": 1}.items()})
         self._ends.clear()
+        self._ahead.clear()
 
     def _suited(self, view: PodView) -> Any:
         if not self._labels:

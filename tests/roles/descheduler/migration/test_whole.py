@@ -345,3 +345,28 @@ def test_a_plugin_that_is_observed_lists_what_it_would_do_and_does_nothing() -> 
             assert not workers.born
 
     play(scenario)
+
+
+@pytest.mark.feature("DS-CP-01")
+@pytest.mark.feature("DS-CP-02")
+@pytest.mark.parametrize("mode", ["BestEffort", "DrainNode"])
+def test_a_pod_that_leaves_an_expensive_node_goes_to_a_cheaper_one_only(mode: str) -> None:
+    async def scenario(plan: Whole) -> None:
+        for node, cost in (("n1", "hi"), ("n2", "hi"), ("n3", "lo")):
+            await plan.client.patch(kinds.NODES, node, {"metadata": {"labels": {"cost": cost}}})
+        await plan.world.pod("other", "n3", spec={"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "7"}}}]})
+        workers = await plan.workload({f"p{number}": "n1" for number in range(2)}, replicas=8)  # the scheduler would have them on n2
+        levels = [{"name": cost, "nodeSelector": {"matchLabels": {"cost": cost}}} for cost in ("hi", "lo")]
+        profile = {
+            "name": "cheaper",
+            "plugins": {"balance": {"enabled": [{"name": "CustomPriority"}]}},
+            "pluginConfig": [
+                {"name": "CustomPriority", "args": {"evictionOrder": levels, "mode": mode}},
+                {"name": "MigrationController", "args": FREE | {"skipEvictionGates": ["MaxUnavailablePerWorkload"]}},
+            ],
+        }
+        async with at_work(workers), descheduling(plan.client, configuration(profiles=[profile])):
+            jobs = await plan.until_ended(2)
+        assert {(job["status"]["phase"], job["status"]["nodeName"]) for job in jobs} == {("Succeeded", "n3")}
+
+    play(scenario)
