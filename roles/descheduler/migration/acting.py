@@ -348,7 +348,7 @@ class Acting:
             step = leaving.refused(view, evictors.refusal(error))
         if step.status is not None:
             await self._write(view, step, policy, view.job)
-        raise Again(error.retry_after, step.message) from error
+        raise Again(error.retry_after or None, step.message) from error
 
 
 def _free(view: View, place: Reservation | None) -> Reservation:

@@ -121,6 +121,10 @@ class Reconciler:
             self._writing.check()
             try:
                 await self._acting.carry_out(view, step, policy)
+            except Again as again:
+                if again.seconds is not None:  # an answer may ask for a longer pause than the job has time
+                    again.seconds = _no_later(again.seconds, view)
+                raise
             except errors.NotFound:
                 if await self._writing.reread(name) is None:
                     return None
@@ -210,7 +214,12 @@ def _next_look(view: View, step: Step) -> float | None:
         return step.wait
     if view.job.spec.paused:
         return None
+    return _no_later(step.wait, view)
+
+
+def _no_later(seconds: float | None, view: View) -> float | None:
+    """The pause, but no longer than until the job has had its time; None for never."""
     end = status.deadline(view.job, view.pod if not view.replaced else None)
     left = end - view.now if end is not None else None
-    waits = [seconds for seconds in (step.wait, left) if seconds is not None]
+    waits = [each for each in (seconds, left) if each is not None]
     return max(0.01, min(waits)) if waits else None

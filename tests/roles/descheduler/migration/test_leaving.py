@@ -147,6 +147,27 @@ def test_a_place_is_not_held_for_longer_at_each_refusal() -> None:
     play(scenario)
 
 
+@pytest.mark.feature("DS-MC-06")
+@pytest.mark.feature("DS-MC-08")
+def test_the_pause_that_a_refusal_asks_for_is_no_longer_than_the_jobs_time_and_never_nothing() -> None:
+    async def scenario(world: Cluster) -> None:
+        for name in ("p", "q"):
+            await world.pod(name, metadata=FORCE)
+        async with Failing(world.client.config) as client:
+            client.errors = [(errors.TooManyRequests(429, "TooManyRequests", "a webhook", retry_after=3600.0), False)] * 1000
+            life = await world.live(client=client)
+            passed = {names.ANNOTATION_PASSED_ARBITRATION: "true"}  # in an earlier life: this one has not waited for it
+            await world.job("j", "p", mode="EvictDirectly", ttl="3s", annotations=passed)
+            await world.until_job("j", phase="Failed", reason="Timeout")
+            client.asked, client.errors = 0, [(errors.TooManyRequests(429, "TooManyRequests", "a webhook", retry_after=0.0), False)] * 1000
+            await world.job("k", "q", mode="EvictDirectly", ttl="3s")
+            await world.until_job("k", phase="Failed", reason="Timeout")
+            assert client.asked < 20
+            await life.kill()
+
+    play(scenario)
+
+
 @pytest.mark.feature("DS-MC-04")
 def test_evicted_directly() -> None:
     async def scenario(world: Cluster) -> None:
