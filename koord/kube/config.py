@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
 
+from koord.config.redact import redacted_text
 from koord.kube.credentials import (
     AuthProvider,
     Credentials,
@@ -123,17 +124,31 @@ def _in_cluster(environ: Mapping[str, str], directory: str, master: str | None) 
         server=server,
         ca=Pem(path=authority) if os.path.exists(authority) else None,
         credentials=TokenFile(os.path.join(directory, "token")),
-        proxy=proxy_from_environment(server, environ),
+        proxy=_environment_proxy(server, environ),
         namespace=namespace,
         source="in-cluster service account",
     )
 
 
 def _server(text: Any, source: str) -> str:
-    parts = urlsplit(text) if isinstance(text, str) else None
-    if parts is None or parts.scheme not in ("http", "https") or not parts.hostname:
-        raise KubeConfigError(source, f"server {text!r} must be http://host[:port] or https://host[:port]")
+    if not _is_url(text):
+        raise KubeConfigError(source, f"server {_shown(text)} must be http://host[:port] or https://host[:port]")
     return str(text).rstrip("/")
+
+
+def _is_url(text: Any) -> bool:
+    """Whether a text names a host, and a port if it has one, of HTTP or HTTPS."""
+    try:
+        parts = urlsplit(text)
+        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except (ValueError, TypeError, AttributeError):  # a port that is no number or too large, half of an IPv6 address, no text
+        return False
+    return good and isinstance(text, str) and text.isprintable() and " " not in text
+
+
+def _shown(text: Any) -> str:
+    """As it stands there, without a password."""
+    return redacted_text(repr(text))
 
 
 # -- kubeconfig files ----------------------------------------------------------------------------------------------
@@ -179,7 +194,7 @@ class _Merged:
                 known.setdefault(entry["name"], (body, path))
 
     def get(self, section: str, name: Any, source: str) -> tuple[dict[str, Any], str]:
-        entry = self.entries[section].get(name)
+        entry = self.entries[section].get(name) if isinstance(name, str) else None
         if entry is None:
             known = ", ".join(sorted(self.entries[section])) or "none"
             raise KubeConfigError(source, f"{section[:-1]} {name!r} is not defined; known: {known}")
@@ -212,9 +227,9 @@ def _from_files(paths: list[str], context: str | None, master: str | None, envir
         cert=_pem(user, "client-certificate", user_path),
         key=_pem(user, "client-key", user_path),
         credentials=_credentials(user, user_path, cluster, name),
-        insecure=bool(cluster.get("insecure-skip-tls-verify")),
-        tls_server_name=cluster.get("tls-server-name"),
-        proxy=_proxy(cluster, cluster_path) or proxy_from_environment(server, environ),
+        insecure=_insecure(cluster, cluster_path),
+        tls_server_name=_server_name(cluster, cluster_path),
+        proxy=_proxy(cluster, cluster_path) or _environment_proxy(server, environ),
         namespace=str(chosen.get("namespace") or "default"),
         headers=_impersonation(user, user_path),
         source=source,
@@ -244,16 +259,44 @@ def _proxy(cluster: Mapping[str, Any], path: str) -> str | None:
     proxy = cluster.get("proxy-url")
     if not proxy:
         return None
-    if urlsplit(str(proxy)).scheme not in ("http", "https"):
-        raise KubeConfigError(path, f"proxy-url {proxy!r} must be http:// or https://")
+    if not _is_url(proxy):
+        raise KubeConfigError(path, f"proxy-url {_shown(proxy)} must be http://host[:port] or https://host[:port]")
     return str(proxy)
+
+
+def _environment_proxy(server: str, environ: Mapping[str, str]) -> str | None:
+    proxy = (proxy_from_environment(server, environ) or "").strip()
+    if not proxy:
+        return None
+    if not _is_url(proxy):
+        name = "HTTPS_PROXY" if server.startswith("https:") else "HTTP_PROXY"
+        raise KubeConfigError(name, f"{_shown(proxy)} must be http://host[:port] or https://host[:port]")
+    return proxy
+
+
+def _insecure(cluster: Mapping[str, Any], path: str) -> bool:
+    """The text "false" would count as true."""
+    value = cluster.get("insecure-skip-tls-verify")
+    if value is not None and not isinstance(value, bool):
+        raise KubeConfigError(path, f"insecure-skip-tls-verify {value!r} must be true or false, without quotes")
+    return bool(value)
+
+
+def _server_name(cluster: Mapping[str, Any], path: str) -> str | None:
+    name = cluster.get("tls-server-name")
+    if name is not None and not isinstance(name, str):
+        raise KubeConfigError(path, f"tls-server-name {name!r} must be a text")
+    return name or None
 
 
 def _impersonation(user: Mapping[str, Any], path: str) -> tuple[tuple[str, str], ...]:
     """Headers that ask to act as somebody else (`as`, `as-uid`, `as-groups`, `as-user-extra`)."""
     pairs = [(f"Impersonate-{name}", user[key]) for name, key in (("User", "as"), ("Uid", "as-uid")) if user.get(key)]
-    pairs += [("Impersonate-Group", group) for group in user.get("as-groups") or ()]
-    for key, values in (user.get("as-user-extra") or {}).items():
+    groups, extra = user.get("as-groups") or [], user.get("as-user-extra") or {}
+    if not isinstance(groups, list) or not isinstance(extra, dict) or not all(isinstance(values, list) for values in extra.values()):
+        raise KubeConfigError(path, "as-groups must be a list of texts, as-user-extra a mapping of lists of texts")
+    pairs += [("Impersonate-Group", group) for group in groups]
+    for key, values in extra.items():
         pairs += [(f"Impersonate-Extra-{quote(str(key), safe='')}", value) for value in values]
     if pairs and not user.get("as"):
         raise KubeConfigError(path, "as-uid, as-groups and as-user-extra need as")
@@ -263,10 +306,11 @@ def _impersonation(user: Mapping[str, Any], path: str) -> tuple[tuple[str, str],
 
 
 def _credentials(user: Mapping[str, Any], path: str, cluster: Mapping[str, Any], context: str) -> Credentials:
-    if user.get("token"):
-        return StaticHeader.bearer(str(user["token"]).strip())
-    if user.get("tokenFile"):
-        return TokenFile(_beside(path, str(user["tokenFile"])))
+    token = str(user.get("token") or "").strip()
+    if user.get("tokenFile"):  # as in client-go: the file is renewed, a token beside it serves only while it cannot be read
+        return TokenFile(_beside(path, str(user["tokenFile"])), _header=f"Bearer {token}" if token else "")
+    if token:
+        return StaticHeader.bearer(token)
     if user.get("username"):
         return StaticHeader.basic(str(user["username"]), str(user.get("password") or ""))
     if user.get("exec"):

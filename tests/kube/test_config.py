@@ -125,11 +125,48 @@ def test_mistakes_name_the_file(tmp_path: Path, text: str | None, says: str) -> 
         ({"as-groups": ["g"]}, {}, "need as"),
         ({"as": "a\nb"}, {}, "printable"),
         ({}, {"proxy-url": "socks5://x"}, "proxy-url 'socks5://x' must be http"),
+        ({}, {"proxy-url": "http://u:pw@p:abc"}, "proxy-url 'http://<hidden>@p:abc' must be http"),
+        ({}, {"server": "https://h:99999"}, "server 'https://h:99999' must be http"),
+        ({}, {"server": "https://h:x"}, "server 'https://h:x' must be http"),
+        ({}, {"server": "https://[::1"}, "must be http"),
+        ({}, {"server": "https://h/a b"}, "must be http"),
+        ({}, {"insecure-skip-tls-verify": "false"}, "insecure-skip-tls-verify 'false' must be true or false, without quotes"),
+        ({}, {"tls-server-name": 5}, "tls-server-name 5 must be a text"),
+        ({"as": "a", "as-groups": "system:x"}, {}, "as-groups must be a list"),
+        ({"as": "a", "as-user-extra": {"k": "v"}}, {}, "as-user-extra a mapping of lists"),
+        ({"as": "a", "as-user-extra": ["k"]}, {}, "as-user-extra a mapping of lists"),
     ],
 )
 def test_bad_entries(tmp_path: Path, user: Json, cluster: Json, says: str) -> None:
     with pytest.raises(KubeConfigError, match=says):
         config.load(kubeconfig(tmp_path / "k", user=user, cluster=cluster))
+
+
+@pytest.mark.parametrize("part", ["cluster", "user"])
+def test_a_context_that_names_no_text(tmp_path: Path, part: str) -> None:
+    document = yaml.safe_load(Path(kubeconfig(tmp_path / "k")).read_text())
+    document["contexts"][0]["context"][part] = ["one"]
+    (tmp_path / "k").write_text(yaml.safe_dump(document))
+    with pytest.raises(KubeConfigError, match=f"{part} \\['one'\\] is not defined; known: one"):
+        config.load(str(tmp_path / "k"))
+
+
+def test_a_master_without_a_good_port() -> None:
+    with pytest.raises(KubeConfigError, match="--master: server 'https://h:x' must be http"):
+        config.load(master="https://h:x", environ={"HOME": "/nonexistent"})
+
+
+@pytest.mark.parametrize("proxy", ["http://p:abc", "socks5://p:1", "http://[::1", "http://"])
+def test_a_proxy_of_the_environment_that_is_none(tmp_path: Path, proxy: str) -> None:
+    with pytest.raises(KubeConfigError, match=r"HTTPS_PROXY: .* must be http"):
+        config.load(kubeconfig(tmp_path / "k"), environ={"HTTPS_PROXY": proxy})
+
+
+def test_a_token_beside_a_token_file_serves_until_that_can_be_read(tmp_path: Path) -> None:
+    loaded = config.load(kubeconfig(tmp_path / "k", user={"token": "old", "tokenFile": "renewed"}))
+    assert header(loaded) == "Bearer old"
+    (tmp_path / "renewed").write_text("new\n")
+    assert header(loaded) == "Bearer new"
 
 
 def test_a_token_file_is_read_again_and_survives_a_gap(tmp_path: Path) -> None:
