@@ -103,8 +103,7 @@ def command(
         check(options)
         file = kubeconfig or options.config.client_connection.kubeconfig or None
         target = load(file, context=context, master=master)
-        reviewers = {name: load(flags[f"{name}_kubeconfig"] or file) for name in ("authentication", "authorization")}
-        await _run(running, options, target, flags, reviewers)
+        await _run(running, options, target, flags, reviewers(flags, target))
 
     sys.exit(life.run(main, name="koord scheduler"))
 
@@ -173,6 +172,17 @@ def read(path: str, flags: dict[str, Any], given: dict[str, Any]) -> Options:
     )
 
 
+def reviewers(flags: dict[str, Any], target: ClientConfig) -> tuple[ClientConfig, ClientConfig]:
+    """Who reviews tokens, and who access: the API server that is scheduled for, unless a kubeconfig names another.
+
+    Raises KubeConfigError.
+    """
+    from koord.kube.config import load
+
+    tokens, access = (flags[f"{name}_kubeconfig"] for name in ("authentication", "authorization"))
+    return load(tokens) if tokens else target, load(access) if access else target
+
+
 def serving(flags: dict[str, Any]) -> Serving:
     """The HTTPS flags."""
     from koord.process.serving import Serving
@@ -236,7 +246,9 @@ def _check(path: str, flags: dict[str, Any], given: dict[str, Any], write_to: st
     return 0
 
 
-async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[str, Any], reviewers: dict[str, ClientConfig]) -> None:
+async def _run(
+    life: Life, options: Options, target: ClientConfig, flags: dict[str, Any], reviewing: tuple[ClientConfig, ClientConfig]
+) -> None:
     from koord.decisions.recorder import Recorder
     from koord.kube.client import Client
     from koord.kube.informers import InformerFactory
@@ -256,7 +268,7 @@ async def _run(life: Life, options: Options, target: ClientConfig, flags: dict[s
     qps = connection.qps if "qps" in connection.model_fields_set else None
     burst = connection.burst if "burst" in connection.model_fields_set else None
     async with AsyncExitStack() as stack:
-        gate = gate_for(stack, listening, *reviewers.values())
+        gate = gate_for(stack, listening, *reviewing)
         ops = OpsServer(
             flags["address"], flags["port"], recorder=recorder, role="scheduler", tls=tls_source(listening), gate=gate
         )  # fmt: skip

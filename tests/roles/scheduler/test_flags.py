@@ -17,6 +17,7 @@ from koord.apiserver.testing import running_server
 from koord.process import certificates
 from koord.process.http import OpsServer
 from koord.process.tls import tls_context
+from roles.scheduler.cli import reviewers
 from roles.scheduler.flags import INERT, controller_wanted
 from roles.scheduler.serving import Gate, Serving, certificate_user
 from tests.support import patience
@@ -168,6 +169,21 @@ def test_who_may_ask_is_reviewed_and_remembered(tmp_path: Path) -> None:
             await server.stop()
 
     asyncio.run(run())
+
+
+def test_the_cluster_that_is_scheduled_for_reviews_who_asks(tmp_path: Path) -> None:
+    from koord.kube.config import load
+
+    (tmp_path / "other").write_text(
+        "current-context: o\ncontexts: [{name: o, context: {cluster: o}}]\nclusters: [{name: o, cluster: {server: 'http://other'}}]\n"
+    )
+    target = load(master="http://127.0.0.1:1", environ={"HOME": str(tmp_path)})
+    unset = {"authentication_kubeconfig": "", "authorization_kubeconfig": ""}
+    assert [one.server for one in reviewers(unset, target)] == ["http://127.0.0.1:1"] * 2
+    assert [one.server for one in reviewers({**unset, "authorization_kubeconfig": str(tmp_path / "other")}, target)] == [
+        "http://127.0.0.1:1",
+        "http://other",
+    ]
 
 
 def test_certificates_and_suites_that_cannot_be_used_are_configuration_errors(tmp_path: Path) -> None:
