@@ -62,11 +62,11 @@ class TlsSource:
 _CERTIFICATE = re.compile(rb"-----BEGIN ((?:X509 |TRUSTED )?CERTIFICATE)-----.*?-----END \1-----", re.DOTALL)
 
 
-def authorities(bundle: bytes, source: str) -> str:
+def authorities(bundle: bytes, source: str, what: str = "certificate-authority") -> str:
     """The certificates of a bundle; what stands around them may be anything. Raises KubeConfigError if there are none."""
     found = [match.group(0) for match in _CERTIFICATE.finditer(bundle)]
     if not found:
-        raise KubeConfigError(source, "certificate-authority has no certificate (-----BEGIN CERTIFICATE-----)")
+        raise KubeConfigError(source, f"{what} has no certificate (-----BEGIN CERTIFICATE-----)")
     return b"\n".join(found).decode("latin-1") + "\n"
 
 

@@ -149,7 +149,7 @@ class Gate:
         verb = _VERBS.get(request.method, request.method.lower())
         if user is not _ANONYMOUS and await self._may(user, verb, request.path):
             return None
-        return Response(status=403, text=f'Forbidden: user "{user["username"]}" cannot {verb} path "{request.path}"\n')
+        return Response(status=403, text=f'Forbidden: user "{user.get("username", "")}" cannot {verb} path "{request.path}"\n')
 
     def is_open(self, path: str) -> bool:
         """Whether everybody may ask for a path."""
@@ -162,7 +162,8 @@ class Gate:
         if scheme.lower() == "bearer" and token.strip():
             return await self._token_user(token.strip())
         certificate = request.transport.get_extra_info("peercert") if request.transport is not None else None
-        return certificate_user(certificate) if certificate else _ANONYMOUS
+        user = certificate_user(certificate) if certificate else _ANONYMOUS
+        return user if user["username"] != _ANONYMOUS["username"] else _ANONYMOUS  # groups without a name are nobody's
 
     async def _token_user(self, token: str) -> User | None:
         """Whom the API server knows by a token, None for nobody; both answers are kept for a while."""
@@ -180,7 +181,9 @@ class Gate:
     async def _may(self, user: User, verb: str, path: str) -> bool:
         from koord.api.kinds import SUBJECTACCESSREVIEWS
 
-        key = (user.get("username"), tuple(user.get("groups") or ()), verb, path)
+        # an authorizer may look at all of it: a token can be narrower than its user (scopes are in `extra`)
+        extra = tuple(sorted((name, tuple(values or ())) for name, values in (user.get("extra") or {}).items()))
+        key = (user.get("username"), tuple(user.get("groups") or ()), user.get("uid"), extra, verb, path)
         known: bool | None = self._verdicts.get(key)
         if known is not None:
             return known

@@ -7,6 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Protocol
 
+from koord.kube.tls import authorities
 from koord.process.certificates import ensure
 from koord.process.errors import ConfigurationError, UsageError
 
@@ -41,11 +42,13 @@ def tls_context(options: Listening, client_ca: str = "") -> ssl.SSLContext:
         if options.cipher_suites:
             context.set_ciphers(_ciphers(options.cipher_suites))
         load_certificate(context, options)
-        authorities = client_ca + (Path(options.client_ca_file).read_text(encoding="utf-8") if options.client_ca_file else "")
-        if authorities:
-            context.load_verify_locations(cadata=authorities)
+        trusted = authorities(client_ca.encode(), "ConfigMap extension-apiserver-authentication", "client-ca-file") if client_ca else ""
+        if options.client_ca_file:
+            trusted += authorities(Path(options.client_ca_file).read_bytes(), options.client_ca_file, "--client-ca-file")
+        if trusted:
+            context.load_verify_locations(cadata=trusted)
             context.verify_mode = ssl.CERT_OPTIONAL
-    except (OSError, ssl.SSLError, ValueError) as error:
+    except (OSError, ssl.SSLError, ValueError, TypeError) as error:  # TypeError: a certificate that is not ASCII inside
         where = options.cert_file or options.client_ca_file or options.cert_dir or "the made certificate"
         raise ConfigurationError(f"--secure-port: HTTPS cannot be served ({where}): {error}") from error
     return context

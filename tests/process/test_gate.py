@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -12,8 +13,10 @@ import aiohttp
 import pytest
 
 from koord.kube.errors import ApiError
+from koord.process.certificates import ensure
 from koord.process.errors import ConfigurationError
 from koord.process.http import OpsServer
+from koord.process.requests import Headers, Request
 from koord.process.serving import TOKEN_HEADER, Gate, Serving, tls_source
 from tests.support import patience
 
@@ -136,6 +139,57 @@ def test_a_flood_of_tokens_is_turned_away_and_does_not_reach_the_api_server() ->
             assert sorted({(await task)[0] for task in flood}) == [401, 503]
 
     asyncio.run(main())
+
+
+def test_a_verdict_is_for_the_whole_user_not_for_the_name_alone() -> None:
+    class Scoped(Reviewer):
+        async def create(self, kind: Any, body: dict[str, Any]) -> dict[str, Any]:
+            spec = body["spec"]
+            if kind.kind == "TokenReview":
+                user = {"username": "reader", "extra": {"scopes": [spec["token"]]}}
+                return {"status": {"authenticated": True, "user": user}}
+            return {"status": {"allowed": spec["extra"] == {"scopes": ["full"]}}}
+
+    async def main() -> None:
+        reviewer = Scoped()
+        async with served(Gate(Serving(), reviewer, reviewer), tls_source(Serving())) as server:
+            assert (await ask(server, "/configz", Authorization="Bearer full"))[0] == 200
+            assert (await ask(server, "/configz", Authorization="Bearer narrow"))[0] == 403
+
+    asyncio.run(main())
+
+
+def test_a_certificate_without_a_name_is_nobodys() -> None:
+    class Shown:
+        def get_extra_info(self, name: str) -> Any:
+            return {"subject": ((("organizationName", "system:masters"),),)}
+
+    async def main() -> None:
+        reviewer = Reviewer()
+        request = Request("GET", "/configz", Headers(), 1)
+        request.transport = Shown()
+        refusal = await Gate(Serving(), reviewer, reviewer).refusal(request)
+        assert refusal is not None
+        assert refusal.status == 403
+        assert reviewer.asked == []
+
+    asyncio.run(main())
+
+
+@pytest.mark.parametrize("comment", ["# Büro\n".encode(), "# Büro\n".encode("latin-1")])
+def test_what_stands_around_the_client_authorities_does_not_matter(tmp_path: Path, comment: bytes) -> None:
+    made = ensure(tmp_path, "127.0.0.1")
+    (tmp_path / "clients.crt").write_bytes(comment + made.ca)
+    options = Serving(client_ca_file=str(tmp_path / "clients.crt"))
+    assert tls_source(options)().cert_store_stats()["x509"] == 1
+    assert tls_source(Serving(), comment.decode("utf-8", "replace") + made.ca.decode().rstrip())().cert_store_stats()["x509"] == 1
+    assert tls_source(options, made.ca.decode().rstrip())().verify_mode == ssl.CERT_OPTIONAL
+
+
+def test_client_authorities_without_a_certificate_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "clients.crt").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match="--client-ca-file has no certificate"):
+        tls_source(Serving(client_ca_file=str(tmp_path / "clients.crt")))
 
 
 def test_paths_can_be_opened_for_everybody() -> None:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import ssl
 from collections.abc import Collection
 
+from koord.kube.credentials import KubeConfigError
+from koord.kube.tls import authorities
 from koord.process.errors import ConfigurationError
 from koord.process.requests import Request
 from koord.process.serving import certificate_user
@@ -62,10 +64,12 @@ class Callers:
         if not self._file:
             return ""
         try:
-            with open(self._file, encoding="ascii") as file:
-                text = file.read()
+            with open(self._file, "rb") as file:
+                text = authorities(file.read(), self._file)
             _load(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), text)
-        except (OSError, ValueError) as error:  # ssl.SSLError is an OSError
+        except KubeConfigError:
+            raise ValueError(f"{FLAG}: {self._file} has no certificates in PEM form (-----BEGIN CERTIFICATE-----)") from None
+        except (OSError, ValueError, TypeError) as error:  # ssl.SSLError is an OSError; TypeError: not ASCII inside
             reason = getattr(error, "strerror", None) or error
             raise ValueError(f"{FLAG}: {self._file} has no certificates in PEM form: {reason}") from None
         return text

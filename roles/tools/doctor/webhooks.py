@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from koord.api.kinds import ENDPOINTS, MUTATINGWEBHOOKCONFIGURATIONS, SERVICES, VALIDATINGWEBHOOKCONFIGURATIONS
 from koord.kube.client import Client
 from koord.kube.errors import NotFound
+from koord.kube.tls import authorities
 from roles.manager.options import WebhookOptions
 from roles.tools.doctor.facts import ClusterFacts, Obj, WebhookFacts
 
@@ -113,7 +114,7 @@ def read_ca(bundle: object) -> tuple[str, str, float | None]:
         certificates = x509.load_pem_x509_certificates(pem)
     except (binascii.Error, ValueError) as error:
         return "", f"cannot be read: {error}", None
-    return pem.decode(), "", max(certificate.not_valid_after_utc.timestamp() for certificate in certificates)
+    return authorities(pem, "caBundle"), "", max(certificate.not_valid_after_utc.timestamp() for certificate in certificates)
 
 
 async def handshake(host: str, port: int, server_name: str, ca: str) -> tuple[str | None, str]:

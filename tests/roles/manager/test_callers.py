@@ -153,3 +153,13 @@ def test_a_file_without_certificates_is_refused_at_start(tmp_path):
         assert str(file) in str(caught.value)
     with pytest.raises(ConfigurationError, match="--webhook-client-allowed-names"):
         Callers(names=("x",))
+
+
+@pytest.mark.feature("MGR-WH-01")
+def test_what_stands_around_the_authorities_does_not_matter(tmp_path):
+    ours = Authority(tmp_path, "ours")
+    ours.file.write_bytes("# Büro\n".encode("latin-1") + ours.file.read_bytes())
+    assert Callers(str(ours.file)).context().cert_store_stats()["x509"] == 1
+    ours.file.write_text("# nothing\n")
+    with pytest.raises(ConfigurationError, match=r"--webhook-client-ca-file: .*ours\.pem has no certificates in PEM form"):
+        Callers(str(ours.file))

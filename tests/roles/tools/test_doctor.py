@@ -341,6 +341,7 @@ def test_certificates_are_read_and_tried(tmp_path: Path) -> None:
     own, other = ensure(tmp_path / "own", "localhost"), ensure(tmp_path / "other", "localhost")
     assert read_ca(None)[1] == "is empty"
     assert "cannot be read" in read_ca("bm90IGEgY2VydA==")[1]
+    assert read_ca(base64.b64encode("# Büro\n".encode("latin-1") + own.ca).decode())[:2] == (own.ca.decode(), "")
     ca, wrong, expires = read_ca(base64.b64encode(own.ca).decode())
     assert wrong == ""
     assert expires is not None
