@@ -23,6 +23,7 @@ from koord.kube.client import PATIENCE, Client
 from koord.process.errors import UsageError
 from roles.tools import reach
 from roles.tools.facts import Gathered, Live, event_time
+from roles.tools.place import SYSTEM_NAMESPACE
 from roles.tools.reach import Endpoint
 
 TIMEOUT = 5.0  # seconds that a role may take to answer
@@ -107,11 +108,17 @@ def find_server(given: str | None, context: str | None, environ: Mapping[str, st
 
 
 async def gather(
-    kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], server: config.ClientConfig | None, logs: Sequence[str] = ()
+    kind: str,
+    namespace: str,
+    name: str,
+    endpoints: Sequence[Endpoint],
+    server: config.ClientConfig | None,
+    logs: Sequence[str] = (),
+    system: str = SYSTEM_NAMESPACE,
 ) -> Gathered:
     """Ask every endpoint and, if there is a `server`, the API server; without endpoints, the roles that are found in its cluster.
 
-    `logs` are directories of decision logs. A namespace "" means any.
+    `logs` are directories of decision logs; `system` is where koord lives. A namespace "" means any.
     """
     found = Gathered()
     for directory in logs:
@@ -119,19 +126,19 @@ async def gather(
     if server is None:
         await _ask_all(endpoints, kind, namespace, name, found)
     else:
-        await _ask_server(server, kind, namespace, name, endpoints, found)
+        await _ask_server(server, kind, namespace, name, endpoints, system, found)
     # A role that is running and keeps a log tells the same record twice.
     found.records = [*{encode(record): record for record in sorted(found.records, key=lambda record: record.time)}.values()]
     return found
 
 
 async def _ask_server(
-    server: config.ClientConfig, kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], found: Gathered
+    server: config.ClientConfig, kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], system: str, found: Gathered
 ) -> None:
     async with Client(server, role="why", patience=PATIENCE) as client:
         try:
             async with asyncio.timeout(6 * TIMEOUT):
-                await _gather(client, kind, namespace, name, endpoints, found)
+                await _gather(client, kind, namespace, name, endpoints, system, found)
         except (errors.ApiError, TimeoutError) as error:
             why = str(error) or "no answer in time"
             found.problems.append(f"API server {why}" if why.startswith(server.server) else f"API server {server.server}: {why}")
@@ -139,7 +146,9 @@ async def _ask_server(
                 await _ask_all(endpoints, kind, namespace, name, found)
 
 
-async def _gather(client: Client, kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], found: Gathered) -> None:
+async def _gather(
+    client: Client, kind: str, namespace: str, name: str, endpoints: Sequence[Endpoint], system: str, found: Gathered
+) -> None:
     """The roles first where they are known, since they know the namespace; else the object, since it names the node. Raises ApiError."""
     if endpoints:
         await _ask_all(endpoints, kind, namespace, name, found)
@@ -159,7 +168,7 @@ async def _gather(client: Client, kind: str, namespace: str, name: str, endpoint
         found.elsewhere = places
     if not endpoints:
         node = name if kind == "Node" else str((obj.get("spec") or {}).get("nodeName") or "")
-        endpoints, problems = await reach.find(client, node)
+        endpoints, problems = await reach.find(client, node, system)
         found.problems += problems
         await _ask_all(endpoints, kind, namespace, name, found)
     uid = (obj.get("metadata") or {}).get("uid", "")

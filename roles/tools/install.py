@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 from typing import Any
 
 import click
@@ -17,6 +18,7 @@ from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand, bool_option, duration_option
 from roles.koordlet.rights import COMPONENTS
 from roles.tools import manifests, restoring
+from roles.tools.place import system_option
 
 # Webhooks first: a webhook whose server is gone would hold up pods. Then what acts, then rights, then names. CRDs only when asked for: with
 # them goes every object of theirs.
@@ -33,6 +35,7 @@ _ORDER = (
 _RIGHTS = ("ClusterRoleBinding", "", "koord-manager")
 _LEASES = ("koordinator-manager", "koord-scheduler", "koord-descheduler")
 _SETTLED, _TRIES, _PAUSE = 3, 20, 0.5
+_IMAGE = re.compile(r"([\w.-]+(:\d+)?/|\[[0-9a-fA-F:]+\](:\d+)?/)?[a-z0-9._/-]+(:[\w.-]+)?(@sha256:[0-9a-f]+)?", re.ASCII)
 _VARIANTS = (*manifests.OVERLAYS, *manifests.OPTIONAL)
 _WEBHOOKS = (
     ("MutatingWebhookConfiguration", "koordinator-mutating-webhook-configuration"),
@@ -61,7 +64,7 @@ _KINDS = {
 @click.command("install", cls=GoCommand)
 @click.option("--print", "printed", is_flag=True, help="Print the manifests for kubectl apply -f -; nothing else is done.")
 @click.option("--image", default=manifests.IMAGE, show_default=True, help="The image of every role.")
-@click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
+@system_option("--namespace", "Where koord lives.")
 @bool_option("--crds", default=True, help="CustomResourceDefinitions too.")
 @click.option("--without", default="", help=f"Parts to leave out, separated by commas: {', '.join(manifests.PARTS)}.")
 @click.option("--overlay", "overlays", default="", help=f"Variants, separated by commas: {', '.join(_VARIANTS)}.")
@@ -70,6 +73,8 @@ def install(printed: bool, image: str, namespace: str, crds: bool, without: str,
     if not printed:
         hint = "--print is required; koord install does not write to a cluster: koord install --print | kubectl apply --server-side -f -"
         raise UsageError(hint)
+    if not _IMAGE.fullmatch(image):
+        raise UsageError(f"--image: {image!r} is no image; write [REGISTRY/]NAME[:TAG][@sha256:DIGEST]")
     chosen = _names("--overlay", overlays, _VARIANTS)
     if {"single", "ha"} <= set(chosen):
         raise UsageError("--overlay: single and ha exclude each other")
@@ -95,7 +100,7 @@ def _names(flag: str, text: str, accepted: tuple[str, ...]) -> tuple[str, ...]:
 @click.command("uninstall", cls=GoCommand)
 @click.option("--kubeconfig", "file", metavar="FILE", help="Which cluster (default: KUBECONFIG, in-cluster, ~/.kube/config).")
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
-@click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
+@system_option("--namespace", "Where koord lives.")
 @click.option("--crds", is_flag=True, help="Delete the CustomResourceDefinitions, and with them every object of theirs.")
 @click.option("--webhooks-only", is_flag=True, help="Delete the webhook configurations alone, before something else removes the rest.")
 @bool_option(

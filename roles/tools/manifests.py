@@ -10,9 +10,10 @@ import yaml
 from koord.version import VERSION
 from roles.koordlet.rights import COMPONENTS
 from roles.tools import kustomize
+from roles.tools.place import SYSTEM_NAMESPACE
 
 CONFIGS = Path(__file__).resolve().parents[2] / "configs"
-NAMESPACE = "koordinator-system"
+NAMESPACE = SYSTEM_NAMESPACE
 IMAGE = f"ghcr.io/koordinator-sh/koord:v{VERSION}"
 PARTS = ("manager", "scheduler", "descheduler", "koordlet")
 OVERLAYS = ("single", "ha", "observe", "koordlet-observe", "monitoring", "open-ports", *COMPONENTS)
@@ -71,7 +72,7 @@ def _adapted(value: Any, image: str, namespace: str) -> Any:
     if isinstance(value, list):
         return [_adapted(item, image, namespace) for item in value]
     if isinstance(value, str):
-        return value.replace(IMAGE, image).replace(NAMESPACE, namespace)
+        return value.replace(NAMESPACE, namespace).replace(IMAGE, image)  # in this order: an image may be named like the namespace
     return value
 
 

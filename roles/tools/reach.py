@@ -16,14 +16,18 @@ from koord.api.kinds import PODS
 from koord.kube import config, errors
 from koord.kube.client import Client
 from koord.process.serving import TOKEN_HEADER
+from roles.tools.place import SYSTEM_NAMESPACE
 
-SYSTEM_NAMESPACE = "koordinator-system"
 READER = "koord-diagnostics"
 """The ServiceAccount whose token is borrowed by who has none."""
 TOKEN_SECONDS = 600
-APPS = {"scheduler": ("koord-scheduler", 10259), "manager": ("koord-manager", 8080), "descheduler": ("koord-descheduler", 10258)}
-"""Role: (value of the label koord-app, port)."""
-AGENT = ("koordlet", 9316)
+APPS = {
+    "scheduler": ("koord-scheduler", "https", 10259),
+    "manager": ("koord-manager", "metrics", 8080),
+    "descheduler": ("koord-descheduler", "https", 10258),
+}
+"""Role: (value of the label koord-app, name of the container's port, its number in pods that do not name it)."""
+AGENT = ("koordlet", "http", 9316)
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,36 +47,40 @@ class Endpoint:
         return self.server or config.ClientConfig(self.url)
 
 
-async def token_header(client: Client) -> str:
+async def token_header(client: Client, system: str = SYSTEM_NAMESPACE) -> str:
     """What proves to a role who asks: the caller's own bearer token, or a borrowed one. Raises ApiError."""
     own = await client.config.credentials.authorization()
     if own and own.startswith("Bearer "):
         return own
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {"expirationSeconds": TOKEN_SECONDS}}
-    path = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/serviceaccounts/{READER}/token"
+    path = f"/api/v1/namespaces/{system}/serviceaccounts/{READER}/token"
     status, raw = await client.raw("POST", path, body)
     if status not in (200, 201):
         raise errors.from_response(status, raw)
     return f"Bearer {orjson.loads(raw)['status']['token']}"
 
 
-async def find(client: Client, node: str = "") -> tuple[list[Endpoint], list[str]]:
-    """The roles of a cluster as endpoints, and the agent of `node`; and what stands in the way, in words."""
+async def find(client: Client, node: str = "", system: str = SYSTEM_NAMESPACE) -> tuple[list[Endpoint], list[str]]:
+    """The roles of a cluster as endpoints, and the agent of `node`; and what stands in the way, in words.
+
+    Only pods of koord's own namespace, `system`, are looked at: the caller's token is shown to them.
+    """
     try:
-        pods = (await client.list(PODS, SYSTEM_NAMESPACE, label_selector="koord-app")).items
+        pods = (await client.list(PODS, system, label_selector="koord-app")).items
     except errors.ApiError as error:
         hint = "; Role and ClusterRole koord-diagnostics-reader allow it" if isinstance(error, errors.Forbidden) else ""
-        return [], [f"the pods of {SYSTEM_NAMESPACE} cannot be listed: {error}{hint}"]
-    wanted = [(role, pod, port) for role, (app, port) in APPS.items() for pod in pods if _runs(pod, app)]
+        return [], [f"the pods of {system} cannot be listed: {error}{hint}"]
+    wanted = [(role, pod, _port(pod, port, number)) for role, (app, port, number) in APPS.items() for pod in pods if _runs(pod, app)]
     if node:
-        wanted += [("koordlet", pod, AGENT[1]) for pod in pods if _runs(pod, AGENT[0]) and pod["spec"].get("nodeName") == node]
+        agents = [pod for pod in pods if _runs(pod, AGENT[0]) and pod["spec"].get("nodeName") == node]
+        wanted += [("koordlet", pod, _port(pod, *AGENT[1:])) for pod in agents]
     if not wanted:
         where = f" and none on node {node}" if node else ""
-        return [], [f"no running pod of koord's roles in {SYSTEM_NAMESPACE}{where}"]
+        return [], [f"no running pod of koord's roles in {system}{where}; --koord-namespace names another namespace"]
     try:
-        header = await token_header(client)
+        header = await token_header(client, system)
     except errors.ApiError as error:
-        return [], [f"no token to show to the roles: {error} (ServiceAccount {SYSTEM_NAMESPACE}/{READER})"]
+        return [], [f"no token to show to the roles: {error} (ServiceAccount {system}/{READER})"]
     server = replace(client.config, headers=(*client.config.headers, (TOKEN_HEADER, header)))
     return [_endpoint(role, pod, port, server) for role, pod, port in wanted], []
 
@@ -81,7 +89,13 @@ def _runs(pod: dict[str, Any], app: str) -> bool:
     return (pod["metadata"].get("labels") or {}).get("koord-app") == app and (pod.get("status") or {}).get("phase") == "Running"
 
 
+def _port(pod: dict[str, Any], name: str, default: int) -> int:
+    """The port that a pod's containers call by this name: charts and overlays move ports."""
+    ports = [port for container in (pod.get("spec") or {}).get("containers") or () for port in container.get("ports") or ()]
+    return int(next((port["containerPort"] for port in ports if port.get("name") == name), default))
+
+
 def _endpoint(role: str, pod: dict[str, Any], port: int, server: config.ClientConfig) -> Endpoint:
-    name = pod["metadata"]["name"]
-    prefix = f"/api/v1/namespaces/{SYSTEM_NAMESPACE}/pods/https:{name}:{port}/proxy"
+    name, system = pod["metadata"]["name"], pod["metadata"]["namespace"]
+    prefix = f"/api/v1/namespaces/{system}/pods/https:{name}:{port}/proxy"
     return Endpoint(f"pod {name} by way of the API server", role, server, prefix)

@@ -13,6 +13,7 @@ import click
 from koord.process import commands
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import Commands, FlagError, GoCommand, duration_option
+from roles.tools.place import system_option
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
@@ -41,6 +42,7 @@ def _options(function: F) -> F:
             metavar="URL",
             help="A role's HTTP port; repeatable. Default: KOORD_ENDPOINTS (comma-separated), or found in the cluster.",
         ),
+        system_option(),
         click.option(
             "--decision-log",
             "logs",
@@ -127,6 +129,7 @@ def _explain(
     name: str,
     *,
     endpoints: tuple[str, ...],
+    koord_namespace: str,
     kubeconfig: str | None,
     context: str | None,
     output: str,
@@ -149,7 +152,7 @@ def _explain(
         )
 
     def ask() -> tuple[explain.Explanation | None, Gathered]:
-        found = commands.run(gather.gather(kind, namespace, name, found_endpoints, server, logs))
+        found = commands.run(gather.gather(kind, namespace, name, found_endpoints, server, logs, koord_namespace))
         places = sorted({record.subject.namespace for record in found.records if record.subject.kind == kind} | set(found.places))
         if len(places) > 1:
             raise ConfigurationError(f"there are {kind.lower()}s named {name} in {', '.join(places)}: say which with --namespace")

@@ -10,7 +10,7 @@ import click
 from koord.process import commands
 from koord.process.errors import UsageError
 from koord.process.flags import GoCommand
-from roles.tools import manifests
+from roles.tools.place import system_option
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
@@ -26,7 +26,7 @@ _ROLES = ("manager", "scheduler", "descheduler", "koordlet")
 @click.option("--host-root", default="/", show_default=True, help="Where the machine's root is mounted.")
 @click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster, ~/.kube/config).")
 @click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
-@click.option("--namespace", default=manifests.NAMESPACE, show_default=True, help="Where koord lives.")
+@system_option("--namespace", "Where koord lives.")
 @click.option("--role", "roles", multiple=True, type=click.Choice(_ROLES), help="Whose rights to look at; repeatable (default: all).")
 @click.option("--as", "acting_as", default="", metavar="USER", help="Ask for rights as this user (default: each role's account).")
 @click.option("--security", is_flag=True, help="Also: what a stolen token of each role could do, and how the roles run.")

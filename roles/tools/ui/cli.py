@@ -11,6 +11,7 @@ import click
 from koord.process import commands
 from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand
+from roles.tools.place import system_option
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 @click.option(
     "--endpoint", "endpoints", multiple=True, metavar="URL", help="A role's HTTP port; repeatable. Default: found in the cluster."
 )
+@system_option()
 @click.option("--prices", metavar="FILE", help="Show what the cluster costs in an hour, too (docs/cost.md).")
 @click.option(
     "--decision-log",
@@ -40,6 +42,7 @@ def command(
     kubeconfig: str | None,
     context: str | None,
     endpoints: tuple[str, ...],
+    koord_namespace: str,
     prices: str | None,
     log: Path | None,
     policies: Path | None,
@@ -58,14 +61,20 @@ def command(
 
     given = load_prices(prices) if prices else None
     try:
-        commands.run(_serve(server, found, port, (given, log, policies), browser=browser))
+        commands.run(_serve(server, found, port, (given, log, policies), system=koord_namespace, browser=browser))
     except KeyboardInterrupt:
         sys.exit(130)
 
 
 async def _serve(
-    server: ClientConfig, endpoints: list[Endpoint], port: int, studied: tuple[Prices | None, Path | None, Path | None], *, browser: bool
-) -> None:  # fmt: skip
+    server: ClientConfig,
+    endpoints: list[Endpoint],
+    port: int,
+    studied: tuple[Prices | None, Path | None, Path | None],
+    *,
+    system: str,
+    browser: bool,
+) -> None:
     from koord.api.kinds import NODES
     from koord.kube.client import PATIENCE, Client
     from koord.kube.errors import Unauthorized, Unreachable, from_response
@@ -80,7 +89,7 @@ async def _serve(
                 raise from_response(status, body)
         except (Unreachable, Unauthorized) as error:
             raise ConfigurationError(f"cannot query the API server: {error}") from None
-        watching = Watching(client, endpoints)
+        watching = Watching(client, endpoints, system)
         page = UiServer(watching, port, studies=Studies(watching, *studied))
         await page.start()
         click.echo(f"koord ui of {client.config.server}: {page.url}  (Ctrl-C ends it)")

@@ -77,7 +77,7 @@ class Studies:
         if len(watching.pods) > HELP_FOR:
             return [f"The cluster has {len(watching.pods)} pods: ask koord simulate --kubeconfig …"]
         scheduler = scheduler_of("", "", ())
-        cluster = await live(watching.client, [feed.kind for feed in scheduler.kinds().values()], "koordinator-system")
+        cluster = await live(watching.client, [feed.kind for feed in scheduler.kinds().values()], watching.system)
         changed = apply(cluster, Changes(), "")
         return await seams.to_thread(_help, scheduler, cluster, changed, f"{namespace}/{name}")
 

@@ -19,6 +19,7 @@ from koord.kube.client import Client
 from koord.kube.errors import ApiError
 from koord.kube.informers import InformerFactory
 from roles.tools import explain, gather, reach, render
+from roles.tools.place import SYSTEM_NAMESPACE
 from roles.tools.reach import Endpoint
 from roles.tools.top.rows import row
 from roles.tools.ui import view
@@ -47,8 +48,10 @@ def _newest_of(records: Iterable[Record]) -> list[Record]:
 class Watching:
     """A cluster as one user may see it."""
 
-    def __init__(self, client: Client, endpoints: Sequence[Endpoint] = ()) -> None:
+    def __init__(self, client: Client, endpoints: Sequence[Endpoint] = (), system: str = SYSTEM_NAMESPACE) -> None:
         self.client = client
+        self.system = system
+        """Where koord lives."""
         self.given = list(endpoints)
         self.informers = InformerFactory(client)
         self.nodes = self.informers.informer(NODES, Node)
@@ -159,7 +162,7 @@ class Watching:
 
     async def _find(self) -> tuple[list[Endpoint], list[str]]:
         try:
-            return await reach.find(self.client)
+            return await reach.find(self.client, system=self.system)
         except (ApiError, OSError, TimeoutError) as error:
             return [], [f"the roles cannot be looked for: {error}"]
 
@@ -208,7 +211,7 @@ class Watching:
 
     async def why(self, kind: str, namespace: str, name: str) -> dict[str, Any]:
         """What `koord why` says of an object. Raises ApiError."""
-        found = await gather.gather(kind, namespace, name, self.given, self.client.config)
+        found = await gather.gather(kind, namespace, name, self.given, self.client.config, system=self.system)
         explained = explain.explain(kind, found, namespace=namespace, name=name, now=time.time())
         if explained is None:
             return {"summary": f"Nothing is known of {kind.lower()} {name}.", "sections": [], "problems": found.problems}

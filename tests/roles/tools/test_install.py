@@ -14,6 +14,7 @@ from click.testing import CliRunner
 
 from koord.api.kinds import DAEMONSETS, DEPLOYMENTS
 from koord.apiserver.testing import running_server
+from koord.cli import main
 from roles.tools import manifests
 from roles.tools.install import install, plan, uninstall
 
@@ -34,6 +35,26 @@ def test_every_object_is_printed_and_names_follow_the_flags() -> None:
     assert "system:serviceaccount:colocation:koordlet" in text
     images = {c["image"] for d in found if d["kind"] in ("Deployment", "DaemonSet") for c in d["spec"]["template"]["spec"]["containers"]}
     assert images == {"example.com/koord:1"}
+
+
+def test_an_image_may_be_named_like_the_namespace() -> None:
+    found = printed("--image=example.com/koordinator-system/koord:1", "--namespace=colocation", "--crds=false")
+    images = {c["image"] for d in found if d["kind"] == "Deployment" for c in d["spec"]["template"]["spec"]["containers"]}
+    assert images == {"example.com/koordinator-system/koord:1"}
+
+
+@pytest.mark.parametrize("flag", ["--namespace=", "--namespace=Bad_NS", "--image=", "--image=a b", "--image=a:b:c", "--image=x@sha256:"])
+def test_names_that_no_cluster_takes_are_refused(flag: str) -> None:
+    result = CliRunner().invoke(main, ["install", "--print", flag], prog_name="koord")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert f"{flag.partition('=')[0]}" in result.stderr
+
+
+@pytest.mark.parametrize(
+    "image", ["koord", "a.b:5000/x/y:v1.2", "[fd00::1]:5000/x@sha256:" + "a" * 64, "ghcr.io/x/koord:v1@sha256:" + "0" * 64]
+)
+def test_images_of_any_registry_are_taken(image: str) -> None:
+    assert f"image: {image}" in manifests.text(printed(f"--image={image}", "--crds=false")).replace("'", "")
 
 
 def test_parts_can_be_left_out_with_their_rights() -> None:

@@ -21,10 +21,13 @@ from koord.apiserver.testing import running_server
 from koord.cli import main
 from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
+from koord.kube.client import Client
+from koord.kube.config import load
 from koord.process import certificates
 from koord.process.http import OpsServer
 from koord.process.requests import Handler, Request, Response
 from koord.process.serving import TOKEN_HEADER
+from roles.tools import reach
 from roles.tools.reach import SYSTEM_NAMESPACE
 
 TOKEN = "token-of-alice"
@@ -122,11 +125,11 @@ def pod(name: str, app: str = "", node: str = "") -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": labels}, "spec": {"nodeName": node, "containers": [{"name": "c", "image": "i"}]}}
 
 
-async def install(client: Any, *pods: dict[str, Any]) -> None:
-    await client.create(NAMESPACES, {"metadata": {"name": SYSTEM_NAMESPACE}})
+async def install(client: Any, *pods: dict[str, Any], system: str = SYSTEM_NAMESPACE) -> None:
+    await client.create(NAMESPACES, {"metadata": {"name": system}})
     for body in pods:
-        made = await client.create(PODS, body, SYSTEM_NAMESPACE)
-        await client.patch(PODS, made["metadata"]["name"], {"status": {"phase": "Running"}}, SYSTEM_NAMESPACE, subresource="status")
+        made = await client.create(PODS, body, system)
+        await client.patch(PODS, made["metadata"]["name"], {"status": {"phase": "Running"}}, system, subresource="status")
 
 
 @pytest.mark.feature("BEY-WHY-01")
@@ -167,6 +170,31 @@ def test_the_kubeconfig_is_enough(tmp_path: Path) -> None:
             assert result.exit_code == 1
             assert "no role answered" in result.output
             assert '"answered": 0' in result.output
+            await roles.stop()
+
+    asyncio.run(story())
+
+
+def test_koord_is_asked_where_it_lives_and_at_the_ports_that_its_pods_name(tmp_path: Path) -> None:
+    async def story() -> None:
+        record = Record("scheduler", Subject("Pod", "default", "web-0", ""), time.time(), "Scheduled", "LoadAware", "placed on n1")
+        roles = Roles(tmp_path)
+        async with running_server() as api, api.client() as client, front(api.server.url, roles, tmp_path) as kubeconfig:
+            await client.create(PODS, pod("web-0", node="n1"), "default")
+            scheduler = pod("koord-scheduler-1", "koord-scheduler")
+            scheduler["spec"]["containers"][0]["ports"] = [{"name": "other", "containerPort": 1}, {"name": "https", "containerPort": 11259}]
+            await install(client, scheduler, system="colocation")
+            await roles.start("koord-scheduler-1", "scheduler", record)
+            result = await why("pod", "web-0", "--kubeconfig", str(kubeconfig))
+            assert result.exit_code == 1, "the caller's token is shown in koord's own namespace only"
+            assert roles.shown == []
+            assert "--koord-namespace" in result.output
+            result = await why("pod", "web-0", "--kubeconfig", str(kubeconfig), "--koord-namespace=colocation")
+            assert result.exit_code == 0, result.output
+            assert "Placed on n1" in result.output
+            async with Client(load(str(kubeconfig))) as alice:
+                found, problems = await reach.find(alice, system="colocation")
+            assert (problems, [one.prefix.rpartition(":")[2] for one in found]) == ([], ["11259/proxy"])
             await roles.stop()
 
     asyncio.run(story())
