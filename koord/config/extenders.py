@@ -5,12 +5,12 @@ from __future__ import annotations
 import base64
 import binascii
 from typing import Annotated
-from urllib.parse import urlsplit
 
 from pydantic import AfterValidator, Field, model_validator
 
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel, Seconds
+from koord.config.urls import is_http_url
 
 DEFAULT_TIMEOUT = 5.0  # seconds
 
@@ -98,8 +98,7 @@ class Extender(ConfigModel):
 
     @model_validator(mode="after")
     def _valid(self) -> Extender:
-        parts = urlsplit(self.url_prefix)
-        if parts.scheme not in ("http", "https") or not parts.hostname:
+        if not is_http_url(self.url_prefix):
             raise ConfigError("urlPrefix", f'{self.url_prefix!r} is no URL; write it like "http://127.0.0.1:8888/scheduler"')
         if self.prioritize_verb and self.weight <= 0:
             raise ConfigError("weight", "must be above zero for an extender with a prioritizeVerb")

@@ -9,9 +9,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote
 
 from koord.config.redact import redacted_text
+from koord.config.urls import is_http_url
 from koord.kube.credentials import (
     AuthProvider,
     Credentials,
@@ -131,19 +132,9 @@ def _in_cluster(environ: Mapping[str, str], directory: str, master: str | None) 
 
 
 def _server(text: Any, source: str) -> str:
-    if not _is_url(text):
+    if not is_http_url(text):
         raise KubeConfigError(source, f"server {_shown(text)} must be http://host[:port] or https://host[:port]")
     return str(text).rstrip("/")
-
-
-def _is_url(text: Any) -> bool:
-    """Whether a text names a host, and a port if it has one, of HTTP or HTTPS."""
-    try:
-        parts = urlsplit(text)
-        good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
-    except (ValueError, TypeError, AttributeError):  # a port that is no number or too large, half of an IPv6 address, no text
-        return False
-    return good and isinstance(text, str) and text.isprintable() and " " not in text
 
 
 def _shown(text: Any) -> str:
@@ -259,7 +250,7 @@ def _proxy(cluster: Mapping[str, Any], path: str) -> str | None:
     proxy = cluster.get("proxy-url")
     if not proxy:
         return None
-    if not _is_url(proxy):
+    if not is_http_url(proxy):
         raise KubeConfigError(path, f"proxy-url {_shown(proxy)} must be http://host[:port] or https://host[:port]")
     return str(proxy)
 
@@ -268,7 +259,7 @@ def _environment_proxy(server: str, environ: Mapping[str, str]) -> str | None:
     proxy = (proxy_from_environment(server, environ) or "").strip()
     if not proxy:
         return None
-    if not _is_url(proxy):
+    if not is_http_url(proxy):
         name = "HTTPS_PROXY" if server.startswith("https:") else "HTTP_PROXY"
         raise KubeConfigError(name, f"{_shown(proxy)} must be http://host[:port] or https://host[:port]")
     return proxy

@@ -15,6 +15,7 @@ from koord.config.loader import check_shape, decode, validate, validate_model
 from koord.config.model import ConfigModel, Seconds
 from koord.config.model import wire as on_the_wire
 from koord.config.selectors import compile_selector
+from koord.config.urls import is_http_url
 from roles.descheduler import registry
 from roles.descheduler.migration.plugin import MigrationController
 from roles.descheduler.reading import PROMETHEUS
@@ -111,6 +112,8 @@ class PrometheusProvider(ConfigModel):
     def _accepted(self) -> PrometheusProvider:
         if not self.url.startswith(("http://", "https://")):
             raise ConfigError("url", f"{self.url!r} must begin with http:// or https://")
+        if not is_http_url(self.url):
+            raise ConfigError("url", f"{self.url!r} must be http://host[:port] or https://host[:port]")
         if self.auth_token is not None and not self.url.startswith("https://"):
             raise ConfigError("url", "must begin with https:// if authToken is set, to protect the token")
         return self

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass, replace
 
-from koord.process.flags import Duration, flag, gates_option
+from koord.process.flags import Duration, flag, gates_option, parse_host_port
 from roles.koordlet.host.root import PATH_FLAGS, HostRoot
 
 SECTIONS = {
@@ -243,6 +243,11 @@ def check(options: Options) -> None:
             raise OptionError(name, f"{value!r} is not one of {', '.join(FAILURE_POLICIES)}")
     if not 0 <= options.kubelet_read_only_port <= _MAX_PORT:
         raise OptionError("kubelet-read-only-port", f"{options.kubelet_read_only_port} is no port: 0 to {_MAX_PORT}")
+    for name in ("addr", "pprof-addr"):
+        try:
+            parse_host_port(getattr(options, name.replace("-", "_")))
+        except ValueError as error:
+            raise OptionError(name, str(error)) from None
     positive = (
         "collect-sys-metric-outdated-interval",
         "collect-node-cpu-info-interval",

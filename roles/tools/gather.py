@@ -9,13 +9,13 @@ import stat
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
-from urllib.parse import urlsplit
 
 import msgspec
 import orjson
 
 from koord.api.kinds import BY_KIND, ELASTICQUOTAS, EVENTS, NODES, PODGROUPS, PODS
 from koord.api.names import LABEL_POD_GROUP, LABEL_QUOTA_NAME
+from koord.config.urls import is_http_url
 from koord.decisions.record import Record, decode_many, encode
 from koord.decisions.sinks import log_files, read_records
 from koord.kube import config, errors
@@ -36,8 +36,7 @@ def parse_endpoint(text: str) -> Endpoint:
     if not equals or "/" in role or ":" in role:
         role, url = "", text
     url = url if "://" in url else f"http://{url}"
-    parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+    if not is_http_url(url):
         raise UsageError(f"endpoint {text!r} must be http://host:port, optionally with role= in front")
     return Endpoint(url.rstrip("/"), role)
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import http.client
+import ipaddress
 import os
 import re
 import ssl
@@ -13,6 +14,8 @@ from urllib.parse import urlsplit
 
 import click
 
+from koord.config.urls import is_http_url
+from koord.process.errors import UsageError
 from koord.process.flags import GoCommand, duration_option
 
 _LISTEN = "0A"  # the state's number in /proc/net/tcp
@@ -27,9 +30,9 @@ def command(url: str | None, pid: int, timeout: float) -> None:
 
     Without URL every TCP port that the process listens on is asked: one has to answer 200, and none with an error of its own.
     """
-    targets = (
-        [url] if url else [f"{scheme}://127.0.0.1:{port}/healthz" for port in ports(Path("/proc"), pid) for scheme in ("http", "https")]
-    )
+    if url and not is_http_url(url):
+        raise UsageError(f"{url!r} must be http://host[:port][/path] or https://host[:port][/path]")
+    targets = [url] if url else [f"{scheme}://{place}/healthz" for place in places(Path("/proc"), pid) for scheme in ("http", "https")]
     if not targets:
         sys.exit(_unwell(f"process {pid} listens on no TCP port"))
     answers = {target: status for target in targets if (status := ask(target, timeout)) is not None}
@@ -46,10 +49,10 @@ def _unwell(reason: str) -> int:
     return 1
 
 
-def ports(proc: Path, pid: int) -> list[int]:
-    """TCP ports that a process listens on: its sockets, looked up in the tables of its network namespace."""
+def places(proc: Path, pid: int) -> list[str]:
+    """Where a process listens by TCP, as host:port: its sockets, looked up in the tables of its network namespace."""
     inodes = set(_socket_inodes(proc / str(pid) / "fd"))
-    found: set[int] = set()
+    found: dict[tuple[int, str], None] = {}
     for table in ("tcp", "tcp6"):
         try:
             lines = (proc / str(pid) / "net" / table).read_text(encoding="ascii").splitlines()[1:]
@@ -57,8 +60,18 @@ def ports(proc: Path, pid: int) -> list[int]:
             continue
         for fields in map(str.split, lines):
             if len(fields) > 9 and fields[3] == _LISTEN and fields[9] in inodes:
-                found.add(int(fields[1].rpartition(":")[2], 16))
-    return sorted(found)
+                address, _, port = fields[1].rpartition(":")
+                found[int(port, 16), _host(address)] = None
+    return [f"{host}:{port}" for port, host in sorted(found)]
+
+
+def _host(address: str) -> str:
+    """The address of /proc/net/tcp, words of 32 bits in the machine's order; of a listener on all addresses, the loopback."""
+    words = [int(address[at : at + 8], 16).to_bytes(4, sys.byteorder) for at in range(0, len(address), 8)]
+    found = ipaddress.ip_address(b"".join(words))
+    if found.is_unspecified:
+        found = ipaddress.ip_address("127.0.0.1" if found.version == 4 else "::1")
+    return str(found) if found.version == 4 else f"[{found}]"
 
 
 def _socket_inodes(directory: Path) -> Iterator[str]:
@@ -78,8 +91,7 @@ def _socket_inodes(directory: Path) -> Iterator[str]:
 def ask(url: str, timeout: float) -> int | None:
     """The status that a URL answers with; None when nobody speaks that protocol there. Certificates are not looked at: it is this host."""
     parts = urlsplit(url)
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return None
+    assert parts.hostname is not None
     connection: http.client.HTTPConnection
     if parts.scheme == "https":
         connection = http.client.HTTPSConnection(parts.hostname, parts.port, timeout=timeout, context=ssl._create_unverified_context())

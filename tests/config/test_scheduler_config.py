@@ -77,6 +77,8 @@ def test_empty_file_has_upstream_defaults(tmp_path):
         ("parallelism: 0", "parallelism", "greater than 0"),
         ("percentageOfNodesToScore: 101", "percentageOfNodesToScore", "100"),
         ("extenders: [{urlPrefix: x}]", "extenders[0].urlPrefix", "is no URL"),
+        ("extenders: [{urlPrefix: 'http://x:abc'}]", "extenders[0].urlPrefix", "is no URL"),
+        ("extenders: [{urlPrefix: 'http://[::1'}]", "extenders[0].urlPrefix", "is no URL"),
         ("extenders: [{urlPrefix: http://x, prioritizeVerb: p}]", "extenders[0].weight", "above zero"),
         ("extenders: [{urlPrefix: http://x, bindVerb: b}, {urlPrefix: http://y, bindVerb: b}]", "extenders[1].bindVerb", "only one"),
         ("extenders: [{urlPrefix: http://x, managedResources: [{name: cpu}]}]", "extenders[0].managedResources[0].name", "no extended"),

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import click
 
 from koord.config.errors import ConfigError
+from koord.config.urls import is_http_url
 from koord.process.flags import Duration, flag
 
 DAY = 86400.0
@@ -62,6 +63,6 @@ def checked(policy: Policy) -> Policy:
             raise ConfigError(name, "must not be negative")
     if policy.memory_model not in MEMORY_MODELS:
         raise ConfigError("--recommender-memory-model", f"{policy.memory_model!r} is not known; accepted: {', '.join(MEMORY_MODELS)}")
-    if policy.prometheus and not policy.prometheus.startswith(("http://", "https://")):
+    if policy.prometheus and not is_http_url(policy.prometheus):
         raise ConfigError("--recommender-prometheus-address", f"{policy.prometheus!r} is no http:// or https:// address")
     return policy

@@ -181,6 +181,8 @@ def test_where_the_token_goes_and_comes_from() -> None:
 
     with pytest.raises(InvalidConfig, match="must begin with https"):
         config("http://prometheus")
+    with pytest.raises(InvalidConfig, match="must be http"):
+        config("https://prometheus:abc")
     key = f"Prometheus {QUERY}"
     token = base64.b64encode(b"abc\n").decode()
     served = Served({"s": {"data": {"prometheusAuthToken": token}}, "empty": {}})

@@ -298,6 +298,8 @@ def test_a_running_sandbox_is_found(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("args", "says"),
     [
+        (["pod", "x", "--endpoint=http://h:abc"], "endpoint 'http://h:abc' must be http://host:port"),
+        (["pod", "x", "--endpoint=http://[::1"], "endpoint 'http://[::1' must be http://host:port"),
         (["pod", "x"], "no role to query: give --kubeconfig (or KUBECONFIG, ~/.kube/config), --endpoint URL (or KOORD_ENDPOINTS)"),
         (["pod", "a/b/c", "--endpoint", "http://x"], "a pod is given as NAME or NAMESPACE/NAME"),
         (["pod", "a/b", "-n", "c", "--endpoint", "http://x"], "--namespace says 'c'"),

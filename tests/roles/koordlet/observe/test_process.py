@@ -71,6 +71,8 @@ class TestFlags:
             (["--node-name=n1", "--kubelet-sync-interval=soon"], "soon"),
             (["--node-name=n1", "--kubelet-read-only-port=-1"], "no port"),
             (["--node-name=n1", "--mode=maybe"], "enforce, observe"),
+            (["--node-name=n1", "--addr=here:99999"], "--addr: 'here:99999' is no listen address"),
+            (["--node-name=n1", "--pprof-addr=here"], "--pprof-addr: 'here' is no listen address"),
             (["--node-name=n1", "--strategy-modes=BECPUSuppress=on"], "Name=enforce|observe"),
             (["--node-name=n1", "--runtime-hooks-failure-policy=Panic"], "Ignore, Fail"),
         ],
