@@ -97,7 +97,8 @@ class RecommenderController(Controller):
     async def reconcile(self, key: str) -> float | None:
         """Feed what was measured since the last time, and write what follows from it."""
         if key == LEFTOVERS:
-            return await self._remove_leftovers()
+            await self._remove_leftovers()
+            return None
         recommendation = self.recommendations.get(key)
         known = self._learnt.get(key)
         if known is not None and (recommendation is None or recommendation.metadata.uid != known.uid):

@@ -76,7 +76,9 @@ def test_nothing_on_a_pod_breaks_a_decision(text: str) -> None:
 
 @pytest.mark.feature("SCH-NUMA-11")
 def test_a_numa_node_that_no_machine_has_holds_nothing() -> None:
-    status = '{"cpuset":"0","numaNodeResources":[{"node":100000000000000000000,"resources":{"cpu":"1"}},{"node":1,"resources":{"cpu":"1"}}]}'
+    status = (
+        '{"cpuset":"0","numaNodeResources":[{"node":100000000000000000000,"resources":{"cpu":"1"}},{"node":1,"resources":{"cpu":"1"}}]}'
+    )
     record = read_record("default/p", {names.ANNOTATION_RESOURCE_STATUS: status})
     assert record is not None
     assert record.amounts == {1: {"cpu": 1000}}
