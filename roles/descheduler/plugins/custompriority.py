@@ -20,16 +20,13 @@ from roles.descheduler.framework.effects import PAUSE, Cordon, Effect, Evict, Tu
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.plugins.firstfit import FirstFit
-from roles.descheduler.relief import CANDIDATES, Ceiling, Relief
+from roles.descheduler.relief import Relief
 from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
 from roles.descheduler.snapshot import NodeView, PodView, Vector, pod_view
-from roles.descheduler.spreading import spreads
 
 MODES = ("BestEffort", "DrainNode")
 PATIENCE = 1800.0  # seconds without progress after which a drain is given up, and for which the node is then left alone
 GIVE_UP_AFTER = 5  # consecutive pods of one node that fit nowhere
-PLACES = 32  # cheaper nodes that a migration may choose from
-_ANY = Ceiling()
 
 
 class PriorityLevel(ConfigModel):
@@ -259,8 +256,7 @@ class CustomPriority:
         """A migration must not end on a node of the same level. Without node fit nobody knows which cheaper node would take the pod."""
         if not self.args.node_fit:
             return None
-        places = targets.several(view, wanted, target, CANDIDATES if spreads(view.pod) else PLACES)
-        return Relief(view.usage or {}, dict.fromkeys(places, _ANY), view.is_prod)
+        return targets.relief(view, wanted, target)
 
     @staticmethod
     def _still_here(drain: Drain, source: NodeView) -> bool:

@@ -12,7 +12,12 @@ import msgspec
 import numpy as np
 
 from roles.descheduler.columns import Columns
+from roles.descheduler.relief import CANDIDATES, Ceiling, Relief
 from roles.descheduler.snapshot import NodeView, PodView, Vector
+from roles.descheduler.spreading import spreads
+
+PLACES = 32  # targets that a migration may choose from
+_ANY = Ceiling()
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +67,11 @@ class FirstFit:
             ahead = self._ahead[shape] = _Ahead(found, [self._columns.names[int(rows[place])] for place in found], len(found) == wide)
         start = bisect_left(ahead.places, end)
         return [first, *(name for name in ahead.names[start : start + most] if name != first)][:most]
+
+    def relief(self, view: PodView, wanted: Vector, first: str) -> Relief:
+        """That a migration of the pod may end on some of the targets only."""
+        names = self.several(view, wanted, first, CANDIDATES if spreads(view.pod) else PLACES)
+        return Relief(view.usage or {}, dict.fromkeys(names, _ANY), view.is_prod)
 
     def take(self, target: str, requests: Vector) -> None:
         """A pod is expected there."""

@@ -6,6 +6,7 @@ from typing import ClassVar
 
 from pydantic import Field, model_validator
 
+from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
@@ -20,6 +21,7 @@ from roles.descheduler.plugins.community.requested import (
     check_percentages,
     headroom,
 )
+from roles.descheduler.plugins.firstfit import FirstFit
 from roles.descheduler.snapshot import NodeView, PodView
 
 ONLY_THRESHOLDING = "OnlyThresholdingResources"
@@ -77,7 +79,10 @@ class HighNodeUtilization:
             yield from free(handle, measured)
             return
         sources.sort(key=lambda node: node.weight)
+        targets.sort(key=lambda node: -node.weight)
+        columns = yield from Columns.paced([node.view for node in targets])
         yield from Leaving(
+            places=FirstFit(columns, [node.view for node in targets], labels=True),
             sources=sources,
             targets=targets,
             budget=headroom(targets, {}),
@@ -88,6 +93,7 @@ class HighNodeUtilization:
             now=handle.now,
         ).turn()
         sources = targets = []
+        yield from columns.free(handle)
         yield from free(handle, measured)
 
     def _why_not(self, sources: int, targets: int, total: int) -> str:

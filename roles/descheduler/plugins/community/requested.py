@@ -12,6 +12,8 @@ from koord.config.errors import ConfigError
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.nodefit import tolerates
 from roles.descheduler.plugins.community.common import LenientModel, least_important_first
+from roles.descheduler.plugins.firstfit import FirstFit
+from roles.descheduler.relief import Relief
 from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 BASIC = ("cpu", "memory", "pods")
@@ -124,6 +126,7 @@ class Leaving:
     per_node: int | None = None
     pause: Callable[[int], bool] = lambda _: False
     taken: Callable[[PodView], Vector] = lambda view: view.requests
+    places: FirstFit | None = None  # only targets, where one would take the pod; None: the scheduler decides
 
     def turn(self) -> Turn:
         """Source by source, the least important pod first."""
@@ -142,10 +145,16 @@ class Leaving:
                     break
                 if not tolerates_a_target(view.pod, taints):
                     continue
-                if (yield Evict(view.pod, self.reason(source))):
+                first = self.places.of(view, {**view.requests, "pods": 1}) if self.places is not None else ""
+                if (yield Evict(view.pod, self.reason(source), relief=self._only(view, first))):
                     evicted += 1
+                    if self.places is not None and first:
+                        self.places.take(first, view.requests)
                     for name, value in source.give(self.taken(view)).items():
                         self.budget[name] = self.budget.get(name, 0) - value
+
+    def _only(self, view: PodView, first: str) -> Relief | None:
+        return self.places.relief(view, {**view.requests, "pods": 1}, first) if self.places is not None and first else None
 
     def _goes_on(self, source: Requested) -> bool:
         return self.still(source) and all(left > 0 for left in self.budget.values())

@@ -370,3 +370,23 @@ def test_a_pod_that_leaves_an_expensive_node_goes_to_a_cheaper_one_only(mode: st
         assert {(job["status"]["phase"], job["status"]["nodeName"]) for job in jobs} == {("Succeeded", "n3")}
 
     play(scenario)
+
+
+@pytest.mark.feature("DS-K8S-10")
+def test_a_pod_of_a_node_that_is_to_be_emptied_does_not_go_to_another_such_node() -> None:
+    async def scenario(plan: Whole) -> None:
+        await plan.world.pod("other", "n3", spec={"containers": [{"name": "c", "image": "i", "resources": {"requests": {"cpu": "5"}}}]})
+        workers = await plan.workload({"p0": "n1"}, replicas=8)  # the scheduler would have them on n2, which is empty
+        profile = {
+            "name": "fuller",
+            "plugins": {"balance": {"enabled": [{"name": "HighNodeUtilization"}]}},
+            "pluginConfig": [
+                {"name": "HighNodeUtilization", "args": {"thresholds": {"cpu": 20}}},
+                {"name": "MigrationController", "args": FREE | {"skipEvictionGates": ["MaxUnavailablePerWorkload"]}},
+            ],
+        }
+        async with at_work(workers), descheduling(plan.client, configuration(profiles=[profile])):
+            jobs = await plan.until_ended(1)
+        assert {(job["status"]["phase"], job["status"]["nodeName"]) for job in jobs} == {("Succeeded", "n3")}
+
+    play(scenario)
