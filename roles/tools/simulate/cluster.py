@@ -12,9 +12,11 @@ import msgspec
 import orjson
 import yaml
 
+from koord.accounting.resources import parse_quantity
 from koord.api import kinds, names
 from koord.api.kinds import Kind
-from koord.api.objects import convert
+from koord.api.objects import ClusterColocationProfile, ConfigMap, ElasticQuota, Node, NodeMetric, Object, PriorityClassObject, convert
+from koord.api.quantity import QuantityError
 from koord.api.times import TimeError, parse_time
 from koord.kube import errors
 from koord.kube.client import Client
@@ -28,6 +30,10 @@ BASE = (kinds.NODES, kinds.PODS, kinds.NAMESPACES, kinds.PRIORITYCLASSES, kinds.
 """Kinds that are looked at whatever the scheduler's configuration; its plugins name more."""
 
 _SUFFIXES = (".yaml", ".yml", ".json")
+_SHAPES: dict[str, type[Object]] = {
+    "Node": Node, "NodeMetric": NodeMetric, "ConfigMap": ConfigMap, "ClusterColocationProfile": ClusterColocationProfile,
+    "ElasticQuota": ElasticQuota, "PriorityClass": PriorityClassObject,
+}  # fmt: skip
 _YAML: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
@@ -132,12 +138,59 @@ def _objects(document: Any, where: str) -> Iterator[Obj]:
     meta = document.get("metadata")
     if not isinstance(meta, dict) or not isinstance(meta.get("name") or meta.get("generateName"), str):
         raise ConfigurationError(f"{where}: {kind}: metadata.name must be a string")
+    _check(document, meta, f"{where}: {kind} {meta.get('name') or meta['generateName']}")
     known = kinds.BY_KIND.get(kind)
     if not meta.get("name"):
         document = {**document, "metadata": {**meta, "name": meta["generateName"] + "x"}}
     if known is not None and known.namespaced and not meta.get("namespace"):
         document = {**document, "metadata": {**document["metadata"], "namespace": "default"}}
     yield document
+
+
+def _check(document: Obj, meta: Obj, where: str) -> None:
+    """What an API server would have refused. Raises ConfigurationError; the fields of pods, of which there are many, are told when read."""
+    for part, value in (("metadata.labels", meta.get("labels")), ("metadata.annotations", meta.get("annotations"))):
+        if value is not None and not (isinstance(value, dict) and all(isinstance(text, str) for text in (*value, *value.values()))):
+            raise ConfigurationError(f"{where}: {part} must be a mapping of strings")
+    for part in ("spec", "status", "data"):
+        if document.get(part) is not None and not isinstance(document[part], dict):
+            raise ConfigurationError(f"{where}: {part} must be a mapping")
+    spec = document.get("spec") or {}
+    for list_name in ("containers", "initContainers") if document["kind"] == "Pod" else ():
+        for container in spec.get(list_name) or ():
+            resources = (container.get("resources") if isinstance(container, dict) else None) or {}
+            for part in ("requests", "limits"):
+                _check_amounts((resources.get(part) if isinstance(resources, dict) else None) or {}, f"{where}: {list_name}: {part}")
+    shape = _SHAPES.get(document["kind"])
+    if shape is None:
+        return
+    try:
+        convert(document, shape)
+    except msgspec.ValidationError as error:
+        raise ConfigurationError(f"{where}: {error}") from None
+    for path, name, amount in _amounts(document.get("status"), "status"):
+        _check_amounts({name: amount}, f"{where}: {path}")
+
+
+def _check_amounts(amounts: Any, where: str) -> None:
+    for name, amount in amounts.items() if isinstance(amounts, dict) else ():
+        try:
+            parse_quantity(name, amount)
+        except QuantityError as error:
+            raise ConfigurationError(f"{where}: {name}: {error}") from None
+
+
+def _amounts(value: Any, path: str) -> Iterator[tuple[str, str, Any]]:
+    """Amounts below a status: (path, resource, amount)."""
+    if isinstance(value, list):
+        for number, item in enumerate(value):
+            yield from _amounts(item, f"{path}[{number}]")
+    elif isinstance(value, dict):
+        for key, item in value.items():
+            if key in ("capacity", "allocatable", "resources") and isinstance(item, dict):
+                yield from ((f"{path}.{key}", name, amount) for name, amount in item.items())
+            else:
+                yield from _amounts(item, f"{path}.{key}")
 
 
 async def live(client: Client, wanted: Iterable[Kind], config_namespace: str) -> Cluster:

@@ -21,11 +21,12 @@ from koord.api import kinds
 from koord.apiserver.testing import running_server
 from koord.cli import main
 from koord.kube.client import Client
+from koord.process.errors import ConfigurationError
 from roles.scheduler import testing
 from roles.scheduler.whatif import unknown
 from roles.tools.simulate.answer import Simulator
 from roles.tools.simulate.changes import Changes, apply
-from roles.tools.simulate.cluster import Cluster
+from roles.tools.simulate.cluster import Cluster, read
 from tests.benchmarks import scheduling
 
 Obj = dict[str, Any]
@@ -164,6 +165,42 @@ class TestAnswers:
 
 
 @pytest.mark.feature("BEY-SIM-01")
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("kind: Node\nmetadata: {name: n0, labels: x}", "Node n0: metadata.labels must be a mapping of strings"),
+        ("kind: Node\nmetadata: {name: n0}\nstatus: [5]", "Node n0: status must be a mapping"),
+        (
+            "kind: Node\nmetadata: {name: n0}\nstatus: {allocatable: {cpu: many}}",
+            "Node n0: status.allocatable: cpu: 'many' is not a quantity",
+        ),
+        ("kind: Pod\nmetadata: {name: p}\nspec: [null]", "Pod p: spec must be a mapping"),
+        (
+            "kind: Pod\nmetadata: {name: p}\nspec: {containers: [{name: c, resources: {limits: {cpu: many}}}]}",
+            "Pod p: containers: limits: cpu: 'many' is not a quantity",
+        ),
+        (
+            "kind: ConfigMap\nmetadata: {name: slo-controller-config}\ndata: {colocation-config: 5}",
+            "ConfigMap slo-controller-config: Expected `str`",
+        ),
+        ("kind: PriorityClass\nmetadata: {name: c}\nvalue: x", "PriorityClass c: Expected `int`, got `str` - at `$.value`"),
+        ("kind: ClusterColocationProfile\nmetadata: {name: c}\nspec: {selector: [x]}", "ClusterColocationProfile c: Expected `object"),
+        (
+            "kind: NodeMetric\nmetadata: {name: n0}\nstatus: {nodeMetric: {nodeUsage: {resources: {cpu: null}}}}",
+            "NodeMetric n0: status.nodeMetric.nodeUsage.resources: cpu: None is not a quantity",
+        ),
+    ],
+)
+def test_an_object_that_no_api_server_would_have_taken_is_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, text: str, told: str
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("all.yaml").write_text(f"apiVersion: v1\n{text}\n")
+    with pytest.raises(ConfigurationError) as caught:
+        list(read(["all.yaml"]))
+    assert str(caught.value).startswith(f"all.yaml, object 1: {told}")
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
