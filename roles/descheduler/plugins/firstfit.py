@@ -42,6 +42,7 @@ class FirstFit:
         self._among = columns.rows(targets)
         self._ends: dict[bytes, tuple[Any, int]] = {}  # shape -> rows that suit it, and how many of them are known to be full
         self._ahead: dict[bytes, _Ahead] = {}
+        self._tables: dict[bytes, tuple[tuple[str, int], dict[str, Ceiling]]] = {}  # by shape, the last one
 
     def of(self, view: PodView, wanted: Vector) -> str:
         """The first target with `wanted` left (base units; "pods" is slots) that suits the pod, "" when there is none."""
@@ -69,9 +70,14 @@ class FirstFit:
         return [first, *(name for name in ahead.names[start : start + most] if name != first)][:most]
 
     def relief(self, view: PodView, wanted: Vector, first: str) -> Relief:
-        """That a migration of the pod may end on some of the targets only."""
-        names = self.several(view, wanted, first, CANDIDATES if spreads(view.pod) else PLACES)
-        return Relief(view.usage or {}, dict.fromkeys(names, _ANY), view.is_prod)
+        """That a migration of the pod may end on some of the targets only; `first` is what `of` has answered. Pods of a shape share the
+        table of targets until the first one is full: it may be long."""
+        most = CANDIDATES if spreads(view.pod) else PLACES
+        key, shape = (first, most), self._shape(view, wanted)
+        known = self._tables.get(shape)
+        if known is None or known[0] != key:
+            known = self._tables[shape] = (key, dict.fromkeys(self.several(view, wanted, first, most), _ANY))
+        return Relief(view.usage or {}, known[1], view.is_prod)
 
     def take(self, target: str, requests: Vector) -> None:
         """A pod is expected there."""
@@ -83,6 +89,7 @@ class FirstFit:
             self._columns.promise(target, {name: -value for name, value in {**requests, "pods": 1}.items()})
         self._ends.clear()
         self._ahead.clear()
+        self._tables.clear()
 
     def _suited(self, view: PodView) -> Any:
         if not self._labels:
