@@ -186,6 +186,7 @@ class PodParser:
     def __init__(self, vocabulary: Vocabulary, transforms: tuple[Transform, ...] = ()) -> None:
         self.vocabulary = vocabulary
         self.all_annotations = False  # whether annotations of others are kept, for plugins of others
+        self.also: set[str] = set()  # annotations of others that arguments of plugins name
         self._transforms = transforms
         self._shapes: WeakValueDictionary[bytes, PodShape] = WeakValueDictionary()
         self._last: Callable[[], PodShape | None] = _nothing
@@ -206,7 +207,7 @@ class PodParser:
                 shape = self._shape(pod, digest)
                 self._shapes[digest] = shape
             self._last = _nothing if is_resized(pod) else ref(shape)
-        info = PodInfo(_slim(pod, shape, self.all_annotations), shape, reservation)
+        info = PodInfo(_slim(pod, shape, None if self.all_annotations else self._kept), shape, reservation)
         if pod.spec.node_name and resize_pending(pod) == RESIZE_DEFERRED:
             info.growth = resize_growth(pod)
         return info
@@ -219,11 +220,21 @@ class PodParser:
         model = shape.template
         alike = (
             _placed(model.spec, pod.spec.node_name) == pod.spec
-            and _relevant(meta.annotations) == shape.annotations
+            and self._relevant(meta.annotations) == shape.annotations
             and pod.status.qos_class == model.status.qos_class
             and [owner.kind for owner in meta.owner_references] == [owner.kind for owner in model.metadata.owner_references]
         )
         return shape if alike else None
+
+    def _kept(self, key: str) -> bool:
+        """Whether an annotation of this key is read by anybody."""
+        return names.DOMAIN in key or key == names.ANNOTATION_GANG_MATCH_POLICY_ALIAS or key in self.also
+
+    def _relevant(self, annotations: dict[str, str] | None) -> dict[str, str]:
+        """Those that decide where a pod can be."""
+        if not annotations:
+            return {}
+        return {key: value for key, value in annotations.items() if self._kept(key) and key not in _RESULTS}
 
     def _digest(self, pod: Pod) -> bytes:
         meta, spec = pod.metadata, pod.spec
@@ -233,7 +244,7 @@ class PodParser:
         # Claims of ephemeral volumes are named after the pod: such a pod has a shape of its own.
         own_name = meta.name if any(volume.ephemeral is not None for volume in volumes) else ""
         parts = (
-            meta.namespace, own_name, _shape_labels(meta.labels, terms), terms, _relevant(meta.annotations),
+            meta.namespace, own_name, _shape_labels(meta.labels, terms), terms, self._relevant(meta.annotations),
             spec.containers, spec.init_containers,
             spec.overhead,
             spec.resources, spec.node_selector, spec.tolerations, spec.priority, spec.scheduler_name, spec.preemption_policy,
@@ -255,7 +266,7 @@ class PodParser:
         shape.labels = dict(_shape_labels(meta.labels, terms))
         shape.template = pod
         shape.volumes = _placing_volumes(spec.volumes)
-        shape.annotations = _relevant(meta.annotations)
+        shape.annotations = self._relevant(meta.annotations)
         shape.scheduler_name = shape.labels.get(names.LABEL_POD_SCHEDULER_NAME) or spec.scheduler_name or DEFAULT_SCHEDULER
         shape.priority = spec.priority or 0
         shape.preemption_policy = spec.preemption_policy or names.PREEMPTION_POLICY_LOWER
@@ -324,14 +335,15 @@ def _placed(spec: PodSpec, node: str) -> PodSpec:
     return spec if spec.node_name == node else _replace(spec, node_name=node)
 
 
-def _slim(pod: Pod, shape: PodShape, all_annotations: bool) -> Pod:
-    """The projection with the parts that decide the shape shared with the first pod of the shape, and without what nobody reads."""
+def _slim(pod: Pod, shape: PodShape, kept: Callable[[str], bool] | None) -> Pod:
+    """The projection with the parts that decide the shape shared with the first pod of the shape, and without what nobody reads. `kept`
+    tells by its key whether an annotation is; None: all are."""
     meta, spec, status, first = pod.metadata, pod.spec, pod.status, shape.template.spec
     model, like = shape.template, _placed(first, spec.node_name)
     known = model is not pod  # the first one is slimmed now
     annotations = meta.annotations
-    if annotations and not all_annotations:
-        annotations = {key: value for key, value in annotations.items() if _kept(key)}
+    if annotations and kept is not None:
+        annotations = {key: value for key, value in annotations.items() if kept(key)}
     slim = _replace(
         pod,
         metadata=_replace(
@@ -380,17 +392,6 @@ def _slim(pod: Pod, shape: PodShape, all_annotations: bool) -> Pod:
     if shape.template is pod:
         shape.template = slim
     return slim
-
-
-def _relevant(annotations: dict[str, str] | None) -> dict[str, str]:
-    if not annotations:
-        return {}
-    return {key: value for key, value in annotations.items() if _kept(key) and key not in _RESULTS}
-
-
-def _kept(key: str) -> bool:
-    """Whether an annotation of this key is read by anybody."""
-    return names.DOMAIN in key or key == names.ANNOTATION_GANG_MATCH_POLICY_ALIAS
 
 
 def _host_ports(pod: Pod) -> tuple[tuple[str, str, int], ...]:

@@ -92,6 +92,7 @@ class Reservation(
             handle.state.holdings = self.ledger
         gates = handle.gates
         self.matcher = Matcher(self.ledger, handle.cluster, omit_node_labels=gates.get("OmitNodeLabelsForReservation", False))
+        handle.parser.also.add(args.pre_allocation_config.cluster_priority_annotation_key)
         self.judge = Judge(args, self.ledger, skip_node=gates.get("SkipReservationFitsNode", False), extended=handle.extended)
         self.observer = ReservationObserver(self.ledger, handle)
         self.writer = Writer(self.ledger, handle)

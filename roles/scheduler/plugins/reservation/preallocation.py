@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.api.annotations import AnnotationError, to_float
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.restoring import RESTRICTED, TAKEN_OVER, RestoredReservation
@@ -89,12 +90,13 @@ class PreAllocation:
             ctx.cluster.slot_of_pod(pod.uid), affinity_of(pod.shape), pod.shape.amounts, held
         )
 
-    def _by_priority(self, pod: PodInfo) -> tuple[int, str]:
-        text = pod.pod.metadata.annotations.get(self._config.cluster_priority_annotation_key, "")
+    def _by_priority(self, pod: PodInfo) -> tuple[float, str]:
+        key = self._config.cluster_priority_annotation_key
+        text = pod.pod.metadata.annotations.get(key, "")
         try:
-            return (-int(text), pod.uid)
-        except ValueError:
-            return (0, pod.uid)
+            return (-to_float(key, text), pod.uid)
+        except AnnotationError:
+            return (0.0, pod.uid)
 
     def _view(self, pod: PodInfo) -> RestoredReservation:
         known = self._views.get(pod.uid)

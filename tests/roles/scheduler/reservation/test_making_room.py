@@ -103,6 +103,18 @@ def test_cluster_mode_takes_labelled_pods_by_priority() -> None:
 
 
 @pytest.mark.feature("SCH-RSV-11")
+@pytest.mark.parametrize("key", ["example.com/order", names.ANNOTATION_PRE_ALLOCATABLE_PRIORITY])
+def test_cluster_mode_orders_pods_by_the_annotation_that_the_arguments_name(key: str) -> None:
+    world = World({"preAllocationConfig": {"enableClusterMode": True, "clusterPriorityAnnotationKey": key}})
+    world.add_nodes(testing.node("a", cpu="8"))
+    label = {names.LABEL_POD_IS_PRE_ALLOCATABLE: "true"}
+    for name, priority in (("p1", "1"), ("p2", "2.5"), ("p3", "2"), ("p4", "")):
+        world.add_pods(running(name, "a", cpu="2", labels=label, annotations={key: priority, "example.com/else": name}))
+    reserve(world, "r", cpu="4", preAllocation=True, preAllocationPolicy={"mode": "Cluster", "enableMultiple": True})
+    assert taken(world, "r") == ["p2", "p3"]
+
+
+@pytest.mark.feature("SCH-RSV-11")
 def test_fewer_pods_are_better_where_several_may_go() -> None:
     world = World(CLUSTER)
     world.add_nodes(testing.node("a", cpu="8"), testing.node("b", cpu="8"))
