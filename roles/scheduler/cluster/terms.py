@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
 
@@ -13,6 +14,16 @@ GREATER = "Gt"
 LESS = "Lt"
 
 HOSTNAME = "kubernetes.io/hostname"
+
+_NUMBER = re.compile(r"[+-]?[0-9]{1,64}", re.ASCII)
+
+
+def whole_number(text: str) -> int | None:
+    """A decimal number of 64 bits, as Gt and Lt compare them; None for any other text."""
+    if not _NUMBER.fullmatch(text):
+        return None
+    value = int(text)
+    return value if -(1 << 63) <= value < 1 << 63 else None
 
 
 class Requirement(NamedTuple):
@@ -40,9 +51,8 @@ def matches_value(requirement: Requirement, value: str | None) -> bool:
         return value is None
     if op not in (GREATER, LESS) or value is None or len(requirement.values) != 1:
         return False
-    try:
-        have, want = int(value), int(requirement.values[0])
-    except ValueError:
+    have, want = whole_number(value), whole_number(requirement.values[0])
+    if have is None or want is None:
         return False
     return have > want if op == GREATER else have < want
 

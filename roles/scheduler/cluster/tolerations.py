@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from koord.api import names
+from roles.scheduler.cluster.terms import whole_number
 from roles.scheduler.cluster.vocabulary import TaintKey
 
 NO_SCHEDULE = "NoSchedule"
@@ -37,9 +38,8 @@ class Toleration(NamedTuple):
         return bool(self.key) and self.value == taint.value
 
     def _numeric(self, taint: TaintKey) -> bool:
-        try:
-            have, want = int(taint.value), int(self.value)
-        except ValueError:
+        have, want = whole_number(taint.value), whole_number(self.value)
+        if have is None or want is None:
             return False
         return have < want if self.op == "Lt" else have > want
 

@@ -10,6 +10,9 @@ import pytest
 
 from koord.api.kinds import NODES, PODS
 from koord.kube.errors import NotFound
+from roles.scheduler.cluster.terms import Requirement
+from roles.scheduler.cluster.tolerations import Toleration
+from roles.scheduler.cluster.vocabulary import TaintKey
 
 ZONE = "topology.kubernetes.io/zone"
 
@@ -383,3 +386,11 @@ def test_pods_go_where_the_features_that_they_need_are_declared(scheduler: Any) 
                 assert await live.bound(feature[:4].lower()) == f"declares-{feature.lower()}"
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-KS-05")
+@pytest.mark.parametrize(("text", "above"), [("6", True), ("+6", True), ("5", False), ("-6", False), ("1_0", False), ("9" * 30, False)])
+def test_gt_compares_whole_numbers_of_64_bits_and_nothing_else(text: str, above: bool) -> None:
+    assert Requirement("key", "Gt", ("5",)).matches({"key": text}) is above
+    assert Requirement("key", "Lt", (text,)).matches({"key": "5"}) is above
+    assert Toleration("key", "Gt", "5", "").tolerates(TaintKey("key", text, "NoSchedule")) is above

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 
 from koord.accounting.resources import ResourceVector, parse
@@ -15,6 +14,7 @@ from koord.api.annotations import (
     parse_reservation_restricted_options,
 )
 from koord.api.deprecated import rewrite_resource_list
+from koord.api.labels import reservation_order
 from koord.api.objects import Pod, Reservation, ReservationOwner
 from koord.api.times import TimeError, parse_duration, parse_time
 from koord.api.v1alpha1.reservation import PHASE_AVAILABLE, PHASE_FAILED, PHASE_PENDING, PHASE_SUCCEEDED, PHASE_WAITING
@@ -108,7 +108,7 @@ def of_reservation(reservation: Reservation, requested: ResourceVector) -> Terms
     if spec.allocate_policy not in _POLICIES:
         problems.append(f"spec.allocatePolicy {spec.allocate_policy!r}: accepted are Aligned and Restricted")
     terms.policy = _POLICIES.get(spec.allocate_policy, DEFAULT)
-    terms.order = _order(meta.labels)
+    terms.order = reservation_order(meta.labels)
     terms.phase = status.phase or PHASE_PENDING
     terms.node = status.node_name
     terms.allocatable = _allocatable(reservation, requested, problems)
@@ -152,7 +152,7 @@ def of_pod(pod: Pod, requested: ResourceVector) -> Terms:
         problems.append(str(error))
     if not terms.owners and not problems:
         problems.append(f"annotation {names.ANNOTATION_RESERVATION_OWNERS} names no owner")
-    terms.allocate_once, terms.policy, terms.order = True, ALIGNED, _order(meta.labels)
+    terms.allocate_once, terms.policy, terms.order = True, ALIGNED, reservation_order(meta.labels)
     terms.allocatable = requested
     terms.restricted = frozenset(requested)
     terms.inner = _inner(meta.annotations, problems)
@@ -205,13 +205,6 @@ def _inner(annotations: Mapping[str, str], problems: list[str]) -> ResourceVecto
     except ValueError as error:
         problems.append(str(error))
         return {}
-
-
-def _order(labels: Mapping[str, str]) -> int:
-    """The label `reservation-order`; 0, which stands for no order, when it is absent or no number."""
-    with contextlib.suppress(ValueError):
-        return int(labels.get(names.LABEL_RESERVATION_ORDER, "0"))
-    return 0
 
 
 def _time(text: str | None, path: str, problems: list[str]) -> float | None:
