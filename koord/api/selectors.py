@@ -10,13 +10,19 @@ from typing import Any
 
 _NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9_.-]{0,61}[A-Za-z0-9])?")
 _PREFIX = re.compile(r"[a-z0-9](?:[a-z0-9-]*[a-z0-9])?(?:\.[a-z0-9](?:[a-z0-9-]*[a-z0-9])?)*")
-_INTEGER = re.compile(r"[+-]?[0-9]+")
+_INTEGER = re.compile(r"[+-]?[0-9]{1,64}", re.ASCII)
 _EMPTY: dict[str, str] = {}
 OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 
 
 class SelectorError(ValueError):
     """A selector that cannot be used; the text says what is wrong and what is accepted."""
+
+
+def whole_number(text: str) -> int | None:
+    """A decimal number of 64 bits, as Gt and Lt compare them; None for any other text."""
+    value = int(text) if _INTEGER.fullmatch(text) else 1 << 63
+    return value if -(1 << 63) <= value < 1 << 63 else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,10 +45,10 @@ class Requirement:
             return value is not None
         if operator == "DoesNotExist":
             return value is None
-        if value is None or not _INTEGER.fullmatch(value):
+        have, limit = whole_number(value or ""), whole_number(next(iter(self.values)))
+        if have is None or limit is None:
             return False
-        (limit,) = self.values
-        return int(value) > int(limit) if operator == "Gt" else int(value) < int(limit)
+        return have > limit if operator == "Gt" else have < limit
 
     def __str__(self) -> str:
         if self.operator in ("In", "NotIn"):
@@ -113,7 +119,7 @@ def _requirement(
         raise SelectorError(f"{key}: operator {operator} needs at least one value")
     if operator in ("Exists", "DoesNotExist") and listed:
         raise SelectorError(f"{key}: operator {operator} takes no values")
-    if operator in ("Gt", "Lt") and (len(listed) != 1 or not isinstance(listed[0], str) or not _INTEGER.fullmatch(listed[0])):
+    if operator in ("Gt", "Lt") and (len(listed) != 1 or not isinstance(listed[0], str) or whole_number(listed[0]) is None):
         raise SelectorError(f"{key}: operator {operator} needs exactly one integer")
     if any_value and all(isinstance(value, str) for value in listed):
         return Requirement(key, operator, frozenset(listed))

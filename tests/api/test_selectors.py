@@ -127,8 +127,10 @@ def test_node_selector_terms() -> None:
     assert not selectors.node_selector({}).matches({}, "n")
     with pytest.raises(SelectorError, match=r"accepted: metadata\.name"):
         selectors.node_selector_term(term(fields=[{"key": "spec.x", "operator": "In", "values": ["n1"]}]))
-    with pytest.raises(SelectorError, match="exactly one integer"):
-        selectors.node_selector_term(term(("cpu", "Lt", ["x"])))
+    for limit in ("x", "1_0", "9" * 30, "9" * 5000):
+        with pytest.raises(SelectorError, match="exactly one integer"):
+            selectors.node_selector_term(term(("cpu", "Lt", [limit])))
+    assert not selectors.node_selector_term(term(("cpu", "Gt", ["8"]))).matches({"cpu": "9" * 30}, "n")
 
 
 def test_field_selectors() -> None:

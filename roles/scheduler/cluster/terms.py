@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, NamedTuple
+
+from koord.api.selectors import whole_number
 
 IN = "In"
 NOT_IN = "NotIn"
@@ -14,16 +15,6 @@ GREATER = "Gt"
 LESS = "Lt"
 
 HOSTNAME = "kubernetes.io/hostname"
-
-_NUMBER = re.compile(r"[+-]?[0-9]{1,64}", re.ASCII)
-
-
-def whole_number(text: str) -> int | None:
-    """A decimal number of 64 bits, as Gt and Lt compare them; None for any other text."""
-    if not _NUMBER.fullmatch(text):
-        return None
-    value = int(text)
-    return value if -(1 << 63) <= value < 1 << 63 else None
 
 
 class Requirement(NamedTuple):

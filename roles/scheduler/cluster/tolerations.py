@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 from koord.api import names
-from roles.scheduler.cluster.terms import whole_number
+from koord.api.selectors import whole_number
 from roles.scheduler.cluster.vocabulary import TaintKey
 
 NO_SCHEDULE = "NoSchedule"
