@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 TIMEOUT = 5.0
 #: What was brought about is checked again after so long (seconds).
 AGAIN = 60.0
+#: What ``tc`` says of a NIC that is not there.
+GONE = "Cannot find device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -154,10 +156,15 @@ class NetworkApplier:
             log.warning("network QoS: %s: %s; traffic is not classified that way", " ".join(command), result.errors.strip())
 
     async def _leave_others(self, device: str) -> None:
-        """NICs that the default route has left are not shaped any more. Those that are gone took their rules along."""
+        """NICs that the default route has left are not shaped any more. Those that are gone took their rules along; the others are tried
+        again with the next look."""
         for other in [other for other in self._replaced if other != device]:
-            with contextlib.suppress(CommandError):
+            try:
                 await self._give_back(other, self._replaced[other])
+            except CommandError as error:
+                if GONE not in str(error):
+                    log.warning("network QoS: %s is still shaped: %s", other, error)
+                    continue
             del self._replaced[other]
 
     async def _give_back(self, device: str, before: str) -> None:

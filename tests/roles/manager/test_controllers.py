@@ -356,18 +356,21 @@ def test_a_duration_that_cannot_be_read_is_written_anew(bed, make):
     bed(test)
 
 
+ADDING = {
+    "apiVersion": "config.koordinator.sh/v1alpha1",
+    "kind": "ClusterColocationProfile",
+    "metadata": {"name": "p", "labels": {"config.koordinator.sh/controller-managed": "true"}},
+    "spec": {"selector": {"matchLabels": {"q": "on"}}, "labels": {"added": "1"}},
+}
+"""A profile that the controller applies to waiting pods."""
+
+
 @pytest.mark.feature("MGR-CP-01")
 def test_every_waiting_pod_has_its_turn_although_the_first_ones_are_due_again_before(bed, make):
     """Five at once, none later, and all may be handled anew in every round."""
 
     async def test(bed):
-        body = {
-            "apiVersion": "config.koordinator.sh/v1alpha1",
-            "kind": "ClusterColocationProfile",
-            "metadata": {"name": "p", "labels": {"config.koordinator.sh/controller-managed": "true"}},
-            "spec": {"selector": {"matchLabels": {"q": "on"}}, "labels": {"added": "1"}},
-        }
-        await bed.create(body, *(make.pod(f"waits-{number}", labels={"q": "on"}, phase="Pending") for number in range(20)))
+        await bed.create(ADDING, *(make.pod(f"waits-{number}", labels={"q": "on"}, phase="Pending") for number in range(20)))
         slow = {"profile_update_qps": 20.0, "profile_update_burst": 5}
         often = {"profile_reconcile_interval": 0.1, "profile_force_update_duration": 0.001}
         await bed.start(gates="ColocationProfileController=true", **slow, **often)
@@ -393,14 +396,8 @@ def test_a_profile_looks_at_the_pods_that_wait_and_no_others(bed, make, monkeypa
     monkeypatch.setattr(ColocationProfileController, "_matches", counting)
 
     async def test(bed):
-        body = {
-            "apiVersion": "config.koordinator.sh/v1alpha1",
-            "kind": "ClusterColocationProfile",
-            "metadata": {"name": "p", "labels": {"config.koordinator.sh/controller-managed": "true"}},
-            "spec": {"selector": {"matchLabels": {"q": "on"}}, "labels": {"added": "1"}},
-        }
         running = [make.pod(f"runs-{number}", "n1", labels={"q": "on"}) for number in range(20)]
-        await bed.create(body, make.pod("waits", labels={"q": "on"}, phase="Pending"), *running)
+        await bed.create(ADDING, make.pod("waits", labels={"q": "on"}, phase="Pending"), *running)
         await bed.start(gates="ColocationProfileController=true", profile_reconcile_interval=0.1)
 
         async def labelled():

@@ -145,16 +145,21 @@ class Leaving:
                     break
                 if not tolerates_a_target(view.pod, taints):
                     continue
-                first = self.places.of(view, {**view.requests, "pods": 1}) if self.places is not None else ""
-                if (yield Evict(view.pod, self.reason(source), relief=self._only(view, first))):
+                first, relief = self._place(view)
+                if (yield Evict(view.pod, self.reason(source), relief=relief)):
                     evicted += 1
                     if self.places is not None and first:
                         self.places.take(first, view.requests)
                     for name, value in source.give(self.taken(view)).items():
                         self.budget[name] = self.budget.get(name, 0) - value
 
-    def _only(self, view: PodView, first: str) -> Relief | None:
-        return self.places.relief(view, {**view.requests, "pods": 1}, first) if self.places is not None and first else None
+    def _place(self, view: PodView) -> tuple[str, Relief | None]:
+        """The first target that would take the pod, and that its migration may end on targets only; "" and None: the scheduler decides."""
+        if self.places is None:
+            return "", None
+        wanted = {**view.requests, "pods": 1}
+        first = self.places.of(view, wanted)
+        return first, self.places.relief(view, wanted, first) if first else None
 
     def _goes_on(self, source: Requested) -> bool:
         return self.still(source) and all(left > 0 for left in self.budget.values())

@@ -14,7 +14,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from roles.koordlet.hooks.tcapply import CommandError, NetworkApplier, Result, run_command
+from roles.koordlet.hooks.tcapply import AGAIN, CommandError, NetworkApplier, Result, run_command
 from roles.koordlet.hooks.tcnetwork import default_device
 from roles.koordlet.hooks.tcplan import minors
 from tests.support import patience
@@ -305,6 +305,8 @@ def test_a_nic_that_the_default_route_has_left_is_not_shaped_any_more(hooked) ->
         device = command[command.index("dev") + 1]
         if device not in shown:
             return Result(1, "", f'Cannot find device "{device}"')
+        if command[1:3] == ("qdisc", "del") and refusals:
+            return Result(2, "", refusals.pop())
         if command[1:3] == ("qdisc", "show"):
             return Result(0, shown[device], "")
         if command[1:3] == ("qdisc", "del"):
@@ -315,19 +317,23 @@ def test_a_nic_that_the_default_route_has_left_is_not_shaped_any_more(hooked) ->
         return Result(0, "", "")
 
     async def main() -> None:
-        for device in ("eth9", "eth1", "eth9"):
+        for device in ("eth9", "eth1", "eth1", "eth9"):
             node.machine.file("proc/net/route", ROUTES.replace("lo\t00000000", f"{device}\t00000000"))
             snapshot = node.world.snapshot()
             await node.reconciler.run(snapshot, node.asking.learn(snapshot))
             await network.hook._applier.settled()
             seen.append({name: text.split()[1] for name, text in shown.items()})
-            if len(seen) == 2:
+            clock[0] += AGAIN
+            if len(seen) == 3:
                 del shown["eth1"]  # unplugged
             assert len(network.tools.sets) == 3
             assert len(network.tools.rules) == 3
 
     seen: list[dict[str, str]] = []
-    network.hook._applier = NetworkApplier(tools)
+    refusals, clock = ["RTNETLINK answers: Device or resource busy"], [0.0]
+    network.hook._applier = NetworkApplier(tools, clock=lambda: clock[0])
     node.world.spec = spec()
     asyncio.run(main())
-    assert seen == [{"eth9": "htb", "eth1": "noqueue"}, {"eth9": "fq", "eth1": "htb"}, {"eth9": "htb"}]
+    assert seen == [
+        {"eth9": "htb", "eth1": "noqueue"}, {"eth9": "htb", "eth1": "htb"}, {"eth9": "fq", "eth1": "htb"}, {"eth9": "htb"}
+    ]  # fmt: skip
