@@ -307,9 +307,26 @@ def rules(node: Obj | None) -> object:
 
 class WhatIsWrongLeaves(Order):
     """When all is calm no pod stays where its node's taints or its own affinity do not want it, if it may leave and another node has
-    room for it. One that is on its way out does not stay."""
+    room for it. One that is on its way out does not stay, and one whose workload the scheduler has put back to the node twice, like one
+    that does not know yet what the node's labels are, waits for ten minutes."""
 
     seconds = 50.0
+    most, wait = 2, 600.0
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        # by plugin, workload and node: how many pods left one after the other, and when the last one
+        self._left: dict[tuple[str, str, str], tuple[int, float]] = {}
+
+    def evicted(self, entry: Entry) -> Iterator[str]:
+        """Successors are counted that left for the same reason as those before them."""
+        uid = entry.obj["metadata"]["uid"]
+        for plugin in (TAINTS, AFFINITY):
+            place = plugin, owner_of(entry.obj), node_of(entry.old)
+            count, last = self._left.get(place, (0, float("-inf")))
+            if (uid, plugin) in self.since and self.born.get(uid, 0.0) > last:
+                self._left[place] = count + 1, entry.time
+        return iter(())
 
     def end(self) -> Iterator[str]:
         return self._staying(self.seconds)
@@ -325,7 +342,9 @@ class WhatIsWrongLeaves(Order):
             pod = pods.get(uid)
             if plugin not in (TAINTS, AFFINITY) or pod is None or self.history.clock() - since < seconds * self.history.pace:
                 continue
-            if self._may_leave(pod) and (room := self._takes(pod)):
+            count, last = self._left.get((plugin, owner_of(pod), node_of(pod)), (0, 0.0))
+            waits = count >= self.most and self.history.clock() - last < self.wait
+            if not waits and self._may_leave(pod) and (room := self._takes(pod)):
                 yield f"{pod['metadata']['name']} is on {node_of(pod)} against {plugin} for {seconds:.0f} s; {room} has room for it"
 
     def _may_leave(self, pod: Obj) -> bool:

@@ -33,6 +33,11 @@ class Told:
         self.said: list[str] = []
         self.history.watchers.append(lambda entry: self.said.extend(self.rule.see(entry)))
 
+    def add(self, bucket: str, key: str, new: Any) -> None:
+        """Somebody makes an object."""
+        self.history.of(bucket)[key] = new
+        self.history._add(Entry(len(self.history.entries), self.time, "users", "", bucket, "ADDED", key, None, new))
+
     def store(self, bucket: str, key: str, new: Any, author: str = "", request: str = "") -> None:
         """A write to the API server."""
         table = self.history.of(bucket)
@@ -90,6 +95,30 @@ def test_a_pod_that_is_where_it_should_not_be_and_leaves_does_not_stay(meta: dic
     told.rule.since = {("p", AFFINITY): 0.0}
     told.time = 60.0
     assert bool(list(told.rule.end())) is (not meta)
+
+
+@pytest.mark.parametrize(("times", "said"), [(1, True), (2, False)])
+def test_a_pod_that_was_put_back_twice_may_stay_for_a_while(times: int, said: bool) -> None:
+    told = Told(WhatIsWrongLeaves)
+    told.history.profiles = "community"
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
+    spec = {"nodeName": "a", "containers": [{"resources": {"requests": {"cpu": "100m"}}}]}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    tainted = {"taints": [{"key": "k", "effect": "NoSchedule"}]}
+    told.store("node", "a", {"metadata": {"name": "a"}, "spec": tainted, "status": {"allocatable": {"cpu": "1"}}})
+    told.store("node", "b", {"metadata": {"name": "b"}, "spec": {}, "status": {"allocatable": {"cpu": "1"}}})
+    for index in range(times + 1):
+        told.time += 10.0
+        meta = {"name": f"p{index}", "namespace": "d", "uid": f"p{index}", "ownerReferences": [owner]}
+        told.history.placed["a"] = {f"d/p{index}": {"metadata": meta, "spec": spec, "status": status}}
+        told.add("pod", f"d/p{index}", told.history.placed["a"][f"d/p{index}"])
+        if index < times:
+            told.time += 10.0
+            leaving = {**meta, "deletionTimestamp": "2026-01-01T00:00:59Z"}
+            told.store("pod", f"d/p{index}", {"metadata": leaving, "spec": spec, "status": status}, "descheduler-a")
+            told.history.of("pod").pop(f"d/p{index}")
+    told.time += 60.0
+    assert bool(list(told.rule.end())) is said
 
 
 @pytest.mark.parametrize("churn", [False, True])
