@@ -112,7 +112,8 @@ def _holds(reservation: Obj | None) -> bool:
 
 
 class NobodyCrashes(Invariant):
-    """A role ends because it is asked to, has lost its lease, or met no API server for too long at its start, and of nothing else."""
+    """A role ends because it is asked to, has lost its lease, or met no API server, or not its namespace, for too long at its start, and of
+    nothing else."""
 
     hears = frozenset({WORLD})
 
@@ -120,7 +121,8 @@ class NobodyCrashes(Invariant):
         role = role_of(entry.key)
         if entry.verb != "ended" or entry.text == "ended":
             return
-        unheard = "the first webhook sync did not finish" in entry.text and "connection refused" in entry.text
+        causes = ("connection refused", 'namespaces "koordinator-system" not found')
+        unheard = "the first webhook sync did not finish" in entry.text and any(cause in entry.text for cause in causes)
         if role == "koordlet" or (role in LEASES and "lease" not in entry.text and not unheard):
             yield f"{entry.key} ended: {entry.text}"
 

@@ -13,7 +13,7 @@ from roles.sandbox.world.invariants.claims import ClaimedOnce
 from roles.sandbox.world.invariants.community import AFFINITY, WhatIsWrongLeaves
 from roles.sandbox.world.invariants.evictions import OneNodeMakesRoom, RoomIsUsed
 from roles.sandbox.world.invariants.hosts import EvictedForAReason, HostsSettle
-from roles.sandbox.world.invariants.liveness import BACK_OFF, ItSettles, WhatFitsIsBound
+from roles.sandbox.world.invariants.liveness import BACK_OFF, ItSettles, NobodyCrashes, WhatFitsIsBound
 from roles.sandbox.world.invariants.migrations import Loads, OnlyHotNodesAreRelieved, TargetsStayCool
 from roles.sandbox.world.invariants.overcommit import WhatIsLeftIsOffered
 from roles.sandbox.world.invariants.quotas import MinimumIsReturned
@@ -119,6 +119,20 @@ def test_a_pod_that_was_put_back_twice_may_stay_for_a_while(times: int, said: bo
             told.history.of("pod").pop(f"d/p{index}")
     told.time += 60.0
     assert bool(list(told.rule.end())) is said
+
+
+@pytest.mark.parametrize(
+    ("cause", "said"),
+    [
+        ("https://127.0.0.1:6443: connection refused", False),
+        ('namespaces "koordinator-system" not found (NotFound, HTTP 404)', False),
+        ("permission denied", True),
+    ],
+)
+def test_a_manager_may_end_whose_api_server_is_away_or_has_lost_all(cause: str, said: bool) -> None:
+    told = Told(NobodyCrashes)
+    told.history.tell("ended", "manager-a", f"RuntimeError: webhooks: the first webhook sync did not finish in 20s: {cause}")
+    assert bool(told.said) is said
 
 
 @pytest.mark.parametrize("churn", [False, True])
