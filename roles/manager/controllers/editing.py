@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import ParamSpec, TypeVar
 
 from koord.accounting.pods import pod_requests
 from koord.api import names
@@ -18,12 +19,15 @@ from koord.kube.events import EventRecorder
 from koord.kube.patch import diff_merge_patch
 from koord.kube.references import ObjectRef
 from roles.manager.controllers import nodeslo
-from roles.manager.controllers.base import Turns
+from roles.manager.controllers.base import Turns, log
 from roles.manager.controllers.memory import EditMemory, Remembered, Texts
 from roles.manager.controllers.state import BY_NODE, ClusterState
 from roles.manager.noderesource import batch
 from roles.manager.noderesource.plan import Plan, moved, unlike
 from roles.manager.noderesource.spread import Move, Preview
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class EditSpreader:
@@ -58,7 +62,7 @@ class EditSpreader:
             asked, waiting = state.config, {}
             candidates = _read([*before.former, before.present], state.texts)
             for name in [name for name, _ in state.nodes.items()] if candidates else ():
-                former = self._followed(name, candidates)
+                former = _told_if_it_fails(name, self._followed, name, candidates)
                 if former is not None:
                     waiting[name] = former
                 await self._turns.pause()
@@ -99,7 +103,7 @@ class EditSpreader:
         spread = self._state.spread
         while unseen := spread.unseen():
             for name in unseen:
-                move = self._move(name)
+                move = _told_if_it_fails(name, self._move, name)
                 spread.found(name, move)
                 if move is None:
                     self._state.release(name)
@@ -162,6 +166,15 @@ class EditSpreader:
                 features=("MGR-NR-01",),
             )
         )
+
+
+def _told_if_it_fails(name: str, look: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> T | None:
+    """What a look at a node finds. A node that fails does not wait: it must not hold up the others, and its own reconcile tells more."""
+    try:
+        return look(*args, **kwargs)
+    except Exception as error:  # one bad node must not stop the others
+        log.error("node %s: what an edit of slo-controller-config does to it cannot be told; it follows at once", name, exc_info=error)
+        return None
 
 
 def _read(former: Iterable[Texts], present: Texts) -> list[tuple[SLOConfig, Texts]]:

@@ -215,27 +215,28 @@ class NodeResourceController(Controller):
 
     async def _work(self, key: str) -> bool:
         """Decide for one node; a write is queued by its rank."""
-        if key == SPREAD:
-            await self._spread()
-            return True
         try:
-            inputs, plan = await self._decided(key)
+            again = await (self._spread() if key == SPREAD else self._queue_write(key))
         except Exception as error:  # one bad node must not stop the others
             self._failed(self.queue, key, error)
             return True
         self.queue.done(key)
-        if inputs is None or plan is None:
-            return True
-        held = self._held(inputs, plan, take=False)
-        if plan.body or self._zones_change(inputs, plan) is not None:
-            self.due.put(key, rank(inputs.node, plan))
-            return True
-        if plan.status_due:
-            self._written[key] = inputs.now
-        again = HELD_AGAIN if held else self._degrades_in(inputs)
         if again is not None:
             self.queue.add_after(key, max(again, 0.001))
         return True
+
+    async def _queue_write(self, key: str) -> float | None:
+        """Queue what is to be written to a node, if anything; otherwise the time until it has to be looked at again."""
+        inputs, plan = await self._decided(key)
+        if inputs is None or plan is None:
+            return None
+        held = self._held(inputs, plan, take=False)
+        if plan.body or self._zones_change(inputs, plan) is not None:
+            self.due.put(key, rank(inputs.node, plan))
+            return None
+        if plan.status_due:
+            self._written[key] = inputs.now
+        return HELD_AGAIN if held else self._degrades_in(inputs)
 
     async def reconcile(self, key: str) -> float | None:
         """Calculate and write one node's resources; the time until its metrics would be too old, if that comes first."""
@@ -253,13 +254,11 @@ class NodeResourceController(Controller):
                 raise failure
         return HELD_AGAIN if held else self._degrades_in(inputs)
 
-    async def _spread(self) -> None:
-        """One round of an edit's way to the nodes."""
+    async def _spread(self) -> float | None:
+        """One round of an edit's way to the nodes; the time until the next one."""
         await self.editing.round(held=bool(self.brake.held))
         self.metrics.spread_nodes.set(self.state.spread.waiting)
-        self.queue.done(SPREAD)
-        if self.state.spread.active:
-            self.queue.add_after(SPREAD, SPREAD_EVERY)
+        return SPREAD_EVERY if self.state.spread.active else None
 
     def _under(self, node: Node, config: SLOConfig) -> Plan:
         """What a node would be told under a configuration."""

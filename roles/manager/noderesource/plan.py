@@ -13,12 +13,12 @@ from koord.api import names
 from koord.api.annotations import AnnotationError, node_penalty, parse_third_party_allocations
 from koord.api.objects import Node
 from koord.api.priority import PriorityClass
-from koord.api.quantity import QuantityError, format_binary, format_decimal, parse_milli, parse_value
+from koord.api.quantity import QuantityError, format_binary, format_decimal, milli_or, parse_milli, parse_value
 from koord.decisions.record import Term
 from roles.manager.noderesource import amplification, batch, devices, mid, normalization
 from roles.manager.noderesource.model import Contribution, Inputs, PluginError
 from roles.manager.noderesource.trust import lowered, share_of, smoothed
-from roles.manager.noderesource.zones import differs, scale
+from roles.manager.noderesource.zones import UNREADABLE, differs, scale
 
 # In the order that they run: name, calculator, resources that a status write is about.
 PLUGINS: tuple[tuple[str, Callable[[Inputs], Contribution], tuple[str, ...]], ...] = (
@@ -224,7 +224,7 @@ def _status(inputs: Inputs, plan: Plan, last_write: float | None) -> None:
         changes = {
             name: None if amount is None else format_amount(name, amount)
             for name, amount in wanted.items()
-            if (name in present if amount is None else name not in present or parse_milli(present[name]) != amount * 1000)
+            if (name in present if amount is None else name not in present or milli_or(present[name], UNREADABLE) != amount * 1000)
         }
         if changes:
             patch[section] = changes
@@ -271,7 +271,7 @@ def _differs(present: Mapping[str, str | int | float], plan: Plan, threshold: fl
     if any(name not in plan.resources for name in plan.removed & present.keys()):
         return True
     for name, amount in plan.resources.items():
-        if name not in present or differs(parse_milli(present[name]), amount * 1000, threshold):
+        if name not in present or differs(milli_or(present[name], UNREADABLE), amount * 1000, threshold):
             return True
     return False
 

@@ -9,13 +9,16 @@ from koord.api import names
 from koord.api.objects import NodeResourceTopology, TopologyZone
 from koord.api.priority import DEFAULT_VALUES, PriorityClass
 from koord.api.qos import QoSClass
-from koord.api.quantity import format_binary, format_decimal, multiply_base, parse_milli
+from koord.api.quantity import format_binary, format_decimal, milli_or, multiply_base, parse_milli
 from roles.manager.noderesource import formula
 from roles.manager.noderesource.inputs import LOW_CLASSES, Amount, dangling_usage, pod_usages, reserved, system_usage
 from roles.manager.noderesource.model import Inputs, ZoneAmounts
 
 RESOURCES = (names.RESOURCE_CPU, names.RESOURCE_MEMORY)
 NAMES = (names.RESOURCE_BATCH_CPU, names.RESOURCE_BATCH_MEMORY)
+
+UNREADABLE = -1
+"""Stands for an amount that is there and is none: it differs from every one that is wanted, and so is written anew."""
 
 
 def has_zones(topology: NodeResourceTopology | None) -> bool:
@@ -117,7 +120,7 @@ def write(zones: list[dict[str, Any]], amounts: ZoneAmounts, ratio: float | None
                 changed = True
                 continue
             for field in ("capacity", "allocatable", "available"):
-                if differs(parse_milli(item.get(field, 0)), value * 1000, threshold):
+                if differs(milli_or(item.get(field), UNREADABLE), value * 1000, threshold):
                     item[field] = text
                     changed = True
         resources.sort(key=lambda item: str(item.get("name")))

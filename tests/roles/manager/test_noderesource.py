@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+from roles.manager.noderesource import zones
+
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 MID_CPU, MID_MEMORY = "kubernetes.io/mid-cpu", "kubernetes.io/mid-memory"
 RATIO = "node.koordinator.sh/cpu-normalization-ratio"
@@ -339,6 +341,13 @@ def test_percents_of_a_zone_are_truncated_to_bytes(bed, make):
         assert await bed.until(zoned) == [str(int(left) + 1), "0"]
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-NR-BATCH-02")
+def test_what_stands_in_a_zone_and_is_no_amount_is_written_anew():
+    present = {"name": BATCH_CPU, "capacity": "many", "allocatable": None, "available": "1k"}
+    (written,) = zones.write([{"name": "node-0", "resources": [present]}], {"node-0": {BATCH_CPU: 1000}}, None, 0.1)
+    assert written["resources"] == [{"name": BATCH_CPU, "capacity": "1k", "allocatable": "1k", "available": "1k"}]
 
 
 @pytest.mark.feature("MGR-NR-NORM-01")

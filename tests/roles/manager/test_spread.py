@@ -251,6 +251,33 @@ def test_node_slos_come_with_their_nodes(make: Any) -> None:
     asyncio.run(main())
 
 
+def test_a_node_that_cannot_be_decided_holds_up_neither_an_edit_nor_the_next_leader(make: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def main() -> None:
+        cluster = Cluster(make, 40)
+        await cluster.settle()
+        observe = NodeResourceController.observe
+
+        def fails(self: Any, node: Any, *args: Any) -> Any:
+            if node.metadata.name == "n7":
+                raise OverflowError("a number beyond all bounds")
+            return observe(self, node, *args)
+
+        monkeypatch.setattr(NodeResourceController, "observe", fails)
+        cluster.written.clear()
+        cluster.configure({"enable": True, "degradeTimeMinutes": 10**6, "cpuReclaimThresholdPercent": 40})
+        await cluster.minutes(1)
+        cluster.say({"enable": True, "degradeTimeMinutes": 10**6, "cpuReclaimThresholdPercent": 50})
+        await cluster.restart()
+        await cluster.minutes(6)
+        offered = {name: obj["status"]["allocatable"][BATCH] for name, obj in cluster.objects.items()}
+        former = offered.pop("n7")
+        assert set(offered.values()) == {"15k"}
+        assert former == "18200", "what stands on the node that fails stays"
+        assert not cluster.state.spread.active
+
+    asyncio.run(main())
+
+
 def test_nothing_is_spread_while_reports_are_missing(make: Any) -> None:
     async def main() -> None:
         cluster = Cluster(make, 60)
