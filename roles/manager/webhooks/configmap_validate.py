@@ -16,7 +16,7 @@ async def validate(request: Request, view: View) -> None:
     name = request.name or ((request.object or {}).get("metadata") or {}).get("name")
     if request.operation == "DELETE" or (request.namespace, name) != (options.config_namespace, options.slo_config_name):
         return
-    new, old = ((obj or {}).get("data") or {} for obj in (request.object, request.old_object))
+    new, old = ({key: text or "" for key, text in ((obj or {}).get("data") or {}).items()} for obj in (request.object, request.old_object))
     nodes = [(node.metadata.name, node.metadata.labels) for node in view.node_objects()]
     try:
         # Off the loop: hundreds of entries over thousands of nodes take a while, and others wait for their reviews.

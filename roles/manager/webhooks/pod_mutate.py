@@ -61,7 +61,7 @@ async def _selecting(metadata: dict[str, Any], request: Request, view: View) -> 
 
 async def _apply(pod: dict[str, Any], profile: Profile, view: View) -> dict[str, Any]:
     spec = profile.spec
-    metadata, pod_spec = pod["metadata"], pod.setdefault("spec", {})
+    metadata, pod_spec = pod.setdefault("metadata", {}), pod.setdefault("spec", {})
     profiles.apply_metadata(spec, metadata)
     if spec.scheduler_name:
         pod_spec["schedulerName"] = spec.scheduler_name

@@ -142,6 +142,14 @@ def apply_patch(profile: Profile, obj: dict[str, Any], kind: str) -> dict[str, A
         return obj
     try:
         # A copy of the patch: later steps change the object in place, and what it shares with the profile must not change with it.
-        return apply_strategic_patch(obj, copy_json(profile.spec.patch), kind)
+        patched = apply_strategic_patch(obj, copy_json(profile.spec.patch), kind)
     except PatchError as error:
         raise Refusal(f"ClusterColocationProfile {profile.name}: patch: {error}") from None
+    metadata = patched.get("metadata", {})
+    if not isinstance(metadata, dict):
+        raise Refusal(f"ClusterColocationProfile {profile.name}: patch: metadata must be an object")
+    for field in ("labels", "annotations"):
+        texts = metadata.get(field) or {}
+        if not (isinstance(texts, dict) and all(isinstance(text, str) for text in texts.values())):
+            raise Refusal(f"ClusterColocationProfile {profile.name}: patch: metadata.{field} must be an object of strings")
+    return patched

@@ -33,7 +33,9 @@ def apply(pod: dict[str, Any], namespace: str, quotas: QuotaTopology, profiles: 
         expressions.append(expression)
     if not expressions:
         return
-    affinity = pod.setdefault("spec", {}).setdefault("affinity", {}).setdefault("nodeAffinity", {})
-    required = affinity.setdefault("requiredDuringSchedulingIgnoredDuringExecution", {"nodeSelectorTerms": []})
-    terms = required.get("nodeSelectorTerms") or [{}]
+    required = pod
+    for member in ("spec", "affinity", "nodeAffinity", "requiredDuringSchedulingIgnoredDuringExecution"):
+        found = required.get(member)
+        required[member] = required = {} if found is None else found  # null says nothing
+    terms = [term or {} for term in required.get("nodeSelectorTerms") or [{}]]
     required["nodeSelectorTerms"] = [{**term, "matchExpressions": [*(term.get("matchExpressions") or []), *expressions]} for term in terms]

@@ -22,11 +22,11 @@ async def mutate(reservation: dict[str, Any], request: Request, view: View) -> d
             request.notes.append(f"profile {profile.name} matched, skipped by its probability {profile.spec.probability}")
             continue
         request.notes.append(f"profile {profile.name} applied")
-        spec, metadata = profile.spec, reservation["metadata"]
+        spec, metadata = profile.spec, reservation.setdefault("metadata", {})
         profiles.apply_metadata(spec, metadata)
         template = (reservation.get("spec") or {}).get("template")
         if template is not None:
-            pod_spec = template.setdefault("spec", {})
+            pod_spec = template["spec"] = template.get("spec") or {}  # null says nothing
             if spec.scheduler_name:
                 pod_spec["schedulerName"] = spec.scheduler_name
             if spec.priority_class_name:

@@ -53,7 +53,7 @@ def extended_resource_spec(spec: Mapping[str, Any], present: str | None) -> str 
             if (found := {name: canonical(q) for name, q in (resources.get(field) or {}).items() if name in names.BATCH_RESOURCES})
         }
         if entry:
-            containers[container.get("name", "")] = entry
+            containers[container.get("name") or ""] = entry
     said = _parse_present(present)
     if containers == said or ((said or not containers) and _numeric(containers) == _numeric(said)):
         return None

@@ -179,8 +179,15 @@ def test_failures_answer_500_with_the_profile_that_is_wrong(bed):
                 selector={"matchExpressions": [{"key": "app", "operator": "Gone"}], "matchLabels": {"app": "sel"}},
                 labels={"hit": "1"},
             ),
+            profile("bad", selector={"matchLabels": {"app": "bad"}}, patch={"metadata": {"labels": {"n": 5}}}),
+            profile("bare", selector={"matchLabels": {"app": "bare"}}, patch={"metadata": None, "spec": None}),
+            profile("bare-too", selector={"matchLabels": {"app": "bare"}}, labels={"kept": "1"}, schedulerName="s"),
         )
         manager = await bed.start()
+        answer = await manager.review("/mutate-pod", etl({"app": "bad"}), namespace="default")
+        assert "ClusterColocationProfile bad: patch: metadata.labels must be an object of strings" in answer["status"]["message"]
+        bare = (await manager.review("/mutate-pod", etl({"app": "bare"}), namespace="default"))["object"]
+        assert (bare["metadata"]["labels"], bare["spec"]["schedulerName"]) == ({"kept": "1", "hit": "1"}, "s")
         for app, words in (("half", "half: probability '50'"), ("lost", "PriorityClass 'nobody' does not exist")):
             answer = await manager.review("/mutate-pod", etl({"app": app}), namespace="default")
             assert (answer["allowed"], answer["status"]["code"]) == (False, 500)
@@ -295,6 +302,8 @@ def test_quota_tree_affinity(bed):
         for spec, wanted in (
             ({"affinity": affinity}, [{"matchExpressions": [*term["matchExpressions"], *added]}]),
             ({}, [{"matchExpressions": added}]),
+            ({"affinity": None}, [{"matchExpressions": added}]),
+            ({"affinity": {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": None}}}, [{"matchExpressions": added}]),
         ):
             answer = await manager.review("/mutate-pod", etl({"quota.scheduling.koordinator.sh/name": "q"}, **spec), namespace="default")
             found = answer["object"]["spec"]["affinity"]["nodeAffinity"]["requiredDuringSchedulingIgnoredDuringExecution"]
@@ -323,6 +332,8 @@ def test_reservation_gets_the_profile_but_keeps_its_resources(bed):
             "metadata": {"name": "r", "labels": {"app": "etl"}},
             "spec": {"template": {"spec": etl(resources=SAMPLE)["spec"]}},
         }
+        empty = (await manager.review("/mutate-reservation", {**given, "spec": {"template": {"spec": None}}}))["object"]
+        assert empty["spec"]["template"]["spec"]["schedulerName"] == "koord-scheduler", "the template has no schema: null comes through"
         found = (await manager.review("/mutate-reservation", given))["object"]
         assert found["metadata"]["labels"] == {"app": "etl", "koordinator.sh/qosClass": "BE", "koordinator.sh/priority": "3"}
         spec = found["spec"]["template"]["spec"]
