@@ -21,6 +21,7 @@ from roles.manager.clients import Clients
 from roles.manager.journal import ManagerFile
 from roles.manager.noderesource.plan import PLUGIN_NAMES
 from roles.manager.options import CONTROLLERS, Options, check_list, webhook_options
+from roles.manager.options import checked as checked_options
 from roles.manager.recommender.policy import Policy, checked
 from roles.manager.webhooks.callers import Callers
 
@@ -34,7 +35,7 @@ def options_of(flags: dict[str, Any], gates: FeatureGates) -> Options:
     check_list("--controllers", flags["controllers"], CONTROLLERS)
     check_list("--noderesource-plugins", flags["noderesource_plugins"], PLUGIN_NAMES)
     policy = checked(Policy(**taken(Policy, flags)))
-    return Options(**taken(Options, flags), gates=gates, recommender=policy, webhook=webhook_options())
+    return checked_options(Options(**taken(Options, flags), gates=gates, recommender=policy, webhook=webhook_options()))
 
 
 def _check_sync_period(text: str) -> None:

@@ -15,7 +15,7 @@ from koord.process.flags import Duration, flag
 from roles.manager.noderesource.plan import PLUGIN_NAMES
 from roles.manager.recommender.policy import Policy
 
-CONTROLLERS = ("nodemetric", "noderesource", "nodeslo", "quotaprofile", "colocationprofile", "recommender", "abnormalnode")
+CONTROLLERS = ("nodemetric", "noderesource", "nodeslo", "quotaprofile", "colocationprofile", "recommender", "abnormalnode", "deviceslices")
 
 
 @dataclass(frozen=True)
@@ -172,6 +172,30 @@ def webhook_options(environ: Mapping[str, str] = os.environ) -> WebhookOptions:
         failure_policy=failure_policies(environ.get("WEBHOOK_FAILURE_POLICY", "")),
         timeout_seconds=int(timeout),
     )
+
+
+def checked(options: Options) -> Options:
+    """The options themselves. Raises ConfigError naming the flag whose number cannot be used."""
+    for flag_, seconds in (
+        ("--colocation-profile-reconcile-interval", options.profile_reconcile_interval),
+        ("--pod-enhanced-validator-reconcile-interval", options.enhanced_validator_interval),
+        ("--abnormal-node-interval", options.abnormal_node_interval),
+    ):
+        if not seconds > 0:
+            raise ConfigError(flag_, "must be more than 0")
+    for flag_, number in (
+        ("--quota-update-max-retries", options.quota_update_max_retries),
+        ("--quota-update-retry-jitter", options.quota_update_retry_jitter),
+        ("--quota-update-max-total-jitter", options.quota_update_max_total_jitter),
+        ("--colocation-profile-update-pod-qps", options.profile_update_qps),
+        ("--colocation-profile-update-pod-burst", options.profile_update_burst),
+        ("--overcommit-smoothing", options.overcommit_smoothing),
+        ("--shutdown-delay-duration", options.shutdown_delay),
+        ("--config-spread", options.config_spread),
+    ):
+        if not number >= 0:
+            raise ConfigError(flag_, "must not be negative")
+    return options
 
 
 def selected(name: str, wanted: Iterable[str]) -> bool:

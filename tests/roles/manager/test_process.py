@@ -17,7 +17,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from koord.api.kinds import EVENTS, LEASES, MUTATINGWEBHOOKCONFIGURATIONS, NODEMETRICS, NODES, SECRETS, VALIDATINGWEBHOOKCONFIGURATIONS
 from koord.apiserver.testing import running_server
-from roles.manager.options import WebhookOptions
+from roles.manager.controllers import registry
+from roles.manager.options import CONTROLLERS, WebhookOptions
 from roles.manager.webhooks import certs, registration
 from roles.manager.webhooks.registry import WEBHOOKS
 from tests.support import patience
@@ -283,6 +284,11 @@ def koord_manager(*flags, **environment):
 
 
 @pytest.mark.feature("MGR-PROC-01")
+def test_every_controller_can_be_named():
+    assert tuple(name for name, *_ in registry.CONTROLLERS) == CONTROLLERS
+
+
+@pytest.mark.feature("MGR-PROC-01")
 @pytest.mark.feature("MGR-FG-01")
 @pytest.mark.parametrize(
     ("flags", "environment", "words"),
@@ -292,6 +298,8 @@ def koord_manager(*flags, **environment):
         (["--noderesource-plugins=Batch"], {}, "--noderesource-plugins"),
         (["--metric-addr=:1"], {}, "did you mean --metrics-addr"),
         (["extra"], {}, "unexpected argument"),
+        (["--quota-update-max-retries=-1"], {}, "--quota-update-max-retries: must not be negative"),
+        (["--colocation-profile-reconcile-interval=0"], {}, "--colocation-profile-reconcile-interval: must be more than 0"),
         (["--webhook-client-ca-file=/none"], {}, "--webhook-client-ca-file: /none has no certificates"),
         ([], {"WEBHOOK_PORT": "http"}, "WEBHOOK_PORT"),
         ([], {"WEBHOOK_FAILURE_POLICY": "pods=Maybe"}, "WEBHOOK_FAILURE_POLICY"),
