@@ -51,8 +51,10 @@ class ContainerGroup:
         """A usage sample: CPU and its request in cores, memory in bytes. False when it is not newer than the replica's last one.
 
         `time` is by the clock of the replica's node; one that is ahead of `now` is told as of now, and what it said is no bar to what is
-        measured once it was put right.
+        measured once it was put right. What is negative was not measured, and would make the checkpoint unreadable.
         """
+        if cpu < 0 or memory < 0 or time < 0:
+            return False
         if _seen(time, self._known_until or -inf, now) or _seen(time, self._newest.get(replica, -inf), now):
             return False
         self._newest[replica] = time
@@ -77,7 +79,7 @@ class ContainerGroup:
 
         False when that kill is known: a pod's status tells of it until the next one. `time` and `now` as in `add`.
         """
-        if _seen(time, self._kills.get(replica, self._known_until), now):
+        if time < 0 or _seen(time, self._kills.get(replica, self._known_until), now):
             return False
         self._kills[replica] = time
         time = min(time, now)

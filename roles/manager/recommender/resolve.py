@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -13,6 +14,7 @@ from koord.api.selectors import Selector, SelectorError, from_label_selector, pa
 from koord.kube.client import Client
 from koord.kube.errors import ApiError
 
+_VERSION = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[a-z][-a-z0-9]*", re.ASCII)
 _DEFAULT_VERSION = {"Job": "batch/v1", "CronJob": "batch/v1", "ReplicationController": "v1"}
 # Workloads whose selector stands in their spec; any other kind is asked for its scale.
 _PLURALS = {
@@ -56,6 +58,8 @@ async def resolve(client: Client, recommendation: Recommendation) -> Target:
     if workload is None or not workload.kind or not workload.name:
         raise Unsupported("spec.target.workload needs a kind and a name")
     version = workload.api_version or _DEFAULT_VERSION.get(workload.kind, "apps/v1")
+    if not _VERSION.fullmatch(version):
+        raise Unsupported(f"spec.target.workload.apiVersion {version[:100]!r} is none; accepted: v1, or GROUP/VERSION like apps/v1")
     namespace = recommendation.metadata.namespace
     plural = _PLURALS.get((version, workload.kind))
     if plural is None:
@@ -90,7 +94,10 @@ async def _get(client: Client, path: str, kind: str, name: str) -> dict[str, Any
     status, body = await client.raw("GET", path)
     if status == 404:
         raise Missing(f"there is no {kind} {name}")
-    found = orjson.loads(body) if body else {}
+    try:
+        found = orjson.loads(body) if body else {}
+    except orjson.JSONDecodeError:
+        raise ApiError(status, "BadAnswer", f"GET {path}: the answer is not JSON") from None
     if status == 403:
         raise Unsupported(f"the manager may not read it: {found.get('message', path)}; grant it, or use type podSelector")
     if status >= 300:

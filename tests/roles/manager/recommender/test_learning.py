@@ -44,6 +44,17 @@ def test_the_worked_example() -> None:
     assert 0.195 <= end < 0.195 * 1.06, "the end of the bucket, not the value"
 
 
+@pytest.mark.feature("MGR-REC-01")
+def test_what_is_negative_is_no_sample_and_costs_no_checkpoint() -> None:
+    learner = Learner(EXACT, {"c": group(samples=100)})
+    made = learner.groups["c"]
+    for cpu, memory, time in ((-1.0, 1e8, START + 5 * DAY), (1.0, -1e8, START + 5 * DAY), (1.0, 1e8, -6e10)):
+        assert not learner.feed([Sample("c", "r", time, cpu, memory, 1.0)], [Kill("c", "r", -6e10, 1e8)])
+    read, errors = checkpoint.groups_of(checkpoint.data_of(learner.groups), DAY)
+    assert not errors
+    assert (made.samples, read["c"].samples, made.first) == (100, 100, START)
+
+
 @pytest.mark.feature("MGR-REC-02")
 def test_floors_are_of_the_pod_and_values_are_rounded_up() -> None:
     found = estimates({"a": group(cpu=0.001, memory=1e6), "b": group(cpu=0.001, memory=1e6)}, Policy())

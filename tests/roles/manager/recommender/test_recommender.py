@@ -154,6 +154,7 @@ def test_checkpoints_go_whose_recommendation_went_while_nobody_led(bed, make):
         ({"workload": {"kind": "Deployment", "name": ""}}, "ConfigUnsupported", "a kind and a name"),
         ({"workload": {"kind": "Rocket", "name": "r", "apiVersion": "space.example.com/v1"}}, "ConfigUnsupported", "serves no space"),
         ({"workload": {"kind": "ConfigMap", "name": "r", "apiVersion": "v1"}}, "ConfigUnsupported", "no scale sub-resource"),
+        ({"workload": {"kind": "Rocket", "name": "r", "apiVersion": "v1 x"}}, "ConfigUnsupported", "apiVersion 'v1 x' is none"),
         ({"workload": {"kind": "Deployment", "name": "absent"}}, "NoObjectsMatched", "there is no Deployment absent"),
         ({"selector": {"matchLabels": {"app": "none"}}}, "NoObjectsMatched", "no pod matches"),
     ],
