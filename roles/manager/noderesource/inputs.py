@@ -75,6 +75,12 @@ def usage(resources: Mapping[str, str | int | float]) -> Amount:
     return parse_milli(resources.get(CPU, 0)), parse_value(resources.get(MEMORY, 0))
 
 
+def measured(resources: Mapping[str, str | int | float]) -> Amount:
+    """`usage` as an agent reports it: nothing uses less than 0, and what it would leave to others is not there. Raises QuantityError."""
+    cpu, memory = usage(resources)
+    return max(cpu, 0), max(memory, 0)
+
+
 def capacity(node: Node) -> Amount:
     """cpu and memory capacity of a node."""
     return usage(node.status.capacity)
@@ -99,9 +105,9 @@ def annotation_reservation(annotations: Mapping[str, str]) -> Amount:
 def system_usage(metric: NodeMetric, above: int) -> tuple[Amount, Amount]:
     """System usage of a node, and that of host applications whose class default value is greater than `above`. Raises QuantityError."""
     body = metric.status.node_metric
-    system = usage(body.system_usage.resources) if body else (0, 0)
+    system = measured(body.system_usage.resources) if body else (0, 0)
     hosts = [
-        usage(app.usage.resources) for app in metric.status.host_application_metric if DEFAULT_VALUES[parse_class(app.priority)] > above
+        measured(app.usage.resources) for app in metric.status.host_application_metric if DEFAULT_VALUES[parse_class(app.priority)] > above
     ]
     return system, (sum(a[0] for a in hosts), sum(a[1] for a in hosts))
 
@@ -236,7 +242,7 @@ def _reported(metric: NodeMetric) -> Iterable[tuple[str, PriorityClass, int, int
     entries = metric.status.pods_metric
     if isinstance(entries, PodUsages):
         return entries.amounts()
-    return [(f"{item.namespace}/{item.name}", parse_class(item.priority), *usage(item.pod_usage.resources)) for item in entries]
+    return [(f"{item.namespace}/{item.name}", parse_class(item.priority), *measured(item.pod_usage.resources)) for item in entries]
 
 
 def unix_time(text: str | None) -> float | None:

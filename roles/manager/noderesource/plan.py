@@ -199,6 +199,8 @@ def third_party(annotations: Mapping[str, str]) -> dict[str, int]:
         for entry in (parse_third_party_allocations(annotations) if annotations.get(key) else None) or ():
             if entry.priority == PriorityClass.BATCH:
                 for name, amount in parse(entry.resources).items():
+                    if amount < 0:
+                        raise PluginError(f"annotation {key}: {name} of {entry.name!r} must not be negative")
                     total[name] = total.get(name, 0) + amount
     except AnnotationError as error:
         raise PluginError(f"annotation {key} is unreadable: {error.detail}") from None

@@ -22,7 +22,7 @@ _KEPT = 65_536
 class PodUsages:
     """Usage of the pods of a node. Reads like the tuple of PodMetricInfo that it stands for; cpu in milli, memory in bytes.
 
-    Only cpu and memory are kept of what a pod uses.
+    Only cpu and memory are kept of what a pod uses, as 0 where a report says less.
     """
 
     __slots__ = ("_keys", "_kinds", "_tables", "cpu", "extensions", "memory")
@@ -35,8 +35,8 @@ class PodUsages:
         self._tables = tuple(map(shared, dict.fromkeys(kinds)))
         place = {kind: number for number, kind in enumerate(self._tables)}
         self._kinds = array("H", (place[kind] for kind in kinds))
-        self.cpu = array("q", (parse_milli(entry.pod_usage.resources.get("cpu", 0)) for entry in entries))
-        self.memory = array("q", (parse_value(entry.pod_usage.resources.get("memory", 0)) for entry in entries))
+        self.cpu = array("q", (max(parse_milli(entry.pod_usage.resources.get("cpu", 0)), 0) for entry in entries))
+        self.memory = array("q", (max(parse_value(entry.pod_usage.resources.get("memory", 0)), 0) for entry in entries))
         self.extensions: dict[int, dict[str, Any]] = {n: entry.extensions for n, entry in enumerate(entries) if entry.extensions}
 
     def __len__(self) -> int:

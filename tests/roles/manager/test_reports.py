@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import time
 import tracemalloc
 from typing import Any, cast
 
@@ -16,6 +18,7 @@ from koord.api.objects import Node, NodeMetric, convert
 from koord.api.quantity import QuantityError
 from koord.api.times import format_time
 from koord.config.gates import MANAGER, FeatureGates
+from koord.config.slo import SLOConfig
 from koord.decisions.recorder import Recorder
 from koord.kube.informers import InformerFactory
 from koord.process import metrics
@@ -24,8 +27,8 @@ from roles.manager.controllers.noderesource import NodeResourceController
 from roles.manager.controllers.state import ClusterState
 from roles.manager.metrics import Metrics
 from roles.manager.noderesource.inputs import dangling_usage, degraded, pod_usages
-from roles.manager.noderesource.model import PodInput
-from roles.manager.noderesource.plan import PLUGIN_NAMES
+from roles.manager.noderesource.model import Inputs, PodInput
+from roles.manager.noderesource.plan import PLUGIN_NAMES, decide
 from roles.manager.noderesource.reports import PodUsages, ReportKeeper
 from roles.manager.options import Options
 
@@ -71,6 +74,26 @@ def test_property_columns_say_what_the_report_said(entries: list[dict[str, Any]]
     assert kept.status == ReportKeeper()(report(entries)).status, "the same report is no change"
     assert kept.status.node_metric is not None
     assert kept.status.node_metric.node_usage == plain.status.node_metric.node_usage  # type: ignore[union-attr]
+
+
+@pytest.mark.feature("MGR-NR-BATCH-01")
+@pytest.mark.feature("MGR-NR-BATCH-03")
+def test_nobody_uses_or_holds_less_than_nothing(make: Any) -> None:
+    def batch_cpu(annotations: dict[str, str], **report: Any) -> int | None:
+        node = convert(make.node("n1", annotations=annotations), Node)
+        strategy = dataclasses.replace(SLOConfig().colocation_for(node), enable=True)
+        plain = convert(make.metric("n1", **report), NodeMetric)
+        amounts = set()
+        for metric in (plain, ReportKeeper()(plain)):
+            inputs = Inputs(node, strategy, time.time(), metric=metric)
+            plan = decide(inputs, cluster_enabled=True, plugins=PLUGIN_NAMES, last_write=None)
+            amounts.add(plan.resources.get("kubernetes.io/batch-cpu"))
+        (amount,) = amounts
+        return amount
+
+    assert batch_cpu({}, pods=[("d", "a", "koord-prod", ("-100", "-1Gi"))]) == batch_cpu({}) == 19200
+    held = {"allocations": [{"name": "h", "priority": "koord-batch", "resources": {"kubernetes.io/batch-cpu": "-1k"}}]}
+    assert batch_cpu({"node.koordinator.sh/thirdPartyAllocations": orjson.dumps(held).decode()}) is None, "what stands on the node stays"
 
 
 def test_a_report_that_cannot_be_read_stays_as_it_is() -> None:
