@@ -7,6 +7,7 @@ write, and a write only counts if nobody else wrote in between.
 from __future__ import annotations
 
 import asyncio
+import logging
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -25,6 +26,8 @@ from koord.kube.client import Client
 from koord.kube.errors import ApiError, Conflict, NotFound
 from roles.manager.options import Options
 from roles.manager.webhooks.review import Refusal
+
+log = logging.getLogger("koord.manager.webhooks")
 
 WORKERS, TIMEOUT, REMEMBERED = 16, 10.0, 100
 _COUNTED = frozenset(
@@ -113,8 +116,10 @@ class QuotaAdmission:
                 async with self._slots:
                     try:
                         await self._decide(key, batch)
-                    except (ApiError, Refusal) as error:
+                    except Exception as error:  # who waits must be told, whatever it is
                         text = error.message if isinstance(error, Refusal) else f"quota {key}: {error}"
+                        if not isinstance(error, (ApiError, Refusal, QuantityError)):
+                            log.error("quota %s: its pods cannot be decided on", key, exc_info=error)
                         for one in batch:
                             if not one.answer.done():
                                 one.answer.set_exception(Refusal(text, 500))

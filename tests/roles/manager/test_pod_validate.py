@@ -6,9 +6,12 @@ import json
 import pytest
 
 from koord import seams
+from koord.api.objects import ElasticQuota, convert
+from koord.api.quantity import QuantityError
 from koord.kube import errors
 from roles.manager.options import Options
-from roles.manager.webhooks import enhanced
+from roles.manager.webhooks import enhanced, quota_admission
+from roles.manager.webhooks.review import Refusal
 from tests.support import patience
 
 QOS, PRIORITY = "koordinator.sh/qosClass", "koordinator.sh/priority-class"
@@ -247,6 +250,23 @@ def test_limits_dry_runs_and_what_counts_nothing(bed):
         assert (broken["allowed"], broken["status"]["code"]) == (False, 500)
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-POD-V-03")
+@pytest.mark.parametrize("why", [QuantityError("lots"), TypeError("a defect")])
+def test_who_waits_for_a_quota_is_told_at_once_whatever_is_wrong(monkeypatch, why):
+    def fails(*args):
+        raise why
+
+    async def main():
+        found = convert(quota("team", maximum={"cpu": "10"}), ElasticQuota)
+        admission = quota_admission.QuotaAdmission(None, Options(), lambda key: found)
+        monkeypatch.setattr(quota_admission, "evaluate", fails)
+        with pytest.raises(Refusal, match="quota lab/team: ") as refused:
+            await asyncio.wait_for(admission.admit(found, {"cpu": 1000}, dry_run=False), 5)
+        assert (refused.value.code, str(why) in refused.value.message) == (500, True)
+
+    asyncio.run(main())
 
 
 @pytest.mark.feature("MGR-POD-V-04")
