@@ -47,6 +47,7 @@ class Learnt:
     """What is known of one Recommendation."""
 
     uid: str
+    target: str
     learner: Learner
     stored: bool  # whether a checkpoint stands
     changed: bool = False
@@ -105,6 +106,9 @@ class RecommenderController(Controller):
             await self._drop(key, known)
         if recommendation is None:
             return None
+        known = self._learnt.get(key)
+        if known is not None and known.target != checkpoint.target_of(recommendation):
+            await self._begin_anew(key, known, recommendation)
         if mode_of(recommendation) is Mode.OFF:
             return self.policy.interval
         learnt = self._learnt.get(key) or await self._load(key, recommendation)
@@ -225,7 +229,8 @@ class RecommenderController(Controller):
     # ---------------------------------------------------------------- checkpoints
 
     async def _load(self, key: str, recommendation: Recommendation) -> Learnt:
-        uid = recommendation.metadata.uid
+        uid, target = recommendation.metadata.uid, checkpoint.target_of(recommendation)
+        learnt = Learnt(uid, target, Learner(self.policy), stored=False)
         groups: dict[str, ContainerGroup] = {}
         stored = False
         try:
@@ -233,19 +238,32 @@ class RecommenderController(Controller):
         except NotFound:
             pass
         else:
+            if not checkpoint.is_about(found.get("data") or {}, target):
+                return await self._begin_anew(key, learnt, recommendation)
             groups, errors = checkpoint.groups_of(found.get("data") or {}, self.policy.half_life, self.policy)
             stored = True
             for error in errors:
                 log.error("checkpoint %s/%s: %s; that part starts empty", self.namespace, checkpoint.name_of(uid), error)
-        learnt = self._learnt[key] = Learnt(uid, Learner(self.policy, groups), stored)
+        learnt = self._learnt[key] = Learnt(uid, target, Learner(self.policy, groups), stored)
         return learnt
+
+    async def _begin_anew(self, key: str, learnt: Learnt, recommendation: Recommendation) -> Learnt:
+        """The Recommendation is about another target now: neither what was learnt of the former one nor what was said counts for it."""
+        meta = recommendation.metadata
+        log.info("recommendation %s: its target has changed; what was learnt of the former one is dropped", key)
+        nothing = {"status": {"podStatus": None, "updateTime": None}}
+        await self.writer.patch(RECOMMENDATIONS, meta.name, nothing, meta.namespace, subresource="status")
+        await self.writer.patch(RECOMMENDATIONS, meta.name, {"metadata": {"annotations": {status.ANNOTATION_BOUNDS: None}}}, meta.namespace)
+        await self._drop(key, learnt)
+        made = self._learnt[key] = Learnt(learnt.uid, checkpoint.target_of(recommendation), Learner(self.policy), stored=False)
+        return made
 
     async def _save(self, recommendation: Recommendation, learnt: Learnt) -> None:
         now = self.clock()
         if not learnt.changed or now - learnt.saved < CHECKPOINT_EVERY:
             return
         name = checkpoint.name_of(learnt.uid)
-        body = checkpoint.body_of(learnt.uid, self.namespace, recommendation.key, learnt.learner.groups)
+        body = checkpoint.body_of(learnt.uid, self.namespace, recommendation.key, learnt.learner.groups, learnt.target)
         try:
             current = await self.writer.client.get(CONFIGMAPS, name, self.namespace)
         except NotFound:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 from aiohttp import web
 
-from koord.api.kinds import CONFIGMAPS, PODS, RECOMMENDATIONS
+from koord.api.kinds import CONFIGMAPS, NODEMETRICS, PODS, RECOMMENDATIONS
 from koord.api.quantity import parse_value
 from koord.kube.errors import NotFound
 from roles.manager.recommender.checkpoint import LABEL, body_of, name_of
@@ -124,6 +124,41 @@ def test_a_workload_is_learnt_from_node_metrics_and_survives_a_restart(bed, make
             return False
 
         await bed.until(gone)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-REC-01")
+@pytest.mark.feature("MGR-REC-02")
+@pytest.mark.parametrize("led", [True, False])
+def test_what_was_learnt_of_one_target_says_nothing_of_another(bed, make, led):
+    async def test(bed):
+        await bed.create(
+            make.node("n1"),
+            make.pod("web-1", "n1", labels={"app": "web"}, requests={"cpu": "1", "memory": "1Gi"}),
+            make.pod("db-1", "n1", labels={"app": "db"}, requests={"cpu": "1", "memory": "1Gi"}),
+            recommendation(selector={"matchLabels": {"app": "web"}}),
+            make.metric("n1", pods=[("default", "web-1", "koord-prod", ("8", "6Gi"))]),
+        )
+        first = await start(bed)
+        uid = (await recommended(bed))["metadata"]["uid"]
+        await bed.until(lambda: bed.client.get(CONFIGMAPS, name_of(uid), "koordinator-system"))
+        if not led:
+            first.life.stop()
+        other = recommendation(selector={"matchLabels": {"app": "db"}})["spec"]
+        await bed.client.patch(RECOMMENDATIONS, "web", {"spec": other}, "default")
+        if not led:
+            await start(bed)
+
+        async def empty():
+            obj = await read(bed)
+            return not targets(obj) and PREFIX + "bounds" not in obj["metadata"].get("annotations", {})
+
+        await bed.until(empty)
+        report = make.metric("n1", pods=[("default", "db-1", "", ("400m", "600Mi"))])
+        await bed.client.patch(NODEMETRICS, "n1", {"status": report["status"]}, subresource="status")
+        (main,) = targets(await recommended(bed)).values()
+        assert 460 <= int(main["cpu"].rstrip("m")) <= 490
 
     bed(test)
 
