@@ -66,15 +66,21 @@ def _parse_present(text: str | None) -> Mapping[str, Any]:
         return {}
     key = names.ANNOTATION_EXTENDED_RESOURCE_SPEC
     try:
-        value = orjson.loads(text)
-        containers = ({} if value is None else value).get("containers") or {}
+        containers = _map(_map(orjson.loads(text)).get("containers"))
         for entry in containers.values():
             for field in ("limits", "requests"):
-                for quantity in ((entry or {}).get(field) or {}).values():
+                for quantity in _map(_map(entry).get(field)).values():
                     Quantity(quantity)
-    except (orjson.JSONDecodeError, QuantityError, AttributeError, TypeError) as error:
+    except (orjson.JSONDecodeError, QuantityError, TypeError) as error:
         raise Refusal(f'metadata.annotations["{key}"] is not readable: {error}') from None
-    return containers  # type: ignore[no-any-return]
+    return containers
+
+
+def _map(value: Any) -> Mapping[str, Any]:
+    """An object, an empty one for null. Raises TypeError for anything else."""
+    if value is not None and not isinstance(value, dict):
+        raise TypeError(f"an object is wanted where {value!r:.80} stands")
+    return value or {}
 
 
 def _numeric(containers: Mapping[str, Any]) -> dict[str, dict[str, dict[str, Quantity]]]:

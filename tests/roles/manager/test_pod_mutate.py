@@ -245,7 +245,7 @@ def test_forged_and_unreadable_annotations(bed):
             resources={"requests": {BATCH_CPU: "1000"}},
         )
         assert "patch" not in await manager.review("/mutate-pod", same)
-        for text in ("{", "[]", '{"containers":{"main":{"limits":{"cpu":"x"}}}}'):
+        for text in ("{", "[]", '{"containers":{"main":[]}}', '{"containers":{"main":{"limits":{"cpu":"x"}}}}'):
             answer = await manager.review("/mutate-pod", etl(annotations={SPEC: text}))
             assert (answer["allowed"], answer["status"]["code"]) == (False, 500)
             assert SPEC in answer["status"]["message"]
