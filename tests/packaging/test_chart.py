@@ -184,6 +184,56 @@ def test_values_reach_what_they_name() -> None:
     assert found["ServiceAccount", "koordinator-system", "koordlet"]["metadata"]["annotations"] == {"a": "b"}
 
 
+HOST_DIRS = {
+    "kubeletLibDir": "/data/kubelet/",
+    "koordProxyRegisterDir": "/data/hooks",
+    "koordletSockDir": "/run/k",
+    "predictionCheckpointDir": "/data/prediction",
+    "koordletTSDBDir": "/data/series/",
+    "podResourcesProxyPath": "/data/pod-resources",
+}
+USUAL = {  # those of Koordinator's chart: most are mounted anyhow
+    "kubeletLibDir": "/var/lib/kubelet/",
+    "koordProxyRegisterDir": "/etc/runtime/hookserver.d/",
+    "koordletSockDir": "/var/run/koordlet",
+    "predictionCheckpointDir": "/var/run/koordlet/prediction-checkpoints",
+    "koordletTSDBDir": "/metric-data/",
+    "podResourcesProxyPath": "/var/run/koordlet/pod-resources/",
+}
+
+
+@pytest.mark.helm
+@pytest.mark.parametrize("directories", [HOST_DIRS, USUAL], ids=["others", "usual"])
+def test_directories_of_the_node_are_mounted_where_the_flags_look(directories: Obj) -> None:
+    variants = ["koordlet-claims"]
+    pod, agent = workload(rendered(values={"variants": variants, "koordlet": {"hostDirs": directories}}), "koordlet")
+    mounted = {mount["mountPath"]: mount for mount in agent["volumeMounts"]}
+    sources = {volume["name"]: (volume.get("hostPath") or {}).get("path") for volume in pod["volumes"]}
+    assert (len(mounted), len(sources)) == (len(agent["volumeMounts"]), len(pod["volumes"])), "the API server refuses a pod otherwise"
+    assert {mount["name"] for mount in mounted.values()} == set(sources)
+    for path, mount in mounted.items():
+        if sources[mount["name"]] is not None:
+            assert path == f"/host{sources[mount['name']]}", "one path in the container and, below /host, on the node"
+    for key, directory in directories.items():
+        path = f"/host{directory.rstrip('/')}"
+        assert any(argument.partition("=")[2] in (path, f"{path}/koordlet.sock") for argument in agent["args"]), key
+        above = max((one for one in mounted if f"{path}/".startswith(f"{one}/")), key=len, default=None)
+        assert above is not None, f"{key}: {path} is no directory of the node"
+        assert mounted[above].get("readOnly", False) is (key == "kubeletLibDir"), key
+    assert f"/host{directories['kubeletLibDir'].rstrip('/')}/plugins_registry" in mounted
+
+
+@pytest.mark.helm
+def test_a_koordlet_that_only_observes_gets_the_kubelets_directory_and_none_to_write_to() -> None:
+    values = {"variants": ["koordlet-observe"], "koordlet": {"hostDirs": HOST_DIRS}}
+    pod, agent = workload(rendered(values=values), "koordlet")
+    assert "--var-lib-kubelet-dir=/host/data/kubelet" in agent["args"]
+    assert {"name": "kubelet-pki", "mountPath": "/host/data/kubelet/pki", "readOnly": True} in agent["volumeMounts"]
+    assert {"name": "kubelet-pki", "hostPath": {"path": "/data/kubelet/pki"}} in pod["volumes"]
+    assert all(mount.get("readOnly") for mount in agent["volumeMounts"] if mount["mountPath"].startswith("/host"))
+    assert "--tsdb-path=/state/series" in agent["args"]
+
+
 @pytest.mark.helm
 def test_whole_configurations_definitions_and_old_clusters() -> None:
     text = "apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\n"

@@ -24,6 +24,32 @@
 {{- $_ := set .container "env" (append $found (dict "name" .name "value" (toString .value))) -}}
 {{- end -}}
 
+{{/* A directory of the node, and what is below it, is mounted from and at another place. Takes pod, container, from, to. */}}
+{{- define "koord.moved" -}}
+{{- range .pod.volumes -}}
+  {{- with .hostPath -}}
+    {{- if hasPrefix (printf "%s/" $.from) (printf "%s/" .path) -}}{{- $_ := set . "path" (printf "%s%s" $.to (trimPrefix $.from .path)) -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- $from := printf "/host%s" .from -}}
+{{- range .container.volumeMounts -}}
+  {{- if hasPrefix (printf "%s/" $from) (printf "%s/" .mountPath) -}}{{- $_ := set . "mountPath" (printf "/host%s%s" $.to (trimPrefix $from .mountPath)) -}}{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Mounts a directory of the node to be written to, unless it is below one that is. Takes pod, container, name, path. */}}
+{{- define "koord.directory" -}}
+{{- $path := printf "/host%s" .path -}}
+{{- $there := false -}}
+{{- range .container.volumeMounts -}}
+  {{- if and (not .readOnly) (hasPrefix (printf "%s/" .mountPath) (printf "%s/" $path)) -}}{{- $there = true -}}{{- end -}}
+{{- end -}}
+{{- if not $there -}}
+  {{- $_ := set .container "volumeMounts" (append .container.volumeMounts (dict "name" .name "mountPath" $path)) -}}
+  {{- $_ := set .pod "volumes" (append .pod.volumes (dict "name" .name "hostPath" (dict "path" .path "type" "DirectoryOrCreate"))) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* host/repository:tag, or @digest, from the manifest's, imageRepositoryHost, image and the role's image. Takes root, values, image (the manifest's). */}}
 {{- define "koord.image" -}}
 {{- $own := .values.image | default dict -}}
@@ -118,15 +144,30 @@
   {{- include "koord.flag" (dict "container" $container "name" "addr" "value" (printf "[$(POD_IP)]:%v" .)) -}}
   {{- include "koord.port" (dict "container" $container "name" "http" "value" .) -}}
 {{- end -}}
-{{- $flags := dict "kubeletLibDir" "var-lib-kubelet-dir" "koordProxyRegisterDir" "runtime-hooks-config-path" "predictionCheckpointDir" "prediction-checkpoint-filepath" "koordletTSDBDir" "tsdb-path" "podResourcesProxyPath" "pod-resources-proxy-path" -}}
-{{- range $key, $directory := $v.hostDirs -}}
-  {{- if and $directory (hasKey $flags $key) -}}
-    {{- include "koord.flag" (dict "container" $container "name" (index $flags $key) "value" (printf "/host%s" (trimSuffix "/" $directory))) -}}
-  {{- end -}}
+{{- $pod := .doc.spec.template.spec -}}
+{{- $dirs := dict -}}
+{{- range $key, $directory := $v.hostDirs -}}{{- with $directory -}}{{- $_ := set $dirs $key (trimSuffix "/" .) -}}{{- end -}}{{- end -}}
+{{- with $dirs.kubeletLibDir -}}
+  {{- include "koord.flag" (dict "container" $container "name" "var-lib-kubelet-dir" "value" (printf "/host%s" .)) -}}
+  {{- include "koord.moved" (dict "pod" $pod "container" $container "from" "/var/lib/kubelet" "to" .) -}}
 {{- end -}}
-{{- with $v.hostDirs.koordletSockDir -}}
-  {{- include "koord.flag" (dict "container" $container "name" "runtime-hooks-addr" "value" (printf "/host%s/koordlet.sock" (trimSuffix "/" .))) -}}
-  {{- include "koord.flag" (dict "container" $container "name" "runtime-hooks-host-endpoint" "value" (printf "%s/koordlet.sock" (trimSuffix "/" .))) -}}
+{{- if not (has "koordlet-observe" .root.Values.variants) -}}
+  {{- with $dirs.koordProxyRegisterDir -}}
+    {{- include "koord.flag" (dict "container" $container "name" "runtime-hooks-config-path" "value" (printf "/host%s" .)) -}}
+    {{- include "koord.moved" (dict "pod" $pod "container" $container "from" "/etc/runtime/hookserver.d" "to" .) -}}
+  {{- end -}}
+  {{- with $dirs.koordletSockDir -}}
+    {{- include "koord.flag" (dict "container" $container "name" "runtime-hooks-addr" "value" (printf "/host%s/koordlet.sock" .)) -}}
+    {{- include "koord.flag" (dict "container" $container "name" "runtime-hooks-host-endpoint" "value" (printf "%s/koordlet.sock" .)) -}}
+    {{- include "koord.directory" (dict "pod" $pod "container" $container "name" "hook-socket" "path" .) -}}
+  {{- end -}}
+  {{- $flags := dict "predictionCheckpointDir" "prediction-checkpoint-filepath" "koordletTSDBDir" "tsdb-path" "podResourcesProxyPath" "pod-resources-proxy-path" -}}
+  {{- range $key, $flag := $flags -}}
+    {{- with index $dirs $key -}}
+      {{- include "koord.flag" (dict "container" $container "name" $flag "value" (printf "/host%s" .)) -}}
+      {{- include "koord.directory" (dict "pod" $pod "container" $container "name" (kebabcase $key) "path" .) -}}
+    {{- end -}}
+  {{- end -}}
 {{- end -}}
 {{- end -}}
 
