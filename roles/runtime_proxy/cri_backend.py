@@ -42,7 +42,7 @@ class CRIBackend:
     async def rebuild(self) -> None:
         """Compare the store with what the engine lists, and learn about what is new."""
         store, ask = self.store, self._engine.ask
-        known = store.known()
+        known = store.known() | store.stopped()
         pods = cri.ListPodSandboxResponse.FromString(await ask("ListPodSandbox", cri.ListPodSandboxRequest(), timeout=30))
         containers = cri.ListContainersResponse.FromString(await ask("ListContainers", cri.ListContainersRequest(), timeout=30))
         added, orphans = store.rebuild(pods, containers, known)

@@ -88,8 +88,8 @@ class Interceptor:
         finally:
             if record is not None:
                 await self._post("StopPodSandbox", sandbox_id, record, record.labels, deadline)
-        # Only now: kubelet retries a failed stop, and its retry deserves the hook as well. Containers go with their own calls.
-        self.store.pods.pop(sandbox_id, None)
+        # Only now: kubelet retries a failed stop, and its retry deserves the hook as well.
+        self.store.stop_pod(sandbox_id)
         return response
 
     async def _remove_pod(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
@@ -199,7 +199,7 @@ class Interceptor:
         finally:
             if record is not None:
                 await self._post("StopContainer", sandbox_id, record, record.pod_labels, deadline)
-        self.store.remove_container(container_id)
+        self.store.stop_container(container_id)
         return response
 
     async def _remove(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:

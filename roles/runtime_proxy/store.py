@@ -14,6 +14,7 @@ class Store:
         self.pods: dict[str, hook.PodSandboxHookRequest] = {}
         self.containers: dict[str, hook.ContainerResourceHookRequest] = {}
         self._sandbox_of: dict[str, str] = {}
+        self._stopped: set[str] = set()
 
     def add_container(self, container_id: str, sandbox_id: str, record: hook.ContainerResourceHookRequest) -> None:
         record.container_meta.id = container_id
@@ -27,6 +28,21 @@ class Store:
     def remove_container(self, container_id: str) -> None:
         self.containers.pop(container_id, None)
         self._sandbox_of.pop(container_id, None)
+
+    def stop_pod(self, sandbox_id: str) -> None:
+        """Forget a sandbox that the engine stopped and goes on listing. Containers go with their own calls."""
+        if self.pods.pop(sandbox_id, None) is not None:
+            self._stopped.add(sandbox_id)
+
+    def stop_container(self, container_id: str) -> None:
+        """Forget a container that the engine stopped and goes on listing."""
+        if container_id in self.containers:
+            self._stopped.add(container_id)
+        self.remove_container(container_id)
+
+    def stopped(self) -> frozenset[str]:
+        """Ids of what was stopped and, as of the last list, not removed: its post hook was told, and no list brings it back."""
+        return frozenset(self._stopped)
 
     def remove_pod(self, sandbox_id: str) -> None:
         """Forget a sandbox and its containers: an engine removes them together."""
@@ -56,22 +72,24 @@ class Store:
     ) -> tuple[list[str], list[str]]:
         """Take what the engine lists (RP-STO-02): unknown objects are added, those that are gone are dropped, richer records stay.
 
-        Returns the ids of the objects that were added, and of containers whose sandbox is not known; those are skipped.
+        What was stopped stays away. `known_before` names that, too, so that it is forgotten once it is listed no more. Returns the ids
+        of the objects that were added, and of containers whose sandbox is not known; those are skipped.
         """
         alive = {item.id for item in pods.items}
         for gone in (set(self.pods) & known_before) - alive:
             self.remove_pod(gone)
         added = []
         for item in pods.items:
-            if item.id not in self.pods:
+            if item.id not in self.pods and item.id not in self._stopped:
                 self.pods[item.id] = pod_record(item.metadata, item.runtime_handler, item.labels, item.annotations)
                 added.append(item.id)
         listed = {item.id for item in containers.containers}
         for gone in (set(self.containers) & known_before) - listed:
             self.remove_container(gone)
+        self._stopped -= known_before - alive - listed
         orphans = []
         for container in containers.containers:
-            if container.id in self.containers:
+            if container.id in self.containers or container.id in self._stopped:
                 continue
             pod = self.pods.get(container.pod_sandbox_id)
             if pod is None:

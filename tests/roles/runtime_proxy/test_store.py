@@ -178,3 +178,40 @@ def test_an_answer_that_cannot_be_read_is_passed_on_and_the_call_is_not_repeated
             assert not stack.app.store.pods
 
     asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-STO-01", "RP-STO-02")
+def test_what_was_stopped_is_not_taken_up_again_from_the_engines_list() -> None:
+    """The engine lists it until it is removed, and kubelet stops a sandbox once more before that: its hook has been told."""
+
+    async def scenario() -> None:
+        answers = {"PostStopPodSandboxHook": hook.PodSandboxHookResponse(), "PostStopContainerHook": hook.ContainerResourceHookResponse()}
+        server, engine = HookServer(answers=answers), Engine()
+        async with proxied(engine, relist=0.05) as stack, stack.hook_server("h", server, ["PostStopPodSandbox", "PostStopContainer"]):
+            await stack.call("RunPodSandbox", run_pod())
+            await stack.call("CreateContainer", create())
+            meta = cri.PodSandboxMetadata(name="w", uid="u-1")
+            pods = cri.ListPodSandboxResponse(items=[cri.PodSandbox(id="sb-u-1", metadata=meta)])
+            containers = cri.ListContainersResponse(containers=[cri.Container(id="ct-main", pod_sandbox_id="sb-u-1")])
+            engine.answers["ListPodSandbox"] = pods.SerializeToString()
+            engine.answers["ListContainers"] = containers.SerializeToString()
+
+            async def stop_both() -> None:
+                await stack.call("StopContainer", cri.StopContainerRequest(container_id="ct-main"))
+                await stack.call("StopPodSandbox", cri.StopPodSandboxRequest(pod_sandbox_id="sb-u-1"))
+
+            await stop_both()
+            listed = len(engine.of("ListContainers"))
+            await until(lambda: len(engine.of("ListContainers")) > listed + 2)
+            assert not stack.app.store.known()
+            await stop_both()
+            await asyncio.sleep(0.1)
+            assert sorted(name for name, _ in server.asked) == ["PostStopContainerHook", "PostStopPodSandboxHook"]
+
+            for message in (pods.items, containers.containers):
+                del message[:]
+            engine.answers["ListPodSandbox"] = pods.SerializeToString()
+            engine.answers["ListContainers"] = containers.SerializeToString()
+            await until(lambda: not stack.app.store.stopped())
+
+    asyncio.run(scenario())
