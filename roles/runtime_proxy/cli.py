@@ -129,14 +129,25 @@ def _socket(flag: str, text: str, ctx: click.Context) -> Path:
 def _check_registrations(directory: Path) -> None:
     """Read every registration as the proxy would. Raises ConfigurationError naming all that it would leave out."""
     from koord.process.errors import ConfigurationError
-    from roles.runtime_proxy.registration import RegistrationError, faults, never_asked, parse_registration
+    from roles.runtime_proxy.registration import RegistrationError, content_of, faults, never_asked, parse_registration, registrations
 
-    wrong, servers, files = [], [], sorted(directory.glob("*json")) if directory.is_dir() else []
+    wrong, servers, files = [], [], list[Path]()
+    try:
+        files = registrations(directory)
+        links = (path for path in sorted(directory.glob("*json")) if path.is_symlink() and not path.exists())
+        wrong += [f"{link}: is a link that leads nowhere" for link in links]
+    except FileNotFoundError:
+        pass  # the proxy makes it
+    except OSError as error:
+        wrong.append(f"--runtime-hooks-config-path: {directory}: {error.strerror}")
     for file in files:
         try:
-            server = parse_registration(str(file), file.read_bytes())
-        except (RegistrationError, OSError) as error:
+            server = parse_registration(str(file), content_of(file))
+        except RegistrationError as error:
             wrong.append(str(error))
+            continue
+        except OSError as error:
+            wrong.append(f"{file}: {error.strerror}")
             continue
         wrong += [f"{file}: {fault}" for fault in faults(server)]
         servers.append(server)

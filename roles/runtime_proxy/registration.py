@@ -11,6 +11,7 @@ from pathlib import Path
 import orjson
 
 from roles.runtime_proxy.hooktypes import HOOK_METHODS, NEVER_FIRES
+from roles.runtime_proxy.options import socket_path
 
 log = logging.getLogger(__name__)
 
@@ -46,8 +47,10 @@ def parse_registration(source: str, content: bytes) -> HookServer:
     if not isinstance(document, dict):
         raise RegistrationError(f"{source}: expected an object with remote-endpoint, failure-policy and runtime-hooks")
     endpoint = document.get("remote-endpoint")
-    if not isinstance(endpoint, str) or not endpoint:
-        raise RegistrationError(f"{source}: remote-endpoint must be the path of a unix socket, found {endpoint!r}")
+    try:
+        endpoint = str(socket_path(endpoint if isinstance(endpoint, str) else ""))
+    except ValueError:
+        raise RegistrationError(f"{source}: remote-endpoint must be the path of a unix socket, found {endpoint!r}") from None
     hooks = [] if document.get("runtime-hooks") is None else document["runtime-hooks"]
     if not isinstance(hooks, list) or not all(isinstance(hook, str) for hook in hooks):
         raise RegistrationError(f"{source}: runtime-hooks must be a list of hook type names, found {hooks!r}")
@@ -57,7 +60,18 @@ def parse_registration(source: str, content: bytes) -> HookServer:
     partial = document.get("partial-answers", False)
     if not isinstance(partial, bool):
         raise RegistrationError(f"{source}: partial-answers must be true or false, found {partial!r}")
-    return HookServer(source, endpoint.removeprefix("unix://"), tuple(hooks), policy, partial)
+    return HookServer(source, endpoint, tuple(hooks), policy, partial)
+
+
+def registrations(directory: Path) -> list[Path]:
+    """The regular files of a directory whose names end in json, in the order in which servers are asked. Raises OSError."""
+    return [directory / name for name in sorted(os.listdir(directory)) if name.endswith("json") and os.path.isfile(directory / name)]
+
+
+def content_of(file: str | os.PathLike[str]) -> bytes:
+    """What a registration file holds, as far as it is read. Raises OSError."""
+    with open(file, "rb") as opened:
+        return opened.read(_MAX_FILE)
 
 
 def unknown_hooks(server: HookServer) -> list[str]:
@@ -112,7 +126,7 @@ class RegistrationDirectory:
         before = self.servers
         present: set[str] = set()
         try:
-            entries = [entry for entry in os.scandir(self._path) if entry.name.endswith("json") and entry.is_file()]
+            entries = [entry for entry in os.scandir(self._path) if entry.name.endswith("json") and os.path.isfile(entry.path)]
         except OSError as error:
             if self._seen.get("") != (error.errno or 0, 0, 0):
                 self._seen[""] = (error.errno or 0, 0, 0)
@@ -138,8 +152,7 @@ class RegistrationDirectory:
             version = (status.st_ino, status.st_size, status.st_mtime_ns)
             if self._seen.get(entry.name) == version:
                 return
-            with open(entry.path, "rb") as file:
-                content = file.read(_MAX_FILE)
+            content = content_of(entry.path)
         except OSError as error:
             log.warning("cannot read hook registration %s: %s", entry.path, error.strerror)
             return

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from roles.koordlet.host.root import HostRoot, rooted
-from roles.runtime_proxy.registration import FAIL, HookServer, RegistrationError, faults, parse_registration
+from roles.runtime_proxy.registration import FAIL, HookServer, RegistrationError, content_of, faults, parse_registration, registrations
 from roles.tools.doctor.facts import HookSocket, HostFacts
 from roles.tools.doctor.finding import Finding, fail, ok, warn
 
@@ -33,12 +33,12 @@ async def gather(root: HostRoot, *, live: bool) -> tuple[HookSocket, ...]:
 def _registered(root: HostRoot) -> Iterator[HookServer | HookSocket]:
     """The registrations, in the order in which servers are asked; one that cannot be used as a finding."""
     try:
-        files = sorted(Path(root.hooks_config).glob("*.json"))
+        files = registrations(Path(root.hooks_config))
     except OSError:
         return
     for file in files:
         try:
-            yield parse_registration(file.name, file.read_bytes())
+            yield parse_registration(file.name, content_of(file))
         except (OSError, RegistrationError) as error:
             yield HookSocket(file.name, "", False, str(error))
 

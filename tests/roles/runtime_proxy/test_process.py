@@ -19,6 +19,7 @@ import grpc.aio
 import pytest
 
 from koord.protocols import cri_pb2 as cri
+from roles.runtime_proxy.registration import RegistrationDirectory
 from tests.roles.runtime_proxy.support import Engine, Handlers
 from tests.support import patience
 from tests.support.processes import KOORD, ROOT
@@ -175,3 +176,36 @@ def test_a_misspelt_policy_is_named_with_file_key_and_what_is_accepted(directory
         assert f"{directory}/k.json: failure-policy: {policy!r} is not known; accepted: Fail, Ignore" in done.stderr
     else:
         assert "l.json is never asked for PreRunPodSandbox" in done.stdout
+
+
+def validated(directory: Path) -> subprocess.CompletedProcess[str]:
+    command = [KOORD, "runtime-proxy", f"--runtime-hooks-config-path={directory}", "--validate-config"]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=patience.seconds(30))
+
+
+@pytest.mark.feature("RP-REG-01")
+def test_only_files_register(directory: Path) -> None:
+    """What else has such a name is passed over, by the proxy and when its configuration is checked; nothing hides the others."""
+    (directory / "k.json").write_text(json.dumps({"remote-endpoint": "unix:/run/k.sock", "runtime-hooks": ["PreRunPodSandbox"]}))
+    (directory / "folder.json").mkdir()
+    os.mkfifo(directory / "pipe.json")
+    done = validated(directory)
+    assert (done.returncode, done.stdout) == (0, "the flags and 1 hook registration(s): valid\n"), done.stderr
+    (directory / "loop.json").symlink_to("loop.json")
+    known = RegistrationDirectory(directory)
+    assert known.refresh()
+    assert [server.endpoint for server in known.servers] == ["/run/k.sock"]
+    done = validated(directory)
+    assert (done.returncode, done.stderr) == (1, f"koord runtime-proxy: error: {directory}/loop.json: is a link that leads nowhere\n")
+    done = validated(directory / "k.json")
+    assert done.returncode == 1
+    assert done.stderr == f"koord runtime-proxy: error: --runtime-hooks-config-path: {directory}/k.json: Not a directory\n"
+
+
+@pytest.mark.feature("RP-REG-01")
+@pytest.mark.parametrize("endpoint", ["tcp://127.0.0.1:9000", "http://localhost/hooks", "", "/run/\0k.sock", 5])
+def test_an_endpoint_that_is_no_socket_is_refused(directory: Path, endpoint: object) -> None:
+    (directory / "k.json").write_text(json.dumps({"remote-endpoint": endpoint, "runtime-hooks": ["PreRunPodSandbox"]}))
+    done = validated(directory)
+    assert done.returncode == 1
+    assert f"k.json: remote-endpoint must be the path of a unix socket, found {endpoint!r}" in done.stderr
