@@ -48,16 +48,20 @@ def parts(obj: Mapping[str, Any]) -> tuple[Amounts, Amounts, Amounts, Amounts, A
 def sentence(obj: Mapping[str, Any], told: Callable[[str, int], str]) -> str:
     """What decides about its pods now: the resource that is used up, or the fullest; `told` writes an amount."""
     used, requested, runtime, _, most = parts(obj)
-    limited = [name for name in runtime if 0 < runtime[name] < _UNLIMITED]
     wanting = {name: requested.get(name, 0) - runtime[name] for name in runtime if requested.get(name, 0) > runtime[name]}
     if wanting:
         name = max(wanting, key=lambda one: wanting[one] / (runtime[one] or 1))
         why = "its max" if runtime[name] >= most.get(name, 0) else f"others use the rest of its {told(name, most[name])}"
         return f"is full: pods request {told(name, requested[name])} {name}, may use {told(name, runtime[name])}: {why}"
-    if not limited:
-        return "has no limit"
-    name = max(limited, key=lambda one: used.get(one, 0) / runtime[one])
-    return f"has room: {told(name, used.get(name, 0))} of {told(name, runtime[name])} {name} used"
+    # What nobody requests is lent to others: runtime is then no more than the requests, and says nothing of what there would be.
+    limits = {name: amount if amount > requested.get(name, 0) else most.get(name, amount) for name, amount in runtime.items()}
+    limits = {name: amount for name, amount in limits.items() if amount < _UNLIMITED}
+    closed = [name for name, amount in limits.items() if not amount]
+    if len(closed) == len(limits) or "cpu" in closed or "memory" in closed:
+        return f"gives its pods no {' and no '.join(sorted(closed))}: its max is 0" if closed else "has no limit"
+    name = max((one for one in limits if limits[one]), key=lambda one: used.get(one, 0) / limits[one])
+    state = "has room" if used.get(name, 0) < limits[name] else "is used up"
+    return f"{state}: {told(name, used.get(name, 0))} of {told(name, limits[name])} {name} used"
 
 
 def rows(obj: Mapping[str, Any], told: Callable[[str, int], str]) -> list[tuple[str, ...]]:

@@ -509,6 +509,36 @@ def test_a_quota_says_what_its_pods_may_use(used: str, requested: str, runtime: 
     asyncio.run(story())
 
 
+@pytest.mark.parametrize(
+    ("used", "requested", "runtime", "most", "said"),
+    [
+        # runtime follows the requests: the scheduler lends the rest of what is sure to others
+        ("1", "1", "1", {"cpu": "10"}, "has room: 1 of 10 cpu used"),
+        ("0", "0", "0", {"cpu": "10"}, "has room: 0 of 10 cpu used"),
+        ("0", None, None, {"cpu": "10"}, "has room: 0 of 10 cpu used"),
+        ("10", "10", "10", {"cpu": "10"}, "is used up: 10 of 10 cpu used"),
+        ("0", None, None, {"cpu": "0", "memory": "0"}, "gives its pods no cpu and no memory: its max is 0"),
+        ("0", None, None, {"cpu": "0", "memory": "1Gi"}, "gives its pods no cpu: its max is 0"),
+        ("1", "1", "1", {"cpu": "4", "nvidia.com/gpu": "0"}, "has room: 1 of 4 cpu used"),
+        ("0", "2", "0", {"cpu": "0"}, "is full: pods request 2 cpu, may use 0: its max"),
+        ("0", None, None, {}, "has no limit"),
+    ],
+)
+def test_a_quota_that_nobody_waits_for_is_measured_by_its_max(
+    used: str, requested: str | None, runtime: str | None, most: dict[str, str], said: str
+) -> None:
+    told = {"runtime": runtime, "request": requested}
+    annotations = {f"quota.scheduling.koordinator.sh/{key}": json.dumps({"cpu": value}) for key, value in told.items() if value is not None}
+    obj = {
+        "metadata": {"name": "q", "namespace": "n", "annotations": annotations},
+        "spec": {"max": most},
+        "status": {"used": {"cpu": used}},
+    }
+    explained = explain("ElasticQuota", Gathered(live=Live(obj=obj)), namespace="n", name="q", now=1.0)
+    assert explained is not None
+    assert explained.summary == f"ElasticQuota n/q {said}."
+
+
 @pytest.mark.parametrize("words", [["foo", "x"], ["foo"], ["foo/x"]])
 def test_what_cannot_be_explained_is_told_with_what_can(words: list[str]) -> None:
     result = asyncio.run(why(*words))
