@@ -227,6 +227,8 @@ _PLAIN = {
     "WouldAnswer": "would be given values by a hook (observe mode)",
 }
 _ON_THE_WAY = frozenset({"Answered", "WouldAnswer", "Mutated"})
+_BEFORE_THE_END = _ON_THE_WAY | {"Scheduled", "Unschedulable", "Error"}
+_ENDED = ("Succeeded", "Failed")
 #: Numbers of cgroup files, in the kernel's own units.
 _FILES = frozenset({"cpu_shares", "cpu_quota", "cpu_period"})
 
@@ -339,6 +341,10 @@ def _pod_section(found: Gathered, now: float) -> Section | None:
     lines = [f"{status.get('phase') or 'Pending'}{where}; QoS {qos}, priority {spec.get('priority', 0)}."]
     if meta.get("deletionTimestamp"):
         lines.append(f"It is being deleted (asked {_age(meta['deletionTimestamp'], now)}).")
+    if status.get("phase") in _ENDED:
+        if why := _failure(status):
+            lines.append(f"It failed: {why.rstrip('.')}.")
+        return Section("API server", tuple(lines), _conditions(live.obj, now) + _events(live.events, now))
     if not node and (gang := labels.get(LABEL_POD_GROUP)):
         lines.append(f"It is scheduled with its gang: koord why podgroup {meta.get('namespace', '')}/{gang}")
     if not node:
@@ -351,6 +357,20 @@ def _pod_section(found: Gathered, now: float) -> Section | None:
         else:
             lines += _near(near) if near is not None else ("There is no node that takes pods.",)
     return Section("API server", tuple(lines), _conditions(live.obj, now) + _events(live.events, now))
+
+
+def _failure(status: dict[str, Any]) -> str:
+    """Why a pod failed, as far as its status tells: what ended it as a whole, or a container; "" where it did not, or nothing is told."""
+    if status.get("phase") != "Failed":
+        return ""
+    told = ": ".join(str(status[key]) for key in ("reason", "message") if status.get(key))
+    if told:
+        return told
+    for one in (*(status.get("initContainerStatuses") or ()), *(status.get("containerStatuses") or ())):
+        ended = (one.get("state") or {}).get("terminated") or {}
+        if code := ended.get("exitCode"):
+            return f"container {one.get('name', '')} ended with status {code}" + (f" ({ended['reason']})" if ended.get("reason") else "")
+    return ""
 
 
 def _untouched(spec: dict[str, Any], status: dict[str, Any]) -> list[str]:
@@ -430,11 +450,16 @@ def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float
         return None
     subject = f"{kind} {namespace}/{name}" if kind != "Node" and namespace else f"{kind} {name}"
     own = _hot_first(_decided([record for record, _ in records if record.subject.kind == kind]))
+    failure = _failure((found.live.obj.get("status") or {}) if kind == "Pod" and found.live and found.live.obj else {})
+    if failure and own and own[0].verdict in _BEFORE_THE_END:
+        own = []  # what became of the pod since is not koord's doing
     brief = _brief(kind, name) if len(subject) > SUBJECT else subject
     if kind == "ElasticQuota" and found.live is not None and found.live.obj is not None:  # the scheduler keeps the state in the object
         summary = short(f"{brief} {quota.sentence(found.live.obj, _resource)}", LENGTH - 1)
     elif own:
         summary = short(_summary(brief, own[0]), LENGTH - 1)
+    elif failure:
+        summary = short(f"{brief} failed: {failure}", LENGTH - 1)
     else:
         summary = f"{brief}: no role of koord answered; this is what the API server says"
         if found.answered:
@@ -464,7 +489,7 @@ def _undecided(kind: str, found: Gathered) -> str:
         needed = (live.obj.get("spec") or {}).get("minMember", 0)
         return f"it has {len(live.pods)} of the {needed} pods that it needs together" if len(live.pods) < needed else ""
     spec, status = live.obj.get("spec") or {}, live.obj.get("status") or {}
-    if kind != "Pod" or spec.get("nodeName"):
+    if kind != "Pod" or spec.get("nodeName") or status.get("phase") in _ENDED:
         return ""
     gates = [str(gate.get("name", "")) for gate in spec.get("schedulingGates") or ()]
     if gates:

@@ -283,7 +283,8 @@ async def _live_pod(client: Client, namespace: str, name: str) -> Live:
         return live
     with contextlib.suppress(errors.Forbidden):  # who may look at one namespace is told what can be told without
         live.events = await _events(client, namespace, live.obj)
-    if not (live.obj.get("spec") or {}).get("nodeName"):
+    ended = (live.obj.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    if not ended and not (live.obj.get("spec") or {}).get("nodeName"):
         with contextlib.suppress(errors.Forbidden):
             nodes = await client.list(NODES)
             if len(nodes.items) <= MAX_NODES:

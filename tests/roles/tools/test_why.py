@@ -539,6 +539,46 @@ def test_a_quota_that_nobody_waits_for_is_measured_by_its_max(
     assert explained.summary == f"ElasticQuota n/q {said}."
 
 
+EVICTED = {"reason": "Evicted", "message": "The node was low on resource: memory."}
+KILLED = {"containerStatuses": [{"name": "main", "state": {"terminated": {"exitCode": 137, "reason": "OOMKilled"}}}]}
+
+
+@pytest.mark.feature("BEY-WHY-01")
+@pytest.mark.parametrize(
+    ("status", "said"),
+    [(EVICTED, "Evicted: The node was low on resource: memory"), (KILLED, "container main ended with status 137 (OOMKilled)")],
+)
+@pytest.mark.parametrize("node", ["n1", ""])
+@pytest.mark.parametrize("verdict", ["Scheduled", "Unschedulable", ""])
+def test_a_pod_that_failed_says_why_and_not_where_it_would_fit(status: dict[str, Any], said: str, node: str, verdict: str) -> None:
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": "0/1 nodes are available"}
+    obj = {
+        "metadata": {"name": "api-1", "namespace": "web", "labels": {"pod-group.scheduling.sigs.k8s.io": "g"}},
+        "spec": {"nodeName": node, "containers": [{"name": "main", "resources": {"requests": {"cpu": "1"}}}]},
+        "status": {"phase": "Failed", **status, "conditions": [] if node else [condition]},
+    }
+    nodes = [{"metadata": {"name": "n1"}, "status": {"allocatable": {"cpu": "1"}}}]
+    records = [Record("scheduler", POD, 1.0, verdict, message="placed on n1")] if verdict else []
+    told = explain("Pod", Gathered(records, Live(obj=obj, nodes=nodes), answered=1), namespace="web", name="api-1", now=2.0)
+    assert told is not None
+    assert (told.summary, told.reason) == (f"Pod web/api-1 failed: {said}.", "")
+    text = as_text(told, Gathered())
+    assert "has room" not in text
+    assert "No scheduler" not in text
+    assert "podgroup" not in text
+    if verdict:  # what koord decided is told as well
+        assert text.count(f"scheduler: {verdict}") == 1
+
+
+def test_what_koord_did_to_a_pod_that_failed_comes_first() -> None:
+    evicted = Record("koordlet", POD, 1.0, "Evicted", "BEMemoryEvict", "memory 95% of the node is used")
+    obj = {"metadata": {"name": "api-1", "namespace": "web"}, "spec": {"nodeName": "n1"}, "status": {"phase": "Failed", **KILLED}}
+    told = explain("Pod", Gathered([evicted], Live(obj=obj), answered=1), namespace="web", name="api-1", now=2.0)
+    assert told is not None
+    assert told.summary == "Pod web/api-1 was evicted (koordlet): memory 95% of the node is used."
+    assert "It failed: container main ended with status 137 (OOMKilled)." in as_text(told, Gathered())
+
+
 @pytest.mark.parametrize("words", [["foo", "x"], ["foo"], ["foo/x"]])
 def test_what_cannot_be_explained_is_told_with_what_can(words: list[str]) -> None:
     result = asyncio.run(why(*words))
