@@ -120,6 +120,8 @@ def _place(what: str, name: str, namespace: str) -> tuple[str, str]:
 @_options
 def node(name: str, **options: Any) -> None:
     """Why a node offers what it offers, and what was decided on it."""
+    if not name or "/" in name:
+        raise UsageError("a node is given as NAME")
     _explain("Node", "", name, **options)
 
 
@@ -183,11 +185,14 @@ def _nothing(subject: str, found: Gathered, logs: tuple[str, ...], server: Clien
     failed = "; ".join(found.problems)
     if not asked:
         return f"no role could be queried about {subject}: {failed}"
-    why = f": no answer from {failed}" if failed else ""
-    if server is not None and found.live is not None and not failed:
+    why = []
+    if server is not None and found.live is not None:
         there = f" in this namespace, but in {', '.join(found.elsewhere)}" if found.elsewhere else ""
-        why = f": there is none of this name{there}"
-    return f"nothing is known about {subject}{why}; queried: {', '.join(asked)}"
+        why.append(f"there is none of this name{there}")
+    silent = tuple(f"{role}: " for role in found.asked)
+    why += [f"no answer from {problem}" if problem.startswith(silent) else problem for problem in found.problems]
+    told = f": {'; '.join(why)}" if why else ""
+    return f"nothing is known about {subject}{told}; queried: {', '.join(asked)}"
 
 
 def _watch(ask: Callable[[], tuple[Explanation | None, Gathered]], output: str, interval: float) -> NoReturn:

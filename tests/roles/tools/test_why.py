@@ -308,12 +308,14 @@ def test_a_running_sandbox_is_found(tmp_path: Path) -> None:
         (["pod", "x", "--kubeconfig", "/nonexistent"], "/nonexistent: No such file"),
         (["pod", "x", "--endpont", "http://x"], "unknown flag: --endpont; did you mean --endpoint?"),
         (["pod", "x", "--watch", "--interval", "0"], "'0' must be more than 0"),
+        (["node", "", "--endpoint", "http://x"], "a node is given as NAME"),
+        (["node", "default/n1", "--endpoint", "http://x"], "a node is given as NAME"),
     ],
 )
 def test_mistakes_are_one_line(args: list[str], says: str) -> None:
     result = asyncio.run(why(*args))
     assert result.exit_code == (1 if says.startswith(("no role", "/")) else 2)
-    assert result.stderr.startswith("koord why pod: error: ")
+    assert result.stderr.startswith(f"koord why {args[0]}: error: ")
     assert says in result.stderr
     assert result.stderr.count("\n") == 1
 
@@ -504,6 +506,10 @@ def test_a_quota_says_what_its_pods_may_use(used: str, requested: str, runtime: 
             elsewhere = await why("pod", "late", "-n", "kube-system", *reached)
             assert elsewhere.exit_code == 1
             assert "pod kube-system/late: there is none of this name in this namespace, but in default; queried: " in elsewhere.stderr
+            alone = await why("pod", "late", "-n", "kube-system", *reached[:2])  # nobody else can be asked, and that is known all the same
+            assert "late: there is none of this name in this namespace, but in default; no running pod of koord's roles" in alone.stderr
+            nobody = await why("node", "n9", *reached[:2], "--endpoint", "http://127.0.0.1:1")
+            assert "node n9: there is none of this name; no answer from http://127.0.0.1:1: " in nobody.stderr
             await manager.stop()
 
     asyncio.run(story())
