@@ -101,16 +101,16 @@ async def _run(
     from dataclasses import replace
 
     from koord.kube.client import PATIENCE, Client
-    from roles.koordlet.host.root import HostRoot
     from roles.tools.doctor import cluster, host, judge_cluster, judge_host, kubelet
 
     findings: list[Finding] = []
     async with AsyncExitStack() as stack:
         client = await stack.enter_async_context(Client(config, role="doctor", patience=PATIENCE)) if config is not None else None
         if host_root:
-            facts = await host.gather(HostRoot.at(host_root))
+            machine = host.machine_at(host_root)
+            facts = await host.gather(machine)
             if client is not None and config is not None and node_name:
-                facts = replace(facts, kubelet_pods=await kubelet.pods(client, config, node_name, HostRoot.at(host_root)))
+                facts = replace(facts, kubelet_pods=await kubelet.pods(client, config, node_name, machine))
             findings += judge_host.judge(facts)
         if client is not None:
             seen = await cluster.gather(client, namespace=namespace, roles=roles, acting_as=acting_as, security=security)

@@ -32,6 +32,12 @@ FEATURES = {
 """Feature -> the agent's name for the cgroup file that shows it."""
 
 
+def machine_at(path: str) -> HostRoot:
+    """The machine below a path. Where single directories of it are mounted there, as in koordlet's pod, its /proc is this process's own."""
+    root = HostRoot.at(path)
+    return root if os.path.isdir(f"{root.proc}/sys") or not os.path.ismount(root.sys) else root.with_dirs(proc="/proc")
+
+
 async def gather(root: HostRoot) -> HostFacts:
     """Everything about the machine below `root`. Nothing is changed: a pressure trigger is armed and taken away again."""
     live = root.root == "/"

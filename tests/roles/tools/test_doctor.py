@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import base64
 import copy
+import os
+import shutil
 from concurrent import futures
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -139,6 +141,19 @@ def test_links_that_lead_out_of_the_root_are_not_followed(tmp_path: Path) -> Non
     assert facts.sockets == ()
     assert facts.pressure["cpu"]
     assert facts.resctrl_mounted is False
+
+
+def test_in_a_pod_with_single_directories_of_the_machine_its_own_proc_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """koordlet's pod has no /host/proc: it shares the machine's processes."""
+    tree = HostTree(tmp_path, version=2)
+    shutil.rmtree(tmp_path / "proc")
+    assert host.machine_at(str(tmp_path)).proc == f"{tmp_path}/proc", "a tree of files is another machine's"
+    monkeypatch.setattr(os.path, "ismount", lambda path: path == f"{tmp_path}/sys")
+    done = CliRunner().invoke(command, ["--node", f"--host-root={tmp_path}"])
+    assert f"ok    kernel: {os.uname().release}\n" in done.output
+    assert "ok    cgroups: version 2\n" in done.output
+    tree.write("proc/sys/kernel/osrelease", "5.15.0-test\n")
+    assert "ok    kernel: 5.15.0-test\n" in CliRunner().invoke(command, ["--node", f"--host-root={tmp_path}"]).output
 
 
 def test_an_empty_tree_fails_with_what_to_do(tmp_path: Path) -> None:
