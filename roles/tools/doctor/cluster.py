@@ -24,6 +24,7 @@ from koord.api.kinds import (
     NODES,
     PODS,
     PRIORITYCLASSES,
+    SERVICEACCOUNTS,
     Kind,
 )
 from koord.kube.client import Client
@@ -209,6 +210,8 @@ async def _policy(client: Client, facts: ClusterFacts) -> None:
 
 
 async def _rights(client: Client, facts: ClusterFacts, own: list[Obj], roles: Sequence[str], acting_as: str) -> None:
+    with contextlib.suppress(Forbidden):
+        facts.accounts = frozenset(one["metadata"]["name"] for one in (await client.list(SERVICEACCOUNTS, facts.namespace)).items)
     access = Access(client)
     facts.rights = list(await asyncio.gather(*(access.of(role, own, facts, acting_as) for role in roles)))
 

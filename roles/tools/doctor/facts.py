@@ -137,6 +137,8 @@ class ClusterFacts:
     requested: dict[str, list[str]] = field(default_factory=dict)
     """Extended resource -> pods without a node that request it, as namespace/name."""
     slo_data: dict[str, str] | None = None
+    accounts: frozenset[str] | None = None
+    """Names of the ServiceAccounts in koord's namespace; None where they may not be listed."""
     rights: list[RightsFacts] = field(default_factory=list)
     nodes: list[NodeFacts] = field(default_factory=list)
     own_node_policy: bool | None = None

@@ -12,6 +12,7 @@ from roles.tools.doctor.crds import drift
 from roles.tools.doctor.facts import ClusterFacts, NodeFacts, RightsFacts, WebhookFacts
 from roles.tools.doctor.finding import Finding, fail, listed, ok, warn
 from roles.tools.doctor.powers import NODES_PROXY, judge_powers, judge_workloads
+from roles.tools.doctor.rights import ACCOUNTS
 
 Obj = dict[str, Any]
 SKEW_WARN, SKEW_FAIL = 2.0, 10.0  # seconds; a lease lives 15, and metrics expire by the clock
@@ -36,7 +37,7 @@ def judge(facts: ClusterFacts) -> Iterator[Finding]:
         yield from _leases(facts)
         yield from _policy(facts)
         for rights in facts.rights:
-            yield _rights(rights)
+            yield _left_out(rights, facts) or _rights(rights)
         yield from _security(facts)
     yield from _slo_config(facts)
     yield from _node_metrics(facts)
@@ -224,6 +225,16 @@ def _security(facts: ClusterFacts) -> Iterator[Finding]:
         yield from judge_powers(role, allowed, error)
     registered = any(hook.name == "vpodeviction.koordinator.sh" and hook.failure_policy == "Fail" for hook in facts.webhooks)
     yield from judge_workloads(facts.installed, facts.fenced, None if "webhooks" in facts.problems else registered)
+
+
+def _left_out(rights: RightsFacts, facts: ClusterFacts) -> Finding | None:
+    """A role whose account is not there, while those of others are: it was not installed, and nobody acts with its rights."""
+    account = ACCOUNTS[rights.role]
+    others = (facts.accounts or frozenset()).intersection(ACCOUNTS.values())
+    if not others or account in others or rights.asked_as.rpartition(":")[2] != account:
+        return None
+    how = f"if it should be there: {_APPLY}; --role looks at the others only"
+    return warn("rights", f"{rights.role}: not installed, there is no ServiceAccount {facts.namespace}/{account}", how)
 
 
 def _rights(rights: RightsFacts) -> Finding:

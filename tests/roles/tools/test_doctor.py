@@ -230,6 +230,23 @@ def test_a_good_cluster_has_nothing_to_do() -> None:
     assert "co-location is on" in next(one.message for one in findings if one.area == "slo-controller-config")
 
 
+@pytest.mark.parametrize(
+    ("accounts", "asked_as", "level", "said"),
+    [
+        (frozenset({"default", "koordlet"}), "koord-descheduler", Level.WARN, "descheduler: not installed, there is no ServiceAccount"),
+        (frozenset({"koordlet", "koord-descheduler"}), "koord-descheduler", Level.FAIL, "may not list pods"),
+        (frozenset({"default"}), "koord-descheduler", Level.FAIL, "may not list pods"),  # nothing is installed
+        (None, "koord-descheduler", Level.FAIL, "may not list pods"),
+        (frozenset({"koordlet"}), "somebody", Level.FAIL, "may not list pods"),
+    ],
+)
+def test_a_role_that_was_left_out_lacks_no_rights(accounts: frozenset[str] | None, asked_as: str, level: Level, said: str) -> None:
+    denied = RightsFacts("descheduler", 80, ("list pods",), f"system:serviceaccount:koordinator-system:{asked_as}")
+    found = bad(list(judge_cluster.judge(replace(good_cluster(), accounts=accounts, rights=[denied]))))
+    assert [(one.level, one.area) for one in found] == [(level, "rights")]
+    assert said in found[0].message
+
+
 def _webhook(**changes: Any) -> dict[str, Any]:
     return {"webhooks": [replace(good_cluster().webhooks[0], **changes)]}
 
