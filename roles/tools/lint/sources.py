@@ -13,6 +13,7 @@ import orjson
 import yaml
 
 from koord.config.positions import START, Inner, Position, Positions, expanded, keys_twice
+from roles.tools.folders import meant
 from roles.tools.lint.finding import Finding, Level
 
 STDIN = "<stdin>"
@@ -108,7 +109,7 @@ def _below(folder: str) -> list[Path | Finding]:
         closed.append(_unread(str(Path(error.filename)), f"cannot be read: {error.strerror or error}"))
 
     files = [Path(parent, name) for parent, _, names in os.walk(folder, onerror=refused) for name in names]
-    wanted = [file for file in files if file.suffix in _SUFFIXES and (os.path.isfile(file) or _leads_nowhere(file))]
+    wanted = [file for file in files if file.suffix in _SUFFIXES and meant(file) and (os.path.isfile(file) or _leads_nowhere(file))]
     return sorted([*wanted, *closed], key=lambda one: Path(one.source) if isinstance(one, Finding) else one)
 
 

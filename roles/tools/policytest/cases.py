@@ -15,6 +15,7 @@ from koord.config.loader import translate
 from koord.config.model import ConfigModel
 from koord.config.positions import Positions
 from koord.process.errors import ConfigurationError
+from roles.tools.folders import meant
 
 LEVELS = ("Guaranteed", "Burstable", "BestEffort")
 
@@ -177,7 +178,7 @@ def find(names: tuple[str, ...]) -> Iterator[Path]:
     """Files; of folders those that end with `_test.yaml` or `_test.yml`. Raises ConfigurationError."""
     for name in names:
         path = Path(name)
-        found = sorted(each for each in path.rglob("*_test.y*ml")) if path.is_dir() else [path]
+        found = sorted(filter(meant, path.rglob("*_test.y*ml"))) if path.is_dir() else [path]
         if not found:
             raise ConfigurationError(f"{name}: no *_test.yaml in this folder")
         yield from found

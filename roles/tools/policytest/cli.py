@@ -12,6 +12,7 @@ import orjson
 from koord import seams
 from koord.process.errors import ConfigurationError
 from koord.process.flags import FlagError, GoCommand, bool_option
+from roles.tools.folders import meant
 from roles.tools.policytest import cases, report
 from roles.tools.policytest.running import Result, Runner
 
@@ -76,4 +77,11 @@ def _state(files: tuple[str, ...]) -> object:
     """What changes when one of the files, or one beside it, does."""
     folders = {path if path.is_dir() else path.parent for path in map(Path, files)}
     found = (each for folder in folders for each in folder.rglob("*") if each.suffix in (".yaml", ".yml", ".json"))
-    return sorted((str(each), each.stat().st_mtime_ns) for each in found)
+    return sorted((str(each), _changed(each)) for each in found if meant(each))
+
+
+def _changed(file: Path) -> int:
+    try:
+        return file.stat().st_mtime_ns
+    except OSError:  # gone meanwhile, or a link that leads nowhere
+        return 0

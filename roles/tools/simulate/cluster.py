@@ -21,6 +21,7 @@ from koord.api.times import TimeError, parse_time
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.process.errors import ConfigurationError
+from roles.tools.folders import meant
 
 Obj = dict[str, Any]
 T = TypeVar("T")
@@ -94,7 +95,7 @@ def read(paths: Iterable[str]) -> Iterator[Obj]:
     """The objects of files and folders (YAML or JSON, Lists too). Raises ConfigurationError with the file and what is wrong with it."""
     for name in paths:
         path = Path(name)
-        files = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES) if path.is_dir() else [path]
+        files = sorted(each for each in path.rglob("*") if each.suffix in _SUFFIXES and meant(each)) if path.is_dir() else [path]
         if not files:
             raise ConfigurationError(f"{name}: no *.yaml, *.yml or *.json in this folder")
         for file in files:

@@ -164,6 +164,8 @@ def test_cases_run_again_when_a_file_beside_them_changes(tmp_path: Path, monkeyp
     (tmp_path / "nodes.yaml").write_text((POLICIES / "nodes.yaml").read_text())
     cases = tmp_path / "a_test.yaml"
     cases.write_text("given: {files: [nodes.yaml]}\ncases:\n- name: fits\n  then: [{fits: true}]\n")
+    (tmp_path / "gone.yaml").symlink_to("nowhere.yaml")
+    (tmp_path / ".#a_test.yaml").symlink_to("somebody@host.123:456")  # it is open in Emacs
     looks = iter(["look again", "fits: false", "cases: 1"])
 
     async def meanwhile(seconds: float) -> None:
@@ -215,6 +217,17 @@ def test_lint_knows_such_files(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["lint", str(tmp_path)])
     assert result.exit_code == 1
     assert "x_test.yaml:3:3: error: cases[0].thn: unknown field" in result.output
+
+
+@pytest.mark.feature("BEY-POL-01")
+@pytest.mark.parametrize("command", [["test"], ["lint"], ["simulate", "-s"]])
+def test_a_file_that_is_being_edited_keeps_nobody_from_the_others(tmp_path: Path, command: list[str]) -> None:
+    name = "a.yaml" if command[0] == "simulate" else "a_test.yaml"
+    node = "apiVersion: v1\nkind: Node\nmetadata: {name: n}\n"
+    (tmp_path / name).write_text(node if name == "a.yaml" else "cases: [{name: a, then: [{fits: true}]}]")
+    (tmp_path / f".#{name}").symlink_to("somebody@host.123:456")
+    result = CliRunner().invoke(main, [*command, str(tmp_path)])
+    assert result.exit_code == 0, result.output
 
 
 @pytest.mark.feature("BEY-POL-01")
