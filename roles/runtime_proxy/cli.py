@@ -94,6 +94,8 @@ def command(
         raise FlagError(f"--backend-runtime-mode: {backend_runtime_mode!r} is not known; accepted: Containerd, Docker", ctx)
     if runtime_hook_timeout <= 0:
         raise FlagError("--runtime-hook-timeout: must be more than 0", ctx)
+    if drain_timeout < 0:
+        raise FlagError("--drain-timeout: must not be negative", ctx)
     settings = Options(
         endpoint=_socket("--koord-runtimeproxy-endpoint", koord_runtimeproxy_endpoint, ctx),
         engine=_socket("--remote-runtime-service-endpoint", remote_runtime_service_endpoint, ctx),

@@ -13,6 +13,7 @@ import click
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand, duration_option
 from roles.tools import usage
+from roles.tools.numbers import Finite
 
 if TYPE_CHECKING:
     from roles.manager.overcommit.predictors import Recorded
@@ -29,14 +30,10 @@ def command() -> None:
 @click.option("--tasks-per-node", type=click.IntRange(1), default=20, show_default=True, help="Containers that share a node.")
 @click.option("--groupings", type=click.IntRange(1), default=3, show_default=True, help="Ways in which they are put on nodes.")
 @click.option("--seed", type=int, default=1, show_default=True, help="Which ways; the first is the order of the files.")
-@click.option(
-    "--cpu-limit", type=click.FloatRange(0), default=0.0, help="Cores of a container whose limit is not recorded; 0: its highest usage."
-)
+@click.option("--cpu-limit", type=Finite(0), default=0.0, help="Cores of a container whose limit is not recorded; 0: its highest usage.")
 @duration_option("--horizon", default=7200.0, help="How far ahead a promise has to hold.")
 @duration_option("--window", default=86400.0, help="How far a predictor looks back.")
-@click.option(
-    "--violations", type=click.FloatRange(0, 1), default=0.01, show_default=True, help="Share of broken promises that is accepted."
-)
+@click.option("--violations", type=Finite(0, 1), default=0.01, show_default=True, help="Share of broken promises that is accepted.")
 @click.option("-o", "--output", type=click.Choice(["text", "json"]), default="text", show_default=True, help="Output format.")
 def backtest(files: tuple[Path, ...], **flags: Any) -> None:
     """Replay the usage of nodes under several predictions of their peak, and name the one that reclaims most.

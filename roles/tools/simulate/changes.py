@@ -271,7 +271,7 @@ def counts(texts: Iterable[str], flag: str) -> tuple[tuple[int, str], ...]:
     found = []
     for text in texts:
         number, equals, name = text.partition("=")
-        if not equals or not name or not number.isdigit() or int(number) == 0:
+        if not equals or not name or not (number.isascii() and number.isdigit()) or int(number) == 0:
             raise UsageError(f"{flag} {text!r} must be NUMBER=NODE, such as 3=node-a")
         found.append((int(number), name))
     return tuple(found)

@@ -17,6 +17,7 @@ from koord.kube.config import load
 from koord.process import commands, tuning
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand
+from roles.tools.numbers import Finite
 from roles.tools.simulate import changes, render
 from roles.tools.simulate.answer import Hour, Simulator
 from roles.tools.simulate.changes import Changes
@@ -34,7 +35,7 @@ DOES_NOT_FIT = 2
 @click.option("--drain", multiple=True, metavar="NODE", help="Drain a node; may be repeated.")
 @click.option("--more", multiple=True, metavar="NUMBER=NODE", help="So many new nodes of a node's shape.")
 @click.option("--fewer", multiple=True, metavar="NUMBER=NODE", help="So many nodes of a node's shape go, the emptiest first.")
-@click.option("--usage", type=click.FloatRange(0, 100), default=1.0, show_default=True, help="Factor of what is measured.")
+@click.option("--usage", type=Finite(0, 100), default=1.0, show_default=True, help="Factor of what is measured.")
 @click.option(
     "--curve", default="", metavar="FACTOR,...", help="The same asked with each factor of what is measured: an hour of a day each, say."
 )

@@ -144,6 +144,7 @@ def test_older_spellings_and_a_stale_socket(directory: Path) -> None:
         (["--backend-runtime-mode=Podman"], "accepted: Containerd, Docker"),
         (["--runtime-hook-timeout=0"], "--runtime-hook-timeout"),
         (["--max-requests=0"], "--max-requests"),
+        (["--drain-timeout=-1s"], "--drain-timeout: must not be negative"),
         (["--no-such-flag"], "no-such-flag"),
         (["--koord-runtimeproxy-endpoint=/" + "x" * 120], "107 bytes"),
         (["--koord-runtimeproxy-endpoint=/etc/hostname"], "is no socket"),

@@ -83,6 +83,8 @@ def test_limits_come_from_the_file_the_flag_or_the_highest_usage(tmp_path: Path)
         ("timestamp,workload,container,replica,cpu,memory\n0,w,c,r,1,1\n600,w,c,r,1,1", [], "too few for a window"),
         ("timestamp,workload,container,replica,cpu,memory\n0,w,c,r,1,1\n600,v,c,r,1,1", [], "no two moments in common"),
         ("timestamp,workload,container,replica,cpu,memory,cpu_limit\n0,w,c,r,1,1,-2", [], "cpu_limit: '-2'"),
+        ("", ["--violations=nan"], "'nan' is not a number of the range 0<=x<=1"),
+        ("", ["--cpu-limit=inf"], "'inf' is not a number of the range x>=0"),
         ("a,b\n1,2", [], "no column timestamp"),
     ],
 )

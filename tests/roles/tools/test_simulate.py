@@ -210,6 +210,8 @@ def test_an_object_that_no_api_server_would_have_taken_is_named(
         (["-s", "list.yaml"], "list.yaml, object 1: must be an object with apiVersion and kind"),
         (["-s", "good.yaml", "--drain", "n9"], "node 'n9' is not in the snapshot"),
         (["-s", "good.yaml", "--more", "n9"], "--more 'n9' must be NUMBER=NODE, such as 3=node-a"),
+        (["-s", "good.yaml", "--more", "²=n0"], "--more '²=n0' must be NUMBER=NODE, such as 3=node-a"),
+        (["-s", "good.yaml", "--usage", "nan"], "Invalid value for '--usage': 'nan' is not a number of the range 0<=x<=100."),
         (["-s", "good.yaml", "--fewer", "3=n0"], "there are 1 nodes like 'n0', 3 cannot go"),
         (["-s", "good.yaml", "--feature-gates", "Nope=true"], "Nope"),
     ],
@@ -220,7 +222,7 @@ def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, 
     Path("list.yaml").write_text("- 1\n")
     written(Path("good.yaml"), node("n0"))
     result = CliRunner().invoke(main, ["simulate", *arguments])
-    assert result.exit_code == (2 if not arguments or {"--feature-gates", "--more"} & set(arguments) else 1)
+    assert result.exit_code == (2 if not arguments or {"--feature-gates", "--more", "--usage"} & set(arguments) else 1)
     assert told in result.output
     assert result.output.count("\n") == 1
 
