@@ -9,7 +9,7 @@ from typing import Any
 
 import click
 
-from koord.api.kinds import BY_KIND, Kind
+from koord.api.kinds import BY_KIND, CONFIGMAPS, Kind
 from koord.kube import config as kubeconfig
 from koord.kube.client import PATIENCE, Client
 from koord.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound, Unreachable
@@ -17,6 +17,7 @@ from koord.process import commands
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand, bool_option, duration_option
 from roles.koordlet.rights import COMPONENTS
+from roles.manager.recommender.checkpoint import LABEL as CHECKPOINT
 from roles.tools import manifests, restoring
 from roles.tools.place import system_option
 
@@ -125,14 +126,15 @@ def uninstall(
     """
     wanted = first() if webhooks_only else plan(namespace, crds=crds)
     patience = restore_timeout if restore and not webhooks_only else None
+    crds = crds and not webhooks_only
     if not yes:
         try:
-            commands.run(_listed(file, context, wanted, namespace, restore=patience is not None))
+            commands.run(_listed(file, context, wanted, namespace, restore=patience is not None, crds=crds))
         except ApiError as error:
             raise ConfigurationError(f"cannot query the API server: {error}") from None
         return
     try:
-        raise SystemExit(commands.run(_uninstall(file, context, wanted, namespace, patience)))
+        raise SystemExit(commands.run(_uninstall(file, context, wanted, namespace, patience, crds=crds)))
     except Unreachable as error:
         raise ConfigurationError(f"stopped, what is not listed as deleted is still there: {error}") from None
 
@@ -157,13 +159,24 @@ def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
     return [*first(), *rest[: len(rest) - len(definitions)], *leases, *definitions, secret]
 
 
-async def _listed(file: str | None, context: str | None, wanted: list[tuple[str, str, str]], namespace: str, *, restore: bool) -> None:
+async def _learnt(client: Client, namespace: str) -> list[tuple[str, str, str]]:
+    """Checkpoints of the recommender: what it learnt for Recommendations, of use to nobody without these."""
+    try:
+        found = (await client.list(CONFIGMAPS, namespace, label_selector=f"{CHECKPOINT}=true")).items
+    except ApiError:  # who may only delete what the manifests name
+        return []
+    return [("ConfigMap", namespace, one["metadata"]["name"]) for one in found]
+
+
+async def _listed(
+    file: str | None, context: str | None, wanted: list[tuple[str, str, str]], namespace: str, *, restore: bool, crds: bool
+) -> None:
     """Say what of it is there, and on how many nodes something would be put back. Raises ApiError where nobody answers."""
     found, hidden = 0, list[str]()
     async with Client(kubeconfig.load(file, context=context), role="koord-uninstall", patience=PATIENCE) as client:
         if restore and (nodes := await _koordlets(client, namespace)):
             click.echo(f"would put back what koordlet changed on {nodes} {'node' if nodes == 1 else 'nodes'}, before its DaemonSet goes")
-        for entry in wanted:
+        for entry in [*wanted, *(await _learnt(client, namespace) if crds else ())]:
             kind, place, name = entry
             try:
                 await client.get(_KINDS.get(kind) or BY_KIND[kind], name, place or None)
@@ -189,7 +202,7 @@ async def _koordlets(client: Client, namespace: str) -> int:
 
 
 async def _uninstall(
-    file: str | None, context: str | None, wanted: list[tuple[str, str, str]], namespace: str, patience: float | None
+    file: str | None, context: str | None, wanted: list[tuple[str, str, str]], namespace: str, patience: float | None, *, crds: bool
 ) -> int:
     async with Client(kubeconfig.load(file, context=context), role="koord-uninstall") as client:
         if not await _take_webhooks(client):
@@ -204,6 +217,8 @@ async def _uninstall(
             failed += not await restoring.withdraw_resources(client, click.echo)
             failed += not await restoring.withdraw_devices(client, click.echo)
         for entry in wanted[len(first()) :]:
+            failed += await _delete(client, *entry) == "failed"
+        for entry in await _learnt(client, namespace) if crds else ():
             failed += await _delete(client, *entry) == "failed"
     return 1 if failed else 0
 

@@ -10,7 +10,15 @@ import orjson
 import pytest
 from click.testing import CliRunner
 
-from koord.api.kinds import CLUSTERROLEBINDINGS, DEPLOYMENTS, MUTATINGWEBHOOKCONFIGURATIONS, PODS, VALIDATINGWEBHOOKCONFIGURATIONS
+from koord.api.kinds import (
+    CLUSTERROLEBINDINGS,
+    CONFIGMAPS,
+    DEPLOYMENTS,
+    MUTATINGWEBHOOKCONFIGURATIONS,
+    NAMESPACES,
+    PODS,
+    VALIDATINGWEBHOOKCONFIGURATIONS,
+)
 from koord.apiserver import kubeconfig
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.rest import write
@@ -51,6 +59,27 @@ async def installed(server: RunningServer, client: Client) -> None:
 
 def run(file: Path) -> Any:
     return CliRunner().invoke(uninstall, [f"--kubeconfig={file}", "--restore=false", "--yes"])
+
+
+@pytest.mark.parametrize("crds", [True, False])
+def test_what_the_recommender_learnt_goes_with_the_recommendations(crds: bool) -> None:
+    labels = {"analysis.koordinator.sh/recommendation-checkpoint": "true"}
+
+    async def main() -> None:
+        async with running_server() as server, server.client() as client:
+            await client.create(NAMESPACES, {"metadata": {"name": NAMESPACE}})
+            for name, marked in (("recommendation-checkpoint-1", labels), ("mine", {})):
+                await client.create(CONFIGMAPS, {"metadata": {"name": name, "labels": marked}}, NAMESPACE)
+            flags = [f"--kubeconfig={server.kubeconfig_path}", "--restore=false", *(["--crds"] if crds else [])]
+            told = await asyncio.to_thread(CliRunner().invoke, uninstall, flags)
+            assert ("would delete ConfigMap koordinator-system/recommendation-checkpoint-1" in told.output) is crds, told.output
+            done = await asyncio.to_thread(CliRunner().invoke, uninstall, [*flags, "--yes"])
+            assert done.exit_code == 0, done.output
+            left = {one["metadata"]["name"] for one in (await client.list(CONFIGMAPS, NAMESPACE)).items}
+            assert left >= {"mine"}
+            assert ("recommendation-checkpoint-1" in left) is not crds
+
+    asyncio.run(main())
 
 
 def test_webhooks_go_before_what_answers_them() -> None:
