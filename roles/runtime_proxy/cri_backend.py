@@ -15,7 +15,7 @@ from roles.runtime_proxy.engine import EngineClient
 from roles.runtime_proxy.interceptor import Interceptor
 from roles.runtime_proxy.splice.server import Observe, SpliceServer
 from roles.runtime_proxy.stages import Stages
-from roles.runtime_proxy.store import Store
+from roles.runtime_proxy.store import Store, copy_pod_resources
 
 log = logging.getLogger(__name__)
 
@@ -68,6 +68,7 @@ class CRIBackend:
                 return
             if (pod := self.store.pods.get(self.store.sandbox_of(container_id))) is not None:
                 record.pod_cgroup_parent = pod.cgroup_parent
+                copy_pod_resources(pod, record)
             if response is not None:
                 recovery.complete_container(record, response)
 

@@ -1,7 +1,8 @@
 """What the engine still knows of containers that were made before this process (RP-STO-02). Pure: answers in, records changed.
 
 Upstream loses resources, environment and cgroup parent in a restart, and then drops what hooks say about them. The engine tells: newer
-ones in `ContainerStatus.resources`, containerd also in the verbose `info` (the CRI configuration and the runtime specification as JSON).
+ones in `ContainerStatus.resources`, containerd also in the verbose `info` (the CRI configuration and the runtime specification as JSON;
+of a sandbox, since 2.1, `overhead` and `resources` as of its last resize).
 """
 
 from __future__ import annotations
@@ -29,10 +30,19 @@ _INT64 = range(-(1 << 63), 1 << 63)
 
 
 def complete_pod(record: hook.PodSandboxHookRequest, response: cri.PodSandboxStatusResponse) -> None:
-    """Add the cgroup parent that the sandbox was made with, if the engine tells."""
-    parent = _dig(_info(response.info), "config", "linux", "cgroup_parent")
+    """Add the cgroup parent and the resources of the sandbox, if the engine tells: as it was made, or as it was resized since."""
+    info = _info(response.info)
+    parent = _dig(info, "config", "linux", "cgroup_parent")
     if isinstance(parent, str) and parent:
         record.cgroup_parent = parent
+    for name in ("overhead", "resources"):
+        if record.HasField(name):
+            continue  # a call has told since
+        asked, now = _dig(info, "config", "linux", name), _dig(info, name, "linux")
+        for told in (asked, now):
+            if isinstance(told, dict):
+                _lay(getattr(record, name), told)
+                getattr(record, name).SetInParent()
 
 
 def complete_container(record: hook.ContainerResourceHookRequest, response: cri.ContainerStatusResponse) -> None:
@@ -42,10 +52,7 @@ def complete_container(record: hook.ContainerResourceHookRequest, response: cri.
     found = False
     if isinstance(asked := _dig(info, "config", "linux", "resources"), dict):
         found = True
-        for name in (*_INTEGERS, *_TEXTS):
-            _set(resources, name, asked.get(name))
-        for key, value in _texts(asked.get("unified")).items():
-            resources.unified[key] = value
+        _lay(resources, asked)
     if isinstance(now := _dig(info, "runtimeSpec", "linux", "resources"), dict):
         found = True  # laid over: an update since then is seen only here
         for group, key, name in _RUNTIME_SPEC:
@@ -82,6 +89,14 @@ def _dig(document: Any, *path: str) -> Any:
             return None
         document = document.get(key)
     return document
+
+
+def _lay(resources: Resources, told: dict[str, Any]) -> None:
+    """Write the CRI's resources, as JSON, over others."""
+    for name in (*_INTEGERS, *_TEXTS):
+        _set(resources, name, told.get(name))
+    for key, value in _texts(told.get("unified")).items():
+        resources.unified[key] = value
 
 
 def _set(resources: Resources, name: str, value: Any) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import logging
 
 import grpc
@@ -215,3 +216,32 @@ def test_what_was_stopped_is_not_taken_up_again_from_the_engines_list() -> None:
             await until(lambda: not stack.app.store.stopped())
 
     asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-STO-02")
+def test_resources_of_a_pod_survive_a_restart_as_they_were_at_its_last_resize() -> None:
+    made = {"cpu_shares": 100, "memory_limit_in_bytes": 5, "oom_score_adj": 9}
+    config = {"linux": {"cgroup_parent": "/p", "overhead": {"cpu_shares": 10}, "resources": made}}
+
+    async def told(**info: object) -> list[hook.ContainerResourceHookRequest]:
+        """What hooks are told of a new container of a pod that was there, and of a container that was there, too."""
+        hooks = ["PreCreateContainer", "PreStartContainer"]
+        engine, server = Engine(), HookServer(answers={f"{one}Hook": hook.ContainerResourceHookResponse() for one in hooks})
+        meta = cri.PodSandboxMetadata(name="w", uid="u-1")
+        pods = cri.ListPodSandboxResponse(items=[cri.PodSandbox(id="sb-u-1", metadata=meta)])
+        containers = cri.ListContainersResponse(containers=[cri.Container(id="ct-old", pod_sandbox_id="sb-u-1")])
+        status = cri.PodSandboxStatusResponse(status=cri.PodSandboxStatus(id="sb-u-1", metadata=meta), info={"info": json.dumps(info)})
+        answers = {"ListPodSandbox": pods, "ListContainers": containers, "PodSandboxStatus": status}
+        engine.answers |= {method: answer.SerializeToString() for method, answer in answers.items()}
+        async with proxied(engine) as stack, stack.hook_server("h", server, hooks):
+            await stack.call("CreateContainer", create())
+            await stack.call("StartContainer", cri.StartContainerRequest(container_id="ct-old"))
+            assert stack.app.store.pods["sb-u-1"].overhead.cpu_shares == 10
+            return [asked for _, asked in server.asked]
+
+    for asked in asyncio.run(told(config=config)):
+        assert (asked.pod_resources.cpu_shares, asked.pod_resources.memory_limit_in_bytes, asked.pod_resources.oom_score_adj) == (100, 5, 9)
+    for asked in asyncio.run(told(config=config, resources={"linux": {"cpu_shares": 900}})):
+        assert (asked.pod_resources.cpu_shares, asked.pod_resources.memory_limit_in_bytes) == (900, 5)
+    for asked in asyncio.run(told(config=config, resources={"linux": {"cpu_shares": "much", "cpu_quota": 1 << 70}}, overhead=3)):
+        assert (asked.pod_resources.cpu_shares, asked.pod_resources.cpu_quota) == (100, 0)
