@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc
@@ -52,6 +53,7 @@ class HookClient:
         self._timeout = timeout  # seconds for one hook call
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._breakers: dict[str, Breaker] = {}
+        self._closing: set[asyncio.Task[None]] = set()  # connections to servers that withdrew
 
     async def call(self, server: HookServer, hook_type: str, request: Any, deadline: float | None) -> Any:
         """Ask one server. `deadline` is the part of the caller's time that it may take, in seconds. Raises HookError."""
@@ -71,6 +73,11 @@ class HookClient:
         except grpc.aio.AioRpcError as error:
             ended = True
             raise HookError(f"{error.code().name}: {error.details()}") from None
+        except asyncio.CancelledError:
+            task = asyncio.current_task()
+            if task is None or task.cancelling():
+                raise  # the caller gave up
+            raise HookError(f"{server.source} at {server.endpoint}: the connection was closed") from None
         finally:
             now = seams.monotonic()
             if admitted is not None and ended:
@@ -94,10 +101,13 @@ class HookClient:
             self._channel(endpoint).get_state(try_to_connect=True)
 
     async def keep_only(self, endpoints: set[str]) -> None:
-        """Close connections to servers that withdrew."""
+        """Close connections to servers that withdrew, once calls under way have their answers."""
         for endpoint in set(self._channels) - endpoints:
             self._breakers.pop(endpoint, None)
-            await self._channels.pop(endpoint).close()
+            task = asyncio.get_running_loop().create_task(self._channels.pop(endpoint).close(self._timeout))
+            self._closing.add(task)
+            task.add_done_callback(self._closing.discard)
 
     async def close(self) -> None:
         await self.keep_only(set())
+        await asyncio.gather(*self._closing)

@@ -10,6 +10,8 @@ import pytest
 
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
+from roles.runtime_proxy.hookclient import HookClient, HookError
+from roles.runtime_proxy.registration import HookServer as RegisteredServer
 from tests.roles.runtime_proxy.support import HookServer, create, proxied, run_pod, until
 from tests.support import patience
 
@@ -400,3 +402,47 @@ def test_what_is_odd_about_registrations_is_said_once(caplog: pytest.LogCaptureF
         "hook server b.json is never asked for PreRunPodSandbox: a.json, which comes first, is",
         "hook registration c.json: partial-answers must be true or false, found 'yes'; it is ignored",
     ]
+
+
+@pytest.mark.feature("RP-REG-01", "RP-REG-03")
+@pytest.mark.parametrize("policy", ["Ignore", "Fail"])
+def test_a_server_that_withdraws_answers_calls_that_are_under_way(policy: str) -> None:
+    async def scenario() -> None:
+        server = HookServer(answers={"PreRunPodSandboxHook": hook.PodSandboxHookResponse(annotations={"a": "b"})}, delay=0.5)
+        async with proxied(rescan=0.02) as stack, stack.hook_server("h", server, ["PreRunPodSandbox"], policy):
+            call = asyncio.create_task(stack.call("RunPodSandbox", run_pod(), timeout=patience.seconds(10)))
+            await until(lambda: server.asked)
+            (stack.directory / "hooks.d" / "h.json").unlink()
+            await call
+            (sent,) = stack.engine.of("RunPodSandbox")
+            assert cri.RunPodSandboxRequest.FromString(sent).config.annotations["a"] == "b"
+            await stack.call("RunPodSandbox", run_pod("u-2"))
+            assert len(server.asked) == 1, "nobody asks it any more"
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-HOOK-01")
+def test_a_call_whose_connection_is_closed_is_an_error_and_one_that_is_given_up_is_not() -> None:
+    async def scenario() -> None:
+        server = HookServer(answers={"PreRunPodSandboxHook": hook.PodSandboxHookResponse()}, delay=60)
+        async with proxied() as stack, stack.hook_server("h", server, []):
+            client = HookClient(patience.seconds(5))
+            registered = RegisteredServer("h.json", str(stack.directory / "h.sock"), ("PreRunPodSandbox",))
+
+            def called() -> asyncio.Task[object]:
+                return asyncio.create_task(client.call(registered, "PreRunPodSandbox", hook.PodSandboxHookRequest(), None))
+
+            given_up = called()
+            await until(lambda: len(server.asked) == 1)
+            given_up.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await given_up
+            closed = called()
+            await until(lambda: len(server.asked) == 2)
+            await client._channels[registered.endpoint].close()
+            with pytest.raises(HookError, match=r"h\.json at .*: the connection was closed"):
+                await closed
+            await client.close()
+
+    asyncio.run(scenario())
