@@ -20,6 +20,8 @@ COMMANDS = (LSBLK, VGS, LVS, FINDMNT)
 _PAIR = re.compile(r'([A-Z:_]+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\x([0-9a-fA-F]{2})")
 _NUMBER = re.compile(r"(\d+):(\d+)\Z")
+#: What lsblk of util-linux 2.37 calls a column with --pairs.
+_SHELL_NAMES = {"MAJ_MIN": "MAJ:MIN"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,7 +64,7 @@ def _pairs(tool: str, text: str, wanted: tuple[str, ...]) -> list[list[str]]:
     for number, line in enumerate(text.splitlines(), 1):
         if not line.strip():
             continue
-        found = dict(_PAIR.findall(line))
+        found = {_SHELL_NAMES.get(key, key): value for key, value in _PAIR.findall(line)}
         if set(found) != set(wanted):
             raise ParseError(tool, f"line {number} {line[:80]!r} does not have the columns {', '.join(wanted)}")
         out.append([_ESCAPED.sub(lambda m: chr(int(m.group(1), 16)), found[key]) for key in wanted])

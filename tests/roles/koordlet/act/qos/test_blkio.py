@@ -68,6 +68,9 @@ class TestStorage:
         assert storage.number_of_mount(f"{mounts}/scratch/mount") == "259:0"
         assert storage.number_of_mount("/proc") is None
 
+    def test_column_names_of_util_linux_2_37(self) -> None:
+        assert parse_storage(LSBLK.replace("MAJ:MIN", "MAJ_MIN"), VGS, LVS, "") == parse_storage(LSBLK, VGS, LVS, "")
+
     @pytest.mark.parametrize(
         ("texts", "said"),
         [
