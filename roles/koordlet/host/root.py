@@ -136,6 +136,10 @@ class HostRoot:
         """Where files may lie that the agent changes."""
         return (self.cgroup, self.proc, self.sys, self.sys_fs, self.hooks_config, self.root)
 
+    def on_machine(self, path: str) -> str:
+        """What the machine itself calls a path of this process: without the directory at which its root is mounted."""
+        return path.removeprefix(self.root) if self.root != "/" and path.startswith(f"{self.root}/") else path
+
     def path(self, *parts: str) -> str:
         """A path below the host root itself."""
         return confine(self.root, *parts)

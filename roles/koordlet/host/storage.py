@@ -19,6 +19,7 @@ COMMANDS = (LSBLK, VGS, LVS, FINDMNT)
 
 _PAIR = re.compile(r'([A-Z:_]+)="((?:[^"\\]|\\.)*)"')
 _ESCAPED = re.compile(r"\\x([0-9a-fA-F]{2})")
+_OCTAL = re.compile(r"\\([0-7]{3})")
 _NUMBER = re.compile(r"(\d+):(\d+)\Z")
 #: What lsblk of util-linux 2.37 calls a column with --pairs.
 _SHELL_NAMES = {"MAJ_MIN": "MAJ:MIN"}
@@ -107,6 +108,12 @@ def _disk_of(part: str, number: str, disks: dict[str, str], by_number: dict[str,
         return stem
     major, minor = (int(x) for x in number.split(":"))
     return by_number.get(f"{major}:{minor - minor % _MINORS_A_DISK}")
+
+
+def parse_mounts(table: str) -> dict[str, str]:
+    """Mount points and their sources in ``/proc/<pid>/mounts``; lines that cannot be read are left out."""
+    rows = [[_OCTAL.sub(lambda m: chr(int(m.group(1), 8)), word) for word in line.split(" ")[:2]] for line in table.splitlines()]
+    return {os.path.normpath(row[1]): row[0] for row in rows if len(row) == 2}
 
 
 def parse_storage(lsblk: str, vgs: str, lvs: str, findmnt: str) -> LocalStorage:

@@ -75,7 +75,8 @@ def disk_of(block: BlockCfg, pod: PodState | None, snapshot: Snapshot, storage: 
     elif block.type == VOLUME_GROUP:
         number = storage.number_of_group(block.name)
     elif block.type == POD_VOLUME:
-        number = storage.number_of_mount(_mount_point(block.name, pod, snapshot))
+        point = _mount_point(block.name, pod, snapshot)
+        number = storage.number_of_mount(point) or storage.number_of_mount(snapshot.host.root.on_machine(point))
     else:
         raise BlockError(f"block {block.name!r}: type {block.type!r} is not one of {', '.join(TYPES)}")
     if number is None:

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import subprocess
 from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import replace
 from typing import ClassVar
 
 from roles.koordlet.host.errors import HostError
-from roles.koordlet.host.root import HostRoot
-from roles.koordlet.host.storage import COMMANDS, LocalStorage, parse_storage
+from roles.koordlet.host.root import HostRoot, PathEscapeError
+from roles.koordlet.host.storage import COMMANDS, LocalStorage, parse_mounts, parse_storage
 from roles.koordlet.host.tools import environment, locate
 from roles.koordlet.sensing.base import Collector, Round, SensingContext
 
@@ -52,7 +53,17 @@ def run_tool(command: tuple[str, ...], root: HostRoot | None = None) -> str:
 
 def read_storage(root: HostRoot | None = None) -> LocalStorage:
     """Ask the tools. Raises HostError."""
-    return parse_storage(*(run_tool(command, root) for command in COMMANDS))
+    storage = parse_storage(*(run_tool(command, root) for command in COMMANDS))
+    return replace(storage, mounts={**_machines_mounts(root or HostRoot()), **storage.mounts})
+
+
+def _machines_mounts(root: HostRoot) -> dict[str, str]:
+    """Those of process 1, none where they cannot be read: a container does not see what the machine mounts after it was made."""
+    try:
+        with open(root.proc_path("1/mounts"), encoding="utf-8", errors="replace") as file:
+            return parse_mounts(file.read())
+    except (OSError, PathEscapeError):
+        return {}
 
 
 class StorageCollector(Collector):

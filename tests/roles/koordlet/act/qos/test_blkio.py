@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import contextlib
 import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import msgspec
 import orjson
 import pytest
 from hypothesis import given
@@ -22,6 +24,7 @@ from roles.koordlet.host.storage import LocalStorage, parse_storage
 from roles.koordlet.options import Options
 from roles.koordlet.qos.blkio import BlkIOReconcile
 from roles.koordlet.qos.blkio_lines import group_lines
+from roles.koordlet.sensing.storage import read_storage
 from roles.koordlet.states.slo import IOCfg
 from tests.support.koordlet import BE_TIER, Cluster, agent, exposed, run, until
 
@@ -227,6 +230,25 @@ def tools(tmp_path, monkeypatch):
         (directory / name).chmod(0o755)
     monkeypatch.setenv("PATH", f"{directory}{os.pathsep}{os.environ['PATH']}")
     return directory
+
+
+@pytest.mark.feature("KLO-SYS-07")
+def test_a_volume_that_is_mounted_after_the_container_was_made(world, tools, strategy) -> None:
+    """koordlet below --host-root sees the mounts of its own making; those of the machine's process 1 have the machine's paths."""
+    for name, text in (("lsblk", LSBLK), ("vgs", VGS), ("lvs", LVS), ("findmnt", 'TARGET="/" SOURCE="overlay"\n')):
+        (tools / f"{name}.txt").write_text(text)
+    mount = "/var/lib/kubelet/pods/uid-db/volumes/kubernetes.io~csi/scratch/mount"
+    world.machine.file(
+        "proc/1/mounts", f"/dev/sda1 / ext4 rw 0 0\n/dev/mapper/vg--data-lv {mount} ext4 rw 0 0\n/dev/sda1 /a\\040b ext4\nodd\n"
+    )
+    world.storage = read_storage(world.machine.root)
+    assert world.storage.mounts == {"/": "overlay", mount: "/dev/mapper/vg--data-lv", "/a b": "/dev/sda1"}
+    wanted = {"blocks": [{"name": "scratch", "type": "podvolume", "ioCfg": {"readBPS": 2048}}]}
+    pod = world.pod("db", qos="LS", annotations={"koordinator.sh/blkioQOS": orjson.dumps(wanted).decode()})
+    spec = msgspec.convert({"volumes": [{"name": "scratch", "csi": {"driver": "x"}}]}, type(pod.pod.spec))
+    world.pods[:] = [replace(pod, pod=msgspec.structs.replace(pod.pod, spec=spec))]
+    files(world, pod.cgroup_dir)
+    assert written(world, strategy) == ["throttle.read_bps 8:16 2048", "cost.weight 8:16 100"]
 
 
 @pytest.mark.feature("KA-BLK-01")
