@@ -94,9 +94,12 @@ class Reporter:
             warm = len(cpu_series) > 0 and cpu_series.covered_ms >= COLD_START_SHARE * duration * 1000
             cpu = cpu_series.aggregates() if warm else {}
             memory = self._view.query(memory_kind, duration).aggregates() if warm else {}
+            devices = self._aggregated_gpus(duration) if warm and cpu_kind == kinds.NODE_CPU else {}
             usage: dict[str, Usage] = {}
             for name in AGGREGATES:
                 usage[name] = resources(cpu[name], memory[name]) if name in cpu and name in memory else {}
+                if usage[name] and devices.get(name):
+                    usage[name]["devices"] = devices[name]
             out.append({"duration": format_duration(duration), "usage": usage})
         return out
 
@@ -156,33 +159,50 @@ class Reporter:
         }
 
     def _gpus(self, cpu_kind: str, properties: dict[str, str]) -> list[Usage]:
-        """GPU usage of the node or of a pod; cards without samples are left out."""
+        """Mean GPU usage of the node or of a pod; cards without samples are left out."""
         node = cpu_kind == kinds.NODE_CPU
         core_kind, memory_kind = (kinds.NODE_GPU_CORE, kinds.NODE_GPU_MEMORY) if node else (kinds.POD_GPU_CORE, kinds.POD_GPU_MEMORY)
         window = self._data.policy.aggregate
         out: list[Usage] = []
-        for key in sorted(self._view.keys(kinds.NODE_GPU_MEMORY_TOTAL), key=lambda k: int(k[0])):
-            minor, uuid = key
+        for minor, uuid in self._cards():
             card = {"gpu_minor": minor, "gpu_device_uuid": uuid}
             core = self._view.avg(core_kind, window, **properties, **card)
             memory = self._view.avg(memory_kind, window, **properties, **card)
             total = self._view.avg(kinds.NODE_GPU_MEMORY_TOTAL, window, **card)
-            if core is None or memory is None or not total:
-                continue
-            out.append(
-                {
-                    "id": uuid,
-                    "minor": int(minor),
-                    "type": "gpu",
-                    "health": False,
-                    "resources": {
-                        "koordinator.sh/gpu-core": format_decimal(int(core)),
-                        "koordinator.sh/gpu-memory": format_binary(int(memory)),
-                        "koordinator.sh/gpu-memory-ratio": format_decimal(int(100 * memory / total)),
-                    },
-                }
-            )
+            if core is not None and memory is not None and total:
+                out.append(_gpu(minor, uuid, core, memory, total))
         return out
+
+    def _aggregated_gpus(self, window: float) -> dict[str, list[Usage]]:
+        """GPU usage of the node by aggregation."""
+        out: dict[str, list[Usage]] = {name: [] for name in AGGREGATES}
+        for minor, uuid in self._cards():
+            card = {"gpu_minor": minor, "gpu_device_uuid": uuid}
+            core = self._view.query(kinds.NODE_GPU_CORE, window, **card).aggregates()
+            memory = self._view.query(kinds.NODE_GPU_MEMORY, window, **card).aggregates()
+            total = self._view.avg(kinds.NODE_GPU_MEMORY_TOTAL, window, **card)
+            if core and memory and total:
+                for name in AGGREGATES:
+                    out[name].append(_gpu(minor, uuid, core[name], memory[name], total))
+        return out
+
+    def _cards(self) -> list[tuple[str, ...]]:
+        """Minor and id of each card, by minor."""
+        return sorted(self._view.keys(kinds.NODE_GPU_MEMORY_TOTAL), key=lambda key: int(key[0]))
+
+
+def _gpu(minor: str, uuid: str, core: float, memory: float, total: float) -> Usage:
+    return {
+        "id": uuid,
+        "minor": int(minor),
+        "type": "gpu",
+        "health": False,
+        "resources": {
+            "koordinator.sh/gpu-core": format_decimal(int(core)),
+            "koordinator.sh/gpu-memory": format_binary(int(memory)),
+            "koordinator.sh/gpu-memory-ratio": format_decimal(int(100 * memory / total)),
+        },
+    }
 
 
 def build_status(data: ReportInput, pods: list[tuple[PodState, Usage]], prod: Usage, prod_peak: Usage | None) -> Usage:

@@ -11,6 +11,7 @@ import pytest
 from koord.api.kinds import NODEMETRICS, NODES, NODESLOS
 from koord.kube.errors import NotFound
 from roles.koordlet.states.callbacks import StateKind
+from roles.koordlet.store import kinds
 
 MIB, GIB = 1 << 20, 1 << 30
 
@@ -75,6 +76,25 @@ class TestNodeMetric:
             assert a.metrics.report_numa_system.get("0", "memory", "byte") == 2772 * MIB
 
         run(story, metric=POLICY, slo={"hostApplications": [{"name": "nginx", "priority": "koord-prod", "qos": "LS"}]})
+
+    def test_graphics_cards_of_the_node_now_and_over_the_windows(self, run) -> None:
+        async def story(w: Any) -> None:
+            a = w.agent
+            for i in range(1, 21):
+                a.tick()
+                card, used = ("1", "GPU-b"), [(kinds.NODE_GPU_CORE, 5.0 * i), (kinds.NODE_GPU_MEMORY, 100.0 * MIB * i)]
+                a.store.append(a.now, [(kind, card, value) for kind, value in (*used, (kinds.NODE_GPU_MEMORY_TOTAL, 8.0 * GIB))])
+            node = (await w.metric())["nodeMetric"]
+            assert node["nodeUsage"]["devices"][0]["resources"]["koordinator.sh/gpu-core"] == "52"
+            usage = node["aggregatedNodeUsages"][0]["usage"]
+            cores = {name: [d["resources"]["koordinator.sh/gpu-core"] for d in usage[name]["devices"]] for name in usage}
+            assert cores == {"avg": ["52"], "p50": ["50"], "p90": ["90"], "p95": ["95"], "p99": ["95"]}
+            resources = {"koordinator.sh/gpu-core": "95", "koordinator.sh/gpu-memory": "1900Mi", "koordinator.sh/gpu-memory-ratio": "23"}
+            assert usage["p95"]["devices"] == [{"id": "GPU-b", "minor": 1, "type": "gpu", "health": False, "resources": resources}]
+            assert node["aggregatedNodeUsages"][1]["usage"] == {k: {} for k in ("avg", "p50", "p90", "p95", "p99")}, "window too empty"
+            assert "devices" not in node["aggregatedSystemUsages"][0]["usage"]["p95"]
+
+        run(story, metric=POLICY)
 
     def test_what_is_not_reported_any_more_is_gone(self, run) -> None:
         async def story(w: Any) -> None:
