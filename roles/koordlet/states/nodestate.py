@@ -137,7 +137,7 @@ class NodeState:
         self._slo_spec = spec
         self.slo, errors = effective_slo(spec, self.slo, self._slo_extensions)
         for error in errors:
-            log.error("%s; the last good value stays", error)
+            log.error("%s; %s", error, error.outcome)
         self._callbacks.emit(StateKind.NODE_SLO)
 
     def _on_node_metric(self, obj: dict[str, Any]) -> None:

@@ -247,11 +247,12 @@ class SLO(Struct, frozen=True):
 
 
 class SLOError(ValueError):
-    """A section of a NodeSLO cannot be read; ``section`` is its wire name."""
+    """A section of a NodeSLO cannot be read; ``section`` is its wire name, ``outcome`` what is done instead."""
 
-    def __init__(self, section: str, detail: str) -> None:
+    def __init__(self, section: str, detail: str, outcome: str = "the last good value stays") -> None:
         super().__init__(f"NodeSLO spec.{section}: {detail}")
         self.section = section
+        self.outcome = outcome
 
 
 _OFF = nodeslo_defaults.resource_qos("NONE")
@@ -320,13 +321,22 @@ def _extensions(spec: dict[str, Any], defaults: Mapping[str, Any]) -> dict[str, 
     return {key: _laid_over(f"extensions.{key}", default, given.get(key)) for key, default in defaults.items()}
 
 
+def _named_once(apps: tuple[HostApp, ...], errors: list[SLOError]) -> tuple[HostApp, ...]:
+    """The first application of each name: usage is kept and reported by it."""
+    by_name: dict[str, HostApp] = {}
+    for at, app in enumerate(apps):
+        if by_name.setdefault(app.name, app) is not app:
+            errors.append(SLOError(f"hostApplications[{at}]", f"another application is named {app.name!r}, too", "it is left out"))
+    return tuple(by_name.values())
+
+
 def effective_slo(
     spec: dict[str, Any] | None, previous: SLO | None = None, extensions: Mapping[str, Any] | None = None
 ) -> tuple[SLO, list[SLOError]]:
     """Lay a received ``spec`` over the defaults; ``extensions`` are those of keys that somebody here asked for.
 
     A section that cannot be read keeps its value from ``previous`` (the defaults without one) and is reported; the other
-    sections take effect.
+    sections take effect. Of host applications with the same name the first one counts.
     """
     spec = spec or {}
     last = previous or SLO(qos=_qos_strategy({}))
@@ -352,7 +362,8 @@ def effective_slo(
         cpu_burst=attempt(lambda: plain("cpuBurstStrategy", CPUBurstStrategy), last.cpu_burst),
         system=attempt(lambda: plain("systemStrategy", SystemStrategy), last.system),
         host_applications=attempt(
-            lambda: _convert("hostApplications", spec.get("hostApplications") or [], tuple[HostApp, ...]), last.host_applications
+            lambda: _named_once(_convert("hostApplications", spec.get("hostApplications") or [], tuple[HostApp, ...]), errors),
+            last.host_applications,
         ),
         tuning=attempt(lambda: own("resourceTuning", TuningStrategy), last.tuning),
         interference=attempt(lambda: own("interference", InterferenceStrategy), last.interference),

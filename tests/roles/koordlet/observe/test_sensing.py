@@ -379,6 +379,23 @@ class TestHostApplications:
         assert a.metrics.host_app_usage.get("nginx", "memory", "koord-prod", "LS") is None
         assert a.context.shared.host_apps.cpu == 0
 
+    def test_of_two_with_the_same_name_the_first_one_counts(self, agent) -> None:
+        """Their samples would collide, and without host applications nothing would be known of the system either."""
+        slo, errors = effective_slo({"hostApplications": [{"name": "nginx", "qos": "LS"}, {"name": "x"}, {"name": "nginx", "qos": "BE"}]})
+        assert [(str(e), e.outcome) for e in errors] == [
+            ("NodeSLO spec.hostApplications[2]: another application is named 'nginx', too", "it is left out")
+        ]
+        a = agent(slo=slo)
+        for directory in ("host-latency-sensitive/nginx", "host-best-effort/nginx"):
+            a.tree.cgroup(directory, anon=64 * MIB)
+        for i in range(1, 4):
+            a.tree.burn({0: 1.0}, 1.0)
+            a.tree.cpu("host-latency-sensitive/nginx", 10**9 + i * 10**8)
+            a.tree.cpu("host-best-effort/nginx", 10**9 + i * 2 * 10**8)
+            a.tick()
+        assert a.view.last(kinds.HOST_APP_CPU, host_app_name="nginx") == pytest.approx(0.1)
+        assert a.view.last(kinds.SYS_CPU) == pytest.approx(0.9)
+
     def test_a_path_that_would_leave_the_root_is_refused(self, agent, caplog) -> None:
         a = agent(slo=apps({"name": "evil", "qos": "LS", "cgroupPath": {"parentDir": "../../..", "relativePath": "etc"}}))
         a.tick()
