@@ -184,13 +184,15 @@ class Models:
             try:
                 with open(path, "rb") as file:
                     data = orjson.loads(file.read(_LARGEST))
-                model, own = self._load(data, now), data.get("UID") == name
+                model, key = self._load(data, now), data.get("UID")
             except (OSError, ValueError, KeyError, TypeError, AttributeError, CheckpointError) as error:
                 if name.removesuffix(".tmp") in FIXED_KEYS or name.removesuffix(".tmp") in pod_uids:
                     log.warning("prediction checkpoint %s is dropped: %s", path, error)
                     _remove(path)
                 continue
-            if not own:
+            if key != name:
+                if isinstance(key, str) and name == f"{key}.tmp":  # an agent was killed before it had renamed it
+                    _remove(path)
                 continue
             written = model.updated if model.sampled is None else model.sampled
             newest = max(newest, written)

@@ -82,6 +82,7 @@ class TestCheckpoints:
         (tmp_path / "u-1").write_text("{broken")
         (tmp_path / "u-2").write_text('{"CPU":{"bucketWeights":{"9999":1},"totalWeight":1},"Memory":{}}')
         (tmp_path / f"{NODE_KEY}.tmp").write_text("half")
+        (tmp_path / "gone.tmp").write_bytes((tmp_path / "gone").read_bytes())
         for name in ("passwd", "notes.tmp"):
             (tmp_path / name).write_text("precious")
         assert models(tmp_path).restore({"u-1", "u-2"}, T0 + 14 * 86_400) == 0, "whatever the clock of a node that boots says"
