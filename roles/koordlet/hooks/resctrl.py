@@ -24,7 +24,7 @@ from roles.koordlet.host import parse
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.options import Options
 from roles.koordlet.qos.resctrl import OWN_GROUP, ResctrlState, probe, threads
-from roles.koordlet.qos.resctrl_units import ResctrlError, Units, read_units
+from roles.koordlet.qos.resctrl_units import ResctrlError, Units, present_units
 from roles.koordlet.states.model import HostState, Snapshot
 from roles.koordlet.states.slo import ResctrlQOS
 
@@ -146,7 +146,7 @@ class Resctrl(Hook[CacheRule]):
         if not probed.supported:
             return CacheRule(probed, be=be)
         try:
-            units = rule.units if rule is not None and rule.units is not None else read_units(host, probed.vendor)
+            units = present_units(host, probed.vendor, rule.units if rule is not None else None)
         except ResctrlError as error:
             raise RuleError(str(error)) from None
         return CacheRule(probed, units, be)

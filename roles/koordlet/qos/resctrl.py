@@ -16,7 +16,7 @@ from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.proc import cpuinfo
 from roles.koordlet.qos import view
 from roles.koordlet.qos.outcome import Outcome, Strategy
-from roles.koordlet.qos.resctrl_units import ResctrlError, Units, read_units
+from roles.koordlet.qos.resctrl_units import ResctrlError, Units, present_units
 from roles.koordlet.states.model import HostState, PodState, Snapshot
 from roles.koordlet.states.slo import SLO, ResctrlQOS
 
@@ -97,12 +97,12 @@ class RdtResctrl(Strategy[ResctrlState]):
         if not state.supported:
             return Outcome(state)
         try:
-            units = state.units or read_units(host, state.vendor)
+            units = present_units(host, state.vendor, state.units)
         except ResctrlError as error:
             return self._outcome(snapshot, state, {str(error)}, ())
         if units is None:
             mount = Write("resctrl", host.root.resctrl_path(), "", kind=Kind.MOUNT, cached=False, reason="UpdateResctrl")
-            return Outcome(state, batches=(sequence(mount),))
+            return Outcome(replace(state, units=None), batches=(sequence(mount),))
         state = replace(state, units=units if units.cache_ids or units.mb_ids else None)
         batches, problems = [self._groups(host)], set()
         for group, body in zip(GROUPS, (slo.qos.lsr.resctrl, slo.qos.ls.resctrl, slo.qos.be.resctrl), strict=True):

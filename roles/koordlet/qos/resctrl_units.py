@@ -5,6 +5,7 @@ Everything is read: mount options, ``info`` and the root group's own schemata. N
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import StrEnum
@@ -162,6 +163,15 @@ def read_units(host: HostState, vendor: str) -> Units | None:
         least=_number(host, "info", MB, "min_bandwidth") or 1,
         groups=min(counts, default=0),
     )
+
+
+def present_units(host: HostState, vendor: str, known: Units | None) -> Units | None:
+    """What was found out before, as long as resctrl stays mounted; else as :func:`read_units`."""
+    if known is not None and os.path.exists(host.root.resctrl_path("schemata")):
+        return known
+    if known is not None:
+        host.files.forget_dir(host.root.resctrl_path())  # files that are open would keep it from being mounted again
+    return read_units(host, vendor)
 
 
 def _scale(host: HostState, vendor: str, highest: int) -> Scale:

@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from roles.koordlet.actuation.restore import restore
+from roles.koordlet.actuation.writes import Kind
 from roles.koordlet.options import Options
 from roles.koordlet.qos.resctrl import RdtResctrl
 from roles.koordlet.qos.resctrl_units import ResctrlError, Scale, Units, cache_ids, l3_mask, schemata_line, ways
@@ -211,6 +212,18 @@ def test_groups_are_made_and_removed_again(world, strategy):
     assert (world.machine.base / "sys/fs/resctrl/LSR").is_dir()
     assert restore(world.machine.root).failed == []
     assert not (world.machine.base / "sys/fs/resctrl/LSR").exists()
+
+
+def test_a_mount_that_is_taken_away_is_made_again_and_read_anew(world, strategy):
+    hardware(world)
+    first = world.decide(strategy)
+    mounted = world.machine.base / "sys/fs/resctrl"
+    mounted.rename(world.machine.base / "elsewhere")
+    second = world.decide(strategy, first.state)
+    assert [w.kind for batch in second.batches for w in batch] == [Kind.MOUNT]
+    hardware(world, cbm="f", caches=(0,))
+    third = world.decide(strategy, second.state)
+    assert {w.value for batch in third.batches for w in batch if w.resource == "schemata"} >= {"L3:0=f;", "MB:0=100;"}
 
 
 def test_unsupported_hardware_and_a_missing_mount(world, strategy):
