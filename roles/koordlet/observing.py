@@ -173,20 +173,20 @@ def spawn_reports(
         directory = on_host(options, "pod_resources_proxy_path", root)
         proxy = PodResourcesProxy(directory, root.kubelet_path(KUBELET_SOCKET), lambda: pods.pods)
         life.spawn(lambda: proxy.run(stopping), "PodResources proxy", restart=True)
-    if options.node_topology_sync_interval <= 0:
-        return
-    topology = TopologyLoop(
-        client=parts.client,
-        state=state,
-        pod_cache=pods,
-        store=parts.store,
-        kubelet=kubelet,
-        root=root,
-        interval=options.node_topology_sync_interval,
-        query_kubelet=not options.disable_query_kubelet_config,
-        publish=parts.gate("NodeTopologyReport"),
-    )
-    life.spawn(lambda: topology.run(stopping, lambda: state.synced and pods.synced), "NodeResourceTopology report", restart=True)
+    interval = options.node_topology_sync_interval
+    if interval > 0:
+        topology = TopologyLoop(
+            client=parts.client,
+            state=state,
+            pod_cache=pods,
+            store=parts.store,
+            kubelet=kubelet,
+            root=root,
+            interval=interval,
+            query_kubelet=not options.disable_query_kubelet_config,
+            publish=parts.gate("NodeTopologyReport"),
+        )
+        life.spawn(lambda: topology.run(stopping, lambda: state.synced and pods.synced), "NodeResourceTopology report", restart=True)
     wanted = (("Accelerators", XPU), ("Accelerators", GPU), ("RDMADevices", RDMA))
     sources = tuple(
         name for gate, name in wanted if parts.gate(gate) and (name != GPU or not options.xpu_enforce_collect_from_device_infos)
@@ -197,7 +197,7 @@ def spawn_reports(
             informers=parts.informers,
             state=state,
             store=parts.store,
-            interval=options.node_topology_sync_interval,
+            interval=interval if interval > 0 else Options().node_topology_sync_interval,
             sources=sources,
         )
         life.spawn(lambda: devices.run(stopping), "Device report", restart=True)

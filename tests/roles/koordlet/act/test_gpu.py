@@ -243,3 +243,18 @@ def test_an_event_of_no_card_is_of_all_and_health_is_kept() -> None:
 )
 def test_addresses(text: str, address: str) -> None:
     assert bus_address(text) == address
+
+
+@pytest.mark.feature("KLO-CFG-01")
+def test_devices_are_reported_where_topology_is_off(tmp_path: Path) -> None:
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        c.file("xpu/ic-device", '[{"vendor": "kunlun", "model": "p800", "uuid": "xpu-0", "minor": "0", "resources": {}}]')
+        async with agent(c, "Accelerators", xpu_device_infos_dir=str(c.base / "xpu"), node_topology_sync_interval=0.0):
+
+            async def there() -> bool:
+                return [d["id"] for found in (await c.client.list(DEVICES)).items for d in found["spec"]["devices"]] == ["xpu-0"]
+
+            await until(there, "the Device object")
+
+    run(tmp_path, story)
