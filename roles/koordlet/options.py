@@ -97,8 +97,8 @@ class Options:
     collect_terminated_pods: bool = flag(False, "Also read the cgroups of Succeeded and Failed pods.")
     # -- store -------------------------------------------------------------------------------------------------------------
     tsdb_path: str = flag("/metric-data/", "Directory in which series survive a restart.")
-    tsdb_retention_duration: float = flag(12 * 3600.0, "Longest time that a series is kept.", type=Duration)
-    tsdb_max_bytes: int = flag(100 << 20, "Most memory for series, bytes.")
+    tsdb_retention_duration: float = flag(12 * 3600.0, "Longest time that a series is kept; 0: as long as it is used.", type=Duration)
+    tsdb_max_bytes: int = flag(100 << 20, "Most memory for series, bytes; 0: no limit.")
     tsdb_enable_prometheus_metric: bool = flag(True, "Export the store's own metrics.")
     # -- prediction --------------------------------------------------------------------------------------------------------
     prediction_checkpoint_filepath: str = flag("/prediction-checkpoints", "Directory of prediction checkpoints.")

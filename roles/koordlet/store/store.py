@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
@@ -28,16 +29,16 @@ class UnknownKindError(ValueError):
 class MetricStore:
     """Series by (kind, property values).
 
-    ``retention`` (seconds) caps every window, ``max_bytes`` the whole store. Windows grow when a reader asks for longer ones
-    (:meth:`want`): a series is kept as long as somebody looks at it and no longer.
+    ``retention`` (seconds) caps every window, ``max_bytes`` the whole store; 0 or less caps nothing. Windows grow when a reader
+    asks for longer ones (:meth:`want`): a series is kept as long as somebody looks at it and no longer.
     """
 
     def __init__(self, *, retention: float = 12 * 3600.0, max_bytes: int = 100 << 20) -> None:
         self._series: dict[str, dict[tuple[str, ...], Points]] = {kind: {} for kind in kinds.SCHEMAS}
-        self._retention = retention
+        self._retention = retention if retention > 0 else math.inf
         self._max_bytes = max_bytes
-        self._node_window = min(DEFAULT_NODE_WINDOW, retention)
-        self._window = min(DEFAULT_WINDOW, retention)
+        self._node_window = min(DEFAULT_NODE_WINDOW, self._retention)
+        self._window = min(DEFAULT_WINDOW, self._retention)
         self._snapshots: dict[str, Any] = {}
         self.rejected = 0
         self.evictions = 0
@@ -115,7 +116,7 @@ class MetricStore:
             oldest = round(now * 1000) - self._window_ms(kind)
             for key in [k for k, p in group.items() if p.last_time is None or p.last_time < oldest]:
                 del group[key]
-        if self.size_bytes > self._max_bytes:
+        if 0 < self._max_bytes < self.size_bytes:
             self._shrink(now)
 
     def _shrink(self, now: float) -> None:

@@ -118,6 +118,16 @@ class TestWriting:
             store.append(T0 + i, [(kinds.POD_CPU, (str(n),), 1.0) for n in range(5)])
         assert MetricsView(store, T0 + 320).last(kinds.POD_CPU, pod_uid="3") == 1
 
+    def test_zero_is_no_limit(self) -> None:
+        """As in the store of Prometheus, whose options these are."""
+        store = MetricStore(retention=0.0, max_bytes=0)
+        store.want(node_window=3600.0)
+        for i in range(0, 4000, 10):
+            store.append(T0 + i, [(kinds.NODE_CPU, (), 1.0)])
+        store.expire(T0 + 3990)
+        assert store.evictions == 0
+        assert MetricsView(store, T0 + 3990).count(kinds.NODE_CPU, 3600) == 361
+
     def test_dropping_and_expiring(self) -> None:
         store = MetricStore()
         store.append(T0, [(kinds.POD_CPU, ("a",), 1.0), (kinds.POD_CPU, ("b",), 1.0)])
