@@ -251,8 +251,11 @@ def check(options: Options) -> None:
     positive = (
         "collect-sys-metric-outdated-interval",
         "collect-node-cpu-info-interval",
+        "kubelet-sync-timeout",
         "prediction-training-interval",
         "pressure-tick-distance",
+        "runtime-hooks-reconcile-interval",
+        "runtime-hooks-nri-backoff-duration",
     )
     for name in positive:
         if getattr(options, name.replace("-", "_")) <= 0:

@@ -93,6 +93,10 @@ class TestFlags:
     def test_values_that_no_type_can_judge(self) -> None:
         with pytest.raises(OptionError, match="positive"):
             check(Options(node_name="n1", prediction_training_interval=0.0))
+        # hooks would be reconciled without a pause, the kubelet be given no time to answer
+        for name in ("runtime_hooks_reconcile_interval", "runtime_hooks_nri_backoff_duration", "kubelet_sync_timeout"):
+            with pytest.raises(OptionError, match=f"--{name.replace('_', '-')}: must be positive"):
+                check(Options(node_name="n1", **{name: 0.0}))
 
 
 @pytest.mark.feature("KLO-CFG-02")
