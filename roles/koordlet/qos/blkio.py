@@ -5,6 +5,7 @@ A target whose configuration names a disk that cannot be found is left as it is:
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from typing import Any, ClassVar
@@ -131,16 +132,19 @@ class BlkIOReconcile(Strategy[BlkIOState]):
         batches: list[Batch] = []
         problems: dict[str, Record] = {}
 
-        def attempt(about: About, build: Callable[[], list[Write]]) -> None:
+        def attempt(about: About, build: Callable[[], tuple[list[Write], str]]) -> None:
             try:
-                batches.append(sequence(*build()))
+                writes, problem = build()
+                batches.append(sequence(*writes))
             except CgroupGoneError:
                 # not made yet, or just removed
                 return
             except (BlockError, HostError) as error:
+                problem = str(error)
+            if problem:
                 who = Subject("Pod", about.namespace, about.name, about.uid) if about.uid else Subject("Node", name=snapshot.node_name)
-                text = f"{about.name or 'node'}: {error}"
-                problems[text] = Record("koordlet", who, now, "Skipped", rule=self.name, message=str(error), features=self.features)
+                text = f"{about.name or 'node'}: {problem}"
+                problems[text] = Record("koordlet", who, now, "Skipped", rule=self.name, message=problem, features=self.features)
 
         tier, root = slo.qos.be.blkio, slo.qos.cgroup_root.blkio
         directory = snapshot.host.cgroups.qos_dir(BESTEFFORT)
@@ -160,22 +164,46 @@ class BlkIOReconcile(Strategy[BlkIOState]):
 
     # -- targets -------------------------------------------------------------------------------------------------------------
 
-    def _pod(self, snapshot: Snapshot, pod: PodState, about: About) -> list[Write]:
+    def _pod(self, snapshot: Snapshot, pod: PodState, about: About) -> tuple[list[Write], str]:
         return self._group(snapshot, pod.cgroup_dir, pod_blocks(pod) or (), pod, about)
 
-    def _group(self, snapshot: Snapshot, directory: str, blocks: tuple[BlockCfg, ...], pod: PodState | None, about: About) -> list[Write]:
+    def _group(
+        self, snapshot: Snapshot, directory: str, blocks: tuple[BlockCfg, ...], pod: PodState | None, about: About
+    ) -> tuple[list[Write], str]:
+        """The writes, and what of the configuration the kernel has no file for."""
         files = present(snapshot.host, _GROUP_FILES, directory)
         wanted = _wanted(blocks, pod, snapshot, group_lines)
         ours = _ours(snapshot, files, directory, wanted)
         gone = {disk: group_lines(disk, UNLIMITED) for disk in sorted(set().union(*ours.values()))}
-        return _writes(gone, ours, directory, about) + _writes(wanted, files, directory, about)
+        writes = _writes(gone, ours, directory, about) + _writes(wanted, files, directory, about)
+        limited = any(c.read_iops or c.write_iops or c.read_bps or c.write_bps for c in (block.io_cfg for block in blocks))
+        weighed = any(block.io_cfg.io_weight_percent is not None for block in blocks)
+        lacks = [
+            *(["limits"] if limited and not files.keys() & {*THROTTLES, IO_MAX} else []),
+            *(["ioWeightPercent"] if weighed and WEIGHT not in files else []),
+        ]
+        return writes, _told(snapshot.host, directory, lacks)
 
-    def _root(self, snapshot: Snapshot, blocks: tuple[BlockCfg, ...]) -> list[Write]:
+    def _root(self, snapshot: Snapshot, blocks: tuple[BlockCfg, ...]) -> tuple[list[Write], str]:
         files = present(snapshot.host, _ROOT_FILES, "")
         wanted = _wanted(blocks, None, snapshot, root_lines)
         ours = _ours(snapshot, files, "", wanted)
         gone = {disk: root_off(disk) for disk in sorted(ours.get(COST_QOS, set()))}
-        return _writes(gone, ours, "", NODE) + _writes(wanted, files, "", NODE)
+        writes = _writes(gone, ours, "", NODE) + _writes(wanted, files, "", NODE)
+        modelled = any(block.io_cfg.enable_user_model for block in blocks)
+        lacks = [
+            *(["latency targets"] if blocks and COST_QOS not in files else []),
+            *(["cost models"] if modelled and COST_MODEL not in files else []),
+        ]
+        return writes, _told(snapshot.host, "", lacks)
+
+
+def _told(host: HostState, directory: str, lacks: list[str]) -> str:
+    """What is left out of a group that is there; "" for nothing."""
+    if not lacks or not os.path.isdir(host.cgroups.subsystem_dir("blkio", directory)):
+        return ""
+    where = directory or "the root group"
+    return f"{' and '.join(lacks)}: {where} has no file for that; the kernel lacks it, or the io controller is not enabled there"
 
 
 def _ours(snapshot: Snapshot, files: dict[str, set[str]], directory: str, wanted: Iterable[str]) -> dict[str, set[str]]:

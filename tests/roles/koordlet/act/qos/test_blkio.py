@@ -177,6 +177,20 @@ class TestStrategy:
         assert "sdz" in first.records[0].message
         assert world.decide(strategy, first.state).records == ()
 
+    def test_what_the_kernel_has_no_file_for_is_told_once(self, world, strategy) -> None:
+        """No weights on cgroup v1 of most kernels, no latency targets without iocost, no io controller in a group."""
+        disks(world, sda="8:0")
+        Path(world.machine.root.cgroup, "blkio", BE_TIER).mkdir(parents=True)
+        config = {"blkioQOS": {"enable": True, "blocks": [block("sda", readBPS=1, ioWeightPercent=50, enableUserModel=True)]}}
+        world.spec = {"resourceQOSStrategy": {"beClass": config, "cgroupRoot": config}}
+        first = world.decide(strategy)
+        assert [r.message.partition(":")[0] for r in first.records] == ["limits and ioWeightPercent", "latency targets and cost models"]
+        assert world.decide(strategy, first.state).records == ()
+        world.machine.put(THROTTLES[1], BE_TIER, "")
+        second = world.decide(strategy, first.state)
+        assert [r.message.partition(":")[0] for r in second.records] == ["ioWeightPercent"]
+        assert [w.value for b in second.batches for w in b] == ["8:0 1"]
+
     def test_the_whole_machine(self, world, strategy) -> None:
         disks(world, sda="8:0", sdb="8:16")
         world.machine.put("blkio.cost.qos", "", "")
