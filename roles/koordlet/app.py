@@ -20,7 +20,7 @@ from roles.koordlet.audit.log import FLUSH_AFTER, AuditLog
 from roles.koordlet.audit.reader import EventsHandler, Readers
 from roles.koordlet.claims import plugin as claims
 from roles.koordlet.extensions import load as load_extensions
-from roles.koordlet.host.cgroup import Cgroups, detect_layout
+from roles.koordlet.host.cgroup import Cgroups, Layout, detect_layout
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.files import HostFiles, raise_descriptor_limit
 from roles.koordlet.host.root import PATH_FLAGS
@@ -169,7 +169,7 @@ class App:
         self.sensing = make_sensing(self.parts, self.host, self.pod_cache, self._on_tick, self._change)
         stopping = life.stopping
         life.spawn(pods.run(stopping), "pods")
-        pleg = Pleg(cgroups, pods.trigger)
+        pleg = self.pleg = Pleg(cgroups, pods.trigger)
         pleg.start(asyncio.get_running_loop())
         life.spawn(self._watch_sync(stopping), "sync")
         if detect_layout(self.root, cgroups.version) is None:
@@ -238,22 +238,32 @@ class App:
             self.store.put_snapshot(CONDITIONS, [condition(asked, seams.now())])
 
     async def _find_driver(self, stopping: asyncio.Event) -> None:
-        """Find out the cgroup driver while no kubepods directory tells it: by the kubelet's configuration, systemd after a minute."""
-        cgroups = self.host.cgroups
-        for attempt in range(_DRIVER_ATTEMPTS + 1):
+        """Find out the cgroup driver while no kubepods directory tells it: by the kubelet's configuration, systemd after a minute. The
+        directories of a kubelet that starts later count, too."""
+        cgroups, attempt = self.host.cgroups, 0
+        while not stopping.is_set():
             node = self.state.node
             port = node.status.daemon_endpoints.kubelet_endpoint.port if node is not None else 0
-            layout = detect_layout(self.root, cgroups.version) or (kubelet_layout(self.root, port) if port else None)
-            if layout is not None or stopping.is_set():
-                break
+            layout = detect_layout(self.root, cgroups.version)
+            if layout is None and port and attempt <= _DRIVER_ATTEMPTS:
+                layout = kubelet_layout(self.root, port)
+            if layout is not None:
+                self._use_layout(layout)
+                return
             if attempt == _DRIVER_ATTEMPTS:
                 log.warning("the cgroup driver is not known: neither kubepods directories nor the kubelet tell it; systemd is taken")
+            attempt += 1
             await seams.sleep(_DRIVER_PAUSE)
-        if layout is not None and layout != cgroups.layout:
-            cgroups.use(layout)
-            log.info("the cgroup driver is %s, kubepods is %s", layout.driver, cgroups.kubepods)
-            self.pod_cache.relocate()
-            self._on_pods()
+
+    def _use_layout(self, layout: Layout) -> None:
+        cgroups = self.host.cgroups
+        if layout == cgroups.layout:
+            return
+        cgroups.use(layout)
+        log.info("the cgroup driver is %s, kubepods is %s", layout.driver, cgroups.kubepods)
+        self.pleg.relocate()
+        self.pod_cache.relocate()
+        self._on_pods()
 
     async def _flush_audit(self, stopping: asyncio.Event) -> None:
         """The last events of a quiet node reach the disk, too."""

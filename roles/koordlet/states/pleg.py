@@ -46,6 +46,13 @@ class Pleg:
             return
         loop.add_reader(self._inotify.fd, self._ready)
 
+    def relocate(self) -> None:
+        """Watch where the kubelet's directories turned out to be."""
+        try:
+            self._watch()
+        except OSError as error:
+            log.warning("a cgroup directory cannot be watched: %s", error)
+
     def _watch(self) -> None:
         """Watch what exists: the hierarchy's root, the levels, and the pods in them (for their containers)."""
         inotify = self._inotify

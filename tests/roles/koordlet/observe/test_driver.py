@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
+import shutil
 from pathlib import Path
 
 import pytest
 
+from roles.koordlet import app as app_module
+from roles.koordlet.host.cgroup import CgroupDriver
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.states.driver import kubelet_driver, kubelet_pid
+from tests.support.koordlet import Cluster, agent, run, until
 
 HEADER = "  sl  local_address rem_address st tx_queue rx_queue tr tm->when retrnsmt uid timeout inode\n"
 
@@ -50,3 +55,25 @@ def test_by_command_line_and_configuration(tmp_path, arguments, config, driver) 
     assert kubelet_pid(root, 10250) == 42
     assert kubelet_driver(root, 10250) == driver
     assert kubelet_driver(root, 10251) is None
+
+
+def test_a_kubelet_that_starts_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """systemd was taken by then; directories of the other driver are found, and new pods in them are seen at once."""
+    monkeypatch.setattr(app_module, "_DRIVER_ATTEMPTS", 1)
+    monkeypatch.setattr(app_module, "_DRIVER_PAUSE", 0.05)
+
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        cpu = c.base / "sys/fs/cgroup/cpu"
+        shutil.rmtree(cpu / "kubepods.slice")
+        async with agent(c) as app:
+            await asyncio.sleep(0.5)
+            assert app.host.cgroups.driver is CgroupDriver.SYSTEMD
+            (cpu / "kubepods/besteffort").mkdir(parents=True)
+            await until(lambda: app.host.cgroups.driver is CgroupDriver.CGROUPFS, "the driver")
+            seen: list[int] = []
+            app.pleg._on_pod = lambda: seen.append(1)
+            (cpu / "kubepods/besteffort/pod1").mkdir()
+            await until(lambda: seen, "the pod")
+
+    run(tmp_path, story)
