@@ -241,6 +241,8 @@ def check(options: Options) -> None:
         value = getattr(options, name.replace("-", "_"))
         if value not in FAILURE_POLICIES:
             raise OptionError(name, f"{value!r} is not one of {', '.join(FAILURE_POLICIES)}")
+    if options.runtime_hooks_network not in ("unix", "tcp"):
+        raise OptionError("runtime-hooks-network", f"{options.runtime_hooks_network!r} is not one of unix, tcp")
     if not 0 <= options.kubelet_read_only_port <= _MAX_PORT:
         raise OptionError("kubelet-read-only-port", f"{options.kubelet_read_only_port} is no port: 0 to {_MAX_PORT}")
     for name in ("addr", "pprof-addr"):

@@ -75,6 +75,7 @@ class TestFlags:
             (["--node-name=n1", "--pprof-addr=here"], "--pprof-addr: 'here' is no listen address"),
             (["--node-name=n1", "--strategy-modes=BECPUSuppress=on"], "Name=enforce|observe"),
             (["--node-name=n1", "--runtime-hooks-failure-policy=Panic"], "Ignore, Fail"),
+            (["--node-name=n1", "--runtime-hooks-network=udp"], "'udp' is not one of unix, tcp"),
         ],
     )
     def test_mistakes_are_one_line_and_status_2(self, arguments, said, monkeypatch) -> None:
