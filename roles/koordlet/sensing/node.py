@@ -22,6 +22,8 @@ class NodeCollector(Collector):
         super().__init__(context)
         self._rate = Rate()
         self._numa = NumaReader(context.host.root, context.host.files)
+        self._listed: object = None
+        """The machine's NUMA nodes when they were looked for last."""
         self._cpu_before: tuple[float, dict[int, int]] | None = None
         self._stat = context.host.root.proc_path("stat")
         self._meminfo = context.host.root.proc_path("meminfo")
@@ -67,6 +69,9 @@ class NodeCollector(Collector):
 
     def _numa_samples(self, at: Round, stat: bytes) -> list[Sample]:
         """NUMA part; its failure never blocks the node part."""
+        if (found := self.context.store.snapshot("node_numa_info")) is not self._listed:
+            self._listed = found
+            self._numa.rescan()
         memory: dict[int, float] = {}
         try:
             memory = {node.id: float(node.memory.numa_used) for node in self._numa.read()}

@@ -82,6 +82,18 @@ class TestNumaNodes:
         assert a.view.last(kinds.NODE_NUMA_CPU, numa_node_id="1") == pytest.approx(0.25)
         assert a.view.last(kinds.NODE_NUMA_MEMORY, numa_node_id="0") == 2 * GIB
 
+    def test_memory_that_is_plugged_in_later(self, agent) -> None:
+        """A node of CXL memory comes online after boot: with the next look at what the machine has it is sensed, too."""
+        a = agent()
+        a.tree.numa(0, total_kb=4 << 20, free_kb=1 << 20)
+        a.tick()
+        a.tree.numa(1, total_kb=4 << 20, free_kb=2 << 20)
+        a.tick(30)
+        a.tick(31)
+        a.tick()
+        assert [n.id for n in a.store.snapshot("node_numa_info")] == [0, 1]
+        assert a.view.last(kinds.NODE_NUMA_MEMORY, numa_node_id="1") == 2 * GIB
+
     def test_failure_does_not_block_the_node(self, agent) -> None:
         a = agent()
         a.tree.write("sys/bus/node/devices/node0/meminfo", "rubbish")
