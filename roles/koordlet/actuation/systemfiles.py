@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 
 from roles.koordlet.host.cgroup_files import Validator, in_range
@@ -13,16 +14,19 @@ _ANY = in_range(-(1 << 63), (1 << 63) - 1)
 
 @dataclass(frozen=True, slots=True)
 class SystemFile:
-    """A knob: the host directory it is below (``proc`` or ``sys``), its path there, and what it may hold."""
+    """A knob: the host directory it is below (``proc`` or ``sys``), its path there, what it may hold, and its path on newer kernels."""
 
     name: str
     base: str
     path: str
     validate: Validator
+    newer: str = ""
 
     def locate(self, root: HostRoot) -> str:
         """Absolute path on this machine."""
-        return root.proc_path(self.path) if self.base == "proc" else root.sys_path(self.path)
+        below = root.proc_path if self.base == "proc" else root.sys_path
+        path = below(self.path)
+        return below(self.newer) if self.newer and not os.path.exists(path) and os.path.exists(below(self.newer)) else path
 
 
 MIN_FREE_KBYTES = SystemFile("min_free_kbytes", "proc", "sys/vm/min_free_kbytes", in_range(10_240, 10_485_760))
@@ -32,7 +36,13 @@ PAGECACHE_LIMIT_ENABLED = SystemFile("pagecache_limit.enabled", "sys", "kernel/m
 SCHED_GROUP_IDENTITY = SystemFile("sched_group_identity_enabled", "proc", "sys/kernel/sched_group_identity_enabled", _FLAG)
 SCHED_IDLE_SAVER_WMARK = SystemFile("sched_idle_saver_wmark", "proc", "sys/kernel/sched_idle_saver_wmark", _ANY)
 SCHED_CORE = SystemFile("sched_core", "proc", "sys/kernel/sched_core", _FLAG)
-SCHED_FEATURES = SystemFile("sched_features", "sys", "kernel/debug/sched_features", lambda text: None if text.strip() else "is empty")
+SCHED_FEATURES = SystemFile(
+    "sched_features",
+    "sys",
+    "kernel/debug/sched_features",
+    lambda text: None if text.strip() else "is empty",
+    newer="kernel/debug/sched/features",  # since Linux 5.13
+)
 
 FILES = {
     f.name: f

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -62,7 +63,11 @@ class SystemConfig(Strategy[SystemConfigState]):
             if problem is not None:
                 problems.add(f"{file.name}: {problem}")
                 continue
-            writes.append(Write(file.name, file.locate(snapshot.host.root), str(value), kind=Kind.FILE, reason=REASON))
+            path = file.locate(snapshot.host.root)
+            if not os.path.exists(path):
+                problems.add(f"{file.name}: this kernel has no {path}")
+                continue
+            writes.append(Write(file.name, path, str(value), kind=Kind.FILE, reason=REASON))
         features, problem = self._features(snapshot, wanted.sched_features or {})
         if problem:
             problems.add(problem)
@@ -80,7 +85,7 @@ class SystemConfig(Strategy[SystemConfigState]):
         path = systemfiles.SCHED_FEATURES.locate(snapshot.host.root)
         text = text_of(snapshot.host, path)
         if text is None:
-            return [], ""
+            return [], f"sched_features: {path} cannot be read"
         words = set(text.split())
         both = sorted(w for w in words if f"NO_{w}" in words)
         if both:

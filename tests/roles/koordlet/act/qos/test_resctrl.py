@@ -273,6 +273,24 @@ def test_knobs_out_of_range_are_not_written_and_told_once(world, system):
     assert path.read_text() == "67584"
 
 
+def test_knobs_that_this_kernel_does_not_have_are_told_once(world, system):
+    world.spec = {"systemStrategy": {"memcgReapBackGround": 1, "schedFeatures": {"HRTICK": True}}}
+    outcome = world.decide(system)
+    assert outcome.batches == ()
+    assert [r.message.partition(f"{world.machine.base}/")[::2] for r in outcome.records] == [
+        ("not written: reap_background: this kernel has no ", "sys/kernel/mm/memcg_reaper/reap_background"),
+        ("not written: sched_features: ", "sys/kernel/debug/sched_features cannot be read"),
+    ]
+    assert world.decide(system, outcome.state).records == ()
+
+
+def test_sched_features_of_newer_kernels(world, system):
+    path = world.machine.file("sys/kernel/debug/sched/features", "GENTLE NO_HRTICK\n")
+    world.spec = {"systemStrategy": {"schedFeatures": {"HRTICK": True}}}
+    world.run(system)
+    assert path.read_text() == "HRTICK\n"
+
+
 def test_sched_features_one_write_each(world, system, monkeypatch):
     path = world.machine.file("sys/kernel/debug/sched_features", "GENTLE NO_HRTICK WAKEUP\n")
     world.spec = {"systemStrategy": {"schedFeatures": {"GENTLE": True, "HRTICK": True, "WAKEUP": False, "NEW": False}}}
