@@ -47,8 +47,8 @@ def write(path: str, devices: list[dict[str, Any]]) -> None:
 async def run(read_settings: Callable[[], Settings]) -> int:
     """Until a signal ends it; SIGHUP reads the settings again. Returns the exit status.
 
-    A family that cannot be described ends it with status 0 and without its file: koordlet then keeps the last good inventory until
-    the daemon is started again, and a crash loop would help nobody.
+    A family that cannot be described ends it with status 0 and without its file: koordlet then takes its accelerators out of the
+    Device object until the daemon is started again, and a crash loop would help nobody.
     """
     loop = asyncio.get_running_loop()
     settings = read_settings()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import msgspec
 
@@ -61,8 +61,15 @@ class XPUDevice(msgspec.Struct, frozen=True):
     status: XPUStatus | None = None
 
 
-# a list of nothing is null where a Go program writes it
-_decode = msgspec.json.Decoder(tuple[XPUDevice, ...] | None).decode
+def _decode(data: bytes) -> tuple[XPUDevice, ...]:
+    """The devices of a file. Null is what is not there, as a Go program reads it; it writes a list of nothing so. Raises MsgspecError."""
+    return msgspec.convert(_without_nulls(msgspec.json.decode(data)), tuple[XPUDevice, ...] | None) or ()
+
+
+def _without_nulls(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {key: _without_nulls(one) for key, one in value.items() if one is not None}
+    return [_without_nulls(one) for one in value] if isinstance(value, list) else value
 
 
 def read_devices(directory: str) -> tuple[XPUDevice, ...]:
@@ -85,8 +92,8 @@ def read_devices(directory: str) -> tuple[XPUDevice, ...]:
         if len(data) > _MAX_BYTES:
             raise ParseError(path, f"is larger than {_MAX_BYTES} bytes")
         try:
-            found += _decode(data) or ()
-        except msgspec.MsgspecError as error:
+            found += _decode(data)
+        except (msgspec.MsgspecError, RecursionError) as error:
             raise ParseError(path, f"is not an array of devices: {error}") from None
     return tuple(found)
 

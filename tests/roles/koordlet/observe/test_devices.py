@@ -176,6 +176,15 @@ class TestDevice:
 
         run(story)
 
+    def test_null_is_what_is_not_there(self, run) -> None:
+        async def story(w, device) -> None:
+            put(w, "a", entry("1", vendor=None, topology={"busID": None, "nodeID": "1", "p2pLinks": None}, status=None))
+            made = (await device())["spec"]["devices"][0]
+            assert made["topology"] == {"socketID": -1, "nodeID": 1, "pcieID": "", "busID": ""}
+            assert (made["health"], "conditions" in made) == (True, False)
+
+        run(story)
+
     def test_a_node_without_accelerators(self, run) -> None:
         async def story(w, device) -> None:
             assert (await device())["spec"].get("devices", []) == []
