@@ -107,11 +107,13 @@ def _address(pod: PodContext) -> str:
     """The pod's own IPv4 address; empty in the host's network."""
     if pod.state is None or pod.state.pod.spec.host_network:
         return ""
-    address = pod.state.pod.status.pod_ip
-    try:
-        return str(ipaddress.IPv4Address(address))
-    except ValueError:
-        return ""
+    status = pod.state.pod.status
+    for address in (status.pod_ip, *(one.ip for one in status.pod_ips)):  # of two families the first one may be IPv6
+        try:
+            return str(ipaddress.IPv4Address(address))
+        except ValueError:
+            continue
+    return ""
 
 
 def _listed(snapshot: Snapshot) -> list[PodContext]:

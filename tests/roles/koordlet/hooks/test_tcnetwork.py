@@ -8,12 +8,14 @@ import re
 import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import pytest
 
+from koord.api.objects_pod import PodIP
 from roles.koordlet.hooks.tcapply import AGAIN, CommandError, NetworkApplier, Result, run_command
 from roles.koordlet.hooks.tcnetwork import default_device
 from roles.koordlet.hooks.tcplan import minors
@@ -158,6 +160,17 @@ def test_classes_sets_and_class_ids(network) -> None:
     network.node.world.pods.pop(1)
     network.run()
     assert network.tools.sets["ls_class"] == {"10.0.0.3"}
+
+
+@pytest.mark.feature("KA-HK-09")
+def test_pods_whose_first_address_is_ipv6(network) -> None:
+    network.node.world.spec = spec()
+    state = network.pod("be", "fd00::4", qos="BE", kube_qos="BestEffort")
+    status = msgspec.structs.replace(state.pod.status, pod_ips=(PodIP("fd00::4"), PodIP("10.0.0.4")))
+    network.node.world.pods[-1] = replace(state, pod=msgspec.structs.replace(state.pod, status=status))
+    network.pod("only", "fd00::5", qos="LS")
+    network.run()
+    assert (network.tools.sets["be_class"], network.tools.sets["ls_class"]) == ({"10.0.0.4"}, set())
 
 
 @pytest.mark.feature("KA-HK-09")
