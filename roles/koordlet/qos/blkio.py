@@ -41,9 +41,10 @@ class BlockError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BlkIOState:
-    """``configured``: pods by uid that had limits, so that what is taken from the annotation is taken from the disks."""
+    """``configured``: pods by uid that had limits, so that what is taken from the annotation is taken from the disks. None: those that an
+    agent before this one limited, by the journal."""
 
-    configured: frozenset[str] = frozenset()
+    configured: frozenset[str] | None = None
     told: frozenset[str] = frozenset()
 
 
@@ -152,9 +153,9 @@ class BlkIOReconcile(Strategy[BlkIOState]):
         attempt(About("group", name="root"), lambda: self._root(snapshot, _blocks(root)))
         configured = set()
         for pod in snapshot.pods:
-            if pod.phase != "Running" or pod.qos_label is QoSClass.NONE or not pod.cgroup_dir:
+            if pod.phase != "Running" or not pod.cgroup_dir:
                 continue
-            if ANNOTATION_BLKIO_QOS not in pod.annotations and pod.uid not in state.configured:
+            if not _asks(pod) and not (_limited(snapshot, pod) if state.configured is None else pod.uid in state.configured):
                 continue
             configured.add(pod.uid)
             about = About("pod", pod.namespace, pod.name, "", pod.uid)
@@ -165,7 +166,7 @@ class BlkIOReconcile(Strategy[BlkIOState]):
     # -- targets -------------------------------------------------------------------------------------------------------------
 
     def _pod(self, snapshot: Snapshot, pod: PodState, about: About) -> tuple[list[Write], str]:
-        return self._group(snapshot, pod.cgroup_dir, pod_blocks(pod) or (), pod, about)
+        return self._group(snapshot, pod.cgroup_dir, (pod_blocks(pod) or ()) if _asks(pod) else (), pod, about)
 
     def _group(
         self, snapshot: Snapshot, directory: str, blocks: tuple[BlockCfg, ...], pod: PodState | None, about: About
@@ -196,6 +197,15 @@ class BlkIOReconcile(Strategy[BlkIOState]):
             *(["cost models"] if modelled and COST_MODEL not in files else []),
         ]
         return writes, _told(snapshot.host, "", lacks)
+
+
+def _asks(pod: PodState) -> bool:
+    return ANNOTATION_BLKIO_QOS in pod.annotations and pod.qos_label is not QoSClass.NONE
+
+
+def _limited(snapshot: Snapshot, pod: PodState) -> bool:
+    """Whether an agent limited the pod, by the journal."""
+    return any(snapshot.changed(file, pod.cgroup_dir) for file in _GROUP_FILES)
 
 
 def _told(host: HostState, directory: str, lacks: list[str]) -> str:

@@ -177,6 +177,18 @@ class TestStrategy:
         assert "sdz" in first.records[0].message
         assert world.decide(strategy, first.state).records == ()
 
+    def test_an_annotation_that_is_taken_away_while_the_agent_is_down(self, world, strategy) -> None:
+        disks(world, sda="8:0")
+        wanted = orjson.dumps({"blocks": [block("sda", readBPS=7)]}).decode()
+        pod = world.pod("a", qos="LS", annotations={"koordinator.sh/blkioQOS": wanted})
+        files(world, pod.cgroup_dir)
+        assert "throttle.read_bps 8:0 7" in written(world, strategy)
+        world.pods[:] = [replace(pod, annotations={})]
+        assert "throttle.read_bps 8:0 0" in written(world, strategy), "with the state of an agent that has just started"
+        other = world.pod("b", qos="LS")
+        files(world, other.cgroup_dir, **{THROTTLES[1]: "8:0 500"})
+        assert not any("500" in line or other.cgroup_dir in line for line in written(world, strategy))
+
     def test_what_the_kernel_has_no_file_for_is_told_once(self, world, strategy) -> None:
         """No weights on cgroup v1 of most kernels, no latency targets without iocost, no io controller in a group."""
         disks(world, sda="8:0")
