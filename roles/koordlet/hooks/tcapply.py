@@ -20,6 +20,8 @@ log = logging.getLogger(__name__)
 TIMEOUT = 5.0
 #: What was brought about is checked again after so long (seconds).
 AGAIN = 60.0
+#: The root qdisc of the tree; before iproute2 5 the default class has no 0x.
+_TREE = re.compile(r"^qdisc htb 1: root\b.* default (0x)?2\b", re.MULTILINE)
 #: What ``tc`` says of a NIC that is not there.
 GONE = "Cannot find device"
 
@@ -195,5 +197,4 @@ class NetworkApplier:
 
     async def _ours(self, device: str) -> bool:
         """Whether the root qdisc is the tree's."""
-        shown = await self._root(device)
-        return "qdisc htb 1: root" in shown and "default 0x2" in shown
+        return _TREE.search(await self._root(device)) is not None

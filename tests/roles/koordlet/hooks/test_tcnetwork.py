@@ -270,7 +270,8 @@ def test_the_running_kernel(hooked, namespace) -> None:
 
 @pytest.mark.feature("BEY-JRN-01")
 @pytest.mark.parametrize(("before", "after"), [("qdisc fq 8005: root refcnt 2", "fq"), ("qdisc noqueue 0: root refcnt 2", "")])
-def test_the_root_qdisc_is_on_record_before_it_is_replaced_and_given_back(hooked, before: str, after: str) -> None:
+@pytest.mark.parametrize("default", ["0x2", "2 direct_packets_stat 0"], ids=["iproute2 5", "iproute2 4"])
+def test_the_root_qdisc_is_on_record_before_it_is_replaced_and_given_back(hooked, before: str, after: str, default: str) -> None:
     from roles.koordlet.actuation.restore import restore
 
     node = hooked("TCNetworkQoS")
@@ -285,7 +286,7 @@ def test_the_root_qdisc_is_on_record_before_it_is_replaced_and_given_back(hooked
             return Result(0, shown[0], "")
         if command[:2] == ("tc", "qdisc") and "htb" in command:
             assert '"undo":"network"' in Path(node.machine.journal.path).read_text(), "first on record"
-            shown[0] = "qdisc htb 1: root refcnt 2 r2q 10 default 0x2"
+            shown[0] = f"qdisc htb 1: root refcnt 2 r2q 10 default {default}"
         if command[:3] == ("tc", "qdisc", "del"):
             shown[0] = "qdisc noqueue 0: root"
         return Result(0, "", "")
