@@ -20,8 +20,9 @@ log = logging.getLogger(__name__)
 TIMEOUT = 5.0
 #: What was brought about is checked again after so long (seconds).
 AGAIN = 60.0
+_ROOT = re.compile(r"qdisc \S+ \S+ root\b")
 #: The root qdisc of the tree; before iproute2 5 the default class has no 0x.
-_TREE = re.compile(r"^qdisc htb 1: root\b.* default (0x)?2\b", re.MULTILINE)
+_TREE = re.compile(r"qdisc htb 1: root\b.* default (0x)?2\b")
 #: What ``tc`` says of a NIC that is not there.
 GONE = "Cannot find device"
 
@@ -193,8 +194,10 @@ class NetworkApplier:
         await self._give_back(device, before)
 
     async def _root(self, device: str) -> str:
-        return await self._must(("tc", "qdisc", "show", "dev", device, "root"))
+        """The line of the root qdisc; not every tool can be asked for it alone."""
+        shown = await self._must(("tc", "qdisc", "show", "dev", device))
+        return next((line for line in shown.splitlines() if _ROOT.match(line)), "")
 
     async def _ours(self, device: str) -> bool:
         """Whether the root qdisc is the tree's."""
-        return _TREE.search(await self._root(device)) is not None
+        return _TREE.match(await self._root(device)) is not None
