@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import os
 from dataclasses import replace
@@ -238,21 +239,26 @@ class App:
             self.store.put_snapshot(CONDITIONS, [condition(asked, seams.now())])
 
     async def _find_driver(self, stopping: asyncio.Event) -> None:
-        """Find out the cgroup driver while no kubepods directory tells it: by the kubelet's configuration, systemd after a minute. The
-        directories of a kubelet that starts later count, too."""
-        cgroups, attempt = self.host.cgroups, 0
-        while not stopping.is_set():
+        """Find out the cgroup driver while no kubepods directory tells it: by the kubelet's configuration, systemd after a minute.
+
+        The directories have the last word, whenever they are made: a kubelet may start late, and may follow its runtime instead of its own
+        configuration.
+        """
+        told = False
+        for attempt in itertools.count():
+            if stopping.is_set():
+                return
+            found = detect_layout(self.root, self.host.cgroups.version)
+            if found is not None:
+                self._use_layout(found)
+                return
             node = self.state.node
             port = node.status.daemon_endpoints.kubelet_endpoint.port if node is not None else 0
-            layout = detect_layout(self.root, cgroups.version)
-            if layout is None and port and attempt <= _DRIVER_ATTEMPTS:
-                layout = kubelet_layout(self.root, port)
-            if layout is not None:
-                self._use_layout(layout)
-                return
-            if attempt == _DRIVER_ATTEMPTS:
+            if not told and attempt <= _DRIVER_ATTEMPTS and port and (said := kubelet_layout(self.root, port)) is not None:
+                self._use_layout(said)
+                told = True
+            if not told and attempt == _DRIVER_ATTEMPTS:
                 log.warning("the cgroup driver is not known: neither kubepods directories nor the kubelet tell it; systemd is taken")
-            attempt += 1
             await seams.sleep(_DRIVER_PAUSE)
 
     def _use_layout(self, layout: Layout) -> None:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from koord.api.kinds import NODES
 from roles.koordlet import app as app_module
-from roles.koordlet.host.cgroup import CgroupDriver
+from roles.koordlet.host.cgroup import CgroupDriver, Layout
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.states.driver import kubelet_driver, kubelet_pid
 from tests.support.koordlet import Cluster, agent, run, until
@@ -57,13 +58,16 @@ def test_by_command_line_and_configuration(tmp_path, arguments, config, driver) 
     assert kubelet_driver(root, 10251) is None
 
 
-def test_a_kubelet_that_starts_late(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """systemd was taken by then; directories of the other driver are found, and new pods in them are seen at once."""
+@pytest.mark.parametrize("said", [None, CgroupDriver.SYSTEMD], ids=["nothing", "its configuration"])
+def test_directories_have_the_last_word(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: CgroupDriver | None) -> None:
+    """A kubelet that starts late, or follows its runtime and not its configuration. New pods are seen at once."""
     monkeypatch.setattr(app_module, "_DRIVER_ATTEMPTS", 1)
     monkeypatch.setattr(app_module, "_DRIVER_PAUSE", 0.05)
+    monkeypatch.setattr(app_module, "kubelet_layout", lambda *_: None if said is None else Layout(said))
 
     async def story(c: Cluster) -> None:
         await c.node({})
+        await c.client.patch(NODES, "n1", {"status": {"daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}}}}, subresource="status")
         cpu = c.base / "sys/fs/cgroup/cpu"
         shutil.rmtree(cpu / "kubepods.slice")
         async with agent(c) as app:
