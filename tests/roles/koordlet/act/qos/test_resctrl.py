@@ -289,6 +289,8 @@ def test_sched_features_of_newer_kernels(world, system):
     world.spec = {"systemStrategy": {"schedFeatures": {"HRTICK": True}}}
     world.run(system)
     assert path.read_text() == "HRTICK\n"
+    assert restore(world.machine.root).failed == []
+    assert path.read_text().splitlines()[-1] == "NO_HRTICK"
 
 
 def test_sched_features_one_write_each(world, system, monkeypatch):
