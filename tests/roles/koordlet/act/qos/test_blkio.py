@@ -15,6 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kinds import NODESLOS, PERSISTENTVOLUMECLAIMS, PODS
+from koord.api.qos import QoSClass
 from roles.koordlet.actuation.disklines import by_disk, says
 from roles.koordlet.actuation.restore import restore
 from roles.koordlet.app import restore as restore_command
@@ -185,6 +186,10 @@ class TestStrategy:
         assert "throttle.read_bps 8:0 7" in written(world, strategy)
         world.pods[:] = [replace(pod, annotations={})]
         assert "throttle.read_bps 8:0 0" in written(world, strategy), "with the state of an agent that has just started"
+        world.pods[:] = [pod]
+        assert "throttle.read_bps 8:0 7" in written(world, strategy)
+        world.pods[:] = [replace(pod, qos_label=QoSClass.NONE)]
+        assert "throttle.read_bps 8:0 0" in written(world, strategy), "a pod without a class has none either"
         other = world.pod("b", qos="LS")
         files(world, other.cgroup_dir, **{THROTTLES[1]: "8:0 500"})
         assert not any("500" in line or other.cgroup_dir in line for line in written(world, strategy))
