@@ -113,6 +113,14 @@ def bound_by(entry: Entry) -> bool:
     return entry.bucket == "pod" and bool(node_of(entry.new)) and not node_of(entry.old)
 
 
+def deaf_until(entry: Entry) -> tuple[str, float] | None:
+    """Whose watches are refused from now on, and until when; it may take half a minute longer until it has heard of everything."""
+    if entry.verb != "fault" or entry.key != "resume" or " of " not in entry.text:
+        return None
+    name, _, seconds = entry.text.partition(" of ")[2].partition(" for ")
+    return name, entry.time + float(seconds.partition("s")[0])
+
+
 def leaves(entry: Entry) -> bool:
     """Whether this entry asks a pod to leave, or removes it at once."""
     if entry.bucket != "pod":

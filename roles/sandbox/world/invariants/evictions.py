@@ -16,10 +16,12 @@ from roles.sandbox.world.invariants.base import (
     NODE,
     POD,
     RESERVATION,
+    WORLD,
     Invariant,
     Obj,
     annotations_of,
     bound_by,
+    deaf_until,
     free,
     is_ready,
     leaves,
@@ -299,8 +301,19 @@ class RoomIsUsed(Preemptions):
     """No pod leaves for one that lands elsewhere without need: where there was room when others were asked to leave, or although they
     have left."""
 
+    hears = Preemptions.hears | {WORLD}
     settled = 1.5  # seconds after the last victim has gone, from which the scheduler must have known
+    unheard = 30.0  # seconds for which it may not have, after its watches were refused
     under_way = 60.0  # seconds that a binding may be on its way
+
+    def __init__(self, history: History) -> None:
+        super().__init__(history)
+        self._deaf = float("-inf")  # until when a scheduler's watches are refused
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        if (deaf := deaf_until(entry)) and role_of(deaf[0]) == "scheduler":
+            self._deaf = max(self._deaf, deaf[1])
+        yield from super().see(entry)
 
     def preempted(self, preemptor: str, victim: str) -> Iterator[str]:
         plan, pod = self._of[preemptor], self.pod(preemptor)
@@ -364,7 +377,8 @@ class RoomIsUsed(Preemptions):
             return
         gone, decided = [self._gone.get(uid) for uid in plan.victims], self.recorded(pod["metadata"]["name"], "Scheduled", float("-inf"))
         gone.append(self._freed.get(plan.node))  # who is promised room there may wait for more than its own victims
-        left = all(at is not None and decided - at >= self.settled for at in gone) and not reads_late(self.history, decided)
+        knew = decided > self._deaf + self.unheard and not reads_late(self.history, decided)
+        left = knew and all(at is not None and decided - at >= self.settled for at in gone)
         if landed in plan.fitted:
             yield f"{entry.key} landed on {landed}, which had room for it when {len(plan.victims)} pods were asked to leave {plan.node}"
         elif left and self._nominated(entry) == plan.node and self._fitting(pod, [plan.node]):

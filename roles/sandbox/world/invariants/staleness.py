@@ -8,7 +8,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from koord.kube.informers import MAX_CACHE_AGE
-from roles.sandbox.world.invariants.base import POD, RESERVATION, WORLD, Invariant, bound_by, leaves, role_of
+from roles.sandbox.world.invariants.base import POD, RESERVATION, WORLD, Invariant, bound_by, deaf_until, leaves, role_of
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -47,9 +47,8 @@ class NothingForGhosts(Invariant):
     def see(self, entry: Entry) -> Iterator[str]:
         if entry.verb == "wiped":
             self._ghosts |= self._pods
-        elif entry.verb == "fault" and entry.key == "resume" and " of " in entry.text:
-            name, _, seconds = entry.text.partition(" of ")[2].partition(" for ")
-            self._deaf[name] = max(self._deaf.get(name, 0.0), entry.time + float(seconds.partition("s")[0]))
+        elif deaf := deaf_until(entry):
+            self._deaf[deaf[0]] = max(self._deaf.get(deaf[0], 0.0), deaf[1])
         elif entry.verb == "fault" and entry.key == "stall":
             self._stall = entry.time
         elif entry.bucket == "pod" and entry.verb == "ADDED":

@@ -486,6 +486,35 @@ def test_a_gang_leaves_other_nodes_for_a_node_of_a_member_that_could_not_be_aske
     assert bool(list(told.rule.end())) is said
 
 
+def lands_elsewhere(told: Told, *, nominated: bool) -> None:
+    """Pod low has left node a for pod high, which is nominated to it, and high is placed on node b."""
+    if nominated:
+        told.history.of("pod")["d/high"]["status"]["nominatedNodeName"] = "a"
+        gone = told.history.of("pod").pop("d/low")
+        told.history.placed["a"].clear()
+        told.history._add(Entry(len(told.history.entries), told.time, "kubelet", "", "pod", "DELETED", "d/low", gone, None))
+        told.time = 10.0
+        record = Record("scheduler", Subject("Pod", "d", "high"), 9.5, "Scheduled", "fit", "placed on b")
+        told.history.records.append((9.5, "scheduler-a", record))
+    before = told.history.of("pod")["d/high"]
+    told.store("pod", "d/high", {**before, "spec": {**before["spec"], "nodeName": "b"}}, "scheduler-a")
+
+
+@pytest.mark.parametrize(("until", "said"), [(5.0, False), (-60.0, True)])
+def test_a_scheduler_whose_watches_were_refused_need_not_know_that_victims_have_left(until: float, said: bool) -> None:
+    told = Told(RoomIsUsed)
+    for name in ("a", "b"):
+        told.store("node", name, {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "2"}}})
+    for name, node in (("low", "a"), ("other", "b"), ("high", "")):
+        told.quota_pod(name, "q", 2000, node)
+    told.time = until - 10.0
+    told.history.tell("fault", "resume", "1.0s resume of scheduler-a for 10.0s")
+    told.time = 5.0
+    preempts(told, "high", "low", "a")
+    lands_elsewhere(told, nominated=True)
+    assert bool(told.said) is said
+
+
 @pytest.mark.parametrize(("late", "said"), [(9.0, False), (2.0, True)])
 @pytest.mark.parametrize("room_before", [True, False])
 def test_a_scheduler_that_reads_slowly_need_not_know_of_room(room_before: bool, late: float, said: bool) -> None:
@@ -499,17 +528,7 @@ def test_a_scheduler_that_reads_slowly_need_not_know_of_room(room_before: bool, 
     told.time = 10.0 if room_before else 5.0
     told.history.behind["scheduler-a", "pods"] = late
     preempts(told, "high", "low", "a")
-    if not room_before:
-        told.history.of("pod")["d/high"]["status"]["nominatedNodeName"] = "a"
-        gone = told.history.of("pod").pop("d/low")
-        told.history.placed["a"].clear()
-        told.history._add(Entry(len(told.history.entries), told.time, "kubelet", "", "pod", "DELETED", "d/low", gone, None))
-        told.time = 10.0
-        record = Record("scheduler", Subject("Pod", "d", "high"), 9.5, "Scheduled", "fit", "placed on b")
-        told.history.records.append((9.5, "scheduler-a", record))
-    before = told.history.of("pod")["d/high"]
-    after = {**before, "spec": {**before["spec"], "nodeName": "b"}}
-    told.store("pod", "d/high", after, "scheduler-a")
+    lands_elsewhere(told, nominated=not room_before)
     assert bool(told.said) is said
 
 
