@@ -265,16 +265,20 @@ class HotIsRelieved(Loads):
 
     hears = frozenset({WORLD, NODE_METRIC, POD})
     seconds = 50.0  # in which it was hot, the other one cool, and no pod left it
+    turn = 20.0  # for which a workload is spared after one of its pods has left, wherever that was
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._left: dict[str, float] = {}
+        self._spared: dict[str, float] = {}  # by workload: when a descheduler took one of its pods away last
         self._wrong: set[str] = set()  # whose clock is: reports of such a node look old, and those of all nodes to such a descheduler
 
     def see(self, entry: Entry) -> Iterator[str]:
         yield from super().see(entry)
         if entry.bucket == "pod" and (leaves(entry) or entry.verb == "DELETED"):
             self._left[node_of(entry.old)] = entry.time
+            if role_of(entry.author) == "descheduler":
+                self._spared[owner_of(entry.obj)] = entry.time
         elif entry.verb == "fault" and entry.key == "clock":
             self._wrong.add(entry.text.partition(" of ")[2].partition(" ")[0])
 
@@ -302,10 +306,11 @@ class HotIsRelieved(Loads):
                     break
 
     def _may_leave(self, pod: Obj) -> bool:
-        """A pod that is replaced and of a workload that can spare one: its like all serve, no budget covers it, and no move has failed,
-        after which the next one waits."""
+        """A pod that is replaced and of a workload that can spare one: its like all serve, no budget covers it, none has just left another
+        node, and no move has failed, after which the next one waits."""
         wanted = {sets["metadata"]["uid"]: sets["spec"].get("replicas", 1) for sets in self.history.of("replicaset.apps").values()}
-        if owner_of(pod) not in wanted:
+        spared = self.history.clock() - self._spared.get(owner_of(pod), float("-inf")) < self.turn * self.history.pace
+        if spared or owner_of(pod) not in wanted:
             return False
         labels, annotations = pod["metadata"].get("labels") or {}, pod["metadata"].get("annotations") or {}
         plain = labels.get("koordinator.sh/qosClass") == "LS" and not any("gang" in name for name in annotations) and not picky(pod)

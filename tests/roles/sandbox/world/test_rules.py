@@ -14,7 +14,7 @@ from roles.sandbox.world.invariants.community import AFFINITY, WhatIsWrongLeaves
 from roles.sandbox.world.invariants.evictions import OneNodeMakesRoom, RoomIsUsed
 from roles.sandbox.world.invariants.hosts import EvictedForAReason, HostsSettle
 from roles.sandbox.world.invariants.liveness import BACK_OFF, ItSettles, NobodyCrashes, WhatFitsIsBound
-from roles.sandbox.world.invariants.migrations import Loads, OnlyHotNodesAreRelieved, TargetsStayCool
+from roles.sandbox.world.invariants.migrations import HotIsRelieved, Loads, OnlyHotNodesAreRelieved, TargetsStayCool
 from roles.sandbox.world.invariants.overcommit import WhatIsLeftIsOffered
 from roles.sandbox.world.invariants.quotas import MinimumIsReturned
 from roles.sandbox.world.invariants.staleness import BookmarksSpareLists, NothingForGhosts
@@ -483,6 +483,36 @@ def test_a_gang_leaves_other_nodes_for_a_node_of_a_member_that_could_not_be_aske
             told.history._add(Entry(number, 1.0, "", "", "pod", verb, f"d/{name}", old, {"metadata": meta, "spec": spec}))
     preempts(told, "p", "one", "b")
     preempts(told, "p", "low", "a")
+    assert bool(list(told.rule.end())) is said
+
+
+@pytest.mark.parametrize(("ago", "said"), [(5.0, False), (40.0, True)])
+def test_a_workload_of_which_a_pod_has_just_left_another_node_is_spared(ago: float, said: bool) -> None:
+    told = Told(HotIsRelieved)
+    told.history.programs.append("descheduler-a")
+    for name in ("hot", "cool"):
+        amounts = {"cpu": "8"}
+        told.store("node", name, {"metadata": {"name": name}, "spec": {}, "status": {"allocatable": amounts, "capacity": amounts}})
+    told.store("replicaset.apps", "d/web", {"metadata": {"name": "web", "uid": "web"}, "spec": {"replicas": 4}})
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web", "controller": True}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    spec = {"containers": [{"resources": {"requests": {"cpu": "100m"}}}]}
+
+    def pod(name: str, node: str, **more: str) -> dict[str, Any]:
+        meta = {"name": name, "namespace": "d", "uid": name, "ownerReferences": [owner], "labels": {"koordinator.sh/qosClass": "LS"}}
+        return {"metadata": {**meta, **more}, "spec": {**spec, "nodeName": node}, "status": status}
+
+    for index in range(4):
+        told.history.placed.setdefault("hot", {})[f"d/web{index}"] = pod(f"web{index}", "hot")
+        told.add("pod", f"d/web{index}", pod(f"web{index}", "hot"))
+    told.store("pod", "d/gone", pod("gone", "other"))
+    for second in range(0, 100, 5):
+        told.time = float(second)
+        told.report("hot", 7000 + second, 0, **{f"web{index}": 500 for index in range(4)})
+        told.report("cool", 100 + second, 0)
+        if second == 95 - ago:
+            told.store("pod", "d/gone", pod("gone", "other", deletionTimestamp="now"), "descheduler-a")
+            told.history.of("pod").pop("d/gone")
     assert bool(list(told.rule.end())) is said
 
 
