@@ -52,6 +52,7 @@ class FilesArePutBack(Invariant):
     """After an uninstall every file of a host holds what it held before an agent first wrote it, or what others made of it since.
 
     Of a value that an agent wrote while its disk was full, and ended before there was room again, nobody knows that it was the agent's.
+    What a kubelet gave a container may come back, too, where somebody else has meddled with it: the kubelet may have given it again.
     """
 
     hears = frozenset({WORLD, FILE})
@@ -60,6 +61,7 @@ class FilesArePutBack(Invariant):
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._files: dict[str, _Known] = {}
+        self._kubelets: dict[str, str] = {}  # what a kubelet set last
         self._room: dict[str, float] = {}  # node -> since when there is room on its disk again
         self._frozen: dict[str, tuple[float, float]] = {}  # node -> since when its agent is frozen, and until when
 
@@ -83,12 +85,15 @@ class FilesArePutBack(Invariant):
             return
         if entry.verb == "GONE":
             node, _, group = entry.key.partition("/")
-            for key in [key for key in self._files if key.startswith(f"{node}/") and f"/{group}/" in key]:
-                del self._files[key]
+            for key in [key for key in {**self._files, **self._kubelets} if key.startswith(f"{node}/") and f"/{group}/" in key]:
+                self._files.pop(key, None)
+                self._kubelets.pop(key, None)
             return
         assert entry.old is not None
         assert entry.new is not None
         known, value = self._files.get(entry.key), entry.new["value"]
+        if role_of(entry.author) == "kubelet":
+            self._kubelets[entry.key] = value
         if role_of(entry.author) == "koordlet":
             if known is None:
                 known = self._files[entry.key] = _Known(
@@ -157,7 +162,7 @@ class FilesArePutBack(Invariant):
             if not key.startswith(f"{node}/") or self._is_lost(key, known):
                 continue
             wanted = known.first if known.theirs is None else known.theirs
-            if known.now not in (wanted, known.wider, *known.doubted) and not self._meets(key, known):
+            if known.now not in (wanted, known.wider, self._kubelets.get(key), *known.doubted) and not self._meets(key, known):
                 whose = "it held before" if known.theirs is None else "others had set"
                 yield f"{key} holds {known.now!r}; {whose} {wanted!r}"
 

@@ -61,6 +61,15 @@ def test_what_the_kubelet_sets_to_the_agents_very_value_may_stay_and_may_go(file
     assert [text.partition(" holds ")[0] for text in files.restored()] == ["n/sys/fs/cgroup/cpuset/c/cpuset.cpus"]
 
 
+def test_what_the_kubelet_gave_may_come_back_where_somebody_has_meddled(files: Judged) -> None:
+    for name, left in (("a", "0"), ("b", "0-1"), ("c", "2")):
+        group = files.machine.make(name).name
+        files.set(KUBELET, group, "0")
+        for author, cpus in ((AGENT, "0,2-5"), ("administrator", "0-1"), (AGENT, "0,2-3"), (AGENT, left)):
+            files.set(author, group, cpus)
+    assert [text.split("/")[-2] for text in files.restored()] == ["c"]
+
+
 def test_what_the_agent_saw_others_set_before_may_come_back(files: Judged) -> None:
     for name, left in (("a", "0,3"), ("b", "0-1"), ("c", "0-5"), ("d", "2")):
         group = files.machine.make(name).name
