@@ -8,6 +8,7 @@ from typing import Any
 
 import click
 
+from koord.apiserver.config import AUTHORIZATION_MODES
 from koord.process.flags import FlagError, duration_option
 
 _HELP = """Serve the embedded Kubernetes API server alone, for development, tests and demonstrations.
@@ -32,7 +33,7 @@ By default it listens on 127.0.0.1 with TLS and a random bearer token: take both
 @click.option("--anonymous", is_flag=True, help="Let everybody in without a token. Refused on addresses other than the loopback.")
 @click.option(
     "--authorization-mode",
-    type=click.Choice(["AlwaysAllow", "RBAC"]),
+    type=click.Choice(AUTHORIZATION_MODES),
     default="AlwaysAllow",
     show_default=True,
     help="RBAC: what Roles and bindings say; users are service accounts, by tokens from their token sub-resource.",

@@ -6,6 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
+AUTHORIZATION_MODES = ("AlwaysAllow", "RBAC")
+
 
 @dataclass(frozen=True, slots=True)
 class ServerConfig:
@@ -35,3 +37,8 @@ class ServerConfig:
     # managedFields: "always" on every write, "apply" only on objects that server-side apply has touched, "auto" the second for the
     # kinds that are written most (pods, events, leases) and the first for all others
     managed_fields: str = "auto"
+
+    def __post_init__(self) -> None:
+        """Raises ValueError: another mode must not let everybody in."""
+        if self.authorization_mode not in AUTHORIZATION_MODES:
+            raise ValueError(f"authorization mode {self.authorization_mode!r} is none of {', '.join(AUTHORIZATION_MODES)}")

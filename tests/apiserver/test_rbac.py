@@ -145,3 +145,8 @@ def test_access_reviews_answer_what_a_request_would_meet(verb: str, allowed: boo
             assert ["pods"] in [r["resources"] for r in answer["status"]["resourceRules"]]
 
     asyncio.run(main())
+
+
+def test_another_authorization_mode_lets_nobody_in() -> None:
+    with pytest.raises(ValueError, match="'Node,RBAC' is none of AlwaysAllow, RBAC"):
+        ServerConfig(authorization_mode="Node,RBAC")

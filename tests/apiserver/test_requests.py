@@ -130,3 +130,16 @@ def test_fields_that_come_twice_in_a_patch_are_told(with_api: Any) -> None:
             assert api.warnings == []
 
     with_api(body)
+
+
+def test_resource_versions_are_whole_numbers_of_64_bits(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(MAPS, {"metadata": {"name": "m"}})
+        for version, why in (("²", "syntax"), ("-1", "syntax"), (str(1 << 64), "out of range"), ("9" * 5000, "out of range")):
+            for path in (MAPS, MAPS + "/m", MAPS + "?watch=true"):
+                status, out = await api.call("GET", f"{path}{'&' if '?' in path else '?'}resourceVersion={version}")
+                assert (status, out["reason"], why in out["message"]) == (400, "BadRequest", True), path
+        status, out = await api.call("GET", f"{MAPS}/m?resourceVersion={(1 << 64) - 1}")
+        assert (status, out["reason"]) == (504, "Timeout")
+
+    with_api(body)

@@ -96,6 +96,8 @@ def field_matcher(resource: Resource, text: str) -> Callable[[Obj], bool] | None
 
 
 _MATCHES = ("", "Exact", "NotOlderThan")
+_LAST_VERSION = (1 << 64) - 1
+_LONGEST_VERSION = 200  # digits; leading zeros are none of a number's size
 _TOKEN_VERSION = "meta.k8s.io/v1"  # of continue tokens
 
 
@@ -126,13 +128,11 @@ class Page:
 
 def parse_query(resource: Resource, namespace: str | None, query: dict[str, str]) -> ListQuery:
     """Read the query parameters. Raises StatusError 400 or 422 for what makes no sense."""
-    version = query.get("resourceVersion", "")
-    if version and not version.isdigit():
-        raise invalid_version(version)
+    checked_version(query)
     return ListQuery(
         namespace,
         matcher(resource, query.get("labelSelector", ""), query.get("fieldSelector", "")),
-        version,
+        query.get("resourceVersion", ""),
         query.get("resourceVersionMatch", ""),
         whole_number(query, "limit"),
         query.get("continue", ""),
@@ -142,10 +142,16 @@ def parse_query(resource: Resource, namespace: str | None, query: dict[str, str]
     )
 
 
-def invalid_version(text: str) -> StatusError:
-    return bad_request(
-        f'invalid resource version: resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": invalid syntax'
-    )
+def checked_version(query: dict[str, str]) -> int:
+    """The resourceVersion of a query, 0 where it has none. Raises StatusError 400."""
+    text = query.get("resourceVersion", "")
+    digits = text.isascii() and text.isdigit()
+    if digits and len(text) <= _LONGEST_VERSION and int(text) <= _LAST_VERSION:
+        return int(text)
+    if not text:
+        return 0
+    why = "value out of range" if digits else "invalid syntax"
+    raise bad_request(f'invalid resource version: resourceVersion: Invalid value: "{text}": strconv.ParseUint: parsing "{text}": {why}')
 
 
 def matcher(resource: Resource, labels: str, fields: str) -> Match | None:

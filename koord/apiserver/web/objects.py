@@ -202,9 +202,9 @@ class ObjectHandlers:
     # -- reads -------------------------------------------------------------------------------------------------------------------
 
     async def _get(self, call: Call) -> web.StreamResponse:
-        version, current = call.query.get("resourceVersion", ""), self.core.store.rv
-        if version.isdecimal() and int(version) > current:
-            raise too_large_resource_version(int(version), current)
+        version, current = read.checked_version(call.query), self.core.store.rv
+        if version > current:
+            raise too_large_resource_version(version, current)
         return self._one(call, self.core.entry(call.target.resource, call.target.place, call.target.name))
 
     async def _list(self, call: Call) -> web.StreamResponse:
