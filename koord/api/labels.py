@@ -33,7 +33,7 @@ def is_true(labels: Labels, key: str) -> bool:
 
 
 def ratio_percent(labels: Labels, key: str) -> int | None:
-    """A node's ratio label as whole percents: trunc(v × 100) in doubles. None when missing, bad or negative."""
+    """A node's ratio label as whole percents: trunc(v × 100) in doubles. None when missing, bad, negative or too large for a double."""
     text = labels.get(key) if labels else None
     if text is None:
         return None
@@ -41,7 +41,7 @@ def ratio_percent(labels: Labels, key: str) -> int | None:
         ratio = float(text)
     except ValueError:
         return None
-    if not math.isfinite(ratio) or ratio < 0 or not is_plain_number(text):
+    if not math.isfinite(ratio * 100) or ratio < 0 or not is_plain_number(text):
         return None
     return multiply_base(100, ratio)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import orjson
 
 from koord.api import names
+from koord.api.labels import ratio_percent
 from koord.api.strategies import COLOCATION, MEMORY_COLLECT_POLICIES
 from koord.config.errors import ConfigError, join
 from koord.config.schema import clean, errors, merge
@@ -74,7 +74,7 @@ def override_by_node(strategy: Mapping[str, Any], labels: Mapping[str, str], ann
         merged = _with_annotation(merged, text, ignored)
     for label, name in _RATIO_LABELS:
         if label in labels:
-            percent = ratio_percent(labels[label])
+            percent = ratio_percent(labels, label)
             if percent is None:
                 ignored.append(
                     ConfigError(f'metadata.labels["{label}"]', f"{labels[label]!r} is no ratio; a number of 0 or more is accepted")
@@ -99,15 +99,6 @@ def _with_annotation(strategy: dict[str, Any], text: str, ignored: list[ConfigEr
     wrong = list(validity_errors(merged, where))
     ignored += wrong
     return strategy if wrong else merged
-
-
-def ratio_percent(text: str) -> int | None:
-    """trunc(ratio × 100) of a label's text, None if it is no number, negative or not finite."""
-    try:
-        value = float(text) if "_" not in text and text == text.strip() else -1.0
-    except ValueError:
-        return None
-    return int(value * 100) if value >= 0 and math.isfinite(value) else None
 
 
 def validity_errors(strategy: Mapping[str, Any], where: str) -> Iterator[ConfigError]:

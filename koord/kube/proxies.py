@@ -46,7 +46,7 @@ def _matches(entry: str, host: str, address: ipaddress.IPv4Address | ipaddress.I
         except ValueError:
             return False
     name, colon, number = entry.rpartition(":")
-    if colon and number.isdigit() and (name.count(":") == 0 or name.endswith("]")):
+    if colon and number.isascii() and number.isdigit() and len(number) < 9 and (name.count(":") == 0 or name.endswith("]")):
         if int(number) != port:
             return False
         entry = name.strip("[]")

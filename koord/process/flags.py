@@ -108,7 +108,7 @@ def parse_host_port(text: str, default_port: int | None = None) -> HostPort:
         host = host[1:-1]
     elif ":" in host and port != str(default_port):
         raise ValueError(f"{text!r}: an IPv6 address must stand in brackets, as in [::1]:8080")
-    if not port.isdigit() or int(port) > 65535 or (not colon and default_port is None):
+    if not (port.isascii() and port.isdigit() and len(port) < 9) or int(port) > 65535 or (not colon and default_port is None):
         raise ValueError(f"{text!r} is no listen address; write host:port, :port, or 0 to switch it off")
     return HostPort(host, int(port))
 

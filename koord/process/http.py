@@ -208,8 +208,8 @@ class OpsServer:
 
 
 def _set_verbosity(text: str) -> None:
-    if not text.isdigit():
-        raise ValueError(f"{text!r} must be a whole number")
+    if not (text.isascii() and text.isdigit() and len(text) < 9):
+        raise ValueError(f"{text!r:.99} must be a whole number of up to 8 digits")
     logs.set_verbosity(int(text))
 
 

@@ -165,7 +165,7 @@ def parse_vmodule(text: str) -> tuple[tuple[str, int], ...]:
     result = []
     for part in filter(None, text.split(",")):
         pattern, equals, number = part.partition("=")
-        if not equals or not pattern or not number.isdigit():
+        if not equals or not pattern or not (number.isascii() and number.isdigit() and len(number) < 9):
             raise ValueError(f"{part!r} must be pattern=number, as in reflector=6")
         result.append((pattern, int(number)))
     return tuple(result)

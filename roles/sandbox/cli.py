@@ -10,6 +10,7 @@ import click
 from click.core import ParameterSource
 
 from koord.process.flags import Commands
+from koord.process.numbers import Finite
 
 
 @click.group("sandbox", cls=Commands)
@@ -101,9 +102,7 @@ def down(run: str | None, every: bool) -> None:
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-out"), show_default=True, help="Where to write."
 )
-@click.option(
-    "--duration", type=click.FloatRange(15, 36_000), help="Seconds of load in all phases together (default: as the scenario says)."
-)
+@click.option("--duration", type=Finite(15, 36_000), help="Seconds of load in all phases together (default: as the scenario says).")
 @click.option("--force", is_flag=True, help="Measure on this machine even if others use its CPUs, and fail if that cannot be done.")
 def demo(
     scenario: str | None,
@@ -147,9 +146,7 @@ def training(out: Path, verbosity: int) -> None:
 @click.option(
     "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("hotspot-out"), show_default=True, help="Where to write."
 )
-@click.option(
-    "--timeout", type=click.FloatRange(15, 3600), default=90, show_default=True, help="Seconds after which hot nodes are a failure."
-)
+@click.option("--timeout", type=Finite(15, 3600), default=90, show_default=True, help="Seconds after which hot nodes are a failure.")
 def hotspot(nodes: int, roles_as_processes: bool, verbosity: int, out: Path, timeout: float) -> None:
     """Loaded nodes are relieved by the descheduler, reservation first; simulated nodes only. Writes report.md and utilisation.svg."""
     from roles.sandbox import main
@@ -165,7 +162,7 @@ def hotspot(nodes: int, roles_as_processes: bool, verbosity: int, out: Path, tim
 @click.option("--shrink", is_flag=True, help="Find the fewest faults and workloads that still break the rule, and tell that history.")
 @click.option("--nodes", type=click.IntRange(1, 5000), help="Nodes (default: 2 to 4, by the seed).")
 @click.option("--pods", type=click.IntRange(1, 100_000), help="Pods that users ask for, about (default: 10 to 26).")
-@click.option("--minutes", type=click.FloatRange(0.2, 10_000), default=1.0, show_default=True, help="Virtual minutes with faults.")
+@click.option("--minutes", type=Finite(0.2, 10_000), default=1.0, show_default=True, help="Virtual minutes with faults.")
 @click.option("--faults", type=click.IntRange(0, 10_000), help="How many things go wrong (default: 5 to 12).")
 @click.option("--koordlets", type=click.IntRange(0), help="How many nodes have a modelled host and koordlet (default: 0 or 1).")
 @click.option(
@@ -241,7 +238,7 @@ def load(address: str, port: int, steps: tuple[str, ...]) -> None:
 
 
 @workload.command("burn-cpu")
-@click.option("--seconds", type=click.FloatRange(0), help="Stop after so long (default: never).")
+@click.option("--seconds", type=Finite(0), help="Stop after so long (default: never).")
 def burn_cpu(seconds: float | None) -> None:
     """Burn CPU."""
     from roles.sandbox.workload import burn
@@ -251,7 +248,7 @@ def burn_cpu(seconds: float | None) -> None:
 
 @workload.command("burn-memory")
 @click.option("--mib", type=click.IntRange(1, 1 << 20), required=True, help="Memory to hold, in MiB.")
-@click.option("--seconds", type=click.FloatRange(0), help="Stop after so long (default: never).")
+@click.option("--seconds", type=Finite(0), help="Stop after so long (default: never).")
 def burn_memory(mib: int, seconds: float | None) -> None:
     """Hold and walk memory."""
     from roles.sandbox.workload import burn

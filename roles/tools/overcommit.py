@@ -12,8 +12,8 @@ import click
 
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand, duration_option
+from koord.process.numbers import Finite
 from roles.tools import usage
-from roles.tools.numbers import Finite
 
 if TYPE_CHECKING:
     from roles.manager.overcommit.predictors import Recorded

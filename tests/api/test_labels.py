@@ -40,6 +40,7 @@ def test_names_are_legal_and_none_is_there_twice() -> None:
         ("", None),
         ("NaN", None),
         ("inf", None),
+        ("1e308", None),
         ("1_0", None),
         (" 1", None),
         ("१", None),

@@ -70,7 +70,7 @@ def test_first_matching_entry_then_annotation_then_labels():
 
 
 @pytest.mark.feature("MGR-CFG-01")
-@pytest.mark.parametrize("bad", ["-0.1", "abc", "nan", "inf", "", "1_0", " 0.5"])
+@pytest.mark.parametrize("bad", ["-0.1", "abc", "nan", "inf", "1e308", "", "1_0", " 0.5", "१"])
 def test_bad_ratio_label_is_ignored_and_named(bad):
     config = slo.parse({}, previous=None).config
     strategy = config.colocation_for(node({"node.koordinator.sh/memory-reclaim-ratio": bad}))

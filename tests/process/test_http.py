@@ -123,6 +123,7 @@ def test_own_routes_and_profiling(caplog: pytest.LogCaptureFixture) -> None:
         assert (await get(f"{server.url}/debug/flags/s", "PUT", data="x"))[0] == 400
         assert (await get(f"{server.url}/debug/flags/zz", "PUT", data="x"))[0] == 404
         assert (await get(f"{server.url}/debug/flags/v", "PUT", data="6"))[0] == 200
+        assert (await get(f"{server.url}/debug/flags/v", "PUT", data="²"))[:2] == (400, "v: '²' must be a whole number of up to 8 digits\n")
         logs.set_verbosity(0)
         await server.stop()
 

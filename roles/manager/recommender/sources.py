@@ -68,7 +68,7 @@ def of_pod_metrics(pod: Pod, item: dict[str, Any]) -> list[Sample]:
 
 def _cores(text: Any) -> float:
     """CPU of a usage, which may be given in nano-cores."""
-    if isinstance(text, str) and text.endswith("n") and text[:-1].isdigit():
+    if isinstance(text, str) and text.endswith("n") and text[:-1].isascii() and text[:-1].isdigit() and len(text) < 30:
         return int(text[:-1]) / 1e9
     return parse_milli(text) / 1000
 

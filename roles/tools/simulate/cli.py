@@ -17,7 +17,7 @@ from koord.kube.config import load
 from koord.process import commands, tuning
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand
-from roles.tools.numbers import Finite
+from koord.process.numbers import Finite
 from roles.tools.simulate import changes, render
 from roles.tools.simulate.answer import Hour, Simulator
 from roles.tools.simulate.changes import Changes

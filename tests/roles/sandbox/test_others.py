@@ -51,5 +51,11 @@ def test_bars_never_exceed_their_width() -> None:
     assert max(map(len, lines)) <= 80
 
 
+@pytest.mark.parametrize("arguments", [["demo", "--duration=nan"], ["world", "--minutes=nan"], ["workload", "burn-cpu", "--seconds=nan"]])
+def test_seconds_are_numbers(arguments: list[str]) -> None:
+    result = CliRunner().invoke(command, arguments)
+    assert (result.exit_code, "is not a number of the range" in result.output) == (2, True)
+
+
 def test_force_is_an_option_of_the_demo() -> None:
     assert "--force" in CliRunner().invoke(command, ["demo", "--help"]).output
