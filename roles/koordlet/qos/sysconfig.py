@@ -65,7 +65,8 @@ class SystemConfig(Strategy[SystemConfigState]):
                 continue
             path = file.locate(snapshot.host.root)
             if not os.path.exists(path):
-                problems.add(f"{file.name}: this kernel has no {path}")
+                if value:  # what is to be off, and is not there, is off
+                    problems.add(f"{file.name}: this kernel has no {path}")
                 continue
             writes.append(Write(file.name, path, str(value), kind=Kind.FILE, reason=REASON))
         features, problem = self._features(snapshot, wanted.sched_features or {})

@@ -284,6 +284,12 @@ def test_knobs_that_this_kernel_does_not_have_are_told_once(world, system):
     assert world.decide(system, outcome.state).records == ()
 
 
+def test_what_is_to_be_off_may_be_missing(world, system):
+    world.spec = {"systemStrategy": {"memcgReapBackGround": 0, "schedGroupIdentityEnabled": 0, "pageCacheLimitEnabled": 0}}
+    outcome = world.decide(system)
+    assert (outcome.batches, outcome.records) == ((), ())
+
+
 def test_sched_features_of_newer_kernels(world, system):
     path = world.machine.file("sys/kernel/debug/sched/features", "GENTLE NO_HRTICK\n")
     world.spec = {"systemStrategy": {"schedFeatures": {"HRTICK": True}}}
