@@ -6,10 +6,12 @@ count them is given too many.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from koord.accounting.estimate import estimate_pod
+from koord.accounting.resources import parse
 from koord.api.objects import Pod
 from koord.api.priority import PriorityClass, pod_priority_class
 from koord.api.quantity import QuantityError
@@ -32,16 +34,23 @@ class Expected:
     order: tuple[str, str] = ("", "")
 
 
-def expect(view: NodeView, places: Iterable[Expected], brought: Brought) -> None:
+def expect(view: NodeView, places: Iterable[Expected], brought: Brought, *, certain: float = math.inf) -> None:
     """Tell a node what it has to expect. `brought` knows what a pod used where it came from; None: ask the scheduler's estimate.
 
     A pod that the report does not tell of is yet to use the node, as LoadAwareScheduling has it: when it came is not asked, for the report
-    and the pod's conditions have their times from different clocks."""
+    and the pod's conditions have their times from different clocks. A pod that only the report tells of has left; but if the report is
+    newer than what is known of pods (`certain`, seconds since the epoch: until then all that happened to them was heard), it has come."""
     for place in places:
         view.expect(place.requests, place.usage, prod=place.prod)
     for own in view.pods:
         if own.usage is None and not own.accepted:
             view.expect({}, {**larger(estimate(own.pod), brought(own.pod) or {}), "pods": 0}, prod=own.is_prod)
+    if (reported_at(view) or -math.inf) <= certain or view.metric is None:
+        return
+    heard_of = {(pod.metadata.namespace, pod.metadata.name) for pod in view.everyone}
+    for item in view.metric.status.pods_metric:
+        if (item.namespace, item.name) not in heard_of:
+            view.expect({}, parse(item.pod_usage.resources), prod=item.priority in ("", PriorityClass.PROD))
 
 
 def reported_at(view: NodeView) -> float | None:

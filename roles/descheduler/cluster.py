@@ -17,6 +17,7 @@ class ClusterState:
     """Typed informers with their indexes. Pods are found by their node, their namespace and the uids of their owners."""
 
     def __init__(self, informers: InformerFactory, clock: Callable[[], float] = seams.now) -> None:
+        self._informers = informers
         self.nodes = informers.informer(kinds.NODES, Node)
         self.pods = informers.informer(kinds.PODS, Pod)
         self.report_times = ReportTimes(clock)
@@ -38,6 +39,10 @@ class ClusterState:
     def waiting(self) -> list[Pod]:
         """Pods that the scheduler has found no node for."""
         return self.pods.by_index("waiting", "unschedulable")
+
+    def certain(self, now: float) -> float:
+        """Until when all that happened to pods has been heard; in seconds since the epoch, like `now`."""
+        return now - self._informers.age(kinds.PODS)
 
     def pods_on(self, node: str) -> list[Pod]:
         """Pods of all phases that are bound to a node."""

@@ -5,6 +5,7 @@ Whatever the world: a migration never makes the sum of what nodes use beyond the
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -72,12 +73,13 @@ class Sim:
     def excess(self) -> int:
         return sum(max(0, self.use(node) - HIGH) for node in range(len(self.system)))
 
-    def view(self, node: int, places: list[Expected] | None = None) -> NodeView:
+    def view(self, node: int, places: list[Expected] | None = None, certain: float = math.inf) -> NodeView:
         status = {"allocatable": {"cpu": "10", "memory": "64Gi", "pods": "110"}}
         machine = convert({"metadata": {"name": f"n{node}"}, "status": status}, Node)
         pods = [self.pod(name) for name, (where, _) in self.pods.items() if where == node]
         view = Snapshots().node(machine, pods, self.reports[node], now=self.now)
-        expect(view, places or [], lambda pod: {"cpu": self.brought[pod.metadata.name]} if pod.metadata.name in self.brought else None)
+        brought = {name: {"cpu": milli} for name, milli in self.brought.items()}
+        expect(view, places or [], lambda pod: brought.get(pod.metadata.name), certain=certain)
         return view
 
     def pod(self, name: str) -> Pod:
@@ -161,6 +163,21 @@ def test_pods_that_came_since_the_report_and_places_that_are_held_count_on_a_tar
     turn = sim.plugin.turn([sim.view(0), view, held], Handle("p", "LowNodeLoad", sim.now, [Open()]))  # type: ignore[list-item]
     assert not [effect for effect in turn if isinstance(effect, Evict)]  # either would be hot with one pod more
     assert "none of those that were found to have room" in relief.refuse(view)
+
+
+@pytest.mark.feature("DS-LNL-08")
+@pytest.mark.parametrize("heard", [-1.0, 1.0], ids=["before the report", "after it"])
+def test_a_pod_of_which_only_the_report_tells_has_come_if_nothing_was_heard_of_pods_since(heard: float) -> None:
+    """Otherwise it has left."""
+    sim = Sim([2_500, 2_500], {"known": (0, 700), "unknown": (0, 900)})
+    sim.report(0)
+    reported = sim.now
+    del sim.pods["unknown"]
+    sim.now += 5
+    view = sim.view(0, certain=reported + heard)
+    assert (view.usage or {})["cpu"] == 3_200
+    assert view.arriving == ({"cpu": 900, "pods": 1} if heard < 0 else {})
+    assert view.prod_arriving == view.arriving  # nobody says otherwise
 
 
 def told(sim: Sim, *, grow: int = 0) -> list[Any]:

@@ -667,6 +667,39 @@ def test_no_pod_leaves_for_a_node_that_has_become_hot_while_the_watch_of_reports
 
 
 @pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("DS-LNL-08")
+def test_no_pod_leaves_for_a_node_that_is_hot_by_pods_of_which_only_its_report_tells(monkeypatch: pytest.MonkeyPatch) -> None:
+    """They came while nothing was heard of pods. By what the caches know such a pod has left."""
+    ages: dict[str, float] = {}
+    monkeypatch.setattr(Reflector, "age", property(lambda reflector: ages.get(reflector.kind.plural, 0.0)))
+
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        await report(world, {"n1": (6.5, 0.7), "n2": (1.0, 0.0), "n3": (6.5, 0.7)})
+        life = await world.live(**MANY)
+        name = await load_job(world, life, relief(n2=6000))
+        job = await world.until_job(name, condition="ReservationCreated=True/")
+        await budget(world, "hold", "web", count=4)
+        await world.reserve(job["metadata"]["uid"])
+        await world.until_job(name, condition="Eviction=False/FailedEvict", nodeName="n2")
+        ages["pods"] = 30.0
+        busy = {"namespace": NS, "name": "new", "priority": "koord-prod", "podUsage": {"resources": {"cpu": "5500m"}}}
+        status = {"updateTime": format_time(world.now()), "podsMetric": [busy]}
+        await world.client.patch(kinds.NODEMETRICS, "n2", {"status": status}, subresource="status")
+        # The budget changes and still allows nothing: an attempt that is under way may have read the report of before.
+        await world.client.patch(kinds.PODDISRUPTIONBUDGETS, "hold", {"spec": {"minAvailable": 5}}, NS)
+
+        async def given_back() -> bool:
+            job = await world.get(kinds.PODMIGRATIONJOBS, name)
+            return job is not None and condition(job, "ReservationScheduled").get("status") == "False"
+
+        await world.until(given_back)
+        assert await world.get(kinds.PODS, "p") is not None
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
 def test_no_pod_leaves_while_nothing_is_heard_of_jobs(monkeypatch: pytest.MonkeyPatch) -> None:
     """Another descheduler may have led meanwhile, and be moving it."""
     ages = {"podmigrationjobs": 93.0}
