@@ -112,7 +112,7 @@ def _looked_at(obj: Obj) -> object:
 
 def wrong(history: History) -> Iterator[Wrong]:
     """Pods that violate what a plugin looks at, age aside."""
-    evenly: dict[str, list[Obj]] = defaultdict(list)  # pods of workloads that are spread
+    evenly: dict[str, list[Obj]] = defaultdict(list)  # pods that are spread, by their app: that is what they are counted by
     nodes = history.of("node")
     for name, placed in history.placed.items():
         node, alike = nodes.get(name) or {}, Counter(_workload(pod) for pod in placed.values())
@@ -132,7 +132,7 @@ def wrong(history: History) -> Iterator[Wrong]:
             if owner_of(pod) and alike[_workload(pod)] > 1:
                 yield uid, DUPLICATES
             if pod["spec"].get("topologySpreadConstraints"):
-                evenly[owner_of(pod)].append(pod)
+                evenly[pod["metadata"]["labels"]["app"]].append(pod)
     for pods in evenly.values():
         for counted in (pods, [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]):  # who leaves counts, or does not
             there = Counter(node_of(pod) for pod in counted)

@@ -10,7 +10,7 @@ from koord.decisions.record import Record, Subject
 from roles.sandbox.world.history import Entry, History, Request
 from roles.sandbox.world.invariants.base import CLAIM, Invariant
 from roles.sandbox.world.invariants.claims import ClaimedOnce
-from roles.sandbox.world.invariants.community import AFFINITY, WhatIsWrongLeaves
+from roles.sandbox.world.invariants.community import AFFINITY, SPREAD, WhatIsWrongLeaves, wrong
 from roles.sandbox.world.invariants.evictions import OneNodeMakesRoom, RoomIsUsed
 from roles.sandbox.world.invariants.hosts import EvictedForAReason, HostsSettle
 from roles.sandbox.world.invariants.liveness import BACK_OFF, ItSettles, NobodyCrashes, WhatFitsIsBound
@@ -119,6 +119,22 @@ def test_a_pod_that_was_put_back_twice_may_stay_for_a_while(times: int, said: bo
             told.history.of("pod").pop(f"d/p{index}")
     told.time += 60.0
     assert bool(list(told.rule.end())) is said
+
+
+def test_pods_are_spread_by_their_labels_whoever_owns_them() -> None:
+    """After the API server has lost all, two workloads may have one name."""
+    told = Told(WhatIsWrongLeaves)
+    for name in "ab":
+        told.store("node", name, {"metadata": {"name": name}, "spec": {}, "status": {}})
+    spec = {"nodeName": "a", "topologySpreadConstraints": [{"maxSkew": 1, "labelSelector": {"matchLabels": {"app": "even"}}}]}
+    told.history.placed["a"] = {
+        f"d/{uid}": {
+            "metadata": {"uid": uid, "labels": {"app": "even"}, "ownerReferences": [{"name": "even", "uid": f"of-{uid}"}]},
+            "spec": spec,
+        }
+        for uid in "pq"
+    }
+    assert {("p", SPREAD), ("q", SPREAD)} <= set(wrong(told.history))
 
 
 @pytest.mark.parametrize(
