@@ -6,7 +6,6 @@ count them is given too many.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
@@ -34,18 +33,18 @@ class Expected:
     order: tuple[str, str] = ("", "")
 
 
-def expect(view: NodeView, places: Iterable[Expected], brought: Brought, *, certain: float = math.inf) -> None:
+def expect(view: NodeView, places: Iterable[Expected], brought: Brought, *, unheard: float = 0.0) -> None:
     """Tell a node what it has to expect. `brought` knows what a pod used where it came from; None: ask the scheduler's estimate.
 
     A pod that the report does not tell of is yet to use the node, as LoadAwareScheduling has it: when it came is not asked, for the report
     and the pod's conditions have their times from different clocks. A pod that only the report tells of has left; but if the report is
-    newer than what is known of pods (`certain`, seconds since the epoch: until then all that happened to them was heard), it has come."""
+    newer than what is known of pods (for `unheard` seconds it is not certain that all was heard of them), it has come."""
     for place in places:
         view.expect(place.requests, place.usage, prod=place.prod)
     for own in view.pods:
         if own.usage is None and not own.accepted:
             view.expect({}, {**larger(estimate(own.pod), brought(own.pod) or {}), "pods": 0}, prod=own.is_prod)
-    if (reported_at(view) or -math.inf) <= certain or view.metric is None:
+    if view.metric is None or view.usage is None or view.metric_age >= unheard:
         return
     heard_of = {(pod.metadata.namespace, pod.metadata.name) for pod in view.everyone}
     for item in view.metric.status.pods_metric:

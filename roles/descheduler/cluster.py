@@ -40,9 +40,9 @@ class ClusterState:
         """Pods that the scheduler has found no node for."""
         return self.pods.by_index("waiting", "unschedulable")
 
-    def certain(self, now: float) -> float:
-        """Until when all that happened to pods has been heard; in seconds since the epoch, like `now`."""
-        return now - self._informers.age(kinds.PODS)
+    def unheard(self) -> float:
+        """For how many seconds it is not certain that all that happened to pods was heard."""
+        return self._informers.age(kinds.PODS)
 
     def pods_on(self, node: str) -> list[Pod]:
         """Pods of all phases that are bound to a node."""

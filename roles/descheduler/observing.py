@@ -45,7 +45,7 @@ class Observer:
         for evictor in self._arrive:
             for place in evictor.expected():
                 expected.setdefault(place.node, []).append(place)
-        views, certain = [], self._cluster.certain(now)
+        views, unheard = [], self._cluster.unheard()
         for number, node in enumerate(sorted(self._cluster.nodes.list(), key=lambda node: node.metadata.name), 1):
             if number % _AT_ONCE == 0:
                 await seams.sleep(0)
@@ -55,6 +55,6 @@ class Observer:
             except (QuantityError, ValueError) as error:
                 log.error("node %s is left out of this round, a value cannot be read: %s", name, error)
                 continue
-            expect(view, expected.get(name, ()), self._brought, certain=certain)
+            expect(view, expected.get(name, ()), self._brought, unheard=unheard)
             views.append(view)
         return views

@@ -76,13 +76,12 @@ class Targets:
         relief, name = status.relief(job), node.metadata.name
         if relief is None or (not relief.for_load and name in relief.nodes):
             return ""
-        now = self._clock()
         try:
             report = self._cluster.report_times(metric) if metric is not None else self._cluster.node_metrics.get(name)
-            view = Snapshots(accepted=self._accepted).node(node, self._cluster.pods_on(name), report, now=now)
+            view = Snapshots(accepted=self._accepted).node(node, self._cluster.pods_on(name), report, now=self._clock())
         except (QuantityError, ValueError) as error:
             return f'the load of node "{name}" cannot be read: {error}'
-        expect(view, self._expectations.on(name, job), self._expectations.brought, certain=self._cluster.certain(now))
+        expect(view, self._expectations.on(name, job), self._expectations.brought, unheard=self._cluster.unheard())
         return relief.refuse(view)
 
 

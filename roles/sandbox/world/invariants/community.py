@@ -112,7 +112,7 @@ def _looked_at(obj: Obj) -> object:
 
 def wrong(history: History) -> Iterator[Wrong]:
     """Pods that violate what a plugin looks at, age aside."""
-    evenly: dict[str, list[Obj]] = defaultdict(list)  # pods that are spread, by their app: that is what they are counted by
+    evenly: dict[str, list[Obj]] = defaultdict(list)  # pods that are spread, by their app
     nodes = history.of("node")
     for name, placed in history.placed.items():
         node, alike = nodes.get(name) or {}, Counter(_workload(pod) for pod in placed.values())
@@ -132,7 +132,7 @@ def wrong(history: History) -> Iterator[Wrong]:
             if owner_of(pod) and alike[_workload(pod)] > 1:
                 yield uid, DUPLICATES
             if pod["spec"].get("topologySpreadConstraints"):
-                evenly[pod["metadata"]["labels"]["app"]].append(pod)
+                evenly[app_of(pod)].append(pod)
     for pods in evenly.values():
         for counted in (pods, [pod for pod in pods if not pod["metadata"].get("deletionTimestamp")]):  # who leaves counts, or does not
             there = Counter(node_of(pod) for pod in counted)
@@ -143,6 +143,11 @@ def wrong(history: History) -> Iterator[Wrong]:
     for pod in history.of("pod").values():
         if (pod.get("status") or {}).get("phase") == "Failed":
             yield pod["metadata"]["uid"], FAILED
+
+
+def app_of(pod: Obj) -> str:
+    """The label by which topology spread counts pods: two workloads may have the same."""
+    return str((pod["metadata"].get("labels") or {}).get("app") or "")
 
 
 def _workload(pod: Obj) -> str:
@@ -249,7 +254,7 @@ class EvictedWithAPlace(Tended):
         constraints = spec.get("topologySpreadConstraints")
         if not constraints:
             return True
-        alike = [one for one in self.pods() if owner_of(one) == owner_of(pod) and one["metadata"]["uid"] != pod["metadata"]["uid"]]
+        alike = [one for one in self.pods() if app_of(one) == app_of(pod) and one["metadata"]["uid"] != pod["metadata"]["uid"]]
         there = Counter(node_of(one) for one in alike if not one["metadata"].get("deletionTimestamp"))
         return there[name] + 1 - min(there[each] for each in self.history.of("node")) <= int(constraints[0]["maxSkew"])
 

@@ -101,7 +101,7 @@ def _anywhere() -> None:
 )
 def _forgetful() -> None:
     for module in ("roles.descheduler.observing", "roles.descheduler.migration.targets"):
-        replace(f"{module}:expect", lambda view, places, brought, *, certain=0.0: None)
+        replace(f"{module}:expect", lambda view, places, brought, *, unheard=0.0: None)
 
 
 @MUTANTS.add("hot-nodes-are-left-alone", "no node is ever hot", rule="HotIsRelieved", workloads=(HOT, Workload("web", 4, 250, 128)))
