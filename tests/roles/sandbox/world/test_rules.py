@@ -12,6 +12,7 @@ from roles.sandbox.world.invariants.base import CLAIM, Invariant
 from roles.sandbox.world.invariants.claims import ClaimedOnce
 from roles.sandbox.world.invariants.community import AFFINITY, SPREAD, WhatIsWrongLeaves, wrong
 from roles.sandbox.world.invariants.evictions import OneNodeMakesRoom, RoomIsUsed
+from roles.sandbox.world.invariants.gangs import GangWhole
 from roles.sandbox.world.invariants.hosts import EvictedForAReason, HostsSettle
 from roles.sandbox.world.invariants.liveness import BACK_OFF, ItSettles, NobodyCrashes, WhatFitsIsBound
 from roles.sandbox.world.invariants.migrations import HotIsRelieved, Loads, OnlyHotNodesAreRelieved, TargetsStayCool
@@ -304,6 +305,27 @@ def test_a_pod_gets_no_node_that_is_known_to_be_closed(closed: dict[str, Any], k
     told.time += 10.0 if known else 1.0
     bind(told, "p", "n")
     assert bool(told.said) is known
+
+
+@pytest.mark.parametrize(("closed", "released", "said"), [(11.0, True, False), (9.0, True, True), (None, True, True), (11.0, False, True)])
+def test_a_gang_may_miss_a_member_whose_node_was_closed_after_its_release(closed: float | None, released: bool, said: bool) -> None:
+    told = Told(GangWhole)
+    told.store("node", "n", {"metadata": {}, "spec": {}})
+    if closed is not None and closed < 10.0:
+        told.store("node", "n", {"metadata": {}, "spec": {"unschedulable": True}})
+    told.time = 10.0
+    meta = {"annotations": {"gang.scheduling.koordinator.sh/name": "g", "gang.scheduling.koordinator.sh/min-available": "2"}}
+    told.pod("one", "", **meta)
+    told.pod("two", "", **meta)
+    for verdict, kind, name, message in (("Scheduled", "Pod", "two", "placed on n"), ("Released", "PodGroup", "g", "2 members")):
+        if released:
+            record = Record("scheduler", Subject(kind, "d", name), told.time, verdict, "fit", message)
+            told.history.records.append((told.time, "scheduler-a", record))
+    told.pod("one", "m", **meta)
+    if closed is not None and closed > 10.0:
+        told.time = closed
+        told.store("node", "n", {"metadata": {}, "spec": {"unschedulable": True}})
+    assert bool([*told.rule.end()]) is said
 
 
 @pytest.mark.parametrize("hurt", [False, True])
