@@ -42,6 +42,7 @@ __all__ = ["App", "Options"]
 log = logging.getLogger(__name__)
 
 COMPONENT = "koord-descheduler"
+_SOON = 1.0  # seconds until the only round is tried again
 _AT_ONCE = 200  # records that are written before others get their turn
 
 
@@ -187,11 +188,11 @@ class App:
                 await self.round()
             else:
                 log.error("round skipped: %s", why)
-            if interval <= 0:
+            if interval <= 0 and young:
                 log.info("deschedulingInterval is 0: this was the only round")
                 return
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(life.stopping.wait(), max(0.0, started + interval - loop.time()))
+                await asyncio.wait_for(life.stopping.wait(), max(0.0, started + (interval or _SOON) - loop.time()))
 
     async def round(self) -> Outcome:
         """One round on what the caches hold now."""

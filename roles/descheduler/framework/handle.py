@@ -43,6 +43,8 @@ class Handle:
     """Pods that the scheduler has found no node for."""
     refused: dict[str, str] = field(default_factory=dict)
     """Why the round did not let pods go that the plugin wanted to leave, by their uids."""
+    listed: set[str] = field(default_factory=set)
+    """The uids of pods that nobody has told to leave though the round let them go: a dry run."""
     clock: Callable[[], float] = seams.monotonic
     answers: Answers | None = None
     _steps: int = 0

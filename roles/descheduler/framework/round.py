@@ -312,6 +312,7 @@ class _Turn:
         for each in everybody:
             counts.add(each.spec.node_name, each.metadata.namespace)
         if switch:
+            self.handle.listed.add(pod.metadata.uid)
             self._told(effect, "WouldEvict", f"{effect.reason}; dry run{switch}{await self._where(effect)}")
             if self._assumes:
                 put_back = [self._assumes.assume(each) for each in everybody]
@@ -328,6 +329,8 @@ class _Turn:
                 return self._kept(effect, result.message, f"{effect.reason}, but {result.message}")
             if place and not result.listed:
                 self.recurrence.left(place, pod.metadata.uid, self._alike(pod), self.handle.now)
+            if result.listed:
+                self.handle.listed.add(pod.metadata.uid)
             verdict, where = ("WouldEvict", await self._where(effect)) if result.listed else ("Evicted", "")
             self._told(effect, verdict, "; ".join(filter(None, (effect.reason, result.message))) + where)
             for each in others:

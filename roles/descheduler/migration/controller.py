@@ -100,7 +100,7 @@ class Migrations:
         self.arbiter = Arbiter(
             self.jobs, setup.cluster, setup.workloads, self.ledger, self.writing, self.reporting, self.policy_of, setup.clock
         )
-        self.scavenger = Scavenger(self.jobs, self.reservations, self.writing, setup.clock)
+        self.scavenger = Scavenger(self.jobs, self.reservations, self.ledger.its_pod, self.writing, setup.clock)
         self._left: dict[str, str] = {}  # reservations of deleted jobs: name -> uid, "" if the job did not say
         self._releases = WorkQueue("releases", longest=60.0)
 
@@ -111,8 +111,8 @@ class Migrations:
 
     def accepted(self, pod: Pod) -> bool:
         """Whether a job has told the pod to leave. The one that came in its place stays, and is counted where it is, and so is one that
-        somebody else takes away in background: nobody can tell when."""
-        if background.wanted(pod) and not pod.metadata.deletion_timestamp:
+        somebody else takes away in background, or was asked softly: nobody can tell when."""
+        if (background.wanted(pod) or evictors.asked_softly(pod)) and not pod.metadata.deletion_timestamp:
             return False
         return any(status.accepted(job) and not _came(job, pod) for job in self.ledger.of_pod(pod))
 

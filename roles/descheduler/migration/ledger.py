@@ -87,7 +87,7 @@ class Ledger:
         found = []
         for name in self.real().namespaces.get(namespace, ()):
             job = self._jobs.get(name)
-            if job is not None and not status.accepted(job) and (pod := self._its_pod(job)) is not None:
+            if job is not None and not status.accepted(job) and (pod := self.its_pod(job)) is not None:
                 found.append(pod)
         return found
 
@@ -98,7 +98,7 @@ class Ledger:
     def migrating_of_jobs(self) -> Counter[str]:
         """How many pods of each batch Job migrate already, by the Job's uid."""
         started = (job for job in self._jobs.list() if not status.finished(job) and self._has_started(job))
-        return migrating_by_job_controller(pod for job in started if (pod := self._its_pod(job)) is not None)
+        return migrating_by_job_controller(pod for job in started if (pod := self.its_pod(job)) is not None)
 
     def _has_started(self, job: PodMigrationJob) -> bool:
         return status.passed(job) or job.metadata.name in self.passing
@@ -109,7 +109,7 @@ class Ledger:
     def migration(self, job: PodMigrationJob) -> Migration:
         """How a job counts. A pod that has come in the place of the one that left counts for it."""
         namespace, _, name = status.pod_key(job).partition("/")
-        pod = self._its_pod(job)
+        pod = self.its_pod(job)
         if pod is not None:
             workload = self._workload_uid(pod) or self._remembered(job, namespace)
             return Migration(job.metadata.name, namespace, name, pod.metadata.uid, pod.spec.node_name, workload, dead=dead(pod))
@@ -118,7 +118,8 @@ class Ledger:
             return Migration(job.metadata.name, namespace, new.name, new.uid, "", self._remembered(job, namespace))
         return Migration(job.metadata.name, namespace, name, status.pod_uid(job), "", self._remembered(job, namespace), gone=True)
 
-    def _its_pod(self, job: PodMigrationJob) -> Pod | None:
+    def its_pod(self, job: PodMigrationJob) -> Pod | None:
+        """The pod that the job moves, as long as it is there."""
         pod = self._cluster.pods.get(status.pod_key(job))
         uid = status.pod_uid(job)
         return pod if pod is not None and (not uid or pod.metadata.uid == uid) else None

@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 
 from koord import seams
 from koord.api import kinds, names
-from koord.api.objects import PodMigrationJob, Reservation
+from koord.api.objects import Pod, PodMigrationJob, Reservation
 from koord.kube import errors
 from koord.kube.informers import Informer
 from roles.descheduler.migration import status
@@ -22,11 +22,16 @@ GRACE = 300.0  # seconds that a job stays after its time
 WITHOUT_TTL = 1800.0  # seconds that a job without a ttl stays
 
 
-def expired(job: PodMigrationJob, now: float) -> bool:
-    """Whether a job, in whatever phase, is to be deleted."""
-    if not status.finished(job) and (job.spec.paused or status.eviction_begun(job)):
-        return False  # it does not age, or its pod is on its way, perhaps without an answer
+def expired(job: PodMigrationJob, pod: Pod | None, now: float) -> bool:
+    """Whether a job, in whatever phase, is to be deleted. `pod` is its pod as long as it is there."""
     ttl, age = status.ttl(job), status.age(job, now) - status.paused_for(job)
+    if not status.finished(job):
+        if job.spec.paused:
+            return False  # it does not age
+        if status.eviction_begun(job):
+            # its pod may be on its way; what comes after it has its time by the TTL, or the whole time anew
+            since = status.left_at(job)
+            return not ttl and pod is None and since is not None and now - since > WITHOUT_TTL
     return age > (ttl + GRACE if ttl > 0 else WITHOUT_TTL)
 
 
@@ -41,9 +46,17 @@ def orphaned(reservation: Reservation, jobs: set[str]) -> bool:
 class Scavenger:
     """Deletes old jobs with their reservations, and reservations without a job."""
 
-    def __init__(self, jobs: Jobs, reservations: Informer[Reservation], writing: Writing, clock: Callable[[], float]) -> None:
+    def __init__(
+        self,
+        jobs: Jobs,
+        reservations: Informer[Reservation],
+        its_pod: Callable[[PodMigrationJob], Pod | None],
+        writing: Writing,
+        clock: Callable[[], float],
+    ) -> None:
         self._jobs = jobs
         self._reservations = reservations
+        self._its_pod = its_pod
         self._writing = writing
         self._clock = clock
 
@@ -60,7 +73,7 @@ class Scavenger:
         """One sweep; what cannot be deleted now is met again by the next one."""
         now = self._clock()
         for job in self._jobs.list():
-            if expired(job, now):
+            if expired(job, self._its_pod(job), now):
                 await self._try(self._remove(job), f"PodMigrationJob {job.metadata.name}")
         uids = {job.metadata.uid for job in self._jobs.list()}
         for reservation in self._reservations.list():

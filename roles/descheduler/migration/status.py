@@ -161,6 +161,17 @@ def eviction_begun(job: PodMigrationJob) -> bool:
     return found is not None and (found.status == "True" or found.reason == Reason.EVICTING)
 
 
+def left_at(job: PodMigrationJob) -> float | None:
+    """When the pod was told to leave and would, or was seen to have left, in seconds since the epoch; None before."""
+    found = condition(job, Kind.EVICTION)
+    if found is None or not accepted(job):
+        return None
+    try:
+        return parse_time(found.last_transition_time or "")
+    except TimeError:
+        return 0.0
+
+
 def last_change(job: PodMigrationJob) -> float:
     """When something was last written on the job, as far as it tells: in seconds since the epoch."""
     stamps = [each.last_probe_time for each in job.status.conditions if each.last_probe_time]

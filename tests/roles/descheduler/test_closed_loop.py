@@ -5,6 +5,7 @@ Whatever the world: a migration never makes the sum of what nodes use beyond the
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -178,10 +179,12 @@ def test_a_pod_of_which_only_the_report_tells_has_come_if_nothing_was_heard_of_p
     assert view.prod_arriving == view.arriving  # nobody says otherwise
 
 
-def told(sim: Sim, *, grow: int = 0) -> list[Any]:
-    """A round in which whoever is told to leave goes to n1 at once, while the system of n0 takes so much more; what was found out."""
+def told(sim: Sim, *, grow: int = 0, stays: Collection[str] = (), listed: bool = False) -> list[Any]:
+    """A round in which whoever is told to leave goes to n1 at once but for who `stays` (all in a dry run, which is `listed`), while the
+    system of n0 takes so much more; what was found out."""
     views = [sim.view(node) for node in range(len(sim.system))]
-    turn = sim.plugin.turn(views, Handle("p", "LowNodeLoad", sim.now, [Open()]))  # type: ignore[list-item]
+    handle = Handle("p", "LowNodeLoad", sim.now, [Open()])  # type: ignore[list-item]
+    turn = sim.plugin.turn(views, handle)
     found: list[Any] = []
     answer: Any = None
     while True:
@@ -194,6 +197,10 @@ def told(sim: Sim, *, grow: int = 0) -> list[Any]:
         if isinstance(effect, Evict):
             name = effect.pod.metadata.name
             views[0].take(name)
+            if listed:
+                handle.listed.add(name)
+            if listed or name in stays:
+                continue
             sim.pods[name] = (1, sim.pods[name][1])
             sim.system[0] += grow
 
@@ -211,6 +218,44 @@ def test_what_a_move_has_done_is_measured_by_the_first_report_after_it() -> None
     (found,) = [effect for effect in told(sim) if isinstance(effect, Tell)]
     assert (set(found.pods), found.helped) == ({"a", "b"}, True)
     assert found.message == "node n0 after 2 pods have left: cpu 7600 before, 6000 expected, 6000 now"
+
+
+@pytest.mark.feature("DS-LNL-06")
+@pytest.mark.parametrize("listed", [False, True], ids=["that fails", "of a dry run"])
+def test_a_move_that_is_begun_again_and_again_counts_once(listed: bool) -> None:
+    sim = Sim([6_000, 500], {"a": (0, 700)})
+    for _ in range(20):
+        sim.now += 60
+        sim.report(0)
+        sim.report(1)
+        sim.plugin._detectors[False].reset("n0")
+        assert [type(effect) for effect in told(sim, stays="a", listed=listed)] == [Evict]
+    sim.pods["a"] = (1, 700)
+    sim.now += 60
+    assert not told(sim)
+    sim.now += 60
+    sim.report(0)
+    found = [effect.message for effect in told(sim) if isinstance(effect, Tell)]
+    assert found == ([] if listed else ["node n0 after 1 pods have left: cpu 6700 before, 6000 expected, 6000 now"])
+    assert not sim.plugin._effects.moves("n0")
+
+
+@pytest.mark.feature("DS-LNL-06")
+def test_what_has_left_is_measured_though_others_of_its_move_stay() -> None:
+    sim = Sim([6_000, 500], {"a": (0, 700), "b": (0, 900)})
+    sim.report(0)
+    sim.report(1)
+    assert [type(effect) for effect in told(sim, stays="b")] == [Evict, Evict]
+    found = []
+    for left in ("", "", "b"):
+        sim.pods |= dict.fromkeys(left, (1, 900))
+        sim.now += 60
+        told(sim, stays="b")
+        sim.now += 60
+        sim.report(0)
+        found += [effect for effect in told(sim, stays="b") if isinstance(effect, Tell)]
+    assert [(found[0].pods, found[0].helped), (found[-1].pods, found[-1].helped)] == [(("a",), True), (("b",), True)]
+    assert "cpu 7600 before, 6900 expected, 6900 now" in found[0].message
 
 
 @pytest.mark.feature("DS-LNL-06")
@@ -315,8 +360,8 @@ def test_what_two_moves_of_a_node_have_done_together_counts_once() -> None:
         metric = convert({"metadata": {"name": "n1"}, "status": {"updateTime": format_time(at), "nodeMetric": info}}, NodeMetric)
         return node_view(node, pods, metric, now=at)
 
-    effects.moved("n1", ["a"], {"cpu": 7100}, {"cpu": 6400})
-    effects.moved("n1", ["b"], {"cpu": 7100}, {"cpu": 6400})
+    effects.moved("n1", {"a": {"cpu": 700}}, {"cpu": 7100})
+    effects.moved("n1", {"b": {"cpu": 700}}, {"cpu": 7100})
     assert effects.observe(seen(1000.0, 7100, "a", "b"), 1000.0) == []
     assert effects.observe(seen(1010.0, 7100), 1010.0) == []
     (measured,) = effects.observe(seen(1070.0, 5700), 1070.0)
@@ -345,8 +390,8 @@ def test_what_two_moves_have_done_is_told_apart_by_two_reports(accepted: bool, b
         metric = convert({"metadata": {"name": "n1"}, "status": status}, NodeMetric)
         return Snapshots(accepted=lambda pod: accepted).node(node, pods, metric, now=at)
 
-    effects.moved("n1", ["a"], {"cpu": 7100}, {"cpu": 6400})
-    effects.moved("n1", ["b"], {"cpu": begun}, {"cpu": begun - 700})
+    effects.moved("n1", {"a": {"cpu": 700}}, {"cpu": 7100})
+    effects.moved("n1", {"b": {"cpu": 700}}, {"cpu": begun})
     assert effects.observe(seen(1010.0, 1000.0, 5700, "b"), 1010.0) == []
     (first,) = effects.observe(seen(1070.0, 1060.0, 5700, *(["b"] if here else [])), 1070.0)
     assert effects.observe(seen(1080.0, 1060.0, 5700), 1080.0) == []

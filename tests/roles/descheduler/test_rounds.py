@@ -6,6 +6,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,7 +19,7 @@ from koord.api.objects import Node, Pod
 from koord.apiserver.testing import running_server
 from koord.decisions.recorder import Recorder
 from koord.kube.informers import InformerFactory
-from roles.descheduler import registry
+from roles.descheduler import app, registry
 from roles.descheduler.acting import ClusterActing
 from roles.descheduler.app import App, Options
 from roles.descheduler.config import parse_configuration
@@ -30,6 +31,7 @@ from roles.descheduler.framework.plugin import Plugin
 from roles.descheduler.framework.round import Profile, Rounds
 from roles.descheduler.snapshot import NodeView, node_view
 from tests.roles.descheduler.support import configuration, metric, node, pod
+from tests.support import patience
 from tests.support.examples import examples
 
 PLUGINS = {
@@ -402,3 +404,25 @@ def test_a_round_that_has_waited_for_answers_does_not_go_on_with_what_it_saw_bef
     outcome = asyncio.run(scenario())
     assert looks == ([0.0, 30.0] if slow == "prepare" else [0.0])
     assert outcome.evicted == (3 if slow == "prepare" else 0)
+
+
+def test_the_only_round_waits_until_caches_are_fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`deschedulingInterval: 0`: a run that did nothing would look like one that found nothing to do."""
+    monkeypatch.setattr(app, "_SOON", 0.0)
+    answers, rounds = [(False, "a watch is broken"), (False, "a watch is broken"), (True, "")], list[int]()
+
+    class Once:
+        _config = SimpleNamespace(descheduling_interval=0.0)
+        _informers = SimpleNamespace(fresh=lambda: answers.pop(0))
+
+        def may_write(self) -> bool:
+            return True
+
+        async def round(self) -> None:
+            rounds.append(len(answers))
+
+    async def main() -> None:
+        await App._rounds_until(Once(), SimpleNamespace(stopping=asyncio.Event()))  # type: ignore[arg-type]
+
+    asyncio.run(asyncio.wait_for(main(), patience.seconds(20)))
+    assert rounds == [0]

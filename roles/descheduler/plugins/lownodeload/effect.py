@@ -7,13 +7,13 @@ when it was decided, but in no report yet.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from koord.accounting import resources
 from koord.api.times import format_time
 from roles.descheduler.arrivals import reported_at
-from roles.descheduler.snapshot import NodeView, Vector
+from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 ENOUGH = 0.25  # of what was expected; less than that is no help
 FULL = 0.95  # of what a node has
@@ -23,28 +23,42 @@ FIRST, LONGEST = 600.0, 3600.0  # seconds
 
 @dataclass(slots=True)
 class Move:
-    """Pods that were told to leave a node in one round. `gone`: when all of them were seen to have left, in seconds since the epoch.
+    """Pods that were told to leave a node in one round, by uid, with what each used of the resources of `before`, the node's usage then.
 
-    `full` are resources that were used up before, `new` the uids of pods of which `before` tells nothing though they were there."""
+    `full` are resources that were used up before, `new` the uids of pods of which `before` tells nothing though they were there. `gone`:
+    when all of its pods were seen to have left, in seconds since the epoch."""
 
-    pods: tuple[str, ...]
+    pods: dict[str, Vector]
     before: Vector
-    expected: Vector
     full: frozenset[str] = frozenset()
     new: frozenset[str] = frozenset()
     gone: float | None = None
 
+    @property
+    def expected(self) -> Vector:
+        """What the node uses without the pods."""
+        return {name: value - sum(use.get(name, 0) for use in self.pods.values()) for name, value in self.before.items()}
+
     def uncounted(self, counted: Collection[str]) -> Vector:
         """What those of its pods use of which a node's usage tells nothing any more."""
-        share = sum(uid not in counted for uid in self.pods) / len(self.pods)
-        return {name: round(share * (self.before[name] - value)) for name, value in self.expected.items()}
+        gone = [use for uid, use in self.pods.items() if uid not in counted]
+        return {name: sum(use.get(name, 0) for use in gone) for name in self.before}
 
     def begin_at(self, view: NodeView, usage: Vector) -> None:
         """What was before is this: what other moves have brought is theirs."""
         self.full, self.new = used_up(view), self.new & unreported(view)
-        for name, value in self.expected.items():
-            if name in usage:
-                self.expected[name], self.before[name] = usage[name] - (self.before[name] - value), usage[name]
+        self.before |= {name: usage[name] for name in self.before if name in usage}
+
+    def split(self, here: Mapping[str, PodView], now: float) -> Iterator[Move]:
+        """Apart: the pods that have left, and those that are here still and do not leave now, whose eviction was refused or has failed.
+        As it is while somebody is on the way."""
+        stay = {uid: use for uid, use in self.pods.items() if uid in here}
+        if self.gone is not None or len(stay) == len(self.pods) or any(here[uid].leaving for uid in stay):
+            yield self
+            return
+        yield replace(self, pods={uid: use for uid, use in self.pods.items() if uid not in stay}, before=dict(self.before), gone=now)
+        if stay:
+            yield replace(self, pods=stay)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,15 +115,11 @@ class _Node:
 def _as_one(moves: Sequence[Move]) -> Move:
     """Moves of several rounds that the same report tells of: what the node came down by is the work of all of them, once."""
     before: Vector = {}
-    by: Vector = {}
     for move in moves:
-        for name, value in move.expected.items():
-            before[name] = max(before.get(name, 0), move.before.get(name, 0))
-            by[name] = by.get(name, 0) + move.before.get(name, 0) - value
+        before |= {name: max(before.get(name, 0), value) for name, value in move.before.items()}
     return Move(
-        tuple(uid for move in moves for uid in move.pods),
+        {uid: use for move in moves for uid, use in move.pods.items()},
         before,
-        {name: before[name] - value for name, value in by.items()},
         frozenset[str]().union(*(move.full for move in moves)),
         moves[0].new.intersection(*(move.new for move in moves)),
     )
@@ -126,12 +136,10 @@ class Effects:
         node = self._nodes.get(view.name)
         if node is None or view.usage is None:
             return []
-        here = {pod.pod.metadata.uid for pod in view.pods}
+        here = {pod.pod.metadata.uid: pod for pod in view.pods}
         reported = reported_at(view) or 0.0
         done, left = [], []
-        for move in node.moves:
-            if move.gone is None and not here.intersection(move.pods):
-                move.gone = now
+        for move in [part for each in node.moves for part in each.split(here, now)]:
             if move.gone is None or reported <= move.gone:
                 left.append(move)
                 continue
@@ -149,9 +157,10 @@ class Effects:
         for pod in view.pods:
             if pod.pod.metadata.uid in move.new and not pod.accepted:
                 resources.sub_into(usage, pod.usage or {})
-        after = {name: usage.get(name, 0) for name in move.expected}
-        full = any(name in move.full for name, value in move.expected.items() if move.before.get(name, 0) > value)
-        measured = Measured(move.pods, move.before, move.expected, after, full)
+        expected = move.expected
+        after = {name: usage.get(name, 0) for name in expected}
+        full = any(name in move.full for name, value in expected.items() if move.before.get(name, 0) > value)
+        measured = Measured(tuple(move.pods), move.before, expected, after, full)
         self._judge(node, measured, now)
         return [measured]
 
@@ -167,15 +176,23 @@ class Effects:
     def moved(
         self,
         name: str,
-        pods: Sequence[str],
+        pods: Mapping[str, Vector],
         before: Vector,
-        expected: Vector,
         *,
         full: frozenset[str] = frozenset(),
         new: frozenset[str] = frozenset(),
     ) -> None:
-        """Pods were told to leave; see `Move`."""
-        self._nodes.setdefault(name, _Node()).moves.append(Move(tuple(pods), before, expected, full, new))
+        """Pods were told to leave; see `Move`. One that was told before, and stayed, counts once."""
+        node = self._nodes.setdefault(name, _Node())
+        for move in node.moves:
+            for uid in pods.keys() & move.pods.keys():
+                del move.pods[uid]
+        node.moves = [*(move for move in node.moves if move.pods), Move(dict(pods), before, full, new)]
+
+    def moves(self, name: str) -> Sequence[Move]:
+        """Those of a node whose effect cannot be told yet."""
+        node = self._nodes.get(name)
+        return node.moves if node is not None else ()
 
     def why_not(self, name: str, now: float) -> str:
         """Why the node is left alone, "" when it is not."""

@@ -104,11 +104,10 @@ def relieve(
         source = _Source(by_name[view.name], run, refuse, handle, node_fit, dry_run)
         before = dict(view.usage or {})
         yield from source.relieve(outcome)
-        if source.left and not dry_run:
-            hot = over(before, by_name[view.name].bounds.high) or sorted(source.relieved)
-            expected = {name: before.get(name, 0) - source.relieved.get(name, 0) for name in hot if name != "pods"}
-            known = {name: before.get(name, 0) for name in expected}
-            effects.moved(view.name, source.left, known, expected, full=used_up(view), new=unreported(view))
+        if source.left:
+            hot = over(before, by_name[view.name].bounds.high) or sorted({name for use in source.left.values() for name in use})
+            known = {name: before.get(name, 0) for name in hot if name != "pods"}
+            effects.moved(view.name, source.left, known, full=used_up(view), new=unreported(view))
 
 
 @dataclass(slots=True)
@@ -126,8 +125,7 @@ class _Source:
     kept: Counter[str] = field(default_factory=Counter)  # reasons for which pods stayed
     staying: dict[str, tuple[PodView, str]] = field(default_factory=dict)  # pods that stayed, by uid, and the first reason of each
     moving: int = 0
-    left: list[str] = field(default_factory=list)  # uids of the pods that were told to leave
-    relieved: Vector = field(default_factory=dict)  # what they use
+    left: dict[str, Vector] = field(default_factory=dict)  # uids of the pods that were told to leave, and what they use
     evicted: int = 0
 
     def relieve(self, outcome: dict[str, Outcome]) -> Turn:
@@ -166,8 +164,8 @@ class _Source:
             self._keep(view, self.handle.refused.get(view.pod.metadata.uid) or "its eviction was refused")
             return
         self.evicted += 1
-        self.left.append(view.pod.metadata.uid)
-        add_into(self.relieved, restrict(view.usage or {}, run.pool.resources))
+        if view.pod.metadata.uid not in self.handle.listed:
+            self.left[view.pod.metadata.uid] = restrict(view.usage or {}, run.pool.resources)
         if targets:
             run.room.take(targets[0], view, expected_use(view))
         if view.usage is not None:

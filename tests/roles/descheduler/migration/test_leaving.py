@@ -413,9 +413,15 @@ def test_the_way_out_follows_the_pod_then_the_job_then_the_arguments() -> None:
 def test_a_soft_eviction_that_nobody_follows_is_taken_back_when_the_time_is_up() -> None:
     async def scenario(world: Cluster) -> None:
         await world.pod("p", metadata=FORCE)
-        await world.live(evictionPolicy="SoftEviction")
+        life = await world.live(evictionPolicy="SoftEviction")
         await world.job(mode="EvictDirectly", ttl="5m")
         await world.until_job("j", condition="Eviction=False/Evicting")
+
+        async def counted() -> bool:
+            pod = life.setup.cluster.pods.get(f"{NS}/p")
+            return pod is not None and life.plugin.leaving(pod) and not life.plugin.accepted(pod)
+
+        await world.until(counted)  # nobody can tell whether it will go
         world.shift = 301.0
         await world.client.patch(kinds.PODS, "p", {"metadata": {"labels": {"touched": "yes"}}}, NS)
         await world.until_job("j", phase="Failed", reason="Timeout")

@@ -271,5 +271,29 @@ def test_a_pod_that_leaves_for_load_and_finds_no_place_lets_others_leave(for_loa
 @pytest.mark.feature("DS-MC-06")
 def test_a_job_whose_eviction_has_no_answer_is_not_swept_away_with_its_place() -> None:
     job = objects.convert(begun("Unknown", "Evicting"), objects.PodMigrationJob)
-    assert not scavenger.expired(job, 1767225600.0 + 3600.0)
-    assert scavenger.expired(objects.convert({**begun("False", "FailedEvict")}, objects.PodMigrationJob), 1767225600.0 + 3600.0)
+    assert not scavenger.expired(job, None, 1767225600.0 + 3600.0)
+    assert scavenger.expired(objects.convert({**begun("False", "FailedEvict")}, objects.PodMigrationJob), None, 1767225600.0 + 3600.0)
+
+
+@pytest.mark.feature("DS-MC-06")
+@pytest.mark.parametrize(
+    ("state", "reason", "ttl", "here", "minutes", "swept"),
+    [
+        ("False", "Evicting", "", False, 32, True),
+        ("True", "EvictComplete", "0s", False, 32, True),
+        ("True", "EvictComplete", "", False, 30, False),
+        ("False", "Evicting", "", True, 600, False),
+        ("Unknown", "Evicting", "", False, 600, False),
+        ("True", "EvictComplete", "10h", False, 32, False),
+    ],
+    ids=["gone", "gone and noted", "gone a moment ago", "still here", "without an answer", "with time left"],
+)
+def test_a_job_without_a_ttl_ends_half_an_hour_after_its_pod_has_left(
+    state: str, reason: str, ttl: str, here: bool, minutes: int, swept: bool
+) -> None:
+    """It holds its limits and its place meanwhile, though nobody comes any more."""
+    body = begun(state, reason)
+    body["spec"] = {**body["spec"], "ttl": ttl}
+    pod = objects.convert({"metadata": {"name": "p", "namespace": "d", "uid": "u"}}, objects.Pod) if here else None
+    job = objects.convert(body, objects.PodMigrationJob)
+    assert scavenger.expired(job, pod, 1767225600.0 + 60.0 * minutes) is swept
