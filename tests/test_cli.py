@@ -121,6 +121,7 @@ users: [{name: a, user: {token: x}}]
         "simulate --curve=1",
         "apiserver --event-ttl=soon",
         "apiserver --token=a --anonymous",
+        "apiserver --token=",
         "apiserver --enable-controllers=mine",
         "apiserver --webhook-service=mine",
     ],

@@ -62,6 +62,6 @@ def command(**flags: Any) -> None:
 
     try:
         start = read(flags)
-    except ValueError as err:
+    except (ValueError, OSError) as err:
         raise FlagError(str(err), click.get_current_context()) from None
     sys.exit(serve(start))

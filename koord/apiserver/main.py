@@ -15,7 +15,7 @@ import orjson
 
 from koord import seams
 from koord.apiserver import kubeconfig, manifests
-from koord.apiserver.admission.chain import known_plugins
+from koord.apiserver.admission.chain import KNOWN_ELSEWHERE, known_plugins
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.controllers.registry import CONTROLLERS
 from koord.apiserver.disk import DiskError
@@ -40,16 +40,22 @@ class Flags:
 
 
 def read(flags: dict[str, Any]) -> Flags:
-    """The options of the command by their names. Raises ValueError for what makes no sense, alone or together."""
+    """The options of the command by their names. Raises ValueError for what makes no sense, alone or together, and OSError for a data
+    directory that cannot be used."""
     plugins = [_names(flags, f"{verb}_admission_plugins", known_plugins()) for verb in ("enable", "disable")]
     controllers = [_names(flags, f"{verb}_controllers", frozenset(CONTROLLERS)) for verb in ("enable", "disable")]
     cert, key = flags["tls_cert_file"], flags["tls_private_key_file"]
     if (cert is None) != (key is None):
         raise ValueError("--tls-cert-file and --tls-private-key-file go together")
-    if flags["anonymous"] and flags["token"]:
+    if flags["anonymous"] and flags["token"] is not None:
         raise ValueError("--anonymous and --token exclude each other")
+    if flags["token"] is not None and not re.fullmatch(r"[!-~]+", flags["token"]):
+        raise ValueError("--token: accepted: ASCII letters, digits and signs without blanks, at least one; --anonymous lets everybody in")
     if (flags["anonymous"] or (not flags["tls"] and flags["token"] is None)) and not _loopback(flags["bind_address"]):
         raise ValueError(f"--bind-address {flags['bind_address']}: without TLS and a token the server only listens on the loopback")
+    if flags["data_dir"] is not None:  # whoever writes there gives rights
+        flags["data_dir"].mkdir(parents=True, exist_ok=True, mode=0o700)
+        certificates.check_private(flags["data_dir"])
     config = ServerConfig(
         token=_token(flags),
         authorization_mode=flags["authorization_mode"],
@@ -99,10 +105,11 @@ def _token(flags: dict[str, Any]) -> str:
         return seams.token_urlsafe(24)
     file: Path = flags["data_dir"] / "token"
     if not file.exists():
-        file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file.touch(mode=0o600)
-        file.write_text(seams.token_urlsafe(24))
-    return file.read_text().strip()
+        certificates.write(file, seams.token_urlsafe(24).encode())
+    token = file.read_text().strip()
+    if not token:
+        raise ValueError(f"{file} is empty; accepted: a token; one is made where the file is missing")
+    return token
 
 
 async def _run(flags: Flags, scratch: Path, alive: life.Life) -> None:
@@ -129,6 +136,8 @@ async def _run(flags: Flags, scratch: Path, alive: life.Life) -> None:
         else:
             kubeconfig.write(flags.kubeconfig, made)
     log.info("serving on %s", server.url)
+    if missing := flags.config.enabled_plugins & KNOWN_ELSEWHERE:
+        log.warning("--enable-admission-plugins: this server has no %s: nothing is checked or changed by them", ", ".join(sorted(missing)))
     if flags.config.data_dir is None:
         log.warning("nothing is kept: the state ends with this process; --data-dir keeps it")
     await alive.stopping.wait()

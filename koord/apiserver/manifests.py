@@ -31,9 +31,14 @@ def read(path: Path) -> list[Obj]:
     for file in files:
         try:
             documents = list(yaml.load_all(file.read_bytes(), Loader=loader))
-        except (OSError, yaml.YAMLError) as err:
+        except (OSError, ValueError, RecursionError, yaml.YAMLError) as err:  # ValueError: a date that is none
             raise ManifestError(f"{file}: {err}") from err
-        found += [d for d in documents if isinstance(d, dict) and d.get("kind") == "CustomResourceDefinition"]
+        mine = [d for d in documents if isinstance(d, dict) and d.get("kind") == "CustomResourceDefinition"]
+        for definition in mine:
+            meta = definition.get("metadata")
+            if not isinstance(meta, dict) or not isinstance(meta.get("name"), str):
+                raise ManifestError(f"{file}: a CustomResourceDefinition without metadata.name")
+        found += mine
     if not found:
         raise ManifestError(f"{path}: no CustomResourceDefinition found in *.yaml")
     return found

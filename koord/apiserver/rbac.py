@@ -48,7 +48,7 @@ class Tokens:
                 return found[0]
         if not self.admin:
             return ADMIN
-        return ADMIN if token and hmac.compare_digest(token.encode(), self.admin.encode()) else None
+        return ADMIN if token and hmac.compare_digest(token.encode(errors="surrogateescape"), self.admin.encode()) else None
 
     def review(self, token: str) -> User | None:
         """The user that a TokenReview asks for."""
@@ -161,8 +161,12 @@ class Allowance:
         return f'RBAC: allowed by {bound} of {role_kind} "{role}" to {self.subject}'
 
 
+_REMEMBERED = 10_000  # refusals
+
+
 class Authorizer:
-    """Decides by what is stored now. `denied` and `used` collect what was refused and which rules were needed, by user."""
+    """Decides by what is stored now. `denied` and `used` collect what was refused (as far as that is not too much) and which rules
+    were needed, by user."""
 
     def __init__(self, store: Store) -> None:
         self._store = store
@@ -175,7 +179,8 @@ class Authorizer:
             return True
         allowance = self.find(user, wanted)
         if allowance is None:
-            self.denied.add((user.name, wanted))
+            if len(self.denied) < _REMEMBERED:  # names are the asker's choice
+                self.denied.add((user.name, wanted))
             return False
         self.used.add((user.name, allowance))
         return True
@@ -267,7 +272,8 @@ def _everybody(user: User, wanted: Attributes) -> bool:
 def _subject(binding: Obj, user: User) -> str:
     """As whom a binding names a user, "" when it does not."""
     for subject in binding.get("subjects") or ():
-        kind, name, namespace = subject.get("kind"), subject.get("name"), subject.get("namespace")
+        kind, name = subject.get("kind"), subject.get("name")
+        namespace = subject.get("namespace") or binding["metadata"].get("namespace")
         if (kind == "User" and name == user.name) or (kind == "Group" and name in user.groups):
             return f'{kind} "{name}"'
         if kind == "ServiceAccount" and user.name == f"{_ACCOUNT}{namespace}:{name}":

@@ -154,7 +154,7 @@ def _read(path: str) -> dict[str, Any]:
             document = yaml.load(file, Loader=loader)  # a safe loader
     except OSError as error:
         raise KubeConfigError(path, error.strerror or str(error)) from error
-    except yaml.YAMLError as error:
+    except (ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: a date that is none
         raise KubeConfigError(path, f"is no valid YAML: {' '.join(str(error).split())}") from error
     if document is None:
         return {}

@@ -65,7 +65,7 @@ def ensure(directory: Path, host: str, names: Iterable[str] = ()) -> Certificate
     # the certificate last: whoever reads half of this finds no pair that does not fit
     written = ((ca_file, ca), (ca_key_file, ca_key), (names_file, listed.encode()), (key_file, key), (cert_file, cert))
     for file, content in written:
-        _write(file, content)
+        write(file, content)
     return Certificates(ca, cert_file, key_file)
 
 
@@ -82,10 +82,10 @@ def check_private(directory: Path) -> None:
     """Raises PermissionError for a directory in which others could replace a key."""
     facts = directory.stat()
     if facts.st_uid not in (0, os.geteuid()):
-        raise PermissionError(f"{directory} belongs to another user (uid {facts.st_uid}); private keys are not kept there")
+        raise PermissionError(f"{directory} belongs to another user (uid {facts.st_uid}); nothing secret is kept there")
     mode = stat.S_IMODE(facts.st_mode)
     if mode & 0o022:
-        raise PermissionError(f"{directory} may be written by others (mode {mode:o}); private keys are not kept there: chmod go-w it")
+        raise PermissionError(f"{directory} may be written by others (mode {mode:o}); nothing secret is kept there: chmod go-w it")
 
 
 def days_left(certificate: bytes) -> float:
@@ -102,7 +102,7 @@ def days_left(certificate: bytes) -> float:
     return (found.not_valid_after_utc - now) / datetime.timedelta(days=1)
 
 
-def _write(file: Path, content: bytes) -> None:
+def write(file: Path, content: bytes) -> None:
     """Whole or not at all, for the owner alone."""
     new = file.with_name(f".{file.name}.new")
     new.unlink(missing_ok=True)

@@ -197,3 +197,22 @@ def test_bad_flags_are_one_clear_line(flags: list[str], text: str) -> None:
     assert done.returncode == 2
     assert text in done.stderr
     assert len(done.stderr.splitlines()) == 1
+
+
+def test_a_data_directory_that_gives_no_token_or_belongs_to_others_is_one_clear_line(tmp_path: Path) -> None:
+    for mode, token, text in ((0o700, "\n", "token is empty"), (0o777, "secret", "may be written by others")):
+        directory = tmp_path / f"{mode:o}"
+        directory.mkdir()
+        directory.chmod(mode)
+        (directory / "token").write_text(token)
+        argv = [sys.executable, "-m", "koord.cli", "apiserver", "--port", "0", "--data-dir", str(directory)]
+        done = subprocess.run(argv, capture_output=True, text=True, timeout=patience.seconds(30), check=False)
+        assert (done.returncode, len(done.stderr.splitlines())) == (2, 1)
+        assert text in done.stderr
+        assert str(directory) in done.stderr
+
+
+def test_plugins_that_are_not_here_are_named(tmp_path: Path) -> None:
+    running = Server(tmp_path, "--enable-admission-plugins", "PodSecurity,Priority,NodeRestriction")
+    assert running.stop()[0] == 0
+    assert "this server has no NodeRestriction, PodSecurity: nothing is checked" in (tmp_path / "log").read_text()

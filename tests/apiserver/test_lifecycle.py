@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+import pytest
+
 from koord.apiserver.config import ServerConfig
 from tests.support import patience
 
@@ -216,5 +218,31 @@ def test_resize_changes_resources_and_nothing_else(with_api: Any) -> None:
         assert "nodeName" not in out["spec"]
         status, _ = await api.call("PATCH", PODS + "/p", {"spec": {"containers": [wanted]}}, kind="application/merge-patch+json")
         assert status == 422
+
+    with_api(body)
+
+
+@pytest.mark.parametrize(
+    ("path", "spec", "warned"),
+    [
+        ("/apis/batch/v1/namespaces/default/jobs", {"template": {"spec": {"restartPolicy": "Never"}}}, True),
+        ("/api/v1/namespaces/default/replicationcontrollers", {"template": {"metadata": {"labels": {"a": "b"}}, "spec": {}}}, False),
+    ],
+)
+def test_pods_of_jobs_and_replication_controllers_stay_unless_asked_otherwise(
+    path: str, spec: dict[str, Any], warned: bool, with_api: Any
+) -> None:
+    spec["template"]["spec"]["containers"] = pod("x")["spec"]["containers"]
+
+    async def body(api: Any) -> None:
+        for name, query in (("stays", ""), ("goes", "?propagationPolicy=Background")):
+            made = await api.post(path, {"metadata": {"name": name}, "spec": spec})
+            await api.post(PODS, pod(f"of-{name}", ownerReferences=[owner(made)]))
+            await api.ok("DELETE", f"{path}/{name}{query}")
+            said = any("child pods are preserved by default" in warning for warning in api.warnings)
+            assert said is (warned and name == "stays")
+            assert await gone(api, f"{path}/{name}")
+        assert await gone(api, PODS + "/of-goes")
+        assert "ownerReferences" not in (await api.get(PODS + "/of-stays"))["metadata"]
 
     with_api(body)

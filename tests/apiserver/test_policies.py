@@ -272,3 +272,15 @@ def test_match_conditions_of_webhooks(with_api: Any) -> None:
         assert (status, out["details"]["causes"][0]["field"]) == (422, "webhooks[0].matchConditions[0].expression")
 
     with_api(body)
+
+
+def test_a_binding_selects_its_parameters_by_a_selector_that_can_be_read(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        wrong = {"matchExpressions": [{"key": "a", "operator": "Foo"}]}
+        spec = {"policyName": "p", "validationActions": ["Deny"], "paramRef": {"selector": wrong, "parameterNotFoundAction": "Deny"}}
+        path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicybindings"
+        status, out = await api.call("POST", path, {"metadata": {"name": "b"}, "spec": spec})
+        assert status == 422
+        assert out["details"]["causes"][0]["field"].startswith("spec.paramRef.selector")
+
+    with_api(body)

@@ -150,3 +150,44 @@ def test_access_reviews_answer_what_a_request_would_meet(verb: str, allowed: boo
 def test_another_authorization_mode_lets_nobody_in() -> None:
     with pytest.raises(ValueError, match="'Node,RBAC' is none of AlwaysAllow, RBAC"):
         ServerConfig(authorization_mode="Node,RBAC")
+
+
+def test_only_reads_are_about_the_name_that_a_selector_asks_for() -> None:
+    async def main() -> None:
+        async with cluster() as (server, admin):
+            bearer = await token(admin)
+            await grant(admin, "mine", rule("get create deletecollection", "configmaps", resourceNames=["mine"]), namespace="default")
+            place = "/api/v1/namespaces/default/configmaps?fieldSelector=metadata.name%3Dmine"
+            for method, body in (("POST", {"metadata": {"name": "other"}}), ("POST", {"metadata": {"name": "mine"}}), ("DELETE", None)):
+                status, answer = await as_agent(server, bearer, method, place, body)
+                assert (status, answer["reason"]) == (403, "Forbidden")
+
+    asyncio.run(main())
+
+
+def test_an_account_is_of_the_namespace_of_its_binding_where_none_is_said() -> None:
+    async def main() -> None:
+        async with cluster() as (server, admin):
+            bearer = await token(admin)
+            await grant(admin, "reader", rule("list", "pods"), namespace="default")
+            await admin.raw("DELETE", f"{RBAC}/namespaces/default/rolebindings/reader")
+            assert (await as_agent(server, bearer, "GET", "/api/v1/namespaces/default/pods"))[0] == 403
+            reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "Role", "name": "reader"}
+            body = {"metadata": {"name": "b"}, "roleRef": reference, "subjects": [{"kind": "ServiceAccount", "name": "agent"}]}
+            status, raw = await admin.raw("POST", f"{RBAC}/namespaces/default/rolebindings", body)
+            assert status == 201, raw
+            assert (await as_agent(server, bearer, "GET", "/api/v1/namespaces/default/pods"))[0] == 200
+
+    asyncio.run(main())
+
+
+def test_a_token_that_is_no_text_is_a_wrong_token() -> None:
+    async def main() -> None:
+        async with cluster() as (server, _):
+            host, port = server.url.removeprefix("http://").split(":")
+            reader, writer = await asyncio.open_connection(host, int(port))
+            writer.write(b"GET /api/v1/pods HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer \xff\r\nConnection: close\r\n\r\n")
+            assert (await reader.readline()).split()[1] == b"401"
+            writer.close()
+
+    asyncio.run(main())

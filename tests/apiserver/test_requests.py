@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 import io
 from typing import Any
 
+import pytest
+
+from koord.apiserver.rest.read import decode_continue, encode_continue
 from tests.apiserver.conftest import APPLY, MERGE, STRATEGIC
 
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -141,5 +145,67 @@ def test_resource_versions_are_whole_numbers_of_64_bits(with_api: Any) -> None:
                 assert (status, out["reason"], why in out["message"]) == (400, "BadRequest", True), path
         status, out = await api.call("GET", f"{MAPS}/m?resourceVersion={(1 << 64) - 1}")
         assert (status, out["reason"]) == (504, "Timeout")
+
+    with_api(body)
+
+
+def test_slices_are_selected_by_their_driver_and_node(with_api: Any) -> None:
+    slices = "/apis/resource.k8s.io/v1/resourceslices"
+
+    async def body(api: Any) -> None:
+        for driver, node in (("a.io", "m"), ("a.io", "n"), ("b.io", "n")):
+            pool = {"name": node, "generation": 1, "resourceSliceCount": 1}
+            spec = {"driver": driver, "nodeName": node, "pool": pool, "devices": [{"name": "d"}]}
+            await api.post(slices, {"metadata": {"name": f"{driver}-{node}"}, "spec": spec})
+        listed = await api.get(slices + "?fieldSelector=spec.driver%3Da.io,spec.nodeName%3Dn")
+        assert [item["metadata"]["name"] for item in listed["items"]] == ["a.io-n"]
+        await api.ok("DELETE", slices + "?fieldSelector=spec.driver%3Da.io")
+        assert [item["metadata"]["name"] for item in (await api.get(slices))["items"]] == ["b.io-n"]
+
+    with_api(body)
+
+
+def test_a_list_does_not_go_on_from_a_state_that_is_lost(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        for name in ("a", "b"):
+            await api.post(MAPS, {"metadata": {"name": name}})
+        version, start = decode_continue((await api.get(MAPS + "?limit=1"))["metadata"]["continue"])
+        later = encode_continue(version + 100, start)
+        status, out = await api.call("GET", f"{MAPS}?limit=1&continue={later}")
+        assert (status, out["reason"]) == (410, "Expired")
+        rest = await api.get(f"{MAPS}?continue={out['metadata']['continue']}")
+        assert [item["metadata"]["name"] for item in rest["items"]] == ["b"]
+
+    with_api(body)
+
+
+@pytest.mark.parametrize("text", ["2023-02-30T00:00:00Z", "2023-06-31T00:00:00Z", "2023-06-30T00:00:00Z\n", "0001-01-01T00:00:00+05:00"])
+def test_times_that_never_were_are_refused(text: str, with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        budgets = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+        made = await api.post(budgets, {"metadata": {"name": "b"}, "spec": {"minAvailable": 1}})
+        made["status"] = {
+            "disruptedPods": {"p": text},
+            **dict.fromkeys(("disruptionsAllowed", "currentHealthy", "desiredHealthy", "expectedPods"), 0),
+        }
+        assert (await api.call("PUT", f"{budgets}/b/status", made))[0] == 400
+        made["status"]["disruptedPods"]["p"] = "2024-02-29T23:00:00Z"
+        assert (await api.ok("PUT", f"{budgets}/b/status", made))["status"]["disruptedPods"] == {"p": "2024-02-29T23:00:00Z"}
+
+    with_api(body)
+
+
+def test_who_writes_may_have_a_name_that_is_no_utf_8(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        host, port = api.server.url.removeprefix("http://").split(":")
+        reader, writer = await asyncio.open_connection(host, int(port))
+        sent = b'{"metadata":{"name":"m"},"data":{"a":"b"}}'
+        writer.write(
+            b"POST " + MAPS.encode() + b" HTTP/1.1\r\nHost: a\r\nUser-Agent: caf\xe9/1\r\nContent-Type: application/json\r\n"
+            b"Connection: close\r\nContent-Length: %d\r\n\r\n%s" % (len(sent), sent)
+        )
+        assert (await reader.readline()).split()[1] == b"201"
+        writer.close()
+        assert [one["manager"] for one in (await api.get(MAPS + "/m"))["metadata"]["managedFields"]] == ["caf\ufffd"]
 
     with_api(body)

@@ -8,6 +8,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import orjson
+import pytest
 from aiohttp import web
 
 from koord.apiserver.config import ServerConfig
@@ -261,5 +262,46 @@ def test_a_scale_is_of_the_name_on_the_path_and_one_that_meets_another_write_beg
             status, refused = await api.call("PUT", deployments + "/d/scale", other)
             assert (status, "(e) does not match the name on the URL (d)" in refused["message"]) == (400, True), refused
             assert (await api.get(deployments + "/d"))["spec"]["replicas"] == 5
+
+    with_api(body)
+
+
+@pytest.mark.parametrize(
+    ("answer", "bundle"),
+    [
+        ({"allowed": True}, "-----BEGIN CERTIFICATE-----\ncafé\n-----END CERTIFICATE-----\n"),
+        ({"allowed": True}, "no certificate"),
+        ({"allowed": False, "status": "no"}, ""),
+        ({"allowed": False, "status": {"code": "x"}}, ""),
+        ({"allowed": False, "status": {"details": "x"}}, ""),
+        ({"allowed": True, "patchType": "JSONPatch", "patch": 5}, ""),
+        ({"allowed": True, "patchType": "JSONPatch", "patch": "ü"}, ""),
+        ({"allowed": "yes"}, ""),
+        ({"allowed": True, "warnings": "careful"}, ""),
+    ],
+)
+def test_what_a_webhook_gets_wrong_is_judged_by_its_failure_policy(answer: dict[str, Any], bundle: str, with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        async with webhook(lambda r: answer) as (url, _):
+            await api.post(HOOKS + "/mutatingwebhookconfigurations", made := configuration("MutatingWebhookConfiguration", url))
+            entry = made["webhooks"][0]
+            if bundle:
+                entry["clientConfig"] = {"url": url.replace("http:", "https:"), "caBundle": base64.b64encode(bundle.encode()).decode()}
+            for policy, expected in (("Ignore", 201), ("Fail", 500)):
+                entry["failurePolicy"] = policy
+                await api.ok("PUT", HOOKS + "/mutatingwebhookconfigurations/h", made)
+                status, out = await api.call("POST", PODS, pod(policy.lower()))
+                assert status == expected, out
+            assert out["message"].startswith('Internal error occurred: failed calling webhook "a.b.c": ')
+
+    with_api(body)
+
+
+def test_a_patch_must_leave_an_object(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        async with webhook(lambda r: patch({"op": "remove", "path": "/metadata"})) as (url, _):
+            await api.post(HOOKS + "/mutatingwebhookconfigurations", configuration("MutatingWebhookConfiguration", url))
+            status, out = await api.call("POST", PODS, pod())
+            assert (status, 'admission webhook "a.b.c": patch: ' in out["message"]) == (500, True)
 
     with_api(body)

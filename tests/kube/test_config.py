@@ -94,6 +94,8 @@ def test_in_cluster(tmp_path: Path) -> None:
     [
         (None, "No such file"),
         ("a: [", "is no valid YAML"),
+        ("a: 2024-02-30", "is no valid YAML"),
+        ("[" * 5000, "is no valid YAML"),
         ("- a", "must be a mapping"),
         ("kind: Config", "has no current-context"),
         ("current-context: x", "context 'x' is not defined; known: none"),

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import binascii
 import ssl
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -17,8 +16,10 @@ from koord.apiserver.admission.matching import Attributes, Match, compile_match,
 from koord.apiserver.errors import StatusError, bad_request, forbidden, internal
 from koord.apiserver.rest.context import new_uid
 from koord.apiserver.store import Event, Obj
+from koord.kube.config import KubeConfigError
 from koord.kube.errors import PatchError
 from koord.kube.patch import apply_json_patch
+from koord.kube.tls import authorities
 
 if TYPE_CHECKING:
     from koord.apiserver.cel.environment import Environment, Program
@@ -92,9 +93,9 @@ class Caller:
         context = self._contexts.get(bundle)
         if context is None:
             try:
-                pem = base64.b64decode(bundle).decode() if bundle else None
+                pem = authorities(base64.b64decode(bundle), "clientConfig", "caBundle") if bundle else None
                 context = ssl.create_default_context(cadata=pem)
-            except (binascii.Error, ValueError, ssl.SSLError) as err:
+            except (ValueError, TypeError, ssl.SSLError, KubeConfigError) as err:  # TypeError: a certificate that is not ASCII inside
                 raise CallError(f"failed to call webhook: caBundle: {err}") from err
             self._contexts[bundle] = context
         return context
@@ -176,16 +177,29 @@ def _response(raw: bytes, uid: str) -> Obj:
         raise CallError(f"{_INVALID}: webhook response was absent")
     if response.get("uid") != uid:
         raise CallError(f'{_INVALID}: expected response.uid="{uid}", got "{response.get("uid") or ""}"')
+    _check_shapes(response, _SHAPES, "response")
+    for part in ("status", "result"):
+        _check_shapes(response.get(part) or {}, _STATUS_SHAPES, f"response.{part}")
     if response.get("patch") and not response.get("patchType"):
         raise CallError(f"{_INVALID}: webhook returned response.patch but not response.patchType")
     return response
+
+
+_SHAPES = {"allowed": bool, "patch": str, "patchType": str, "status": dict, "result": dict, "warnings": list, "auditAnnotations": dict}
+_STATUS_SHAPES = {"message": str, "reason": str, "code": int, "details": dict}
+
+
+def _check_shapes(found: Obj, shapes: dict[str, type], path: str) -> None:
+    for key, shape in shapes.items():
+        if found.get(key) is not None and not isinstance(found[key], shape):
+            raise CallError(f"{_INVALID}: {path}.{key} is {type(found[key]).__name__}; accepted: {shape.__name__}")
 
 
 def _operations(response: Obj) -> list[Obj]:
     """The patch of a mutating webhook's answer. Raises CallError."""
     try:
         found = orjson.loads(base64.b64decode(response["patch"], validate=True))
-    except (binascii.Error, orjson.JSONDecodeError) as err:
+    except ValueError as err:
         raise CallError(f"received undecodable patch in webhook response: {err}") from err
     if not isinstance(found, list):
         raise CallError("received undecodable patch in webhook response: it is no list of operations")
@@ -266,6 +280,8 @@ class WebhookAdmission:
             raise internal(f'admission webhook "{hook.name}": patch: {err}') from err
         if after == before:
             return False
+        if not isinstance(after, dict) or type(after.get("metadata")) is not type(before.get("metadata")):
+            raise internal(f'admission webhook "{hook.name}": patch: what is left is no object with metadata')
         after = orjson.loads(orjson.dumps(after))
         after["apiVersion"] = attributes.obj.get("apiVersion", before["apiVersion"])
         try:  # whoever is asked next sees it with its defaults

@@ -24,6 +24,12 @@ if TYPE_CHECKING:
 ORPHAN, FOREGROUND = "orphan", "foregroundDeletion"
 CRD_CLEANUP = "customresourcecleanup.apiextensions.k8s.io"
 _POLICIES = ("Foreground", "Background", "Orphan")
+# whose dependents stay where nobody says otherwise, as before there were policies
+_KEEPS_DEPENDENTS = {("batch", "Job"), ("", "ReplicationController")}
+_PODS_STAY = (
+    "child pods are preserved by default when jobs are deleted; set propagationPolicy=Background to remove them or set "
+    "propagationPolicy=Orphan to suppress this warning"
+)
 
 
 def parse_options(body: Obj | None, query: dict[str, str]) -> DeleteOptions:
@@ -72,7 +78,9 @@ def grace_period(resource: Resource, obj: Obj, wanted: int | None) -> int | None
 
 
 def _finalizers(resource: Resource, meta: Obj, propagation: str) -> list[str]:
-    """The finalizers after the propagation policy had its say."""
+    """The finalizers after the propagation policy had its say, or the resource's own where there is none."""
+    if not propagation and (resource.group, resource.kind) in _KEEPS_DEPENDENTS and FOREGROUND not in (meta.get("finalizers") or ()):
+        propagation = "Orphan"
     finalizers = [f for f in meta.get("finalizers") or () if not (propagation and f in (ORPHAN, FOREGROUND))]
     if resource.kind == "CustomResourceDefinition" and CRD_CLEANUP not in finalizers and not meta.get("deletionTimestamp"):
         finalizers.append(CRD_CLEANUP)
@@ -93,6 +101,8 @@ async def delete(core: Core, resource: Resource, namespace: str, name: str, opti
     if core.admission.has_webhooks:
         entry = core.entry(resource, namespace, name)
         check_preconditions(resource, name, entry.obj["metadata"], wanted.precondition_uid, wanted.precondition_rv)
+    if not wanted.propagation and resource.kind == "Job" and resource.group == "batch" and _PODS_STAY not in options.warnings:
+        options.warnings.append(_PODS_STAY)
     return delete_now(core, resource, entry, wanted, dry_run=options.dry_run)
 
 

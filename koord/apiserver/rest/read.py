@@ -39,6 +39,7 @@ _FIELDS: dict[tuple[str, str], tuple[str, ...]] = {
     ("", "replicationcontrollers"): ("status.replicas",),
     ("apps", "replicasets"): ("status.replicas",),
     ("batch", "jobs"): ("status.successful",),
+    ("resource.k8s.io", "resourceslices"): ("spec.driver", "spec.nodeName"),
     ("", "events"): _EVENT,
     ("events.k8s.io", "events"): (*_EVENT, *(f"regarding.{key}" for key in _REFERENCE)),
 }  # fmt: skip
@@ -199,6 +200,8 @@ def list_page(core: Core, resource: Resource, query: ListQuery) -> Page:
             raise bad_request("specifying resource version is not allowed when using continue")
         if rv < 0:
             rv = current
+        elif rv > current:  # of a server whose state is lost
+            raise _gone(query, start, current, rv)
     else:
         rv, start = current, ""
         wanted = int(query.rv or 0)

@@ -240,13 +240,13 @@ def clean(node: TypeNode, obj: Obj, path: Path_, unknown: list[str]) -> None:
 
 # -- formats -------------------------------------------------------------------------------------------------------------------------
 
-_TIME = re.compile(r"^(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)$")
-_PLAIN_TIME = re.compile(r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|[12]\d|3[01])T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ$")
+_TIME = re.compile(r"^(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(\.\d+)?([Zz]|[+-]\d\d:\d\d)\Z", re.ASCII)
+_PLAIN_TIME = re.compile(r"^\d{4}-(0[1-9]|1[0-2])-(0[1-9]|1\d|2[0-8])T([01]\d|2[0-3]):[0-5]\d:[0-5]\dZ\Z", re.ASCII)
 
 
 def canonical_time(text: str, *, micro: bool) -> str | None:
     """RFC 3339 in UTC with whole seconds, or with the six digits of microseconds; None when it is no such time."""
-    if not micro and _PLAIN_TIME.match(text):
+    if not micro and _PLAIN_TIME.match(text):  # of days that no month lacks
         return text
     found = _TIME.match(text)
     if found is None or (micro and len(found.group(7) or "") != len(".000000")):
@@ -254,7 +254,7 @@ def canonical_time(text: str, *, micro: bool) -> str | None:
     try:
         zone = "+00:00" if found.group(8) in "Zz" else found.group(8)
         moment = datetime.fromisoformat(text[:10] + "T" + text[11:19] + zone).astimezone(UTC)
-    except ValueError:
+    except (ValueError, OverflowError):
         return None
     out = moment.strftime("%Y-%m-%dT%H:%M:%S")
     if micro:
@@ -270,11 +270,11 @@ def now() -> str:
     return _stamp(int(seams.now()))
 
 
-_DURATION = re.compile(r"^[+-]?(0|(\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))*)$")
-_UUID = re.compile(r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}$")
-_HOST = re.compile(r"^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*$")
+_DURATION = re.compile(r"^[+-]?(0|(\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))*)\Z")
+_UUID = re.compile(r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\Z")
+_HOST = re.compile(r"^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*\Z")
 # strfmt's durations also know days and weeks with blanks ("3 days")
-_LONG_DURATION = re.compile(r"^\d+\s*(ns|us|ms|s|m|h|d|w|nano(second)?s?|micros?|millis?|seconds?|minutes?|hours?|days?|weeks?)$", re.I)
+_LONG_DURATION = re.compile(r"^\d+\s*(ns|us|ms|s|m|h|d|w|nano(second)?s?|micros?|millis?|seconds?|minutes?|hours?|days?|weeks?)\Z", re.I)
 
 
 def reads(read: Callable[[str], Any]) -> Callable[[str], bool]:

@@ -21,7 +21,7 @@ from koord.apiserver.validation.pods import EFFECTS, amount, whole
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _DATA_LIMIT = 1024 * 1024
 _PERCENT = re.compile(r"[0-9]+%")
-_CRON = re.compile(r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|@every .+|(\S+\s+){4}\S+)$")
+_CRON = re.compile(r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|@every .+|(\S+\s+){4}\S+)\Z")
 _HIGHEST_USER_PRIORITY = 1_000_000_000
 _SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
 _SCOPE_OPERATORS = ("DoesNotExist", "Exists", "In", "NotIn")

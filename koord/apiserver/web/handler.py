@@ -141,7 +141,7 @@ class Front:
             options.user = user
             if any(name.lower().startswith("impersonate-") for name in headers):
                 options.user = effective(user, headers, self.core.authorizer)
-        options.user_agent = headers.get("User-Agent", "")
+        options.user_agent = headers.get("User-Agent", "").encode(errors="surrogateescape").decode(errors="replace")
         if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
             segments, query = _watch_path(segments, query)
             target = resolve(self.core.resources, segments)
@@ -166,7 +166,7 @@ class Front:
             verb = verb_of(request.method, name=target.name, watch=flag(query, "watch"))
             resource = target.resource
             # A list or watch of one name is about that name, as far as rules with resourceNames go.
-            name = target.name or selected_name(query.get("fieldSelector", ""))
+            name = target.name or (selected_name(query.get("fieldSelector", "")) if verb in ("list", "watch") else "")
             # a namespace lies in itself: a Role in it may allow to read it
             place = target.name if resource.kind == "Namespace" and not resource.group else target.place
             wanted = Attributes(verb, resource.group, resource.plural, target.subresource, place, name)
