@@ -60,9 +60,11 @@ def ensure(directory: Path, host: str, names: Iterable[str] = ()) -> Certificate
     if known and cert_file.is_file() and days_left(cert_file.read_bytes()) > RENEW_DAYS:
         return Certificates(ca, cert_file, key_file)
     if not ca_key or days_left(ca) <= SERVER_DAYS:
+        ca_key_file.unlink(missing_ok=True)
         ca, ca_key = _authority()
     cert, key = _server(ca, ca_key, hosts)
-    # the certificate last: whoever reads half of this finds no pair that does not fit
+    # what is cut off in the middle is made anew: no certificate until all else is there, no key for another authority
+    cert_file.unlink(missing_ok=True)
     written = ((ca_file, ca), (ca_key_file, ca_key), (names_file, listed.encode()), (key_file, key), (cert_file, cert))
     for file, content in written:
         write(file, content)

@@ -6,6 +6,7 @@ import contextlib
 import datetime
 import ssl
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography import x509
@@ -90,6 +91,33 @@ def test_they_are_renewed_in_time_and_who_trusts_the_authority_goes_on(tmp_path:
     assert third.ca != first.ca, "an authority that ends before the certificate would"
     second.cert_file.write_bytes(b"half a certif")
     assert certificates.days_left(certificates.ensure(tmp_path, "127.0.0.1").cert_file.read_bytes()) > 80
+
+
+@pytest.mark.parametrize("written", range(5))
+@pytest.mark.parametrize("days", [0, certificates.CA_DAYS])
+def test_what_is_cut_off_in_the_middle_is_made_anew(
+    written: int, days: int, tmp_path: Path, later: Later, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificates.ensure(tmp_path, "127.0.0.1")
+    later.days = days
+    done: list[Path] = []
+
+    def write(file: Path, content: bytes, write: Any = certificates.write) -> None:
+        if len(done) == written:
+            raise KeyboardInterrupt
+        done.append(file)
+        write(file, content)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(certificates, "write", write)
+        with pytest.raises(KeyboardInterrupt):
+            certificates.ensure(tmp_path, "10.1.2.3")
+    made = certificates.ensure(tmp_path, "10.1.2.3")
+    made.context()
+    cert = read(made.cert_file)
+    cert.verify_directly_issued_by(x509.load_pem_x509_certificate(made.ca))
+    names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert "10.1.2.3" in [str(address) for address in names.get_values_for_type(x509.IPAddress)]
 
 
 @pytest.mark.parametrize("kept", [True, False])
