@@ -75,6 +75,11 @@ def _ciphers(names: tuple[str, ...]) -> str:
         if not name.startswith("TLS_"):
             raise UsageError(f"--tls-cipher-suites: {name!r} is no IANA name such as TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256")
         if "_WITH_" in name:
-            short = name.removeprefix("TLS_").replace("_WITH", "").replace("AES_", "AES").replace("_POLY1305_SHA256", "_POLY1305")
-            found.append(short.replace("_CBC", "").replace("_", "-"))
+            short = name.removeprefix("TLS_").removeprefix("RSA_WITH_").replace("_WITH", "").replace("3DES_EDE_CBC", "DES_CBC3")
+            short = short.replace("AES_", "AES").replace("_POLY1305_SHA256", "_POLY1305").replace("_CBC_", "_").replace("_", "-")
+            try:
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).set_ciphers(short)
+            except ssl.SSLError:
+                raise UsageError(f"--tls-cipher-suites: this machine's OpenSSL has no {name}") from None
+            found.append(short)
     return ":".join(found) or "DEFAULT"

@@ -209,3 +209,32 @@ def test_who_writes_may_have_a_name_that_is_no_utf_8(with_api: Any) -> None:
         assert [one["manager"] for one in (await api.get(MAPS + "/m"))["metadata"]["managedFields"]] == ["caf\ufffd"]
 
     with_api(body)
+
+
+@pytest.mark.parametrize("text", ["9" * 400, "1_000", "١", "x"])
+@pytest.mark.parametrize("key", ["limit", "timeoutSeconds"])
+def test_numbers_of_a_query_are_of_plain_digits(text: str, key: str, with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        status, out = await api.call("GET", f"{MAPS}?watch={int(key != 'limit')}&{key}={text}")
+        assert (status, out["reason"]) == (400, "BadRequest")
+
+    with_api(body)
+
+
+def test_the_older_spelling_of_a_watch_only_reads(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        path = MAPS.replace("/v1/", "/v1/watch/")
+        assert (await api.call("POST", path, {"metadata": {"name": "m"}}))[0] == 405
+        assert (await api.get(MAPS))["items"] == []
+
+    with_api(body)
+
+
+def test_a_dry_run_of_finalize_shows_what_would_be(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        made = await api.post("/api/v1/namespaces", {"metadata": {"name": "n"}})
+        out = await api.ok("PUT", "/api/v1/namespaces/n/finalize?dryRun=All", {**made, "spec": {"finalizers": ["a.io/b"]}})
+        assert out["spec"]["finalizers"] == ["a.io/b"]
+        assert (await api.get("/api/v1/namespaces/n"))["spec"]["finalizers"] == ["kubernetes"]
+
+    with_api(body)

@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 
 import aiohttp
 import orjson
+from cachetools import LRUCache
 
 from koord.apiserver.admission.matching import Attributes, Match, compile_match, describe, in_version, matching_resource
 from koord.apiserver.errors import StatusError, bad_request, forbidden, internal
@@ -80,7 +81,7 @@ class Caller:
     def __init__(self, state: State) -> None:
         self.state = state
         self._session: aiohttp.ClientSession | None = None
-        self._contexts: dict[str, ssl.SSLContext] = {}
+        self._contexts: LRUCache[str, ssl.SSLContext] = LRUCache(64)
 
     async def close(self) -> None:
         """Close the connections to webhooks."""

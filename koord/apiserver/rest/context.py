@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -22,10 +23,10 @@ def flag(query: dict[str, str], key: str) -> bool:
 
 def whole_number(query: dict[str, str], key: str) -> int:
     """A number of a query, 0 for none. Raises 400."""
-    try:
-        return int(query.get(key) or 0)
-    except ValueError as err:
-        raise bad_request(f"{key}: {query[key]!r} is not a number") from err
+    text = query.get(key) or "0"
+    if re.fullmatch(r"[+-]?[0-9]{1,18}", text) is None:
+        raise bad_request(f"{key}: {text[:40]!r} is not a number of at most 18 digits")
+    return int(text)
 
 
 @dataclass(slots=True)

@@ -28,7 +28,7 @@ from koord.apiserver.rest.context import (
     new_uid,
 )
 from koord.apiserver.rest.delete import delete_now, parse_options
-from koord.apiserver.rest.write import commit, decode
+from koord.apiserver.rest.write import commit, decode, transient
 from koord.apiserver.schema.builtin import clean, now, schemas
 from koord.apiserver.ssa import fields as sets
 from koord.apiserver.ssa.apply import check_manager, conflict_error
@@ -309,7 +309,7 @@ def finalize(core: Core, resource: Resource, name: str, body: Obj, options: Opti
     obj = entry.copy()
     obj["spec"] = {k: v for k, v in (body.get("spec") or {}).items() if k == "finalizers" and v}
     if options.dry_run:
-        return entry
+        return transient(core, "", name, obj)
     return entry if obj == entry.obj else core.settle(resource, entry, obj)
 
 

@@ -11,7 +11,16 @@ import orjson
 from aiohttp import web
 
 from koord import seams
-from koord.apiserver.errors import StatusError, bad_request, forbidden, internal, path_not_found, too_large, unauthorized
+from koord.apiserver.errors import (
+    StatusError,
+    bad_request,
+    forbidden,
+    internal,
+    method_not_allowed,
+    path_not_found,
+    too_large,
+    unauthorized,
+)
 from koord.apiserver.rbac import Attributes, effective, selected_name, verb_of
 from koord.apiserver.rest.context import Options, flag
 from koord.apiserver.store import Obj
@@ -70,11 +79,13 @@ def resolve(table: ResourceTable, segments: list[str]) -> Target | None:
     return Target(resource, None, *rest[1:])
 
 
-def _watch_path(segments: list[str], query: dict[str, str]) -> tuple[list[str], dict[str, str]]:
-    """The older spelling of a watch, …/v1/watch/…, as a list that is watched."""
+def _watch_path(method: str, segments: list[str], query: dict[str, str]) -> tuple[list[str], dict[str, str]]:
+    """The older spelling of a watch, …/v1/watch/…, as a list that is watched. Raises 405 for what does not read."""
     at = 2 if segments[0] == "api" else 3
     if segments[at] != "watch" or len(segments) == at + 1:
         return segments, query
+    if method not in ("GET", "HEAD"):
+        raise method_not_allowed()
     segments, query = [*segments[:at], *segments[at + 1 :]], {**query, "watch": "1"}
     if len(segments) - at in (2, 4):
         query["fieldSelector"] = f"metadata.name={segments.pop()}"
@@ -143,7 +154,7 @@ class Front:
                 options.user = effective(user, headers, self.core.authorizer)
         options.user_agent = headers.get("User-Agent", "").encode(errors="surrogateescape").decode(errors="replace")
         if (first == "api" and len(segments) > 2) or (first == "apis" and len(segments) > 3):
-            segments, query = _watch_path(segments, query)
+            segments, query = _watch_path(request.method, segments, query)
             target = resolve(self.core.resources, segments)
             if target is None:
                 group = "" if first == "api" else segments[1]

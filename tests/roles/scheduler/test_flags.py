@@ -195,6 +195,10 @@ def test_certificates_and_suites_that_cannot_be_used_are_configuration_errors(tm
         tls_context(Serving(cert_file="/nowhere", key_file="/nowhere"))
     with pytest.raises(ConfigurationError, match="IANA"):
         tls_context(Serving(cipher_suites=("AES128-SHA",)))
+    with pytest.raises(ConfigurationError, match="no TLS_RSA_WITH_ROT13"):
+        tls_context(Serving(cipher_suites=("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_RSA_WITH_ROT13")))
+    plain = {cipher["name"] for cipher in tls_context(Serving(cipher_suites=("TLS_RSA_WITH_AES_128_GCM_SHA256",))).get_ciphers()}
+    assert "AES128-GCM-SHA256" in plain
     suites = ("TLS_ECDHE_RSA_WITH_AES_128_GCM_SHA256", "TLS_ECDHE_ECDSA_WITH_CHACHA20_POLY1305_SHA256", "TLS_AES_128_GCM_SHA256")
     names = {cipher["name"] for cipher in tls_context(Serving(cipher_suites=suites)).get_ciphers()}
     assert {"ECDHE-RSA-AES128-GCM-SHA256", "ECDHE-ECDSA-CHACHA20-POLY1305"} <= names
