@@ -25,13 +25,14 @@ def read(path: Path) -> list[Obj]:
     """All CustomResourceDefinitions in a YAML file, or in the YAML files under a directory."""
     import yaml
 
+    from koord.config import plainyaml  # neither is loaded where no file is given
+
     files = sorted(path.rglob("*.yaml")) if path.is_dir() else [path]
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
     found: list[Obj] = []
     for file in files:
         try:
-            documents = list(yaml.load_all(file.read_bytes(), Loader=loader))
-        except (OSError, ValueError, RecursionError, yaml.YAMLError) as err:  # ValueError: a date that is none
+            documents = plainyaml.load_all(file.read_bytes())
+        except (OSError, yaml.YAMLError) as err:
             raise ManifestError(f"{file}: {err}") from err
         mine = [d for d in documents if isinstance(d, dict) and d.get("kind") == "CustomResourceDefinition"]
         for definition in mine:

@@ -11,6 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 from pydantic_core import ErrorDetails
 
+from koord.config import plainyaml
 from koord.config.errors import ConfigError, InvalidConfig, join, unknown_field
 from koord.config.positions import Positions
 from koord.config.redact import HIDDEN, is_secret, redacted_text
@@ -25,50 +26,23 @@ _TYPE_WORDS = {
 }  # fmt: skip
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key written twice: Kubernetes decoders do, and the loser would vanish silently."""
-
-
-def _mapping(loader: _StrictLoader, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-    seen: set[Any] = set()
-    for key_node, _ in node.value:
-        if key_node.tag == "tag:yaml.org,2002:merge":
-            continue
-        key = loader.construct_object(key_node, deep=True)  # type: ignore[no-untyped-call]
-        if not isinstance(key, str):
-            raise ConfigError(f"line {key_node.start_mark.line + 1}", f"the key {key!r} must be a string")
-        if key in seen:
-            raise ConfigError(f"line {key_node.start_mark.line + 1}", f"the key {key!r} is already set in this mapping")
-        seen.add(key)
-    loader.flatten_mapping(node)
-    return {
-        loader.construct_object(key, deep=True): loader.construct_object(value, deep=True)  # type: ignore[no-untyped-call]
-        for key, value in node.value
-    }
-
-
-# The same by libyaml, where PyYAML was built with it: several times as fast, with fewer words for what is no YAML.
-_Quick: Any = type("_Quick", (getattr(yaml, "CSafeLoader", yaml.SafeLoader),), {})
-for _loader in (_StrictLoader, _Quick):
-    _loader.add_constructor("tag:yaml.org,2002:map", _mapping)
-    # A timestamp-looking scalar stays text, as it does on its way through JSON.
-    _loader.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node.value)
-
-
 def _documents(text: str) -> list[Any]:
-    """All documents with content. Raises ConfigError and yaml.YAMLError."""
+    """All documents with content. Raises yaml.YAMLError."""
     try:
-        return [found for found in yaml.load_all(text, Loader=_Quick) if found is not None]
-    except yaml.YAMLError:
-        return [found for found in yaml.load_all(text, Loader=_StrictLoader) if found is not None]
+        return plainyaml.load_all(text, strict=True)
+    except plainyaml.Misread:
+        raise
+    except yaml.YAMLError:  # once more, for better words
+        return plainyaml.load_all(text, strict=True, quick=False)
 
 
 def decode(text: str, source: str = "config") -> Any:
     """One YAML (or JSON) document as plain data. Raises InvalidConfig naming the line."""
     try:
         documents = _documents(text)
-    except ConfigError as error:
-        raise InvalidConfig(source, [error]) from None
+    except plainyaml.Misread as error:
+        where = f"line {error.problem_mark.line + 1}" if error.problem_mark else ""
+        raise InvalidConfig(source, [ConfigError(where, error.problem or "")]) from None
     except yaml.YAMLError as error:
         mark = getattr(error, "problem_mark", None)
         where = f"line {mark.line + 1}, column {mark.column + 1}" if mark else ""

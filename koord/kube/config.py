@@ -148,10 +148,11 @@ def _shown(text: Any) -> str:
 def _read(path: str) -> dict[str, Any]:
     import yaml
 
-    loader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
+    from koord.config import plainyaml
+
     try:
         with open(path, "rb") as file:
-            document = yaml.load(file, Loader=loader)  # a safe loader
+            document = plainyaml.load(file.read())
     except OSError as error:
         raise KubeConfigError(path, error.strerror or str(error)) from error
     except (ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: a date that is none

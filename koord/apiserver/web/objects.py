@@ -95,7 +95,7 @@ async def body_object(request: web.BaseRequest, options: Options) -> Obj:
     body = await request.read()
     kind = request.content_type if "Content-Type" in request.headers else JSON
     if kind in _YAML:
-        found = patching.parse_yaml(body)
+        found = await patching.parse_any_yaml(body)
     elif kind in (JSON, "application/octet-stream"):
         try:
             found = orjson.loads(body)
@@ -238,7 +238,7 @@ class ObjectHandlers:
     async def _patch(self, call: Call) -> web.StreamResponse:
         target, kind = call.target, call.request.content_type
         body = await call.request.read()
-        patch = patching.parse(target.resource, kind, body)
+        patch = await patching.parse(target.resource, kind, body)
         if kind in (patching.MERGE_PATCH, patching.STRATEGIC_PATCH) and call.options.field_validation != "Ignore":
             call.options.twice = _duplicates(patch, body)
         if call.options.force is not None and kind != patching.APPLY_PATCH:
@@ -303,7 +303,7 @@ class ObjectHandlers:
         if request.method == "PUT":
             body = await body_object(request, call.options)
         else:
-            body = patching.parse(resource, request.content_type, await request.read())
+            body = await patching.parse(resource, request.content_type, await request.read())
 
         def wish(present: dict[str, Any]) -> dict[str, Any]:
             # an applied Scale is taken as it is: it says all that its manager wants

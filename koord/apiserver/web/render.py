@@ -92,9 +92,9 @@ def one(resource: Resource, entry: Entry, wanted: Shape, status: int) -> web.Res
 
 def _shaped(content: bytes, wanted: Shape, status: int) -> web.Response:
     if wanted.yaml:
-        import yaml
+        from koord.config import plainyaml
 
-        text = yaml.dump(orjson.loads(content), Dumper=getattr(yaml, "CSafeDumper", yaml.SafeDumper), sort_keys=True)
+        text = plainyaml.dump(orjson.loads(content))
         return web.Response(body=text.encode(), status=status, headers={**_HEADERS, "Content-Type": "application/yaml"})
     return respond(content, status)
 

@@ -18,6 +18,7 @@ from koord.api.kinds import Kind
 from koord.api.objects import ClusterColocationProfile, ConfigMap, ElasticQuota, Node, NodeMetric, Object, PriorityClassObject, convert
 from koord.api.quantity import QuantityError
 from koord.api.times import TimeError, parse_time
+from koord.config import plainyaml
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.process.errors import ConfigurationError
@@ -35,7 +36,6 @@ _SHAPES: dict[str, type[Object]] = {
     "Node": Node, "NodeMetric": NodeMetric, "ConfigMap": ConfigMap, "ClusterColocationProfile": ClusterColocationProfile,
     "ElasticQuota": ElasticQuota, "PriorityClass": PriorityClassObject,
 }  # fmt: skip
-_YAML: Any = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
 
 
 @dataclass(slots=True)
@@ -101,7 +101,7 @@ def read(paths: Iterable[str]) -> Iterator[Obj]:
         for file in files:
             try:
                 text = file.read_bytes()
-                documents = [orjson.loads(text)] if file.suffix == ".json" else list(yaml.load_all(text, _YAML))
+                documents = [orjson.loads(text)] if file.suffix == ".json" else plainyaml.load_all(text)
             except OSError as error:
                 raise ConfigurationError(f"{file}: {error.strerror}") from error
             except (orjson.JSONDecodeError, yaml.YAMLError, UnicodeDecodeError) as error:

@@ -207,6 +207,7 @@ def test_an_object_that_no_api_server_would_have_taken_is_named(
         ([], "give either --snapshot, or --kubeconfig or --context"),
         (["-s", "nowhere.yaml"], "nowhere.yaml: No such file or directory"),
         (["-s", "bad.yaml"], "bad.yaml: while parsing"),
+        (["-s", "day.yaml"], "day.yaml, object 1: must be an object with apiVersion and kind"),
         (["-s", "list.yaml"], "list.yaml, object 1: must be an object with apiVersion and kind"),
         (["-s", "good.yaml", "--drain", "n9"], "node 'n9' is not in the snapshot"),
         (["-s", "good.yaml", "--more", "n9"], "--more 'n9' must be NUMBER=NODE, such as 3=node-a"),
@@ -219,6 +220,7 @@ def test_an_object_that_no_api_server_would_have_taken_is_named(
 def test_mistakes_are_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, arguments: list[str], told: str) -> None:
     monkeypatch.chdir(tmp_path)
     Path("bad.yaml").write_text("{a: [")
+    Path("day.yaml").write_text("since: 2024-02-30\n")
     Path("list.yaml").write_text("- 1\n")
     written(Path("good.yaml"), node("n0"))
     result = CliRunner().invoke(main, ["simulate", *arguments])
