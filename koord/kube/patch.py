@@ -10,6 +10,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import orjson
+
 from koord.kube.errors import PatchError, PatchTestFailed
 from koord.kube.strategic import apply_strategic_patch
 
@@ -25,6 +27,7 @@ __all__ = [
     "json_equal",
 ]
 
+MAX_COPIED = 3 * 1024 * 1024  # bytes
 _INDEX = re.compile(r"0|[1-9][0-9]*")
 _OPERATIONS = ("add", "remove", "replace", "move", "copy", "test")
 
@@ -108,13 +111,18 @@ def apply_json_patch(doc: Any, operations: Sequence[Mapping[str, Any]], *, lenie
     PatchTestFailed if that is a `test` that does not hold.
 
     `lenient` treats a missing member of an object as kube-apiserver's library does, RFC or not: replace adds it, remove has nothing to do,
-    test and copy see null.
+    test and copy see null. All that is copied has at most 3 MiB as JSON, as there: a copy into itself doubles.
     """
     if isinstance(operations, (str, bytes, Mapping)) or not isinstance(operations, Sequence):
         raise PatchError("a JSON patch must be a list of operations")
     doc = copy_json(doc)
+    copied = 0
     for number, operation in enumerate(operations):
         try:
+            if isinstance(operation, Mapping) and operation.get("op") == "copy":
+                copied += _copied(doc, operation)
+                if copied > MAX_COPIED:
+                    raise PatchError(f"the accumulated size of what is copied is {copied} bytes, more than {MAX_COPIED}")
             doc = _apply_operation(doc, _softened(doc, operation) if lenient else operation)
         except PatchError as error:
             raise type(error)(f"operation {number}: {error}") from None
@@ -136,6 +144,16 @@ def _softened(doc: Any, operation: Mapping[str, Any]) -> Mapping[str, Any]:
     if op == "replace":
         return {**operation, "op": "add"}
     return {"op": "test", "path": "", "value": doc} if operation.get("value", 0) is None else operation
+
+
+def _copied(doc: Any, operation: Mapping[str, Any]) -> int:
+    """Bytes of JSON that a copy adds; 0 where there is nothing to copy, which is told when it is done."""
+    try:
+        return len(orjson.dumps(_get(doc, _pointer(operation.get("from"), "from"))))
+    except PatchError:
+        return 0
+    except TypeError:
+        raise PatchError("what is to be copied is nested too deeply") from None
 
 
 def _apply_operation(doc: Any, operation: Mapping[str, Any]) -> Any:

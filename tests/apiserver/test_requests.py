@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koord.apiserver.rest.read import decode_continue, encode_continue
-from tests.apiserver.conftest import APPLY, MERGE, STRATEGIC
+from tests.apiserver.conftest import APPLY, JSON_PATCH, MERGE, STRATEGIC
 
 MAPS = "/api/v1/namespaces/default/configmaps"
 PODS = "/api/v1/namespaces/default/pods"
@@ -236,5 +236,16 @@ def test_a_dry_run_of_finalize_shows_what_would_be(with_api: Any) -> None:
         out = await api.ok("PUT", "/api/v1/namespaces/n/finalize?dryRun=All", {**made, "spec": {"finalizers": ["a.io/b"]}})
         assert out["spec"]["finalizers"] == ["a.io/b"]
         assert (await api.get("/api/v1/namespaces/n"))["spec"]["finalizers"] == ["kubernetes"]
+
+
+def test_copies_of_a_json_patch_do_not_double_without_end(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(MAPS, {"metadata": {"name": "m"}, "data": {"k": "v"}})
+        # of more than this the server would die before it answered
+        doubling = [{"op": "copy", "from": "/metadata", "path": f"/metadata/x{i}"} for i in range(18)]
+        status, out = await api.call("PATCH", MAPS + "/m?dryRun=All", doubling, kind=JSON_PATCH)
+        assert (status, out["reason"]) == (422, "Invalid")
+        few = [{"op": "copy", "from": "/data/k", "path": f"/data/k{i}"} for i in range(100)]
+        assert len((await api.ok("PATCH", MAPS + "/m", few, kind=JSON_PATCH))["data"]) == 101
 
     with_api(body)

@@ -106,6 +106,17 @@ def test_json_patch_errors_say_where(operation: dict[str, object], says: str) ->
     assert says in str(caught.value)
 
 
+def test_copies_have_a_bound_together() -> None:
+    into_itself = [{"op": "copy", "from": "/a", "path": f"/a/x{i}"} for i in range(40)]
+    with pytest.raises(PatchError, match=r"^operation \d+: the accumulated size of what is copied is \d+ bytes, more than 3145728$"):
+        patch.apply_json_patch({"a": {"b": "c"}}, into_itself)
+    one = {"op": "copy", "from": "/a", "path": "/b"}
+    mebibyte = {"a": "x" * (1024 * 1024 - 2)}
+    assert patch.apply_json_patch(mebibyte, [one] * 3)["b"] == mebibyte["a"]
+    with pytest.raises(PatchError, match="operation 3: the accumulated size"):
+        patch.apply_json_patch(mebibyte, [one] * 4)
+
+
 def test_json_patch_refuses_what_is_no_list() -> None:
     with pytest.raises(PatchError, match="must be a list"):
         patch.apply_json_patch({}, {"op": "add"})  # type: ignore[arg-type]
