@@ -45,7 +45,7 @@ def _merge_object(doc: Any, patch: Mapping[str, Any], fields: Mapping[str, Field
         raise PatchError(f"{_at(where, _PATCH)}: {directive!r} is not known; accepted: replace, delete, merge")
     merged: dict[str, Any] = dict(doc) if isinstance(doc, dict) else {}
     if _RETAIN in patch:
-        kept = _list(patch[_RETAIN], _at(where, _RETAIN))
+        kept = _scalars(patch[_RETAIN], _at(where, _RETAIN))
         merged = {key: value for key, value in merged.items() if key in kept}
     orders: list[str] = []
     for key, value in patch.items():
@@ -53,9 +53,9 @@ def _merge_object(doc: Any, patch: Mapping[str, Any], fields: Mapping[str, Field
             _merge_member(merged, key, value, fields.get(key, _ATOMIC), _at(where, key))
         elif key.startswith(_DELETE_FROM):
             name = key[len(_DELETE_FROM) :]
-            gone = _list(value, _at(where, key))
+            gone = _scalars(value, _at(where, key))
             if isinstance(merged.get(name), list):
-                merged[name] = [item for item in merged[name] if item not in gone]
+                merged[name] = [item for item in merged[name] if isinstance(item, (Mapping, list)) or item not in gone]
         elif key.startswith(_ORDER):
             orders.append(key)
         elif key not in (_PATCH, _RETAIN):
@@ -93,8 +93,8 @@ def _merge_list(current: Any, patch: list[Any], field: Field, where: str) -> lis
     if not field.key:
         if any(isinstance(item, (Mapping, list)) for item in patch):
             raise PatchError(f"{where}: must be a list of scalars")
-        added = list(dict.fromkeys(patch))
-        return _interleave(added, [item for item in server if item not in added], server, _identity)
+        added = dict.fromkeys(patch)
+        return _interleave(list(added), [item for item in server if item not in added], server, _identity)
     return _merge_keyed(server, patch, field, where)
 
 
@@ -191,6 +191,10 @@ def _reorder(merged: dict[str, Any], name: str, doc: Any, order: list[Any], fiel
     server = server if isinstance(server, list) else []
     others = [item for item in items if key_of(item) not in rank]
     merged[name] = _interleave(ordered, others, server, key_of)
+
+
+def _scalars(value: Any, where: str) -> set[Any]:
+    return {item for item in _list(value, where) if not isinstance(item, (Mapping, list))}
 
 
 def _list(value: Any, where: str) -> list[Any]:

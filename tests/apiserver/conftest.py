@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import copy
+import io
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
@@ -80,7 +81,9 @@ class Api:
         headers = {"Content-Type": kind} if body is not None else {}
         if accept:
             headers["Accept"] = accept
-        data = None if body is None else body if isinstance(body, bytes) else orjson.dumps(body)
+        data: Any = None if body is None else body if isinstance(body, bytes) else orjson.dumps(body)
+        if data is not None and len(data) > 1024 * 1024:  # aiohttp warns of long bytes
+            data = io.BytesIO(data)
         async with self.session.request(method, path, data=data, headers=headers) as response:
             raw = await response.read()
             self.headers = dict(response.headers)

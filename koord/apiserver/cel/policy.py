@@ -28,6 +28,7 @@ from koord.apiserver.cel.library import authorizer
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required
 from koord.apiserver.rbac import Attributes as Question
 from koord.apiserver.rest.context import User
+from koord.apiserver.schema.lists import repeats
 from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
@@ -87,12 +88,13 @@ def match_conditions(raw: Iterable[Obj], env: Environment, path: str, causes: li
     if len(listed) > _LIMIT:
         causes.append(Cause("FieldValueTooMany", path, f"Too many: {len(listed)}: must have at most {_LIMIT} items"))
     names = [item.get("name") or "" for item in listed]
+    again = frozenset(repeats(names))
     out: list[Program | None] = []
     for at, (name, item) in enumerate(zip(names, listed, strict=True)):
         where = f"{path}[{at}]"
         if not name:
             causes.append(required(f"{where}.name"))
-        elif name in names[:at]:
+        elif at in again:
             causes.append(duplicate(f"{where}.name", name))
         out.append(compiled(env, item.get("expression"), f"{where}.expression", causes, BOOL))
     return tuple(program for program in out if program is not None)

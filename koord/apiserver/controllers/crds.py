@@ -48,7 +48,8 @@ def _accepted_names(crd: Obj, others: list[Obj]) -> tuple[Obj, Obj]:
         held = [(other.get("status") or {}).get("acceptedNames") or {} for other in others]
         taken = {name for names in held for key in keys for name in _listed(names, key)}
         for key in keys:
-            clashes = [name for name in _listed(wanted, key) if name in taken and name not in _listed(given, key)]
+            own = frozenset(_listed(given, key))
+            clashes = [name for name in _listed(wanted, key) if name in taken and name not in own]
             if clashes:
                 told = ", ".join(f'"{name}" is already in use' for name in clashes)
                 reason = f"{key[0].upper()}{key[1:]}Conflict"

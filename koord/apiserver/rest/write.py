@@ -34,6 +34,7 @@ from koord.apiserver.rest.context import (
 )
 from koord.apiserver.schema import rules
 from koord.apiserver.schema.builtin import clean, schemas
+from koord.apiserver.schema.lists import repeats
 from koord.apiserver.store import Entry, Obj, make_key
 from koord.apiserver.validation import crds, devices, kinds, names  # noqa: F401 - the checks of kinds are registered
 
@@ -116,11 +117,11 @@ _LATE = " after mutating admission happens"
 def dedup_owners(meta: Obj, options: Options, when: str = "") -> None:
     """Keep equal owner references once, with a warning; `when` says at what time they were found."""
     refs = meta.get("ownerReferences") or []
-    kept = [ref for at, ref in enumerate(refs) if ref not in refs[:at]]
-    if len(kept) < len(refs):
-        twice = [str(ref.get("uid")) for at, ref in enumerate(refs) if ref in refs[:at]]
-        options.warnings.append(_TWICE.format(when, ", ".join(twice)))
-        meta["ownerReferences"] = kept
+    twice = repeats(refs)
+    if twice:
+        options.warnings.append(_TWICE.format(when, ", ".join(str(refs[at].get("uid")) for at in twice)))
+        again = set(twice)
+        meta["ownerReferences"] = [ref for at, ref in enumerate(refs) if at not in again]
 
 
 # -- create --------------------------------------------------------------------------------------------------------------------------

@@ -13,6 +13,7 @@ import orjson
 
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required, type_invalid
 from koord.apiserver.schema.builtin import FORMATS, Path_, path_text
+from koord.apiserver.schema.lists import repeats
 from koord.apiserver.store import Obj
 
 _TYPES: dict[str, tuple[type, ...]] = {
@@ -224,15 +225,13 @@ class Structural:
         raw, where = self.raw, path_text(path)
         self._sized(value, "Items", where, causes)
         kind = "set" if raw.get("uniqueItems") else raw.get("x-kubernetes-list-type")
-        seen: list[Any] = []
-        for i, item in enumerate(value if kind in ("map", "set") else ()):
-            if kind == "map":
-                if not isinstance(item, dict):
-                    continue
-                item = {key: item.get(key) for key in raw.get("x-kubernetes-list-map-keys") or ()}
-            if item in seen:
-                causes.append(duplicate(f"{where}[{i}]", item))
-            seen.append(item)
+        if kind == "set":
+            causes += [duplicate(f"{where}[{i}]", value[i]) for i in repeats(value)]
+        elif kind == "map":
+            keys = raw.get("x-kubernetes-list-map-keys") or ()
+            # an item that is no object has the cause of its type already
+            named = [(i, {key: item.get(key) for key in keys}) for i, item in enumerate(value) if isinstance(item, dict)]
+            causes += [duplicate(f"{where}[{named[at][0]}]", named[at][1]) for at in repeats(name for _, name in named)]
 
     def _object(self, value: Obj, path: Path_, causes: list[Cause]) -> None:
         for key in ("apiVersion", "kind") if self.embedded else ():

@@ -7,6 +7,7 @@ items of the others apart.
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
@@ -234,12 +235,12 @@ def merge(live: Any, applied: Any, shape: Shape) -> Any:
         merged = {key: merge(live[key], inner, shape.of(key)) if key in live else inner for key, inner in applied.items()}
         return {**live, **merged}
     mine = {shape.key_of(item): item for item in applied}
-    known: dict[str, list[Any]] = {}
+    known: dict[str, deque[Any]] = {}
     for item in live:  # what was not applied may have a key twice: environment variables, say
-        known.setdefault(shape.key_of(item), []).append(item)
+        known.setdefault(shape.key_of(item), deque()).append(item)
     both = {key: merge(known[key][0], mine[key], shape.item) for key in mine if len(known.get(key, ())) == 1}
     order = _interleaved(list(mine), [shape.key_of(item) for item in live])
-    return [both.get(key, mine[key]) if key in mine else known[key].pop(0) for key in order]
+    return [both.get(key, mine[key]) if key in mine else known[key].popleft() for key in order]
 
 
 def _interleaved(applied: list[str], live: list[str]) -> list[str]:
@@ -247,15 +248,19 @@ def _interleaved(applied: list[str], live: list[str]) -> list[str]:
     wanted = set(applied)
     if wanted.isdisjoint(live):
         return [*live, *applied]
+    places: dict[str, list[int]] = {}
+    for at, key in enumerate(live):
+        if key in wanted:
+            places.setdefault(key, []).append(at)
     out: list[str] = []
-    rest = list(live)
+    done = 0  # how much of the live list is in its place
     for key in applied:
-        if key in rest:
-            at = rest.index(key)
-            out += [other for other in rest[:at] if other not in wanted]
-            del rest[: at + 1]
+        at = next((place for place in places.get(key, ()) if place >= done), -1)
+        if at >= 0:
+            out += [other for other in live[done:at] if other not in wanted]
+            done = at + 1
         out.append(key)
-    return out + [key for key in rest if key not in wanted]
+    return out + [key for key in live[done:] if key not in wanted]
 
 
 def remove(value: Any, gone: Fields, shape: Shape) -> Any:

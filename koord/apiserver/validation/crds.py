@@ -8,6 +8,7 @@ import orjson
 
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_
+from koord.apiserver.schema.lists import repeats
 from koord.apiserver.schema.rules import checking
 from koord.apiserver.schema.structural import Structural, compiled_pattern, structural
 from koord.apiserver.store import Obj
@@ -99,11 +100,12 @@ def _list_type(schema: Obj, path: str, causes: list[Cause]) -> None:
     keys = schema.get("x-kubernetes-list-map-keys")
     if not keys:
         causes.append(required(f"{path}.x-kubernetes-list-map-keys", "must not be empty if x-kubernetes-list-type is map"))
+    properties, needed = items.get("properties") or {}, frozenset(items.get("required") or ())
     for key in keys or ():
-        found = (items.get("properties") or {}).get(key)
+        found = properties.get(key)
         if found is None:
             causes.append(invalid_value(f"{path}.x-kubernetes-list-map-keys", key, "entries must all be names of item properties"))
-        elif key not in (items.get("required") or ()) and found.get("default") is None:
+        elif key not in needed and found.get("default") is None:
             text = "this property is in x-kubernetes-list-map-keys, so it must have a default or be a required property"
             causes.append(required(f"{path}.items.properties[{key}].default", text))
 
@@ -191,6 +193,7 @@ def _selectable(version: Obj, path: str, causes: list[Cause]) -> None:
     listed = [str(field.get("jsonPath") or "") for field in version.get("selectableFields") or ()]
     if len(listed) > _MOST_SELECTABLE:
         causes.append(Cause("FieldValueTooMany", path, f"Too many: {len(listed)}: must have at most {_MOST_SELECTABLE} items"))
+    again = frozenset(repeats(listed))
     for i, text in enumerate(listed):
         where = f"{path}[{i}].jsonPath"
         node: Any = (version.get("schema") or {}).get("openAPIV3Schema") or {}
@@ -199,7 +202,7 @@ def _selectable(version: Obj, path: str, causes: list[Cause]) -> None:
             node = inner if isinstance(inner, dict) else {}
         if not text:
             causes.append(required(where))
-        elif text in listed[:i]:
+        elif i in again:
             causes.append(duplicate(where, text))
         elif text[0] not in ".[":
             causes.append(invalid_value(where, text, f"is an invalid path: expected [ or . but got: {text.partition('.')[0]}"))

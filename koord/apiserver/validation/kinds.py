@@ -13,6 +13,7 @@ from koord.api.selectors import SelectorError, from_label_selector
 from koord.apiserver.admission.quotas import POD_SCOPES, STANDARD, scopes
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, path_text
+from koord.apiserver.schema.lists import repeats
 from koord.apiserver.schema.rules import checking, defaulting, updating
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, label_value, qualified_name
@@ -345,9 +346,8 @@ def _policy(obj: Obj, path: Path_, causes: list[Cause]) -> None:
 def _binding(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     """What happens to what a policy denies, and with which parameters it is asked."""
     actions, ref = spec.get("validationActions") or [], spec.get("paramRef")
-    for at, action in enumerate(actions):
-        if action in ("Deny", "Warn", "Audit") and action in actions[:at]:
-            causes.append(duplicate(f"spec.validationActions[{at}]", action))
+    known = ("Deny", "Warn", "Audit")
+    causes += [duplicate(f"spec.validationActions[{at}]", actions[at]) for at in repeats(actions) if actions[at] in known]
     if "Deny" in actions and "Warn" in actions:
         text = "must not contain both Deny and Warn (repeating the same information)"
         causes.append(invalid_value("spec.validationActions", actions, text))
@@ -438,10 +438,15 @@ def _quota(obj: Obj, path: Path_, causes: list[Cause]) -> None:
 
 
 def _scopes(obj: Obj, spec: Obj, causes: list[Cause]) -> None:
-    seen: list[str] = []
+    seen: set[str] = set()
+    plain, hard = frozenset(spec.get("scopes") or ()), spec.get("hard") or ()
+    of_pods = {limit for limit in hard if limit.split(".", 1)[0] in _POD_PARTS and limit != "requests.storage"}
+    # of a quota with scopes, and with that of best-effort pods
+    strange = any(limit not in _BEST_EFFORT and limit not in of_pods for limit in hard)
+    strange_at_best = any(limit not in _BEST_EFFORT for limit in hard)
     for scope in scopes(obj):
         name, operator, values = scope.get("scopeName") or "", scope.get("operator") or "", scope.get("values") or ()
-        where = "spec.scopes" if name in (spec.get("scopes") or ()) else "spec.scopeSelector.matchExpressions"
+        where = "spec.scopes" if name in plain else "spec.scopeSelector.matchExpressions"
         if name not in POD_SCOPES:
             causes.append(invalid_value(where, name, "unsupported scope"))
             continue
@@ -453,10 +458,9 @@ def _scopes(obj: Obj, spec: Obj, causes: list[Cause]) -> None:
             text = "must be 'Exist' when scope is any of ResourceQuotaScopeTerminating, ResourceQuotaScopeNotTerminating, "
             text += "ResourceQuotaScopeBestEffort, ResourceQuotaScopeNotBestEffort or ResourceQuotaScopeCrossNamespacePodAffinity"
             causes.append(invalid_value(f"{where}.operator", operator, text))
-        of_pods = {limit for limit in spec.get("hard") or () if limit.split(".", 1)[0] in _POD_PARTS and limit != "requests.storage"}
-        if any(limit not in _BEST_EFFORT and (name == "BestEffort" or limit not in of_pods) for limit in spec.get("hard") or ()):
+        if strange_at_best if name == "BestEffort" else strange:
             causes.append(invalid_value(where, name, "unsupported scope applied to resource"))
-        seen.append(name)
+        seen.add(name)
     for one, other in (("BestEffort", "NotBestEffort"), ("Terminating", "NotTerminating")):
         if one in seen and other in seen:
             causes.append(invalid_value("spec.scopes", spec.get("scopes") or [], "conflicting scopes"))

@@ -11,6 +11,7 @@ from koord.api.quantity import Quantity
 from koord.apiserver.defaulting import containers, qos_class
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_, path_text
+from koord.apiserver.schema.lists import repeats
 from koord.apiserver.schema.rules import checking, parting, updating
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, dns_label, dns_subdomain, label_map, qualified_name
@@ -62,12 +63,13 @@ def _pod_spec(spec: Obj, path: Path_, causes: list[Cause]) -> None:
 def _placement(spec: Obj, path: str, causes: list[Cause]) -> None:
     """Gates, spreading and conditions: each once."""
     gates: list[Any] = [gate.get("name") for gate in spec.get("schedulingGates") or ()]
-    causes += [duplicate(f"{path}.schedulingGates[{i}]", name) for i, name in enumerate(gates) if name in gates[:i]]
+    causes += [duplicate(f"{path}.schedulingGates[{i}]", gates[i]) for i in repeats(gates)]
     spreads = spec.get("topologySpreadConstraints") or []
     known = [(spread.get("topologyKey"), spread.get("whenUnsatisfiable")) for spread in spreads]
+    last = {pair: i for i, pair in enumerate(known)}
     for i, (spread, pair) in enumerate(zip(spreads, known, strict=True)):
         where, when = f"{path}.topologySpreadConstraints[{i}]", pair[1]
-        if pair in known[i + 1 :]:
+        if last[pair] > i:
             causes.append(duplicate(f"{where}.{{topologyKey, whenUnsatisfiable}}", f"{{{pair[0]}, {when}}}"))
         if spread.get("minDomains") is not None and when != "DoNotSchedule":
             text = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
@@ -99,7 +101,7 @@ def _host(spec: Obj, path: str, causes: list[Cause]) -> None:
                 where, text = f"{path}.containers[{i}].ports[{at}].hostPort", "must match `containerPort` when `hostNetwork` is true"
                 causes.append(invalid_value(where, port["hostPort"], text))
     sysctls = [sysctl.get("name") for sysctl in (spec.get("securityContext") or {}).get("sysctls") or ()]
-    causes += [duplicate(f"{path}.securityContext.sysctls[{i}].name", name) for i, name in enumerate(sysctls) if name in sysctls[:i]]
+    causes += [duplicate(f"{path}.securityContext.sysctls[{i}].name", sysctls[i]) for i in repeats(sysctls)]
     if spec.get("hostPID") and spec.get("shareProcessNamespace"):
         text = "ShareProcessNamespace and HostPID cannot both be enabled"
         causes.append(invalid_value(f"{path}.securityContext.shareProcessNamespace", True, text))
@@ -146,7 +148,7 @@ def _container(container: Obj, path: Path_, causes: list[Cause]) -> None:
     if container.get("resources"):
         _resources(container["resources"], path, causes)
     ports = [port.get("name") for port in container.get("ports") or ()]
-    causes += [duplicate(f"{path_text(path)}.ports[{i}].name", name) for i, name in enumerate(ports) if name and name in ports[:i]]
+    causes += [duplicate(f"{path_text(path)}.ports[{i}].name", ports[i]) for i in repeats(ports) if ports[i]]
 
 
 @checking("V1ContainerPort")
@@ -343,8 +345,9 @@ def _frozen_view(spec: Obj) -> Obj:
 def _gates(spec: Obj, before: Obj, view: Obj, view_before: Obj, causes: list[Cause]) -> None:
     """Scheduling gates may go, not come; a gated pod may narrow its node selection."""
     gates, gates_before = spec.get("schedulingGates") or [], before.get("schedulingGates") or []
+    known = {gate.get("name") for gate in gates_before}
     for i, gate in enumerate(gates):
-        if gate not in gates_before:
+        if gate.get("name") not in known:
             text = f"only deletion is allowed, but found new scheduling gate '{gate.get('name')}'"
             causes.append(field_forbidden(f"spec.schedulingGates[{i}].name", text))
     for side in (view, view_before):
