@@ -133,3 +133,100 @@ def test_what_is_not_enforced_is_said(with_api: Any) -> None:
         assert api.warnings == []
 
     with_api(body)
+
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+
+
+def with_field(crd: Any, **schema: Any) -> Any:
+    """The definition, with a field `spec.x`."""
+    crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["x"] = schema
+    return crd
+
+
+@pytest.mark.parametrize(
+    ("schema", "said"),
+    [
+        ({"type": "string", "minLength": "5"}, "cannot unmarshal string into field {x}.minLength of type int64"),
+        ({"type": "string", "maxLength": 5.5}, "cannot unmarshal number into field {x}.maxLength of type int64"),
+        ({"type": "integer", "maximum": "10"}, "cannot unmarshal string into field {x}.maximum of type float64"),
+        ({"type": "number", "multipleOf": "2"}, "cannot unmarshal string into field {x}.multipleOf of type float64"),
+        ({"type": "integer", "exclusiveMinimum": 3}, "cannot unmarshal number into field {x}.exclusiveMinimum of type bool"),
+        ({"type": "string", "pattern": 5}, "cannot unmarshal number into field {x}.pattern of type string"),
+        ({"type": "string", "allOf": ["x"]}, "cannot unmarshal string into field {x}.allOf[0] of type object"),
+        ({"type": "string", "not": True}, "cannot unmarshal bool into field {x}.not of type object"),
+        ({"type": "string", "enum": "a"}, "cannot unmarshal string into field {x}.enum of type list"),
+        ({"type": "object", "required": "spec"}, "cannot unmarshal string into field {x}.required of type list"),
+        ({"type": "object", "required": [1]}, "cannot unmarshal number into field {x}.required[0] of type string"),
+        ({"type": "object", "properties": {"a": "x"}}, "cannot unmarshal string into field {x}.properties.a of type object"),
+        ({"type": "object", "properties": ["a"]}, "cannot unmarshal array into field {x}.properties of type map"),
+        ({"type": "object", "additionalProperties": "a"}, "cannot unmarshal string into field {x}.additionalProperties of type bool"),
+        ({"type": "array", "items": {"type": ["string"]}}, "cannot unmarshal array into field {x}.items.type of type string"),
+        ({"type": "array", "items": 5}, "cannot unmarshal number into field {x}.items of type list"),
+        (
+            {"type": "string", "x-kubernetes-validations": [{"rule": 5}]},
+            "cannot unmarshal number into field {x}.x-kubernetes-validations[0].rule",
+        ),
+        ({"type": "string", "nullable": "yes"}, "cannot unmarshal string into field {x}.nullable of type bool"),
+    ],
+)
+def test_keywords_of_a_schema_have_types(with_api: Any, widget_crd: Any, schema: Any, said: str) -> None:
+    async def body(api: Any) -> None:
+        status, out = await api.call("POST", CRDS, with_field(widget_crd, **schema))
+        place = "spec.versions[0].schema.openAPIV3Schema.properties.spec.properties.x"
+        assert (status, out["reason"]) == (400, "BadRequest")
+        assert said.format(x=place) in out["message"]
+        assert (await api.get(CRDS))["items"] == []
+
+    with_api(body)
+
+
+def test_unknown_keywords_are_told_and_dropped(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        crd = with_field(widget_crd, type="array", maxItem=3, items={"type": "string", "minLenght": 5})
+        place = "spec.versions[0].schema.openAPIV3Schema.properties.spec.properties.x"
+        status, out = await api.call("POST", CRDS + "?fieldValidation=Strict", crd)
+        assert status == 400
+        assert f'unknown field "{place}.maxItem", unknown field "{place}.items.minLenght"' in out["message"]
+        made = await api.post(CRDS + "?fieldValidation=Warn", crd)
+        assert [warning.split('"', 1)[1][:-1].replace("\\", "") for warning in api.warnings] == [
+            f'unknown field "{place}.maxItem"',
+            f'unknown field "{place}.items.minLenght"',
+        ]
+        schema = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["x"]
+        assert schema == {"type": "array", "items": {"type": "string"}}
+
+    with_api(body)
+
+
+def test_a_schema_is_stored_as_kubernetes_stores_it(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        kept = {
+            "type": "object",
+            "minProperties": 0,
+            "x-kubernetes-preserve-unknown-fields": False,
+            "additionalProperties": {"nullable": True, "type": "string", "enum": ["a", None, 5], "default": "a"},
+            "example": None,
+            "not": {"required": ["z"], "type": "object"},
+            "dependencies": {"a": ["b"], "c": {"type": "object"}},
+            "definitions": {"d": {"items": [{"type": "string"}], "additionalItems": False}},
+        }
+        gone = {"nullable": False, "exclusiveMinimum": False, "required": [], "description": "", "properties": {}, "title": None}
+        made = await api.post(CRDS, with_field(widget_crd, **kept, **gone))
+        schema = made["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["x"]
+        del kept["example"]
+        assert schema == kept
+        assert not api.warnings
+        obj = widget(size=1, x={"k": None, "l": "a"})
+        assert (await api.post(PATH, obj))["spec"]["x"] == {"k": None, "l": "a"}
+
+    with_api(body)
+
+
+def test_a_step_that_is_too_small_to_count_is_no_error_of_the_server(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(CRDS, with_field(widget_crd, type="number", multipleOf=1e-320))
+        status, out = await api.call("POST", PATH, widget(size=1, x=1e300))
+        assert (status, [cause["field"] for cause in out["details"]["causes"]]) == (422, ["spec.x"])
+
+    with_api(body)

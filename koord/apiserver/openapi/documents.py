@@ -59,6 +59,9 @@ _SIMPLE: dict[str, Obj] = {
     "x": {"type": "string", "format": "int-or-string"},
     "y": {"type": "string", "format": "byte"},
     "o": {"type": "object"},
+    # whatever it may be, it is no one type
+    "j": {},
+    "|": {},
 }
 
 
@@ -126,6 +129,9 @@ def _below(node: TypeNode, seen: dict[str, TypeNode]) -> None:
         while inner is not None:
             if inner.node is not None:
                 _below(inner.node, seen)
+            for other in (inner.other.item, inner.other) if inner.other is not None else ():
+                if other is not None and other.node is not None:
+                    _below(other.node, seen)
             inner = inner.item
 
 

@@ -36,7 +36,8 @@ _KEPT_STRINGS = frozenset({"storageClassName", "runtimeClassName", "ingressClass
 _PLAIN_BOOLS = frozenset(
     {
         "hostNetwork", "hostPID", "hostIPC", "stdin", "stdinOnce", "tty", "unschedulable", "readOnly", "paused",
-        "publishNotReadyAddresses", "globalDefault",
+        "publishNotReadyAddresses", "globalDefault", "nullable", "exclusiveMaximum", "exclusiveMinimum", "uniqueItems",
+        "x-kubernetes-embedded-resource", "x-kubernetes-int-or-string",
     }
 )  # fmt: skip
 # integers that are plain values: 0 is the same as absent
@@ -54,13 +55,17 @@ _NOTHING = object()
 
 @dataclass(slots=True, eq=False)
 class Field:
-    """One field of a type. `code` as in `generate.py`; `node` for a struct, `item` for lists and maps."""
+    """One field of a type. `code` as in `generate.py`; `node` for a struct, `item` for lists and maps.
+
+    `|` may be a struct, `item`, or something else, `other`.
+    """
 
     name: str
     code: str
     required: bool
     node: TypeNode | None = None
     item: Field | None = None
+    other: Field | None = None
     # the value that means "absent"
     drop: Any = _NOTHING
 
@@ -98,9 +103,11 @@ class Schemas:
     def _field(self, name: str, text: str) -> Field:
         required = text.endswith("!")
         text = text.rstrip("!")
-        code = text[0] if len(text) == 1 or text[0] in "[{" else "r"
+        code = text[0] if len(text) == 1 or text[0] in "[{" else "|" if "|" in text else "r"
         made = Field(name, code, required)
-        if code in "[{":
+        if code == "|":
+            made.item, made.other = (self._field("", part) for part in text.split("|"))
+        elif code in "[{":
             made.item = self._field("", text[1:])
         elif code == "r":
             made.node = self.type(text)
@@ -186,8 +193,12 @@ def _scalar(code: str, value: Any, path: Path_) -> Any:
 
 def _value(field: Field, value: Any, path: Path_, unknown: list[str]) -> Any:
     code = field.code
-    if code == "o":
+    if code in "oj":
         return value
+    if code == "|":
+        chosen = field.item if type(value) is dict else field.other
+        assert chosen is not None
+        return _value(chosen, value, path, unknown)
     wanted = _GO_TYPE.get(code)
     if wanted is None:
         return _scalar(code, value, path)
@@ -202,7 +213,7 @@ def _value(field: Field, value: Any, path: Path_, unknown: list[str]) -> Any:
         for at, inner in enumerate(value) if code == "[" else value.items():
             if type(inner) is str and item.code == "s":
                 continue
-            if inner is None:  # the zero value
+            if inner is None and item.code not in "oj":  # the zero value
                 inner = _GO_TYPE[item.code]() if item.code in _GO_TYPE else "0" if item.code == "q" else ""
             value[at] = _value(item, inner, (path, at), unknown)
     return value

@@ -4,7 +4,8 @@ Run `python -m koord.apiserver.schema.generate` after that dependency changes. T
 required; descriptions stay in the package and are read from there when somebody asks for OpenAPI.
 
 A field's type is one string: `s` string, `i` integer, `n` number, `b` boolean, `t` time, `T` time with microseconds, `q` quantity,
-`x` integer or string, `y` base64 bytes, `o` anything, `[…` list of, `{…` map of, else the name of a type; `!` at the end: required.
+`x` integer or string, `y` base64 bytes, `o` an object without a schema, `j` any JSON, `[…` list of, `{…` map of, else the name of a type;
+`A|B`: an object of type A, or else a B; `!` at the end: required.
 """
 
 from __future__ import annotations
@@ -35,7 +36,15 @@ _MICRO = {
     "V1LeaseSpec.acquireTime", "V1LeaseSpec.renewTime", "CoreV1Event.eventTime", "EventsV1Event.eventTime",
     "CoreV1EventSeries.lastObservedTime", "EventsV1EventSeries.lastObservedTime",
 }  # fmt: skip
-_SPECIAL = {"V1CustomResourceValidation.openAPIV3Schema": "o", "V1CapacityRequestPolicy.validValues": "[q"}
+_SCHEMA = "V1JSONSchemaProps"
+_SPECIAL = {
+    "V1CapacityRequestPolicy.validValues": "[q",
+    **{f"{_SCHEMA}.{key}": "j" for key in ("default", "example")},
+    **{f"{_SCHEMA}.{key}": f"{_SCHEMA}|b" for key in ("additionalItems", "additionalProperties")},
+    f"{_SCHEMA}.enum": "[j",
+    f"{_SCHEMA}.items": f"{_SCHEMA}|[{_SCHEMA}",
+    f"{_SCHEMA}.dependencies": f"{{{_SCHEMA}|[s",
+}
 _NAMES = {
     ("", "Event"): "CoreV1Event",
     ("events.k8s.io", "Event"): "EventsV1Event",
@@ -77,7 +86,7 @@ def _walk(models: Any, name: str, out: dict[str, dict[str, str]]) -> None:
         info = by_wire[wire]
         short = _type(model.openapi_types[attr], name, wire, str(info.annotation))
         fields[wire] = short + ("!" if info.is_required() else "")
-        ref = re.sub(r"^[\[{]+", "", short)
+        ref = re.sub(r"^[\[{]+|\|.*", "", short)
         if len(ref) > 1:
             _walk(models, ref, out)
 

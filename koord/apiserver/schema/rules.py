@@ -72,16 +72,20 @@ class _Plan:
 
 def _planner(rows: Callable[[TypeNode], list[Any]], hooks: Hooks) -> Callable[[TypeNode], _Plan]:
     """What makes plans of one sort, once for each type."""
+    begun: dict[int, _Plan] = {}
 
     @cache
     def plan(node: TypeNode) -> _Plan:
-        made = _Plan(rows(node), hooks.get(node.name))
+        made = begun[id(node)] = _Plan(rows(node), hooks.get(node.name))
         for key, part in node.fields.items():
             inner = part.item if part.code == "[" and part.item is not None else part
             if inner.node is not None:
-                below = plan(inner.node)
-                if below.rows or below.hook or below.below:
+                # of a type that holds itself nobody knows yet what is to be done below
+                within = begun.get(id(inner.node))
+                below = within or plan(inner.node)
+                if within or below.rows or below.hook or below.below:
                     made.below.append((key, below))
+        del begun[id(node)]
         return made
 
     return plan

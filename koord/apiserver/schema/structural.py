@@ -215,7 +215,8 @@ class Structural:
                 text = f"should be {word} than {'' if exclusive else 'or equal to '}{_num(limit)}"
                 causes.append(invalid_value(where, value, f"{where} in body {text}"))
         step = raw.get("multipleOf")
-        if step and not math.isclose(value / step, round(value / step), abs_tol=1e-9):
+        times = value / step if step else 0.0
+        if not math.isfinite(times) or not math.isclose(times, round(times), abs_tol=1e-9):
             causes.append(invalid_value(where, value, f"{where} in body should be a multiple of {_num(step)}"))
         bits = {"int32": 31, "int64": 63}.get(raw.get("format", ""))
         if bits and not -(2**bits) <= value < 2**bits:

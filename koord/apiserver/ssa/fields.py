@@ -114,7 +114,7 @@ def _of_field(owner: str, field: Field) -> Shape:
             # items merge field by field, also those whose type is of one piece elsewhere
             return Shape(LIST_MAP, tuple(keys), item=of_type(node) if node is not None else _FREE)
         return Shape(LIST_SET, item=_ATOM) if field.name in _table()["sets"].get(owner, ()) else _ATOM
-    return _FREE if field.code == "o" else _ATOM
+    return _FREE if field.code in "oj|" else _ATOM
 
 
 def of_type(node: TypeNode) -> Shape:
