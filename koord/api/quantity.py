@@ -61,7 +61,7 @@ def _saturate(value: int) -> int:
 def _parse_nanos(text: str) -> tuple[int, str]:
     """Nano-units and format of a quantity's text. Raises QuantityError."""
     stripped = text.strip()
-    match = _TEXT.fullmatch(stripped) if len(stripped) <= _MAX_TEXT else None
+    match = _TEXT.fullmatch(stripped) if len(text) <= _MAX_TEXT else None  # blanks count: what is read is kept in caches
     if match is None:
         raise QuantityError(text)
     sign, number, suffix = match.groups()

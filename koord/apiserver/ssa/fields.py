@@ -45,14 +45,19 @@ class Shape:
         self.keys = keys
         self.item = item or self
         self._source = source
-        self._children: dict[str, Shape] = {}
+        self._children: dict[str | None, Shape] = {}
 
     def of(self, key: str) -> Shape:
         """The shape of a member of a map."""
-        found = self._children.get(key)
+        place = key if self._names(key) else None  # those that the schema does not name are alike, and may be any
+        found = self._children.get(place)
         if found is None:
-            found = self._children[key] = _child(self._source, key)
+            found = self._children[place] = _child(self._source, key)
         return found
+
+    def _names(self, key: str) -> bool:
+        source = self._source
+        return key in source.fields if isinstance(source, TypeNode) else isinstance(source, Structural) and key in source.props
 
     def key_of(self, item: Any) -> str:
         """The path element of an item of an associative list."""
@@ -292,13 +297,26 @@ def containers(fields: Iterable[Place]) -> set[Place]:
 # -- on the wire ---------------------------------------------------------------------------------------------------------------------
 
 
+# what is longer (bytes, and paths) is not remembered: a body may have megabytes of them
+_SHORT = 16 * 1024
+_FEW = 1024
+
+
 def unpack(wire: Obj) -> Fields:
     """The set that FieldsV1 says."""
     return _unpacked(orjson.dumps(wire))
 
 
-@lru_cache(maxsize=1024)
 def _unpacked(text: bytes) -> Fields:
+    return _short_unpacked(text) if len(text) <= _SHORT else _read(text)
+
+
+@lru_cache(maxsize=1024)
+def _short_unpacked(text: bytes) -> Fields:
+    return _read(text)
+
+
+def _read(text: bytes) -> Fields:
     out: set[Place] = set()
 
     def walk(node: Obj, path: Place) -> None:
@@ -314,9 +332,18 @@ def _unpacked(text: bytes) -> Fields:
     return frozenset(out)
 
 
-@lru_cache(maxsize=1024)
 def pack(fields: Fields) -> Obj:
     """FieldsV1 of a set; shared, so not to be changed."""
+    short = len(fields) <= _FEW and sum(len(path[-1]) for path in fields if path) <= _SHORT
+    return _short_packed(fields) if short else _packed(fields)
+
+
+@lru_cache(maxsize=1024)
+def _short_packed(fields: Fields) -> Obj:
+    return _packed(fields)
+
+
+def _packed(fields: Fields) -> Obj:
     out: Obj = {}
     for path in sorted(fields):
         node = out

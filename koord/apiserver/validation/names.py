@@ -11,6 +11,7 @@ from koord.apiserver.store import Obj
 
 Rule = Callable[[str], str]
 
+_LONGEST_KEY = 253 + 1 + 63
 ANNOTATIONS_LIMIT = 256 * 1024
 _STANDARD_FINALIZERS = ("orphan", "foregroundDeletion", "kubernetes")
 
@@ -21,10 +22,12 @@ def _pattern(pattern: str, longest: int, about: str, examples: str) -> Rule:
     text = f"{about} (e.g. {examples}, regex used for validation is '{pattern}')"
 
     @lru_cache(maxsize=65_536)
-    def rule(name: str) -> str:
-        if len(name) > longest:
-            return f"must be no more than {longest} characters"
+    def checked(name: str) -> str:
         return "" if matches(name) else text
+
+    def rule(name: str) -> str:
+        # what is too long is not remembered: it may have megabytes
+        return checked(name) if len(name) <= longest else f"must be no more than {longest} characters"
 
     return rule
 
@@ -77,9 +80,17 @@ def name_rule(flags: str) -> Rule:
     return next((rule for flag, rule in (("n", path_segment), ("5", dns_1035_label), ("l", dns_label)) if flag in flags), dns_subdomain)
 
 
-@lru_cache(maxsize=65_536)
 def qualified_name(key: str) -> str:
     """`[prefix/]name`."""
+    return _short_qualified_name(key) if len(key) <= _LONGEST_KEY else _qualified_name(key)
+
+
+@lru_cache(maxsize=65_536)
+def _short_qualified_name(key: str) -> str:
+    return _qualified_name(key)
+
+
+def _qualified_name(key: str) -> str:
     prefix, slash, name = key.rpartition("/")
     if "/" in prefix:
         return (
