@@ -215,8 +215,7 @@ class Structural:
                 text = f"should be {word} than {'' if exclusive else 'or equal to '}{_num(limit)}"
                 causes.append(invalid_value(where, value, f"{where} in body {text}"))
         step = raw.get("multipleOf")
-        times = value / step if step else 0.0
-        if not math.isfinite(times) or not math.isclose(times, round(times), abs_tol=1e-9):
+        if step and not _whole(value / step):
             causes.append(invalid_value(where, value, f"{where} in body should be a multiple of {_num(step)}"))
         bits = {"int32": 31, "int64": 63}.get(raw.get("format", ""))
         if bits and not -(2**bits) <= value < 2**bits:
@@ -275,6 +274,10 @@ def structural(raw: Obj) -> Structural:
 @lru_cache(maxsize=256)
 def _compiled(text: bytes) -> Structural:
     return Structural(orjson.loads(text))
+
+
+def _whole(quotient: float) -> bool:
+    return math.isfinite(quotient) and math.isclose(quotient, round(quotient), abs_tol=1e-9)
 
 
 def _num(value: int | float) -> str:
