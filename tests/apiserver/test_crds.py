@@ -230,3 +230,24 @@ def test_a_step_that_is_too_small_to_count_is_no_error_of_the_server(with_api: A
         assert (status, [cause["field"] for cause in out["details"]["causes"]]) == (422, ["spec.x"])
 
     with_api(body)
+
+
+def test_a_conversion_webhook_is_not_called_and_that_is_said(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        said = '299 - "this API server does not call conversion webhooks: it shows an object of one version unchanged in the others, '
+        spec = widget_crd["spec"]
+        client = {"url": "https://nowhere.example/convert"}
+        spec["conversion"] = {"strategy": "Webhook", "webhook": {"clientConfig": client, "conversionReviewVersions": ["v1"]}}
+        await api.post(CRDS + "?dryRun=All", widget_crd)
+        assert api.warnings == []  # of one version there is nothing to convert
+        spec["versions"].append({**spec["versions"][0], "name": "v2", "storage": False})
+        await api.post(CRDS, widget_crd)
+        assert [warning.startswith(said) for warning in api.warnings] == [True]
+        made = await api.get(CRDS + "/widgets.example.com")
+        made["spec"]["versions"][1]["served"] = False
+        await api.ok("PUT", CRDS + "/widgets.example.com", made)
+        assert [warning.startswith(said) for warning in api.warnings] == [True]
+        await api.merge(CRDS + "/widgets.example.com", {"spec": {"conversion": {"strategy": "None", "webhook": None}}})
+        assert api.warnings == []
+
+    with_api(body)

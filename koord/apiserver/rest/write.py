@@ -57,7 +57,12 @@ def decode(resource: Resource, obj: Obj, options: Options) -> None:
     """Prune, normalise and default, in place. Unknown fields are errors, warnings or nothing, by `fieldValidation`."""
     unknown: list[str] = []
     if resource.structural is not None:
-        clean(schemas().type("V1ObjectMeta"), obj["metadata"], (None, "metadata"), unknown)
+        meta = obj.get("metadata")
+        if meta is None:  # a patch may take it off
+            meta = obj["metadata"] = {}
+        elif type(meta) is not dict:
+            raise undecodable(resource, "metadata: must be an object")
+        clean(schemas().type("V1ObjectMeta"), meta, (None, "metadata"), unknown)
         resource.structural.prune(obj, None, unknown, root=True)
         resource.structural.drop_nulls(obj)
         resource.structural.fill(obj)
@@ -80,6 +85,14 @@ def decode(resource: Resource, obj: Obj, options: Options) -> None:
 def undecodable(resource: Resource, why: str) -> StatusError:
     """400 for a body that is no object of its kind."""
     return bad_request(f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}')
+
+
+def _tell(resource: Resource, obj: Obj, options: Options) -> None:
+    """Warn of what an object asks for and does not get; once, however often a write is tried."""
+    if resource.type is not None and resource.type.name in rules.telling:
+        told: list[str] = []
+        rules.telling[resource.type.name](obj, told)
+        options.warnings.extend(text for text in told if text not in options.warnings)
 
 
 def stored_form(resource: Resource, obj: Obj) -> Obj:
@@ -136,6 +149,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     facts = rules.facts(resource.type)
     if "warning" in facts:
         options.warnings.append(facts["warning"])
+    _tell(resource, obj, options)
     if obj["metadata"].get("resourceVersion"):
         raise plain_error("resourceVersion should not be set on objects to be created")
     if "create" not in resource.verbs:
@@ -293,6 +307,7 @@ async def commit(
     check(resource, obj, causes, stored)
     if resource.type is not None and not subresource:
         rules.check_update(resource.type, obj, stored, causes)
+        _tell(resource, obj, options)
     if resource.type is not None and resource.type.name in rules.parting and subresource and not causes:
         rules.parting[resource.type.name](subresource, obj, stored, causes)
     if causes:

@@ -48,6 +48,8 @@ creating = Hooks()
 updating = Hooks()
 # (subresource, new, old, causes): what a subresource may change
 parting = Hooks()
+# (object, warnings): what it asks for and does not get
+telling = Hooks()
 
 
 @cache

@@ -9,7 +9,7 @@ import orjson
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_
 from koord.apiserver.schema.lists import repeats
-from koord.apiserver.schema.rules import checking
+from koord.apiserver.schema.rules import checking, telling
 from koord.apiserver.schema.structural import Structural, compiled_pattern, structural
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, dns_1035_label
@@ -112,6 +112,17 @@ def _list_type(schema: Obj, path: str, causes: list[Cause]) -> None:
 _APPROVED = "api-approved.kubernetes.io"
 _MOST_SELECTABLE = 8
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
+
+
+@telling("V1CustomResourceDefinition")
+def _unconverted(obj: Obj, warnings: list[str]) -> None:
+    """Versions that a webhook is to convert, which nobody calls: reads and watches of this server wait for nobody."""
+    spec = obj.get("spec") or {}
+    if (spec.get("conversion") or {}).get("strategy") == "Webhook" and len(spec.get("versions") or ()) > 1:
+        warnings.append(
+            "this API server does not call conversion webhooks: it shows an object of one version unchanged in the others, "
+            "where the next write drops what their schemas do not have"
+        )
 
 
 @checking("V1CustomResourceDefinition")
