@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import os
+import tracemalloc
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -118,5 +120,54 @@ def test_following_stops_at_the_limit_and_with_the_pod(tmp_path: Path) -> None:
             assert await answer.content.readline() == b"one\n"
             await c.client.delete(PODS, "web", "default", grace_period_seconds=0)
             assert await answer.content.read() == b"two\n"
+
+    run(tmp_path, body)
+
+
+@pytest.mark.parametrize(
+    ("content", "lines", "shown"),
+    [
+        ("", "3", ""),
+        ("\n", "1", "\n"),
+        ("a", "1", "a"),
+        ("a\nb", "1", "b"),
+        ("a\nb\n", "1", "b\n"),
+        ("a\n\n\n", "2", "\n\n"),
+        ("a\nb\n", "2", "a\nb\n"),
+        ("a\nb\n", "9", "a\nb\n"),
+        ("x\r\ny\rz\n", "1", "y\rz\n"),
+        ("a\n" + "b" * (3 << 20) + "\nc\n", "2", "b" * (3 << 20) + "\nc\n"),
+        ("a\n" * (1 << 20), "600000", "a\n" * 600_000),
+    ],
+)
+def test_the_last_lines(tmp_path: Path, content: str, lines: str, shown: str) -> None:
+    async def body(c: Case) -> None:
+        await c.pod("main")
+        c.path.write_bytes(content.encode())
+        status, text = await c.read(tailLines=lines)
+        assert (status, text == shown) == (200, True)
+
+    run(tmp_path, body)
+
+
+@pytest.mark.parametrize("query", [{"tailLines": "1"}, {"limitBytes": "5"}, {"tailLines": "1", "follow": "true", "limitBytes": "5"}, {}])
+def test_no_more_than_a_piece_of_a_long_log_is_in_memory(tmp_path: Path, query: dict[str, str]) -> None:
+    async def body(c: Case) -> None:
+        await c.pod("main")
+        with c.path.open("wb") as log:
+            log.truncate(100 << 20)
+            log.seek(0, os.SEEK_END)
+            log.write(b"\nlast\n")
+        tracemalloc.start()
+        try:
+            async with c.session.get(c.url.format("web"), params=query) as answer:
+                assert answer.status == 200
+                size = 0
+                async for piece in answer.content.iter_any():
+                    size += len(piece)
+            assert size == (5 if query else (100 << 20) + 6)
+            assert tracemalloc.get_traced_memory()[1] < 20 << 20
+        finally:
+            tracemalloc.stop()
 
     run(tmp_path, body)

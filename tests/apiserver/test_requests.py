@@ -249,3 +249,32 @@ def test_copies_of_a_json_patch_do_not_double_without_end(with_api: Any) -> None
         assert len((await api.ok("PATCH", MAPS + "/m", few, kind=JSON_PATCH))["data"]) == 101
 
     with_api(body)
+
+
+WIDGETS = "/apis/example.com/v1/namespaces/default/widgets"
+
+
+def test_a_patch_may_not_take_the_metadata_off(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        widget_crd["spec"]["versions"][0]["subresources"]["scale"] = {
+            "specReplicasPath": ".spec.size",
+            "statusReplicasPath": ".status.size",
+        }
+        await api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_crd)
+        widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "m"}, "spec": {"size": 1}}
+        await api.post(WIDGETS, widget)
+        await api.post(MAPS, {"metadata": {"name": "m"}})
+        for path in (WIDGETS + "/m", WIDGETS + "/m/status", WIDGETS + "/m/scale", MAPS + "/m"):
+            for patch, kind in (
+                ({"metadata": None}, MERGE),
+                ({"metadata": 5}, MERGE),
+                ({"metadata": {"name": None}}, MERGE),
+                ([{"op": "remove", "path": "/metadata"}], JSON_PATCH),
+                ([{"op": "replace", "path": "/metadata", "value": []}], JSON_PATCH),
+                ({"metadata": [1]}, MERGE),
+            ):
+                status, out = await api.call("PATCH", path, patch, kind=kind)
+                assert status in (400, 422), (path, patch, status, out)
+        assert (await api.get(WIDGETS + "/m"))["spec"] == {**widget["spec"], "colour": "red"}
+
+    with_api(body)

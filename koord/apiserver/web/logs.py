@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, BinaryIO
 
@@ -69,33 +70,54 @@ async def serve(
         return gone or left or (now is not None and (now.obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"))
 
     with path.open("rb") as file:
-        first = file.read()
-        if lines is not None:
-            first = b"".join(first.splitlines(keepends=True)[-lines:]) if lines else b""
-        if query.get("follow", "").lower() not in _TRUE:
-            return web.Response(body=first if limit is None else first[:limit], content_type="text/plain")
-        return await _follow(request, file, first, limit, ended)
+        start, end = await seams.to_thread(_span, file, lines)
+        if query.get("follow", "").lower() in _TRUE:
+            return await _stream(request, file, limit, ended)
+        left = end - start if limit is None else min(limit, end - start)
+        if left > _CHUNK:
+            return await _stream(request, file, left, lambda: True)
+        return web.Response(body=await seams.to_thread(file.read, left), content_type="text/plain")
 
 
-async def _follow(
-    request: web.BaseRequest, file: BinaryIO, piece: bytes, left: int | None, ended: Callable[[], bool]
-) -> web.StreamResponse:
+def _span(file: BinaryIO, lines: int | None) -> tuple[int, int]:
+    """Where the last `lines` of a file begin (None: all of it), to where it is set, and where it ends. Reads no more than these lines."""
+    end = at = file.seek(0, os.SEEK_END)
+    start = 0
+    if lines == 0:
+        start, at = end, 0
+    elif lines is None:
+        at = 0
+    else:
+        file.seek(max(0, end - 1))
+        breaks = lines + (file.read(1) == b"\n")  # the one that ends the last line begins no other
+        while at and breaks:
+            size = min(_CHUNK, at)
+            at -= size
+            file.seek(at)
+            block, place = file.read(size), size
+            while breaks and (place := block.rfind(b"\n", 0, place)) >= 0:
+                breaks -= 1
+                start = at + place + 1
+        if breaks:
+            start = 0
+    file.seek(start)
+    return start, end
+
+
+async def _stream(request: web.BaseRequest, file: BinaryIO, left: int | None, ended: Callable[[], bool]) -> web.StreamResponse:
+    """What follows in a file, `left` bytes at most, until it has ended and all is read."""
     response = web.StreamResponse(headers={"Content-Type": "text/plain"})
     response.enable_chunked_encoding()
     await response.prepare(request)
-    while True:
-        if left is not None:
-            piece = piece[:left]
-            left -= len(piece)
+    while left != 0:
+        over = ended()
+        piece = await seams.to_thread(file.read, _CHUNK if left is None else min(left, _CHUNK))
         if piece:
             await response.write(piece)
-        if left == 0:
+            left = None if left is None else left - len(piece)
+        elif over:
             break
-        over = ended()
-        piece = file.read(_CHUNK)
-        if not piece:
-            if over:
-                break
+        else:
             await seams.sleep(_LOOK_EVERY)
     await response.write_eof()
     return response
