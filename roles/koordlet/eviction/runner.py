@@ -80,21 +80,23 @@ class EvictionRunner:
     async def run(self, tasks: tuple[EvictionTask, ...], mode: Mode = Mode.ENFORCE) -> int:
         """Walk the tasks in order; the number of newly evicted pods.
 
-        Pods that are about to leave anyhow are waited for, unless the need is critical.
+        Pods that are about to leave anyhow are waited for, unless the need is critical. What a task that only observes would have evicted
+        counts for its like: it frees nothing for a task that evicts.
         """
-        ledger = Ledger(tasks)
-        handled: set[str] = set()
+        ledgers = {observe: Ledger(tasks) for observe in (False, True)}
+        handled: dict[bool, set[str]] = {False: set(), True: set()}
         fresh = 0
         critical = any(task.critical for task in tasks)
         for task in tasks:
             observe = Mode.OBSERVE in (mode, self._mode_of(task.gate))
+            ledger = ledgers[observe]
             for victim in task.victims:
                 if ledger.covers(task):
                     break
                 uid = victim.pod.uid
-                if uid in handled:
+                if uid in handled[observe]:
                     continue
-                handled.add(uid)
+                handled[observe].add(uid)
                 if self._evictor.recently_evicted(uid) or (victim.ending and not critical):
                     ledger.add(victim)
                     continue
@@ -104,6 +106,9 @@ class EvictionRunner:
                     continue
                 if await self._evict(task, victim):
                     ledger.add(victim)
+                    if uid not in handled[True]:
+                        handled[True].add(uid)
+                        ledgers[True].add(victim)
                     fresh += 1
             if not ledger.covers(task):
                 log.info("%s: not enough could be evicted: %s of %s", task.gate, ledger.released(task), dict(task.targets))

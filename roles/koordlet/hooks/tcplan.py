@@ -67,8 +67,8 @@ def minors(uids: Iterable[str]) -> dict[str, int]:
 def class_rates(rule: NetworkRule) -> tuple[tuple[str, int, int], ...]:
     system = max(rule.total - rule.ls.tx_min - rule.be.tx_min, 0)
     rows = (("system", system, rule.total), ("ls", rule.ls.tx_min, rule.ls.tx_max), ("be", rule.be.tx_min, rule.be.tx_max))
-    # htb wants a rate above zero, and a ceiling not below it
-    return tuple((name, max(rate, 1), max(ceil, rate, 1)) for name, rate, ceil in rows)
+    # htb wants a rate above zero, and a ceiling not below it; a class without limits has what the others leave
+    return tuple((name, max(rate, 1), max(ceil, rate) or rule.total) for name, rate, ceil in rows)
 
 
 def limited(pods: Iterable[PodContext]) -> dict[str, int]:

@@ -16,9 +16,10 @@ import msgspec
 import pytest
 
 from koord.api.objects_pod import PodIP
+from roles.koordlet.hooks.network import Bandwidth, NetworkRule
 from roles.koordlet.hooks.tcapply import AGAIN, CommandError, NetworkApplier, Result, run_command
 from roles.koordlet.hooks.tcnetwork import default_device
-from roles.koordlet.hooks.tcplan import minors
+from roles.koordlet.hooks.tcplan import class_rates, minors
 from tests.support import patience
 
 ROUTES = (
@@ -351,3 +352,9 @@ def test_a_nic_that_the_default_route_has_left_is_not_shaped_any_more(hooked) ->
     assert seen == [
         {"eth9": "htb", "eth1": "noqueue"}, {"eth9": "htb", "eth1": "htb"}, {"eth9": "fq", "eth1": "htb"}, {"eth9": "htb"}
     ]  # fmt: skip
+
+
+def test_a_class_without_limits_may_use_the_whole_bandwidth() -> None:
+    """Its pods are in it though nobody limits it; a ceiling of its rate would be one byte a second."""
+    rates = {name: (rate, ceil) for name, rate, ceil in class_rates(NetworkRule(active=True, total=1_000, be=Bandwidth(tx_min=100)))}
+    assert rates == {"system": (900, 1_000), "ls": (1, 1_000), "be": (100, 100)}

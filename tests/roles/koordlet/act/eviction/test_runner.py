@@ -93,6 +93,15 @@ def test_observe_mode_asks_nobody_and_records_once(world):
     assert metrics.would_evict.get("MemoryEvict") == 2
 
 
+def test_what_is_only_observed_frees_nothing_for_those_that_evict(world):
+    stub = Stub()
+    mode_of = lambda gate: Mode.OBSERVE if gate == "BEMemoryEvict" else Mode.ENFORCE  # noqa: E731
+    observed, real = task(world, gate="BEMemoryEvict", a=60, b=60, c=60), task(world, a=60, b=60, c=60)
+    fresh, _ = run(world, stub, observed, real, observed, mode_of=mode_of)
+    assert (fresh, stub.asked) == (2, ["a", "b"])
+    assert [r.verdict for r in world.machine.recorder.ring.find("Pod")].count("WouldEvict") == 2
+
+
 def test_runs_in_the_background_one_a_strategy(world):
     async def main():
         stub, done = Stub(), []
