@@ -1,7 +1,7 @@
 """YAML as Kubernetes reads it: plain data as JSON has it, and no document that is small to send and big to hold.
 
 What a plain scalar means is go-yaml's choice (v2, the one behind sigs.k8s.io/yaml) and not PyYAML's: times and `12:30` are text, `1e3` is a
-number. What aliases add and how deep values lie is counted while reading, so that neither memory nor stack is taken by what is refused.
+number. But `y` and `n` are text, as PyYAML writes and reads them: names of one letter are more common than such booleans. What aliases add and how deep values lie is counted while reading, so that neither memory nor stack is taken by what is refused.
 """
 
 from __future__ import annotations
@@ -21,8 +21,8 @@ MAX_ALIASED = 3 * 1024 * 1024  # what aliases may add to a document, in characte
 _TAG = "tag:yaml.org,2002:"
 _WORDS: dict[str, Any] = {
     "": None, "~": None, "null": None, "Null": None, "NULL": None,
-    **dict.fromkeys(("y", "Y", "yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
-    **dict.fromkeys(("n", "N", "no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
+    **dict.fromkeys(("yes", "Yes", "YES", "true", "True", "TRUE", "on", "On", "ON"), True),
+    **dict.fromkeys(("no", "No", "NO", "false", "False", "FALSE", "off", "Off", "OFF"), False),
     **dict.fromkeys((".nan", ".NaN", ".NAN"), math.nan),
     **dict.fromkeys((".inf", ".Inf", ".INF", "+.inf", "+.Inf", "+.INF"), math.inf),
     **dict.fromkeys(("-.inf", "-.Inf", "-.INF"), -math.inf),
@@ -224,7 +224,7 @@ def load(text: str | bytes) -> Any:
 
 
 _Dumper: Any = type("_Dumper", (getattr(yaml, "CSafeDumper", yaml.SafeDumper),), {})
-# PyYAML leaves a text like y or 1e3 without quotes, which says something else to whoever reads as above
+# PyYAML leaves a text like 1e3 without quotes, which says something else to whoever reads as above
 _Dumper.add_representer(
     str, lambda dumper, text: dumper.represent_scalar(_TAG + "str", text, style=None if text and type(resolve(text)) is str else "'")
 )

@@ -96,7 +96,7 @@ def test_which_flags_count_beside_a_file(tmp_path: Path) -> None:
         ({"deschedulingInterval": "-5s"}, "deschedulingInterval: input should be greater than or equal to 0"),
         ({"profiles": [migrating(evictQPS="NaN")]}, "evictQPS: must be a number above 0"),
         ({"profiles": [migrating(evictQPS="Inf")]}, "evictQPS: must be a number above 0"),
-        ({"profiles": [loaded(lowThresholds={"cpu": float("nan")})]}, "lowThresholds.cpu"),
+        ({"profiles": [loaded(lowThresholds={"cpu": float("nan")})]}, "line 9: JSON has no number .nan"),
         ({"profiles": [loaded(detectorCacheTimeout="-1s")]}, "detectorCacheTimeout: input should be greater than or equal to 0"),
         ({"profiles": [{"plugins": {"evict": {"disabled": [{"name": "*"}]}}}]}, "exactly one plugin must be enabled, found 0"),
         ({"profiles": [{"plugins": {"evict": {"enabled": [{"name": "DefaultEvictor"}]}}}]}, "exactly one plugin must be enabled, found 2"),
