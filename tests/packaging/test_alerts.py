@@ -52,7 +52,8 @@ HEALTHY: Series = {
     'koord_manager_config_errors{pod="a"}': "0x150",
     'koord_manager_webhook_webhook_duration_milliseconds_bucket{webhook_type="mutating", object_type="pod", le="16"}': "0+100x150",
     'koord_manager_webhook_webhook_duration_milliseconds_bucket{webhook_type="mutating", object_type="pod", le="+Inf"}': "0+100x150",
-    'workqueue_depth{job="koord-manager", name="nodeslo"}': "3x150",
+    'workqueue_depth{job="koord-manager", pod="a", name="nodeslo"}': "3x150",
+    'workqueue_depth{job="koord-manager", pod="b", name="nodeslo"}': "500x150",  # a standby collects its nodes: nobody takes from it
     'scheduler_schedule_attempts_total{job="koord-scheduler", result="scheduled"}': "0+50x150",
     'scheduler_schedule_attempts_total{job="koord-scheduler", result="error"}': "0x150",
     'scheduler_scheduling_attempt_duration_seconds_bucket{job="koord-scheduler", le="0.016"}': "0+50x150",
@@ -85,7 +86,7 @@ WRONG: dict[str, dict[str, str | None]] = {
         'koord_manager_webhook_webhook_duration_milliseconds_bucket{webhook_type="mutating", object_type="pod", le="16"}': "0x150",
         'koord_manager_webhook_webhook_duration_milliseconds_bucket{webhook_type="mutating", object_type="pod", le="2048"}': "0+100x150",
     },
-    "KoordManagerQueueStuck": {'workqueue_depth{job="koord-manager", name="nodeslo"}': "500x150"},
+    "KoordManagerQueueStuck": {'workqueue_depth{job="koord-manager", pod="a", name="nodeslo"}': "500x150"},
     "KoordSchedulingErrors": {'scheduler_schedule_attempts_total{job="koord-scheduler", result="error"}': "0+2x150"},
     "KoordSchedulingSlow": {
         'scheduler_scheduling_attempt_duration_seconds_bucket{job="koord-scheduler", le="0.016"}': "0x150",
