@@ -164,7 +164,7 @@ def _percent(containers: list[dict[str, Any]], known: Mapping[str, Mapping[str, 
 def apply(pod: dict[str, Any], recommendation: Recommendation, *, exclusive: bool = False) -> dict[str, str]:
     """Set the requests of a pod's containers in place; what was set, as text, by container and resource.
 
-    A request never rises above the container's limit, but a limit that equals its request follows it. Only resources that the container
+    A request stays below the container's limit, but a limit that equals its request follows it. Only resources that the container
     requests already are touched. So the pod's QoS class stays what it was. CPUs that a pod has for itself (LSR, LSE) are left alone: they
     are whole ones, and counted by who wrote the pod. `exclusive`: a profile is about to make it such a pod.
     """
@@ -179,7 +179,7 @@ def apply(pod: dict[str, Any], recommendation: Recommendation, *, exclusive: boo
             if resource not in requests or (exclusive and resource == "cpu"):
                 continue
             bound = resource in limits and _equal(requests[resource], limits[resource])
-            value = str(text) if bound else _capped(str(text), limits.get(resource))
+            value = str(text) if bound else _below(str(text), limits.get(resource), resource)
             if value is not None and not _equal(value, requests[resource]):
                 requests[resource] = value
                 if bound:
@@ -199,8 +199,12 @@ def _equal(one: Any, other: Any) -> bool:
         return False
 
 
-def _capped(text: str, limit: Any) -> str | None:
+def _below(text: str, limit: Any, resource: str) -> str | None:
+    """The recommendation, or what is just below the limit: a request that equals it would be another QoS class. None: leave it alone."""
     try:
-        return text if limit is None or Quantity(text) <= Quantity(limit) else str(limit)
+        if limit is None or Quantity(text) < Quantity(limit):
+            return text
+        most = Quantity(limit) - Quantity("1m" if resource == "cpu" else 1)
     except QuantityError:
         return None
+    return str(most) if most > Quantity() else None

@@ -227,7 +227,7 @@ def test_applying_keeps_limits_and_the_quality_of_service() -> None:
         return {"spec": {"containers": [{"name": "main", "resources": {"requests": requests, "limits": limits}}]}}
 
     burstable = pod({"cpu": "2", "memory": "1Gi"}, {"memory": "1536Mi"})
-    assert apply.apply(burstable, recommendation()) == {"main.cpu": "300m", "main.memory": "1536Mi"}
+    assert apply.apply(burstable, recommendation()) == {"main.cpu": "300m", "main.memory": str(1536 * 2**20 - 1)}
     guaranteed = pod({"cpu": "2", "memory": "1Gi"}, {"cpu": "2", "memory": "1Gi"})
     apply.apply(guaranteed, recommendation())
     resources = guaranteed["spec"]["containers"][0]["resources"]  # type: ignore[index]
@@ -235,6 +235,16 @@ def test_applying_keeps_limits_and_the_quality_of_service() -> None:
     nothing = pod({}, {})
     assert apply.apply(nothing, recommendation()) == {}
     assert nothing == pod({}, {})
+
+
+@pytest.mark.feature("MGR-REC-02")
+@pytest.mark.parametrize(("limit", "cpu"), [("200m", "199m"), ("300m", "299m"), ("0.3", "299m"), ("301m", "300m"), ("1m", "0")])
+def test_applying_makes_no_burstable_pod_guaranteed(limit: str, cpu: str) -> None:
+    """A request that reached its limit would be another QoS class: with whole CPUs the kubelet would give them to it alone."""
+    requests, limits = {"cpu": "0", "memory": "2Gi"}, {"cpu": limit, "memory": "2Gi"}
+    pod: dict[str, object] = {"spec": {"containers": [{"name": "main", "resources": {"requests": requests, "limits": limits}}]}}
+    apply.apply(pod, recommendation())
+    assert (requests, limits) == ({"cpu": cpu, "memory": "2Gi"}, {"cpu": limit, "memory": "2Gi"})
 
 
 @pytest.mark.feature("MGR-REC-02")
