@@ -13,7 +13,7 @@ from koord.kube.client import Client
 from koord.kube.errors import AlreadyExists, NotFound
 from koord.kube.patch import json_equal
 from roles.manager.options import WEBHOOK_RESOURCES, WebhookOptions
-from roles.manager.webhooks.registry import EVICTION_PATH, WEBHOOKS, Registration, Webhook
+from roles.manager.webhooks.registry import WEBHOOKS, Registration, Webhook
 
 TEMPLATE = "template"
 """Annotation that keeps the `webhooks` list as it was installed; every sync starts from it."""
@@ -102,13 +102,6 @@ def _conditioned(entry: dict[str, Any], kept: dict[str, Any] | None, options: We
     return {**entry, "matchConditions": ours}
 
 
-def _completed(template: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """The template, with what has to be there although it was kept by a version, or by upstream, that did not have it yet."""
-    paths = {_path(entry.get("clientConfig") or {}) for entry in template}
-    missing = [] if EVICTION_PATH in paths else [entry for entry in default_entries(False) if _path(entry["clientConfig"]) == EVICTION_PATH]
-    return [*template, *missing]
-
-
 def _chosen(entry: dict[str, Any], options: WebhookOptions) -> dict[str, Any]:
     """What the environment says about an entry in place of what is registered."""
     chosen: dict[str, Any] = {"timeoutSeconds": options.timeout_seconds} if options.timeout_seconds else {}
@@ -136,19 +129,14 @@ def desired(
     """
     metadata = dict(current.get("metadata") or {})
     annotations = dict(metadata.get("annotations") or {})
-    offered = default_entries(mutating)
-    if annotations.get(TEMPLATE):
-        template = _template(annotations[TEMPLATE], metadata)
-        # What an earlier version did not have yet; what the user changed in the others stays.
-        unwanted = {name.strip() for name in annotations.get(REMOVED, "").split(",")}
-        present = {entry.get("name") for entry in template}
-        template += [entry for entry in offered if entry["name"] not in present | unwanted]
-    else:
-        template = current.get("webhooks") or offered
+    kept = _template(annotations[TEMPLATE], metadata) if annotations.get(TEMPLATE) else current.get("webhooks") or []
+    # What an earlier version, or upstream's list, did not have yet; what the user changed in the others stays.
+    unwanted = {name.strip() for name in annotations.get(REMOVED, "").split(",")}
+    present = {entry.get("name") for entry in kept}
+    template = [*kept, *(entry for entry in default_entries(mutating) if entry["name"] not in present | unwanted)]
     annotations[TEMPLATE] = orjson.dumps(template).decode()
     metadata["annotations"] = annotations
-    whole = template if mutating else _completed(template)
-    webhooks = render(whole, active, options, port, ca, current.get("webhooks") or ())
+    webhooks = render(template, active, options, port, ca, current.get("webhooks") or ())
     return {**current, "metadata": metadata, "webhooks": webhooks}
 
 

@@ -85,3 +85,20 @@ def test_a_server_that_knows_no_conditions_does_not_make_everybody_wait():
     later = render(dropped)
     assert later["failurePolicy"] == "Ignore"
     assert render(later) == later, "and is not written again and again"
+
+
+@pytest.mark.feature("MGR-WH-03")
+@pytest.mark.parametrize("kept", [True, False], ids=["template", "first sync"])
+def test_who_does_not_want_it_does_not_get_it_back(kept):
+    """Nor is it added to a list of upstream's, which did not have it."""
+    options, active = WebhookOptions(), [webhook for webhook in WEBHOOKS if not webhook.mutating]
+    older = [entry for entry in registration.default_entries(False) if entry["name"] != NAME]
+
+    def names(**annotations):
+        annotations |= {registration.TEMPLATE: registration.orjson.dumps(older).decode()} if kept else {}
+        current = {"metadata": {"name": "v", "annotations": annotations}, "webhooks": older}
+        first = registration.desired(current, False, active, options, 9876, b"ca")
+        assert registration.desired(first, False, active, options, 9876, b"ca") == first
+        return {entry["name"] for entry in first["webhooks"]}
+
+    assert names() - names(**{registration.REMOVED: f"x, {NAME}"}) == {NAME}
