@@ -39,6 +39,8 @@ UNREACHED = {
             "koord-manager-recommender: list,watch,patch recommendations",
             "koord-manager-recommender: patch recommendations/status",
             "koord-manager-recommender: get deployments,statefulsets,daemonsets,replicasets",
+            "koord-manager-recommender: get replicationcontrollers",
+            "koord-manager-recommender: get */scale",
             "koord-manager-recommender: get,list jobs,cronjobs",
             "koord-manager-recommender: list pods",
             "koord-manager-recommender: patch pods/resize",

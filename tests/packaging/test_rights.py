@@ -11,6 +11,7 @@ import yaml
 
 from koord.version import VERSION
 from roles.koordlet import rights
+from roles.manager.recommender import resolve
 from roles.tools import manifests
 from roles.tools import rights as rendering
 from roles.tools.doctor.powers import POWERS, covers, judge_powers, judge_workloads
@@ -168,6 +169,18 @@ def test_rights_for_what_is_off_are_not_bound() -> None:
     assert {"koord-scheduler-device-plugins", "koord-descheduler-cordon", "koord-descheduler-metrics-server"} <= names
     everything = questions(manifests.rendered(crds=False), ACCOUNTS["descheduler"])
     assert not any(covers(q, Question("get", "", "secrets")) or q.group == "metrics.k8s.io" for q in everything)
+
+
+def test_the_recommender_may_read_every_workload_that_it_knows() -> None:
+    """And the scale of any other: where it may not look, it says that such a target is not supported."""
+    [rules] = [
+        d["rules"]
+        for d in manifests.rendered(crds=False)
+        if d["metadata"]["name"] == "koord-manager-recommender" and d["kind"] == "ClusterRole"
+    ]
+    held = {(group, name) for rule in rules if "get" in rule["verbs"] for group in rule["apiGroups"] for name in rule["resources"]}
+    wanted = {(version.rpartition("/")[0], plural) for (version, _), plural in resolve.WORKLOADS.items()} | {("*", "*/scale")}
+    assert wanted <= held
 
 
 def test_wildcards_stand_for_one_thing_only() -> None:

@@ -16,8 +16,7 @@ from koord.kube.errors import ApiError
 
 _VERSION = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[a-z][-a-z0-9]*", re.ASCII)
 _DEFAULT_VERSION = {"Job": "batch/v1", "CronJob": "batch/v1", "ReplicationController": "v1"}
-# Workloads whose selector stands in their spec; any other kind is asked for its scale.
-_PLURALS = {
+WORKLOADS = {
     ("apps/v1", "Deployment"): "deployments",
     ("apps/v1", "StatefulSet"): "statefulsets",
     ("apps/v1", "DaemonSet"): "daemonsets",
@@ -26,6 +25,7 @@ _PLURALS = {
     ("batch/v1", "CronJob"): "cronjobs",
     ("v1", "ReplicationController"): "replicationcontrollers",
 }
+"""Workloads whose selector stands in their spec, with their plurals; any other kind is asked for its scale."""
 
 
 class Unsupported(Exception):
@@ -61,7 +61,7 @@ async def resolve(client: Client, recommendation: Recommendation) -> Target:
     if not _VERSION.fullmatch(version):
         raise Unsupported(f"spec.target.workload.apiVersion {version[:100]!r} is none; accepted: v1, or GROUP/VERSION like apps/v1")
     namespace = recommendation.metadata.namespace
-    plural = _PLURALS.get((version, workload.kind))
+    plural = WORKLOADS.get((version, workload.kind))
     if plural is None:
         return await _of_scale(client, version, workload.kind, namespace, workload.name)
     found = await _get(client, f"{_path(version, namespace, plural)}/{quote(workload.name)}", workload.kind, workload.name)
