@@ -7,6 +7,7 @@ All methods are synchronous and run on one event loop, so each is atomic.
 
 from __future__ import annotations
 
+import logging
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Callable, Iterator
@@ -18,6 +19,8 @@ from typing import Any, Protocol
 import orjson
 
 from koord.apiserver.backlog import Backlog
+
+log = logging.getLogger(__name__)
 
 Obj = dict[str, Any]
 
@@ -237,7 +240,10 @@ class Store:
         self._telling = False
 
     def tell(self, bucket: Bucket, event: Event) -> None:
-        """Tell the listeners. What one of them writes meanwhile is told after this event, so that all hear the same order."""
+        """Tell the listeners. What one of them writes meanwhile is told after this event, so that all hear the same order.
+
+        The write is done whatever a listener makes of it: one that fails is logged, and keeps nobody else from hearing.
+        """
         self._untold.append((bucket, event))
         if self._telling:
             return
@@ -246,7 +252,10 @@ class Store:
             while self._untold:
                 where, what = self._untold.popleft()
                 for listener in (*where.listeners, *self.listeners):
-                    listener(what)
+                    try:
+                        listener(what)
+                    except Exception:
+                        log.exception("a listener failed on %s %s of %s", what.type, what.entry.name, where.name)
         finally:
             self._telling = False
             self._untold.clear()

@@ -128,10 +128,14 @@ class Watcher:
     # -- events ----------------------------------------------------------------------------------------------------------------
 
     def notify(self, event: Event) -> None:
-        """Take one event of the bucket, if it is for this watcher."""
+        """Take one event of the bucket, if it is for this watcher. One that fails is cut: its client must not miss what it asks for."""
         # what the history or the state will show is not kept besides
         if event.rv > self.start and self._told is None and not (self._shown is not None and event.entry.key > self._shown):
-            self._consider(event)
+            try:
+                self._consider(event)
+            except Exception:
+                self.cut()
+                raise
 
     def _consider(self, event: Event) -> None:
         entry = event.entry

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -251,3 +252,24 @@ def test_a_conversion_webhook_is_not_called_and_that_is_said(with_api: Any, widg
         assert api.warnings == []
 
     with_api(body)
+def test_a_value_that_a_field_selector_cannot_reach_into_is_an_empty_one(with_api: Any, widget_crd: Any) -> None:
+    """What a stricter definition would refuse stays stored: watches and lists that select by it are told, and so is everybody else."""
+
+    async def body(api: Any) -> None:
+        made = await api.post(PATH, widget(size=1, colour="red"))
+        version = widget_crd["spec"]["versions"][0]
+        inner = {"type": "object", "properties": {"name": {"type": "string"}}}
+        version["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["colour"] = inner
+        version["selectableFields"] = [{"jsonPath": ".spec.colour.name"}]
+        crd = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com"
+        await api.merge(crd, {"spec": {"versions": widget_crd["spec"]["versions"]}})
+        begin = made["metadata"]["resourceVersion"]
+        selecting = asyncio.create_task(api.watch(f"{PATH}?resourceVersion={begin}&fieldSelector=spec.colour.name%3Dx"))
+        while not api.server.core.store.backlog.holders:
+            await asyncio.sleep(0)
+        await api.merge(PATH + "/w", {"metadata": {"labels": {"a": "b"}}})
+        assert await selecting == []
+        assert (await api.get(PATH + "?fieldSelector=spec.colour.name%3Dx"))["items"] == []
+        assert [i["metadata"]["name"] for i in (await api.get(PATH + "?fieldSelector=spec.colour.name!%3Dx"))["items"]] == ["w"]
+
+    with_api(body, crds=[widget_crd])

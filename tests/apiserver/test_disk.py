@@ -253,3 +253,20 @@ def test_a_listener_that_leaves_keeps_nobody_else_from_hearing() -> None:
     bucket.listeners += [once, lambda event: heard.append(event.entry.name)]
     bucket.put("", "a", {"metadata": {"name": "a"}})
     assert heard == ["a"]
+
+
+def test_a_listener_that_fails_keeps_nobody_else_from_hearing(caplog: pytest.LogCaptureFixture) -> None:
+    store = Store()
+    bucket = store.bucket("things")
+    heard: list[tuple[str, str]] = []
+
+    def complete(event: Event) -> None:
+        if event.type == "ADDED":
+            bucket.put("", event.entry.name, {**event.entry.copy(), "status": "complete"})
+            raise RuntimeError("no more")
+
+    bucket.listeners.append(complete)
+    store.listeners.append(lambda event: heard.append((event.type, event.entry.name)))
+    bucket.put("", "a", {"metadata": {"name": "a"}})
+    assert heard == [("ADDED", "a"), ("MODIFIED", "a")]
+    assert "no more" in caplog.text

@@ -189,3 +189,34 @@ def test_both_event_groups_show_the_same_events(with_api: Any) -> None:
         assert len(found["items"]) == 1
 
     with_api(body)
+
+
+def test_a_watch_that_cannot_take_an_event_ends_alone(with_api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The write is answered as what it is, stored; the others hear of it; the watch that failed ends, so that its client asks again."""
+
+    async def body(api: Any) -> None:
+        store = api.server.core.store
+        failing = await api.session.get(MAPS + f"?watch=1&resourceVersion={store.rv}")
+        (broken,) = store.backlog.holders
+        other = await api.session.get(MAPS + f"?watch=1&resourceVersion={store.rv}")
+        while len(store.backlog.holders) < 2 or any(watcher._told is not None for watcher in store.backlog.holders):
+            await asyncio.sleep(0)
+        monkeypatch.setattr(type(broken), "_consider", broken_for(broken, type(broken)._consider))
+        await make(api, "a")
+        assert orjson.loads(await other.content.readline())["object"]["metadata"]["name"] == "a"
+        assert await failing.content.read() == b""  # an end in order
+        assert broken.notify not in broken.bucket.listeners
+        other.close()
+
+    with_api(body)
+
+
+def broken_for(broken: Any, consider: Any) -> Any:
+    """A method that fails for one watcher."""
+
+    def method(watcher: Any, event: Any) -> None:
+        if watcher is broken:
+            raise RuntimeError("cannot take it")
+        consider(watcher, event)
+
+    return method

@@ -56,7 +56,8 @@ def _getter(place: str, absent: str = "") -> Getter:
     def getter(obj: Obj) -> str:
         value: Any = obj
         for key in path:
-            value = value.get(key)
+            # what a stricter definition would refuse may be stored
+            value = value.get(key) if isinstance(value, dict) else None
             if value is None:
                 return absent
         return str(value).lower() if isinstance(value, bool) else str(value)
