@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import json
+import sqlite3
 from typing import Any
 
 import pytest
+
+from tests.support import patience
 
 PATH = "/apis/example.com/v1/namespaces/default/widgets"
 
@@ -273,3 +276,27 @@ def test_a_value_that_a_field_selector_cannot_reach_into_is_an_empty_one(with_ap
         assert [i["metadata"]["name"] for i in (await api.get(PATH + "?fieldSelector=spec.colour.name!%3Dx"))["items"]] == ["w"]
 
     with_api(body, crds=[widget_crd])
+
+
+def test_a_definition_whose_status_could_not_be_written_is_established_later(with_api: Any, widget_crd: Any) -> None:
+    class FullDisk:
+        refuses = 2
+
+        def put(self, bucket: str, key: str, version: int, body: bytes) -> None:
+            if b'"Established"' in body and self.refuses:
+                self.refuses -= 1
+                raise sqlite3.OperationalError("database or disk is full")
+
+        def remove(self, bucket: str, key: str, version: int) -> None:
+            pass
+
+    async def body(api: Any) -> None:
+        api.server.core.store.disk = FullDisk()
+        await api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_crd)
+        for _ in patience.tries(50):
+            if (await api.call("GET", PATH))[0] == 200:
+                break
+            await asyncio.sleep(0.01)
+        await api.post(PATH, widget(size=1))
+
+    with_api(body)

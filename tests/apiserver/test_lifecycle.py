@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import sqlite3
 from typing import Any
 
 import pytest
@@ -34,6 +35,52 @@ async def gone(api: Any, path: str) -> bool:
             return True
         await asyncio.sleep(0.01)
     return False
+
+
+class FullDisk:
+    """A disk that refuses so many removals of objects whose key begins so."""
+
+    def __init__(self, refuses: int, prefix: str = "") -> None:
+        self.refuses, self.prefix = refuses, prefix
+        self.refused = 0
+
+    def put(self, bucket: str, key: str, version: int, body: bytes) -> None:
+        pass
+
+    def remove(self, bucket: str, key: str, version: int) -> None:
+        if self.refused < self.refuses and key.startswith(self.prefix):
+            self.refused += 1
+            raise sqlite3.OperationalError("database or disk is full")
+
+
+def test_what_a_full_disk_refused_a_controller_is_done_later(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post("/api/v1/namespaces", {"metadata": {"name": "a"}})
+        await api.post("/api/v1/namespaces/a/configmaps", {"metadata": {"name": "m"}})
+        disk = api.server.core.store.disk = FullDisk(3)
+        await api.ok("DELETE", "/api/v1/namespaces/a")
+        assert await gone(api, "/api/v1/namespaces/a")
+        assert disk.refused == 3
+
+    with_api(body)
+
+
+def test_a_write_that_fails_leaves_the_controller_the_rest_of_its_work(with_api: Any) -> None:
+    """What waits behind the failed key does not wait for its next try."""
+
+    async def body(api: Any) -> None:
+        for name in ("a", "b"):
+            await api.post("/api/v1/namespaces", {"metadata": {"name": name}})
+            await api.post(f"/api/v1/namespaces/{name}/configmaps", {"metadata": {"name": "m"}})
+        disk = api.server.core.store.disk = FullDisk(1_000_000, "a\0")
+        await api.ok("DELETE", "/api/v1/namespaces/a")
+        await api.ok("DELETE", "/api/v1/namespaces/b")
+        assert await gone(api, "/api/v1/namespaces/b")
+        assert (await api.call("GET", "/api/v1/namespaces/a"))[0] == 200
+        disk.refuses = 0
+        assert await gone(api, "/api/v1/namespaces/a")
+
+    with_api(body)
 
 
 def test_namespace_deletion_empties_it_and_refuses_creates(with_api: Any) -> None:
@@ -192,6 +239,17 @@ def test_events_expire(with_api: Any) -> None:
         path = "/api/v1/namespaces/default/events"
         await api.post(path, {"metadata": {"name": "e"}, "involvedObject": {"namespace": "default", "kind": "Pod", "name": "p"}})
         assert await gone(api, path + "/e")
+
+    with_api(body, config=ServerConfig(event_ttl=0.1))
+
+
+def test_events_expire_after_a_write_that_failed(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        path = "/api/v1/namespaces/default/events"
+        disk = api.server.core.store.disk = FullDisk(2)
+        await api.post(path, {"metadata": {"name": "e"}, "involvedObject": {"namespace": "default", "kind": "Pod", "name": "p"}})
+        assert await gone(api, path + "/e")
+        assert disk.refused == 2
 
     with_api(body, config=ServerConfig(event_ttl=0.1))
 

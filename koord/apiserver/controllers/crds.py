@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import TYPE_CHECKING
 
 from koord.apiserver.controllers.queue import Controller
@@ -16,6 +17,8 @@ from koord.apiserver.validation.crds import rules_of
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
 
+
+log = logging.getLogger(__name__)
 
 CRD_BUCKET = "apiextensions.k8s.io/customresourcedefinitions"
 _ESTABLISHED: Obj = {
@@ -98,7 +101,7 @@ class CustomResources(Controller[str]):
             self._withdraw(event.entry.name)
             for entry in self._group(event.entry):  # its names are free
                 if not _holds(entry.obj, "NamesAccepted"):
-                    self._establish(entry)
+                    self._establish_soon(entry)
             return
         if _holds(event.entry.obj, "Established"):
             self._serve(event.entry)
@@ -109,7 +112,15 @@ class CustomResources(Controller[str]):
                     self.core.store.bucket(resource.bucket).listeners.append(self._on_object)
             self.add(event.entry.name)
             return
-        self._establish(event.entry)
+        self._establish_soon(event.entry)
+
+    def _establish_soon(self, entry: Entry) -> None:
+        """At once, if it can be written: who made the definition is answered when it stands."""
+        try:
+            self._establish(entry)
+        except Exception:
+            log.exception("the status of %s cannot be written now", entry.name)
+            self.add(entry.name)
 
     def _group(self, entry: Entry) -> list[Entry]:
         """The other definitions of a definition's group."""
@@ -127,8 +138,11 @@ class CustomResources(Controller[str]):
             self.core.resources.remove(resource)
 
     def work(self, name: str) -> None:
-        """A definition that goes takes its objects with it; it waits for those that have finalizers."""
+        """A definition that goes takes its objects with it; it waits for those that have finalizers. Of others the status is written."""
         entry = self.core.store.bucket(CRD_BUCKET).get("", name)
+        if entry is not None and not entry.obj["metadata"].get("deletionTimestamp"):
+            self._establish(entry)
+            return
         if entry is None or CRD_CLEANUP not in (entry.obj["metadata"].get("finalizers") or ()):
             return
         if not _holds(entry.obj, "Terminating"):

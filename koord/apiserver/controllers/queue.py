@@ -15,14 +15,19 @@ log = logging.getLogger(__name__)
 K = TypeVar("K", bound=Hashable)
 # keys worked off before other callbacks get their turn
 _BATCH = 256
+# seconds until the next try of what failed: doubled with each failure in a row
+_FIRST_RETRY, _LAST_RETRY = 0.05, 30.0
 
 
 class Controller(Generic[K]):
-    """Each key waits at most once; `work(key)` runs synchronously. An error is logged and ends that key only."""
+    """Each key waits at most once; `work(key)` runs synchronously. A key whose work failed is logged and tried again later."""
 
     def __init__(self, core: Core) -> None:
         self.core = core
         self._keys: dict[K, None] = {}
+        # how often the work on a key failed in a row, and what calls for its next try
+        self._failures: dict[K, int] = {}
+        self._retries: dict[K, asyncio.TimerHandle] = {}
         self._scheduled: asyncio.Handle | None = None
         self._stopped = False
 
@@ -46,6 +51,9 @@ class Controller(Generic[K]):
         """Forget what waits."""
         self._stopped = True
         self._keys.clear()
+        for timer in self._retries.values():
+            timer.cancel()
+        self._retries.clear()
         if self._scheduled is not None:
             self._scheduled.cancel()
 
@@ -58,5 +66,24 @@ class Controller(Generic[K]):
                 self.work(key)
             except Exception:
                 log.exception("%s failed on %s", type(self).__name__, key)
+                self._try_later(key)
+            else:
+                self._done(key)
         if self._keys and not self._stopped:
             self._scheduled = asyncio.get_running_loop().call_soon(self._run)
+
+    def _try_later(self, key: K) -> None:
+        """Nobody else may ask for this key again: the object that it stands for need not change any more."""
+        failures = self._failures[key] = self._failures.get(key, 0) + 1
+        pause = min(_LAST_RETRY, _FIRST_RETRY * 2.0 ** min(failures - 1, 16))
+        if (waiting := self._retries.pop(key, None)) is not None:
+            waiting.cancel()
+        self._retries[key] = asyncio.get_running_loop().call_later(pause, self._retry, key)
+
+    def _retry(self, key: K) -> None:
+        self._retries.pop(key, None)
+        self.add(key)
+
+    def _done(self, key: K) -> None:
+        if self._failures.pop(key, None) is not None and (waiting := self._retries.pop(key, None)) is not None:
+            waiting.cancel()

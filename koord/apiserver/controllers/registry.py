@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,8 @@ from koord.apiserver.store import DELETED, Event
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
+
+log = logging.getLogger(__name__)
 
 _BUCKET = "/events"
 _SWEEP_SECONDS = 15.0
@@ -51,12 +54,17 @@ class EventExpiry(Controller[str]):
     def _sweep(self) -> None:
         oldest = asyncio.get_running_loop().time() - self.core.config.event_ttl
         bucket = self.core.store.bucket(_BUCKET)
-        while self._written and self._written[0][0] <= oldest:
-            _, key, rv = self._written.popleft()
-            entry = bucket.entries.get(key)
-            if entry is not None and entry.rv == rv:
-                bucket.remove(entry.namespace, entry.name)
-        self._arm()
+        try:
+            while self._written and self._written[0][0] <= oldest:
+                _, key, rv = self._written[0]
+                entry = bucket.entries.get(key)
+                if entry is not None and entry.rv == rv:
+                    bucket.remove(entry.namespace, entry.name)
+                self._written.popleft()  # only now: what could not be removed is for the next sweep
+        except Exception:
+            log.exception("%s failed", type(self).__name__)
+        finally:
+            self._arm()
 
 
 CONTROLLERS: dict[str, type[Controller[Any]]] = {
