@@ -1,7 +1,8 @@
 """YAML as Kubernetes reads it: plain data as JSON has it, and no document that is small to send and big to hold.
 
 What a plain scalar means is go-yaml's choice (v2, the one behind sigs.k8s.io/yaml) and not PyYAML's: times and `12:30` are text, `1e3` is a
-number. But `y` and `n` are text, as PyYAML writes and reads them: names of one letter are more common than such booleans. What aliases add and how deep values lie is counted while reading, so that neither memory nor stack is taken by what is refused.
+number. But `y` and `n` are text, as PyYAML writes and reads them: names of one letter are more common than such booleans. What aliases add
+and how deep values lie is counted while reading, so that neither memory nor stack is taken by what is refused.
 """
 
 from __future__ import annotations
