@@ -94,9 +94,12 @@ class ClusterState:
     @property
     def former_texts(self) -> list[Mapping[str, str]]:
         """Of the configurations that still count for nodes that wait, the oldest first."""
+        self._forget_texts()
+        return [texts for _, texts in self._texts[:-1]]
+
+    def _forget_texts(self) -> None:
         used = self.spread.formers()
         self._texts = [(config, texts) for config, texts in self._texts[:-1] if any(config is one for one in used)] + self._texts[-1:]
-        return [texts for _, texts in self._texts[:-1]]
 
     def restore(self, texts: Mapping[str, str]) -> None:
         """What was in force under the leader before stays so where the present text cannot be read."""
@@ -155,3 +158,4 @@ class ClusterState:
                 self.spread.begin((name for name, _ in self.nodes.items()), before)
             for handler in self._handlers:
                 handler(result.changed)
+        self._forget_texts()  # on a standby nobody asks for them

@@ -454,3 +454,15 @@ def test_an_edit_upon_an_edit_keeps_what_counted_for_those_that_wait() -> None:
     spread.begin(names, newer)
     assert all(spread.former(name) is newer for name in gone)
     assert all(spread.former(name) is OLD for name in names if name not in gone)
+
+
+def test_who_does_not_lead_keeps_no_version_of_the_configuration(make: Any) -> None:
+    """A tool that touches the ConfigMap every minute: nobody asks for former texts on a standby."""
+    state = Cluster(make, 20).state
+    state.spreads = False
+    metadata = {"name": "slo-controller-config", "namespace": "koordinator-system"}
+    for percent in range(40, 60):
+        data = {"colocation-config": orjson.dumps({"enable": True, "cpuReclaimThresholdPercent": percent}).decode()}
+        state.config_maps.receive(state.config_key, str(1000 + percent), raw({"metadata": metadata, "data": data}))
+    assert len(state._texts) == 1
+    assert dict(state.texts) == data
