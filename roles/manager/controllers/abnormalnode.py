@@ -57,8 +57,11 @@ class AbnormalNodeController(Controller):
 
     def _on_pod_gone(self, pod: Pod) -> None:
         disrupted = any(c.type == _DISRUPTED and c.status == "True" for c in pod.status.conditions)
-        if pod.spec.node_name and (disrupted or pod.status.reason == "Evicted"):
-            self._evictions.setdefault(pod.spec.node_name, deque()).append(self.clock())
+        node = pod.spec.node_name
+        if self.state.nodes.get(node) is not None and (disrupted or pod.status.reason == "Evicted"):
+            now = self.clock()
+            self._evicted_lately(node, now)  # where this replica does not lead, nobody else lets go of what is long ago
+            self._evictions.setdefault(node, deque()).append(now)
 
     def _on_node_gone(self, node: Node) -> None:
         self._levels.pop(node.metadata.name, None)

@@ -6,6 +6,7 @@ import dataclasses
 import json
 import time
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,10 +17,14 @@ from koord.api.quantity import parse_value
 from koord.api.times import format_time
 from koord.config.slo import SLOConfig
 from koord.kube.errors import Forbidden
-from roles.manager.abnormal.signs import FALL, MAX_PENALTY, RISE, Level, cpi_outliers, judge, moved
+from koord.kube.informers import InformerFactory
+from roles.manager.abnormal.signs import FALL, MAX_PENALTY, RISE, WINDOW, Level, cpi_outliers, judge, moved
+from roles.manager.controllers.abnormalnode import AbnormalNodeController
+from roles.manager.controllers.state import ClusterState
 from roles.manager.noderesource.model import Inputs
 from roles.manager.noderesource.plan import PLUGIN_NAMES, decide
 from roles.manager.noderesource.trust import smoothed
+from roles.manager.options import Options
 
 pytestmark = pytest.mark.feature("BEY-ABN-01")
 
@@ -219,6 +224,28 @@ def test_a_node_that_cannot_be_written_keeps_no_other_from_its_judgement(bed, ma
         await bed.until(lambda: recovered("n1"))
 
     bed(test)
+
+
+def test_evictions_are_forgotten_where_nobody_judges_too(make):
+    """A standby hears of them for months; and a pod that goes after its node leaves nothing behind."""
+    now = NOW
+    state = ClusterState(InformerFactory(None), Options())
+    controller = AbnormalNodeController(state, None, None, None, clock=lambda: now)
+    controller.attach()
+
+    def evict(name, node):
+        pod = {**make.pod(name, node), "status": {"phase": "Failed", "reason": "Evicted"}}
+        state.pods.receive(f"default/{name}", "1", msgspec.Raw(json.dumps(pod).encode()))
+        state.pods.forget(f"default/{name}")
+
+    state.nodes.receive("n1", "1", msgspec.Raw(json.dumps(make.node("n1")).encode()))
+    for number in range(100):
+        evict(f"p{number}", "n1")
+        now += WINDOW / 10
+    assert len(controller._evictions["n1"]) <= 11
+    state.nodes.forget("n1")
+    evict("late", "n1")
+    assert controller._evictions == {}
 
 
 @pytest.mark.feature("MGR-NR-BATCH-02")
