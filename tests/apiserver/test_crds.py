@@ -5,10 +5,13 @@ from __future__ import annotations
 import asyncio
 import json
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from koord.apiserver.config import ServerConfig
+from koord.apiserver.controllers.crds import CustomResources
 from tests.support import patience
 
 PATH = "/apis/example.com/v1/namespaces/default/widgets"
@@ -300,3 +303,49 @@ def test_a_definition_whose_status_could_not_be_written_is_established_later(wit
         await api.post(PATH, widget(size=1))
 
     with_api(body)
+
+
+CRD_PATH = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com"
+
+
+def test_the_deletion_of_a_definition_goes_on_after_a_restart(with_api: Any, widget_crd: Any, tmp_path: Path) -> None:
+    async def before(api: Any) -> None:
+        held = widget(size=1)
+        held["metadata"]["finalizers"] = ["x.io/hold"]
+        await api.post(PATH, held)
+        await api.ok("DELETE", CRD_PATH)
+        for _ in patience.tries(50):
+            if "deletionTimestamp" in (await api.get(PATH + "/w"))["metadata"]:
+                break
+            await asyncio.sleep(0.01)
+
+    async def after(api: Any) -> None:
+        assert (await api.get(PATH + "/w"))["metadata"]["deletionTimestamp"]
+        await api.merge(PATH + "/w", {"metadata": {"finalizers": None}})
+        assert await gone(api, CRD_PATH)
+
+    with_api(before, crds=[widget_crd], config=ServerConfig(data_dir=tmp_path))
+    with_api(after, config=ServerConfig(data_dir=tmp_path))
+
+
+def test_a_definition_without_its_status_is_served_after_a_restart(
+    with_api: Any, widget_crd: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def before(api: Any) -> None:
+        monkeypatch.setattr(CustomResources, "_establish", lambda controller, entry: None)  # the life ends before
+        await api.post(CRD_PATH.rpartition("/")[0], widget_crd)
+        monkeypatch.undo()
+
+    async def after(api: Any) -> None:
+        await api.post(PATH, widget(size=1))
+
+    with_api(before, config=ServerConfig(data_dir=tmp_path))
+    with_api(after, config=ServerConfig(data_dir=tmp_path))
+
+
+async def gone(api: Any, path: str) -> bool:
+    for _ in patience.tries(50):
+        if (await api.call("GET", path))[0] == 404:
+            return True
+        await asyncio.sleep(0.01)
+    return False

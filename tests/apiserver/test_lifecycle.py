@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from koord.apiserver.config import ServerConfig
+from koord.apiserver.controllers.gc import OWNERS_GONE, GarbageCollector
 from tests.support import patience
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -232,6 +234,32 @@ def test_budget_status_and_eviction(with_api: Any) -> None:
         }
 
     with_api(body, config=ServerConfig(enabled_controllers=frozenset({"disruption"})))
+
+
+def test_the_deletion_of_an_owner_goes_on_after_a_restart(with_api: Any, tmp_path: Path) -> None:
+    """Each way: the first life ends before its collector comes to any of them."""
+
+    async def before(api: Any) -> None:
+        for policy in ("Background", "Foreground", "Orphan"):
+            name = policy.lower()
+            made = await api.post(MAPS, {"metadata": {"name": name}})
+            await api.post(MAPS, {"metadata": {"name": f"of-{name}", "ownerReferences": [owner(made, block=True)]}})
+        stranger = {**owner(made), "uid": "never-was-here"}
+        await api.post(MAPS, {"metadata": {"name": "stranger", "ownerReferences": [stranger]}})
+        collector = next(c for c in api.server.server.controllers._running if isinstance(c, GarbageCollector))
+        for policy in ("Background", "Foreground", "Orphan"):
+            collector._stopped = True  # as after kill -9: what it is told does not come to be worked on
+            await api.ok("DELETE", f"{MAPS}/{policy.lower()}", {"propagationPolicy": policy})
+
+    async def after(api: Any) -> None:
+        for name in ("of-background", "foreground", "of-foreground", "orphan"):
+            assert await gone(api, f"{MAPS}/{name}"), name
+        assert "ownerReferences" not in (await api.get(MAPS + "/of-orphan"))["metadata"]
+        assert (await api.call("GET", MAPS + "/stranger"))[0] == 200
+        assert not api.server.core.store.bucket(OWNERS_GONE).entries
+
+    with_api(before, config=ServerConfig(data_dir=tmp_path))
+    with_api(after, config=ServerConfig(data_dir=tmp_path))
 
 
 def test_events_expire(with_api: Any) -> None:

@@ -87,14 +87,14 @@ class CustomResources(Controller[str]):
     def start(self) -> None:
         """Serve what is stored already, and follow."""
         bucket = self.core.store.bucket(CRD_BUCKET)
+        bucket.listeners.append(self._on_event)  # first: a definition that is established only now is served by it
         for entry in list(bucket.select(None)):
             if _holds(entry.obj, "Established"):
                 self._serve(entry)
             else:
-                self._establish(entry)
+                self._establish_soon(entry)
             if entry.obj["metadata"].get("deletionTimestamp"):
-                self.add(entry.name)
-        bucket.listeners.append(self._on_event)
+                self._follow_end(entry.name)
 
     def _on_event(self, event: Event) -> None:
         if event.type == DELETED:
@@ -106,13 +106,17 @@ class CustomResources(Controller[str]):
         if _holds(event.entry.obj, "Established"):
             self._serve(event.entry)
         if event.entry.obj["metadata"].get("deletionTimestamp"):
-            for resource in self._served.get(event.entry.name, ()):
-                if resource.bucket not in self._terminating:
-                    self._terminating[resource.bucket] = event.entry.name
-                    self.core.store.bucket(resource.bucket).listeners.append(self._on_object)
-            self.add(event.entry.name)
+            self._follow_end(event.entry.name)
             return
         self._establish_soon(event.entry)
+
+    def _follow_end(self, name: str) -> None:
+        """Work on a definition that goes, now and whenever one of its objects is gone."""
+        for resource in self._served.get(name, ()):
+            if resource.bucket not in self._terminating:
+                self._terminating[resource.bucket] = name
+                self.core.store.bucket(resource.bucket).listeners.append(self._on_object)
+        self.add(name)
 
     def _establish_soon(self, entry: Entry) -> None:
         """At once, if it can be written: who made the definition is answered when it stands."""

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 _BUCKET = "/namespaces"
 _FINALIZER = "kubernetes"
+# Not served: owners that are gone and whose dependents have not been seen to yet, by their uid, for the next life of a data directory.
+OWNERS_GONE = "koord/ownersgone"
 
 
 class NamespaceController(Controller[str]):
@@ -94,8 +96,12 @@ class GarbageCollector(Controller[Where]):
 
     def start(self) -> None:
         for bucket in list(self.core.store.buckets.values()):
-            for entry in bucket.entries.values():
-                self._learn(bucket.name, entry)
+            if bucket.name != OWNERS_GONE:
+                for entry in bucket.entries.values():
+                    self._learn(bucket.name, entry)
+                    self._follow(bucket.name, entry)
+        for entry in self.core.store.bucket(OWNERS_GONE).entries.values():
+            self.add(("", entry.name))
         self.core.store.listeners.append(self._on_event)
 
     # -- observe -----------------------------------------------------------------------------------------------------------------
@@ -117,16 +123,28 @@ class GarbageCollector(Controller[Where]):
                     self.add(owner)
             if self._dependents.get(meta["uid"]):
                 self.add(("", meta["uid"]))
+                self._note(meta["uid"])
             return
         before = event.prev.obj["metadata"].get("ownerReferences") if event.prev is not None else None
         if event.prev is None or before != meta.get("ownerReferences"):
             for ref in before or ():
                 self._drop(ref["uid"], (name, entry.key))
             self._learn(name, entry)
+        self._follow(name, entry)
+
+    def _follow(self, bucket: str, entry: Entry) -> None:
+        """See to an object that waits for the collector."""
+        meta = entry.obj["metadata"]
         if meta.get("deletionTimestamp"):
             finalizers = meta.get("finalizers") or ()
             if ORPHAN in finalizers or FOREGROUND in finalizers:
-                self.add((name, entry.key))
+                self.add((bucket, entry.key))
+
+    def _note(self, uid: str) -> None:
+        """Nothing else on disk tells an owner that is gone from one that never was here. The deletion is answered after this."""
+        if self.core.store.disk is not None:
+            meta = {"name": uid, "uid": uid}
+            self.core.store.bucket(OWNERS_GONE).put("", uid, {"kind": "OwnerGone", "apiVersion": "koord/v1", "metadata": meta})
 
     def _learn(self, bucket: str, entry: Entry) -> None:
         meta = entry.obj["metadata"]
@@ -152,6 +170,7 @@ class GarbageCollector(Controller[Where]):
             self._work_finalizers(where)
         else:
             self._owner_gone(where[1])
+            self.core.store.bucket(OWNERS_GONE).remove("", where[1])
 
     def _owner_gone(self, uid: str) -> None:
         """Delete the dependents that have no other owner left; the others only lose the reference."""
