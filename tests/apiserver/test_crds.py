@@ -258,6 +258,8 @@ def test_a_conversion_webhook_is_not_called_and_that_is_said(with_api: Any, widg
         assert api.warnings == []
 
     with_api(body)
+
+
 def test_a_value_that_a_field_selector_cannot_reach_into_is_an_empty_one(with_api: Any, widget_crd: Any) -> None:
     """What a stricter definition would refuse stays stored: watches and lists that select by it are told, and so is everybody else."""
 
