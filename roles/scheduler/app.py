@@ -320,9 +320,8 @@ class App:
         """The background work of plugins, each once however many profiles have the plugin, as --controller-plugins wants it."""
         found: dict[str, Callable[[], Coroutine[Any, Any, None]]] = {}
         for framework in self.engine.frameworks.values():
-            for plugin, name, run in framework.controllers():
-                if controller_wanted(plugin, self.options.controller_plugins):
-                    found.setdefault(f"{plugin}/{name}", lambda run=run: self.gate.drive(run))  # type: ignore[misc]
+            for plugin, name, run in framework.controllers(lambda plugin: controller_wanted(plugin, self.options.controller_plugins)):
+                found.setdefault(f"{plugin}/{name}", lambda run=run: self.gate.drive(run))  # type: ignore[misc]
         return found
 
     async def _watch_time(self) -> None:

@@ -98,9 +98,11 @@ class Framework:
     def _at(self, point: Point, kind: type[T]) -> list[T]:
         return [plugin for plugin in self._all_at(point) if isinstance(plugin, kind)]
 
-    def controllers(self) -> list[tuple[str, str, Callable[[], Coroutine[Any, Any, None]]]]:
-        """(plugin, name, coroutine function) of the background work of all plugins."""
-        return [(p.name, name, run) for p in self.plugins.values() if isinstance(p, api.Controllers) for name, run in p.controllers()]
+    def controllers(self, wanted: Callable[[str], bool]) -> list[tuple[str, str, Callable[[], Coroutine[Any, Any, None]]]]:
+        """(plugin, name, coroutine function) of the background work of the `wanted` plugins, and of what belongs to binding."""
+        plugins = [plugin for plugin in self.plugins.values() if isinstance(plugin, api.Controllers)]
+        found = [(plugin, name, run) for plugin in plugins for name, run in plugin.controllers()]
+        return [(plugin.name, name, run) for plugin, name, run in found if name in plugin.of_binding or wanted(plugin.name)]
 
     # ---------------------------------------------------------------- running
 

@@ -129,6 +129,9 @@ class Feed(NamedTuple):
 class Controllers(Plugin):
     """Runs background work on the leader."""
 
+    of_binding: ClassVar[frozenset[str]] = frozenset()
+    """Names of work without which binding is not whole: --controller-plugins does not stop it."""
+
     def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
         """Named coroutine functions, each run until the process stops."""
         raise NotImplementedError

@@ -200,11 +200,19 @@ def test_a_claim_that_is_made_later_is_waited_for(scheduler: Any) -> None:
 
 
 @pytest.mark.feature("SCH-DRA-08")
-def test_what_a_pod_that_is_not_bound_had_is_given_back(scheduler: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    ("profiles", "plugins"),
+    [(("koord-scheduler",), "*"), (("first", "koord-scheduler"), "*"), (("koord-scheduler",), "Coscheduling")],
+    ids=["one profile", "second of two profiles", "without controllers"],
+)
+def test_what_a_pod_that_is_not_bound_had_is_given_back(
+    profiles: tuple[str, ...], plugins: str, scheduler: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Binding is refused once after the claim was written: then nobody finds it reserved or allocated, and the next attempt gets it."""
 
     async def run() -> None:
-        async with scheduler() as live:
+        config = {"profiles": [{"schedulerName": name} for name in profiles]}
+        async with scheduler(config, controller_plugins=(plugins,)) as live:
             await live.node("n")
             await make(live, device_class(), slice_of("n", device("gpu-0")), claim("mine"))
             binder = live.app.engine.frameworks["koord-scheduler"].plugins["DefaultBinder"]

@@ -19,6 +19,7 @@ from koord.decisions.record import Term
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.status import JOB_REJECT
+from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.coscheduling.metrics import GangMetrics
 from roles.scheduler.plugins.coscheduling.spec import (
     FROM_POD,
@@ -284,6 +285,8 @@ class GangCache(Columns):
         self.listeners: list[Callable[[Gang], None]] = []  # told of every change of a gang
         self.metrics = GangMetrics()
         self.round: Round | None = None  # the group that is being tried now
+        self.todo: deque[Steps[None]] = deque()  # what many members have yet to be told, of whatever profile
+        self.lost: list[PodInfo] = []  # pods of batches that were let go but not bound
         self.describe: Callable[[Gang], GangSpec | None] = lambda gang: None  # what objects say of a gang that pods began
         self._groups: dict[str, Group] = {}
         self._gang_of: dict[str, Gang] = {}  # by pod UID

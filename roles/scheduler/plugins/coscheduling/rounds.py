@@ -5,7 +5,6 @@ One group is tried at a time, its pods back to back. Nobody of a strict group ke
 
 from __future__ import annotations
 
-from collections import deque
 from typing import TYPE_CHECKING
 
 from koord.decisions.record import Record, Subject, Term
@@ -40,18 +39,18 @@ def drafted(ctx: CycleContext) -> Round | None:
 
 
 class Rounds:
-    """Moves the cache's `round` on. `handle.waiting` holds the pods that have a place and wait for the others."""
+    """Moves the cache's `round` on. `handle.waiting` holds the pods that have a place and wait for the others.
+
+    One for each profile; the first profile's is asked for the next pod, and tells what members of all of them have to be told."""
 
     def __init__(self, handle: Handle, cache: GangCache, best: Callable[[Gang, PodInfo, Round], Steps[int]] | None = None) -> None:
         self._handle = handle
         self._best = best  # how many members beyond the one that failed would find nodes
         self._cache = cache
-        self._lost: list[PodInfo] = []
-        self._todo: deque[Steps[None]] = deque()  # what many members have yet to be told
 
     def lost_binding(self, gang: Gang, pod: PodInfo) -> None:
         """A pod of a batch was let go but not bound: it is tried again by itself, whatever refuses it."""
-        self._lost.append(pod)
+        self._cache.lost.append(pod)
         together = gang.group.binding.get(pod.uid, ())
         bound = sum(1 for other in self._cache.members(gang, BOUND) if other.uid in together)
         self._metrics.batch_lost(bound=bound, first=not gang.group.partial)
@@ -91,19 +90,19 @@ class Rounds:
     def next_pod(self) -> PodInfo | Steps[None] | None:
         """The next pod of the group under way; None when nothing is under way (any more). Before anybody else is tried, members that are
         let go or sent back are told."""
-        if not self._todo:
+        if not self._cache.todo:
             found = self._next()
-            if not self._todo:
+            if not self._cache.todo:
                 return found
         return self._tell()
 
     def _tell(self) -> Steps[None]:
-        while self._todo:
-            yield from self._todo.popleft()
+        while self._cache.todo:
+            yield from self._cache.todo.popleft()
 
     def _next(self) -> PodInfo | None:
-        if self._lost:
-            lost, self._lost = self._lost, []
+        if self._cache.lost:
+            lost, self._cache.lost = self._cache.lost, []
             self._handle.activate([pod for pod in lost if self._cache.pod(pod.uid) is not None])
         current = self._cache.round
         if current is None:
@@ -179,12 +178,12 @@ class Rounds:
 
     def _soon(self, work: Steps[None]) -> None:
         """Tell members something: at once where they are few, else before the next pod is tried."""
-        for _ in range(0 if self._todo else _FEW):
+        for _ in range(0 if self._cache.todo else _FEW):
             try:
                 next(work)
             except StopIteration:
                 return
-        self._todo.append(work)
+        self._cache.todo.append(work)
 
     def _allow(self, pods: Sequence[PodInfo]) -> Steps[None]:
         if self._handle.waiting is not None:

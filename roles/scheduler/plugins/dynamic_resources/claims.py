@@ -49,6 +49,9 @@ class Claims(DeviceColumns):
         self.templates: dict[str, ResourceClaimTemplate] = {}
         self.classes: dict[str, DeviceClass] = {}
         self.assumed: dict[str, Assumed] = {}
+        self.carried: dict[str, Any] = {}  # what pods that are being bound take along, by UID: of all profiles, as is what follows
+        self.written: set[str] = set()  # pods of which claims were written, or are being written
+        self.releases: Any = None  # gives back what was written for pods that were not bound
         self.releasing: set[tuple[str, str]] = set()  # claims that are being given back, with the UIDs of the pods that had them
         self.backed: dict[str, str] = {}  # extended resources that classes stand for, with the class
         self.leftover: dict[str, str] = {}  # claims that stand for extended resources, by the UID of their pod

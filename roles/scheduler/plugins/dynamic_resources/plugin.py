@@ -82,10 +82,10 @@ class DynamicResources(
         self._nothing_elsewhere = Elsewhere(self.cache, {})
         self._known_elsewhere: tuple[Hashable, Elsewhere] = ((), self._nothing_elsewhere)
         self._known_coming: tuple[int, tuple[int, int], Mapping[str, Coming]] = (-1, (-1, -1), {})
-        self._carried: dict[str, Carried] = {}
-        self._written: set[str] = set()  # pods of which claims were written, or are being written
+        self._carried: dict[str, Carried] = self.cache.carried
+        self._written = self.cache.written
         self._together = args.device_order == "Together"
-        self._releases = Releases(handle, self.cache)
+        self._releases = self.cache.releases = self.cache.releases or Releases(handle, self.cache)
         self._writer = Writer(handle, self.cache)
         self._readiness = Readiness(handle, self.cache, args.binding_timeout)
         self.cache.supposed = self._supposedly_gets
@@ -529,6 +529,8 @@ class DynamicResources(
 
     def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
         return (("releases", self._releases.run),)
+
+    of_binding = frozenset({"releases"})
 
 
 def _preference(found: Plan, allocations: tuple[Allocation, ...]) -> float:

@@ -124,6 +124,8 @@ class Reservation(
             Endpoint("reservationSelectorIndex", lambda query: self.ledger.index.view(query.get("detail") == "true")),
         )
 
+    of_binding = frozenset({"annotations"})
+
     def controllers(self) -> Iterable[tuple[str, Callable[[], Coroutine[Any, Any, None]]]]:
         if not self._keeper:
             return (("annotations", self.writer.run),)

@@ -554,3 +554,20 @@ def test_a_member_may_wait_longer_than_a_quarter_of_an_hour(gangs: Any) -> None:
             assert held.deadlines["Coscheduling"] - g.live.app._clock() > 7000
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-07")
+def test_a_large_gang_of_the_second_profile_is_let_go_as_a_whole(gangs: Any) -> None:
+    """More members than are told at once; a small one comes after it."""
+    profiles = [{**profile(), "schedulerName": "first"}, profile()]
+
+    async def run() -> None:
+        async with gangs(nodes=("64",), profiles=profiles) as g:
+            for gang, size in (("large", 40), ("small", 3)):
+                await g.group(gang, size)
+                names = [f"{gang}-{number}" for number in range(size)]
+                for name in names:
+                    await g.member(name, gang)
+                assert set((await g.bound(*names)).values()) == {"n0"}
+
+    asyncio.run(run())
