@@ -88,12 +88,12 @@ EVERYTHING = Selector()
 NOTHING = Selector(nothing=True)
 
 
-_LONGEST_KEY = 253 + 1 + 63
+LONGEST_KEY = 253 + 1 + 63  # characters of [DNS prefix/]name
 
 
 def validate_key(key: Any) -> str:
     """A valid label key (`[prefix/]name`), or SelectorError."""
-    if not isinstance(key, str) or len(key) > _LONGEST_KEY or not _valid_key(key):
+    if not isinstance(key, str) or len(key) > LONGEST_KEY or not _valid_key(key):
         raise SelectorError(f"{key!r} is no valid label key: [DNS prefix/]name, name of at most 63 of [A-Za-z0-9-_.]")
     return key
 

@@ -155,7 +155,7 @@ def _read(path: str) -> dict[str, Any]:
             document = plainyaml.load(file.read())
     except OSError as error:
         raise KubeConfigError(path, error.strerror or str(error)) from error
-    except (ValueError, RecursionError, yaml.YAMLError) as error:  # ValueError: a date that is none
+    except yaml.YAMLError as error:
         raise KubeConfigError(path, f"is no valid YAML: {' '.join(str(error).split())}") from error
     if document is None:
         return {}

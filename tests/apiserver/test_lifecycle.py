@@ -11,6 +11,8 @@ import pytest
 
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.controllers.gc import OWNERS_GONE, GarbageCollector
+from koord.apiserver.controllers.queue import Controller
+from koord.apiserver.core import Core
 from tests.support import patience
 
 PODS = "/api/v1/namespaces/default/pods"
@@ -332,3 +334,38 @@ def test_pods_of_jobs_and_replication_controllers_stay_unless_asked_otherwise(
         assert "ownerReferences" not in (await api.get(PODS + "/of-stays"))["metadata"]
 
     with_api(body)
+
+
+@pytest.mark.parametrize("query", ["", "?propagationPolicy=Orphan", "?propagationPolicy=Foreground"])
+def test_nothing_waits_for_a_collector_that_is_switched_off(query: str, with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        path = "/apis/batch/v1/namespaces/default/jobs"
+        spec = {"template": {"spec": {"restartPolicy": "Never", "containers": pod("x")["spec"]["containers"]}}}
+        await api.post(path, {"metadata": {"name": "j"}, "spec": spec})
+        await api.ok("DELETE", f"{path}/j{query}")
+        assert (await api.call("GET", f"{path}/j"))[0] == 404
+
+    with_api(body, config=ServerConfig(disabled_controllers=frozenset({"garbagecollector"})))
+
+
+def test_work_that_adds_a_key_is_followed_by_one_run() -> None:
+    runs: list[list[str]] = []
+
+    class Adding(Controller[str]):
+        def work(self, key: str) -> None:
+            if key == "a":
+                self.add("c")
+
+        def _run(self) -> None:
+            runs.append(list(self._keys))
+            super()._run()
+
+    async def main() -> None:
+        controller = Adding(Core(ServerConfig()))
+        controller.add("a")
+        controller.add("b")
+        for _ in range(10):
+            await asyncio.sleep(0)
+        assert runs == [["a", "b"], ["c"]]
+
+    asyncio.run(main())

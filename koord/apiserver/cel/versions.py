@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from functools import lru_cache
+
+from koord.apiserver.remember import short_ones
 
 _NUMBER = r"(0|[1-9]\d*)"
 _PART = r"(?:0|[1-9]\d*|\d*[a-zA-Z-][0-9a-zA-Z-]*)"
@@ -13,25 +14,14 @@ _FORM = re.compile(
 _Key = tuple[tuple[int, int, int], bool, tuple[tuple[bool, int, str], ...]]
 
 
-_SHORT = 256  # characters; longer ones are not remembered
-
-
 def valid(text: str) -> bool:
     """Whether a text is a semantic version."""
     return _FORM.fullmatch(text) is not None
 
 
+@short_ones(1024, 256, len)
 def _key(text: str) -> _Key:
     """What orders versions. Raises ValueError."""
-    return _short_key(text) if len(text) <= _SHORT else _read(text)
-
-
-@lru_cache(maxsize=1024)
-def _short_key(text: str) -> _Key:
-    return _read(text)
-
-
-def _read(text: str) -> _Key:
     found = _FORM.fullmatch(text)
     if found is None:
         raise ValueError(f"{text!r} is no semantic version")

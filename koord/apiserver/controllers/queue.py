@@ -69,7 +69,7 @@ class Controller(Generic[K]):
                 self._try_later(key)
             else:
                 self._done(key)
-        if self._keys and not self._stopped:
+        if self._keys and not self._stopped and self._scheduled is None:  # work that adds a key has seen to it
             self._scheduled = asyncio.get_running_loop().call_soon(self._run)
 
     def _try_later(self, key: K) -> None:

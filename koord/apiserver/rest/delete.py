@@ -77,9 +77,12 @@ def grace_period(resource: Resource, obj: Obj, wanted: int | None) -> int | None
     return 1 if seconds < 0 else seconds
 
 
-def _finalizers(resource: Resource, meta: Obj, propagation: str) -> list[str]:
-    """The finalizers after the propagation policy had its say, or the resource's own where there is none."""
-    if not propagation and (resource.group, resource.kind) in _KEEPS_DEPENDENTS and FOREGROUND not in (meta.get("finalizers") or ()):
+def _finalizers(core: Core, resource: Resource, meta: Obj, propagation: str) -> list[str]:
+    """The finalizers after the propagation policy had its say, or the resource's own where there is none. Without a collector, whom they
+    would wait for, there are no policies."""
+    if "garbagecollector" in core.config.disabled_controllers:
+        propagation = ""
+    elif not propagation and (resource.group, resource.kind) in _KEEPS_DEPENDENTS and FOREGROUND not in (meta.get("finalizers") or ()):
         propagation = "Orphan"
     finalizers = [f for f in meta.get("finalizers") or () if not (propagation and f in (ORPHAN, FOREGROUND))]
     if resource.kind == "CustomResourceDefinition" and CRD_CLEANUP not in finalizers and not meta.get("deletionTimestamp"):
@@ -111,7 +114,7 @@ def delete_now(core: Core, resource: Resource, entry: Entry, wanted: DeleteOptio
     bucket = core.store.bucket(resource.bucket)
     stored = entry.obj
     meta = stored["metadata"]
-    finalizers = _finalizers(resource, meta, wanted.propagation)
+    finalizers = _finalizers(core, resource, meta, wanted.propagation)
     grace = grace_period(resource, stored, wanted.grace_period_seconds)
     waits_for_content = resource.kind == "Namespace" and not resource.group and (stored.get("spec") or {}).get("finalizers")
     if not finalizers and not grace and not waits_for_content:

@@ -10,12 +10,13 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import dataclass
-from functools import cache, lru_cache
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 import orjson
 
+from koord.apiserver.remember import short_ones
 from koord.apiserver.schema.builtin import Field, TypeNode
 from koord.apiserver.schema.structural import Structural
 from koord.apiserver.store import Obj
@@ -297,9 +298,7 @@ def containers(fields: Iterable[Place]) -> set[Place]:
 # -- on the wire ---------------------------------------------------------------------------------------------------------------------
 
 
-# what is longer (bytes, and paths) is not remembered: a body may have megabytes of them
 _SHORT = 16 * 1024
-_FEW = 1024
 
 
 def unpack(wire: Obj) -> Fields:
@@ -307,16 +306,8 @@ def unpack(wire: Obj) -> Fields:
     return _unpacked(orjson.dumps(wire))
 
 
+@short_ones(1024, _SHORT, len)
 def _unpacked(text: bytes) -> Fields:
-    return _short_unpacked(text) if len(text) <= _SHORT else _read(text)
-
-
-@lru_cache(maxsize=1024)
-def _short_unpacked(text: bytes) -> Fields:
-    return _read(text)
-
-
-def _read(text: bytes) -> Fields:
     out: set[Place] = set()
 
     def walk(node: Obj, path: Place) -> None:
@@ -332,18 +323,14 @@ def _read(text: bytes) -> Fields:
     return frozenset(out)
 
 
+def _size(fields: Fields) -> int:
+    """About as many bytes as the last elements of the paths have."""
+    return sum(16 + len(path[-1]) for path in fields if path)
+
+
+@short_ones(1024, 2 * _SHORT, _size)
 def pack(fields: Fields) -> Obj:
     """FieldsV1 of a set; shared, so not to be changed."""
-    short = len(fields) <= _FEW and sum(len(path[-1]) for path in fields if path) <= _SHORT
-    return _short_packed(fields) if short else _packed(fields)
-
-
-@lru_cache(maxsize=1024)
-def _short_packed(fields: Fields) -> Obj:
-    return _packed(fields)
-
-
-def _packed(fields: Fields) -> Obj:
     out: Obj = {}
     for path in sorted(fields):
         node = out

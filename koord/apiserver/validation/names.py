@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable
-from functools import cache, lru_cache
+from functools import cache
 
+from koord.api.selectors import LONGEST_KEY
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, required
+from koord.apiserver.remember import short_ones
 from koord.apiserver.store import Obj
 
 Rule = Callable[[str], str]
 
-_LONGEST_KEY = 253 + 1 + 63
 ANNOTATIONS_LIMIT = 256 * 1024
 _STANDARD_FINALIZERS = ("orphan", "foregroundDeletion", "kubernetes")
 
@@ -21,13 +22,11 @@ def _pattern(pattern: str, longest: int, about: str, examples: str) -> Rule:
     matches = re.compile(pattern).fullmatch
     text = f"{about} (e.g. {examples}, regex used for validation is '{pattern}')"
 
-    @lru_cache(maxsize=65_536)
-    def checked(name: str) -> str:
-        return "" if matches(name) else text
-
+    @short_ones(65_536, longest, len)
     def rule(name: str) -> str:
-        # what is too long is not remembered: it may have megabytes
-        return checked(name) if len(name) <= longest else f"must be no more than {longest} characters"
+        if len(name) > longest:
+            return f"must be no more than {longest} characters"
+        return "" if matches(name) else text
 
     return rule
 
@@ -80,17 +79,9 @@ def name_rule(flags: str) -> Rule:
     return next((rule for flag, rule in (("n", path_segment), ("5", dns_1035_label), ("l", dns_label)) if flag in flags), dns_subdomain)
 
 
+@short_ones(65_536, LONGEST_KEY, len)
 def qualified_name(key: str) -> str:
     """`[prefix/]name`."""
-    return _short_qualified_name(key) if len(key) <= _LONGEST_KEY else _qualified_name(key)
-
-
-@lru_cache(maxsize=65_536)
-def _short_qualified_name(key: str) -> str:
-    return _qualified_name(key)
-
-
-def _qualified_name(key: str) -> str:
     prefix, slash, name = key.rpartition("/")
     if "/" in prefix:
         return (
