@@ -125,16 +125,19 @@ def _zones_rows(
 ) -> None:  # fmt: skip
     """Rows with a NUMA policy: refused where no NUMA node, or not even all of them, have enough. Where one has and nobody else has a say,
     the strict policies are kept; the rest is asked."""
-    single = single_nodes(request, columns, rows, bound).any(axis=0)
+    required = _required_rows(request, columns, rows)
+    single = columns.zones.holds(request.amounts, rows, required, bound).any(axis=0)
     open_rows, strict = (policy > 0) & (codes == 0), policy >= STRICT
-    together = open_rows & columns.zones.lacks(request.amounts, rows, _required_rows(request, columns, rows), bound)
-    apart = open_rows & ~together & ~single & (policy == POLICY_CODES[Policy.SINGLE_NUMA_NODE])
-    apart &= columns.zones.everywhere(request.amounts, rows)
-    kinds = columns.zones.kinds[rows]
-    for refused, wide in ((strict & together, False), (apart, True)):
-        for kind in np.unique(kinds[refused]).tolist():
-            codes[refused & (kinds == kind)] = unsatisfied(_refusal(request, *columns.zones.sets[kind], wide=wide))
-    codes[together & (codes == 0)] = ZONES_SHORT
+    rest = open_rows & ~single  # what one NUMA node holds all of them hold
+    if rest.any():
+        together = rest & columns.zones.lacks(request.amounts, rows, required, bound)
+        apart = rest & ~together & (policy == POLICY_CODES[Policy.SINGLE_NUMA_NODE])
+        apart &= columns.zones.everywhere(request.amounts, rows)
+        kinds = columns.zones.kinds[rows]
+        for refused, wide in ((strict & together, False), (apart, True)):
+            for kind in np.unique(kinds[refused]).tolist():
+                codes[refused & (kinds == kind)] = unsatisfied(_refusal(request, *columns.zones.sets[kind], wide=wide))
+        codes[together & (codes == 0)] = ZONES_SHORT
     asked = open_rows & strict & (codes == 0)
     if alone:
         asked &= ~(single & (columns.uniform[rows] | ~bound))

@@ -22,6 +22,7 @@ from roles.scheduler.cluster.columns import Columns, Vector, grown
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.context import State
+from roles.scheduler.plugins.numa.allocator import Pool, pool_of
 from roles.scheduler.plugins.numa.facts import NO_FACTS, NO_REPORT, Facts, Report, facts_of, read_report
 from roles.scheduler.plugins.numa.picks import FULL, SPREAD
 from roles.scheduler.plugins.numa.records import Record, Usage, counts_of, read_record, usage_of
@@ -40,12 +41,13 @@ _MANY = 64  # rows to be written anew, beyond which they are written before the 
 class NodeState:
     """One slot. `version` moves with everything that allocation looks at, and is never the same for two different states."""
 
-    __slots__ = ("facts", "records", "usage", "version")
+    __slots__ = ("facts", "pool", "records", "usage", "version")
 
     def __init__(self) -> None:
         self.facts: Facts = NO_FACTS
         self.records: dict[str, Record] = {}
         self.usage: Usage | None = None
+        self.pool: Pool | None = None
         self.version = 0
 
 
@@ -163,7 +165,7 @@ class NumaColumns(Columns):
         """Pods are as they were, and so is what was worked out from them."""
         for slot, (usage, version, dirty) in (self._before or {}).items():
             state = self.at(slot)
-            state.usage, state.version = usage, version
+            state.usage, state.version, state.pool = usage, version, None
             if not dirty:
                 self._dirty.discard(slot)
         self._dirty |= self._supposed
@@ -228,6 +230,15 @@ class NumaColumns(Columns):
             state.usage = self._usage_of(slot, state.records)
         return state.usage
 
+    def pool(self, slot: int, exclusive: str) -> Pool:
+        """What a slot has left for a pod with this exclusive policy, whatever reservations keep; nobody may change it."""
+        state = self.at(slot)
+        if exclusive:
+            return pool_of(state.facts, self.usage(slot), exclusive)
+        if state.pool is None:
+            state.pool = pool_of(state.facts, self.usage(slot), "")
+        return state.pool
+
     def later(self, slot: int) -> Usage | None:
         """What will be held once those have left who are on their way out; None if nobody is."""
         records = self.at(slot).records
@@ -265,7 +276,7 @@ class NumaColumns(Columns):
         state = self.at(slot)
         if self._before is not None and slot not in self._before:
             self._before[slot] = (state.usage, state.version, slot in self._dirty)
-        state.usage = None
+        state.usage = state.pool = None
         state.version = next(self._versions)
         self._dirty.add(slot)
 
@@ -279,7 +290,7 @@ class NumaColumns(Columns):
         self.valid[slot] = machine.valid
         self.uniform[slot] = machine.uniform
         self.zoned[slot] = bool(facts.zones)
-        self.zones.write(slot, facts, usage)
+        self.zones.write(slot, facts, usage, self.pool(slot, "").amounts)
         self.per_core[slot] = max(1, machine.per_core)
         self.ratio[slot] = facts.ratio if facts.ratio is not None else np.nan
         self.bound[slot] = usage.bound

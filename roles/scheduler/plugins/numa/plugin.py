@@ -348,12 +348,12 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         # Alone on its machine a NUMA node is no restriction under SingleNUMANode: the node's score stands.
         whole = known & (zones.count[rows] == 1) & (policy == POLICY_CODES[Policy.SINGLE_NUMA_NODE])
         if known.any():
-            before = np.where(holds, zones.scores(self._numa_scorer, request.amounts, rows, {}), -1.0)
             added: dict[str, Any] = {name: float(amount) for name, amount in request.amounts.items()}
             if names.RESOURCE_CPU in added:
                 added[names.RESOURCE_CPU] = added[names.RESOURCE_CPU] + own
-            after = zones.scores(self._numa_scorer, request.amounts, rows, added)
-            chosen = np.take_along_axis(after, before.argmax(axis=0)[None, :], axis=0)[0]
+            before, after = zones.scores(self._numa_scorer, request.amounts, rows, added)
+            best = np.where(holds, before, -1.0).argmax(axis=0)
+            chosen = np.take_along_axis(after, best[None, :], axis=0)[0]
             np.copyto(scores, chosen, where=known & ~whole)
         for index in np.flatnonzero(strict & ~known).tolist():
             score = self._score_of(ctx, request, slots.item(index))

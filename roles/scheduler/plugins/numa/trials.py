@@ -95,7 +95,7 @@ class Trials:
     def attempts(self, ctx: CycleContext, slot: int, request: Request, binding: Binding | None, *, reserving: bool = False) -> Attempts:
         """What can be tried. `reserving`: only the nominated reservation counts, or none."""
         facts = self._columns.at(slot).facts
-        pool = self._open_pool(ctx, slot, facts, request)
+        pool = self._columns.pool(slot, request.exclusive)
         return Attempts(
             facts, request, binding, self._trials(ctx, slot, facts, request, pool, reserving=reserving), pool,
             designated=designation(ctx.pod), nominated=reserving and ctx.reservation is not None, required=requires_reservation(ctx.pod),
@@ -164,9 +164,6 @@ class Trials:
                 kept.append(share)
         rest = pool_of(facts, self._columns.usage(slot), request.exclusive, kept)
         return Trial(replace(rest, preferred=must), None, must)
-
-    def _open_pool(self, ctx: CycleContext, slot: int, facts: Facts, request: Request) -> Pool:
-        return pool_of(facts, self._columns.usage(slot), request.exclusive)
 
     def _beside(self, ctx: CycleContext, slot: int, facts: Facts, request: Request) -> Pool:
         """What is left beside all that the reservations keep."""

@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.accounting.resources import ResourceVector
 from koord.api import names
 from roles.scheduler.cluster.columns import Vector, grown
 from roles.scheduler.cluster.interning import Interner
 from roles.scheduler.framework.context import Rows
-from roles.scheduler.plugins.numa.allocator import pool_of
 from roles.scheduler.plugins.numa.facts import Facts
 from roles.scheduler.plugins.numa.machine import Machine
 from roles.scheduler.plugins.numa.records import Usage, counts_of
@@ -32,6 +32,7 @@ class ZoneColumns:
         self._width = 1
         self._left: dict[str, Vector] = {}
         self._total: dict[str, Vector] = {}
+        self._facts: dict[int, Facts] = {}  # what a row was prepared for
         self.count: NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)  # NUMA nodes of the row
         self.kinds: NDArray[np.intp] = np.zeros(capacity, dtype=np.intp)
         self.sets: Interner[tuple[frozenset[str], int]] = Interner(((frozenset(), 0),))
@@ -45,8 +46,22 @@ class ZoneColumns:
         self.kinds, self.count = grown(self.kinds, capacity), grown(self.count, capacity)
         self._capacity = capacity
 
-    def write(self, slot: int, facts: Facts, usage: Usage) -> None:
-        """Bring a row up to date."""
+    def write(self, slot: int, facts: Facts, usage: Usage, left: Mapping[int, ResourceVector]) -> None:
+        """Bring a row up to date. `left` is by NUMA node what nobody holds."""
+        if self._facts.get(slot) is not facts:
+            self._prepare(slot, facts)
+        bound = names.RESOURCE_CPU in facts.resources
+        for index, (node, amounts) in enumerate(left.items()):
+            for name, amount in amounts.items():
+                self._left[name][index, slot] = float(amount)
+            if bound:
+                self._write_bound(index, slot, facts.machine, usage.free & facts.machine.nodes.get(node, 0))
+                recorded = usage.recorded.get(node, {}).get(names.RESOURCE_CPU, 0)
+                self._left[_SCORED][index, slot] = max(0, facts.zones[node].get(names.RESOURCE_CPU, 0) - recorded)
+
+    def _prepare(self, slot: int, facts: Facts) -> None:
+        """Write of a row what only its topology decides."""
+        self._facts[slot] = facts
         for column in self._left.values():
             column[:, slot] = np.inf
         for column in self._total.values():
@@ -57,15 +72,9 @@ class ZoneColumns:
             self._widen(len(facts.zones))
         for name in (*facts.resources, *((*_BOUND, _SCORED) if names.RESOURCE_CPU in facts.resources else ())):
             _column(self._left, name, self._width, self._capacity, np.inf)[:, slot] = 0.0
-        for index, (node, amounts) in enumerate(pool_of(facts, usage, "").amounts.items()):
+        for index, amounts in enumerate(facts.zones.values()):
             for name, amount in amounts.items():
-                self._left[name][index, slot] = float(amount)
-            for name, amount in facts.zones[node].items():
                 _column(self._total, name, self._width, self._capacity, 0.0)[index, slot] = float(amount)
-            if names.RESOURCE_CPU in facts.resources:
-                self._write_bound(index, slot, facts.machine, usage.free & facts.machine.nodes.get(node, 0))
-                recorded = usage.recorded.get(node, {}).get(names.RESOURCE_CPU, 0)
-                self._left[_SCORED][index, slot] = max(0, facts.zones[node].get(names.RESOURCE_CPU, 0) - recorded)
 
     def _write_bound(self, index: int, slot: int, machine: Machine, free: int) -> None:
         """CPU that bound pods can have, in the steps in which it is dealt out."""
@@ -112,21 +121,23 @@ class ZoneColumns:
         tied = np.where(required == 1, whole, np.where(required == 2, single, anyhow))
         return np.where(bound, tied, left[:, rows])
 
-    def scores(self, scorer: Scorer, amounts: Mapping[str, int], rows: Rows, more: Mapping[str, Any]) -> Vector:
-        """By position and row: the score of that NUMA node with `more` (by resource, a number or one a row) on it."""
-        total: Any = np.zeros((self._width, len(self.count[rows])))
-        weights: Any = np.zeros_like(total)
+    def scores(self, scorer: Scorer, amounts: Mapping[str, int], rows: Rows, more: Mapping[str, Any]) -> tuple[Vector, Vector]:
+        """By position and row: the score of that NUMA node as it is, and with `more` (by resource, a number or one a row) on it."""
+        count = len(self.count[rows])
+        total, weights = np.zeros((2, self._width, count)), np.zeros((self._width, count))
         for name, weight in scorer.resources(amounts):
             if name not in self._total:
                 continue
             left = self._left[_SCORED if name == names.RESOURCE_CPU else name][:, rows]
             capacity = self._total[name][:, rows]
             there = capacity > 0
-            used = capacity - np.where(there, left, 0.0) + more.get(name, 0.0)
-            part = np.minimum(used, capacity) if scorer.most else np.maximum(capacity - used, 0.0)
+            used = capacity - np.where(there, left, 0.0)
+            both = np.stack((used, used + more.get(name, 0.0)))
+            part = np.minimum(both, capacity) if scorer.most else np.maximum(capacity - both, 0.0)
             total += weight * np.floor(part * 100.0 / np.where(there, capacity, np.inf))
             weights += weight * there
-        return np.asarray(np.floor(total / np.maximum(weights, 1.0)))
+        before, after = np.floor(total / np.maximum(weights, 1.0))
+        return before, after
 
     def _widen(self, width: int) -> None:
         """Room for machines with more NUMA nodes than any before; those that others do not have hold nothing."""
