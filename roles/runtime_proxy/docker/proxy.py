@@ -121,8 +121,10 @@ class _Connection:
             try:
                 going_on = await (self._pass(head, framing) if to is None else self._intercept(head, framing, to))
             except EngineUnreachable as error:
-                self._proxy._observe(to.call if to else "other", "502", seams.monotonic() - started)
-                await self.refuse(refusal(str(error), 502))
+                status = 499 if self._caller.ended else 502  # the engine ended because the caller did
+                self._proxy._observe(to.call if to else "other", str(status), seams.monotonic() - started)
+                if status == 502:
+                    await self.refuse(refusal(str(error), 502))
                 return
             finally:
                 self._wait_for(False)
@@ -172,6 +174,7 @@ class _Connection:
         engine, to_engine = await self._connect()
         to_engine.write(head.raw)
         upward = asyncio.create_task(copy_body(self._caller, to_engine, framing))
+        watch = asyncio.create_task(self._watch(upward, to_engine))
         started = seams.monotonic()
         try:
             while True:
@@ -183,26 +186,28 @@ class _Connection:
             body = response_framing(answer, head.start[0])
             if answer.status == 101 or body == UNTIL_CLOSE:
                 await upward
+                await _ended(watch)
                 self._wait_for(False)
                 await self._splice(engine, to_engine)
                 return False
-            await self._copy_down(engine, body, upward, to_engine)
-            return upward.done() and not answer.closes
-        finally:
-            await _ended(upward)
-
-    async def _copy_down(self, engine: Source, framing: int, upward: asyncio.Task[None], to_engine: asyncio.StreamWriter) -> None:
-        """Copy an answer's body. A caller that leaves meanwhile is seen by the engine: some answers go on for days."""
-        watch = asyncio.create_task(self._watch(upward, to_engine))
-        try:
-            await copy_body(engine, self._to_caller, framing)
+            await copy_body(engine, self._to_caller, body)
+            return upward.done() and upward.exception() is None and not answer.closes
         finally:
             await _ended(watch)
+            await _ended(upward)
 
     async def _watch(self, upward: asyncio.Task[None], to_engine: asyncio.StreamWriter) -> None:
+        """Have the engine see a caller that ends its side, within a body or behind it, as it would without a proxy.
+
+        Some answers begin, or go on, after days; and an engine that waits for the rest of a body waits for ever.
+        """
         await asyncio.wait({upward})
-        if not await self._caller.fill():
-            to_engine.write_eof()
+        try:
+            if upward.exception() is None and await self._caller.fill():
+                return  # the next request, early
+        except OSError as error:
+            log.debug("a caller is gone: %s", error)
+        to_engine.write_eof()
 
     @staticmethod
     async def _answer_head(engine: Source) -> Head:

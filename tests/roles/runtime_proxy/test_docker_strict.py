@@ -224,6 +224,44 @@ def test_a_caller_that_leaves_a_call_with_hooks_is_seen_by_the_engine() -> None:
 
 
 @pytest.mark.feature("RP-DKR-01")
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"POST /containers/x/wait HTTP/1.1\r\nHost: d\r\n\r\n",  # its answer does not begin before the container ends
+        b"POST /images/load HTTP/1.1\r\nHost: d\r\nContent-Length: 1000000\r\n\r\nabc",
+        b"POST /build HTTP/1.1\r\nHost: d\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhello\r\n",
+    ],
+)
+def test_a_caller_that_leaves_before_there_is_an_answer_is_seen_by_the_engine(sent: bytes) -> None:
+    """An engine that does not see it waits for the rest of a body for ever, and so would the proxy, with both connections."""
+
+    async def scenario() -> None:
+        came, left = asyncio.Event(), asyncio.Event()
+
+        async def engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            came.set()
+            while await reader.read(1 << 16):
+                pass
+            left.set()
+            writer.close()
+
+        async with docker_proxied() as stack:
+            path = stack.directory / "docker.sock"
+            path.unlink()
+            server = await asyncio.start_unix_server(engine, path)
+            _, writer = await asyncio.open_unix_connection(stack.directory / "proxy.sock")
+            writer.write(sent)
+            await asyncio.wait_for(came.wait(), patience.seconds(5))
+            writer.close()
+            await asyncio.wait_for(left.wait(), patience.seconds(5))
+            await until(lambda: not stack.app.backend._proxy.exchanges and not stack.app.backend._proxy._tasks)
+            server.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-DKR-01")
 @pytest.mark.feature("RP-CLI-01")
 def test_calls_under_way_end_before_the_process_does() -> None:
     class Slow(FakeDocker):
