@@ -44,6 +44,10 @@ class Store:
         """Ids of what was stopped and, as of the last list, not removed: its post hook was told, and no list brings it back."""
         return frozenset(self._stopped)
 
+    def forget_stopped(self, gone: frozenset[str]) -> None:
+        """Of what was stopped, these are not listed any more."""
+        self._stopped -= gone
+
     def remove_pod(self, sandbox_id: str) -> None:
         """Forget a sandbox and its containers: an engine removes them together."""
         self.pods.pop(sandbox_id, None)
@@ -86,7 +90,7 @@ class Store:
         listed = {item.id for item in containers.containers}
         for gone in (set(self.containers) & known_before) - listed:
             self.remove_container(gone)
-        self._stopped -= known_before - alive - listed
+        self.forget_stopped(known_before - alive - listed)
         orphans = []
         for container in containers.containers:
             if container.id in self.containers or container.id in self._stopped:

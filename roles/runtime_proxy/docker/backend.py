@@ -98,13 +98,16 @@ class DockerBackend:
 
     async def rebuild(self) -> None:
         """Compare the store with the engine: sandboxes first, then their containers."""
-        store, known = self.store, self.store.known()
+        store = self.store
+        known = store.known() | store.stopped()
         listed = {str(entry["Id"]): field(entry.get("Labels"), TYPE_LABEL) for entry in await self._engine.containers()}
         for gone in known - set(listed):
             store.remove_container(gone)
             store.remove_pod(gone)
+        store.forget_stopped(known - set(listed))
         for sandboxes in (True, False):
-            new = [i for i, kind in listed.items() if kind and (kind == SANDBOX) is sandboxes and i not in store.known()]
+            there = store.known() | store.stopped()
+            new = [i for i, kind in listed.items() if kind and (kind == SANDBOX) is sandboxes and i not in there]
             await each(new, self._learn_pod if sandboxes else self._learn_container)
 
     async def _learn_pod(self, sandbox: str) -> None:

@@ -191,9 +191,9 @@ class DockerInterceptor:
                 await self._stages.post("PostStopPodSandbox", pod, pod.labels, to.container)
         if reply.ok or reply.status == 404:  # a stop that failed is tried again, and deserves its hook again
             if container is not None:
-                self.store.remove_container(to.container)
+                self.store.stop_container(to.container)
             elif pod is not None:
-                self.store.pods.pop(to.container, None)
+                self.store.stop_pod(to.container)
         return reply
 
     async def _update(self, to: Route, body: bytes, forward: Forward) -> Reply:

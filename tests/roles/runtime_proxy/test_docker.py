@@ -337,6 +337,39 @@ def test_containers_that_run_already_are_known_at_start(driver: str) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.feature("RP-DKR-03")
+def test_what_was_stopped_is_not_taken_up_again_from_the_engines_list() -> None:
+    """Docker lists stopped containers until they are removed, and kubelet stops a sandbox again before that: its hook has been told."""
+
+    async def scenario() -> None:
+        pod, ct = sandbox()[1], container()[1]
+        engine = FakeDocker(
+            ids=["sb1", "ct1"],
+            inspected={
+                "sb1": {"Id": "sb1", "Name": "/k8s_POD_web-0_shop_u1_0", "Config": pod, "HostConfig": {}},
+                "ct1": {"Id": "ct1", "Name": "/k8s_main_web-0_shop_u1_2", "Config": ct, "HostConfig": {}},
+            },
+        )
+        server = HookServer(answers={k: v for k, v in answers().answers.items() if k.startswith("PostStop")})
+        async with docker_proxied(engine, relist=0.05) as stack, stack.hooks(server):
+            await stack.call("POST", *sandbox())
+            await stack.call("POST", *container())
+            engine.containers = [{"Id": i, "Labels": d["Labels"]} for i, d in (("sb1", pod), ("ct1", ct))]
+            for _ in range(2):
+                for one in ("ct1", "sb1"):
+                    assert (await stack.call("POST", f"/containers/{one}/stop"))[0] == 204
+                listed = len(engine.of("/containers/json"))
+                await until(lambda listed=listed: len(engine.of("/containers/json")) > listed + 2)
+                assert not stack.app.store.known()
+            await until(lambda: len(server.asked) >= 2)
+            await asyncio.sleep(0.1)
+            assert [name for name, _ in server.asked] == ["PostStopContainerHook", "PostStopPodSandboxHook"]
+            engine.containers = []  # removed: forgotten altogether
+            await until(lambda: not stack.app.store.stopped())
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.feature("RP-DKR-01")
 def test_an_engine_that_goes_and_comes_back() -> None:
     async def scenario() -> None:
