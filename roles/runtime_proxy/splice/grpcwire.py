@@ -26,6 +26,7 @@ CODES = (
     "UNAUTHENTICATED",
 )
 ENVELOPE = 5  # bytes before each message: compressed or not, length
+NOT_ONE = "the body is not one message"
 _UNITS = {b"H": 3600.0, b"M": 60.0, b"S": 1.0, b"m": 1e-3, b"u": 1e-6, b"n": 1e-9}
 _NAMES = {str(number).encode(): name for number, name in enumerate(CODES)}
 _MAX_TEXT = 4096  # bytes of a status text of our own: clients drop calls whose trailers are longer than 8 KiB
@@ -82,7 +83,7 @@ def message_length(start: bytes) -> int | None:
 def only_message(body: bytes, encoding: bytes, limit: int) -> bytes:
     """The one message of a unary body, decompressed. Raises MessageFault."""
     if message_length(body) != len(body):
-        raise MessageFault("the body is not one message")
+        raise MessageFault(NOT_ONE)
     if body[0] == 0:
         return body[ENVELOPE:]
     bits = _WINDOW_BITS.get(encoding)

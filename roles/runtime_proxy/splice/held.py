@@ -16,7 +16,7 @@ from roles.runtime_proxy.interceptor import Engine
 from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.splice import grpcwire
 from roles.runtime_proxy.splice.frames import DATA, END_STREAM, PADDED, SAFE_PAYLOAD, Headers, ProtocolFault, frame, unpadded, window_update
-from roles.runtime_proxy.splice.grpcwire import ENVELOPE, MessageFault
+from roles.runtime_proxy.splice.grpcwire import ENVELOPE, NOT_ONE, MessageFault
 from roles.runtime_proxy.splice.memory import MemoryBudget, Ticket
 from roles.runtime_proxy.stages import HookRefusal
 
@@ -82,6 +82,7 @@ class Held:
         self._shape: list[tuple[int, int]] = []  # flags and lengths of the frames that the message came in, where it alone is kept
         self._forwarded = False
         self._start = b""
+        self._size = 0  # bytes that came of the body
         self._uncredited = 0  # bytes of the caller's stream credit that were not given back
         self._ticket: Ticket | None = None
         self._complete = False
@@ -99,12 +100,18 @@ class Held:
         if self._complete:
             raise ProtocolFault("data after the end of a request")
         content = unpadded(flags, payload)
+        self._complete = bool(flags & END_STREAM)
+        if not payload and not self._complete:
+            return  # it says nothing, and earns no credit
         self._frames.append((flags, payload))
         self._uncredited += len(payload)
-        self._complete = bool(flags & END_STREAM)
+        self._size += len(content)
+        self._start += content[: ENVELOPE - len(self._start)]
+        length = grpcwire.message_length(self._start)
+        if length is not None and self._size > length:  # what the message's length does not account for is not collected
+            self._connection.refuse(self.stream, "INTERNAL", NOT_ONE)
+            return
         if self._ticket is None:
-            self._start += content[: ENVELOPE - len(self._start)]
-            length = grpcwire.message_length(self._start)
             if length is not None and length > MAX_REQUEST + ENVELOPE:
                 text = f"a request of {length - ENVELOPE} bytes with hooks: at most {MAX_REQUEST} are accepted"
                 self._connection.refuse(self.stream, "RESOURCE_EXHAUSTED", text)

@@ -470,6 +470,48 @@ def test_a_held_call_that_ends_early_never_reaches_the_engine(how: str) -> None:
     asyncio.run(scenario())
 
 
+@pytest.mark.feature("RP-CRI-03")
+def test_an_empty_frame_of_a_request_with_hooks_is_no_fault() -> None:
+    """It earns no credit: an increment of 0 is an error of the one who sends it, and the caller would end the call."""
+
+    async def scenario() -> None:
+        async def handler(message: bytes, engine: Any, deadline: Any) -> bytes:
+            found: bytes = await engine.forward(message)
+            return found
+
+        connection, caller, engine = connected(Service(handler))
+        body = grpcwire.envelope(b"m" * 100)
+        connection.caller.data_received(call(Encoder(), 1, "Held"))
+        for part in (b"", body[:3], b"", body[3:50], b"", body[50:]):
+            connection.caller.data_received(frame(DATA, 0, 1, part))
+        connection.caller.data_received(frame(DATA, END_STREAM, 1))
+        await asyncio.sleep(0.01)
+        assert b"".join(payload for kind, _, _, payload in parsed(engine.take()) if kind == DATA) == body
+        credit = [int.from_bytes(payload, "big") for kind, _, _, payload in parsed(caller.take()) if kind == WINDOW_UPDATE]
+        assert credit == [50, 55]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-CRI-03")
+def test_a_request_with_hooks_that_goes_on_behind_its_message_is_refused_at_once() -> None:
+    """It is accounted for by its message's length: what comes behind would be kept without a bound."""
+
+    async def scenario() -> None:
+        connection, caller, engine = connected(Service(lambda *_: asyncio.sleep(60)))
+        connection.caller.data_received(call(Encoder(), 1, "Held") + frame(DATA, 0, 1, grpcwire.envelope(b"m" * 100)))
+        assert connection.streams
+        caller.take()
+        connection.caller.data_received(frame(DATA, 0, 1, b"more"))
+        assert not connection.streams
+        told = parsed(caller.take())
+        assert dict(HeadReader().read(next(payload for kind, _, _, payload in told if kind == HEADERS)))[b"grpc-status"] == b"13"
+        assert [kind for kind, *_ in parsed(engine.take())] == [HEADERS, RST_STREAM]
+        assert sum(int.from_bytes(payload, "big") for kind, _, stream, payload in told if (kind, stream) == (WINDOW_UPDATE, 0)) == 109
+
+    asyncio.run(scenario())
+
+
 def test_small_requests_find_room_first() -> None:
     room, order = MemoryBudget(100), []
     first = room.ask(80, lambda: order.append("first"))
