@@ -62,8 +62,8 @@ class Interceptor:
     async def _pre(self, method: str, record: Any, labels: Any, deadline: Deadline | None) -> Any:
         return await self._stages.pre(self._calls[method].pre, record, labels, deadline)
 
-    async def _post(self, method: str, sandbox_id: str, record: Any, labels: Any, deadline: Deadline | None) -> None:
-        await self._stages.post(self._calls[method].post, record, labels, sandbox_id, deadline)
+    def _post(self, method: str, sandbox_id: str, record: Any, labels: Any) -> None:
+        self._stages.post(self._calls[method].post, record, labels, sandbox_id)
 
     # -- pods -----------------------------------------------------------------------------------------------------------
 
@@ -87,7 +87,7 @@ class Interceptor:
             response = await engine.forward(raw)
         finally:
             if record is not None:
-                await self._post("StopPodSandbox", sandbox_id, record, record.labels, deadline)
+                self._post("StopPodSandbox", sandbox_id, record, record.labels)
         # Only now: kubelet retries a failed stop, and its retry deserves the hook as well.
         self.store.stop_pod(sandbox_id)
         return response
@@ -155,7 +155,7 @@ class Interceptor:
         try:
             return await engine.forward(raw)
         finally:
-            await self._post("StartContainer", sandbox_id, record, record.pod_labels, deadline)
+            self._post("StartContainer", sandbox_id, record, record.pod_labels)
 
     async def _update(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
         request = cri.UpdateContainerResourcesRequest.FromString(raw)
@@ -198,7 +198,7 @@ class Interceptor:
             response = await engine.forward(raw)
         finally:
             if record is not None:
-                await self._post("StopContainer", sandbox_id, record, record.pod_labels, deadline)
+                self._post("StopContainer", sandbox_id, record, record.pod_labels)
         self.store.stop_container(container_id)
         return response
 

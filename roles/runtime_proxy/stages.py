@@ -93,26 +93,20 @@ class Stages:
             del annotations[key]
         return answer
 
-    async def post(self, hook_type: str, record: Any, labels: Any, sandbox_id: str, deadline: Deadline | None = None) -> None:
-        """Tell the server after the engine; an error changes nothing.
-
-        A server whose policy is Fail is told before the caller has its answer. Others are told afterwards, those of one
-        pod in order.
-        """
+    def post(self, hook_type: str, record: Any, labels: Any, sandbox_id: str) -> None:
+        """Tell the server after the engine, those of one pod in order. Nobody waits: the answer is on its way, an error changes nothing."""
         server = first_for(self._servers(), hook_type)
         if server is None or self._rules.skips(labels):
             return
         told = type(record)()
         told.CopyFrom(record)
-        if server.fails:
-            await self._tell(server, hook_type, told, share(deadline, _OPTIONAL))
-        elif not self._background.put(sandbox_id, lambda: self._tell(server, hook_type, told, None)):
+        if not self._background.put(sandbox_id, lambda: self._tell(server, hook_type, told)):
             self._count(hook_type, server.source, "dropped")
             log.warning("%s: %s is too slow; it is not told of pod %s", hook_type, server.source, sandbox_id)
 
-    async def _tell(self, server: HookServer, hook_type: str, record: Any, timeout: float | None) -> None:
+    async def _tell(self, server: HookServer, hook_type: str, record: Any) -> None:
         try:
-            await self._hooks.call(server, hook_type, record, timeout)
+            await self._hooks.call(server, hook_type, record, None)
             self._count(hook_type, server.source, "ok")
         except HookError as error:
             self._count(hook_type, server.source, "error")

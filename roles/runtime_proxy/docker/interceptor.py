@@ -175,7 +175,7 @@ class DockerInterceptor:
         try:
             return await forward(body)
         finally:
-            await self._stages.post("PostStartContainer", record, record.pod_labels, sandbox)
+            self._stages.post("PostStartContainer", record, record.pod_labels, sandbox)
 
     async def _stop(self, to: Route, body: bytes, forward: Forward) -> Reply:
         container, pod = self.store.containers.get(to.container), self.store.pods.get(to.container)
@@ -186,9 +186,9 @@ class DockerInterceptor:
             reply = await forward(body)
         finally:
             if container is not None:
-                await self._stages.post("PostStopContainer", container, container.pod_labels, sandbox)
+                self._stages.post("PostStopContainer", container, container.pod_labels, sandbox)
             elif pod is not None:
-                await self._stages.post("PostStopPodSandbox", pod, pod.labels, to.container)
+                self._stages.post("PostStopPodSandbox", pod, pod.labels, to.container)
         if reply.ok or reply.status == 404:  # a stop that failed is tried again, and deserves its hook again
             if container is not None:
                 self.store.stop_container(to.container)

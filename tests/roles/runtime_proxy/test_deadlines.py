@@ -215,9 +215,9 @@ def test_a_hook_is_given_a_budget_of_its_own(policy: str, part: float) -> None:
         with contextlib.suppress(HookRefusal):
             await stages.pre("PreStartContainer", hook.ContainerResourceHookRequest(), {}, deadline)
         assert caller.given == [pytest.approx(10 * part)]
-        await stages.post("PostStartContainer", hook.ContainerResourceHookRequest(), {}, "sandbox", deadline)
+        stages.post("PostStartContainer", hook.ContainerResourceHookRequest(), {}, "sandbox")
         await stages.close()
-        assert caller.given[1:] in ([None], [pytest.approx(2.0)]), "after the answer: nobody waits; before it: a fifth"
+        assert caller.given[1:] == [None], "after the answer: nobody waits"
 
     asyncio.run(scenario())
 

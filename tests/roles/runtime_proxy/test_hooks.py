@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import grpc.aio
@@ -12,7 +13,7 @@ from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy.hookclient import HookClient, HookError
 from roles.runtime_proxy.registration import HookServer as RegisteredServer
-from tests.roles.runtime_proxy.support import HookServer, create, proxied, run_pod, until
+from tests.roles.runtime_proxy.support import HOOKS, HookServer, create, proxied, run_pod, until
 from tests.support import patience
 
 
@@ -444,5 +445,37 @@ def test_a_call_whose_connection_is_closed_is_an_error_and_one_that_is_given_up_
             with pytest.raises(HookError, match=r"h\.json at .*: the connection was closed"):
                 await closed
             await client.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-REG-03")
+@pytest.mark.parametrize("policy", ["Ignore", "Fail"])
+def test_post_hooks_of_a_pod_are_told_one_after_the_other(policy: str) -> None:
+    """The answer passes as it comes, so that nobody waits for them, whatever the policy."""
+    order: list[tuple[str, str]] = []
+
+    class Slow(HookServer):
+        def handler(self, path: str) -> Any:
+            answer = super().handler(path).unary_unary
+
+            async def handle(raw: bytes, context: Any) -> bytes:
+                order.append(("asked", name := path.removeprefix(HOOKS)))
+                found: bytes = await answer(raw, context)
+                order.append(("answered", name))
+                return found
+
+            return grpc.unary_unary_rpc_method_handler(handle)
+
+    async def scenario() -> None:
+        nothing = hook.ContainerResourceHookResponse()
+        server = Slow(answers={"PostStartContainerHook": nothing, "PostStopContainerHook": nothing}, delay=0.2)
+        async with proxied() as stack, stack.hook_server("h", server, ["PostStartContainer", "PostStopContainer"], policy):
+            await stack.call("RunPodSandbox", run_pod())
+            await stack.call("CreateContainer", create())
+            await stack.call("StartContainer", cri.StartContainerRequest(container_id="ct-main"))
+            await stack.call("StopContainer", cri.StopContainerRequest(container_id="ct-main"))
+            await until(lambda: len(order) == 4)
+            assert order == [(what, name) for name in server.answers for what in ("asked", "answered")]
 
     asyncio.run(scenario())
