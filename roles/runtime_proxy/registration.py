@@ -116,6 +116,7 @@ class RegistrationDirectory:
         self._path = path
         self._seen: dict[str, tuple[int, int, int]] = {}
         self._servers: dict[str, HookServer] = {}
+        self._unreadable: dict[str, int] = {}  # names of files that cannot be read, and why: said once, tried again each time
 
     @property
     def servers(self) -> tuple[HookServer, ...]:
@@ -136,6 +137,7 @@ class RegistrationDirectory:
         for entry in entries:
             present.add(entry.name)
             self._load(entry)
+        self._unreadable = {name: why for name, why in self._unreadable.items() if name in present}
         for name in set(self._seen) - present:
             del self._seen[name]
             if self._servers.pop(name, None):
@@ -154,8 +156,11 @@ class RegistrationDirectory:
                 return
             content = content_of(entry.path)
         except OSError as error:
-            log.warning("cannot read hook registration %s: %s", entry.path, error.strerror)
+            if self._unreadable.get(entry.name) != (error.errno or 0):
+                self._unreadable[entry.name] = error.errno or 0
+                log.warning("cannot read hook registration %s: %s; it is tried again", entry.path, error.strerror)
             return
+        self._unreadable.pop(entry.name, None)
         self._seen[entry.name] = version
         try:
             server = parse_registration(entry.name, content)

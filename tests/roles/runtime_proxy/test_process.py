@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import json
 import os
 import shlex
@@ -19,6 +20,7 @@ import grpc.aio
 import pytest
 
 from koord.protocols import cri_pb2 as cri
+from roles.runtime_proxy import registration
 from roles.runtime_proxy.registration import RegistrationDirectory
 from tests.roles.runtime_proxy.support import Engine, Handlers
 from tests.support import patience
@@ -201,6 +203,29 @@ def test_only_files_register(directory: Path) -> None:
     done = validated(directory / "k.json")
     assert done.returncode == 1
     assert done.stderr == f"koord runtime-proxy: error: --runtime-hooks-config-path: {directory}/k.json: Not a directory\n"
+
+
+@pytest.mark.feature("RP-REG-01")
+def test_a_file_that_cannot_be_read_is_said_once_and_tried_again(
+    directory: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Files are looked at twice a second; whoever may not read one (SELinux, a broken disk) would fill the log."""
+    (directory / "k.json").write_text(json.dumps({"remote-endpoint": "/run/k.sock", "runtime-hooks": ["PreRunPodSandbox"]}))
+    known = RegistrationDirectory(directory)
+
+    def refused(file: object) -> bytes:
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    for _ in range(2):
+        with monkeypatch.context() as patch:
+            patch.setattr(registration, "content_of", refused)
+            assert [known.refresh() for _ in range(3)] == [False] * 3
+        said = [record.getMessage() for record in caplog.records]
+        assert said == [f"cannot read hook registration {directory}/k.json: Permission denied; it is tried again"]
+        caplog.clear()
+        assert known.refresh()
+        (directory / "k.json").write_text(json.dumps({"remote-endpoint": "/run/other.sock", "runtime-hooks": ["PreRunPodSandbox"]}))
+        caplog.clear()
 
 
 @pytest.mark.feature("RP-REG-01")
