@@ -185,10 +185,9 @@ class _Connection:
             self._proxy._observe("other", str(answer.status), seams.monotonic() - started)
             body = response_framing(answer, head.start[0])
             if answer.status == 101 or body == UNTIL_CLOSE:
-                await upward
                 await _ended(watch)
                 self._wait_for(False)
-                await self._splice(engine, to_engine)
+                await self._splice(engine, to_engine, upward)
                 return False
             await copy_body(engine, self._to_caller, body)
             return upward.done() and upward.exception() is None and not answer.closes
@@ -216,9 +215,14 @@ class _Connection:
             raise EngineUnreachable("the Docker engine ended the connection before it answered")
         return head
 
-    async def _splice(self, engine: Source, to_engine: asyncio.StreamWriter) -> None:
-        """A hijacked stream: bytes both ways, each side's end told to the other, until both ended."""
-        ways = [asyncio.create_task(_pump(self._caller, to_engine)), asyncio.create_task(_pump(engine, self._to_caller))]
+    async def _splice(self, engine: Source, to_engine: asyncio.StreamWriter, upward: asyncio.Task[None]) -> None:
+        """A hijacked stream: bytes both ways, each side's end told to the other, until both ended. The request's body goes first."""
+
+        async def up() -> None:
+            await upward
+            await _pump(self._caller, to_engine)
+
+        ways = [asyncio.create_task(up()), asyncio.create_task(_pump(engine, self._to_caller))]
         try:
             await asyncio.gather(*ways)
         finally:

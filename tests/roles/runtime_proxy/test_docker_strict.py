@@ -262,6 +262,30 @@ def test_a_caller_that_leaves_before_there_is_an_answer_is_seen_by_the_engine(se
 
 
 @pytest.mark.feature("RP-DKR-01")
+def test_an_answer_of_no_length_passes_while_the_request_is_still_sent() -> None:
+    async def scenario() -> None:
+        async def engine(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            await reader.readuntil(b"\r\n\r\n")
+            writer.write(b"HTTP/1.1 200 OK\r\n\r\nbegun,")
+            writer.write(await reader.readexactly(10))
+            writer.close()
+
+        async with docker_proxied() as stack:
+            path = stack.directory / "docker.sock"
+            path.unlink()
+            server = await asyncio.start_unix_server(engine, path)
+            reader, writer = await asyncio.open_unix_connection(stack.directory / "proxy.sock")
+            writer.write(b"POST /build HTTP/1.1\r\nHost: d\r\nContent-Length: 10\r\n\r\n01234")
+            await asyncio.wait_for(reader.readuntil(b"begun,"), patience.seconds(5))
+            writer.write(b"56789")
+            assert await asyncio.wait_for(reader.read(), patience.seconds(5)) == b"0123456789"
+            writer.close()
+            server.close()
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-DKR-01")
 @pytest.mark.feature("RP-CLI-01")
 def test_calls_under_way_end_before_the_process_does() -> None:
     class Slow(FakeDocker):
