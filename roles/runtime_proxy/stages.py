@@ -87,9 +87,11 @@ class Stages:
         self._count(hook_type, server.source, "ok")
         if server.partial:
             merge.complete(answer, record)
-        annotations = answer.annotations if hook_type in POD_HOOKS else answer.container_annotations
+        name = "annotations" if hook_type in POD_HOOKS else "container_annotations"
+        annotations, known = getattr(answer, name), getattr(record, name)
         for key in [key for key in annotations if not self._rules.allows(key)]:
-            log.warning("%s: %s may not set annotation %s; it is left out", hook_type, server.source, key)
+            if key not in known or known[key] != annotations[key]:  # many servers answer with all that they were told
+                log.warning("%s: %s may not set annotation %s; it is left out", hook_type, server.source, key)
             del annotations[key]
         return answer
 

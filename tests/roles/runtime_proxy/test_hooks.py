@@ -267,11 +267,11 @@ def test_what_an_update_says_beyond_the_merge_reaches_the_engine() -> None:
 
 @pytest.mark.feature("RP-MRG-01")
 @pytest.mark.feature("RP-MRG-02")
-def test_only_annotations_that_are_allowed_may_be_set() -> None:
+def test_only_annotations_that_are_allowed_may_be_set(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         answers = {
             "PreRunPodSandboxHook": hook.PodSandboxHookResponse(annotations={"koordinator.sh/x": "1", "a": "other"}),
-            "PreCreateContainerHook": hook.ContainerResourceHookResponse(container_annotations={"exact": "1", "io.cri/y": "1"}),
+            "PreCreateContainerHook": hook.ContainerResourceHookResponse(container_annotations={"exact": "1", "io.cri/y": "1", "c": "1"}),
         }
         async with (
             proxied(hook_annotations=("koordinator.sh/*", "exact")) as stack,
@@ -285,6 +285,11 @@ def test_only_annotations_that_are_allowed_may_be_set() -> None:
             assert dict(container.config.annotations) == {"c": "1", "exact": "1"}
 
     asyncio.run(scenario())
+    said = [record.getMessage() for record in caplog.records if "may not set" in record.getMessage()]
+    assert said == [
+        "PreRunPodSandbox: h.json may not set annotation a; it is left out",
+        "PreCreateContainer: h.json may not set annotation io.cri/y; it is left out",
+    ], "what a server was told and says again is no attempt"
 
 
 @pytest.mark.feature("RP-CRI-01")
