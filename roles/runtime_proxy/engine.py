@@ -9,7 +9,7 @@ import grpc.aio
 from google.protobuf.message import DecodeError
 
 from koord.protocols import cri_pb2 as cri
-from roles.runtime_proxy.hookclient import CHANNEL_OPTIONS
+from roles.runtime_proxy.hookclient import CHANNEL_OPTIONS, target
 from roles.runtime_proxy.hooktypes import RUNTIME_SERVICE
 from roles.runtime_proxy.logfilter import RepeatFilter
 
@@ -23,7 +23,7 @@ class EngineClient:
     """Asks RuntimeService."""
 
     def __init__(self, endpoint: str) -> None:
-        self._channel = grpc.aio.insecure_channel(f"unix:{endpoint}", options=CHANNEL_OPTIONS)
+        self._channel = grpc.aio.insecure_channel(target(endpoint), options=CHANNEL_OPTIONS)
         self._methods: dict[str, Any] = {}
 
     async def ask(self, method: str, request: Any, timeout: float) -> bytes:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from typing import Any
+from urllib.parse import quote
 
 import grpc
 import grpc.aio
@@ -30,6 +32,11 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),  # kubelet repeats calls itself, and knows which may be repeated
 )
+
+
+def target(path: str) -> str:
+    """A socket's path as gRPC takes it: a URI, in which `%`, `?` and `#` of a name mean something else."""
+    return f"unix:{quote(os.fsencode(path))}"
 
 
 class HookError(Exception):
@@ -89,7 +96,7 @@ class HookClient:
     def _channel(self, endpoint: str) -> grpc.aio.Channel:
         channel = self._channels.get(endpoint)
         if channel is None:
-            channel = self._channels[endpoint] = grpc.aio.insecure_channel(f"unix:{endpoint}", options=CHANNEL_OPTIONS)
+            channel = self._channels[endpoint] = grpc.aio.insecure_channel(target(endpoint), options=CHANNEL_OPTIONS)
         return channel
 
     def _method(self, endpoint: str, hook_type: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -11,9 +12,10 @@ import pytest
 
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
+from roles.runtime_proxy.engine import EngineClient
 from roles.runtime_proxy.hookclient import HookClient, HookError
 from roles.runtime_proxy.registration import HookServer as RegisteredServer
-from tests.roles.runtime_proxy.support import HOOKS, HookServer, create, proxied, run_pod, until
+from tests.roles.runtime_proxy.support import HOOKS, Handlers, HookServer, create, proxied, run_pod, until
 from tests.support import patience
 
 
@@ -482,5 +484,29 @@ def test_post_hooks_of_a_pod_are_told_one_after_the_other(policy: str) -> None:
             await stack.call("StopContainer", cri.StopContainerRequest(container_id="ct-main"))
             await until(lambda: len(order) == 4)
             assert order == [(what, name) for name in server.answers for what in ("asked", "answered")]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("RP-HOOK-01")
+@pytest.mark.parametrize("name", ["a b%20c.sock", "what?.sock", "n#1.sock", "ü.sock", "a:b;c.sock"])
+def test_a_socket_is_found_whatever_its_name(name: str, tmp_path: Path) -> None:
+    async def scenario() -> None:
+        server = grpc.aio.server()
+        server.add_generic_rpc_handlers((Handlers(answer_pod().handler),))
+        server.add_insecure_port(f"unix:{tmp_path}/made.sock")
+        await server.start()
+        (tmp_path / "made.sock").rename(tmp_path / name)
+        client = HookClient(5.0)
+        registered = RegisteredServer("h.json", str(tmp_path / name), ("PreRunPodSandbox",), "Fail")
+        answer = await client.call(registered, "PreRunPodSandbox", hook.PodSandboxHookRequest(), None)
+        assert answer == hook.PodSandboxHookResponse()
+        engine = EngineClient(str(tmp_path / name))
+        with pytest.raises(grpc.aio.AioRpcError) as found:
+            await engine.ask("Version", cri.VersionRequest(), timeout=5)
+        assert found.value.code() is not grpc.StatusCode.UNAVAILABLE, "it was not reached"
+        await engine.close()
+        await client.close()
+        await server.stop(0)
 
     asyncio.run(scenario())
