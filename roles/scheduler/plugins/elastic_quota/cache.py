@@ -79,10 +79,10 @@ class QuotaCache(Columns):
         self._members: dict[str, Member] = {}
         self._by_quota: dict[str, dict[str, Member]] = {}
         self._deleting: set[str] = set()  # UIDs of members
-        self._namespaces: dict[str, str] = {}
+        self._homes: dict[str, str] = {}  # by namespace the quota of its pods that name none, where that is not the default one
         self._node_total: ResourceVector = {}
         self._node_amounts: dict[int, ResourceVector] = {}
-        self._unsettled = False
+        self._unsettled: set[str] = set()  # quotas of which pods may belong to others by now
         self.refused: Callable[[str, str], None] = lambda quota, problem: log.error("quota %s: %s", quota, problem)
         # Pods that are subject to no quota (DisableDefaultQuota): kept in sight, because their quota may appear.
         self._limbo = QuotaTree()
@@ -163,10 +163,7 @@ class QuotaCache(Columns):
         label = shape.labels.get(names.LABEL_QUOTA_NAME, "")
         if self.rules.label_only:
             return label if label in self._tree_of and label != ROOT else ""
-        name = label
-        if not name:
-            own = self._specs.get(shape.namespace)
-            name = shape.namespace if own and shape.namespace in own else self._namespaces.get(shape.namespace, DEFAULT)
+        name = label or self._homes.get(shape.namespace, DEFAULT)
         return name if name in self._tree_of and name != ROOT else DEFAULT
 
     def amount(self, pod: PodInfo, quota: Quota) -> ResourceVector:
@@ -216,6 +213,7 @@ class QuotaCache(Columns):
                 return
         known[spec.namespace] = spec
         if first != spec.namespace:
+            self._map_namespaces()
             self.refused(f"{spec.namespace}/{spec.name}", f"quota {first}/{spec.name} has that name already; it is used instead")
             return
         self._apply(spec)
@@ -236,7 +234,7 @@ class QuotaCache(Columns):
             self._charge(member, 1)
         self._map_namespaces()
         self._retotal()
-        self._unsettled = True
+        self._unsettled.update((self._free.name, DEFAULT))
         self.hooks.tell(tree_name, "PostQuotaUpdate", lambda hook: hook.post_update(old, spec, state))
 
     def _remove(self, name: str, namespace: str) -> None:
@@ -246,6 +244,7 @@ class QuotaCache(Columns):
         if not known:
             self._specs.pop(name, None)
         if not held:
+            self._map_namespaces()
             return
         built_in = next((spec for spec in self._built_in() if spec.name == name), None)
         if known or built_in is not None:
@@ -270,10 +269,14 @@ class QuotaCache(Columns):
         self.hooks.tell(tree_name, "PostQuotaUpdate", lambda hook: hook.post_update(old, None, state))
 
     def _map_namespaces(self) -> None:
-        self._namespaces = {}
+        """Which quota a namespace has: the one in it that is named like it, or else the first that lists it. Pods leave the former one."""
+        before = self._homes
+        self._homes = {name: name for name, known in self._specs.items() if name in known}
         for name, known in self._specs.items():
             for namespace in next(iter(known.values())).namespaces:
-                self._namespaces.setdefault(namespace, name)
+                self._homes.setdefault(namespace, name)
+        changed = (namespace for namespace in before.keys() | self._homes.keys() if before.get(namespace) != self._homes.get(namespace))
+        self._unsettled.update(before.get(namespace, DEFAULT) for namespace in changed)
 
     def _retotal(self) -> None:
         """Totals of the trees: the default one has the nodes, less what the root quotas of other trees took out."""
@@ -372,11 +375,11 @@ class QuotaCache(Columns):
                 self._forget(member.pod.uid)
 
     def settle(self) -> None:
-        """Move pods out of the default quota whose proper quota exists by now."""
+        """Move pods whose proper quota is another one by now: because that appeared, or because quotas list other namespaces."""
         if not self._unsettled:
             return
-        self._unsettled = False
-        for home in (self._free.name, DEFAULT):
+        homes, self._unsettled = self._unsettled, set()
+        for home in sorted(homes):
             for member in list(self.members(home)):
                 if self.resolve(member.pod.shape) != home:
                     self._forget(member.pod.uid)

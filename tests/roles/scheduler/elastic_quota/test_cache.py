@@ -138,6 +138,38 @@ def test_where_a_pod_belongs() -> None:
     assert home("shared", "nobody") == "koordinator-default-quota"
 
 
+own = st.sampled_from(("quotas", *QUOTAS))
+spaces = st.lists(st.tuples(st.booleans(), st.sampled_from(QUOTAS), own, st.sets(st.sampled_from(QUOTAS))), max_size=12)
+
+
+@pytest.mark.feature("SCH-EQ-02")
+@examples(60)
+@given(spaces)
+def test_pods_follow_the_namespaces_of_quotas(actions: list[tuple[bool, str, str, set[str]]]) -> None:
+    made, cache = world()
+    made.add_nodes(testing.node("n"))
+    pods = [made.parser.parse(pod(f"{space}-{label}", label, 1, namespace=space, node="n")) for space in QUOTAS for label in ("", "a")]
+    for info in pods:
+        cache.pod_seen(info)
+        made.cluster.add_pod(info, "n")
+    objects: dict[tuple[str, str], Any] = {}
+    for version, (there, name, namespace, listed) in enumerate(actions, 1):
+        before, after = objects.pop((name, namespace), None), None
+        if there:
+            notes = json.dumps({"namespaces": json.dumps(sorted(listed))})
+            after = objects[name, namespace] = quota(name, {"cpu": "9"}, namespace=namespace, version=version, notes=notes)
+        if before is not None or after is not None:
+            cache.quota_event(before, after)
+        cache.settle()
+        for info in pods:
+            member = cache.member(info.uid)
+            assert member is not None
+            assert member.quota.name == cache.resolve(info.shape)
+        for _, node in cache.quotas():
+            used = sum(1000 for info in pods if cache.resolve(info.shape) == node.name)
+            assert node.self_used.get("cpu", 0) == node.self_request.get("cpu", 0) == used
+
+
 def test_without_a_default_quota_pods_are_free_until_their_quota_comes() -> None:
     rules = Rules(default_max={"cpu": 10}, system_max={}, namespace="k", label_only=True)
     cache = QuotaCache(rules, lambda: 0.0)
