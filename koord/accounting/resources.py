@@ -32,6 +32,13 @@ def is_bytes(name: str) -> bool:
     return name in BYTE_RESOURCES or name.startswith(names.RESOURCE_HUGEPAGES_PREFIX)
 
 
+def is_extended(name: str) -> bool:
+    """Whether a resource is an extended one, as Kubernetes uses the word: it has a domain, and that is not one of Kubernetes' own."""
+    domain, slash, rest = name.partition("/")
+    own = domain.endswith("kubernetes.io")  # also of a longer word: Kubernetes only looks for "kubernetes.io/"
+    return bool(slash and domain and rest) and "/" not in rest and not own and not name.startswith("requests.")
+
+
 def parse_quantity(name: str, quantity: str | int | float) -> int:
     """The base-unit integer of one quantity of a resource. Raises QuantityError."""
     return parse_milli(quantity) if name == "cpu" else parse_value(quantity)

@@ -8,6 +8,7 @@ from typing import Annotated
 
 from pydantic import AfterValidator, Field, model_validator
 
+from koord.accounting.resources import is_extended
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel, Seconds
 from koord.config.urls import is_http_url
@@ -109,8 +110,7 @@ class Extender(ConfigModel):
         seen: set[str] = set()
         for index, resource in enumerate(self.managed_resources):
             where = f"managedResources[{index}].name"
-            domain, slash, _ = resource.name.partition("/")
-            if not slash or domain == "kubernetes.io" or domain.endswith(".kubernetes.io"):
+            if not is_extended(resource.name):
                 raise ConfigError(where, f"{resource.name!r} is no extended resource; it must have a domain other than kubernetes.io")
             if resource.name in seen:
                 raise ConfigError(where, f"{resource.name!r} is already in this list")

@@ -99,7 +99,7 @@ class NodeResourcesFitArgs(PluginArgs):
     """NodeResourcesFit. Ignored resources are extended ones; groups are name prefixes before the slash."""
 
     ignored_resources: list[str] = Field(default_factory=list)
-    """Extended resources that are not looked at."""
+    """Extended resources that are not looked at. Others, such as cpu or kubernetes.io/batch-cpu, always are."""
     ignored_resource_groups: list[str] = Field(default_factory=list)
     """Domains (the part before the slash) of extended resources that are not looked at."""
     scoring_strategy: ScoringStrategy = Field(default_factory=ScoringStrategy)

@@ -6,6 +6,7 @@ number, so flooring a float64 quotient equals integer division.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -13,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from koord.accounting.resources import is_extended
 from koord.api import names
 from koord.api.kinds import DEVICECLASSES
 from koord.decisions.record import NOBODY_OFFERS, Term
@@ -28,6 +30,8 @@ from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Filter, PreFilter, PreScore, Rejection, Score
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status
 from roles.scheduler.framework.tally import Tally
+
+log = logging.getLogger(__name__)
 
 _TOO_MANY_PODS = 1
 _NEVER_FITS = 1 << 60
@@ -142,8 +146,12 @@ class NodeResourcesFit(PreFilter, Filter, Score):
 
     def __init__(self, args: NodeResourcesFitArgs, handle: Handle) -> None:
         super().__init__(args, handle)
-        self._ignored = frozenset(args.ignored_resources) | handle.extended | names.COUNTED_BY_CARD
+        self._ignored = frozenset(args.ignored_resources) | handle.extended
         self._ignored_prefixes = tuple(f"{group}/" for group in args.ignored_resource_groups)
+        native = [name for name in args.ignored_resources if not is_extended(name)]
+        native += [group for group in args.ignored_resource_groups if not is_extended(f"{group}/x")]
+        if native:
+            log.warning("profile %s: %s: %s cannot be ignored, only extended resources can", handle.profile, self.name, ", ".join(native))
         self._most = args.scoring_strategy.type != "LeastAllocated"
         ratio = args.scoring_strategy.requested_to_capacity_ratio
         self._ratio = None  # the score of each percentage, where it is not the percentage itself
@@ -177,7 +185,10 @@ class NodeResourcesFit(PreFilter, Filter, Score):
         return known
 
     def _ignores(self, resource: str) -> bool:
-        return resource in self._ignored or (bool(self._ignored_prefixes) and resource.startswith(self._ignored_prefixes))
+        if resource in names.COUNTED_BY_CARD:
+            return True
+        named = resource in self._ignored or (bool(self._ignored_prefixes) and resource.startswith(self._ignored_prefixes))
+        return named and is_extended(resource)
 
     def filter(self, ctx: CycleContext, rows: AnyRows) -> Any:
         cluster, backed = ctx.cluster, self._backed

@@ -6,12 +6,12 @@ from typing import Annotated
 
 from pydantic import Field, field_validator, model_validator
 
+from koord.accounting.resources import is_extended
 from koord.api import names
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
 from roles.scheduler.config.args import Percent, PluginArgs
 
-_NATIVE = "kubernetes.io"
 _DAY = 86400
 
 Count = Annotated[int, Field(ge=0)]
@@ -91,10 +91,3 @@ class ReservationArgs(PluginArgs):
         if self.enable_preemption and not self.min_candidate_nodes_percentage and not self.min_candidate_nodes_absolute:
             raise ConfigError("minCandidateNodesPercentage", "must not be zero together with minCandidateNodesAbsolute")
         return self
-
-
-def is_extended(name: str) -> bool:
-    """Whether a resource name is one of an extended resource: a domain that is not Kubernetes' own, a slash, a name."""
-    domain, slash, rest = name.partition("/")
-    own = domain == _NATIVE or domain.endswith(f".{_NATIVE}")
-    return bool(slash and domain and rest) and "/" not in rest and not own and not name.startswith("requests.")

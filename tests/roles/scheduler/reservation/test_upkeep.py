@@ -9,12 +9,12 @@ from typing import Any
 import msgspec
 import pytest
 
+from koord.accounting.resources import is_extended
 from koord.api.objects import Reservation
 from koord.api.times import format_time, parse_time
 from koord.config.errors import InvalidConfig
 from roles.scheduler import testing
 from roles.scheduler.framework.events import Action, ClusterEvent
-from roles.scheduler.plugins.reservation.args import is_extended
 from roles.scheduler.plugins.reservation.controller import Controller
 from roles.scheduler.plugins.reservation.metrics import ReservationMetrics
 from roles.scheduler.plugins.reservation.reserve_pod import HIGHEST_PRIORITY, read
