@@ -48,8 +48,7 @@ class NodeUnschedulable(PreFilter, Filter):
     reads = NODE_CHANGED
 
     def pre_filter(self, ctx: CycleContext) -> Status:
-        tolerated = first_untolerated((UNSCHEDULABLE_TAINT,), ctx.pod.shape.tolerations, ("NoSchedule",)) is None
-        return SKIP if tolerated else SUCCESS
+        return SKIP if _tolerates(ctx.pod) else SUCCESS
 
     def filter(self, ctx: CycleContext, rows: Rows) -> Codes | None:
         return ctx.cluster.unschedulable[rows] if ctx.cluster.cordoned else None
@@ -58,7 +57,14 @@ class NodeUnschedulable(PreFilter, Filter):
         return _UNSCHEDULABLE
 
     def subscriptions(self) -> Sequence[Subscription]:
-        return (Subscription(NODE, Action.ADD | Action.UPDATE_TAINTS, _became_schedulable),)
+        return (
+            Subscription(NODE, Action.ADD | Action.UPDATE_TAINTS, _became_schedulable),
+            Subscription(UNSCHEDULED_POD, Action.UPDATE_TOLERATIONS, lambda pod, event: _tolerates(pod)),
+        )
+
+
+def _tolerates(pod: PodInfo) -> bool:
+    return first_untolerated((UNSCHEDULABLE_TAINT,), pod.shape.tolerations, ("NoSchedule",)) is None
 
 
 def _became_schedulable(pod: PodInfo, event: ClusterEvent) -> bool:

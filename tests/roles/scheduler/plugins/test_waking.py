@@ -179,6 +179,16 @@ def tied_to_a_numa_node(found: Waking) -> None:
     found.refused("NodeNUMAResource", annotations={NUMA: '{"numaTopologyPolicy": "SingleNUMANode"}'})
 
 
+def cordoned(found: Waking) -> None:
+    for zone in "ab":
+        found.node(zone, labels={ZONE: zone}, unschedulable=True)
+    found.refused("NodeUnschedulable")
+
+
+def tolerates(found: Waking, key: str) -> None:
+    found.changes(tolerations=[{"key": key, "operator": "Exists"}])
+
+
 CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]] = {
     "its claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "mine", claim()), True),
     "another claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "other", claim()), False),
@@ -217,6 +227,9 @@ CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]]
     "it is of another quota": (quota, lambda w: w.changes(labels={QUOTA: "others"}), True),
     "its devices are others": (card, lambda w: w.changes(annotations={HINT: "{}"}, requests={CORE: "100", RATIO: "100"}), True),
     "it is shown as it was": (quota, lambda w: w.changes(labels={QUOTA: "ours"}), False),
+    "a node is uncordoned": (cordoned, lambda w: w.node("a", labels={ZONE: "a"}), True),
+    "it tolerates cordoned nodes": (cordoned, lambda w: tolerates(w, "node.kubernetes.io/unschedulable"), True),
+    "it tolerates something else": (cordoned, lambda w: tolerates(w, "x"), False),
     "a domain is labelled": (skewed, lambda w: w.node("a", labels={ZONE: "a", "x": "y"}), False),
 }
 
