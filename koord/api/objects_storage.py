@@ -142,3 +142,23 @@ class CSIStorageCapacity(Object):
     storage_class_name: str = ""
     capacity: str | int | float | None = None
     maximum_volume_size: str | int | float | None = None
+
+
+class VolumeAttachmentSource(Projection):
+    """The volume of a VolumeAttachment."""
+
+    persistent_volume_name: str | None = None
+
+
+class VolumeAttachmentSpec(Projection):
+    """storage.k8s.io/v1 VolumeAttachmentSpec."""
+
+    attacher: str = ""
+    node_name: str = ""
+    source: VolumeAttachmentSource = VolumeAttachmentSource()
+
+
+class VolumeAttachment(Object):
+    """storage.k8s.io/v1 VolumeAttachment."""
+
+    spec: VolumeAttachmentSpec = VolumeAttachmentSpec()

@@ -62,7 +62,7 @@ UNREACHED = {
     **dict.fromkeys(
         (
             "koord-descheduler-whatif: list persistentvolumes,services",
-            "koord-descheduler-whatif: list storageclasses,csidrivers,csinodes,csistoragecapacities",
+            "koord-descheduler-whatif: list storageclasses,csidrivers,csinodes,csistoragecapacities,volumeattachments",
             "koord-descheduler-whatif: list resourceclaims,resourceclaimtemplates,deviceclasses,resourceslices,devicetaintrules",
             "koord-descheduler-whatif: list clusternetworktopologies,devices",
             "koord-descheduler-whatif: list elasticquotas",

@@ -18,7 +18,7 @@ from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Codes, Feed, Filter, PreFilter, Rejection
 from roles.scheduler.framework.status import SKIP, SUCCESS, Status
 from roles.scheduler.framework.tally import FIXED, Tally
-from roles.scheduler.plugins.volumes.hints import storage_events
+from roles.scheduler.plugins.volumes.hints import detached, storage_events
 from roles.scheduler.plugins.volumes.store import VolumeColumns, claim_keys, volumes_of
 
 _ONE_POD = "ReadWriteOncePod"
@@ -85,9 +85,18 @@ class VolumeRestrictions(_VolumeFilter):
 
 class NodeVolumeLimits(_VolumeFilter):
     """Refuses nodes on which a CSI driver takes no more volumes (CSINode; code 1), and those without a driver whose CSIDriver wants no pods
-    there (code 2; 3 without a CSINode)."""
+    there (code 2; 3 without a CSINode).
+
+    A volume counts from when a pod that uses it has the node until it is detached, which takes a while after the last such pod has left.
+    As in kube-scheduler it counts until then for preemption as well: a victim would make no room at once."""
 
     name = "NodeVolumeLimits"
+
+    def feeds(self) -> Sequence[Feed]:
+        return (*super().feeds(), self.store.attachments())
+
+    def subscriptions(self) -> Sequence[Subscription]:
+        return (*super().subscriptions(), detached(self.store))
 
     def _wanted(self, ctx: CycleContext) -> dict[str, set[str]]:
         """Volumes of the pod by driver."""

@@ -11,6 +11,7 @@ from koord.api.kinds import (
     PERSISTENTVOLUMECLAIMS,
     PERSISTENTVOLUMES,
     STORAGECLASSES,
+    VOLUMEATTACHMENTS,
 )
 from koord.api.objects import PersistentVolumeClaim
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -36,6 +37,11 @@ def storage_events(store: VolumeColumns) -> tuple[Subscription, ...]:
     )
 
 
+def detached(store: VolumeColumns) -> Subscription:
+    """For those who count the volumes of nodes."""
+    return Subscription(VOLUMEATTACHMENTS.kind, Action.DELETE, _Hints(store).detached)
+
+
 def _any_claim(pod: PodInfo, event: ClusterEvent) -> bool:
     return volumes_of(pod.shape).any_claim
 
@@ -50,6 +56,12 @@ class _Hints:
             claim = self._store.claims.get(key)
             if claim is not None and not claim.spec.volume_name:
                 yield key, claim
+
+    def detached(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """A volume of a driver that the pod needs."""
+        volumes = volumes_of(pod.shape)
+        handles = (self._store.handle_of(f"{pod.namespace}/{name}") for name in volumes.claims)
+        return bool(volumes.ephemeral) or any(handle is not None and handle[0] == event.old.spec.attacher for handle in handles)
 
     def pod_left(self, pod: PodInfo, event: ClusterEvent) -> bool:
         """A pod that used volumes, or had some set aside for it."""

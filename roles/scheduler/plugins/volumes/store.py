@@ -14,10 +14,22 @@ from koord.api.kinds import (
     PERSISTENTVOLUMECLAIMS,
     PERSISTENTVOLUMES,
     STORAGECLASSES,
+    VOLUMEATTACHMENTS,
 )
-from koord.api.objects import CSIDriver, CSINode, CSIStorageCapacity, PersistentVolume, PersistentVolumeClaim, StorageClass, Volume
+from koord.api.objects import (
+    CSIDriver,
+    CSINode,
+    CSIStorageCapacity,
+    PersistentVolume,
+    PersistentVolumeClaim,
+    StorageClass,
+    Volume,
+    VolumeAttachment,
+)
+from roles.scheduler.cluster.changes import PODS
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns
+from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.interfaces import Feed
 
@@ -111,6 +123,7 @@ class VolumeColumns(Columns):
         self._pods: dict[int, dict[str, PodInfo]] = {}
         self._disks: dict[tuple[str, ...], dict[int, list[int]]] = {}  # disk -> slot -> [readers, writers]
         self._attached: dict[int, dict[str, set[str]]] = {}
+        self._attachments: dict[str, dict[str, tuple[str, str]]] = {}  # by node and their names, the driver and the volume's name
 
     def attach(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -127,6 +140,10 @@ class VolumeColumns(Columns):
             Feed(CSINODES, CSINode, self.node_object_set),
             Feed(CSISTORAGECAPACITIES, CSIStorageCapacity, self.capacity_set),
         )
+
+    def attachments(self) -> Feed:
+        """What only those must observe who count the volumes of nodes."""
+        return Feed(VOLUMEATTACHMENTS, VolumeAttachment, self.attachment_set)
 
     def claim_set(self, old: Any, new: Any) -> bool:
         """A claim appeared, changed or went; whether that changes anything that is looked at, as for the other kinds."""
@@ -157,6 +174,24 @@ class VolumeColumns(Columns):
         """A CSIStorageCapacity."""
         return self._put(self.capacities, old, new, lambda meta: f"{meta.namespace}/{meta.name}")
 
+    def attachment_set(self, old: Any, new: Any) -> bool:
+        """A volume is attached to a node, or is to be, or is no longer. Other nodes are as they were: one row is looked at again."""
+        name, spec = (new or old).metadata.name, (new or old).spec
+        on_node = self._attachments.get(spec.node_name, {})
+        before = on_node.pop(name, None)
+        after = (spec.attacher, spec.source.persistent_volume_name) if new is not None and spec.source.persistent_volume_name else None
+        if after is not None:
+            self._attachments.setdefault(spec.node_name, on_node)[name] = after
+        elif not on_node:
+            self._attachments.pop(spec.node_name, None)
+        if before == after:
+            return False
+        slot = self.cluster.slot_of(spec.node_name)
+        if slot >= 0:
+            self._attached.pop(slot, None)
+            self.cluster.changes.note(slot, PODS)
+        return True
+
     def _put(self, table: dict[str, Any], old: Any, new: Any, key: Callable[[Any], str]) -> bool:
         name = key((new or old).metadata)
         before = table.pop(name, None)
@@ -181,7 +216,14 @@ class VolumeColumns(Columns):
         """An assumption was made or dropped."""
         self.version += 1
 
-    # ---------------------------------------------------------------- pods
+    # ---------------------------------------------------------------- nodes and pods
+
+    def node_set(self, slot: int, old: NodeView | None, new: NodeView) -> None:
+        if old is None:
+            self._attached.pop(slot, None)
+
+    def node_removed(self, slot: int, old: NodeView) -> None:
+        self._attached.pop(slot, None)
 
     def quiet_begins(self) -> None:
         self._users_before = self.users
@@ -226,7 +268,8 @@ class VolumeColumns(Columns):
         return counts is not None and (counts[1] > 0 or not read_only)
 
     def attached(self, slot: int) -> dict[str, set[str]]:
-        """By CSI driver the volumes that pods of a slot have attached; a volume counts once."""
+        """By CSI driver the volumes of a slot: those of its pods, and those that are attached still or already for others. A volume counts
+        once."""
         known = self._attached.get(slot)
         if known is None:
             known = self._attached[slot] = {}
@@ -235,6 +278,10 @@ class VolumeColumns(Columns):
                     handle = self.handle_of(key)
                     if handle is not None:
                         known.setdefault(handle[0], set()).add(handle[1])
+            for attacher, name in self._attachments.get(self.cluster.known_name(slot), {}).values():
+                volume = self.volumes.get(name)
+                if volume is not None and volume.spec.csi is not None:
+                    known.setdefault(attacher, set()).add(volume.spec.csi.volume_handle)
         return known
 
     def handle_of(self, key: str) -> tuple[str, str] | None:

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from koord.api.kinds import PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, STORAGECLASSES
-from koord.api.objects import PersistentVolumeClaim
+from koord.api.objects import PersistentVolumeClaim, VolumeAttachment
 from koord.config.errors import InvalidConfig
 from koord.config.loader import validate_model
 from roles.scheduler import testing
@@ -162,6 +162,41 @@ def test_a_driver_takes_only_so_many_volumes() -> None:
     assert "3 node(s) exceed max volume count" in found.decide(using("c3")).message()
     again = found.decide(using("c0"))
     assert again.feasible == 1  # a volume that is attached there already is no further one
+
+
+def attachment(name: str, node: str, volume: str, driver: str = "d") -> dict[str, Any]:
+    spec = {"attacher": driver, "nodeName": node, "source": {"persistentVolumeName": volume}}
+    return {"metadata": {"name": name, "uid": name}, "spec": spec}
+
+
+def test_a_volume_counts_until_it_is_detached() -> None:
+    found = world()
+    limit = {"spec": {"drivers": [{"name": "d", "nodeID": "x", "allocatable": {"count": 1}}]}}
+    feed(found, CSINode=[{"metadata": {"name": name}, **limit} for name in ("a1", "a2", "b1")])
+    feed(found, claims=[claim(f"c{n}", volume=f"v{n}") for n in range(3)], volumes=[volume(f"v{n}", driver="d") for n in range(3)])
+    assert found.decide(using("c0")).feasible == 3
+    there = [attachment("x", "a1", "v1"), attachment("y", "a2", "v0"), attachment("z", "b1", "v2", driver="other")]
+    feed(found, VolumeAttachment=there)
+    assert found.decide(using("c0")).feasible == 2  # on a2 it is attached already, and the other driver's volumes are not counted
+    assert found.decide(using("c1")).feasible == 2
+    placed = found.schedule(using("c1", nodeSelector={"kubernetes.io/hostname": "a1"}))
+    assert placed.scheduled  # by it and by its attachment it counts once
+    found.cluster.remove_pod(placed.pod.uid)
+    assert found.decide(using("c2", nodeSelector={"kubernetes.io/hostname": "a1"})).feasible == 0
+    gone = msgspec.convert(there[0], VolumeAttachment)
+    found.feed("VolumeAttachment", None, gone)
+    assert found.decide(using("c2", nodeSelector={"kubernetes.io/hostname": "a1"})).feasible == 1
+
+
+def test_attachments_may_be_known_before_their_node_and_volume() -> None:
+    found = testing.World()
+    feed(found, VolumeAttachment=[attachment("x", "n", "v1")], claims=[claim("c", volume="v0")])
+    feed(found, CSINode=[{"metadata": {"name": "n"}, "spec": {"drivers": [{"name": "d", "nodeID": "x", "allocatable": {"count": 1}}]}}])
+    found.add_nodes(testing.node("n"))
+    feed(found, volumes=[volume("v0", driver="d")])
+    assert found.decide(using("c")).scheduled
+    feed(found, volumes=[volume("v1", driver="d")])
+    assert not found.decide(using("c")).scheduled
 
 
 def test_a_driver_may_want_no_pods_where_it_is_missing() -> None:

@@ -179,6 +179,24 @@ def tied_to_a_numa_node(found: Waking) -> None:
     found.refused("NodeNUMAResource", annotations={NUMA: '{"numaTopologyPolicy": "SingleNUMANode"}'})
 
 
+def full_of_volumes(found: Waking) -> None:
+    """Each node takes one volume and has one attached that no pod uses."""
+    driver = {"name": "disks", "nodeID": "x", "allocatable": {"count": 1}}
+    csi = {"csi": {"driver": "disks", "volumeHandle": "v"}}
+    found.tell("PersistentVolume", "v", volume(**csi))
+    found.tell("PersistentVolumeClaim", "mine", claim("v"))
+    for node in "ab":
+        found.tell("PersistentVolume", f"old-{node}", volume(csi={"driver": "disks", "volumeHandle": f"old-{node}"}))
+        found.tell("CSINode", node, {"spec": {"drivers": [driver]}})
+        found.tell("VolumeAttachment", node, attachment("disks", node))
+        found.tell("VolumeAttachment", f"other-{node}", attachment("others", node))
+    found.refused("NodeVolumeLimits", **CLAIMED)
+
+
+def attachment(driver: str, node: str) -> Obj:
+    return {"spec": {"attacher": driver, "nodeName": node, "source": {"persistentVolumeName": f"old-{node}"}}}
+
+
 def cordoned(found: Waking) -> None:
     for zone in "ab":
         found.node(zone, labels={ZONE: zone}, unschedulable=True)
@@ -227,6 +245,8 @@ CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]]
     "it is of another quota": (quota, lambda w: w.changes(labels={QUOTA: "others"}), True),
     "its devices are others": (card, lambda w: w.changes(annotations={HINT: "{}"}, requests={CORE: "100", RATIO: "100"}), True),
     "it is shown as it was": (quota, lambda w: w.changes(labels={QUOTA: "ours"}), False),
+    "a volume is detached": (full_of_volumes, lambda w: w.tell("VolumeAttachment", "a", None), True),
+    "a volume of another driver is detached": (full_of_volumes, lambda w: w.tell("VolumeAttachment", "other-a", None), False),
     "a node is uncordoned": (cordoned, lambda w: w.node("a", labels={ZONE: "a"}), True),
     "it tolerates cordoned nodes": (cordoned, lambda w: tolerates(w, "node.kubernetes.io/unschedulable"), True),
     "it tolerates something else": (cordoned, lambda w: tolerates(w, "x"), False),
