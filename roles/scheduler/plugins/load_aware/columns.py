@@ -128,7 +128,7 @@ class LoadColumns(Columns):
     def node_set(self, slot: int, old: NodeView | None, new: NodeView) -> None:
         load = self._load(slot)
         load.thresholds = of_node(self._thresholds, new, self.resources)
-        allocatable = dict(parse(new.node.status.allocatable))
+        allocatable = dict(new.allocatable)
         try:
             allocatable.update(parse(parse_raw_allocatable(new.annotations) or {}))
         except (AnnotationError, ValueError) as error:

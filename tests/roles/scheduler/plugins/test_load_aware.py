@@ -102,6 +102,20 @@ def test_a_node_has_thresholds_and_raw_allocatable_of_its_own() -> None:
     assert not found.decide(pod("1")).scheduled
 
 
+@pytest.mark.feature("SCH-LA-01")
+@pytest.mark.feature("SCH-NRV-01")
+def test_usage_is_a_share_of_what_the_node_reservation_leaves() -> None:
+    found = world(usageThresholds={"cpu": 50})
+    found.feed("NodeMetric", metric(cpu="3"))
+    assert found.decide(pod("1")).scheduled  # 3 + 0.85 of 10
+    kept = {"node.koordinator.sh/reservation": json.dumps({"resources": {"cpu": "4"}})}
+    found.add_nodes(testing.node("n", cpu="10", memory="10Gi", annotations=kept))
+    assert "cpu usage exceed threshold" in found.decide(pod("1")).message()  # of 6
+    raw = {**kept, "node.koordinator.sh/raw-allocatable": json.dumps({"cpu": "10"})}
+    found.add_nodes(testing.node("n", cpu="20", memory="10Gi", annotations=raw))
+    assert found.decide(pod("1")).scheduled  # an amplified node counts by what it really has
+
+
 @pytest.mark.feature("SCH-LA-05")
 def test_a_metric_expires_as_time_passes() -> None:
     found = world(usageThresholds={"cpu": 50}, nodeMetricExpirationSeconds=100)
