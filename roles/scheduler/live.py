@@ -296,11 +296,15 @@ class Scheduler:
             self.outdated_plans += 1
             self._state.now = self._clock()
             work = in_steps(self._cycle.begin(entry.pod))
-        log.info("pod %s: the cluster changes faster than its job can be planned; it is tried again later", entry.pod.key)
+        self._outrun(entry, placement)
+        return None
+
+    def _outrun(self, entry: Entry, placement: Placement) -> None:
+        """No decision held until it could be carried out."""
+        log.info("pod %s: the cluster changes faster than its place can be planned; it is tried again later", entry.pod.key)
         self._monitor.ended(entry.pod.uid, self._clock())
         self.placements.undecided(placement)
         self.outcomes.requeue(entry.pod.uid, self._clock(), error=True)
-        return None
 
     def _went(self, entry: Entry, placement: Placement) -> bool:
         """Whether a pod went, or was asked to go, while its decision was made: nothing follows from it then."""
@@ -329,61 +333,91 @@ class Scheduler:
         if placement is None:
             return None
         try:
-            began = perf_counter()
-            decision = await self._decide_with_extenders(entry.pod)
-            await self.turns.gate.passed()
-            if self._went(entry, placement):
-                return None
-            self._metrics.decided(perf_counter() - began)
-            await self.turns.take(self._concluding(entry, placement, decision))
-            return decision
+            for _ in range(_TRIES):
+                began = perf_counter()
+                decision, position = await self._decide_with_extenders(entry.pod)
+                await self.turns.gate.passed()
+                if self._went(entry, placement):
+                    return None
+                self._metrics.decided(perf_counter() - began)
+                if await self.turns.take(self._concluding_as_things_are(entry, placement, decision, position)):
+                    return decision
+                self.outdated_plans += 1
+                self._state.now = self._clock()
+            self._outrun(entry, placement)
+            return None
         except DEFECTS as failure:
             if ends_us(failure):
                 raise
             self._crashed(entry, placement, failure)
             return None
 
-    async def _decide_with_extenders(self, pod: PodInfo) -> Decision:
+    def _concluding_as_things_are(self, entry: Entry, placement: Placement, decision: Decision, position: int) -> Steps[bool]:
+        """What follows from a decision that was right at a position of the changes; False where that is no longer so."""
+        if decision.verdict != ERROR and (yield from self._right_since(decision, position)) is None:
+            return False
+        yield from self._concluding(entry, placement, decision)
+        return True
+
+    def _right_since(self, decision: Decision, position: int) -> Steps[int | None]:
+        """The position of the changes now, None where a decision that was right at a former one does not hold any more."""
+        changes = self._state.cluster.changes
+        if changes.position != position:
+            changed = changes.since(position)
+            if changed is None or not (yield from self._holds(decision, frozenset(changed[0].tolist()))):
+                return None
+        return changes.position
+
+    def _making(self, pod: PodInfo, advice: Advice) -> Steps[tuple[Decision, int]]:
+        """A decision, with the position of the changes at which it was made: others may have their turns before it is carried out."""
+        decision = yield from in_steps(self._cycle.begin(pod, advice))
+        return decision, self._state.cluster.changes.position
+
+    async def _decide_with_extenders(self, pod: PodInfo) -> tuple[Decision, int]:
+        """A decision, and the position of the changes at which it was right."""
         assert self._extenders is not None
         problem = "the cluster changes faster than extenders say who is to make room"
         for _ in range(_TRIES):
             advice = Advice()
-            decision = await self.turns.take(in_steps(self._cycle.begin(pod, advice)))
+            decision, position = await self.turns.take(self._making(pod, advice))
             try:
                 if decision.scheduled:
                     await self._extenders.advise(pod, advice)
                     await self._anew()
-                    decision = await self.turns.take(in_steps(self._cycle.begin(pod, advice)))
+                    decision, position = await self.turns.take(self._making(pod, advice))
                     if advice.refused and not decision.scheduled:
                         decision.rejected_by = frozenset()  # nobody knows what changes an extender's mind: any event brings the pod back
-                if not decision.candidates or await self._room_is_made(decision, advice):
-                    return decision
+                if not decision.candidates:
+                    return decision, position
+                made = await self._room_is_made(decision, advice)
+                if made is not None:
+                    return decision, made
             except ExtenderError as failure:
                 problem = str(failure)
                 break
             self.outdated_plans += 1
         decision.verdict, decision.status, decision.rejected_by = ERROR, error(problem), frozenset()
         decision.nominate, decision.victims = None, ()
-        return decision
+        return decision, position
 
-    async def _room_is_made(self, decision: Decision, advice: Advice) -> bool:
-        """Have extenders choose where pods are to leave. False when that is not right any more once they have answered. Raises
-        ExtenderError."""
+    async def _room_is_made(self, decision: Decision, advice: Advice) -> int | None:
+        """Have extenders choose where pods are to leave; returns the position of the changes at which that was right. None when it is not
+        right any more once they have answered. Raises ExtenderError."""
         assert self._extenders is not None
         before, changes = decision.candidates, self._state.cluster.changes
         position = changes.position
         await self._extenders.preempt(decision)
         await self._anew()
         if not decision.victims or changes.position == position:
-            return True
-        changed = changes.since(position)
-        fresh = await self.turns.take(in_steps(self._cycle.begin(decision.pod, advice)))
+            return changes.position
+        fresh, made = await self.turns.take(self._making(decision.pod, advice))
         if fresh.scheduled:
-            return False
-        if changed is not None and await self.turns.take(self._holds(decision, frozenset(changed[0].tolist()))):
-            return True
+            return None
+        right = await self.turns.take(self._right_since(decision, position))
+        if right is not None:
+            return right
         # of many nodes not all are candidates again: then extenders are asked anew
-        return bool(_victims_on(decision.nominate, before) & _victims_on(decision.nominate, fresh.candidates))
+        return made if _victims_on(decision.nominate, before) & _victims_on(decision.nominate, fresh.candidates) else None
 
     async def _anew(self) -> None:
         """Others had their turns meanwhile."""

@@ -16,7 +16,7 @@ from aiohttp import web
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from koord.api.kinds import PODS, PRIORITYCLASSES
+from koord.api.kinds import NODES, PODS, PRIORITYCLASSES
 from koord.config.extenders import Extender as Config
 from koord.process.certificates import ensure
 from koord.process.errors import ConfigurationError
@@ -25,6 +25,7 @@ from roles.scheduler.extenders import client as client_module
 from roles.scheduler.extenders import wire
 from roles.scheduler.extenders.client import Extender
 from roles.scheduler.framework.status import Candidate
+from roles.scheduler.framework.steps import at_once, in_steps
 
 Obj = dict[str, Any]
 Answer = Callable[[Obj], Any]
@@ -121,6 +122,41 @@ def test_a_refusal_is_explained_and_any_event_brings_the_pod_back(scheduler: Any
                 willing = True
                 await live.node("unrelated", cpu="1m")
                 await live.bound("p")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-05")
+@pytest.mark.feature("SCH-FW-06")
+def test_a_long_decision_is_checked_against_what_has_happened_meanwhile(scheduler: Any) -> None:
+    """While the second look at the nodes goes on, the one that it is about to choose is deleted."""
+
+    async def run() -> None:
+        async with extender(filter=lambda body: {"NodeNames": names_in(body)}) as (url, _):
+            config = {"urlPrefix": url, "filterVerb": "filter", "nodeCacheCapable": True}
+            async with scheduler({"extenders": [config]}, before=three_nodes) as live:
+                app, gone = live.app, list[str]()
+                begin, looks = app.engine.cycle.begin, 0
+
+                def long(pod: Any, advice: Any) -> Any:
+                    decision = at_once(in_steps(begin(pod, advice)))
+                    yield
+                    deleting = asyncio.ensure_future(live.client.delete(NODES, decision.node))
+                    gone.append(decision.node)
+                    while not (deleting.done() and app.observer._gate.held_back):
+                        yield
+                    return decision
+
+                def slow(pod: Any, advice: Any) -> Any:
+                    nonlocal looks
+                    looks += 1
+                    return long(pod, advice) if looks == 2 else begin(pod, advice)
+
+                app.engine.cycle.begin = slow
+                await live.pod("p")
+                assert await live.bound("p") not in gone
+                assert gone
+                assert app.scheduler.outdated_plans == 1
 
     asyncio.run(run())
 
