@@ -108,7 +108,7 @@ class Scheduler:
             self.placements, state=state, cache=cache, waiting=waiting, binder=binder, readback=readback, metrics=metrics, clock=clock,
             committed=queue.committed, placed_elsewhere=self.outcomes.placed_elsewhere, taken_back=self.outcomes.taken_back,
             settled=self.outcomes.settled, failed=self.outcomes.failed, dropped=self.outcomes.dropped, gate=self.turns.gate,
-            journal=self.journal,
+            journal=self.journal, monitor=monitor,
         )  # fmt: skip
         self.evictor = evictor
         self.outdated: Callable[[], str] = str  # why nothing may be decided on what we know now; "" when it may
@@ -302,9 +302,11 @@ class Scheduler:
     def _outrun(self, entry: Entry, placement: Placement) -> None:
         """No decision held until it could be carried out."""
         log.info("pod %s: the cluster changes faster than its place can be planned; it is tried again later", entry.pod.key)
-        self._monitor.ended(entry.pod.uid, self._clock())
+        now = self._clock()
+        self._monitor.ended(entry.pod.uid, now)
+        self._metrics.attempt(ERROR, entry.pod.shape.scheduler_name, now - placement.since)
         self.placements.undecided(placement)
-        self.outcomes.requeue(entry.pod.uid, self._clock(), error=True)
+        self.outcomes.requeue(entry.pod.uid, now, error=True)
 
     def _went(self, entry: Entry, placement: Placement) -> bool:
         """Whether a pod went, or was asked to go, while its decision was made: nothing follows from it then."""
@@ -451,14 +453,14 @@ class Scheduler:
             if self._debug.scores:
                 log.info("%s", score_table(decision, self._debug.scores))
             self._metrics.found(decision.evaluated, decision.feasible)
-            placement.task = Task(decision, entry.attempts, entry.first_attempt or now)
+            placement.task = Task(decision, entry.attempts, entry.first_attempt or now, now)
             self.carrier.run(self.placements.decided(placement, decision.node))
             self._record(decision, made, entry, now)
         else:
             self.placements.undecided(placement)
             self._record(decision, made, entry, now)
             yield from self.outcomes.fail(decision)
-        self._metrics.attempt(decision.verdict, decision.framework.name, self._clock() - now)
+            self._metrics.attempt(decision.verdict, decision.framework.name, self._clock() - now)
 
     def _record(self, decision: Decision, made: Made | None, entry: Entry, now: float) -> None:
         record = record_of(decision, now=now, attempt=entry.attempts)
@@ -473,6 +475,7 @@ class Scheduler:
         if placement.task is not None:
             return  # decided: the carrier sees it to its end
         self._monitor.ended(uid, now)
+        self._metrics.attempt(ERROR, entry.pod.shape.scheduler_name, now - placement.since)
         self.placements.undecided(placement)
         self.outcomes.forget(uid)
         try:

@@ -80,13 +80,13 @@ class SchedulerMetrics:
     def __init__(self, registry: CollectorRegistry) -> None:
         self._attempts = Counter(
             "scheduler_schedule_attempts",
-            "Scheduling attempts: scheduled, unschedulable or error.",
+            "Scheduling attempts, counted when they end: scheduled (bound), unschedulable or error.",
             ["result", "profile"],
             registry=registry,
         )
         self._duration = Timings(
             "scheduler_scheduling_attempt_duration_seconds",
-            "Seconds of an attempt, from the queue to the decision and its assumption.",
+            "Seconds of an attempt, from the queue until the pod is bound or has found no place; with the time that it is held on permit.",
             ["result", "profile"],
             buckets=_SECONDS,
             registry=registry,
@@ -139,7 +139,7 @@ class SchedulerMetrics:
             "scheduler_preemption_victims", "Pods that one preemption evicts.", buckets=(1, 2, 4, 8, 16, 32, 64), registry=registry
         )
         self._preemptions = Counter(
-            "scheduler_preemption_attempts", "Preemptions that were decided, those for Reservations included.", registry=registry
+            "scheduler_preemption_attempts", "How often room was looked for by preemption, with or without success.", registry=registry
         )
         self._turns = Timings(
             "scheduler_loop_turn_duration_seconds",
@@ -180,7 +180,7 @@ class SchedulerMetrics:
         self._by_queue: dict[tuple[str, str], Counter] = {}
 
     def attempt(self, verdict: str, profile: str, seconds: float) -> None:
-        """A cycle ended."""
+        """An attempt ended."""
         key = (verdict, profile)
         found = self._by_result.get(key)
         if found is None:
@@ -242,9 +242,9 @@ class SchedulerMetrics:
             found = self._by_plugin[key] = self._plugins.labels(name, point, _word(status))
         found.observe(seconds)
 
-    def permitted(self, allowed: bool, seconds: float) -> None:
+    def permitted(self, answer: Status, seconds: float) -> None:
         """A held pod was let go, or sent back."""
-        self._permit.labels("success" if allowed else "Unschedulable").observe(seconds)
+        self._permit.labels(_word(answer)).observe(seconds)
 
     def bound(self, attempts: int, seconds: float) -> None:
         """A pod was bound at its nth attempt, so many seconds after the first."""
@@ -255,7 +255,10 @@ class SchedulerMetrics:
         """A pod that a plugin named was taken from wherever it waited."""
         self._taken.observe(seconds)
 
+    def sought_room(self) -> None:
+        """Preemption was tried for a pod."""
+        self._preemptions.inc()
+
     def preempted(self, victims: int) -> None:
         """A preemption was decided."""
-        self._preemptions.inc()
         self._victims.observe(victims)

@@ -15,7 +15,7 @@ from roles.scheduler.binding.reporter import Reporter
 from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.podinfo import PodInfo
-from roles.scheduler.cycle.decision import ERROR, UNSCHEDULABLE, Decision
+from roles.scheduler.cycle.decision import ERROR, SCHEDULED, UNSCHEDULABLE, Decision
 from roles.scheduler.cycle.record import record_of, victim_records
 from roles.scheduler.diagnosis import Debug, Dump, diagnosis_of
 from roles.scheduler.engine import EVICTING
@@ -87,6 +87,7 @@ class Outcomes:
         self._queue.done(pod.uid)
         self._evictor.run(self._state.evictions.over(pod.uid))
         self._reporter.scheduled(pod, task.decision.node)
+        self._metrics.attempt(SCHEDULED, task.decision.framework.name, now - task.began)
         self._metrics.bound(task.attempt, now - task.first)
         self._audit.scheduled(pod, now)
 
@@ -125,6 +126,9 @@ class Outcomes:
         try:
             self._lost_its_place(task)
         finally:
+            if task.outcome is not Outcome.GONE:  # else nobody waits for its end any more
+                verdict = task.decision.verdict if task.decision.verdict != SCHEDULED else ERROR
+                self._metrics.attempt(verdict, task.decision.framework.name, self._clock() - task.began)
             if self._placements.get(uid) is None:
                 self.requeue(uid, self._clock(), error=True)  # only where that is not done yet
         self._wake()
@@ -178,6 +182,8 @@ class Outcomes:
             self._reporter.nominated(other, node)
             yield
         self._report(decision)
+        if decision.failure is not None and decision.framework.post_filters:
+            self._metrics.sought_room()
         how = {"rejected_by": decision.rejected_by, "error": decision.verdict == ERROR, "pending": decision.pending}
         if decision.victims:
             yield from self._make_room(decision, how, now)

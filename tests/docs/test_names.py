@@ -36,7 +36,7 @@ FOREIGN_FLAGS = {
     "--admission-control-config-file",  # kube-apiserver's
 }
 # A metric that a page says is not there; a label that users choose for their namespaces.
-ABSENT_METRICS = {"scheduler_plugin_execution_duration_seconds", "kube_pod_labels", "scheduler_dra_bindingconditions"}
+ABSENT_METRICS = {"kube_pod_labels", "scheduler_dra_bindingconditions"}
 CHOSEN_KEYS = {"koordinator.sh/enable-colocation"}
 FOREIGN_KEYS = ("sandbox.koordinator.sh/", "analysis.koordinator.sh/")
 

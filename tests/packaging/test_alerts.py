@@ -56,8 +56,8 @@ HEALTHY: Series = {
     'workqueue_depth{job="koord-manager", pod="b", name="nodeslo"}': "500x150",  # a standby collects its nodes: nobody takes from it
     'scheduler_schedule_attempts_total{job="koord-scheduler", result="scheduled"}': "0+50x150",
     'scheduler_schedule_attempts_total{job="koord-scheduler", result="error"}': "0x150",
-    'scheduler_scheduling_attempt_duration_seconds_bucket{job="koord-scheduler", le="0.016"}': "0+50x150",
-    'scheduler_scheduling_attempt_duration_seconds_bucket{job="koord-scheduler", le="+Inf"}': "0+50x150",
+    'scheduler_scheduling_algorithm_duration_seconds_bucket{job="koord-scheduler", le="0.016"}': "0+50x150",
+    'scheduler_scheduling_algorithm_duration_seconds_bucket{job="koord-scheduler", le="+Inf"}': "0+50x150",
     'scheduler_scheduling_timeout_total{job="koord-scheduler"}': "0x150",
     'koord_descheduler_rounds_total{result="done"}': "0+1x150",
     'koord_descheduler_rounds_total{result="failed"}': "0x150",
@@ -89,8 +89,8 @@ WRONG: dict[str, dict[str, str | None]] = {
     "KoordManagerQueueStuck": {'workqueue_depth{job="koord-manager", pod="a", name="nodeslo"}': "500x150"},
     "KoordSchedulingErrors": {'scheduler_schedule_attempts_total{job="koord-scheduler", result="error"}': "0+2x150"},
     "KoordSchedulingSlow": {
-        'scheduler_scheduling_attempt_duration_seconds_bucket{job="koord-scheduler", le="0.016"}': "0x150",
-        'scheduler_scheduling_attempt_duration_seconds_bucket{job="koord-scheduler", le="4.096"}': "0+50x150",
+        'scheduler_scheduling_algorithm_duration_seconds_bucket{job="koord-scheduler", le="0.016"}': "0x150",
+        'scheduler_scheduling_algorithm_duration_seconds_bucket{job="koord-scheduler", le="4.096"}': "0+50x150",
     },
     "KoordSchedulingTimeouts": {'scheduler_scheduling_timeout_total{job="koord-scheduler"}': "0+1x150"},
     "KoordDeschedulerRoundsFail": {'koord_descheduler_rounds_total{result="failed"}': "0+1x150"},

@@ -46,15 +46,16 @@ class Outcome(Enum):
 
 @dataclass(slots=True)
 class Task:
-    """One placement on its way. `attempt` counts the pod's attempts, `first` is when the first one began (seconds). `outcome` and `status`
-    are what came last; the outcome is None until Reserve and Permit are through. `waits`: who holds the pod on permit, for how many seconds
-    at most; `prepared`: preBind is done, and `wrote` these annotations (None: took them off); `unsure`: those that former placements wrote,
-    which the pod may have whether it shows them or not; `announced`: the pod shows the node that was found for it; `nominated`: the node to
-    which the pod was nominated before, empty for none."""
+    """One placement on its way. `attempt` counts the pod's attempts, `first` is when the first one began (seconds), `began` when this one
+    did. `outcome` and `status` are what came last; the outcome is None until Reserve and Permit are through. `waits`: who holds the pod on
+    permit, for how many seconds at most; `prepared`: preBind is done, and `wrote` these annotations (None: took them off); `unsure`: those
+    that former placements wrote, which the pod may have whether it shows them or not; `announced`: the pod shows the node that was found
+    for it; `nominated`: the node to which the pod was nominated before, empty for none."""
 
     decision: Decision
     attempt: int
     first: float = 0.0
+    began: float = 0.0
     outcome: Outcome | None = None
     status: Status = SUCCESS
     prepared: bool = False

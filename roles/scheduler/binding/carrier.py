@@ -21,6 +21,7 @@ from roles.scheduler.gate import Gate
 from roles.scheduler.journal.journal import Journal
 from roles.scheduler.journal.lines import Operation
 from roles.scheduler.metrics import SchedulerMetrics
+from roles.scheduler.monitor import Monitor
 from roles.scheduler.planner.placements import Answer, Do, Effect, Found, Placement, Placements
 
 log = logging.getLogger(__name__)
@@ -54,6 +55,7 @@ class Carrier:
         failed: Told,
         dropped: Told,
         gate: Gate,
+        monitor: Monitor,
         journal: Journal | None = None,
     ) -> None:
         self._journal = journal or Journal()
@@ -64,6 +66,7 @@ class Carrier:
         self._binder = binder
         self._readback = readback
         self._metrics = metrics
+        self._monitor = monitor
         self._clock = clock
         self._committed = committed
         self._placed_elsewhere = placed_elsewhere
@@ -156,14 +159,18 @@ class Carrier:
 
     def _hold(self, placement: Placement, task: Task) -> Iterable[Effect]:
         held = self._clock()
+        self._monitor.ended(placement.uid, held)
         self._waiting.hold(task.decision.pod, task.decision.node, task.waits, held, lambda answer: self._released(placement, answer, held))
         return ()
 
     def _released(self, placement: Placement, answer: Status, held: float) -> None:
         """A pod that was held since then is let go or sent back."""
         now = self._clock()
-        self._metrics.permitted(answer.ok, now - held)
-        if not answer.ok:
+        self._metrics.permitted(answer, now - held)
+        if answer.ok:
+            pod = placement.task.decision.pod
+            self._monitor.started(pod.uid, pod.key, pod.shape.scheduler_name, now)
+        else:
             placement.task.outcome = Outcome.REJECTED if answer.rejected else Outcome.RETRY
             placement.task.status = answer
         self.run(self.placements.released(placement, answer.ok, now))

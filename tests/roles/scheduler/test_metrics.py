@@ -16,6 +16,10 @@ from roles.scheduler import resource_metrics, testing
 from tests.benchmarks import bench_scheduler_api
 from tests.support import patience
 
+from .gang.conftest import gangs
+
+__all__ = ["gangs"]  # the fixture
+
 
 async def samples(url: str) -> dict[tuple[str, tuple[tuple[str, str], ...]], float]:
     """Every sample of a page by name and sorted labels."""
@@ -63,6 +67,51 @@ def test_inherited_metrics_are_current_when_they_are_read(scheduler: Any) -> Non
                 assert found["scheduler_plugin_execution_duration_seconds_count", key] == 1  # of the first attempt, not of the second
             assert found["leader_election_master_status", (("name", "kube-scheduler"),)] == 1
 
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-05")
+@pytest.mark.feature("SCH-FW-09")
+def test_attempts_are_counted_when_they_end_and_time_on_permit_is_nobodys(gangs: Any) -> None:
+    """Two members need a node each and there is one: the first holds it and waits."""
+
+    def attempts(result: str) -> float:
+        return found.get(("scheduler_schedule_attempts_total", (("profile", "koord-scheduler"), ("result", result))), 0.0)
+
+    def waits(result: str) -> float:
+        return found.get(("scheduler_permit_wait_duration_seconds_count", (("result", result),)), 0.0)
+
+    async def run() -> None:
+        nonlocal found
+        async with gangs(nodes=("4",)) as g:
+            app, page = g.live.app, f"{g.live.ops.url}/metrics"
+            await g.group("job", 2, annotations={"mode": "NonStrict"})
+            for number in range(2):
+                await g.member(f"p{number}", "job", cpu="4")
+            while not (app.waiting.all() and len(app.queue) == 2 and app.queue.counts()["unschedulable"]):
+                await asyncio.sleep(0.01)
+            found = await samples(page)
+            assert (attempts("scheduled"), attempts("error")) == (0, 0)
+            assert (tried := attempts("unschedulable")) >= 1
+            assert found["scheduler_preemption_attempts_total", ()] == tried
+            assert not len(app.monitor)  # a plugin set the limit of the wait
+            await g.live.node("other", cpu="4")
+            await g.bound("p0", "p1")
+            await g.live.consistent()
+            found = await samples(page)
+            assert (attempts("scheduled"), waits("Success"), waits("Unschedulable")) == (2, 1, 0)
+            assert not len(app.monitor)
+            await g.group("late", 2, annotations={"mode": "NonStrict"}, scheduleTimeoutSeconds=1)
+            await g.live.node("third", cpu="4")
+            for number in range(2):
+                await g.member(f"q{number}", "late", cpu="4")
+            while not waits("Unschedulable"):
+                await asyncio.sleep(0.05)
+                found = await samples(page)
+            assert attempts("scheduled") == 2
+            assert attempts("unschedulable") > tried + 1  # who had no node, and who waited for it in vain
+
+    found: dict[Any, float] = {}
     asyncio.run(run())
 
 
