@@ -6,11 +6,11 @@ carry an old name: informers call them once, right after decoding. (It is the on
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from koord.api import names
-from koord.api.objects import Device, ElasticQuota, Node, Pod, ResourceList
+from koord.api.objects import ContainerStatus, Device, ElasticQuota, Node, Pod, PodStatus, ResourceList
 
 _OLD = names.DEPRECATED_RESOURCES
 _OLD_NAMES = frozenset(_OLD)
@@ -37,14 +37,28 @@ def _rewrite_all(lists: Iterable[Any]) -> bool:
     return changed
 
 
+def status_amounts(pod: Pod) -> Iterator[ResourceList]:
+    """What the status of a pod says that it was given and holds. Whoever renames what its spec asks for renames these as well: the two are
+    held against one another, name by name, because a pod may be resized in place."""
+    status = pod.status
+    everything: tuple[ContainerStatus | PodStatus, ...] = (*status.container_statuses, *status.init_container_statuses, status)
+    for held in everything:
+        yield held.allocated_resources
+        if held.resources is not None:
+            yield held.resources.requests
+            yield held.resources.limits
+
+
 def rewrite_pod(pod: Pod) -> bool:
-    """Containers, init containers, pod-level resources and overhead of a pod."""
+    """Containers, init containers, pod-level resources and overhead of a pod, and what its status says of them."""
     spec, changed = pod.spec, False
     for container in (*spec.containers, *spec.init_containers):
         held = container.resources
         changed = rewrite_resource_list(held.requests) | rewrite_resource_list(held.limits) | changed
     if spec.resources is not None:
         changed = rewrite_resource_list(spec.resources.requests) | rewrite_resource_list(spec.resources.limits) | changed
+    for amounts in status_amounts(pod):
+        changed = rewrite_resource_list(amounts) | changed
     return rewrite_resource_list(spec.overhead) | changed
 
 
@@ -81,6 +95,12 @@ def _pod_lists(spec: Any) -> list[Any]:
     return [*lists, _member(spec, "overhead")]
 
 
+def _status_lists(status: Any) -> list[Any]:
+    statuses = (*_items(_member(status, "containerStatuses")), *_items(_member(status, "initContainerStatuses")), status)
+    paths = (("allocatedResources",), ("resources", "requests"), ("resources", "limits"))
+    return [_member(held, *path) for held in statuses for path in paths]
+
+
 def rewrite_object(kind: str, obj: dict[str, Any]) -> bool:
     """The same for plain JSON of kind Pod, Node, Device, ElasticQuota or Reservation (its template); other kinds are left alone.
 
@@ -88,7 +108,7 @@ def rewrite_object(kind: str, obj: dict[str, Any]) -> bool:
     """
     match kind:
         case "Pod":
-            lists = _pod_lists(_member(obj, "spec"))
+            lists = [*_pod_lists(_member(obj, "spec")), *_status_lists(_member(obj, "status"))]
         case "Reservation":
             lists = [
                 *_pod_lists(_member(obj, "spec", "template", "spec")),

@@ -38,7 +38,10 @@ BATCH_OLD, BATCH_NEW = {"koordinator.sh/batch-cpu": "1k"}, {"kubernetes.io/batch
 
 def _pod(resources: dict[str, str], batch: dict[str, str]) -> dict[str, Any]:
     container = {"name": "c", "resources": {"requests": dict(resources), "limits": dict(batch)}}
-    return {"spec": {"containers": [container], "initContainers": [copy.deepcopy(container)], "overhead": dict(batch)}}
+    held = {"name": "c", "allocatedResources": dict(resources), "resources": copy.deepcopy(container["resources"])}
+    status = {"containerStatuses": [held], "initContainerStatuses": [copy.deepcopy(held)], "allocatedResources": dict(batch)}
+    spec = {"containers": [container], "initContainers": [copy.deepcopy(container)], "overhead": dict(batch)}
+    return {"spec": spec, "status": {**status, "resources": {"requests": dict(batch)}}}
 
 
 CASES: list[tuple[str, Any, Any, dict[str, Any], dict[str, Any]]] = [
@@ -77,9 +80,9 @@ def test_objects_are_rewritten_both_ways(
 
 
 def test_reservation_templates_too() -> None:
-    plain = {"spec": {"template": _pod(OLD, BATCH_OLD)}, "status": {"allocatable": dict(OLD)}}
+    plain = {"spec": {"template": {"spec": _pod(OLD, BATCH_OLD)["spec"]}}, "status": {"allocatable": dict(OLD)}}
     assert deprecated.rewrite_object("Reservation", plain)
-    assert plain == {"spec": {"template": _pod(NEW, BATCH_NEW)}, "status": {"allocatable": NEW}}
+    assert plain == {"spec": {"template": {"spec": _pod(NEW, BATCH_NEW)["spec"]}}, "status": {"allocatable": NEW}}
 
 
 @pytest.mark.parametrize("kind", ["Pod", "Node", "Device", "ElasticQuota", "Reservation", "Secret"])

@@ -8,6 +8,7 @@ import msgspec
 
 from koord.api import names
 from koord.api.annotations import parse_replace_resources
+from koord.api.deprecated import status_amounts
 from koord.api.objects import Pod
 from koord.api.priority import pod_priority_value
 from koord.api.quantity import parse_milli
@@ -49,7 +50,8 @@ def replace_resources(pod: Pod) -> Pod:
     holders = [container.resources for container in (*spec.containers, *spec.init_containers)]
     if spec.resources is not None:
         holders.append(spec.resources)
-    for resources in (*(amounts for holder in holders for amounts in (holder.requests, holder.limits)), spec.overhead):
+    asked = (amounts for holder in holders for amounts in (holder.requests, holder.limits))
+    for resources in (*asked, spec.overhead, *status_amounts(pod)):
         for source, target in renames.items():
             if source not in resources:
                 continue

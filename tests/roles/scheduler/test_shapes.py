@@ -9,9 +9,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.names import ANNOTATION_REPLACE_RESOURCES
 from koord.api.objects import Pod
 from roles.scheduler import testing
 from roles.scheduler.cluster.podinfo import PodParser
+from roles.scheduler.cluster.transform import replace_resources
 from roles.scheduler.cluster.vocabulary import Vocabulary
 
 AMOUNTS = st.sampled_from(["500m", "1", "2", "4"])
@@ -58,6 +60,40 @@ def test_a_status_that_says_what_the_spec_says_makes_no_shape_of_its_own() -> No
     made["status"] = {"containerStatuses": [{"name": "main", "allocatedResources": requests, "resources": {"requests": requests}}]}
     first = parser.parse(plain)
     assert parser.parse(msgspec.convert(made, Pod)).shape is first.shape
+
+
+WIDGET, BOX = "example.com/widget", "example.com/box"
+
+
+@pytest.mark.feature("SCH-NRV-02")
+@pytest.mark.feature("SCH-RSZ-01")
+@pytest.mark.parametrize(
+    ("asked", "notes", "counts"),
+    [
+        ({"koordinator.sh/batch-cpu": 1000}, {}, "kubernetes.io/batch-cpu"),
+        ({"kubernetes.io/gpu-core": 50}, {}, "koordinator.sh/gpu-core"),
+        ({WIDGET: 2}, {WIDGET: BOX}, BOX),
+        ({"cpu": 1}, {"cpu": "kubernetes.io/batch-cpu"}, "kubernetes.io/batch-cpu"),
+        ({WIDGET: 2}, {WIDGET: ""}, ""),
+    ],
+)
+def test_what_is_held_counts_under_the_names_that_the_scheduler_uses(asked: dict[str, int], notes: dict[str, str], counts: str) -> None:
+    """An old name, or one that an annotation replaces, in the status is no further resource."""
+
+    def parsed(spec: dict[str, int], held: dict[str, int]) -> Any:
+        made = msgspec.to_builtins(testing.pod("p", uid="u", cpu=None, memory=None, annotations=annotations))
+        amounts = [{name: str(amount) for name, amount in side.items()} for side in (spec, held)]
+        made["spec"]["containers"][0]["resources"] = {"requests": amounts[0]}
+        status = {"name": "main", "allocatedResources": amounts[1], "resources": {"requests": amounts[1]}}
+        made["status"] = {"containerStatuses": [status]}
+        return parser.parse(msgspec.convert(made, Pod)).shape
+
+    annotations = {ANNOTATION_REPLACE_RESOURCES: ",".join(f"{old}:{new}" for old, new in notes.items())}
+    parser = PodParser(Vocabulary(), transforms=(replace_resources,))
+    same = parsed(asked, asked)
+    grown = parsed(asked, {name: 3 * amount for name, amount in asked.items()})
+    assert {name for name, amount in same.amounts.items() if amount} == ({counts} if counts else set())
+    assert {name: 3 * amount for name, amount in same.amounts.items()} == grown.amounts
 
 
 @pytest.mark.feature("SCH-KS-01")
