@@ -92,14 +92,17 @@ def render(
 
 
 def _conditioned(entry: dict[str, Any], kept: dict[str, Any] | None, options: WebhookOptions) -> dict[str, Any]:
-    """Conditions with our namespace. An API server before 1.28 drops them: then everybody's requests come, and must not wait for us."""
+    """Conditions with our namespace. Where they are not kept, everybody's requests come, and must not wait for us.
+
+    An API server before 1.28 drops them, and somebody may have removed them: what drops them does so again, and what was
+    removed is back, so that they are always asked for.
+    """
     conditions = entry.get("matchConditions")
     if not conditions:
         return entry
-    if kept is not None and not kept.get("matchConditions"):
-        return {**{key: value for key, value in entry.items() if key != "matchConditions"}, "failurePolicy": "Ignore"}
     ours = [{**one, "expression": str(one.get("expression")).replace("koordinator-system", options.namespace)} for one in conditions]
-    return {**entry, "matchConditions": ours}
+    lost = kept is not None and not kept.get("matchConditions")
+    return {**entry, "matchConditions": ours, **({"failurePolicy": "Ignore"} if lost else {})}
 
 
 def _chosen(entry: dict[str, Any], options: WebhookOptions) -> dict[str, Any]:
@@ -133,11 +136,20 @@ def desired(
     # What an earlier version, or upstream's list, did not have yet; what the user changed in the others stays.
     unwanted = {name.strip() for name in annotations.get(REMOVED, "").split(",")}
     present = {entry.get("name") for entry in kept}
-    template = [*kept, *(entry for entry in default_entries(mutating) if entry["name"] not in present | unwanted)]
+    defaults = {entry["name"]: entry for entry in default_entries(mutating)}
+    template = [*(_with_conditions(entry, defaults.get(entry.get("name"))) for entry in kept)]
+    template += [entry for name, entry in defaults.items() if name not in present | unwanted]
     annotations[TEMPLATE] = orjson.dumps(template).decode()
     metadata["annotations"] = annotations
     webhooks = render(template, active, options, port, ca, current.get("webhooks") or ())
     return {**current, "metadata": metadata, "webhooks": webhooks}
+
+
+def _with_conditions(entry: dict[str, Any], default: dict[str, Any] | None) -> dict[str, Any]:
+    """A template made of a list whose conditions were lost gets them back: the handler has nothing to say about other requests."""
+    if default is None or "matchConditions" not in default or "matchConditions" in entry:
+        return entry
+    return {**entry, "matchConditions": default["matchConditions"]}
 
 
 def _template(text: str, metadata: dict[str, Any]) -> list[dict[str, Any]]:

@@ -84,7 +84,38 @@ def test_a_server_that_knows_no_conditions_does_not_make_everybody_wait():
     dropped = {key: value for key, value in first.items() if key != "matchConditions"}
     later = render(dropped)
     assert later["failurePolicy"] == "Ignore"
-    assert render(later) == later, "and is not written again and again"
+    assert later["matchConditions"] == first["matchConditions"], "they are asked for again, for a newer server keeps them"
+    assert render({**dropped, "failurePolicy": "Ignore"}) == later, "and an older one has nothing new to store"
+
+
+@pytest.mark.feature("MGR-WH-03")
+@pytest.mark.parametrize("template", [True, False], ids=["template", "list alone"])
+def test_conditions_that_somebody_removes_come_back(bed, template):
+    """Also when the template is made of a list without them, as an API server before 1.28 had it."""
+
+    async def test(bed):
+        manager = await bed.start()
+
+        async def entry():
+            found = await bed.client.get(VALIDATINGWEBHOOKCONFIGURATIONS, VALIDATING)
+            return found, next(entry for entry in found["webhooks"] if entry["name"] == NAME)
+
+        async def whole():
+            _, now = await entry()
+            return "matchConditions" in now and now["failurePolicy"] == "Fail"
+
+        await bed.until(whole)
+        found, now = await entry()
+        del now["matchConditions"]
+        now["failurePolicy"] = "Ignore"
+        if not template:
+            del found["metadata"]["annotations"][registration.TEMPLATE]
+            now["failurePolicy"] = "Fail"
+        await bed.client.replace(VALIDATINGWEBHOOKCONFIGURATIONS, found)
+        await bed.until(whole)
+        assert manager
+
+    bed(test)
 
 
 @pytest.mark.feature("MGR-WH-03")
