@@ -28,6 +28,7 @@ WATCH_TIMEOUT = (300, 600)  # seconds after which the server ends a watch, at ra
 SILENCE = 60.0  # seconds beyond that without a byte: the connection is dead
 
 PATIENCE = 15.0  # seconds that a command at the keyboard waits for an answer
+FIELD_MANAGER = "koord"  # that changes are written as, unless told otherwise
 STREAMING_LISTS = (1, 32)  # the Kubernetes version from which on lists are streamed by default
 
 PATCH_TYPES = {
@@ -319,7 +320,7 @@ class Client:
         *,
         type: PatchType = "merge",
         subresource: str | None = None,
-        field_manager: str = "koord",
+        field_manager: str = FIELD_MANAGER,
         force: bool = False,
     ) -> Object:
         """Change an object in part. `force` takes fields over from other managers (apply only)."""

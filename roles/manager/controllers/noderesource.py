@@ -18,6 +18,7 @@ from koord.config.gates import FeatureGates
 from koord.config.slo import SLOConfig
 from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
+from koord.kube.client import FIELD_MANAGER
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.events import EventRecorder
 from koord.kube.references import ObjectRef
@@ -94,6 +95,7 @@ class NodeResourceController(Controller):
         self._totals: dict[str, Totals] = {}  # by node, until one of its pods changes
         self._told: dict[str, Mapping[str, int]] = {}  # by node, what its metrics show
         self._without_device: set[str] = set()  # nodes whose Device was deleted
+        self._asked: set[str] = set()  # nodes of which it is known who wrote the devices that they offer without a Device
         self.due = RankedQueue(f"{self.name}-writes")
         self._turn = asyncio.Lock()
         memory = EditMemory(writer, state.config_key.partition("/")[0])
@@ -124,7 +126,8 @@ class NodeResourceController(Controller):
         for memory in (self._written, self._answered, self._recorded, self._totals):
             memory.pop(node.metadata.name, None)
         self.state.spread.forget(node.metadata.name)
-        self._without_device.discard(node.metadata.name)
+        for known in (self._without_device, self._asked):
+            known.discard(node.metadata.name)
         self.brake.forget(node.metadata.name)
         if self.journal is not None:
             self.journal.gone(node.metadata.name)
@@ -296,6 +299,7 @@ class NodeResourceController(Controller):
         """What one node is to be told now; one decision at a time, so that the tasks together do not hold the loop."""
         if not self.state.config.available:
             return None, None
+        await self._ask_for_device(key)
         async with self._turn:
             await self.turns.pause()
             node = self._node(key)
@@ -318,6 +322,19 @@ class NodeResourceController(Controller):
         if self._record(inputs, plan) and self.journal is not None:
             self.journal.decided(inputs, plan, config.cluster_enabled, last)
         return inputs, plan
+
+    async def _ask_for_device(self, name: str) -> None:
+        """A Device may have gone while no manager ran: the node itself tells whether what it offers of devices was written here."""
+        node = self.state.nodes.get(name)
+        if node is None or name in self._asked or self.state.devices.get(name) is not None or not devices.offered(node):
+            return
+        try:
+            current = await self.writer.client.get(NODES, name)
+        except NotFound:
+            return
+        if devices.written_by(current, FIELD_MANAGER) and self.state.devices.get(name) is None:
+            self._without_device.add(name)
+        self._asked.add(name)
 
     def _node(self, name: str) -> Node | None:
         """A node as the cache has it, or as our own last write has left it where the cache has not got that far."""

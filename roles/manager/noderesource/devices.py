@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Iterator, Mapping
+from typing import Any
+
 from koord.accounting.resources import add_into, parse
 from koord.api import names
-from koord.api.objects import DeviceInfo
+from koord.api.objects import DeviceInfo, Node
 from koord.decisions.record import Term
 from roles.manager.noderesource.model import Contribution, Inputs, PluginError
 
@@ -19,6 +22,7 @@ GPU_NAMES = (
     names.RESOURCE_GPU_MEMORY_RATIO,
     names.RESOURCE_GPU_SHARED,
 )
+NAMES = frozenset((*GPU_NAMES, names.RESOURCE_RDMA))
 GPU_LABELS = (names.LABEL_GPU_VENDOR, names.LABEL_GPU_MODEL, names.LABEL_GPU_DRIVER_VERSION)
 
 
@@ -62,3 +66,21 @@ def rdma(inputs: Inputs) -> Contribution:
     return Contribution(
         RDMA, f"{len(healthy)} healthy rdma devices", {names.RESOURCE_RDMA: amount}, reasons=lambda: (Term(names.RESOURCE_RDMA, amount),)
     )
+
+
+def offered(node: Node) -> bool:
+    """Whether a node offers devices, whoever wrote that."""
+    return not NAMES.isdisjoint(node.status.capacity) or not NAMES.isdisjoint(node.status.allocatable)
+
+
+def written_by(node: Mapping[str, Any], manager: str) -> bool:
+    """Whether a device resource of a node, as the API server has it, was written by this field manager."""
+    return any(not NAMES.isdisjoint(fields) for fields in _fields(node, manager))
+
+
+def _fields(node: Mapping[str, Any], manager: str) -> Iterator[Collection[str]]:
+    for entry in (node.get("metadata") or {}).get("managedFields") or ():
+        if entry.get("manager") == manager:
+            status = (entry.get("fieldsV1") or {}).get("f:status") or {}
+            for section in ("f:capacity", "f:allocatable"):
+                yield [field.removeprefix("f:") for field in status.get(section) or ()]

@@ -106,7 +106,8 @@ class Bed:
             await self.client.create(kind, {key: value for key, value in obj.items() if key != "status"}, namespace)
             if obj.get("status"):
                 sub = "status" if "status" in kind.subresources else None
-                await self.client.patch(kind, obj["metadata"]["name"], {"status": obj["status"]}, namespace, subresource=sub)
+                body = {"status": obj["status"]}
+                await self.client.patch(kind, obj["metadata"]["name"], body, namespace, subresource=sub, field_manager="test")
 
     async def get(self, kind, name, namespace=None):
         return await self.client.get(BY_KIND[kind], name, namespace)

@@ -544,6 +544,27 @@ def test_devices_are_offered_while_colocation_is_off(bed, make):
     bed(test)
 
 
+@pytest.mark.feature("MGR-NR-GPU-01")
+def test_devices_that_went_while_no_manager_ran_are_not_offered_any_more(bed, make):
+    from koord.api.kinds import DEVICES
+
+    async def test(bed):
+        card = {"type": "gpu", "minor": 0, "health": True, "resources": {"koordinator.sh/gpu-core": "100"}}
+        device = {"apiVersion": DEVICES.api_version, "kind": "Device", "metadata": {"name": "n1"}, "spec": {"devices": [card]}}
+        foreign = {"koordinator.sh/gpu-core": "300"}
+        await bed.create(make.node("n1"), make.node("n2", allocatable=foreign, extra=foreign), device)
+        first = await bed.start()
+        await settled(bed, "n1", "koordinator.sh/gpu-core", 100)
+        first.life.stop()
+        await first.life.finish()
+        await bed.client.delete(DEVICES, "n1")
+        await bed.start()
+        await settled(bed, "n1", "koordinator.sh/gpu-core", None)
+        assert amounts(await bed.get("Node", "n2"))["koordinator.sh/gpu-core"] == 300, "what others wrote stays"
+
+    bed(test)
+
+
 @pytest.mark.feature("MGR-CFG-01")
 @pytest.mark.feature("MGR-NR-NORM-01")
 @pytest.mark.parametrize("text", ["", None, "null", "{}"], ids=["emptied", "taken out", "null", "empty object"])
