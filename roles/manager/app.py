@@ -76,10 +76,6 @@ _EVENT_REASONS = {
 }
 
 
-def _draw() -> int:
-    return seams.rng().randrange(100)
-
-
 class App:
     """One manager. Uses the clients and the informer factory that it is handed; `ops` is started by the caller."""
 
@@ -114,7 +110,7 @@ class App:
         self.view.on_binding_decision = self.metrics.binding_decisions.inc
         self.view.on_shared_weight = self.metrics.shared_weight
         self._wire_view()
-        parts = Parts(options, self.state, informers, self.writer, self.metrics, recorder, self.events, _draw, replay_log)
+        parts = Parts(options, self.state, informers, self.writer, self.metrics, recorder, self.events, replay_log)
         self.controllers = build(parts)
         self.state.on_parsed(self._on_parsed)
         self.webhooks: WebhookLifecycle | None = None

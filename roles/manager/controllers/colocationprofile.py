@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 from cachetools import TTLCache
@@ -46,9 +46,9 @@ class ColocationProfileController(Controller):
 
     name = "colocationprofile"
 
-    def __init__(self, state: ClusterState, informers: InformerFactory, writer: Writer, options: Options, draw: Callable[[], int]) -> None:
+    def __init__(self, state: ClusterState, informers: InformerFactory, writer: Writer, options: Options) -> None:
         super().__init__()
-        self.state, self.writer, self.options, self.draw = state, writer, options, draw
+        self.state, self.writer, self.options = state, writer, options
         self.profiles: Informer[ClusterColocationProfile] = informers.informer(
             CLUSTERCOLOCATIONPROFILES, ClusterColocationProfile, optional=True
         )
@@ -108,8 +108,9 @@ class ColocationProfileController(Controller):
     async def _update(self, profile: Profile, pod: Pod) -> bool:
         """Change one pod; False when the rate is used up."""
         done = (profile.name, profile.resource_version, pod.metadata.uid)
+        draw = partial(profiles.drawn, profile, pod.metadata.namespace, pod.metadata.name)
         try:
-            if done in self._handled or not profiles.chosen(profile, self.draw):
+            if done in self._handled or not profiles.chosen(profile, draw):
                 return True
             if not self._bucket.take(seams.monotonic()):
                 return False

@@ -36,7 +36,6 @@ class Parts:
     metrics: Metrics
     recorder: Recorder
     events: EventRecorder
-    draw: Callable[[], int]
     replay_log: ManagerFile | None = None
 
 
@@ -76,7 +75,7 @@ CONTROLLERS: tuple[tuple[str, str, Callable[[Parts], Controller]], ...] = (
     (
         "colocationprofile",
         "ColocationProfileController",
-        lambda p: ColocationProfileController(p.state, p.informers, p.writer, p.options, p.draw),
+        lambda p: ColocationProfileController(p.state, p.informers, p.writer, p.options),
     ),
     ("recommender", "Recommender", _recommender),
     (

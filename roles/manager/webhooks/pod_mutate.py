@@ -31,8 +31,10 @@ async def colocation_profile(pod: dict[str, Any], request: Request, view: View) 
     if not matches:
         return pod
     translates = not any(profile.skips_resources for profile in matches)
+    metadata = pod["metadata"]
+    namespace = metadata.get("namespace") or request.namespace
     for profile in matches:
-        if profiles.chosen(profile, view.draw):
+        if profiles.chosen(profile, profiles.draw_of(profile, metadata, namespace, view.draw)):
             pod = await _apply(pod, profile, view)
             request.notes.append(f"profile {profile.name} applied")
         else:

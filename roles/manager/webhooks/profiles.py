@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from koord.api import names
@@ -97,6 +99,18 @@ def chosen(profile: Profile, draw: Callable[[], int]) -> bool:
         raise Refusal(f'ClusterColocationProfile {profile.name}: probability {profile.spec.probability!r} must be a number or "N%"')
     # The draw is compared with >, as upstream does: "99%" is always.
     return percent != 0 and (percent == 100 or draw() <= percent)
+
+
+def drawn(profile: Profile, namespace: str, name: str) -> int:
+    """A draw of 0..99 that is the same each time: a dry run, another try and the controller come to the same. Each profile draws anew."""
+    return int.from_bytes(hashlib.sha256(f"{profile.name}/{namespace}/{name}".encode()).digest()[:8]) % 100
+
+
+def draw_of(profile: Profile, metadata: Mapping[str, Any], namespace: str, otherwise: Callable[[], int]) -> Callable[[], int]:
+    """How an object is drawn. What gets its name only when it is stored has nothing of its own yet: by what it shares with its workload,
+    all of these pods would be picked or none."""
+    name = metadata.get("name")
+    return partial(drawn, profile, namespace, name) if name else otherwise
 
 
 def probability(value: int | str | None) -> int | None:

@@ -15,10 +15,11 @@ async def mutate(reservation: dict[str, Any], request: Request, view: View) -> d
     """Like pods, on the Reservation's own labels; scheduler and priority go to the template; resources are not translated."""
     if request.operation != "CREATE" or request.sub_resource:
         return reservation
-    labels = reservation.setdefault("metadata", {}).get("labels") or {}
+    given = reservation.setdefault("metadata", {})
+    labels = given.get("labels") or {}
     # A Reservation has no namespace: namespaceSelectors do not filter it.
     for profile in profiles.selecting(view.profiles.values(), labels):
-        if not profiles.chosen(profile, view.draw):
+        if not profiles.chosen(profile, profiles.draw_of(profile, given, "", view.draw)):
             request.notes.append(f"profile {profile.name} matched, skipped by its probability {profile.spec.probability}")
             continue
         request.notes.append(f"profile {profile.name} applied")

@@ -5,7 +5,7 @@ import json
 
 import pytest
 
-from koord.api.kinds import CONFIGMAPS, ELASTICQUOTAS, EVENTS, NODEMETRICS, NODES, NODESLOS
+from koord.api.kinds import CONFIGMAPS, ELASTICQUOTAS, EVENTS, NODEMETRICS, NODES, NODESLOS, PODS
 from koord.api.objects import ClusterColocationProfile, Pod, convert
 from koord.kube.errors import NotFound
 from koord.kube.informers import InformerFactory
@@ -281,6 +281,36 @@ def test_profiles_reach_pods_that_wait(bed, make):
     bed(test)
 
 
+@pytest.mark.feature("MGR-CP-01")
+def test_a_pod_that_probability_does_not_pick_is_not_picked_in_a_later_round(bed, make):
+    meta = {"name": "some", "labels": {"config.koordinator.sh/controller-managed": "true"}}
+    spec = {"selector": {"matchLabels": {"q": "on"}}, "probability": "20%", "labels": {"picked": "yes"}}
+    profile = {"apiVersion": "config.koordinator.sh/v1alpha1", "kind": "ClusterColocationProfile", "metadata": meta, "spec": spec}
+
+    async def test(bed):
+        await bed.create(profile, *(make.pod(f"w-{number}", labels={"q": "on"}, phase="Pending") for number in range(30)))
+        manager = await bed.start(gates="ColocationProfileController=true", profile_reconcile_interval=0.02)
+        controller = next(one for one in manager.app.controllers if isinstance(one, ColocationProfileController))
+        rounds, reconcile = 0, controller.reconcile
+
+        async def counted(key):
+            nonlocal rounds
+            again = await reconcile(key)
+            rounds += 1
+            return again
+
+        controller.reconcile = counted
+
+        async def many_rounds():
+            return rounds > 40
+
+        await bed.until(many_rounds)
+        pods = (await bed.client.list(PODS)).items
+        assert 0 < sum("picked" in pod["metadata"]["labels"] for pod in pods) < 20
+
+    bed(test)
+
+
 @pytest.mark.feature("MGR-QP-01")
 @pytest.mark.feature("SCH-EQ-15")
 def test_quota_profile_makes_a_tree(bed, make):
@@ -437,7 +467,7 @@ def test_a_profile_leaves_a_pod_alone_that_waits_no_more(meanwhile, make):
     obj = {"metadata": {"name": "p", "resourceVersion": "7"}, "spec": {"selector": {"matchLabels": {"q": "on"}}, "labels": {"added": "1"}}}
     profile = compile_profile(convert(obj, ClusterColocationProfile))
     informers = InformerFactory(Client())
-    controller = ColocationProfileController(ClusterState(informers, Options()), informers, Writer(Client()), Options(), lambda: 0)
+    controller = ColocationProfileController(ClusterState(informers, Options()), informers, Writer(Client()), Options())
 
     async def run():
         assert await controller._update(profile, convert(seen, Pod))

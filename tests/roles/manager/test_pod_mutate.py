@@ -6,8 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.objects import ClusterColocationProfile
+from koord.api.objects_meta import ObjectMeta
 from koord.api.priority import PriorityClass
 from koord.api.quantity import Quantity, parse_milli
+from roles.manager.webhooks.profiles import compile_profile, drawn
 from roles.manager.webhooks.review import decode, encode
 from roles.manager.webhooks.translate import translate
 from tests.support.counting import counting
@@ -112,6 +115,42 @@ def test_order_mappings_suffixes_and_selectors(bed):
         assert pod["spec"]["containers"][0]["image"] == "x"
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-POD-M-01")
+def test_probability_picks_a_pod_or_not_and_so_it_stays(bed):
+    """A dry run, and another try, come to the same. Pods of a workload, which have no name yet, are picked one by one."""
+
+    async def test(bed):
+        await bed.create(profile("half", selector={"matchLabels": {"app": "etl"}}, probability="50%", labels={"picked": "yes"}))
+        manager = await bed.start()
+
+        async def picked(**metadata):
+            pod = etl()
+            del pod["metadata"]["name"]
+            pod["metadata"] |= metadata
+            answer = await manager.review("/mutate-pod", pod, namespace="default")
+            return "picked" in answer["object"]["metadata"]["labels"]
+
+        names = [f"w-{number}" for number in range(60)]
+        first = [await picked(name=name) for name in names]
+        assert [await picked(name=name) for name in names] == first
+        assert 10 < sum(first) < 50
+        assert 10 < sum([await picked(generateName="w-") for _ in names]) < 50
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-POD-M-01")
+def test_draws_are_spread_evenly_and_each_profile_draws_anew():
+    one, other = (compile_profile(ClusterColocationProfile(metadata=ObjectMeta(name=name))) for name in ("one", "other"))
+    draws = [(drawn(one, "default", f"web-{number}"), drawn(other, "default", f"web-{number}")) for number in range(20_000)]
+    for percent in (1, 10, 50, 90):
+        share = sum(first < percent for first, _ in draws) / len(draws)
+        both = sum(first < percent and second < percent for first, second in draws) / len(draws)
+        assert share == pytest.approx(percent / 100, abs=0.015)
+        assert both == pytest.approx((percent / 100) ** 2, abs=0.015)
+    assert {first for first, _ in draws} == set(range(100))
 
 
 @pytest.mark.feature("MGR-POD-M-01")
