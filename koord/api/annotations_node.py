@@ -213,6 +213,15 @@ def parse_raw_allocatable(annotations: Annotations) -> ResourceList | None:
     return _resource_list(annotations, names.ANNOTATION_NODE_RAW_ALLOCATABLE)
 
 
+def raw_allocatable(allocatable: ResourceList, annotations: Annotations) -> ResourceList:
+    """What is allocatable of a node that is there: of what is amplified, the amount before. An annotation that cannot be read is none."""
+    try:
+        raw = parse_raw_allocatable(annotations) or {}
+    except AnnotationError:
+        return allocatable
+    return {**allocatable, **{name: amount for name, amount in raw.items() if name in allocatable}}
+
+
 def parse_origin_extended_allocatable(annotations: Annotations) -> ResourceList | None:
     """Resources of ``node.koordinator.sh/originExtendedAllocatable``."""
     key = names.ANNOTATION_NODE_ORIGIN_EXTENDED_ALLOCATABLE

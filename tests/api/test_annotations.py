@@ -223,6 +223,15 @@ def test_agent_annotations() -> None:
         a.parse_oom_score_adj_spec({names.ANNOTATION_OOM_SCORE_ADJ_SPEC: '{"c":-1001}'})
 
 
+def test_raw_allocatable_counts_where_it_can_be_read() -> None:
+    shown = {"cpu": "28", "memory": "16Gi", "pods": "110"}
+    assert a.raw_allocatable(shown, {}) == shown
+    raw = {names.ANNOTATION_NODE_RAW_ALLOCATABLE: '{"cpu":"14","gone":"1"}'}
+    assert a.raw_allocatable(shown, raw) == {**shown, "cpu": "14"}, "what is not offered is not there"
+    for bad in ("rubbish", '{"cpu":"lots"}', "[]", "null", ""):
+        assert a.raw_allocatable(shown, {names.ANNOTATION_NODE_RAW_ALLOCATABLE: bad}) == shown
+
+
 def test_resource_quantities_are_checked() -> None:
     for parse_it, key, text in (
         (a.parse_raw_allocatable, names.ANNOTATION_NODE_RAW_ALLOCATABLE, '{"cpu":"lots"}'),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from koord.api.annotations import AnnotationError, node_reservation_resources, parse_node_reservation
+from koord.api.annotations import AnnotationError, node_reservation_resources, parse_node_reservation, raw_allocatable
 from koord.api.names import RESOURCE_CPU
 from koord.api.objects import Node
 from koord.api.qos import KUBERNETES_BEST_EFFORT, QoSClass
@@ -61,8 +61,9 @@ def capacity_milli(node: Node) -> int:
 
 def reserved_milli(node: Node) -> int:
     """The larger of capacity − allocatable and the reservation annotation. An annotation that cannot be read counts as none."""
-    kept_back = max(capacity_milli(node) - milli_or(node.status.allocatable.get(RESOURCE_CPU)), 0)
-    if RESOURCE_CPU not in node.status.allocatable:
+    allocatable = raw_allocatable(node.status.allocatable, node.metadata.annotations)
+    kept_back = max(capacity_milli(node) - milli_or(allocatable.get(RESOURCE_CPU)), 0)
+    if RESOURCE_CPU not in allocatable:
         kept_back = 0
     try:
         reservation = parse_node_reservation(node.metadata.annotations)

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import ClassVar
 
+from koord.api.annotations import raw_allocatable
 from koord.api.names import RESOURCE_MEMORY
 from koord.api.objects import Node
 from koord.api.quantity import value_or
@@ -108,8 +109,8 @@ def _watermarks(body: MemoryQOS) -> list[tuple[str, int | None]]:
 
 
 def allocatable_memory(node: Node) -> int:
-    """Bytes; 0 when it is not known."""
-    return value_or(node.status.allocatable.get(RESOURCE_MEMORY))
+    """Bytes, before amplification; 0 when it is not known."""
+    return value_or(raw_allocatable(node.status.allocatable, node.metadata.annotations).get(RESOURCE_MEMORY))
 
 
 class MemoryQoS(Strategy[MemoryState]):

@@ -10,6 +10,7 @@ import orjson
 
 from koord.accounting.cpuset import CPUSet
 from koord.api import names
+from koord.api.annotations import raw_allocatable
 from koord.api.kinds import NODERESOURCETOPOLOGIES
 from koord.api.labels import effective_cpu_bind_policy
 from roles.koordlet.host.numa import NumaNode
@@ -95,7 +96,7 @@ def compute(data: TopologyInput) -> Wanted:
     numa_label = node.metadata.labels.get(names.LABEL_NODE_ENABLE_NUMA_RESERVATION, "")
     reserved: dict[str, int] = {}
     if numa_label == "true":
-        reserved = numa_reserved(node.status.capacity, node.status.allocatable, len(data.numa))
+        reserved = numa_reserved(node.status.capacity, raw_allocatable(node.status.allocatable, node.metadata.annotations), len(data.numa))
     return Wanted(
         annotations=annotations,
         labels={names.LABEL_NODE_ENABLE_NUMA_RESERVATION: numa_label} if numa_label else {},

@@ -9,7 +9,13 @@ from typing import Any, TypeVar, cast, overload
 
 from koord.accounting.pods import pod_requests
 from koord.api import names
-from koord.api.annotations import AnnotationError, node_reservation_resources, parse_node_reservation, parse_resource_status
+from koord.api.annotations import (
+    AnnotationError,
+    node_reservation_resources,
+    parse_node_reservation,
+    parse_resource_status,
+    raw_allocatable,
+)
 from koord.api.objects import Node, NodeMetric, Pod
 from koord.api.priority import DEFAULT_VALUES, PriorityClass, parse_class, pod_priority_class
 from koord.api.qos import QoSClass, pod_qos
@@ -87,8 +93,11 @@ def capacity(node: Node) -> Amount:
 
 
 def reserved(node: Node) -> tuple[Amount, Amount]:
-    """What the kubelet keeps back (capacity − allocatable, at least 0) and what the reservation annotation asks for."""
-    total, free = usage(node.status.capacity), usage(node.status.allocatable)
+    """What the kubelet keeps back (capacity − allocatable, at least 0) and what the reservation annotation asks for.
+
+    Of an amplified node, allocatable is more than there is, and would hide what the kubelet keeps back.
+    """
+    total, free = usage(node.status.capacity), usage(raw_allocatable(node.status.allocatable, node.metadata.annotations))
     kubelet = (max(total[0] - free[0], 0), max(total[1] - free[1], 0))
     return kubelet, annotation_reservation(node.metadata.annotations)
 

@@ -4,7 +4,9 @@ import json
 
 import pytest
 
+from koord.api.objects import Node, convert
 from roles.manager.noderesource import zones
+from roles.manager.noderesource.inputs import reserved
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 MID_CPU, MID_MEMORY = "kubernetes.io/mid-cpu", "kubernetes.io/mid-memory"
@@ -542,6 +544,20 @@ def test_devices_are_offered_while_colocation_is_off(bed, make):
         assert amounts(await bed.get("Node", "n2"))["koordinator.sh/gpu-core"] == 300
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-NR-BATCH-01")
+@pytest.mark.feature("MGR-NR-AMP-01")
+def test_what_the_kubelet_keeps_back_of_an_amplified_node_stays_reserved(make):
+    def kept(allocatable, raw=None):
+        annotations = {} if raw is None else {"node.koordinator.sh/raw-allocatable": raw}
+        return reserved(convert(make.node("n1", cpu="32", memory="128Gi", allocatable=allocatable, annotations=annotations), Node))[0]
+
+    plain = kept({"cpu": "30", "memory": "120Gi"})
+    assert plain == (2000, 8 << 30)
+    assert kept({"cpu": "60", "memory": "120Gi"}, '{"cpu":"30","memory":"120Gi"}') == plain
+    assert kept({"cpu": "60", "memory": "120Gi"}, '{"cpu":"30"}') == plain
+    assert kept({"cpu": "60", "memory": "120Gi"}, '{"cpu":"many"}') == (0, 8 << 30)
 
 
 @pytest.mark.feature("MGR-NR-GPU-01")

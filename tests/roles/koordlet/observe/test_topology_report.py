@@ -289,6 +289,19 @@ class TestZones:
         )
         run(story, node=node)
 
+    def test_amplification_hides_no_numa_reservation(self, run, make_node) -> None:
+        async def story(w) -> None:
+            cpu = (await w.nrt())["zones"][0]["resources"][0]
+            assert cpu == {"name": "cpu", "capacity": "8", "allocatable": "7500m", "available": "7500m"}
+
+        node = make_node(
+            labels={names.LABEL_NODE_ENABLE_NUMA_RESERVATION: "true"},
+            capacity={"cpu": "16", "memory": "8Gi"},
+            allocatable={"cpu": "30", "memory": "8Gi"},
+            annotations={names.ANNOTATION_NODE_RAW_ALLOCATABLE: '{"cpu":"15","memory":"8Gi"}'},
+        )
+        run(story, node=node)
+
     def test_numa_nodes_with_gaps_and_without_cpus(self, run) -> None:
         async def story(w) -> None:
             w.agent.tree.write("sys/bus/node/devices/node7/meminfo", "Node 7 MemTotal: 1024 kB\nNode 7 MemFree: 1024 kB\n")

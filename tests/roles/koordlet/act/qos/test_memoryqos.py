@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from roles.koordlet.options import Options
-from roles.koordlet.qos.memoryqos import MemoryQoS
+from roles.koordlet.qos.memoryqos import MemoryQoS, allocatable_memory
 
 GI, MI = 1 << 30, 1 << 20
 MAX = 2**63 - 1
@@ -77,6 +77,12 @@ def test_throttling(world, strategy, body, limits, expected):
     tree(world)
     world.run(strategy)
     assert values(world, pod.containers[0].cgroup_dir, "high") == [expected]
+
+
+def test_an_amplified_node_throttles_at_what_is_there(world, build_node):
+    allocatable = {"cpu": "14", "memory": "128Gi"}
+    world.node = build_node(allocatable=allocatable, annotations={"node.koordinator.sh/raw-allocatable": '{"memory":"63Gi"}'})
+    assert allocatable_memory(world.node) == 63 * GI
 
 
 def test_a_low_that_protects_is_not_below_min(world, strategy):

@@ -109,6 +109,13 @@ def test_reserved_cpu_is_the_least_that_the_system_counts(world, build_node, res
     assert allowance(world.snapshot(), (), world.slo.threshold).system == system
 
 
+def test_amplification_hides_nothing_that_is_reserved(world, build_node):
+    threshold(world)
+    world.node = build_node(allocatable={"cpu": "28"}, annotations={"node.koordinator.sh/raw-allocatable": '{"cpu":"14"}'})
+    world.load(0.5)
+    assert allowance(world.snapshot(), (), world.slo.threshold).system == 2000
+
+
 def test_no_sample_means_no_decision(world, suppress, gates):
     be_tree(world, "0-7", "100000")
     threshold(world)
