@@ -13,7 +13,7 @@ from koord.kube.informers import InformerFactory
 from roles.manager.controllers.base import Controller
 from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
-from roles.manager.slices.slices import MANAGED_BY, MANAGER, same, slices_of
+from roles.manager.slices.slices import MANAGED_BY, MANAGER, due, slices_of
 
 log = logging.getLogger("koord.manager")
 
@@ -32,6 +32,7 @@ class DeviceSliceController(Controller):
         self.state, self.writer = state, writer
         self.slices = informers.informer(RESOURCESLICES, dict, label_selector=_MINE, optional=True)
         self.slices.index(_BY_NODE, _node_of)
+        self._written: dict[str, list[Obj]] = {}  # by node, what is there once the watch has told of all of it
 
     def attach(self) -> None:
         """Listen."""
@@ -51,14 +52,18 @@ class DeviceSliceController(Controller):
 
     async def reconcile(self, key: str) -> float | None:
         """Make the slices of a node say what its Device says. A change is a new generation: until all slices have it, the pool is
-        incomplete and nobody allocates of it."""
+        incomplete and nobody allocates of it. The watch tells of each slice, and of the first ones while the last are still to come."""
         device: Device | None = self.state.devices.get(key)
         shown = sorted(self.slices.by_index(_BY_NODE, key), key=lambda entry: str(entry["metadata"]["name"]))
-        last = max((int(entry["spec"]["pool"].get("generation") or 0) for entry in shown), default=0)
-        wanted = slices_of(device, last + 1) if device is not None else []
+        wanted = slices_of(device, 0) if device is not None else []
         wanted.sort(key=lambda entry: str(entry["metadata"]["name"]))
-        if same(shown, wanted) and len({entry["spec"]["pool"].get("generation") for entry in shown}) <= 1:
+        generation = due(shown, wanted, self._written.pop(key, ()))
+        if not generation:
             return None
+        for entry in wanted:
+            entry["spec"]["pool"]["generation"] = generation
+        if wanted:
+            self._written[key] = wanted
         there = {entry["metadata"]["name"] for entry in shown}
         for entry in wanted:
             name = entry["metadata"]["name"]

@@ -88,6 +88,28 @@ def _quantity(value: str | int | float | None) -> str:
         return ""
 
 
+def generation_of(entry: Obj) -> int:
+    """The generation of the pool that a slice is part of."""
+    return int(entry["spec"]["pool"].get("generation") or 0)
+
+
+def due(shown: Sequence[Obj], wanted: Sequence[Obj], written: Sequence[Obj] = ()) -> int:
+    """The generation in which `wanted` is published; 0 where nothing is to be done.
+
+    `shown` is what a cache has, perhaps part of what was `written` last. The same is published again in the same generation, so that who
+    was interrupted goes on; everything else needs a new one: one generation never says two things.
+    """
+    last = max(map(generation_of, shown), default=0)
+    known = max(map(generation_of, written), default=0)
+    if same(shown, wanted) and known <= last and all(generation_of(entry) == last for entry in shown):
+        return 0
+    if known and known >= last:
+        return known if same(written, wanted) else known + 1
+    said = [_said(entry) for entry in wanted]
+    goes_on = last and all(_said(entry) in said for entry in shown if generation_of(entry) == last)
+    return last if goes_on else last + 1
+
+
 def same(shown: Sequence[Obj], wanted: Sequence[Obj]) -> bool:
     """Whether what is there says what it should, whatever its generation."""
     return [_said(entry) for entry in shown] == [_said(entry) for entry in wanted]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ import pytest
 from koord.api import names
 from koord.api.kinds import DEVICES, RESOURCESLICES
 from koord.api.objects import Device, convert
-from roles.manager.slices.slices import slices_of
+from roles.manager.slices.slices import due, slices_of
 from tests.support.claims import slice_of
 
 pytestmark = pytest.mark.feature("SCH-DRA-20")
@@ -125,6 +126,63 @@ def test_a_pool_of_many_slices_is_one_generation():
     assert [len(entry["spec"]["devices"]) for entry in found] == [64, 64, 2]
     assert {(entry["spec"]["pool"]["generation"], entry["spec"]["pool"]["resourceSliceCount"]) for entry in found} == {(7, 3)}
     assert len({entry["metadata"]["name"] for entry in found}) == 3
+
+
+def test_a_pool_of_many_slices_is_written_once_and_again_when_it_changes(bed, make, monkeypatch):
+    """The watch tells of one slice after the other: the first ones are no reason to publish the pool anew."""
+
+    async def test(bed):
+        devices = [gpu(minor) for minor in range(200)]
+        await bed.create(make.node("n1"), device("n1", *devices))
+        manager = await bed.start(ready=False, gates=GATE)
+        (controller,) = (one for one in manager.app.controllers if one.name == "deviceslices")
+        asked, by_index = 0, controller.slices.by_index
+
+        def late(index, node):
+            """Each slice comes into the cache a look after the one before."""
+            nonlocal asked
+            asked += 1
+            return sorted(by_index(index, node), key=lambda entry: entry["metadata"]["name"])[: asked // 2]
+
+        monkeypatch.setattr(controller.slices, "by_index", late)
+
+        async def whole(generation):
+            for _ in range(3):
+                controller.queue.add("n1")
+                await asyncio.sleep(0.02)
+            found = await published(bed, "n1")
+            assert {entry["spec"]["pool"]["generation"] for entry in found} <= {generation - 1, generation}
+            return asked > 20 and len(found) == 4 and {entry["spec"]["pool"]["generation"] for entry in found} == {generation}
+
+        await bed.until(lambda: whole(1))
+        versions = [entry["metadata"]["resourceVersion"] for entry in await published(bed, "n1")]
+        asked = 0
+        await bed.until(lambda: whole(1))
+        assert versions == [entry["metadata"]["resourceVersion"] for entry in await published(bed, "n1")]
+        await bed.client.patch(DEVICES, "n1", {"spec": {"devices": devices[1:]}})
+        asked = 0
+        await bed.until(lambda: whole(2))
+        assert len(told(await published(bed, "n1"))) == 199
+
+    bed(test)
+
+
+def test_one_generation_says_one_thing():
+    def made(generation: int, *minors: int) -> list[dict[str, Any]]:
+        return slices_of(convert(device("n1", *(gpu(minor) for minor in minors)), Device), generation)
+
+    many, fewer = range(130), range(129)
+    assert due([], made(0, *many)) == 1
+    assert due(made(3, *many), made(0, *many)) == 0
+    assert due([*made(4, *many)[:1], *made(3, *fewer)[1:]], made(0, *many)) == 4, "who came before was interrupted"
+    assert due(made(3, *many)[:2], made(0, *many)) == 3, "one was removed"
+    assert due(made(3, *many), made(0, *fewer)) == 4
+    # the watch has not told of what was written yet
+    assert due(made(3, *many), made(0, *fewer), made(4, *fewer)) == 4
+    assert due([*made(4, *fewer)[:1], *made(3, *many)[1:]], made(0, *fewer), made(4, *fewer)) == 4
+    assert due(made(3, *many), made(0, *many), made(4, *fewer)) == 5, "it is as before, but something else was said meanwhile"
+    assert due(made(3, *many), made(0, 1), made(4, *fewer)) == 5
+    assert due(made(9, *many), made(0, *many), made(4, *many)) == 0, "somebody else's number is as good"
 
 
 @pytest.mark.parametrize(
