@@ -54,6 +54,8 @@ class Resizer:
 
     def _on_quota_gone(self, quota: ElasticQuota) -> None:
         self._tree.on_quota_gone(quota)
+        if self._keys.get(quota.metadata.name) == quota.key:
+            del self._keys[quota.metadata.name]
 
     def forget(self, uid: str) -> None:
         """A pod is gone."""

@@ -115,7 +115,7 @@ class QuotaTopology:
         before = self._quotas.get(quota.name)
         lost = set(before.namespaces).difference(quota.namespaces) if before is not None else ()
         if before is not None:
-            self._children.get(before.parent, set()).discard(quota.name)
+            self._orphan(before)
         self._unbind(quota.name, lost)
         self._quotas[quota.name] = quota
         self._children.setdefault(quota.parent, set()).add(quota.name)
@@ -126,8 +126,14 @@ class QuotaTopology:
         quota = self._quotas.pop(name, None)
         if quota is None:
             return
-        self._children.get(quota.parent, set()).discard(name)
+        self._orphan(quota)
         self._unbind(name, quota.namespaces)
+
+    def _orphan(self, quota: Quota) -> None:
+        siblings = self._children.get(quota.parent, set())
+        siblings.discard(quota.name)
+        if not siblings:
+            self._children.pop(quota.parent, None)
 
     def _unbind(self, name: str, namespaces: Iterable[str]) -> None:
         for namespace in namespaces:

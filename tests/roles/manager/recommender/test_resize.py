@@ -329,3 +329,21 @@ def test_a_resize_that_is_refused_is_told_and_not_repeated_at_once() -> None:
         assert cluster.requests("a") == {"cpu": "2", "memory": "1Gi"}
 
     asyncio.run(main())
+
+
+def test_quotas_that_went_leave_nothing_behind() -> None:
+    async def main() -> None:
+        cluster = Cluster()
+        resizer = cluster.controller._resizer
+        cluster.quota("stays", "10", "0", parent="above")
+        for number in range(5):
+            cluster.quota(f"job-{number}", "10", "0", parent=f"team-{number}")
+        for number in range(5):
+            resizer._quotas.forget(f"shop/job-{number}")
+        assert list(resizer._keys) == ["stays"]
+        assert list(resizer._tree._quotas) == ["stays"]
+        assert list(resizer._tree._children) == ["above"], "a parent without children is no parent"
+        cluster.quota("stays", "10", "0", parent="elsewhere")
+        assert list(resizer._tree._children) == ["elsewhere"]
+
+    asyncio.run(main())
