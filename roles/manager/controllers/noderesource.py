@@ -152,7 +152,8 @@ class NodeResourceController(Controller):
         self.queue.add(device.metadata.name)
 
     def _on_device_gone(self, device: Device) -> None:
-        self._without_device.add(device.metadata.name)
+        if self.state.nodes.get(device.metadata.name) is not None:  # it may well go with its node, and after it
+            self._without_device.add(device.metadata.name)
         self.queue.add(device.metadata.name)
 
     def _on_device(self, old: Device, new: Device) -> None:

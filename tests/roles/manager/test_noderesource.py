@@ -546,6 +546,36 @@ def test_devices_are_offered_while_colocation_is_off(bed, make):
     bed(test)
 
 
+@pytest.mark.feature("MGR-NR-GPU-01")
+def test_a_device_that_goes_after_its_node_is_not_remembered(bed, make):
+    from koord.api.kinds import DEVICES, NODES
+
+    async def test(bed):
+        device = {"apiVersion": DEVICES.api_version, "kind": "Device", "metadata": {"name": "n1"}, "spec": {"devices": []}}
+        await bed.create(make.node("n1"), make.node("n2"), device, {**device, "metadata": {"name": "n2"}})
+        manager = await bed.start()
+        (controller,) = (one for one in manager.app.controllers if one.name == "noderesource")
+        await bed.client.delete(NODES, "n1")
+
+        async def gone(store):
+            return len(store) == 1
+
+        await bed.until(lambda: gone(manager.app.state.nodes))
+        await bed.client.delete(DEVICES, "n1")
+        await bed.until(lambda: gone(manager.app.state.devices))
+        assert controller._without_device == set()
+        await bed.client.delete(DEVICES, "n2")
+        await bed.until(lambda: gone(controller._without_device))
+        await bed.client.delete(NODES, "n2")
+
+        async def forgotten():
+            return not controller._without_device
+
+        await bed.until(forgotten)
+
+    bed(test)
+
+
 @pytest.mark.feature("MGR-NR-BATCH-01")
 @pytest.mark.feature("MGR-NR-AMP-01")
 def test_what_the_kubelet_keeps_back_of_an_amplified_node_stays_reserved(make):
