@@ -30,6 +30,7 @@ class WorkQueue:
         self._timers: dict[str, asyncio.TimerHandle] = {}
         self._failures: dict[str, int] = {}
         self._wake = asyncio.Event()
+        self.held = False
         self.adds = 0
         self.retries = 0
         # who is told how long a key waited and was worked on, in seconds
@@ -40,8 +41,22 @@ class WorkQueue:
     def __len__(self) -> int:
         return len(self._ready)
 
+    def hold(self) -> None:
+        """Nobody works here for now, perhaps never: no key is kept until `resume`, after which everything has to be added that there is."""
+        self.held = True
+        self.close()
+        self._ready.clear()
+        self._since.clear()
+        self._failures.clear()
+
+    def resume(self) -> None:
+        """Keep keys from here on."""
+        self.held = False
+
     def add(self, key: str) -> None:
         """Work on the key soon."""
+        if self.held:
+            return
         self.adds += 1
         if key in self._working:
             self._again.add(key)
@@ -57,6 +72,8 @@ class WorkQueue:
 
     def add_after(self, key: str, seconds: float) -> None:
         """Work on the key in that many seconds; the earlier of two times counts."""
+        if self.held:
+            return
         loop = asyncio.get_running_loop()
         timer = self._timers.get(key)
         if timer is not None:

@@ -112,6 +112,9 @@ class App:
         self._wire_view()
         parts = Parts(options, self.state, informers, self.writer, self.metrics, recorder, self.events, replay_log)
         self.controllers = build(parts)
+        if self.leadership is not None:
+            for controller in self.controllers:
+                controller.stand_by()
         self.state.on_parsed(self._on_parsed)
         self.webhooks: WebhookLifecycle | None = None
         ops.health.register(CACHES, gate=True)
@@ -178,6 +181,8 @@ class App:
             await self.informers.verify()
             self._tell_mistakes()  # what was read before leading
             log.info("this replica leads; controllers start: %s", ", ".join(c.name for c in self.controllers))
+            for controller in self.controllers:
+                controller.take_over()
             await self._prepare()
             controllers = self._start_controllers(life)
             try:

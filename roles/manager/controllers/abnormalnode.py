@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 
 import orjson
@@ -54,6 +54,10 @@ class AbnormalNodeController(Controller):
         """Listen."""
         self.state.pods.add_handler(on_delete=self._on_pod_gone)
         self.state.nodes.add_handler(on_add=lambda node: self.queue.add(_ALL), on_delete=self._on_node_gone)
+
+    def keys(self) -> Iterable[str]:
+        """All nodes are judged together."""
+        return (_ALL,)
 
     def _on_pod_gone(self, pod: Pod) -> None:
         disrupted = any(c.type == _DISRUPTED and c.status == "True" for c in pod.status.conditions)

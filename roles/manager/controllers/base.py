@@ -63,9 +63,20 @@ class Controller(ABC):
         """What metrics are kept of."""
         return (self.queue,)
 
+    @abstractmethod
     def keys(self) -> Iterable[str]:
-        """Every key there is, for EVERYTHING."""
-        return ()
+        """Every key there is, also of what has to be removed, for EVERYTHING."""
+
+    def stand_by(self) -> None:
+        """This replica does not lead: keys would wait for ever, also those of what is gone."""
+        for queue in self.queues:
+            queue.hold()
+
+    def take_over(self) -> None:
+        """This replica leads: whatever has changed until now, everything is looked at."""
+        for queue in self.queues:
+            queue.resume()
+        self.queue.add(EVERYTHING)
 
     async def run(self) -> None:
         """One worker, for ever. Ends when leadership is gone."""

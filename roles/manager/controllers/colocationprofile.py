@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from bisect import bisect_right
+from collections.abc import Iterable
 from functools import partial
 from typing import Any
 
@@ -65,6 +66,10 @@ class ColocationProfileController(Controller):
             on_add=lambda profile: self.queue.add(profile.metadata.name),
             on_update=lambda old, new: self.queue.add(new.metadata.name),
         )
+
+    def keys(self) -> Iterable[str]:
+        """All profiles."""
+        return (name for name, _ in self.profiles.items())
 
     async def reconcile(self, key: str) -> float | None:
         """Apply one profile to the pods that wait for a node."""

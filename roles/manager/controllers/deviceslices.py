@@ -47,8 +47,8 @@ class DeviceSliceController(Controller):
         self.queue.add(_node_of(shown))
 
     def keys(self) -> Iterable[str]:
-        """All nodes with devices."""
-        return (device.metadata.name for device in self.state.devices.list())
+        """All nodes with devices, and those with slices."""
+        return dict.fromkeys((*(device.metadata.name for device in self.state.devices.list()), *map(_node_of, self.slices.list())))
 
     async def reconcile(self, key: str) -> float | None:
         """Make the slices of a node say what its Device says. A change is a new generation: until all slices have it, the pool is
@@ -103,6 +103,10 @@ class DeviceSliceRemoval(Controller):
     def attach(self) -> None:
         """One look, at the begin."""
         self.queue.add(MANAGER)
+
+    def keys(self) -> Iterable[str]:
+        """One look."""
+        return (MANAGER,)
 
     async def reconcile(self, key: str) -> float | None:
         """Take back what was published. Where it may not look, or there is no such kind, nothing was."""

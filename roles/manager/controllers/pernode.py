@@ -52,8 +52,8 @@ class PerNodeController(Controller, Generic[O]):
         self.state.on_config(lambda changed: self.queue.add(EVERYTHING) if self.config_keys & changed else None)
 
     def keys(self) -> Iterable[str]:
-        """All nodes."""
-        return (name for name, _ in self.state.nodes.items())
+        """All nodes, and those that have an object still."""
+        return dict.fromkeys(name for name, _ in (*self.state.nodes.items(), *self.objects.items()))
 
     async def reconcile(self, key: str) -> float | None:
         """Create, correct or delete the node's object."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import orjson
@@ -181,6 +181,10 @@ class QuotaProfileController(Controller):
         profile = f"{quota.metadata.namespace}/{quota.metadata.labels.get(names.LABEL_QUOTA_PROFILE, '')}"
         if profile in self._totals:
             self.queue.add_after(profile, SETTLE)
+
+    def keys(self) -> Iterable[str]:
+        """All profiles."""
+        return (key for key, _ in self.profiles.items())
 
     async def reconcile(self, key: str) -> float | None:
         """Create or correct the quota of one profile."""

@@ -21,6 +21,8 @@ class RankedQueue(WorkQueue):
 
     def put(self, key: str, rank: Rank) -> None:
         """Work on the key when it is its turn."""
+        if self.held:
+            return
         if rank != self._ranks.get(key) or key not in self._ready:
             self._ranks[key] = rank
             self._push(key)
@@ -28,6 +30,8 @@ class RankedQueue(WorkQueue):
 
     def add(self, key: str) -> None:
         """Work on a key again, with the rank that it had."""
+        if self.held:
+            return
         self._push(key)
         super().add(key)
 
@@ -41,6 +45,12 @@ class RankedQueue(WorkQueue):
             # An entry of a key that was taken already, or has another rank by now, is of no use any more.
             if key in self._ready and rank == self._ranks.get(key, _LAST):
                 return key
+
+    def hold(self) -> None:
+        """See WorkQueue."""
+        super().hold()
+        self._ranks.clear()
+        self._heap.clear()
 
     def done(self, key: str) -> None:
         """The key is worked off."""

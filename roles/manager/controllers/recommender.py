@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
 from koord import seams
@@ -90,6 +90,10 @@ class RecommenderController(Controller):
             on_update=lambda old, new: self.queue.add(new.key) if (old.spec, _asked(old)) != (new.spec, _asked(new)) else None,
             on_delete=lambda obj: self.queue.add(obj.key),
         )
+
+    def keys(self) -> Iterable[str]:
+        """All Recommendations."""
+        return (key for key, _ in self.recommendations.items())
 
     async def prepare(self) -> None:
         """Look for leftovers."""

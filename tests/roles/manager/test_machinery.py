@@ -7,9 +7,30 @@ import pytest
 from koord.api.kinds import NODERESOURCETOPOLOGIES
 from koord.kube.errors import AlreadyExists, Conflict, NotFound, TooManyRequests
 from koord.kube.workqueue import MAX_DELAY, WorkQueue
+from roles.manager.controllers.ranked import RankedQueue
 from roles.manager.controllers.writer import NotLeading, Writer
 from roles.manager.options import check_list, selected
 from tests.support import patience
+
+
+@pytest.mark.parametrize("make", [WorkQueue, RankedQueue])
+def test_a_queue_that_is_held_keeps_nothing(make):
+    async def main():
+        queue = make("q")
+        queue.add("a")
+        queue.add_after("b", 60)
+        queue.hold()
+        queue.add("c")
+        queue.add_after("d", 60)
+        if isinstance(queue, RankedQueue):
+            queue.put("e", (0, 0.0))
+            assert not queue._heap
+        assert (list(queue._ready), queue._since, queue._timers) == ([], {}, {})
+        queue.resume()
+        queue.add("c")
+        assert await queue.get() == "c"
+
+    asyncio.run(main())
 
 
 def test_queue_keeps_each_key_once_and_backs_off():

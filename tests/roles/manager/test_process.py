@@ -15,10 +15,24 @@ from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
-from koord.api.kinds import EVENTS, LEASES, MUTATINGWEBHOOKCONFIGURATIONS, NODEMETRICS, NODES, SECRETS, VALIDATINGWEBHOOKCONFIGURATIONS
+from koord.api.kinds import (
+    ELASTICQUOTAPROFILES,
+    ELASTICQUOTAS,
+    EVENTS,
+    LEASES,
+    MUTATINGWEBHOOKCONFIGURATIONS,
+    NODEMETRICS,
+    NODES,
+    NODESLOS,
+    RESOURCESLICES,
+    SECRETS,
+    VALIDATINGWEBHOOKCONFIGURATIONS,
+)
+from koord.api.objects import Device, convert
 from koord.apiserver.testing import running_server
 from roles.manager.controllers import registry
 from roles.manager.options import CONTROLLERS, WebhookOptions
+from roles.manager.slices.slices import slices_of
 from roles.manager.webhooks import certs, registration
 from roles.manager.webhooks.registry import WEBHOOKS
 from tests.support import patience
@@ -33,6 +47,7 @@ UNREACHABLE = {
     "current-context": "c",
 }
 LEASE, RENEW = patience.lease()
+GPU = {"type": "gpu", "minor": 0, "health": True, "resources": {"koordinator.sh/gpu-core": "100"}}
 FAST = {"enable_leader_election": True, "lease_duration": LEASE, "renew_deadline": RENEW, "retry_period": 0.2}
 
 
@@ -80,6 +95,50 @@ def test_one_leader_writes_and_stops_at_once_when_the_lease_is_lost(bed, make):
         # the thief gives it back: the other replica takes over
         await bed.client.patch(LEASES, "koordinator-manager", {"spec": {"holderIdentity": ""}}, "koordinator-system")
         await bed.until(lambda: bed.get("NodeMetric", "n2"))
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-PROC-01")
+def test_a_standby_keeps_no_keys_and_looks_at_everything_when_it_leads(bed, make):
+    """Nodes come and go for months while another replica leads."""
+
+    async def test(bed):
+        lease = {"apiVersion": LEASES.api_version, "kind": "Lease", "metadata": {"name": "koordinator-manager"}}
+        held = {"holderIdentity": "other", "leaseDurationSeconds": 3600, "renewTime": "2100-01-01T00:00:00.000000Z"}
+        await bed.client.create(LEASES, {**lease, "spec": held}, "koordinator-system")
+        await bed.create(make.config(colocation_config={"enable": True}), *(make.node(f"n{number}") for number in range(5)))
+        gates = "ColocationProfileController=true,Recommender=true,AbnormalNodes=true,DeviceResourceSlices=true"
+        manager = await bed.start(gates=gates, **FAST)
+        app = manager.app
+        controllers = {controller.name: controller for controller in app.controllers}
+        assert len(controllers) == 8
+        for number in range(4):
+            await bed.client.delete(NODES, f"n{number}")
+        orphan = {"apiVersion": NODESLOS.api_version, "kind": "NodeSLO", "metadata": {"name": "gone"}, "spec": {}}
+        slices = slices_of(convert({"metadata": {"name": "gone", "uid": "u"}, "spec": {"devices": [GPU]}}, Device), 1)
+        meta = {"name": "p", "namespace": "default"}
+        tree = {"quotaName": "p-root", "nodeSelector": {}, "resourceRatio": "0.5"}
+        profile = {"apiVersion": ELASTICQUOTAPROFILES.api_version, "kind": "ElasticQuotaProfile", "metadata": meta, "spec": tree}
+        await bed.create(orphan, *slices, profile)
+
+        async def seen():
+            node_slos, profiles = app.state.node_slos, controllers["quotaprofile"].profiles
+            return len(app.state.nodes) == len(node_slos) == len(profiles) == len(controllers["deviceslices"].slices) == 1
+
+        await bed.until(seen)
+        for controller in app.controllers:
+            for queue in controller.queues:
+                assert (list(queue._ready), queue._since, queue._timers) == ([], {}, {}), controller.name
+        await bed.client.patch(LEASES, "koordinator-manager", {"spec": {"holderIdentity": ""}}, "koordinator-system")
+        await bed.until(lambda: bed.get("NodeMetric", "n4"))
+        await bed.until(lambda: bed.client.get(ELASTICQUOTAS, "p-root", "default"))
+
+        async def swept():
+            left = [await bed.client.list(kind) for kind in (NODESLOS, RESOURCESLICES)]
+            return [item["metadata"]["name"] for found in left for item in found.items] == ["n4"]
+
+        await bed.until(swept)
 
     bed(test)
 
