@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import math
+
+import orjson
+
 from koord.api import names
 from koord.decisions.record import Term
 from roles.manager.noderesource.model import Contribution, Inputs
+from roles.manager.noderesource.normalization import MAX_RATIO
 
 NAME = "ResourceAmplification"
 KEY = names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO
@@ -16,18 +21,18 @@ def calculate(inputs: Inputs) -> Contribution:
     ratios = dict(configured.get("resourceAmplificationRatio") or {}) if configured.get("enable") is True else {}
     text = inputs.node.metadata.annotations.get(names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO)
     normalization = parse_ratio(text)
-    if normalization is None:
-        return _removed(f"annotation {names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO} is {text!r}, no ratio")
+    if normalization is None or normalization > MAX_RATIO:
+        return _removed(f"annotation {names.ANNOTATION_NODE_CPU_NORMALIZATION_RATIO} is {text!r}, no ratio of up to {MAX_RATIO:g}")
     cpu = ratios.get("cpu", 0)
     product = (cpu if cpu > 0 else 1) * (normalization if normalization > 0 else 1)
     if product > 1:
         ratios["cpu"] = product
-    wrong = {name: ratio for name, ratio in ratios.items() if ratio < 1}
+    wrong = {name: ratio for name, ratio in ratios.items() if not 1 <= ratio < math.inf}
     if wrong:
-        return _removed(f"ratios below 1 are refused: {wrong}")
+        return _removed(f"ratios below 1, and those without an end, are refused: {wrong}")
     if not ratios:
         return _removed("no ratio applies")
-    value = "{" + ",".join(f'"{name}":{ratios[name]:.2f}' for name in sorted(ratios)) + "}"
+    value = "{" + ",".join(f"{orjson.dumps(name).decode()}:{ratios[name]:.2f}" for name in sorted(ratios)) + "}"
     terms = tuple(Term(f"{name}.amplificationRatio", ratios[name]) for name in sorted(ratios))
     return Contribution(NAME, f"ratios {value}", annotations={KEY: value}, reasons=lambda: terms)
 

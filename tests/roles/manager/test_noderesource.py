@@ -5,8 +5,10 @@ import json
 import pytest
 
 from koord.api.objects import Node, convert
-from roles.manager.noderesource import zones
+from koord.config.colocation import DEFAULT_STRATEGY
+from roles.manager.noderesource import amplification, zones
 from roles.manager.noderesource.inputs import reserved
+from roles.manager.noderesource.model import Inputs
 
 BATCH_CPU, BATCH_MEMORY = "kubernetes.io/batch-cpu", "kubernetes.io/batch-memory"
 MID_CPU, MID_MEMORY = "kubernetes.io/mid-cpu", "kubernetes.io/mid-memory"
@@ -544,6 +546,20 @@ def test_devices_are_offered_while_colocation_is_off(bed, make):
         assert amounts(await bed.get("Node", "n2"))["koordinator.sh/gpu-core"] == 300
 
     bed(test)
+
+
+@pytest.mark.feature("MGR-NR-AMP-01")
+@pytest.mark.parametrize(
+    ("annotation", "ratio", "kept"),
+    [("1.20", 1.5, True), ("1e308", 1.5, False), ("1e308", 1e308, False), ("6", 1.5, False), ("5", 1e308, False), ("inf", 1.5, False)],
+)
+def test_nobody_amplifies_without_end(make, annotation, ratio, kept):
+    """`inf` is no JSON: the node webhook would refuse every status of the kubelet."""
+    node = convert(make.node("n1", annotations={"node.koordinator.sh/cpu-normalization-ratio": annotation}), Node)
+    configured = {"enable": True, "resourceAmplificationRatio": {"cpu": ratio, 'a"b': 2}}
+    inputs = Inputs(node=node, strategy=DEFAULT_STRATEGY, now=0.0, amplification=configured)
+    text = amplification.calculate(inputs).annotations[AMPLIFICATION]
+    assert text is None if not kept else json.loads(text) == {"cpu": 1.8, 'a"b': 2}
 
 
 @pytest.mark.feature("MGR-NR-GPU-01")
