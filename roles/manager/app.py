@@ -188,8 +188,8 @@ class App:
             try:
                 await asyncio.Event().wait()  # until cancelled: the lease is released after this
             finally:
-                for controller in controllers:
-                    controller.cancel()
+                for task in controllers:
+                    task.cancel()
                 await asyncio.wait(controllers)
 
         await elector.run(lead)
