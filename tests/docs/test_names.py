@@ -28,6 +28,7 @@ FOREIGN_FLAGS = {
     "--container-runtime",
     "--docker-endpoint",
     "--server-side",
+    "--force-conflicts",
     "--quick",
     "--load",
     "--policies",

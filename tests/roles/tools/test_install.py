@@ -12,9 +12,12 @@ import pytest
 import yaml
 from click.testing import CliRunner
 
-from koord.api.kinds import DAEMONSETS, DEPLOYMENTS
+from koord.api.kinds import CONFIGMAPS, DAEMONSETS, DEPLOYMENTS
+from koord.api.selectors import from_label_selector
 from koord.apiserver.testing import running_server
 from koord.cli import main
+from koord.config import slo
+from roles.manager.webhooks.registry import WEBHOOKS
 from roles.tools import manifests
 from roles.tools.install import install, plan, uninstall
 
@@ -95,7 +98,7 @@ def test_component_configs_in_the_manifests_are_valid(tmp_path: Path) -> None:
     from roles.descheduler.cli import command as descheduler
     from roles.scheduler.cli import command as scheduler
 
-    maps = {d["metadata"]["name"]: d["data"] for d in manifests.documents("install") if d["kind"] == "ConfigMap"}
+    maps = {d["metadata"]["name"]: d.get("data") for d in manifests.documents("install") if d["kind"] == "ConfigMap"}
     for name, command in (("koord-scheduler-config", scheduler), ("koord-descheduler-config", descheduler)):
         file = tmp_path / name
         file.write_text(maps[name][name])
@@ -107,7 +110,7 @@ def test_the_dry_run_of_the_observe_overlay_beats_the_configuration(tmp_path: Pa
     from roles.descheduler.cli import command
 
     file, done = tmp_path / "config", tmp_path / "completed"
-    maps = {d["metadata"]["name"]: d["data"] for d in manifests.documents("install") if d["kind"] == "ConfigMap"}
+    maps = {d["metadata"]["name"]: d.get("data") for d in manifests.documents("install") if d["kind"] == "ConfigMap"}
     file.write_text(maps["koord-descheduler-config"]["koord-descheduler-config"])
     for flags, wanted in ((["--dry-run"], True), ([], False)):
         result = CliRunner().invoke(command, [f"--config={file}", f"--write-config-to={done}", *flags])
@@ -196,6 +199,38 @@ def test_kubectl_applies_the_folder_and_finds_nothing_to_change_afterwards() -> 
     first, second = asyncio.run(main())
     assert len(first) == 3
     assert first == second
+
+
+@pytest.mark.kubectl
+def test_an_upgrade_leaves_the_configuration_of_co_location_as_the_operator_edited_it() -> None:
+    edited = {"colocation-config": '{"enable": true}'}
+
+    async def main() -> None:
+        async with running_server() as server, server.client() as client:
+            kubectl = ["kubectl", f"--kubeconfig={server.kubeconfig_path}"]
+            namespaced = [*kubectl, "--namespace=koordinator-system"]
+            edit = ["patch", "configmap", "slo-controller-config", "--field-manager=kubectl-edit", "--patch", json.dumps({"data": edited})]
+            for command in (
+                [*kubectl, "apply", "--server-side", "-k", str(manifests.CONFIGS)],
+                [*namespaced, *edit],
+                [*kubectl, "apply", "--server-side", "-k", str(manifests.CONFIGS)],
+            ):
+                done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, check=False)
+                assert done.returncode == 0, done.stderr
+            found = await client.get(CONFIGMAPS, "slo-controller-config", manifests.NAMESPACE)
+            assert found["data"] == edited
+
+    asyncio.run(main())
+
+
+def test_as_installed_co_location_is_off_and_its_configuration_bears_the_mark_that_the_webhook_looks_for() -> None:
+    [installed] = [d for d in manifests.documents("install") if d["metadata"]["name"] == "slo-controller-config"]
+    assert "data" not in installed, "an upgrade would take it back from whoever edited it"
+    assert slo.parse({}, previous=None).config.cluster_enabled is False
+    [webhook] = [row for row in WEBHOOKS if row.path == "/validate-configmap"]
+    [registration] = webhook.registrations
+    wanted = from_label_selector(registration.object_selector)
+    assert wanted.matches(installed["metadata"]["labels"])
 
 
 def test_the_managers_rights_and_webhooks_go_first_and_definitions_last() -> None:

@@ -176,7 +176,8 @@
 {{- $values := .root.Values -}}{{- $data := .doc.data -}}
 {{- if eq .doc.metadata.name "slo-controller-config" -}}
   {{- range $key, $text := $values.sloControllerConfig -}}
-    {{- $_ := set $data $key (ternary $text (toJson $text) (kindIs "string" $text)) -}}
+    {{- /* set only now: an upgrade leaves keys alone that no value names */ -}}
+    {{- $_ := set $.doc "data" (merge (dict $key (ternary $text (toJson $text) (kindIs "string" $text))) ($.doc.data | default dict)) -}}
   {{- end -}}
 {{- else if eq .doc.metadata.name "koord-scheduler-config" -}}
   {{- with $values.scheduler.config -}}{{- $_ := set $data "koord-scheduler-config" (ternary . (toYaml .) (kindIs "string" .)) -}}{{- end -}}
