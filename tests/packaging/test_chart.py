@@ -235,6 +235,31 @@ def test_a_koordlet_that_only_observes_gets_the_kubelets_directory_and_none_to_w
 
 
 @pytest.mark.helm
+@pytest.mark.parametrize(
+    ("role", "values"),
+    [
+        ("scheduler", {"scheduler": {"enableJobPreemption": False}}),
+        ("scheduler", {"scheduler": {"config": {"kind": "KubeSchedulerConfiguration"}}}),
+        ("descheduler", {"descheduler": {"config": "kind: DeschedulerConfiguration"}}),
+    ],
+)
+def test_another_configuration_brings_other_pods_since_a_role_reads_it_once(role: str, values: Obj) -> None:
+    def templates(values: Obj) -> dict[str, Obj]:
+        found = rendered("--set=crds.managed=false", values=values)
+        return {name: document["spec"]["template"] for (kind, _, name), document in found.items() if kind == "Deployment"}
+
+    plain, changed = templates({}), templates(values)
+    assert {name for name in plain if plain[name] != changed[name]} == {f"koord-{role}"}
+    assert templates(values) == changed, "an upgrade without another value restarts nobody"
+
+
+@pytest.mark.helm
+def test_a_scheduler_in_the_nodes_network_opens_no_port_there_that_the_descheduler_needs_and_everybody_may_read() -> None:
+    _, scheduler = workload(rendered(values={"scheduler": {"hostNetwork": True}}), "koord-scheduler")
+    assert [flag for flag in scheduler["args"] if flag.startswith("--port=")] == ["--port=0"]
+
+
+@pytest.mark.helm
 def test_whole_configurations_definitions_and_old_clusters() -> None:
     text = "apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\n"
     values = {

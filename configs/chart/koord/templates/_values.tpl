@@ -63,6 +63,14 @@
 {{- if $digest -}}{{- printf "%s@%s" $named $digest -}}{{- else -}}{{- printf "%s:%s" $named ($own.tag | default $all.tag | default $tag) -}}{{- end -}}
 {{- end -}}
 
+{{/* Scheduler and descheduler read their configuration once: other values of it make other pods. Takes doc, said (the values). */}}
+{{- define "koord.read-once" -}}
+{{- if .said -}}
+  {{- $meta := .doc.spec.template.metadata -}}
+  {{- $_ := set $meta "annotations" (set ($meta.annotations | default dict) "checksum/config" (toJson .said | sha256sum)) -}}
+{{- end -}}
+{{- end -}}
+
 {{/* What every workload takes. Takes root, doc, values. */}}
 {{- define "koord.workload" -}}
 {{- $pod := .doc.spec.template.spec -}}
@@ -118,6 +126,12 @@
 
 {{- define "koord.scheduler" -}}
 {{- $v := .root.Values.scheduler -}}{{- $container := index .doc.spec.template.spec.containers 0 -}}
+{{- $said := dict -}}
+{{- with $v.config -}}{{- $_ := set $said "config" . -}}{{- end -}}
+{{- if not (kindIs "invalid" $v.enableJobPreemption) -}}{{- $_ := set $said "enableJobPreemption" $v.enableJobPreemption -}}{{- end -}}
+{{- include "koord.read-once" (dict "doc" .doc "said" $said) -}}
+{{- /* The loopback is then the node's: everybody there could read from it, and a descheduler listens at the same port. */ -}}
+{{- if and $v.hostNetwork (not (has "open-ports" .root.Values.variants)) -}}{{- include "koord.flag" (dict "container" $container "name" "port" "value" "0") -}}{{- end -}}
 {{- $gates := $v.featureGates -}}
 {{- if semverCompare "<1.22-0" .root.Capabilities.KubeVersion.Version -}}{{- $gates = $v.compatibleBelow122FeatureGates | default $gates -}}
 {{- else if semverCompare "<1.23-0" .root.Capabilities.KubeVersion.Version -}}{{- $gates = $v.compatible122FeatureGates | default $gates -}}{{- end -}}
@@ -130,6 +144,7 @@
 
 {{- define "koord.descheduler" -}}
 {{- $v := .root.Values.descheduler -}}{{- $container := index .doc.spec.template.spec.containers 0 -}}
+{{- include "koord.read-once" (dict "doc" .doc "said" $v.config) -}}
 {{- with $v.featureGates -}}{{- include "koord.flag" (dict "container" $container "name" "feature-gates" "value" .) -}}{{- end -}}
 {{- with $v.port -}}
   {{- include "koord.flag" (dict "container" $container "name" "secure-port" "value" .) -}}
