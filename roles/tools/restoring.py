@@ -55,8 +55,7 @@ Obj = dict[str, Any]
 
 def restoring(daemonset: Obj) -> Obj | None:
     """The merge patch by which every pod restores its node and then writes nothing; None where no pod can have written."""
-    containers = daemonset["spec"]["template"]["spec"]["containers"]
-    agent = next((container for container in containers if container["name"] == NAME), containers[0])
+    containers, agent = daemonset["spec"]["template"]["spec"]["containers"], _agent(daemonset)
     arguments = list(agent.get("args") or ())
     if _UNPRIVILEGED in arguments:
         return None
@@ -67,6 +66,18 @@ def restoring(daemonset: Obj) -> Obj | None:
     # All nodes at once: nothing is offered or squeezed any more that would have to stay covered.
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0}}
     return {"spec": {"updateStrategy": strategy, "template": {"spec": pod}}}
+
+
+def under_way(daemonset: Obj) -> bool:
+    """Whether an uninstallation before this one has its pods restore, and then only watch, already."""
+    initial = daemonset["spec"]["template"]["spec"].get("initContainers") or ()
+    return any(container["name"] == INIT for container in initial) and _UNPRIVILEGED in (_agent(daemonset).get("args") or ())
+
+
+def _agent(daemonset: Obj) -> Obj:
+    containers = daemonset["spec"]["template"]["spec"]["containers"]
+    found: Obj = next((container for container in containers if container["name"] == NAME), containers[0])
+    return found
 
 
 def progress(daemonset: Obj) -> tuple[int, int]:
@@ -83,10 +94,11 @@ async def restore_nodes(client: Client, namespace: str, patience: float, say: Ca
     """Whether every node that has a koordlet was put back within `patience` seconds. Tells `say` what it waits for."""
     try:
         daemonset = await client.get(DAEMONSETS, NAME, namespace)
-        patch = restoring(daemonset)
-        if patch is None:
-            return True
-        await client.patch(DAEMONSETS, NAME, patch, namespace)
+        if not under_way(daemonset):
+            patch = restoring(daemonset)
+            if patch is None:
+                return True
+            await client.patch(DAEMONSETS, NAME, patch, namespace)
         loop = asyncio.get_running_loop()
         end, told, heard, listened = loop.time() + patience, "", set[str](), 0.0
         while True:

@@ -147,6 +147,22 @@ def test_a_node_that_cannot_be_put_back_stops_it_and_is_named() -> None:
     assert "--restore=false" in said
 
 
+def test_trying_again_waits_for_the_nodes_that_the_first_try_did_not_see_put_back() -> None:
+    async def main() -> list[bool]:
+        async with running_server() as server, server.client() as client:
+            await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+            await client.create(DAEMONSETS, agent(), NAMESPACE)
+            done = [await restoring.restore_nodes(client, NAMESPACE, 0.0, lambda _: None) for _ in range(2)]
+            found = await client.get(DAEMONSETS, "koordlet", NAMESPACE)
+            assert len(found["spec"]["template"]["spec"]["initContainers"]) == 1
+            status = {"observedGeneration": found["metadata"]["generation"], "desiredNumberScheduled": 2}
+            status |= {"updatedNumberScheduled": 2, "numberReady": 2}
+            await client.patch(DAEMONSETS, "koordlet", {"status": status}, NAMESPACE, subresource="status")
+            return [*done, await restoring.restore_nodes(client, NAMESPACE, 0.0, lambda _: None)]
+
+    assert asyncio.run(main()) == [False, False, True], "without its DaemonSet a node that is late would never be put back"
+
+
 def test_every_pod_restores_once_and_then_only_watches() -> None:
     daemonset = agent()
     before = daemonset["spec"]["template"]["spec"]["containers"][0]
@@ -160,6 +176,7 @@ def test_every_pod_restores_once_and_then_only_watches() -> None:
     assert watching["args"][-2:] == ["--mode=observe", "--strategy-modes="]
     assert watching["livenessProbe"] == before["livenessProbe"]
     assert restoring.restoring(agent("koordlet-observe")) is None, "who could not write has nothing to put back"
+    assert not restoring.under_way({"spec": {"template": {"spec": {**pod, "containers": [before]}}}}), "applied again, it writes again"
 
 
 @pytest.mark.parametrize(
