@@ -22,7 +22,6 @@ if TYPE_CHECKING:
     from roles.tools.ui.watching import Watching
 
 ADDRESS = "127.0.0.1"
-COOKIE = "koord-ui"
 STATIC = {"": ("index.html", "text/html"), "app.js": ("app.js", "text/javascript"), "draw.js": ("draw.js", "text/javascript"),
           "app.css": ("app.css", "text/css")}  # fmt: skip
 KINDS = ("Pod", "Node", "PodGroup")
@@ -90,11 +89,16 @@ class UiServer:
             return Response(status=421, text="this page is served for the loopback only\n")
         given = request.query.get("key", "")
         if given and self._is_key(given) and request.path == "/":
-            cookie = f"{COOKIE}={self.key}; HttpOnly; Path=/; SameSite=Strict"
+            cookie = f"{self._cookie}={self.key}; HttpOnly; Path=/; SameSite=Strict"
             return Response(status=303, headers={"Location": "/", "Set-Cookie": cookie})
-        if request.path != "/favicon.ico" and not self._is_key(request.cookies.get(COOKIE, "")):
+        if request.path != "/favicon.ico" and not self._is_key(request.cookies.get(self._cookie, "")):
             return Response(status=403, text="open the address that `koord ui` printed: it has the key\n")
         return None
+
+    @property
+    def _cookie(self) -> str:
+        """A browser keeps cookies by host, whatever the port: the pages of two clusters must not take each other's key."""
+        return f"koord-ui-{self.port}"
 
     def _is_key(self, given: str) -> bool:
         return hmac.compare_digest(given.encode(), self.key.encode())

@@ -170,6 +170,19 @@ async def page(count: int, *, hot: int = 0) -> AsyncIterator[UiServer]:
             await server.stop()
 
 
+def test_pages_of_two_clusters_can_be_open_in_one_browser() -> None:
+    async def story() -> None:
+        jar = aiohttp.CookieJar(unsafe=True)  # by host, not by port, as in browsers
+        async with page(1) as first, page(1) as second, aiohttp.ClientSession(cookie_jar=jar) as session:
+            for server in (first, second):
+                await session.get(server.url)
+            for server in (first, second):
+                async with session.get(f"http://127.0.0.1:{server.port}/api/state") as answer:
+                    assert answer.status == 200
+
+    asyncio.run(story())
+
+
 def test_the_key_is_needed_and_nothing_can_be_changed() -> None:
     async def story() -> None:
         async with page(3) as server, aiohttp.ClientSession(cookie_jar=aiohttp.CookieJar(unsafe=True)) as session:
