@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import errno
 import importlib
 import io
 import os
@@ -57,6 +58,8 @@ _GROUPS = {
 """How the help lists the commands: what a person calls first, what a manifest calls last."""
 _VERDICTS = frozenset({"doctor", "lint", "replay", "test"})
 """Commands whose status says what they found: cut short, they have not said it."""
+_FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
+"""What a write says of a disk that takes no more."""
 
 
 def _reader_left() -> bool:
@@ -69,9 +72,14 @@ def _reader_left() -> bool:
         return False
 
 
+def _discard_output() -> None:
+    """Nothing more is written, nor tried again when the interpreter ends."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+
+
 @contextmanager
 def _quiet_pipe(ctx: click.Context) -> Iterator[None]:
-    """A reader that has seen enough (`koord top | head`) ends the command without a word."""
+    """A reader that has seen enough (`koord top | head`) ends the command without a word, a disk that is full with one line."""
     try:
         try:
             yield
@@ -81,11 +89,17 @@ def _quiet_pipe(ctx: click.Context) -> Iterator[None]:
     except BrokenPipeError as error:
         if not _reader_left():  # another pipe or socket
             raise
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        _discard_output()
         status: Any = 128 + signal.SIGPIPE if ctx.invoked_subcommand in _VERDICTS else 0
         if isinstance(error.__context__, (SystemExit, click.exceptions.Exit)):  # all was done, and only the rest of it was not read
             status = getattr(error.__context__, "code", None) or getattr(error.__context__, "exit_code", 0)
         raise SystemExit(status) from None
+    except OSError as error:
+        if error.errno not in _FULL or ctx.invoked_subcommand in _GROUPS["Roles"]:  # of a role one wants to know where
+            raise
+        _discard_output()
+        click.echo(f"koord: error: cannot write: {error.strerror}", err=True)
+        raise SystemExit(1) from None
 
 
 _ASCII = {"−": "-", "×": "x", "…": "...", "→": "->", "≤": "<=", "≥": ">=", "≈": "~", "·": "-", "–": "-"}
@@ -98,8 +112,10 @@ def _transliterate(error: UnicodeError) -> tuple[str, int]:
     return "".join(_ASCII.get(one, "?") for one in error.object[error.start : error.end]), error.end
 
 
-def _any_encoding() -> None:
-    """Output in a locale without UTF-8 loses characters, and not the command."""
+def _any_output() -> None:
+    """Output in a locale without UTF-8 loses characters, and not the command; a closed stdout (`>&-`) takes everything."""
+    if sys.stdout is None:
+        sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: SIM115
     codecs.register_error("koord", _transliterate)
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper) and not (stream.encoding or "").lower().startswith("utf"):
@@ -139,7 +155,7 @@ class LazyGroup(click.Group):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Read what stands before the command."""
-        _any_encoding()
+        _any_output()
         try:
             with _quiet_pipe(ctx):
                 return super().parse_args(ctx, args)

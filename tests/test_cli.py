@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from koord.cli import COMMANDS, main
+from koord.decisions.record import Record, Subject, encode
 from koord.process.flags import GoCommand
 from koord.version import VERSION
 from tests.support import patience
@@ -156,6 +157,28 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly(args: list[str], s
     assert not re.search("Traceback|Broken|Exception", done.stderr)
 
 
+@pytest.mark.parametrize("args", [["--help"], ["top", "--help"], ["install", "--print"], ["lint", "/no/such/file"]])
+def test_output_that_cannot_be_written_is_one_line(args: list[str]) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run([sys.executable, "-m", "koord.cli", *args], stdout=full, stderr=subprocess.PIPE, text=True, check=False)
+    assert (done.returncode, done.stderr.splitlines()[-1]) == (1, "koord: error: cannot write: No space left on device")
+    assert not re.search("Traceback|Exception", done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("args", "status"),
+    [(["--help"], 0), (["install", "--print"], 0), (["lint", "/no/such/file"], 1), (["why", "node", "n1", "--decision-log=LOGS"], 0)],
+)
+def test_a_closed_stdout_is_as_one_that_nobody_looks_at(args: list[str], status: int, tmp_path: Path) -> None:
+    record = Record("koordlet", Subject("Node", "", "n1"), 1.0, "Suppressed", "r", "quota")
+    (tmp_path / "koordlet.jsonl").write_bytes(encode(record) + b"\n")
+    words = [word.replace("LOGS", str(tmp_path)) for word in args]
+    command = ["sh", "-c", 'exec "$@" >&-', "sh", sys.executable, "-m", "koord.cli", *words]
+    environment = {key: value for key, value in os.environ.items() if key != "KUBECONFIG"} | {"HOME": str(tmp_path)}
+    done = subprocess.run(command, stderr=subprocess.PIPE, text=True, check=False, env=environment)
+    assert (done.returncode, "Traceback" in done.stderr) == (status, False), done.stderr
+
+
 def test_the_help_names_every_command_once_in_its_group() -> None:
     text = CliRunner().invoke(main, ["--help"], prog_name="koord").output
     found = re.findall(r"^  ([a-z-]+) {2,}[A-Z]", text.partition("Options:")[2].partition("\n\n")[2], re.MULTILINE)
@@ -165,8 +188,6 @@ def test_the_help_names_every_command_once_in_its_group() -> None:
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1", "utf-8"])
 def test_a_terminal_that_lacks_characters_loses_them_and_not_the_command(encoding: str, tmp_path: Path) -> None:
-    from koord.decisions.record import Record, Subject, encode
-
     numbers = {"allowance_milli": 13623, "capacity_milli": 32000, "threshold_percent": 65, "non_be_pods_milli": 7177}
     record = Record("koordlet", Subject("Node", "", "n1"), 1.0, "Suppressed", "BECPUSuppress", "quota", numbers)
     (tmp_path / "koordlet.jsonl").write_bytes(encode(record) + b"\n")
