@@ -56,8 +56,8 @@ _GROUPS = {
     "Develop": ("plugin",),
 }
 """How the help lists the commands: what a person calls first, what a manifest calls last."""
-_VERDICTS = frozenset({"doctor", "lint", "replay", "test"})
-"""Commands whose status says what they found: cut short, they have not said it."""
+_VERDICTS = frozenset({"doctor", "lint", "replay", "simulate", "test", "uninstall"})
+"""Commands whose status says what they found, or that all was done: cut short, they have not said it."""
 _FULL = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO)
 """What a write says of a disk that takes no more."""
 

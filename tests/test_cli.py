@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 import subprocess
@@ -155,6 +156,23 @@ def test_a_reader_that_has_seen_enough_ends_a_command_quietly(args: list[str], s
     os.close(writer)
     assert done.returncode == status
     assert not re.search("Traceback|Broken|Exception", done.stderr)
+
+
+def test_a_simulation_that_nobody_read_has_not_said_that_all_fits(tmp_path: Path) -> None:
+    shape = {"cpu": "1", "memory": "1Gi", "pods": "10"}
+    node = {"kind": "Node", "metadata": {"name": "n"}, "status": {"capacity": shape, "allocatable": shape}}
+    container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": "2"}}}
+    spec = {"schedulerName": "koord-scheduler", "containers": [container]}
+    pod = {"kind": "Pod", "metadata": {"name": "a", "namespace": "default"}, "spec": spec}
+    for name, body in (("node", node), ("pod", pod)):
+        (tmp_path / f"{name}.json").write_text(json.dumps({"apiVersion": "v1", **body}))
+    command = [sys.executable, "-m", "koord.cli", "simulate", f"--snapshot={tmp_path}/node.json", f"--add={tmp_path}/pod.json"]
+    reader, writer = os.pipe()
+    os.close(reader)
+    read = subprocess.run(command, capture_output=True, text=True, check=False)
+    unread = subprocess.run(command, stdout=writer, stderr=subprocess.PIPE, text=True, check=False)
+    os.close(writer)
+    assert (read.returncode, unread.returncode) == (2, 141), (read.stdout, read.stderr, unread.stderr)
 
 
 @pytest.mark.parametrize("args", [["--help"], ["top", "--help"], ["install", "--print"], ["lint", "/no/such/file"]])
