@@ -335,6 +335,8 @@ def compare(value: Any, schema: Obj, where: str) -> None:
 def test_versions_and_definitions_follow_the_product() -> None:
     chart = yaml.safe_load((CHART / "Chart.yaml").read_text())
     assert chart["version"] == chart["appVersion"] == VERSION
+    oldest = chart["kubeVersion"].removeprefix(">=").removesuffix(".0-0")
+    assert f"| {oldest} to " in (ROOT / "docs/install.md").read_text(encoding="utf-8"), "the page tells which versions will do"
     values = yaml.safe_load((CHART / "values.yaml").read_text())
     plurals = {d["spec"]["names"]["plural"] for d in manifests.documents("crds")}
     assert set(values["crds"]) == plurals | {"managed"}
