@@ -14,15 +14,12 @@ from aiohttp import web
 from koord import seams
 from koord.apiserver.errors import StatusError, expired, field_forbidden, invalid, too_large_resource_version
 from koord.apiserver.store import ADDED, DELETED, MODIFIED, Bucket, Entry, Event
-from koord.apiserver.web.render import Shape, body
+from koord.apiserver.web.render import Shape, Stream
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
     from koord.apiserver.resources import Resource
     from koord.apiserver.rest.read import ListQuery, Match
-
-# (entry, resource) -> the bytes of the "object" member
-Encode = Callable[[Entry], bytes]
 
 # What all watchers together may let pile up. Beyond it those with most are cut off, as kube-apiserver does with slow watchers: the stream
 # ends, and the client goes on from the last version that it saw.
@@ -50,7 +47,8 @@ class Watcher:
     namespace: str | None
     name: str | None = None
     match: Match | None = None
-    encode: Encode | None = None
+    # what makes another shape of what it is shown
+    shaped: Stream | None = None
     wake: asyncio.Event = field(default_factory=asyncio.Event)
     # the stream ends behind what is on its way: others need the memory, or the history does not reach back any more
     overrun: bool = False
@@ -159,8 +157,8 @@ class Watcher:
             self._push(frame(DELETED, self._body(Entry(entry.key, entry.namespace, entry.name, gone, event.rv, orjson.dumps(gone)))))
 
     def _send(self, type_: str, event: Event, entry: Entry) -> None:
-        if self.encode is not None:
-            self._push(frame(type_, self.encode(entry)))
+        if self.shaped is not None:
+            self._push(frame(type_, self.shaped.object(entry)))
             return
         key = (type_, self.resource.head)
         line = event.cache.get(key)
@@ -170,7 +168,7 @@ class Watcher:
         self._push(line)
 
     def _body(self, entry: Entry) -> bytes:
-        return self.encode(entry) if self.encode is not None else self.resource.raw(entry)
+        return self.shaped.object(entry) if self.shaped is not None else self.resource.raw(entry)
 
     def bookmark(self, rv: int, *, initial_end: bool = False) -> None:
         """Tell how far this watch has come; while it has not been told all, that would not be true, and nothing is said."""
@@ -180,7 +178,7 @@ class Watcher:
         if initial_end:
             meta["annotations"] = {INITIAL_EVENTS_END: "true"}
         mark = {"kind": self.resource.kind, "apiVersion": self.resource.api_version, "metadata": meta}
-        self._push(frame("BOOKMARK", orjson.dumps(mark)))
+        self._push(frame("BOOKMARK", self.shaped.bookmark(meta) if self.shaped is not None else orjson.dumps(mark)))
 
     def _push(self, line: bytes) -> None:
         if self.overrun:
@@ -295,15 +293,17 @@ class WatchStreams:
             return expired(f"too old resource version: {wanted} ({bucket.compacted + 1})")
         return None
 
-    async def serve(self, request: web.BaseRequest, resource: Resource, query: ListQuery, wanted: Shape) -> web.StreamResponse:
-        """Stream a watch."""
+    async def serve(
+        self, request: web.BaseRequest, resource: Resource, query: ListQuery, wanted: Shape, given: dict[str, str]
+    ) -> web.StreamResponse:
+        """Stream a watch. `given` is the query as it came."""
         check_watch(query)
         watcher = Watcher(
             self.core.store.bucket(resource.bucket),
             resource,
             namespace=query.namespace,
             match=query.match,
-            encode=(lambda entry: body(resource, entry, wanted)) if wanted.as_ else None,
+            shaped=Stream(resource, wanted, given) if wanted.as_ else None,
         )
         error = self._start(watcher, query)
         response = web.StreamResponse(headers=_HEADERS)

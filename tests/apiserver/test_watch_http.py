@@ -138,6 +138,66 @@ def test_metadata_only_and_tables(with_api: Any) -> None:
     with_api(body)
 
 
+PARTIAL = "application/json;as=PartialObjectMetadata;v=v1;g=meta.k8s.io"
+TABLE = "application/json;as=Table;v=v1;g=meta.k8s.io"
+
+
+def test_a_watch_has_one_shape_bookmarks_included(with_api: Any) -> None:
+    """Clients that cache metadata only decode every event as such; the bookmark tells them that the state is complete."""
+
+    async def body(api: Any) -> None:
+        await api.post(MAPS, {"metadata": {"name": "a"}, "data": {"k": "v"}})
+        query = "watch=1&sendInitialEvents=true&resourceVersionMatch=NotOlderThan&allowWatchBookmarks=true&timeoutSeconds=1"
+
+        async def seen(accept: str, more: str = "") -> list[Any]:
+            async with api.session.get(f"{MAPS}?{query}{more}", headers={"Accept": accept}) as response:
+                assert response.status == 200
+                return [orjson.loads(line) for line in (await response.read()).splitlines()]
+
+        added, end, last = await seen(PARTIAL)
+        kinds = [(e["type"], e["object"]["kind"], e["object"]["apiVersion"]) for e in (added, end, last)]
+        assert kinds == [(type_, "PartialObjectMetadata", "meta.k8s.io/v1") for type_ in ("ADDED", "BOOKMARK", "BOOKMARK")]
+        assert end["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+        assert end["object"]["metadata"]["resourceVersion"] == str(api.server.core.store.rv)
+
+        added, end, last = await seen(TABLE)
+        assert [e["object"]["kind"] for e in (added, end, last)] == ["Table"] * 3
+        assert [c["name"] for c in added["object"]["columnDefinitions"]] == ["Name", "Data", "Age"]
+        assert end["object"]["columnDefinitions"] is None  # told once a watch
+        assert end["object"]["metadata"]["resourceVersion"] == str(api.server.core.store.rv)
+        (row,) = end["object"]["rows"]
+        assert row["object"]["metadata"]["annotations"] == {"k8s.io/initial-events-end": "true"}
+        added, *_ = await seen(TABLE, "&includeObject=Object")
+        assert added["object"]["rows"][0]["object"]["data"] == {"k": "v"}
+
+    with_api(body)
+
+
+def test_a_shape_that_no_event_can_have_is_refused_at_once(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        for accept in ("application/json;as=PartialObjectMetadataList;v=v1;g=meta.k8s.io", "application/yaml"):
+            status, out = await api.call("GET", MAPS + "?watch=1&timeoutSeconds=1", accept=accept)
+            assert (status, out["reason"]) == (406, "NotAcceptable")
+        status, out = await api.call("GET", MAPS + "?watch=1&timeoutSeconds=1&includeObject=All", accept=TABLE)
+        assert (status, out["reason"]) == (400, "BadRequest")
+        async with api.session.get(MAPS + "?watch=1&timeoutSeconds=1", headers={"Accept": "application/yaml,application/json"}) as response:
+            assert (response.status, response.content_type) == (200, "application/json")
+
+    with_api(body)
+
+
+def test_one_object_as_a_table_carries_what_is_asked_for(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(MAPS, {"metadata": {"name": "a"}, "data": {"k": "v"}})
+        for include, carried in (("Object", {"k": "v"}), ("Metadata", None)):
+            table = await api.ok("GET", f"{MAPS}/a?includeObject={include}", accept=TABLE)
+            assert table["rows"][0]["object"].get("data") == carried
+        table = await api.ok("GET", f"{MAPS}/a?includeObject=None", accept=TABLE)
+        assert "object" not in table["rows"][0]
+
+    with_api(body)
+
+
 def test_strict_validation_and_dry_run(with_api: Any) -> None:
     async def body(api: Any) -> None:
         pods = "/api/v1/namespaces/default/pods"

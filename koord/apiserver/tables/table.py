@@ -176,12 +176,26 @@ def _custom_definition(column: Obj) -> Obj:
 def table(resource: Resource, objs: list[Obj], version: str, meta: Obj, include: str = "") -> Obj:
     """A Table of objects. `include` is "None", "Metadata" (the default) or "Object": what each row carries along."""
     definitions, row = _columns(resource)
-    rows = []
-    for obj in objs:
-        entry: Obj = {"cells": row(obj)}
-        if include == "Object":
-            entry["object"] = obj
-        elif include != "None":
-            entry["object"] = {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": obj["metadata"]}
-        rows.append(entry)
+    rows = [_row(row(obj), obj, version, include) for obj in objs]
+    return _wire(definitions, rows, version, meta)
+
+
+def blank(resource: Resource, version: str, meta: Obj, include: str) -> Obj:
+    """A Table of one object of which nothing but its metadata is known."""
+    definitions, _ = _columns(resource)
+    obj = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": meta}
+    cells: list[Any] = [0 if column["type"] in _OF_TYPE else "" for column in definitions]
+    return _wire(definitions, [_row(cells, obj, version, include)], version, {"resourceVersion": meta["resourceVersion"]})
+
+
+def _row(cells: list[Any], obj: Obj, version: str, include: str) -> Obj:
+    entry: Obj = {"cells": cells}
+    if include == "Object":
+        entry["object"] = obj
+    elif include != "None":
+        entry["object"] = {"kind": "PartialObjectMetadata", "apiVersion": f"meta.k8s.io/{version}", "metadata": obj["metadata"]}
+    return entry
+
+
+def _wire(definitions: list[Obj], rows: list[Obj], version: str, meta: Obj) -> Obj:
     return {"kind": "Table", "apiVersion": f"meta.k8s.io/{version}", "metadata": meta, "columnDefinitions": definitions, "rows": rows}

@@ -164,6 +164,11 @@ class Call:
         """What the answer is to look like."""
         return shape(self.request.headers.get("Accept", ""))
 
+    @property
+    def stream_shape(self) -> Shape:
+        """What the events of a watch are to look like."""
+        return shape(self.request.headers.get("Accept", ""), stream=True)
+
 
 Answer = Awaitable[web.StreamResponse]
 _PARTS = ("status", "resize", "ephemeralcontainers")
@@ -194,7 +199,7 @@ class ObjectHandlers:
         return await handler(self, call)
 
     def _one(self, call: Call, entry: Entry, status: int = 200) -> web.Response:
-        response = render.one(call.target.resource, entry, call.shape, status)
+        response = render.one(call.target.resource, entry, call.shape, status, call.query)
         if call.options.warnings:
             warn(response, call.options.warnings)
         return response
@@ -211,7 +216,7 @@ class ObjectHandlers:
         resource = call.target.resource
         parsed = read.parse_query(resource, call.target.namespace, call.query)
         if flag(call.query, "watch"):
-            return await self.watches.serve(call.request, resource, parsed, call.shape)
+            return await self.watches.serve(call.request, resource, parsed, call.stream_shape, call.query)
         return render.page(resource, read.list_page(self.core, resource, parsed), call.shape, call.query)
 
     # -- writes ------------------------------------------------------------------------------------------------------------------

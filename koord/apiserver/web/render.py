@@ -41,24 +41,24 @@ PLAIN = Shape()
 
 
 @lru_cache(maxsize=256)
-def shape(accept: str) -> Shape:
+def shape(accept: str, *, stream: bool = False) -> Shape:
     """The first alternative of an Accept header that this server can write. Raises 406 when there is none.
 
-    Protobuf and CBOR are not offered; clients list JSON behind them.
+    Protobuf and CBOR are not offered; clients list JSON behind them. A `stream` of events is not written as YAML.
     """
     if not accept:
         return PLAIN
     for alternative in accept.split(","):
         media, *params = (p.strip() for p in alternative.split(";"))
         options = dict(p.split("=", 1) for p in params if "=" in p)
-        if media not in (JSON, "*/*", "application/*", "application/yaml"):
+        if media not in (JSON, "*/*", "application/*", "application/yaml") or (stream and media == "application/yaml"):
             continue
         if options.get("as"):
             if options["as"] in _VERSIONS and options.get("v", "v1") in _VERSIONS[options["as"]]:
                 return Shape(options["as"], options.get("v", ""))
             continue
         return Shape(yaml=media == "application/yaml")
-    raise not_acceptable(_OFFERED)
+    raise not_acceptable(_OFFERED[:1] if stream else _OFFERED)
 
 
 _HEADERS = {"Content-Type": JSON, "Cache-Control": "no-cache, private"}
@@ -83,11 +83,19 @@ def plain(obj: Obj, status: int) -> web.Response:
     return respond(orjson.dumps(obj), status)
 
 
-def one(resource: Resource, entry: Entry, wanted: Shape, status: int) -> web.Response:
+def one(resource: Resource, entry: Entry, wanted: Shape, status: int, query: dict[str, str]) -> web.Response:
     """One object."""
     if wanted is PLAIN:
         return respond(resource.raw(entry), status)
-    return _shaped(body(resource, entry, wanted), wanted, status)
+    return _shaped(body(resource, entry, wanted, _included(wanted, query)), wanted, status)
+
+
+def _included(wanted: Shape, query: dict[str, str]) -> str:
+    """What the rows of a Table carry along. Raises 400."""
+    include = query.get("includeObject", "") if wanted.as_ == "Table" else ""
+    if include not in _INCLUDED:
+        raise bad_request(f"unrecognized includeObject value: {include!r}; accepted: None, Metadata, Object")
+    return include
 
 
 def _shaped(content: bytes, wanted: Shape, status: int) -> web.Response:
@@ -99,17 +107,55 @@ def _shaped(content: bytes, wanted: Shape, status: int) -> web.Response:
     return respond(content, status)
 
 
-def body(resource: Resource, entry: Entry, wanted: Shape) -> bytes:
+def body(resource: Resource, entry: Entry, wanted: Shape, include: str) -> bytes:
     """One object, serialised in the wanted shape."""
     if wanted.as_ == "Table":
-        from koord.apiserver.tables.table import table
-
-        return orjson.dumps(table(resource, [resource.obj(entry)], wanted.version or "v1", {"resourceVersion": str(entry.rv)}))
+        return orjson.dumps(_table_of(resource, entry, wanted, include))
     if wanted.as_ == "PartialObjectMetadataList":
         raise _unlike(wanted, f"not a list ({resource.kind})")
     if wanted.as_.startswith("PartialObjectMetadata"):
         return partial(entry, resource, wanted.version or "v1")
     return resource.raw(entry)
+
+
+def _table_of(resource: Resource, entry: Entry, wanted: Shape, include: str) -> Obj:
+    from koord.apiserver.tables.table import table
+
+    return table(resource, [resource.obj(entry)], wanted.version or "v1", {"resourceVersion": str(entry.rv)}, include)
+
+
+class Stream:
+    """The objects of one watch in a shape that is not their own, bookmarks too. Raises 406 for a shape that one object cannot have, 400
+    for rows that carry what they cannot.
+    """
+
+    def __init__(self, resource: Resource, wanted: Shape, query: dict[str, str]) -> None:
+        if wanted.as_ == "PartialObjectMetadataList":
+            raise _unlike(wanted, f"not a list ({resource.kind})")
+        self._resource, self._wanted, self._include = resource, wanted, _included(wanted, query)
+        self._columns_told = False
+
+    def object(self, entry: Entry) -> bytes:
+        """An object of an event."""
+        if self._wanted.as_ != "Table":
+            return body(self._resource, entry, self._wanted, "")
+        return self._once(_table_of(self._resource, entry, self._wanted, self._include))
+
+    def bookmark(self, meta: Obj) -> bytes:
+        """What a bookmark shows: an object of which nothing but these metadata is known."""
+        version = self._wanted.version or "v1"
+        if self._wanted.as_ != "Table":
+            return orjson.dumps({"kind": "PartialObjectMetadata", "apiVersion": f"{_META}/{version}", "metadata": meta})
+        from koord.apiserver.tables.table import blank
+
+        return self._once(blank(self._resource, version, meta, self._include))
+
+    def _once(self, table: Obj) -> bytes:
+        """A Table; the columns stand in the first only."""
+        if self._columns_told:
+            table["columnDefinitions"] = None
+        self._columns_told = True
+        return orjson.dumps(table)
 
 
 def page(resource: Resource, page: Page, wanted: Shape, query: dict[str, str]) -> web.Response:
@@ -123,10 +169,7 @@ def page(resource: Resource, page: Page, wanted: Shape, query: dict[str, str]) -
     if wanted.as_ == "Table":
         from koord.apiserver.tables.table import table
 
-        include = query.get("includeObject", "")
-        if include not in _INCLUDED:
-            raise bad_request(f"unrecognized includeObject value: {include!r}; accepted: None, Metadata, Object")
-        return respond(orjson.dumps(table(resource, [resource.obj(e) for e in page.entries], version, meta, include)))
+        return respond(orjson.dumps(table(resource, [resource.obj(e) for e in page.entries], version, meta, _included(wanted, query))))
     if wanted.as_ == "PartialObjectMetadata":
         raise _unlike(wanted, f"a list ({resource.list_kind})")
     if wanted.as_ == "PartialObjectMetadataList":
