@@ -99,8 +99,11 @@ def not_found(plural: str, group: str, name: str) -> StatusError:
     return StatusError(404, "NotFound", f'{_qualified(plural, group)} "{name}" not found', _details(name, group, plural))
 
 
+ALREADY_EXISTS = "AlreadyExists"
+
+
 def already_exists(plural: str, group: str, name: str) -> StatusError:
-    return StatusError(409, "AlreadyExists", f'{_qualified(plural, group)} "{name}" already exists', _details(name, group, plural))
+    return StatusError(409, ALREADY_EXISTS, f'{_qualified(plural, group)} "{name}" already exists', _details(name, group, plural))
 
 
 def conflict(plural: str, group: str, name: str, why: str) -> StatusError:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
+import pytest
+
+from koord.apiserver.admission.chain import AdmissionChain
 from koord.apiserver.config import ServerConfig
 
 APPLY = "application/apply-patch+yaml"
@@ -103,6 +107,58 @@ def test_scaling_takes_replicas_from_the_applier(with_api: Any) -> None:
         del spec["replicas"]
         status, out = await apply(api, DEPLOYMENTS, deployment, "me")
         assert (status, out["spec"]["replicas"]) == (200, 5)
+
+    with_api(body)
+
+
+def together(monkeypatch: pytest.MonkeyPatch, wanted: int) -> None:
+    """So many creations wait for one another in admission, as they do while a webhook thinks; and all are frozen for retries."""
+    waiting: list[asyncio.Future[None]] = []
+    mutate = AdmissionChain.mutate
+
+    async def slow(self: AdmissionChain, attributes: Any) -> None:
+        await mutate(self, attributes)
+        if attributes.operation == "CREATE" and len(waiting) < wanted:
+            waiting.append(asyncio.get_running_loop().create_future())
+            if len(waiting) == wanted:
+                for future in waiting:
+                    future.set_result(None)
+            await waiting[-1]
+
+    monkeypatch.setattr(AdmissionChain, "mutate", slow)
+    monkeypatch.setattr(AdmissionChain, "has_webhooks", True)
+
+
+def test_applies_that_create_at_the_same_time_become_one(with_api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(api: Any) -> None:
+        together(monkeypatch, 2)
+        answers = await asyncio.gather(apply(api, MAPS, config_map(a="1"), "one"), apply(api, MAPS, config_map(b="2"), "two"))
+        assert sorted(status for status, _ in answers) == [200, 201]
+        out = await api.get(f"{MAPS}/m")
+        assert out["data"] == {"a": "1", "b": "2"}
+        assert managers(out) == {"one/Apply": {"f:data": {"f:a": {}}}, "two/Apply": {"f:data": {"f:b": {}}}}
+
+    with_api(body)
+
+
+def test_an_apply_that_creates_at_the_same_time_conflicts_like_any_other(with_api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(api: Any) -> None:
+        together(monkeypatch, 2)
+        answers = await asyncio.gather(apply(api, MAPS, config_map(a="1"), "one"), apply(api, MAPS, config_map(a="2"), "two"))
+        assert sorted((status, out.get("reason", "")) for status, out in answers) == [(201, ""), (409, "Conflict")]
+
+    with_api(body)
+
+
+def test_puts_that_create_at_the_same_time(with_api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Who comes second replaces; who insists on a version gets a conflict."""
+
+    async def body(api: Any) -> None:
+        together(monkeypatch, 2)
+        path = "/api/v1/namespaces/default/endpoints/e"
+        objs = [{"apiVersion": "v1", "kind": "Endpoints", "metadata": {"name": "e", "labels": {"l": str(i)}}} for i in range(2)]
+        answers = await asyncio.gather(*(api.call("PUT", path, obj) for obj in objs))
+        assert sorted(status for status, _ in answers) == [200, 201]
 
     with_api(body)
 

@@ -10,6 +10,7 @@ import orjson
 
 from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
 from koord.apiserver.errors import (
+    ALREADY_EXISTS,
     STALE,
     Cause,
     StatusError,
@@ -254,7 +255,14 @@ async def replace(
         if old is None:
             if resource.create_on_update and not subresource and not obj["metadata"].get("uid"):
                 obj["metadata"].pop("resourceVersion", None)
-                return await create(core, resource, namespace, obj, options, name), True
+                try:
+                    return await create(core, resource, namespace, obj, options, name), True
+                except StatusError as err:
+                    # somebody else created it meanwhile: this replaces that
+                    if err.reason != ALREADY_EXISTS or bucket.get(namespace, name) is None:
+                        raise
+                    obj = orjson.loads(frozen)
+                    continue
             raise not_found(resource.plural, resource.group, name)
         stored = old.obj
         check_version(resource, name, obj["metadata"], stored["metadata"])

@@ -6,7 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, invalid, not_found, plain_error, required
+from koord.apiserver.errors import (
+    ALREADY_EXISTS,
+    STALE,
+    Cause,
+    StatusError,
+    bad_request,
+    conflict,
+    invalid,
+    not_found,
+    plain_error,
+    required,
+)
 from koord.apiserver.rest.context import check_identity, check_version
 from koord.apiserver.rest.write import commit, create, decode, stored_form
 from koord.apiserver.schema.builtin import Path_, clean, now, path_text, schemas
@@ -79,6 +90,11 @@ async def _apply_once(
         options.applied = [mine]
         try:
             return await create(core, resource, namespace, patch, options, name), True
+        except StatusError as err:
+            # somebody else created it meanwhile: this is applied onto that
+            if err.reason != ALREADY_EXISTS or core.store.bucket(resource.bucket).get(namespace, name) is None:
+                raise
+            return None
         finally:
             options.applied = None
     live = resource.obj(old)
