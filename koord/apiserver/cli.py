@@ -21,7 +21,7 @@ By default it listens on 127.0.0.1 with TLS and a random bearer token: take both
 @click.command(name="apiserver", help=_HELP)
 @click.option("--port", type=click.IntRange(0, 65535), default=6443, show_default=True, help="Port to listen on; 0 takes a free one.")
 @click.option("--bind-address", default="127.0.0.1", show_default=True, help="Address to listen on.")
-@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep the state, certificates and the token here.")
+@click.option("--data-dir", type=click.Path(path_type=Path, file_okay=False), help="Keep the state, certificates, tokens and keys here.")
 @click.option("--print-kubeconfig", type=click.Path(path_type=Path), help="Write a kubeconfig to this file; - is stdout.")
 @click.option(
     "--crds", type=click.Path(path_type=Path, exists=True), help="Install the CustomResourceDefinitions of this file or directory."

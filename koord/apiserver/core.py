@@ -19,8 +19,8 @@ CRD_BUCKET = "apiextensions.k8s.io/customresourcedefinitions"
 class Core(State):
     """Everything that a request handler needs."""
 
-    def __init__(self, config: ServerConfig, store: Store | None = None) -> None:
-        super().__init__(config, store)
+    def __init__(self, config: ServerConfig, store: Store | None = None, key: bytes = b"") -> None:
+        super().__init__(config, store, key)
         self.admission = AdmissionChain(self, disabled=config.disabled_plugins, enabled=config.enabled_plugins)
         self.managed = FieldManagement(config.managed_fields)
 

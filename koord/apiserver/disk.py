@@ -19,6 +19,7 @@ import orjson
 
 from koord import seams
 from koord.apiserver.store import Entry, Store, make_key
+from koord.apiserver.tokens import kept_key
 
 log = logging.getLogger(__name__)
 
@@ -100,6 +101,13 @@ class Disk:
             raise DiskError(f"{self.path}: {type(error).__name__}: {error}; move it away to start empty") from error
         store.disk = self
         return store
+
+    def signing_key(self) -> bytes:
+        """What signs the tokens of service accounts, in this life of the directory and the next. Raises DiskError."""
+        try:
+            return kept_key(self.directory / "service-accounts.key")
+        except (OSError, ValueError) as error:
+            raise DiskError(str(error)) from error
 
     def _import(self) -> None:
         """Take over what a release before the database left. Raises DiskError."""

@@ -43,7 +43,10 @@ class ApiServer:
     def __init__(self, config: ServerConfig | None = None) -> None:
         self.config = config or ServerConfig()
         self.disk = Disk(self.config.data_dir) if self.config.data_dir else None
-        self.core = Core(self.config, self.disk.load() if self.disk else None)
+        if self.disk is not None:
+            self.core = Core(self.config, self.disk.load(), self.disk.signing_key())
+        else:
+            self.core = Core(self.config)
         self.front = Front(self.core)
         self.controllers = Controllers(self.core)
         self.url = ""

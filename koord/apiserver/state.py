@@ -8,16 +8,17 @@ import orjson
 
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.errors import not_found
-from koord.apiserver.rbac import Authorizer, Tokens
+from koord.apiserver.rbac import Authorizer
 from koord.apiserver.resources import Resource, ResourceTable, builtin_resources
 from koord.apiserver.schema.builtin import schemas
 from koord.apiserver.store import Entry, Obj, Store
+from koord.apiserver.tokens import Tokens
 
 
 class State:
-    """What is there, and how it is served. `config` says what of it is on."""
+    """What is there, and how it is served. `config` says what of it is on; `key` signs the tokens of service accounts."""
 
-    def __init__(self, config: ServerConfig, store: Store | None = None) -> None:
+    def __init__(self, config: ServerConfig, store: Store | None = None, key: bytes = b"") -> None:
         self.config = config
         self.store = store or Store()
         self.resources = ResourceTable()
@@ -25,7 +26,7 @@ class State:
         for resource in builtin_resources():
             resource.type = types.kind(resource.group, resource.version, resource.kind)
             self.resources.add(resource)
-        self.tokens = Tokens(config.token)
+        self.tokens = Tokens(self.store, config.token, key)
         self.authorizer = Authorizer(self.store) if config.authorization_mode == "RBAC" else None
         # small derived values, each with the version that it was derived from
         self.cache: dict[str, Any] = {}

@@ -2,20 +2,17 @@
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import orjson
-
 from koord import seams
 from koord.api.selectors import from_label_selector
 from koord.api.times import format_time
 from koord.apiserver.admission.matching import BODIES, CREATE, UPDATE, Attributes
-from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, not_found, plain_error
+from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, plain_error
 from koord.apiserver.rbac import MASTERS, of_review
 from koord.apiserver.rest.context import (
     User,
@@ -25,7 +22,6 @@ from koord.apiserver.rest.context import (
     check_preconditions,
     check_stored,
     check_version,
-    new_uid,
 )
 from koord.apiserver.rest.delete import delete_now, parse_options
 from koord.apiserver.rest.write import commit, decode, transient
@@ -35,6 +31,7 @@ from koord.apiserver.ssa.apply import check_manager, conflict_error
 from koord.apiserver.ssa.fields import APPLY, Record
 from koord.apiserver.store import Entry, Obj
 from koord.apiserver.tables.table import find
+from koord.apiserver.tokens import BOUND, ISSUER, TokenError
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -43,7 +40,6 @@ if TYPE_CHECKING:
 
 
 _CREATED: Obj = {"kind": "Status", "apiVersion": "v1", "metadata": {}, "status": "Success", "code": 201}
-_AUTHENTICATION = "authentication.kubernetes.io/"
 _PDBS = "policy/poddisruptionbudgets"
 # evicted pods that a budget remembers until they are seen going; more than this is a sign of a broken controller
 _MAX_DISRUPTED = 2000
@@ -114,6 +110,7 @@ def _reread(subresource: str, body: Obj) -> Obj:
 
 async def evict(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
     """POST pods/x/eviction: delete the pod if its disruption budgets allow it, else 429."""
+    clean(schemas().type(_TYPES["eviction"]), body, None, [])
     resource = core.resources.builtin("", "pods")
     attributes = await _mutated(core, resource, namespace, name, "eviction", body, options)
     body = attributes.require_object()
@@ -316,51 +313,58 @@ def finalize(core: Core, resource: Resource, name: str, body: Obj, options: Opti
 # -- serviceaccounts/token -----------------------------------------------------------------------------------------------------------
 
 
-def _bound_to(core: Core, namespace: str, ref: Obj) -> dict[str, str]:
-    """What a token tells of the pod that it is bound to, and of the pod's node."""
-    if ref.get("kind") != "Pod":
-        return {}
-    name = ref.get("name") or ""
-    pod = core.store.bucket("/pods").get(namespace, name)
-    if pod is None:
-        raise not_found("pods", "", name)
-    uid = pod.obj["metadata"]["uid"]
+_LEAST_SECONDS, _MOST_SECONDS, _USUAL_SECONDS = 600, 1 << 32, 3600
+
+
+def _bound_to(core: Core, account: Entry, ref: Obj) -> dict[str, Entry | str]:
+    """What a token ends with by kind, and the node of a pod, which it tells of. Raises 400 for what nothing is bound to, 404, 409."""
+    kind, name = ref.get("kind") or "", ref.get("name") or ""
+    if kind not in BOUND or ref.get("apiVersion") not in (None, "", "v1"):
+        shown = f"{ref.get('apiVersion') or ''}, Kind={kind}"
+        raise bad_request(f'cannot bind token for serviceaccount "{account.name}" to {shown}')
+    found = core.entry(core.resources.builtin("", BOUND[kind][1:]), "" if kind == "Node" else account.namespace, name)
+    uid = found.obj["metadata"]["uid"]
+    if kind == "Pod" and (found.obj["spec"].get("serviceAccountName") or "default") != account.name:
+        why = f'cannot bind token for serviceaccount "{account.name}" to pod running with different serviceaccount name.'
+        raise bad_request(why)
     if ref.get("uid") and ref["uid"] != uid:
         why = f"the UID in the bound object reference ({ref['uid']}) does not match the UID in record. The object might have been deleted and then recreated"  # noqa: E501
-        raise conflict("pods", "", name, why)
-    out = {"pod-name": name, "pod-uid": uid}
-    node = core.store.bucket("/nodes").get("", pod.obj["spec"].get("nodeName") or "")
-    if pod.obj["spec"].get("nodeName"):
-        out["node-name"] = pod.obj["spec"]["nodeName"]
-    if node is not None:
-        out["node-uid"] = node.obj["metadata"]["uid"]
-    return {f"{_AUTHENTICATION}{key}": value for key, value in out.items()}
+        raise conflict(kind, "", name, why)
+    out: dict[str, Entry | str] = {kind: found}
+    node = found.obj["spec"].get("nodeName") if kind == "Pod" else ""
+    if node:
+        out["Node"] = core.store.bucket(BOUND["Node"]).get("", node) or node
+    return out
 
 
 async def token(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
-    """POST serviceaccounts/x/token: an opaque bearer token that this server accepts until it expires."""
+    """POST serviceaccounts/x/token: a bearer token that this server accepts until it expires, or what it is bound to is gone."""
+    clean(schemas().type(_TYPES["token"]), body, None, [])
     resource = core.resources.builtin("", "serviceaccounts")
     attributes = await _mutated(core, resource, namespace, name, "token", body, options)
     await core.admission.validate(attributes)
-    core.entry(resource, namespace, name)
-    spec = dict(attributes.require_object().get("spec") or {})
-    seconds = int(spec.get("expirationSeconds") or 3600)
-    if seconds < 600:
-        cause = invalid_value("spec.expirationSeconds", seconds, "may not specify a duration less than 10 minutes")
-        raise invalid("TokenRequest", "authentication.k8s.io", name, [cause])
-    spec["expirationSeconds"] = seconds
-    expires = seams.now() + seconds
-    claims = {"sub": f"system:serviceaccount:{namespace}:{name}", "exp": int(expires)}
-    payload = base64.urlsafe_b64encode(orjson.dumps(claims)).decode().rstrip("=")
-    issued = f"koord.{payload}.{seams.token_urlsafe(24)}"
-    extra = {**_bound_to(core, namespace, spec.get("boundObjectRef") or {}), f"{_AUTHENTICATION}credential-id": f"JTI={new_uid()}"}
-    core.tokens.issue(issued, f"system:serviceaccount:{namespace}:{name}", namespace, expires, extra)
+    wanted = attributes.require_object()
+    for key, own in (("name", name), ("namespace", namespace)):
+        given = (wanted.get("metadata") or {}).get(key)
+        if given and given != own:
+            cause = invalid_value(f"metadata.{key}", given, f"must match the service account {key} if specified")
+            raise invalid("TokenRequest", "authentication.k8s.io", name, [cause])
+    account = core.entry(resource, namespace, name)
+    spec = dict(wanted.get("spec") or {})
+    seconds = spec.setdefault("expirationSeconds", _USUAL_SECONDS)
+    audiences = spec["audiences"] = list(spec.get("audiences") or (ISSUER,))
+    if not _LEAST_SECONDS <= seconds <= _MOST_SECONDS:
+        less = "less than 10 minutes" if seconds < _LEAST_SECONDS else "larger than 2^32 seconds"
+        cause = invalid_value("spec.expirationSeconds", seconds, f"may not specify a duration {less}")
+        raise invalid("TokenRequest", "authentication.k8s.io", "", [cause])
+    bound = _bound_to(core, account, spec["boundObjectRef"]) if spec.get("boundObjectRef") else {}
+    expires = int(seams.now()) + seconds
     return {
         "kind": "TokenRequest",
         "apiVersion": "authentication.k8s.io/v1",
         "metadata": {"name": name, "namespace": namespace, "creationTimestamp": now()},
         "spec": spec,
-        "status": {"token": issued, "expirationTimestamp": format_time(expires)},
+        "status": {"token": core.tokens.issue(account, audiences, seconds, bound), "expirationTimestamp": format_time(expires)},
     }
 
 
@@ -387,15 +391,11 @@ async def review(core: Core, resource: Resource, namespace: str, obj: Obj, optio
         "spec": obj.get("spec") or {},
     }
     if resource.kind == "TokenReview":
-        user = core.tokens.review(out["spec"].get("token") or "")
-        if user is None:
-            out["status"] = {"error": "invalid bearer token"}
-        else:
-            out["status"] = {
-                "authenticated": True,
-                "user": user.wire(),
-                "audiences": out["spec"].get("audiences") or ["https://kubernetes.default.svc"],
-            }
+        try:
+            found = core.tokens.review(out["spec"]["token"], out["spec"].get("audiences") or [])
+            out["status"] = {"authenticated": True, "user": found.user.wire(), "audiences": found.audiences}
+        except TokenError as error:
+            out["status"] = {"error": str(error)}
     elif resource.kind == "SelfSubjectReview":
         del out["spec"]
         out["metadata"]["creationTimestamp"] = now()
