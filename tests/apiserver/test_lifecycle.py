@@ -9,7 +9,9 @@ from typing import Any
 
 import pytest
 
+from koord.apiserver import turns
 from koord.apiserver.config import ServerConfig
+from koord.apiserver.controllers import queue
 from koord.apiserver.controllers.gc import OWNERS_GONE, GarbageCollector
 from koord.apiserver.controllers.queue import Controller
 from koord.apiserver.core import Core
@@ -55,6 +57,97 @@ class FullDisk:
         if self.refused < self.refuses and key.startswith(self.prefix):
             self.refused += 1
             raise sqlite3.OperationalError("database or disk is full")
+
+
+async def turns_between(api: Any, bucket: str, act: Any, done: Any) -> list[int]:
+    """What others had of the event loop, in turns, at each deletion from a bucket: `act` begins them, `done` says when all are over."""
+    had, at = 0, []
+
+    def note(event: Any) -> None:
+        if event.type == "DELETED":
+            at.append(had)
+
+    api.server.core.store.bucket(bucket).listeners.append(note)
+    acting = asyncio.ensure_future(act())
+    async with asyncio.timeout(patience.seconds(20)):
+        while not (acting.done() and done()):
+            had += 1
+            await asyncio.sleep(0)
+    await acting
+    return at
+
+
+CASES = ("collection", "namespace", "background", "foreground", "definition", "events")
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_others_have_their_turn_while_much_is_deleted(with_api: Any, monkeypatch: pytest.MonkeyPatch, widget_crd: Any, case: str) -> None:
+    """Each object is its own slice here."""
+    count = 40
+    core_path = "/api/v1/namespaces"
+
+    async def body(api: Any) -> None:
+        core = api.server.core
+        bucket, place, obj = "/configmaps", f"{core_path}/other/configmaps", {"metadata": {}}
+        await api.post(core_path, {"metadata": {"name": "other"}})
+        if case.endswith("ground"):
+            place, refs = MAPS, owner(await api.post(MAPS, {"metadata": {"name": "owner"}}), block=True)
+            obj = {"metadata": {"ownerReferences": [refs], "labels": {"l": "1"}}}
+        elif case == "definition":
+            bucket, place = "example.com/widgets", "/apis/example.com/v1/namespaces/other/widgets"
+            obj = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {}, "spec": {"size": 1}}
+        elif case == "events":
+            bucket, place, obj = "/events", f"{core_path}/other/events", {"metadata": {}, "involvedObject": {"namespace": "other"}}
+        for n in range(count):
+            await api.post(place, {**obj, "metadata": {**obj["metadata"], "name": f"o{n}"}})
+        monkeypatch.setattr(turns, "SLICE", -1.0)
+
+        async def act() -> None:
+            if case == "collection":
+                assert len((await api.ok("DELETE", place))["items"]) == count
+            elif case == "namespace":
+                await api.ok("DELETE", f"{core_path}/other")
+            elif case == "definition":
+                await api.ok("DELETE", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com")
+            elif case != "events":
+                await api.ok("DELETE", f"{MAPS}/owner?propagationPolicy={case.capitalize()}")
+
+        def done() -> bool:
+            left = [entry for entry in core.store.bucket(bucket).entries.values() if entry.name.startswith("o")]
+            going = case == "namespace" and core.store.bucket("/namespaces").get("", "other") is not None
+            return not left and not going
+
+        at = await turns_between(api, bucket, act, done)
+        assert len(at) == count + (1 if case.endswith("ground") else 0)
+        assert len(set(at)) > count // 2
+
+    with_api(body, crds=[widget_crd], config=ServerConfig(event_ttl=1.0))
+
+
+def test_a_dependent_that_comes_while_the_others_go_is_seen(with_api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(api: Any) -> None:
+        ref = owner(await api.post(MAPS, {"metadata": {"name": "owner"}}), block=True)
+        for n in range(4):
+            await api.post(MAPS, {"metadata": {"name": f"o{n}", "ownerReferences": [ref]}})
+        monkeypatch.setattr(turns, "SLICE", -1.0)
+        bucket = api.server.core.store.bucket("/configmaps")
+        late = bucket.get("default", "o1").copy()
+        late["metadata"] |= {"name": "late", "uid": "late", "finalizers": ["example.com/held"]}
+
+        def add(event: Any) -> None:
+            if event.type == "DELETED" and event.entry.name == "o0":
+                bucket.put("default", "late", late)
+
+        bucket.listeners.append(add)
+        await api.ok("DELETE", f"{MAPS}/owner?propagationPolicy=Foreground")
+        for n in range(4):
+            assert await gone(api, f"{MAPS}/o{n}")
+        assert (await api.get(f"{MAPS}/owner"))["metadata"]["finalizers"] == ["foregroundDeletion"]
+        assert (await api.get(f"{MAPS}/late"))["metadata"]["deletionTimestamp"]
+        await api.merge(f"{MAPS}/late", {"metadata": {"finalizers": None}})
+        assert await gone(api, f"{MAPS}/owner")
+
+    with_api(body)
 
 
 def test_what_a_full_disk_refused_a_controller_is_done_later(with_api: Any) -> None:
@@ -369,3 +462,32 @@ def test_work_that_adds_a_key_is_followed_by_one_run() -> None:
         assert runs == [["a", "b"], ["c"]]
 
     asyncio.run(main())
+
+
+def test_what_takes_long_to_count_rests_and_misses_nothing(with_api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    class Counting(Controller[str]):
+        rests = 9
+        worked = 0
+
+        def work(self, key: str) -> None:
+            self.worked += 1
+
+    async def body(api: Any) -> None:
+        counting = Counting(api.server.core)
+        counting._resting["a"] = asyncio.get_running_loop().time() + 0.05
+        for _ in range(3):
+            counting.add("a")
+        assert not counting._keys
+        for _ in patience.tries(100):
+            if counting.worked:
+                break
+            await asyncio.sleep(0.01)
+        assert counting.worked == 1
+        monkeypatch.setattr(queue, "SLICE", -1.0)  # everything takes long
+        counting.add("a")
+        while counting.worked < 2:
+            await asyncio.sleep(0)
+        assert "a" in counting._resting
+        counting.stop()
+
+    with_api(body)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from koord.apiserver.controllers.queue import Controller
@@ -141,7 +142,7 @@ class CustomResources(Controller[str]):
         for resource in self._served.pop(name, ()):
             self.core.resources.remove(resource)
 
-    def work(self, name: str) -> None:
+    def work(self, name: str) -> Iterator[None]:
         """A definition that goes takes its objects with it; it waits for those that have finalizers. Of others the status is written."""
         entry = self.core.store.bucket(CRD_BUCKET).get("", name)
         if entry is not None and not entry.obj["metadata"].get("deletionTimestamp"):
@@ -152,17 +153,22 @@ class CustomResources(Controller[str]):
         if not _holds(entry.obj, "Terminating"):
             told = entry.copy()
             set_condition(told.setdefault("status", {}), _TERMINATING)
-            entry = self.core.store.bucket(CRD_BUCKET).put("", name, told)
-        for resource in self._served.get(name, ()):
+            self.core.store.bucket(CRD_BUCKET).put("", name, told)
+        for resource in list(self._served.get(name, ())):
             bucket = self.core.store.bucket(resource.bucket)
-            for found in list(bucket.select(None)):
-                if not found.obj["metadata"].get("deletionTimestamp"):
+            for key in list(bucket.ordered()):
+                found = bucket.entries.get(key)
+                if found is not None and not found.obj["metadata"].get("deletionTimestamp"):
                     delete_now(self.core, resource, found, DeleteOptions())
+                    yield
             if bucket.entries:
                 return
             self._terminating.pop(resource.bucket, None)
             if self._on_object in bucket.listeners:
                 bucket.listeners.remove(self._on_object)
+        entry = self.core.store.bucket(CRD_BUCKET).get("", name)
+        if entry is None or CRD_CLEANUP not in (entry.obj["metadata"].get("finalizers") or ()):
+            return
         obj = entry.copy()
         obj["metadata"]["finalizers"] = [f for f in obj["metadata"]["finalizers"] if f != CRD_CLEANUP]
         self.core.settle(self.core.resources.builtin("apiextensions.k8s.io", "customresourcedefinitions"), entry, obj)

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
 class QuotaController(Controller[str]):
     """Looks at writes of namespaces that have a quota only."""
 
+    rests = 9
+
     def __init__(self, core: Core) -> None:
         super().__init__(core)
         self._bucket = core.store.bucket(BUCKET)
@@ -73,6 +75,8 @@ def scaled(value: int | str | None, total: int) -> int:
 
 class DisruptionController(Controller[str]):
     """Recounts a budget when it, or a pod of its namespace, changes."""
+
+    rests = 9
 
     def start(self) -> None:
         self.core.store.bucket(_PDBS).listeners.append(self._on_budget)

@@ -5,6 +5,7 @@ Unlike kube-controller-manager this collector acts only on deletions that it see
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from koord.apiserver.controllers.queue import Controller
@@ -49,29 +50,26 @@ class NamespaceController(Controller[str]):
         elif event.type == DELETED and entry.namespace in self._terminating:
             self.add(entry.namespace)
 
-    def work(self, name: str) -> None:
+    def work(self, name: str) -> Iterator[None]:
         """Delete what is left; when nothing is, take the finalizer off."""
         core = self.core
-        entry = core.store.bucket(_BUCKET).get("", name)
-        if entry is None or not entry.obj["metadata"].get("deletionTimestamp"):
+        if self._going(name) is None:
             self._terminating.discard(name)
             return
-        left = False
-        for bucket_name in [b for b, bucket in core.store.buckets.items() if bucket.entries and b != _BUCKET]:
-            bucket = core.store.bucket(bucket_name)
-            inside = list(bucket.select(name))
-            if not inside:
-                continue
-            resource = core.resources.serving_bucket(bucket_name)
-            for found in inside:
+        for bucket in self._filled():
+            for key in [entry.key for entry in bucket.select(name)]:
+                found = bucket.entries.get(key)
+                resource = core.resources.serving_bucket(bucket.name)
+                if found is None:
+                    continue
                 if resource is None:
                     bucket.remove(found.namespace, found.name)
                 elif not found.obj["metadata"].get("deletionTimestamp"):
-                    _, gone = delete_now(core, resource, found, DeleteOptions(propagation="Background"))
-                    left = left or not gone
-                else:
-                    left = True
-        if left:
+                    delete_now(core, resource, found, DeleteOptions(propagation="Background"))
+                yield
+        entry = self._going(name)
+        # what waits for its finalizers or grace period, and what came meanwhile: its end asks for this again
+        if entry is None or any(next(bucket.select(name), None) is not None for bucket in self._filled()):
             return
         obj = entry.copy()
         spec = obj.setdefault("spec", {})
@@ -80,6 +78,14 @@ class NamespaceController(Controller[str]):
             del spec["finalizers"]
         if obj != entry.obj or not (spec or obj["metadata"].get("finalizers")):
             core.settle(core.resources.builtin("", "namespaces"), entry, obj)
+
+    def _going(self, name: str) -> Entry | None:
+        """A namespace that is Terminating."""
+        entry = self.core.store.bucket(_BUCKET).get("", name)
+        return entry if entry is not None and entry.obj["metadata"].get("deletionTimestamp") else None
+
+    def _filled(self) -> list[Bucket]:
+        return [bucket for name, bucket in self.core.store.buckets.items() if bucket.entries and name != _BUCKET]
 
 
 # (bucket, key), or ("", uid) of an owner that is gone
@@ -161,18 +167,22 @@ class GarbageCollector(Controller[Where]):
 
     # -- act ---------------------------------------------------------------------------------------------------------------------
 
-    def _dependents_of(self, uid: str) -> list[tuple[Bucket, Entry]]:
-        buckets = [(self.core.store.bucket(bucket), key) for bucket, key in sorted(self._dependents.get(uid, ()))]
-        return [(bucket, bucket.entries[key]) for bucket, key in buckets if key in bucket.entries]
+    def _dependents_of(self, uid: str) -> Iterator[tuple[Bucket, Entry]]:
+        """Those that there are when their turn comes."""
+        for where in sorted(self._dependents.get(uid, ())):
+            bucket = self.core.store.bucket(where[0])
+            entry = bucket.entries.get(where[1])
+            if entry is not None and where in self._dependents.get(uid, ()):
+                yield bucket, entry
 
-    def work(self, where: Where) -> None:
+    def work(self, where: Where) -> Iterator[None]:
         if where[0]:
-            self._work_finalizers(where)
+            yield from self._work_finalizers(where)
         else:
-            self._owner_gone(where[1])
+            yield from self._owner_gone(where[1])
             self.core.store.bucket(OWNERS_GONE).remove("", where[1])
 
-    def _owner_gone(self, uid: str) -> None:
+    def _owner_gone(self, uid: str) -> Iterator[None]:
         """Delete the dependents that have no other owner left; the others only lose the reference."""
         for bucket, entry in self._dependents_of(uid):
             others = [r for r in entry.obj["metadata"].get("ownerReferences") or () if r["uid"] != uid]
@@ -180,6 +190,7 @@ class GarbageCollector(Controller[Where]):
                 self._let_go(bucket, entry, uid)
             elif not entry.obj["metadata"].get("deletionTimestamp"):
                 self._delete(bucket, entry, "Background")
+            yield
 
     def _delete(self, bucket: Bucket, entry: Entry, propagation: str) -> None:
         resource = self.core.resources.serving_bucket(bucket.name)
@@ -197,39 +208,48 @@ class GarbageCollector(Controller[Where]):
             del obj["metadata"]["ownerReferences"]
         bucket.put(entry.namespace, entry.name, obj)
 
-    def _work_finalizers(self, where: Where) -> None:
+    def _work_finalizers(self, where: Where) -> Iterator[None]:
         """An object that waits for the collector: orphan its dependents, or wait until those that block it are gone."""
-        bucket = self.core.store.bucket(where[0])
-        entry = bucket.entries.get(where[1])
+        entry = self.core.store.bucket(where[0]).entries.get(where[1])
         if entry is None or not entry.obj["metadata"].get("deletionTimestamp"):
             return
         meta = entry.obj["metadata"]
         uid, finalizers = meta["uid"], meta.get("finalizers") or ()
+        seen: set[Where] = set()
         if ORPHAN in finalizers:
             for inner, dependent in self._dependents_of(uid):
+                seen.add((inner.name, dependent.key))
                 self._let_go(inner, dependent, uid)
-            self._remove_finalizer(bucket, where, ORPHAN)
+                yield
+            self._remove_finalizer(where, uid, ORPHAN, seen)
         elif FOREGROUND in finalizers:
             blocked = False
             for inner, dependent in self._dependents_of(uid):
-                refs = dependent.obj["metadata"].get("ownerReferences") or ()
-                blocking = any(r["uid"] == uid and r.get("blockOwnerDeletion") for r in refs)
-                if not dependent.obj["metadata"].get("deletionTimestamp"):
-                    others = any(r["uid"] != uid and r["uid"] in self._alive for r in refs)
-                    if others:
-                        self._let_go(inner, dependent, uid)
-                        continue
-                    has_own = bool(self._dependents.get(dependent.obj["metadata"]["uid"]))
-                    self._delete(inner, dependent, "Foreground" if has_own else "Background")
-                if blocking and dependent.key in inner.entries:
-                    blocked = True
+                seen.add((inner.name, dependent.key))
+                blocked = self._before_owner(inner, dependent, uid) or blocked
+                yield
             if not blocked:
-                self._remove_finalizer(bucket, where, FOREGROUND)
+                self._remove_finalizer(where, uid, FOREGROUND, seen)
 
-    def _remove_finalizer(self, bucket: Bucket, where: Where, finalizer: str) -> None:
-        entry = bucket.entries.get(where[1])
-        resource = self.core.resources.serving_bucket(bucket.name)
-        if entry is None or resource is None:
+    def _before_owner(self, bucket: Bucket, dependent: Entry, uid: str) -> bool:
+        """Delete a dependent of what goes after it; whether the owner has to wait for it."""
+        refs = dependent.obj["metadata"].get("ownerReferences") or ()
+        if not dependent.obj["metadata"].get("deletionTimestamp"):
+            if any(r["uid"] != uid and r["uid"] in self._alive for r in refs):
+                self._let_go(bucket, dependent, uid)
+                return False
+            has_own = bool(self._dependents.get(dependent.obj["metadata"]["uid"]))
+            self._delete(bucket, dependent, "Foreground" if has_own else "Background")
+        return dependent.key in bucket.entries and any(r["uid"] == uid and r.get("blockOwnerDeletion") for r in refs)
+
+    def _remove_finalizer(self, where: Where, uid: str, finalizer: str, seen: set[Where]) -> None:
+        """Let an object go, unless it has got dependents that have not been `seen`: then it is looked at again."""
+        entry = self.core.store.bucket(where[0]).entries.get(where[1])
+        resource = self.core.resources.serving_bucket(where[0])
+        if entry is None or resource is None or entry.obj["metadata"]["uid"] != uid:
+            return
+        if self._dependents.get(uid, set()) - seen:
+            self.add(where)
             return
         obj = entry.copy()
         meta = obj["metadata"]

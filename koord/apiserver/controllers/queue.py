@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Hashable
+from collections.abc import Hashable, Iterable, Iterator
 from typing import TYPE_CHECKING, Generic, TypeVar
+
+from koord.apiserver.turns import SLICE, Turn
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -13,14 +15,20 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 K = TypeVar("K", bound=Hashable)
-# keys worked off before other callbacks get their turn
+# keys worked off before other callbacks get their turn, if it does not take longer than a slice
 _BATCH = 256
 # seconds until the next try of what failed: doubled with each failure in a row
 _FIRST_RETRY, _LAST_RETRY = 0.05, 30.0
 
 
 class Controller(Generic[K]):
-    """Each key waits at most once; `work(key)` runs synchronously. A key whose work failed is logged and tried again later."""
+    """Each key waits at most once. A key whose work failed is logged and tried again later.
+
+    `work(key)` runs synchronously, or gives an iterator: each step does a part of the work, and between two others may have written.
+    """
+
+    # a key whose work took long is left alone for so many times as long: what is counted anew need not be after each of many writes
+    rests = 0
 
     def __init__(self, core: Core) -> None:
         self.core = core
@@ -28,6 +36,9 @@ class Controller(Generic[K]):
         # how often the work on a key failed in a row, and what calls for its next try
         self._failures: dict[K, int] = {}
         self._retries: dict[K, asyncio.TimerHandle] = {}
+        self._resting: dict[K, float] = {}
+        # the key whose work has begun, and what is left of that
+        self._begun: tuple[K, Iterator[None]] | None = None
         self._scheduled: asyncio.Handle | None = None
         self._stopped = False
 
@@ -35,22 +46,30 @@ class Controller(Generic[K]):
         """Look at what is stored, and follow."""
         raise NotImplementedError
 
-    def work(self, key: K) -> None:
+    def work(self, key: K) -> Iterable[None] | None:
         """Bring one thing into the state that it should have."""
         raise NotImplementedError
 
     def add(self, key: K) -> None:
         """Work on `key` soon."""
-        if self._stopped:
+        if self._stopped or (self._resting and self._rests(key)):
             return
         self._keys[key] = None
         if self._scheduled is None:
             self._scheduled = asyncio.get_running_loop().call_soon(self._run)
 
+    def _rests(self, key: K) -> bool:
+        """Whether a key is left alone now; then it is seen to that it is worked on later."""
+        left = self._resting.get(key, 0.0) - asyncio.get_running_loop().time()
+        if left > 0 and key not in self._retries:
+            self._retries[key] = asyncio.get_running_loop().call_later(left, self._retry, key)
+        return left > 0
+
     def stop(self) -> None:
         """Forget what waits."""
         self._stopped = True
         self._keys.clear()
+        self._begun = None
         for timer in self._retries.values():
             timer.cancel()
         self._retries.clear()
@@ -59,18 +78,42 @@ class Controller(Generic[K]):
 
     def _run(self) -> None:
         self._scheduled = None
-        for _ in range(min(len(self._keys), _BATCH)):
-            key = next(iter(self._keys))
-            del self._keys[key]
+        turn, left = Turn(), min(len(self._keys) + (self._begun is not None), _BATCH)
+        while left and not self._stopped:
+            key, rest = self._begun or self._next()
+            self._begun = None
             try:
-                self.work(key)
+                if not rest:
+                    rest = iter(self._work(key) or ())
+                for _ in rest:
+                    if turn.over:
+                        self._begun = key, rest
+                        break
             except Exception:
                 log.exception("%s failed on %s", type(self).__name__, key)
                 self._try_later(key)
             else:
-                self._done(key)
-        if self._keys and not self._stopped and self._scheduled is None:  # work that adds a key has seen to it
+                if self._begun is None:
+                    self._done(key)
+            left = 0 if turn.over else left - 1
+        if (self._keys or self._begun) and not self._stopped and self._scheduled is None:  # work that adds a key has seen to it
             self._scheduled = asyncio.get_running_loop().call_soon(self._run)
+
+    def _work(self, key: K) -> Iterable[None] | None:
+        if not self.rests:
+            return self.work(key)
+        self._resting.pop(key, None)
+        loop = asyncio.get_running_loop()
+        began = loop.time()
+        steps, took = self.work(key), loop.time() - began
+        if took > SLICE:
+            self._resting[key] = loop.time() + self.rests * took
+        return steps
+
+    def _next(self) -> tuple[K, Iterator[None] | None]:
+        key = next(iter(self._keys))
+        del self._keys[key]
+        return key, None
 
     def _try_later(self, key: K) -> None:
         """Nobody else may ask for this key again: the object that it stands for need not change any more."""
@@ -82,6 +125,7 @@ class Controller(Generic[K]):
 
     def _retry(self, key: K) -> None:
         self._retries.pop(key, None)
+        self._resting.pop(key, None)
         self.add(key)
 
     def _done(self, key: K) -> None:

@@ -13,6 +13,7 @@ from koord.apiserver.controllers.disruption import DisruptionController, QuotaCo
 from koord.apiserver.controllers.gc import GarbageCollector, NamespaceController
 from koord.apiserver.controllers.queue import Controller
 from koord.apiserver.store import DELETED, Event
+from koord.apiserver.turns import Turn
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -52,7 +53,8 @@ class EventExpiry(Controller[str]):
         self._timer = asyncio.get_running_loop().call_later(pause, self._sweep)
 
     def _sweep(self) -> None:
-        oldest = asyncio.get_running_loop().time() - self.core.config.event_ttl
+        loop, turn = asyncio.get_running_loop(), Turn()
+        oldest = loop.time() - self.core.config.event_ttl
         bucket = self.core.store.bucket(_BUCKET)
         try:
             while self._written and self._written[0][0] <= oldest:
@@ -61,10 +63,12 @@ class EventExpiry(Controller[str]):
                 if entry is not None and entry.rv == rv:
                     bucket.remove(entry.namespace, entry.name)
                 self._written.popleft()  # only now: what could not be removed is for the next sweep
+                if turn.over:  # the rest when others have had their turn
+                    self._timer = loop.call_later(0.0, self._sweep)
+                    return
         except Exception:
             log.exception("%s failed", type(self).__name__)
-        finally:
-            self._arm()
+        self._arm()
 
 
 CONTROLLERS: dict[str, type[Controller[Any]]] = {

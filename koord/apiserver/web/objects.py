@@ -31,6 +31,7 @@ from koord.apiserver.rest import patch as patching
 from koord.apiserver.rest import read, subresources, write
 from koord.apiserver.rest.context import DeleteOptions, Options, flag
 from koord.apiserver.store import Entry, Obj
+from koord.apiserver.turns import Turn
 from koord.apiserver.watch import WatchStreams
 from koord.apiserver.web import logs, render
 from koord.apiserver.web.render import JSON, Shape, shape, warn
@@ -275,12 +276,14 @@ class ObjectHandlers:
             raise method_not_allowed()
         wanted = await self._delete_options(call)
         page = read.list_page(self.core, resource, read.parse_query(resource, namespace, call.query))
+        turn = Turn()
         for entry in page.entries:  # the answer shows them as they were found
             try:
                 await deletion.delete(self.core, resource, entry.namespace, entry.name, call.options, wanted)
             except StatusError as err:
                 if err.code != 404:
                     raise
+            await turn.give_way()
         return render.page(resource, page, call.shape, call.query)
 
     # -- subresources ------------------------------------------------------------------------------------------------------------
