@@ -44,6 +44,8 @@ class Disk:
     def __init__(self, directory: Path) -> None:
         self.directory = directory
         self.path = directory / "state.db"
+        # why the last write was not kept; "" when it was
+        self.failure = ""
         directory.mkdir(parents=True, exist_ok=True, mode=0o700)
         self._lock = self._take()
         try:
@@ -147,19 +149,35 @@ class Disk:
     @contextlib.contextmanager
     def _transaction(self) -> Iterator[sqlite3.Connection]:
         database = self._database
-        database.execute("BEGIN IMMEDIATE")
         try:
+            database.execute("BEGIN IMMEDIATE")
             yield database
             database.execute("COMMIT")
-        except BaseException:
+        except BaseException as error:
+            self._failed(str(error) or type(error).__name__)
             if database.in_transaction:
                 database.execute("ROLLBACK")
             raise
+        if self.failure:
+            log.info("%s: writes are kept again", self.path)
+            self.failure = ""
+
+    def _failed(self, why: str) -> None:
+        if why != self.failure:
+            log.error("%s: a write was not kept: %s", self.path, why)
+        self.failure = why
+
+    def _try(self) -> None:
+        """Write what is there already: whether that is kept decides whether others ask us to write again."""
+        with contextlib.suppress(sqlite3.Error), self._transaction() as database:
+            database.execute("UPDATE facts SET value = value WHERE name = 'version'")
 
     async def keep(self) -> None:
-        """Move the log into the database now and then, off the loop, until cancelled."""
+        """Move the log into the database now and then, off the loop, until cancelled; and see whether writes that failed are kept again."""
         while True:
             await seams.sleep(CHECKPOINT_EVERY)
+            if self.failure:
+                self._try()
             try:
                 await asyncio.shield(asyncio.ensure_future(seams.to_thread(self._checkpoint)))
             except sqlite3.Error as error:

@@ -76,6 +76,9 @@ Listener = Callable[[Event], None]
 class Keeper(Protocol):
     """What has every write before anybody hears of it. An exception means that nothing was kept."""
 
+    # why the last write was not kept; "" when it was
+    failure: str
+
     def put(self, bucket: str, key: str, version: int, body: bytes) -> None: ...
 
     def remove(self, bucket: str, key: str, version: int) -> None: ...

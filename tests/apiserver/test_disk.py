@@ -17,14 +17,17 @@ from multiprocessing.process import BaseProcess as Process
 from pathlib import Path
 from typing import Any
 
+import aiohttp
 import orjson
 import pytest
 
 from koord.api.kinds import CONFIGMAPS
+from koord.apiserver import disk as module
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.disk import BIRTH, Disk, DiskError
 from koord.apiserver.server import ApiServer
 from koord.apiserver.store import Event, Store
+from koord.apiserver.testing import running_server
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
@@ -207,6 +210,44 @@ def test_a_write_that_cannot_be_kept_did_not_happen(tmp_path: Path) -> None:
     bucket.remove("", "a")
     disk.close()
     assert not Disk(tmp_path).load().bucket("things").entries
+
+
+def test_who_cannot_keep_writes_is_not_ready(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is ready again with the first write that is kept; when nobody writes, it tries for itself."""
+
+    async def main() -> None:
+        async with running_server(config=ServerConfig(data_dir=tmp_path)) as server, aiohttp.ClientSession(server.url) as session:
+            disk = server.core.store.disk
+            assert isinstance(disk, Disk)
+
+            async def write(name: str) -> int:
+                async with session.post("/api/v1/namespaces/default/configmaps", json={"metadata": {"name": name}}) as answer:
+                    return answer.status
+
+            async def health(path: str) -> tuple[int, str]:
+                async with session.get(path) as answer:
+                    return answer.status, await answer.text()
+
+            failed = "[+]ping ok\n[-]store failed: reason withheld\n[+]admission ok\n[+]controllers ok\n"
+            for again in ("a write", "a try"):
+                disk._database.execute("PRAGMA query_only=ON")  # a disk that refuses
+                assert await write(again[2:]) == 500
+                assert await health("/readyz") == (500, failed + "readyz check failed\n")
+                assert (await health("/readyz/store"))[0] == 500
+                assert (await health("/readyz/ping"))[0] == 200
+                assert (await health("/livez"))[0] == 200
+                disk._database.execute("PRAGMA query_only=OFF")
+                assert (await health("/readyz"))[0] == 500
+                if again == "a write":
+                    assert await write(again[2:]) == 201
+                for _ in patience.tries(100):
+                    if (await health("/readyz")) == (200, "ok"):
+                        break
+                    await asyncio.sleep(0.02)
+                assert await health("/readyz") == (200, "ok")
+
+    monkeypatch.setattr(module, "CHECKPOINT_EVERY", 0.1)
+    asyncio.run(main())
 
 
 def test_the_snapshot_of_a_former_release_is_taken_over(tmp_path: Path) -> None:

@@ -46,6 +46,8 @@ async def gone(api: Any, path: str) -> bool:
 class FullDisk:
     """A disk that refuses so many removals of objects whose key begins so."""
 
+    failure = ""
+
     def __init__(self, refuses: int, prefix: str = "") -> None:
         self.refuses, self.prefix = refuses, prefix
         self.refused = 0

@@ -39,15 +39,19 @@ log = logging.getLogger(__name__)
 CHECKS = ("ping", "store", "admission", "controllers")
 
 
-def health(path: str, rest: list[str], query: dict[str, str], *, ready: bool) -> web.Response:
-    """`ok`, or the list of checks with ?verbose; 500 on /readyz while the server starts or stops."""
-    good = ready or path == "livez"
+def health(path: str, rest: list[str], query: dict[str, str], *, ready: bool, kept: bool) -> web.Response:
+    """`ok`, or the list of checks with ?verbose; 500 but for /livez while the server starts or stops, or if the last write was not kept."""
     if rest and rest[0] not in CHECKS:
         return web.Response(status=404, text="404 page not found\n")
+    alive = path == "livez"
+    results = {check: alive or kept or check != "store" for check in CHECKS}
+    if rest:
+        results = {rest[0]: results[rest[0]]}
+    if not (ready or alive):
+        results["shutdown"] = False
+    good = all(results.values())
     if "verbose" in query or not good:
-        lines = [f"[+]{check} ok" for check in CHECKS]
-        if not good:
-            lines.append("[-]shutdown failed: reason withheld")
+        lines = [f"[+]{check} ok" if passed else f"[-]{check} failed: reason withheld" for check, passed in results.items()]
         lines.append(f"{path} check {'passed' if good else 'failed'}")
         return web.Response(status=200 if good else 500, text="\n".join(lines) + "\n")
     return web.Response(text="ok")
@@ -200,7 +204,8 @@ class Front:
             case []:
                 found = {"paths": ["/api", "/api/v1", "/apis", "/healthz", "/livez", "/openapi/v2", "/openapi/v3", "/readyz", "/version"]}
             case ["healthz" | "livez" | "readyz", *rest]:
-                return health(segments[0], rest, query, ready=self.ready)
+                disk = self.core.store.disk
+                return health(segments[0], rest, query, ready=self.ready, kept=disk is None or not disk.failure)
             case ["version", *_]:
                 return respond(orjson.dumps(discovery.version(), option=orjson.OPT_INDENT_2))
             case ["openapi", *rest]:
