@@ -265,16 +265,27 @@ class ResourceTable:
         self.revision = 0
 
     def add(self, resource: Resource) -> None:
-        self._by_path[(resource.group, resource.version, resource.plural)] = resource
-        self._by_kind[(resource.group, resource.version, resource.kind)] = resource
+        """Serve a resource. What is built in is in nobody's place."""
+        for table, name in self._places(resource):
+            if not resource.custom or table.get(name, resource).custom:
+                table[name] = resource
         self._groups.clear()
         self.revision += 1
 
     def remove(self, resource: Resource) -> None:
-        self._by_path.pop((resource.group, resource.version, resource.plural), None)
-        self._by_kind.pop((resource.group, resource.version, resource.kind), None)
+        for table, name in self._places(resource):
+            if table.get(name) is resource:
+                del table[name]
         self._groups.clear()
         self.revision += 1
+
+    def _places(self, resource: Resource) -> tuple[tuple[dict[tuple[str, str, str], Resource], tuple[str, str, str]], ...]:
+        group, version = resource.group, resource.version
+        return (self._by_path, (group, version, resource.plural)), (self._by_kind, (group, version, resource.kind))
+
+    def built_in(self, group: str) -> list[Resource]:
+        """What no definition makes, of a group."""
+        return [resource for resource in self.of_group(group) if not resource.custom]
 
     def by_path(self, group: str, version: str, plural: str) -> Resource | None:
         return self._by_path.get((group, version, plural))

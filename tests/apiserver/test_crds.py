@@ -28,7 +28,8 @@ def test_koords_own_crds_are_established_and_served(with_api: Any) -> None:
         assert len(crds) == 13
         for crd in crds:
             conditions = {c["type"]: c["status"] for c in crd["status"]["conditions"]}
-            assert conditions == {"NamesAccepted": "True", "Established": "True"}
+            reviewed = {"KubernetesAPIApprovalPolicyConformant": "True"} if crd["spec"]["group"].endswith(".k8s.io") else {}
+            assert conditions == {"NamesAccepted": "True", "Established": "True", **reviewed}
         listed = await api.get("/apis/slo.koordinator.sh/v1alpha1")
         assert {"nodemetrics", "nodemetrics/status", "nodeslos"} <= {r["name"] for r in listed["resources"]}
         assert (await api.get("/apis/slo.koordinator.sh/v1alpha1/nodemetrics"))["kind"] == "NodeMetricList"
@@ -343,6 +344,104 @@ def test_a_definition_without_its_status_is_served_after_a_restart(
 
     with_api(before, config=ServerConfig(data_dir=tmp_path))
     with_api(after, config=ServerConfig(data_dir=tmp_path))
+
+
+CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
+APPROVED = {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/1111"}
+
+
+def renamed(crd: dict[str, Any], group: str, plural: str, kind: str, annotations: dict[str, str] | None = None) -> dict[str, Any]:
+    """The definition of another resource."""
+    names = {"plural": plural, "kind": kind, "shortNames": [f"{plural}x"]}
+    meta = {"name": f"{plural}.{group}", "annotations": annotations or {}}
+    return {**crd, "metadata": meta, "spec": {**crd["spec"], "group": group, "names": names}}
+
+
+def conditions(crd: dict[str, Any]) -> dict[str, tuple[str, str]]:
+    return {c["type"]: (c["status"], c["reason"]) for c in crd["status"]["conditions"]}
+
+
+@pytest.mark.parametrize(
+    ("plural", "kind", "reason"),
+    [("ingresses", "Other", "PluralConflict"), ("others", "Ingress", "ListKindConflict"), ("ingress", "Other", "PluralConflict")],
+)
+def test_a_definition_takes_the_place_of_nothing_built_in(with_api: Any, widget_crd: Any, plural: str, kind: str, reason: str) -> None:
+    """Not for the approved groups of Kubernetes either, and what is built in stays when the definition goes."""
+
+    async def body(api: Any) -> None:
+        ingresses = "/apis/networking.k8s.io/v1/namespaces/default/ingresses"
+        backend = {"service": {"name": "s", "port": {"number": 80}}}
+        await api.post(ingresses, {"metadata": {"name": "i"}, "spec": {"defaultBackend": backend}})
+        await api.post(CRDS, renamed(widget_crd, "networking.k8s.io", plural, kind, APPROVED))
+        path = f"{CRDS}/{plural}.networking.k8s.io"
+        found = conditions(await api.get(path))
+        assert found["NamesAccepted"] == ("False", reason)
+        assert found["Established"] == ("False", "NotAccepted")
+        await api.ok("DELETE", path)
+        assert await gone(api, path)
+        for _ in range(2):
+            listed = (await api.get(ingresses))["items"]
+            assert [item["spec"]["defaultBackend"] for item in listed] == [backend]
+            assert (await api.get("/apis/networking.k8s.io/v1"))["groupVersion"] == "networking.k8s.io/v1"
+        assert (await api.call("POST", CRDS, renamed(widget_crd, "apps", "deployments", "Deployment")))[0] == 422
+
+    with_api(body)
+
+
+def test_a_definition_that_stands_from_before_is_not_served_in_a_built_in_place(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        crd = renamed(widget_crd, "networking.k8s.io", "ingresses", "Ingress", APPROVED)
+        for name in ("v1", "v1beta1"):
+            crd["spec"]["versions"] = [{**widget_crd["spec"]["versions"][0], "name": name}]
+            names = crd["spec"]["names"]
+            crd["status"] = {"conditions": [{"type": "Established", "status": "True"}], "acceptedNames": names, "storedVersions": [name]}
+            api.server.core.store.bucket("apiextensions.k8s.io/customresourcedefinitions").put("", crd["metadata"]["name"], dict(crd))
+            resource = api.server.core.resources.by_path("networking.k8s.io", "v1", "ingresses")
+            assert not resource.custom
+            assert api.server.core.resources.by_api_version("networking.k8s.io/v1", "Ingress") is resource
+            assert api.server.core.resources.by_path("networking.k8s.io", "v1beta1", "ingresses") is None
+
+    with_api(body)
+
+
+def test_names_that_were_not_accepted_are_not_served(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(CRDS, renamed(widget_crd, "example.com", "gadgets", "Gadget"))
+        await api.merge(f"{CRDS}/gadgets.example.com", {"spec": {"names": {"shortNames": ["wg"]}}})  # those of widgets
+        found = await api.get(f"{CRDS}/gadgets.example.com")
+        assert conditions(found)["NamesAccepted"] == ("False", "ShortNamesConflict")
+        assert conditions(found)["Established"][0] == "True"
+        listed = {r["name"]: r.get("shortNames") for r in (await api.get("/apis/example.com/v1"))["resources"]}
+        assert listed["gadgets"] == ["gadgetsx"]
+        assert listed["widgets"] == ["wg"]
+
+    with_api(body, crds=[widget_crd])
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        (None, "FieldValueRequired"),
+        ("because", "FieldValueInvalid"),
+        ("http://[", "FieldValueInvalid"),
+        ("unapproved, an experiment", ("False", "UnapprovedAnnotation")),
+        ("https://github.com/kubernetes/enhancements/pull/1111", ("True", "ApprovedAnnotation")),
+    ],
+)
+@pytest.mark.parametrize("group", ["sigs.k8s.io", "k8s.io", "kubernetes.io"])
+def test_groups_of_kubernetes_are_approved(with_api: Any, widget_crd: Any, group: str, value: str | None, said: Any) -> None:
+    async def body(api: Any) -> None:
+        annotations = {} if value is None else {"api-approved.kubernetes.io": value}
+        status, out = await api.call("POST", CRDS, renamed(widget_crd, group, "things", "Thing", annotations))
+        if isinstance(said, str):
+            cause = (out["details"]["causes"][0]["reason"], out["details"]["causes"][0]["field"])
+            assert (status, cause) == (422, (said, "metadata.annotations[api-approved.kubernetes.io]"))
+        else:
+            found = conditions(await api.get(f"{CRDS}/things.{group}"))
+            assert found["KubernetesAPIApprovalPolicyConformant"] == said
+            assert found["Established"][0] == "True"
+
+    with_api(body)
 
 
 async def gone(api: Any, path: str) -> bool:

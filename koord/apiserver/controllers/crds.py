@@ -13,7 +13,7 @@ from koord.apiserver.rest.delete import CRD_CLEANUP, delete_now
 from koord.apiserver.rest.subresources import set_condition
 from koord.apiserver.schema.structural import structural
 from koord.apiserver.store import DELETED, Entry, Event, Obj
-from koord.apiserver.validation.crds import rules_of
+from koord.apiserver.validation.crds import approval, protected, rules_of
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -29,6 +29,7 @@ _ACCEPTED: Obj = {"type": "NamesAccepted", "status": "True", "reason": "NoConfli
 _TERMINATING: Obj = {
     "type": "Terminating", "status": "True", "reason": "InstanceDeletionInProgress", "message": "CustomResource deletion is in progress",
 }  # fmt: skip
+_CONFORMANT = "KubernetesAPIApprovalPolicyConformant"
 _VERBS = ("delete", "deletecollection", "get", "list", "patch", "create", "update", "watch")
 _GOING_VERBS = ("delete", "deletecollection", "get", "list", "watch")
 # the names of resources, and those of kinds; each of a group's is taken once. The last conflict is told.
@@ -44,12 +45,19 @@ def _listed(names: Obj, key: str) -> list[str]:
     return [value] if isinstance(value, str) else list(value)
 
 
-def _accepted_names(crd: Obj, others: list[Obj]) -> tuple[Obj, Obj]:
-    """(the names that a definition gets beside the others of its group, the condition that tells of it)."""
+def _names(resource: Resource) -> Obj:
+    """The names of what is built in."""
+    return {
+        "plural": resource.plural, "singular": resource.singular, "shortNames": resource.short_names, "kind": resource.kind,
+        "listKind": resource.list_kind,
+    }  # fmt: skip
+
+
+def _accepted_names(crd: Obj, held: list[Obj]) -> tuple[Obj, Obj]:
+    """(the names that a definition gets beside those that others of its group hold, the condition that tells of it)."""
     wanted, given = crd["spec"]["names"], (crd.get("status") or {}).get("acceptedNames") or {}
     accepted, condition = {**given, **({"categories": wanted["categories"]} if "categories" in wanted else {})}, _ACCEPTED
     for keys in (_PATH_NAMES, _KIND_NAMES):
-        held = [(other.get("status") or {}).get("acceptedNames") or {} for other in others]
         taken = {name for names in held for key in keys for name in _listed(names, key)}
         for key in keys:
             own = frozenset(_listed(given, key))
@@ -177,7 +185,10 @@ class CustomResources(Controller[str]):
         self._withdraw(entry.name)
         crd = entry.obj
         spec = crd["spec"]
-        names = spec["names"]
+        accepted = (crd.get("status") or {}).get("acceptedNames") or {}
+        names = accepted if accepted.get("plural") and accepted.get("kind") else spec["names"]
+        if any(names["plural"] == resource.plural for resource in self.core.resources.built_in(spec["group"])):
+            return  # a definition of before there was that; its objects are none of what is built in
         going = bool(crd["metadata"].get("deletionTimestamp"))
         served: list[Resource] = []
         ordered = sorted(spec["versions"], key=lambda v: _rank(v["name"]))
@@ -213,8 +224,14 @@ class CustomResources(Controller[str]):
         """Write the status that kube-apiserver's controllers write, unless it stands already. What is established stays so."""
         spec, obj = entry.obj["spec"], entry.copy()
         status = obj.setdefault("status", {})
-        names, accepted = _accepted_names(obj, [other.obj for other in self._group(entry)])
+        held = [(other.obj.get("status") or {}).get("acceptedNames") or {} for other in self._group(entry)]
+        held += [_names(resource) for resource in self.core.resources.built_in(spec["group"])]
+        names, accepted = _accepted_names(obj, held)
         set_condition(status, accepted)
+        if protected(spec["group"]):
+            state, text = approval(obj["metadata"])
+            told = {"type": _CONFORMANT, "status": str(state == "Approved"), "reason": f"{state}Annotation", "message": text}
+            set_condition(status, told)
         if accepted["status"] == "True":
             set_condition(status, _ESTABLISHED)
         elif not _holds(obj, "Established"):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 import orjson
 
@@ -110,8 +111,32 @@ def _list_type(schema: Obj, path: str, causes: list[Cause]) -> None:
 
 
 _APPROVED = "api-approved.kubernetes.io"
+_REVIEW = "see https://github.com/kubernetes/enhancements/pull/1111"
 _MOST_SELECTABLE = 8
 _COLUMN_TYPES = ("boolean", "date", "integer", "number", "string")
+
+
+def protected(group: str) -> bool:
+    """Whether a group is of the Kubernetes community, whose APIs are reviewed."""
+    return f".{group}".endswith((".k8s.io", ".kubernetes.io"))
+
+
+def approval(meta: Obj) -> tuple[str, str]:
+    """(state, what it means) of the annotation by which the API of a protected group is approved: Approved, Unapproved (which is said
+    openly, and allowed), Missing or Invalid."""
+    given = (meta.get("annotations") or {}).get(_APPROVED) or ""
+    if not given:
+        return "Missing", f'protected groups must have approval annotation "{_APPROVED}", {_REVIEW}'
+    if given.startswith("unapproved"):
+        return "Unapproved", f"not approved: {orjson.dumps(given).decode()}"
+    try:
+        url = urlsplit(given)
+    except ValueError:
+        url = urlsplit("")
+    if url.scheme and url.netloc:
+        return "Approved", f"approved in {given}"
+    how = 'with either a URL or a reason starting with "unapproved"'
+    return "Invalid", f'protected groups must have approval annotation "{_APPROVED}" {how}, {_REVIEW}'
 
 
 @telling("V1CustomResourceDefinition")
@@ -145,11 +170,11 @@ def _definition(obj: Obj, path: Path_, causes: list[Cause]) -> None:
             causes.append(invalid_value(f"spec.names.{key}", name, wrong))
     if kind and kind == names.get("listKind"):
         causes.append(invalid_value("spec.names.listKind", names["listKind"], "kind and listKind may not be the same"))
-    if (group.endswith(".k8s.io") or group == "k8s.io" or group.endswith(".kubernetes.io")) and _APPROVED not in (
-        obj["metadata"].get("annotations") or {}
-    ):
-        text = 'protected groups must have approval annotation "api-approved.kubernetes.io", see https://github.com/kubernetes/enhancements/pull/1111'
-        causes.append(required("metadata.annotations[api-approved.kubernetes.io]", text))
+    state, text = approval(obj["metadata"])
+    if protected(group) and state in ("Missing", "Invalid"):
+        where = f"metadata.annotations[{_APPROVED}]"
+        given = (obj["metadata"].get("annotations") or {}).get(_APPROVED)
+        causes.append(required(where, text) if state == "Missing" else invalid_value(where, given, text))
     if spec.get("preserveUnknownFields"):
         text = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
         causes.append(invalid_value("spec.preserveUnknownFields", True, text))
