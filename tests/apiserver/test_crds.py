@@ -12,6 +12,8 @@ import pytest
 
 from koord.apiserver.config import ServerConfig
 from koord.apiserver.controllers.crds import CustomResources
+from koord.apiserver.errors import Cause
+from koord.apiserver.schema.structural import structural
 from tests.support import patience
 
 PATH = "/apis/example.com/v1/namespaces/default/widgets"
@@ -105,7 +107,6 @@ def test_deleting_the_definition_deletes_its_objects(with_api: Any, widget_crd: 
 @pytest.mark.feature("BEY-SEC-01")
 @pytest.mark.timeout(60)
 def test_a_pattern_takes_linear_time_and_one_that_cannot_is_refused() -> None:
-    from koord.apiserver.errors import Cause
     from koord.apiserver.schema.structural import Structural
     from koord.apiserver.validation.crds import check_schema
 
@@ -187,6 +188,73 @@ def test_keywords_of_a_schema_have_types(with_api: Any, widget_crd: Any, schema:
         assert (await api.get(CRDS))["items"] == []
 
     with_api(body)
+
+
+FORMATS: dict[str, tuple[tuple[str, ...], tuple[str, ...]]] = {
+    "bsonobjectid": (("507f1f77bcf86cd799439011",), ("507f", "507f1f77bcf86cd79943901g")),
+    "byte": (("aGk=", "AAAA"), ("aGk", "!", "aGk=\n")),
+    "cidr": (("10.0.0.0/8", "10.1.2.3/8", "fd00::/64"), ("10.0.0.0", "10.0.0.0/33", "10.0.0.0/255.0.0.0", "10.0/8", "fd00::1%eth0/64")),
+    "creditcard": (("4111 1111 1111 1111", "378282246310005"), ("4111111111111112", "1234", "")),
+    "date": (("2024-02-29",), ("2023-02-29", "20240229", "2024-W01-1", "2024-2-9", "")),
+    "date-time": (("2024-01-02T03:04:05Z", "2024-01-02t03:04:05.123+02:00"), ("2024-01-02", "2024-01-02T25:00:00Z")),
+    "datetime": (("2024-01-02T03:04:05Z",), ("yesterday",)),
+    "duration": (("1h30m", "1.5s", "3 days", "-2m"), ("1 fortnight", "5", "")),
+    "email": (
+        ("a@b.example", "Ann B <a.b+c@b.example>", '"a b"@c', "a@localhost"),
+        ("a", "a@", "@b", "a b@c", "a..b@c", "a@b c", "<a@b", ""),
+    ),
+    "hexcolor": (("#fff", "00FF00"), ("#ff", "ggg", "#ffff")),
+    "hostname": (("a.example.com", "a"), ("-a", "a..b", "a_b", "")),
+    "ipv4": (("1.2.3.4",), ("1.2.3", "1.2.3.256", "01.2.3.4", "::1", "")),
+    "ipv6": (("::1", "fd00::1", "::ffff:1.2.3.4"), ("1.2.3.4", "fe80::1%eth0", ":::", "")),
+    "isbn": (("0-306-40615-2", "978-0-306-40615-7"), ("0-306-40615-3", "x")),
+    "isbn10": (("0306406152", "080442957X"), ("9780306406157",)),
+    "isbn13": (("9780306406157",), ("9780306406158", "0306406152")),
+    "mac": (("00:1b:44:11:3A:B7", "00-1b-44-11-3a-b7", "001b.4411.3ab7"), ("00:1b:44:11:3a", "00:1b-44:11:3a:b7", "001b44113ab7")),
+    "password": (("anything", ""), ()),
+    "rgbcolor": (("rgb(0, 128,255)",), ("rgb(0,0,256)", "rgb(0,0)", "red")),
+    "ssn": (("123-45-6789", "123456789"), ("12-345-6789", "x")),
+    "uri": (
+        ("https://a.example:8080/b?c=d%zz#e", "/path", "mailto:a@b", "http://[::1]:80/", "urn:x:y", "http://u:p@h/%41", "*", "http://"),
+        ("a", "a/b", "", "http://a b", "http://a:b/", "http://a/%zz", "//a\n", "1http://a", "http://[::1", "?x", ":a"),
+    ),
+    "uuid": (("123e4567-e89b-12d3-a456-426614174000", "123E4567E89B12D3A456426614174000"), ("123e4567", "x" * 36)),
+    "uuid3": (("123e4567-e89b-32d3-0456-426614174000",), ("123e4567-e89b-42d3-a456-426614174000",)),
+    "uuid4": (("123e4567-e89b-42d3-a456-426614174000",), ("123e4567-e89b-42d3-0456-426614174000",)),
+    "uuid5": (("123e4567-e89b-52d3-b456-426614174000",), ("123e4567-e89b-42d3-a456-426614174000",)),
+    "int-or-nothing": (("anything", ""), ()),  # not known
+    "regex": (("(",), ()),  # not known either
+}
+
+
+@pytest.mark.parametrize("form", sorted(FORMATS))
+def test_strings_have_the_formats_that_kubernetes_knows(form: str) -> None:
+    good, bad = FORMATS[form]
+    node = structural({"type": "string", "format": form})
+    for text in good:
+        causes: list[Cause] = []
+        node.validate(text, None, causes)
+        assert not causes, text
+    for text in bad:
+        causes = []
+        node.validate(text, (None, "x"), causes)
+        assert [(cause.kind, cause.field) for cause in causes] == [("FieldValueInvalid", "x")], text
+        assert f"x in body must be of type {form}: " in causes[0].message
+
+
+def test_a_format_is_about_strings_and_applies_to_objects_that_are_written(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        status, out = await api.call("POST", PATH, widget(size=1, x="not a date"))
+        assert (status, out["details"]["causes"][0]["field"]) == (422, "spec.x")
+        await api.post(PATH, widget(size=1, x="2024-01-02"))
+
+    with_api(body, crds=[with_field(widget_crd, type="string", format="date")])
+    causes: list[Cause] = []
+    for value, form in ((2**31, "int32"), (2**63, "int64"), (-(2**31) - 1, "int32")):
+        structural({"type": "integer", "format": form}).validate(value, None, causes)
+    assert len(causes) == 3
+    structural({"x-kubernetes-int-or-string": True, "format": "ipv4"}).validate(5, None, causes)
+    assert len(causes) == 3
 
 
 def test_unknown_keywords_are_told_and_dropped(with_api: Any, widget_crd: Any) -> None:
@@ -346,7 +414,6 @@ def test_a_definition_without_its_status_is_served_after_a_restart(
     with_api(after, config=ServerConfig(data_dir=tmp_path))
 
 
-CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 APPROVED = {"api-approved.kubernetes.io": "https://github.com/kubernetes/enhancements/pull/1111"}
 
 

@@ -20,6 +20,7 @@ from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_p
 
 from koord.api.quantity import Quantity, QuantityError
 from koord.apiserver.cel import versions
+from koord.apiserver.schema import formats
 from koord.apiserver.schema.builtin import reads
 from koord.apiserver.schema.structural import compiled_pattern
 
@@ -99,10 +100,9 @@ def _as_integer(value: Any) -> int:
 
 
 def _url(text: str) -> Any:
-    parts = urlsplit(text)
-    if not text.startswith("/") and not parts.scheme:
+    if not formats.uri(text):
         raise ValueError(f"URL parse error during conversion from string: parse {json.dumps(text)}: invalid URI for request")
-    _ = parts.port  # raises for one that is no number
+    _ = urlsplit(text).port  # raises for one that is no number
     return _made("URL", text)
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import base64
 import binascii
-import ipaddress
 import re
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
-from functools import lru_cache, partial
+from datetime import UTC, datetime
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -281,13 +280,6 @@ def now() -> str:
     return _stamp(int(seams.now()))
 
 
-_DURATION = re.compile(r"^[+-]?(0|(\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h)((\d+(\.\d*)?|\.\d+)(ns|us|µs|μs|ms|s|m|h))*)\Z")
-_UUID = re.compile(r"^[0-9a-fA-F]{8}-?([0-9a-fA-F]{4}-?){3}[0-9a-fA-F]{12}\Z")
-_HOST = re.compile(r"^[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?(\.[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?)*\Z")
-# strfmt's durations also know days and weeks with blanks ("3 days")
-_LONG_DURATION = re.compile(r"^\d+\s*(ns|us|ms|s|m|h|d|w|nano(second)?s?|micros?|millis?|seconds?|minutes?|hours?|days?|weeks?)\Z", re.I)
-
-
 def reads(read: Callable[[str], Any]) -> Callable[[str], bool]:
     """Whether a function reads a text without a ValueError."""
 
@@ -299,18 +291,3 @@ def reads(read: Callable[[str], Any]) -> Callable[[str], bool]:
         return True
 
     return check
-
-
-_network = reads(partial(ipaddress.ip_network, strict=False))
-
-FORMATS: dict[str, Callable[[str], bool]] = {
-    "date-time": lambda text: canonical_time(text, micro=False) is not None,
-    "date": reads(date.fromisoformat),
-    "duration": lambda text: bool(_DURATION.match(text) or _LONG_DURATION.match(text)),
-    "byte": reads(partial(base64.b64decode, validate=True)),
-    "ipv4": reads(ipaddress.IPv4Address),
-    "ipv6": reads(ipaddress.IPv6Address),
-    "cidr": lambda text: "/" in text and _network(text),
-    "uuid": lambda text: bool(_UUID.match(text)),
-    "hostname": lambda text: len(text) <= 255 and bool(_HOST.match(text)),
-}

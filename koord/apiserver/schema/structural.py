@@ -12,7 +12,8 @@ from typing import Any
 import orjson
 
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required, type_invalid
-from koord.apiserver.schema.builtin import FORMATS, Path_, path_text
+from koord.apiserver.schema import formats
+from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.lists import repeats
 from koord.apiserver.store import Obj
 
@@ -203,7 +204,7 @@ class Structural:
             causes.append(invalid_value(where, value, f"{where} in body should be at least {raw['minLength']} chars long"))
         if "pattern" in raw and not _matches(raw["pattern"], value):
             causes.append(invalid_value(where, value, f"{where} in body should match '{raw['pattern']}'"))
-        check = FORMATS.get(raw.get("format", ""))
+        check = formats.of(raw["format"]) if "format" in raw else None
         if check is not None and not check(value):
             causes.append(invalid_value(where, value, f"{where} in body must be of type {raw['format']}: {value!r}".replace("'", '"')))
 
