@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import heapq
 import logging
 from contextlib import aclosing, suppress
 from typing import Any
@@ -15,7 +16,19 @@ from koord.kube import errors
 from koord.kube.client import PAGE, WATCH_TIMEOUT, Client, Lines
 from koord.kube.ratelimit import Backoff
 from koord.kube.store import Informer, uid_of
-from koord.kube.wire import BrokenStream, Event, Meta, decode_head, decode_list, ends_initial, must_list, read_event, too_large
+from koord.kube.wire import (
+    BrokenStream,
+    Event,
+    Meta,
+    WentBack,
+    decode_head,
+    decode_list,
+    ends_initial,
+    must_list,
+    older,
+    read_event,
+    too_large,
+)
 
 log = logging.getLogger("koord.kube.informers")
 
@@ -27,6 +40,8 @@ STEADY = 5.0  # seconds that a watch lasts to count as working, if nothing came 
 TURN = 0.005  # seconds of handling objects before others get the event loop
 QUIET = (16.0, 22.0)  # seconds of silence, at random between, after which a watch is asked whether it is alive
 WITNESSES = 20  # objects by which a server that comes back is known to be the same
+NEWEST = 5  # and so many of the last that were written before, of which one has to be there unchanged
+ASTRAY = (1.0, 60.0)  # seconds before the next list, the first time and at most, where versions go back again and again
 LOOK = 0.1  # seconds between two looks at whether a doubt was answered
 DOUBT_RETRY = 1.0  # seconds between tries while somebody waits for the answer, whatever the pause would be
 CATCH_UP = 1  # seconds that the second watch lasts, by which it is asked
@@ -61,11 +76,13 @@ class Reflector:
         self._version = ""
         self._was_away = self._was_gone = False
         self._list_needed = True
+        self._consistent = False  # the next list has to be of the database: what caches say may be older than what is known
         self._streams = True
         self._initial: set[str] | None = None
         self._batches = 0
         self._told_at = self._true_at = self._verified_at = self._list_began = seams.monotonic()
         self._backoff = Backoff(BACKOFF_FIRST, BACKOFF_LIMIT)
+        self._astray = Backoff(*ASTRAY)
         self._doubt: asyncio.Future[None] | None = None  # somebody wants to know whether a watch that follows is alive
         self._rest: asyncio.Future[None] | None = None  # a pause before the next try, which may be cut short
 
@@ -90,12 +107,14 @@ class Reflector:
                 if seams.monotonic() - began < STEADY:  # a server that ends watches at once must not be hammered
                     await self._pause_for(self._backoff.next())
                 else:
+                    self._astray.reset()
                     self._recovered()
             except errors.ApiError as error:
                 if self._initial is not None:  # a list that cannot be streamed is read in pages
                     self._initial, self._streams = None, isinstance(error, (errors.Unreachable, errors.NotFound))
                 self._list_needed = self._list_needed or must_list(error)
-                self._was_away = self._was_away or isinstance(error, errors.Unreachable)
+                # behind a balancer it is the balancer that says so
+                self._was_away = self._was_away or isinstance(error, (errors.Unreachable, errors.ServerError, BrokenStream))
                 if self.optional and isinstance(error, errors.NotFound):  # the server does not serve the kind: there are no objects
                     await self._listed_all(set(), "")
                 await self._pause_for(self._pause(error))
@@ -113,6 +132,8 @@ class Reflector:
         if isinstance(error, errors.Gone):
             log.info("%s: %s; listing again", self.label, error)
             return max(pause, seams.rng().random() * RELIST_SPREAD)
+        if isinstance(error, WentBack):
+            pause = max(pause, self._astray.next())
         if isinstance(error, errors.NotFound):
             pause = max(pause, MISSING_KIND_PERIOD * (0.5 + pause / BACKOFF_LIMIT / 2)) if self.optional else pause
         text = str(error)
@@ -145,8 +166,8 @@ class Reflector:
     async def _list(self) -> None:
         """From the server's watch cache where that is possible: the database is dear, and everybody lists at once after a restart."""
         self._list_began = seams.monotonic()
-        version = self._version or "0"
-        limit = PAGE if version == "0" else 0
+        version = "" if self._consistent else self._version or "0"
+        limit = PAGE if version in ("", "0") else 0
         while True:
             try:
                 return await self._read_pages(limit, version)
@@ -192,7 +213,7 @@ class Reflector:
                 store.forget(key)
             await turn.give_way()
         self._version = version
-        self._list_needed = False
+        self._list_needed = self._consistent = False
         self._answered(self._list_began)
         self.lists += 1
         for store in self.stores:
@@ -223,32 +244,64 @@ class Reflector:
         A watch from a version that is still to come would wait in silence, with a cache of objects that are no more. And where the
         server has come further than we had in the meantime, it would tell nothing of what was made before.
         """
-        pages = self.client.pages(
-            self.kind, self.namespace, label_selector=self.label_selector, field_selector=self.field_selector, limit=WITNESSES
-        )
+        now, found, complete = await self._look(self.namespace, self.field_selector, WITNESSES)
+        if (
+            older(now, self._version)
+            or any(self._contradicts(meta) for meta in found)
+            or not await self._knows_newest(found, complete=complete)
+        ):
+            log.warning("%s: the server does not know version %s as we do, it is at %s; listing again", self.label, self._version, now)
+            self._begin_anew()
+            return True
+        return False
+
+    async def _look(self, namespace: str | None, field_selector: str, limit: int) -> tuple[str, list[Meta], bool]:
+        """The version of the database, some objects that are there, and whether these are all."""
+        pages = self.client.pages(self.kind, namespace, label_selector=self.label_selector, field_selector=field_selector, limit=limit)
         async with aclosing(pages):
             async for page in pages:
                 try:
                     content = decode_list(page)
                 except msgspec.DecodeError as error:
                     raise BrokenStream(f"the list cannot be read: {error}") from error
-                now = content.metadata.resource_version
-                less = now.isdigit() and self._version.isdigit() and int(now) < int(self._version)
-                if less or any(self._contradicts(raw) for raw in content.items or ()):
-                    log.warning(
-                        "%s: the server does not know version %s as we do, it is at %s; listing again", self.label, self._version, now
-                    )
-                    self._version = ""
-                    return True
-                break
-        return False
+                found = [meta for raw in content.items or () if (meta := self._meta(raw)) is not None]
+                return content.metadata.resource_version, found, not content.metadata.continue_
+        return "", [], False
 
-    def _contradicts(self, raw: msgspec.Raw) -> bool:
+    async def _knows_newest(self, found: list[Meta], *, complete: bool) -> bool:
+        """Whether the server knows what was written last before it went, as far as we have heard: then it knows all before that.
+
+        What was changed meanwhile says nothing, and does no harm: the watch tells it. What is missing may have been deleted meanwhile, or
+        never been made there. If in doubt, a list is needed.
+        """
+        there = {meta.key: meta for meta in found}
+        numbered = [(int(version), key) for key, version in self._versions.items() if version.isdigit()]
+        for _, key in heapq.nlargest(NEWEST, numbered):
+            namespace, _, name = key.rpartition("/")
+            meta = there.get(key)
+            if meta is None and not complete:
+                selector = ",".join(filter(None, (self.field_selector, f"metadata.name={name}")))
+                _, alone, _ = await self._look(namespace or None, selector, 1)
+                meta = next((one for one in alone if one.key == key), None)
+            if meta is None or self._contradicts(meta):
+                return False
+            if self._same(meta):
+                return True
+        return not numbered
+
+    def _begin_anew(self) -> None:
+        """What is known of versions means nothing to this server. The objects stay until its list tells what is there."""
+        self._version, self._consistent = "", True
+        self._versions = dict.fromkeys(self._versions, "")
+
+    def _contradicts(self, meta: Meta) -> bool:
         """Whether an object was written before the version that we have seen, and is not the one in our cache."""
-        meta = self._meta(raw)
-        if meta is None or not (meta.resource_version.isdigit() and self._version.isdigit()):
-            return False
-        return int(meta.resource_version) <= int(self._version) and not self._same(meta)
+        return (
+            meta.resource_version.isdigit()
+            and self._version.isdigit()
+            and not older(self._version, meta.resource_version)
+            and not self._same(meta)
+        )
 
     def _same(self, meta: Meta) -> bool:
         """Whether an object is the one in our cache: another server may give the same number to another object of that name."""
@@ -305,6 +358,7 @@ class Reflector:
 
     async def _follow(self, *, stream: bool) -> None:
         self._initial = set() if stream else None
+        told = self._version
         batches = self.client.watch_batches(
             self.kind,
             self.namespace,
@@ -320,25 +374,37 @@ class Reflector:
                     self._heard()
                 else:
                     self._told_at = seams.monotonic()
-                await self._take(lines)
+                told = await self._take(lines, told)
                 self._recovered()
         if self._initial is not None:
             raise BrokenStream("the stream of the list ended before the list did")
 
-    async def _take(self, lines: Lines) -> None:
+    async def _take(self, lines: Lines, since: str) -> str:
+        """Take over what a watch told that had come to the version `since`; returns how far it has come. Raises WentBack."""
         turn = _Turn()
         for line in lines:
-            listed = self._event(read_event(line))
+            event = read_event(line)
+            self.events += 1
+            meta = self._meta(event.object)
+            if meta is None:
+                continue
+            if self._initial is None:
+                if older(meta.resource_version, since):
+                    self._begin_anew()
+                    raise WentBack(f"a watch tells of version {meta.resource_version} after {since}")
+                since = meta.resource_version or since
+            listed = self._event(event, meta)
             if listed is not None:
                 await self._listed_all(*listed)
-                self._initial = None
+                self._initial, since = None, self._version
             await turn.give_way()
+        return since
 
     async def _missed(self, following: asyncio.Task[None], *, asked: bool) -> bool:
         """Ask on another connection what the silent watch should have told; True if it told nothing of something.
 
         A watch that somebody asks about (`asked`) need not be silent: news that it has told meanwhile may be old ones."""
-        before, lines, began = self._batches, list[bytes](), seams.monotonic()
+        before, lines, began, since = self._batches, list[bytes](), seams.monotonic(), self._version
         batches = self.client.watch_batches(
             self.kind,
             self.namespace,
@@ -363,7 +429,7 @@ class Reflector:
         if following.done():
             return False
         if all(read_event(line).type == "BOOKMARK" for line in lines):
-            await self._take(lines)
+            await self._take(lines, since)
             if ended:
                 self._answered(began)
             elif lines:
@@ -375,7 +441,7 @@ class Reflector:
         lines = self._untold(lines)
         log.warning("%s: the watch has stalled; another connection told %d events", self.label, len(lines))
         self.stalls += 1
-        await self._take(lines)
+        await self._take(lines, since)
         if ended:
             self._answered(began)
         else:
@@ -387,15 +453,11 @@ class Reflector:
         known = self._version
         heads = ((line, self._meta(read_event(line).object)) for line in lines)
         versions = [(line, meta.resource_version) for line, meta in heads if meta is not None]
-        return [line for line, now in versions if not (now.isdigit() and known.isdigit() and int(now) <= int(known))]
+        return [line for line, now in versions if not now.isdigit() or older(known, now) or not known.isdigit()]
 
-    def _event(self, event: Event) -> tuple[set[str], str] | None:
+    def _event(self, event: Event, meta: Meta) -> tuple[set[str], str] | None:
         """Take an event over. With the one that ends the list: what was listed, and the list's version."""
-        self.events += 1
         kind = event.type
-        meta = self._meta(event.object)
-        if meta is None:
-            return None
         if self._initial is not None:
             if kind == "ADDED":
                 self._listed(event.object, self._initial)
@@ -411,7 +473,7 @@ class Reflector:
         elif kind != "BOOKMARK":
             log.warning("%s: a watch event of unknown type %r is skipped", self.label, kind)
             return None
-        if meta.resource_version:
+        if meta.resource_version and not older(meta.resource_version, self._version):  # another watch may have told more
             self._version = meta.resource_version
         return None
 

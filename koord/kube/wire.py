@@ -75,6 +75,13 @@ class BrokenStream(errors.ApiError):
         super().__init__(0, "BrokenStream", detail)
 
 
+class WentBack(errors.ApiError):
+    """A watch told of a version from before those that it was opened at: another server answers, or the data were restored."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(0, "WentBack", detail)
+
+
 def read_event(line: bytes) -> Event:
     """A line of a watch. Raises BrokenStream, and the ApiError of an ERROR event."""
     try:
@@ -92,6 +99,11 @@ def ends_initial(event: Event) -> bool:
     return event.type == "BOOKMARK" and INITIAL_END.encode() in bytes(event.object)
 
 
+def older(version: str, than: str) -> bool:
+    """Whether a version is from before another; those that are no numbers cannot be compared."""
+    return version.isdigit() and than.isdigit() and int(version) < int(than)
+
+
 def too_large(error: errors.ApiError) -> bool:
     """Whether the server does not know the version yet (or any more: its data were restored)."""
     causes: Any = error.details.get("causes") or ()
@@ -100,4 +112,4 @@ def too_large(error: errors.ApiError) -> bool:
 
 def must_list(error: errors.ApiError) -> bool:
     """Whether watching from the last version makes no sense any more."""
-    return isinstance(error, (errors.Gone, errors.NotFound, errors.BadRequest)) or too_large(error)
+    return isinstance(error, (errors.Gone, errors.NotFound, errors.BadRequest, WentBack)) or too_large(error)

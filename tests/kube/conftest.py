@@ -113,6 +113,8 @@ class FaultServer:
 
     def _list(self, request: web.Request) -> web.Response:
         objects = [self.objects[name] for name in sorted(self.objects)]
+        wanted = [part.partition("=")[2] for part in request.query.get("fieldSelector", "").split(",") if part.startswith("metadata.name=")]
+        objects = [obj for obj in objects if not wanted or obj["metadata"]["name"] in wanted]
         start, limit = int(request.query.get("continue", "0")), int(request.query.get("limit", "0"))
         if start and self.page_expires:
             self.page_expires = False

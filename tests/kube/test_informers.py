@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 import msgspec
+import orjson
 import pytest
 from aiohttp import web
 
@@ -205,6 +206,120 @@ def test_survives_every_kind_of_refusal_and_an_absent_server(fault_server: Any, 
             await server.start()
             server.put("b")
             await eventually(lambda: names(informer) == ["a", "b"], 10)
+            await factory.stop()
+
+    asyncio.run(main())
+
+
+def pod(name: str, version: int) -> dict[str, Any]:
+    metadata = {"name": name, "namespace": "default", "resourceVersion": str(version), "uid": f"uid-{name}"}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": {"nodeName": "n1"}}
+
+
+def bookmark(version: int) -> bytes:
+    return orjson.dumps({"type": "BOOKMARK", "object": {"kind": "Pod", "metadata": {"resourceVersion": str(version)}}}) + b"\n"
+
+
+@pytest.mark.parametrize("restored", [True, False], ids=["restored", "the same"])
+def test_a_server_behind_a_balancer_that_is_restored_from_a_backup(fault_server: Any, eventually: Any, restored: bool) -> None:
+    """The balancer ends the watch in order and says 503 meanwhile. The first objects are those of before, and the version is ahead."""
+
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            for number in range(2 * reflector.WITNESSES):
+                server.put(f"a{number:02}")
+            backup = server.version
+            server.put("z-ghost")
+            server.put("z-gone")
+            factory = InformerFactory(client)
+            pods = factory.informer(PODS, Pod)
+            factory.start()
+            await factory.wait_synced()
+            await eventually(lambda: server.watchers)
+            server.remove("z-gone")
+            server.put("a00", metadata={"labels": {"l": "1"}})
+            await eventually(lambda: "default/z-gone" not in pods)
+            server.script = lambda request: web.Response(status=503, text="no upstream")
+            server.send(None)
+            await eventually(lambda: factory.status()[0]["error"])
+            server.version += 50
+            if restored:
+                del server.objects["z-ghost"]
+                server.objects["a00"] = pod("a00", server.version)
+                server.objects["b-again"] = pod("b-again", backup)
+                server.history.clear()
+            server.script = None
+            await eventually(lambda: server.watchers)
+            server.put("new")
+            await eventually(lambda: "default/new" in pods)
+            names = {item.metadata.name for item in pods.list()}
+            assert ("z-ghost" in names, "b-again" in names) == (not restored, restored)
+            assert factory.status()[0]["lists"] == (2 if restored else 1)
+            await factory.stop()
+
+    asyncio.run(main())
+
+
+def test_versions_that_go_back_are_a_list_and_no_loop(fault_server: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Replicas that count differently behind one address: each list is the truth, and each time later than the last."""
+    pauses: list[float] = []
+    pause_for = reflector.Reflector._pause_for
+
+    async def short(self: Any, seconds: float) -> None:
+        pauses.append(seconds)
+        await pause_for(self, 0.01)
+
+    monkeypatch.setattr(reflector.Reflector, "_pause_for", short)
+
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            server.put("ghost")
+            factory = InformerFactory(client)
+            pods = factory.informer(PODS, Pod)
+            told: list[str] = []
+            pods.add_handler(on_delete=lambda obj: told.append(obj.metadata.name))
+            factory.start()
+            await factory.wait_synced()
+            for number in range(4):
+                await eventually(lambda: server.watchers)
+                server.objects = {f"p{number}": pod(f"p{number}", 10)}
+                server.version -= 5
+                server.history.clear()
+                lists = factory.status()[0]["lists"]
+
+                def listed(before: int = lists) -> bool:
+                    server.send(bookmark(server.version))  # to the watch that follows by now
+                    return bool(factory.status()[0]["lists"] == before + 1)
+
+                await eventually(listed)
+                assert [item.metadata.name for item in pods.list()] == [f"p{number}"]
+                last = [r for r in server.requests if "watch" not in r.query and "fieldSelector" not in r.query][-1]
+                assert "resourceVersion" not in last.query  # of the database, whatever caches say
+            assert told == ["ghost", "p0", "p1", "p2"]
+            assert [seconds >= least for seconds, least in zip(pauses, (0.5, 1.0, 2.0, 4.0), strict=True)] == [True] * 4
+            await factory.stop()
+
+    asyncio.run(main())
+
+
+def test_a_second_watch_that_is_ahead_makes_no_bookmark_an_alarm(fault_server: Any, eventually: Any) -> None:
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            server.put("a")
+            factory = InformerFactory(client)
+            pods = factory.informer(PODS, Pod)
+            factory.start()
+            await factory.wait_synced()
+            await eventually(lambda: server.watchers)
+            (one,) = factory._reflectors.values()
+            version = server.version
+            await one._take([bookmark(version + 10)], one._version)  # as told on another connection
+            server.send(bookmark(version + 5))
+            await eventually(lambda: one.events == 2)
+            server.version += 10
+            server.put("b")
+            await eventually(lambda: "default/b" in pods)
+            assert factory.status()[0]["lists"] == 1
             await factory.stop()
 
     asyncio.run(main())

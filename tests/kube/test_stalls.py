@@ -404,7 +404,7 @@ def test_others_have_their_turn_between_any_two_objects(fault_server: Any, monke
                 one._initial = set()
                 meta = {"resourceVersion": "50", "annotations": {"k8s.io/initial-events-end": "true"}}
                 lines.append(msgspec.json.encode({"type": "BOOKMARK", "object": {"metadata": meta}}))
-            await one._take(lines)
+            await one._take(lines, "")
             there = len(store)
             await one._listed_all(set(), "60")
             ends = True
