@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from collections import deque
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import replace
@@ -94,7 +95,7 @@ class Delivery:
         if stage in self._disabled:
             return NOTHING
         container = replace(container, pod=self._known(container.pod, self._snapshot(), container.own_shares))
-        answers = self._asking.container(container, stage)
+        answers = self._in_a_group_that_is_there(container, self._asking.container(container, stage))
         self._record(stage, container.pod, container.name, answers, seams.now())
         answer = answers.only(self._enforced).answer
         self._reconciler.answered(container.pod.uid, container.name, answer)
@@ -119,6 +120,20 @@ class Delivery:
         if pod.uid not in self._unlisted:
             return pod
         return replace(pod, requests=None if shares is None else {RESOURCE_CPU: shares_to_milli(shares)}, unlisted=True)
+
+    def _in_a_group_that_is_there(self, container: ContainerContext, answers: Answers) -> Answers:
+        """A runtime cannot start a container in a resctrl group that is not there: it starts without, and the reconciler moves it in once
+        the group is made."""
+        group = answers.answer.rdt_class
+        if group is None:
+            return answers
+        hook, about = answers.owners["rdt_class"], f"pod {container.pod.key} resctrl group"
+        if not self._enforced(hook) or os.path.isdir(self.root.resctrl_path(group)):
+            self._asking.well(hook, about)
+            return answers
+        self._asking.trouble(hook, about, ValueError(f"{group} is not made (yet); containers start without a group of their own"))
+        owners = {field: owner for field, owner in answers.owners.items() if field != "rdt_class"}
+        return Answers(replace(answers.answer, rdt_class=None), owners)
 
     def _enforced(self, hook: str) -> bool:
         return self._modes(hook) is Mode.ENFORCE

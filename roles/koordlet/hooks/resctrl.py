@@ -136,7 +136,7 @@ class Resctrl(Hook[CacheRule]):
         path = snapshot.host.root.resctrl_path(f"{PREFIX}{pod.uid}")
         if stage is Stage.PRE_RUN_POD_SANDBOX:
             yield from self._group(snapshot.host, pod, rule)
-        elif os.path.isdir(path):
+        elif os.path.isdir(path) and not _lives(snapshot, pod.uid, path):
             yield self._removal(path, pod.uid)
 
     def learn(self, snapshot: Snapshot, rule: CacheRule | None) -> CacheRule | None:
@@ -223,6 +223,13 @@ class Resctrl(Hook[CacheRule]):
         about = self._about.pop(uid, NODE)
         gone = "Remove Resctrl Group"
         return Write("group", path, "", kind=Kind.NO_DIRECTORY, cached=False, reason="RemoveCATGroup", about=about, event=gone)
+
+
+def _lives(snapshot: Snapshot, uid: str, path: str) -> bool:
+    """Whether a pod has another sandbox than the one that goes: those of earlier attempts are removed long after the next one is made.
+    Once the kubelet no longer lists the pod, the walk removes its group."""
+    state = snapshot.pod(uid)
+    return (state is not None and state.active) or bool(_ids(snapshot.host, os.path.join(path, "tasks")))
 
 
 def _ids(host: HostState, path: str) -> list[int]:

@@ -193,12 +193,9 @@ def test_stages_that_are_off_and_hooks_that_fail(tmp_path) -> None:
 @pytest.mark.feature("KA-RDT-02")
 def test_a_pods_resctrl_group_comes_and_goes_with_it(tmp_path) -> None:
     async def story(c: Cluster) -> None:
-        c.file("proc/cpuinfo", "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu cat_l3 mba\n")
-        c.file("sys/fs/resctrl/info/L3/cbm_mask", "fff\n")
-        c.file("sys/fs/resctrl/schemata", "L3:0=fff\nMB:0=100\n")
+        has_resctrl(c)
         await c.node({})
-        key = "node.koordinator.sh/resctrl"
-        config = {key: json.dumps({"llc": {"schemata": {"range": [0, 50]}}})}
+        config = RESCTRL
         listed = await c.pod("rdt", qos="LS", kube_qos="Burstable", annotations=config)
         uid = listed["metadata"]["uid"]
         async with Runtime(socket_of(c)) as runtime, agent(c, "Resctrl", **nri_options(c)):
@@ -225,6 +222,69 @@ def test_a_pods_resctrl_group_comes_and_goes_with_it(tmp_path) -> None:
                 return any(e["reason"] == "Remove Resctrl Group" for e in (await c.client.list(EVENTS, "default")).items)
 
             await until(removed, "the other event")
+
+    run(tmp_path, story)
+
+
+RESCTRL = {"node.koordinator.sh/resctrl": json.dumps({"llc": {"schemata": {"range": [0, 50]}}})}
+
+
+def has_resctrl(c: Cluster) -> None:
+    c.file("proc/cpuinfo", "processor\t: 0\nvendor_id\t: GenuineIntel\nflags\t\t: fpu cat_l3 mba\n")
+    c.file("sys/fs/resctrl/info/L3/cbm_mask", "fff\n")
+    c.file("sys/fs/resctrl/schemata", "L3:0=fff\nMB:0=100\n")
+
+
+@pytest.mark.feature("KA-RDT-02")
+def test_no_container_is_sent_into_a_resctrl_group_that_could_not_be_made(tmp_path, caplog) -> None:
+    async def story(c: Cluster) -> None:
+        has_resctrl(c)
+        c.file("sys/fs/resctrl/info/L3/num_closids", "1\n")
+        await c.node({})
+        async with Runtime(socket_of(c)) as runtime, agent(c, "Resctrl", **nri_options(c)):
+            await asyncio.wait_for(runtime.connected.wait(), patience.seconds(15))
+            pod = sandbox("full", qos="LS", annotations=RESCTRL)
+            group = c.base / f"sys/fs/resctrl/koordlet-{pod.uid}"
+            create = nri.CreateContainerRequest(pod=pod, container=container())
+            await runtime.call("RunPodSandbox", nri.PodSandboxRequest(pod=pod))
+            assert not group.exists(), "the hardware has no more"
+            for _ in range(2):
+                answer = await runtime.call("CreateContainer", create)
+                assert not answer.adjust.linux.resources.HasField("rdt_class"), "the runtime would refuse to start it"
+            assert caplog.text.count("is not made (yet)") == 1
+            group.mkdir()
+            answer = await runtime.call("CreateContainer", create)
+            assert answer.adjust.linux.resources.rdt_class.value == f"koordlet-{pod.uid}"
+
+    run(tmp_path, story)
+
+
+@pytest.mark.feature("KA-RDT-02")
+def test_the_group_of_a_pod_that_lives_outlasts_an_earlier_sandbox(tmp_path) -> None:
+    """The kubelet removes the sandboxes of a pod's earlier attempts long after it made the next one."""
+
+    async def story(c: Cluster) -> None:
+        has_resctrl(c)
+        await c.node({})
+        listed = await c.pod("rdt", qos="LS", kube_qos="Burstable", annotations=RESCTRL)
+        async with Runtime(socket_of(c)) as runtime, agent(c, "Resctrl", **nri_options(c)):
+            await asyncio.wait_for(runtime.connected.wait(), patience.seconds(15))
+            pod = sandbox("rdt", qos="LS", annotations=RESCTRL, uid=listed["metadata"]["uid"])
+            group = c.base / f"sys/fs/resctrl/koordlet-{pod.uid}"
+            await runtime.call("RunPodSandbox", nri.PodSandboxRequest(pod=pod))
+            await until(group.is_dir, "the group")
+            inode = group.stat().st_ino
+            await runtime.call("RemovePodSandbox", nri.PodSandboxRequest(pod=pod))
+            assert group.stat().st_ino == inode
+            unlisted = sandbox("new", qos="LS", annotations=RESCTRL)
+            own = c.base / f"sys/fs/resctrl/koordlet-{unlisted.uid}"
+            await runtime.call("RunPodSandbox", nri.PodSandboxRequest(pod=unlisted))
+            (own / "tasks").write_text("4711\n")
+            await runtime.call("RemovePodSandbox", nri.PodSandboxRequest(pod=unlisted))
+            assert own.is_dir(), "somebody is in it: the kubelet is about to list the pod"
+            (own / "tasks").write_text("")
+            await runtime.call("RemovePodSandbox", nri.PodSandboxRequest(pod=unlisted))
+            assert not own.exists()
 
     run(tmp_path, story)
 
