@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from roles.koordlet.actuation import kernel
+from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import Journal
 from roles.koordlet.actuation.restore import journal_path, restore
 from roles.koordlet.actuation.writes import Write, sequence
@@ -66,14 +68,18 @@ def test_it_acts_once_when_nobody_was_there_for_long() -> None:
 
 
 def test_what_suppression_took_is_given_back_and_limits_of_pods_stay(suppressed) -> None:
-    assert "1 files put back" in guard_of(suppressed, RELEASE).act()
+    done = guard_of(suppressed, RELEASE).act()
+    assert "1 files put back" in done.text
+    assert not done.left
     assert (suppressed.get(QUOTA, TIER), suppressed.get(QUOTA, POD)) == ("-1", "150000")
     assert len(restore(suppressed.root).restored) == 1, "what is left is still on record"
     assert suppressed.get(QUOTA, POD) == "-1"
 
 
 def test_they_are_held_at_a_safe_share_and_that_is_on_record(suppressed) -> None:
-    assert "25 %" in guard_of(suppressed, HOLD).act()
+    done = guard_of(suppressed, HOLD).act()
+    assert "25 %" in done.text
+    assert not done.left
     assert (suppressed.get(QUOTA, TIER), suppressed.get(QUOTA, POD)) == ("100000", "-1"), "no child may have more than its parent"
     assert restore(suppressed.root).failed == []
     assert suppressed.get(QUOTA, TIER) == "-1"
@@ -83,7 +89,7 @@ def test_while_a_koordlet_lives_nothing_is_done(suppressed) -> None:
     guard, lock = guard_of(suppressed, RELEASE), NodeLock(lock_of(suppressed))
     lock.acquire()
     assert guard.held()
-    assert guard.act() == ""
+    assert guard.act() is None
     lock.release()
     assert not guard.held()
     assert suppressed.get(QUOTA, TIER) == "2000"
@@ -94,12 +100,58 @@ def test_a_journal_that_cannot_be_read_is_left_alone(suppressed) -> None:
     kept = path.read_bytes()
     path.unlink()
     path.mkdir()
-    with pytest.raises(Exception, match="cannot be read"):
-        guard_of(suppressed, RELEASE).act()
+    assert "cannot be read" in guard_of(suppressed, RELEASE).act().left[0]
     path.rmdir()
     path.write_bytes(kept)
     assert len(Journal(str(path), suppressed.root).places.boot) >= 0
-    assert guard_of(suppressed, RELEASE).act()
+    assert not guard_of(suppressed, RELEASE).act().left
+
+
+def refusing(monkeypatch, directory: str) -> None:
+    """A kernel that does not take what is written to the files of a directory."""
+    write = kernel.write
+
+    def refused(path: str, text: str) -> None:
+        if os.path.dirname(path).endswith(directory):
+            raise WriteError(Trouble.INVALID, path, "is refused")
+        write(path, text)
+
+    monkeypatch.setattr(kernel, "write", refused)
+
+
+@pytest.mark.parametrize("action", [RELEASE, HOLD])
+def test_a_file_that_cannot_be_written_is_tried_again_and_the_others_are_written(suppressed, monkeypatch, action: str) -> None:
+    other = f"{TIER}/other"
+    suppressed.put(QUOTA, other, "-1")
+    suppressed.journal.open()
+    suppressed.executor.apply([sequence(Write(QUOTA, other, "300000"))], rule="BECPUSuppress", now=2.0)
+    suppressed.journal.close()
+    with monkeypatch.context() as patch:
+        refusing(patch, "other")
+        done = guard_of(suppressed, action).act()
+    assert "is refused" in done.left[0]
+    assert suppressed.get(QUOTA, TIER) == ("-1" if action == RELEASE else "100000")
+    watch = Watch().looked(held=False, now=0.0).answered(done, 200.0)
+    assert [watch.due(now, 120.0) for now in (201.0, 210.0)] == [False, True]
+    done = guard_of(suppressed, action).act()
+    assert not done.left
+    assert suppressed.get(QUOTA, other) == "-1"
+    assert not watch.answered(done, 210.0).due(300.0, 120.0)
+
+
+@pytest.mark.parametrize("action", [RELEASE, HOLD])
+def test_a_machine_that_no_koordlet_changed_is_left_alone(machine, action: str) -> None:
+    os.unlink(journal_path(machine.root))
+    machine.put(QUOTA, TIER, "-1")
+    for _ in range(2):
+        done = guard_of(machine, action).act()
+        assert "no koordlet has changed this machine" in done.text
+        assert not done.left
+    assert machine.get(QUOTA, TIER) == "-1"
+
+
+def test_what_is_not_there_is_not_called_held(machine) -> None:
+    assert "no CPU quota" in guard_of(machine, HOLD).act().left[0]
 
 
 def test_the_process_waits_for_the_end_of_a_koordlet_that_is_killed(suppressed) -> None:
