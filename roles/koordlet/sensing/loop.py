@@ -104,8 +104,7 @@ class SensingLoop:
         if before is None or abs(offset - before) < _JUMP:
             return
         log.warning("the wall clock jumped by %.1f s", offset - before)
-        if offset < before:
-            self._store.clock_jumped_back(now)
+        self._store.clock_stepped(offset - before, now)
 
     async def run(self, stopping: asyncio.Event) -> None:
         """Tick until ``stopping`` is set."""

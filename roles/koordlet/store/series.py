@@ -89,6 +89,13 @@ class Points:
         self._start = bisect_left(self._times, oldest, self._start)
         self.compact()
 
+    def shift(self, by_ms: int, newest: int) -> None:
+        """Move all points by so much, and forget those that are after a time (ms) then: they would block every later sample."""
+        self._times = array("q", [time + by_ms for time in self._times])
+        end = max(bisect_right(self._times, newest), self._start)
+        del self._times[end:]
+        del self._values[end:]
+
     def span(self, begin: int, end: int) -> tuple[array[int], array[float]]:
         """Copies of the points of [begin, end], both inclusive."""
         low = bisect_left(self._times, begin, self._start)

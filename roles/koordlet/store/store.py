@@ -102,12 +102,13 @@ class MetricStore:
             del self._series[kind][key]
         return len(matching)
 
-    def clock_jumped_back(self, now: float) -> None:
-        """Forget points of the future: after the clock was set back they would block every later sample."""
-        limit = round(now * 1000)
+    def clock_stepped(self, by: float, now: float) -> None:
+        """The wall clock was set by so much (seconds; back: negative) to ``now``: points keep their age, so that no window has a gap."""
+        by_ms, newest = round(by * 1000), round(now * 1000)
         for group in self._series.values():
             for key, points in list(group.items()):
-                if points.last_time is not None and points.last_time > limit:
+                points.shift(by_ms, newest)
+                if not points:
                     del group[key]
 
     def expire(self, now: float) -> None:

@@ -567,3 +567,4 @@ class TestClock:
         a.tree.burn({0: 1.0}, 1.0)
         a.tick(jump=-7200.0)
         assert a.view.last(kinds.NODE_CPU) == pytest.approx(1.0), "points of the future do not block new ones"
+        assert a.view.count(kinds.NODE_CPU, 60) == 2, "and points of before keep their age"

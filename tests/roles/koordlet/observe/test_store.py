@@ -159,6 +159,28 @@ def test_snapshots_keep_the_newest() -> None:
     assert store.snapshot("node_cpu_info") == 2
 
 
+@pytest.mark.feature("KLO-TSDB-01")
+class TestClockSteps:
+    @pytest.mark.parametrize("by", [-300.0, -10.0, 300.0, -14 * 86400.0])
+    def test_percentiles_have_no_gap(self, by: float) -> None:
+        store = filled([float(i) for i in range(200)])
+        before = MetricsView(store, T0 + 199)
+        count, median = before.count(kinds.NODE_CPU, 60), before.aggregate(kinds.NODE_CPU, "p50", 100)
+        store.clock_stepped(by, T0 + 200 + by)
+        store.append(T0 + 200 + by, [(kinds.NODE_CPU, (), 200.0)])
+        after = MetricsView(store, T0 + 200 + by)
+        assert after.count(kinds.NODE_CPU, 60) == count
+        assert after.aggregate(kinds.NODE_CPU, "p50", 100) == (median or 0.0) + 1
+        assert after.query(kinds.NODE_CPU, 200).covered_ms == 200_000
+
+    def test_what_would_be_of_the_future_even_so_is_dropped(self) -> None:
+        store = filled([1.0, 2.0, 3.0])
+        store.append(T0 + 2, [(kinds.POD_CPU, ("p",), 1.0)])
+        store.clock_stepped(-10.0, T0 - 9)
+        assert MetricsView(store, T0 - 9).aggregate(kinds.NODE_CPU, "last", 60) == 2.0
+        assert store.keys(kinds.POD_CPU) == []
+
+
 class TestPersistence:
     def test_series_survive_a_restart(self, tmp_path: Path) -> None:
         store = filled([1, 2, 3])

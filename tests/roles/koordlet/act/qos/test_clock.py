@@ -86,8 +86,8 @@ def lived(w: Any, leap: float, at: int) -> Lived:
     start = w.now
     for second in range(END):
         w.now = start + second + (leap if second >= at else 0.0)
-        if second == at and leap < 0:
-            w.store.clock_jumped_back(w.now)
+        if second == at:
+            w.store.clock_stepped(leap, w.now)
         machine.now = second
         waiting, work = (40.0, 6.0) if second >= WAITS else (4.0 + second % 3 / 10, 0.5 + second % 2 / 10)
         w.load(8.0 + work, web=1.8, miner=work, other=1.0, new=0.0)
