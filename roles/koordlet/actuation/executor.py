@@ -118,6 +118,11 @@ class Executor:
             return False
         return self.journal is None or self.journal.remember([entry], owner=rule)
 
+    @property
+    def owed(self) -> int:
+        """Releases that are still to be made."""
+        return len(self._owed)
+
     def needed(self, write: Write) -> bool:
         """Whether the cache does not already vouch for the value."""
         if not write.cached or write.hold is Hold.RELEASE:
@@ -423,12 +428,17 @@ class Executor:
         self.holds.forget_gone()
         for write, rule in list(self._owed.values()):
             self._apply(sequence(write), rule, at, Mode.ENFORCE, Applied())
+        # nothing is owed to a file that is gone, or that somebody else holds by now
+        self._owed = {key: owed for key, owed in self._owed.items() if self._holds_still(*owed)}
         oldest = now - max(CACHE_TTL, 2 * self.force_after)
         # containers and threads end without a word
         gone = self._gone({key[0] for table in (self._cache, self._would, self._troubled) for key in table})
         self._cache = {k: v for k, v in self._cache.items() if v[1] >= oldest and k[0] not in gone}
         self._would = {k: v for k, v in self._would.items() if v[1] >= oldest and k[0] not in gone}
         self._troubled = {k: v for k, v in self._troubled.items() if v[1] >= oldest and k[0] not in gone}
+
+    def _holds_still(self, write: Write, rule: str) -> bool:
+        return self.holds.holder(write.resource, write.target, write.device) == rule
 
     def _gone(self, targets: set[str]) -> set[str]:
         """Those of cgroup directories that are in no hierarchy any more."""

@@ -8,6 +8,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from roles.koordlet.actuation import kernel
+from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.holds import Holds
 from roles.koordlet.actuation.journal import Journal
@@ -70,6 +72,26 @@ def test_nobody_takes_what_another_holds_or_frees_what_it_does_not_hold(machine)
     assert (refused.written, machine.get(QUOTA, BOX)) == ([], "80000")
     assert apply(made, "theirs", write("1000", Hold.RELEASE)).written == []
     assert machine.get(QUOTA, BOX) == "80000"
+
+
+def test_nothing_is_owed_to_a_group_that_went_before_it_could_be_given_back(machine, monkeypatch) -> None:
+    put(machine)
+    made = executor(machine)
+    apply(made, "mine", write("80000", Hold.TAKE))
+    path = Path(machine.host.cgroups.file(QUOTA, BOX))
+    with monkeypatch.context() as patch:
+        patch.setattr(kernel, "write", refuse)
+        assert apply(made, "mine", write("", Hold.RELEASE)).failed
+    assert made.owed == 1
+    path.unlink()
+    path.parent.rmdir()
+    machine.now += 61.0
+    made.apply([], rule="any", now=2.0)
+    assert made.owed == 0
+
+
+def refuse(path: str, text: str) -> None:
+    raise WriteError(Trouble.BUSY, path, "is refused")
 
 
 def test_observing_holds_nothing(machine) -> None:
