@@ -7,6 +7,8 @@ force, what was taken is given back.
 
 from __future__ import annotations
 
+import os
+from collections.abc import Container, Mapping
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
@@ -36,11 +38,38 @@ NOISE = 1
 REST = 10.0
 
 
+#: So often CPUs are given back to a directory that does not keep them: 1, 2, 4 … seconds apart, a quarter of an hour in all.
+MOST_TRIES = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Widening:
+    """How often a directory's CPUs were given back; with :data:`MOST_TRIES` it has them, or is somebody else's."""
+
+    tries: int = 0
+    next_at: float = 0.0
+
+    @property
+    def over(self) -> bool:
+        return self.tries >= MOST_TRIES
+
+    def due(self, now: float) -> bool:
+        return not self.over and now >= self.next_at
+
+    def tried(self, now: float) -> Widening:
+        return Widening(self.tries + 1, now + 2**self.tries)
+
+
+OVER = Widening(MOST_TRIES)
+
+
 @dataclass(frozen=True, slots=True)
 class SuppressState:
     """``quota_free``: the quota of the BestEffort level was seen to be unlimited since the quota policy was last used."""
 
     quota_free: bool = False
+    widened: Mapping[str, Widening] = field(default_factory=dict)
+    """Directories of the tier whose CPUs were given back since the cpuset policy was last used."""
     grew_at: float = 0.0
     """When the tier was last given more: growth is so much an interval, however often pressure asks."""
     shrank_at: float = -REST
@@ -116,11 +145,12 @@ class BECPUSuppress(Strategy[SuppressState]):
         samples = (Sample("be_suppress_ls_used", (allow.non_be_pods + allow.non_be_host_apps) / 1000),)
         if slo.threshold.cpu_suppress_policy == CFS_QUOTA:
             outcome = self._by_quota(snapshot, allow, replace(state, quota_free=False), now)
-            recovered = self._free_cpuset(snapshot, used=True)
-            return replace(outcome, batches=outcome.batches + recovered, samples=samples + outcome.samples)
+            recovered, widened = self._free_cpuset(snapshot, state, now, used=True)
+            kept = replace(outcome.state, widened=widened)
+            return replace(outcome, state=kept, batches=outcome.batches + recovered, samples=samples + outcome.samples)
         outcome = self._by_cpuset(snapshot, allow, state, now)
         quota, free = self._free_quota(snapshot, state)
-        kept = replace(outcome.state, quota_free=free)
+        kept = replace(outcome.state, quota_free=free, widened={})
         return replace(outcome, state=kept, batches=outcome.batches + quota, samples=samples + outcome.samples)
 
     # -- quota ---------------------------------------------------------------------------------------------------------------
@@ -235,36 +265,44 @@ class BECPUSuppress(Strategy[SuppressState]):
             notices=notices if told != state.told else (),
         )
 
-    def _free_cpuset(self, snapshot: Snapshot, *, used: bool) -> tuple[Batch, ...]:
-        """The whole set of the tier for the level, its pods and their containers. While nothing is ``used``, only where that takes
-        something back: CPUs that were taken from them, or those that others have for themselves by now. What else narrows a group is
-        not koordlet's."""
+    def _free_cpuset(
+        self, snapshot: Snapshot, state: SuppressState, now: float, *, used: bool, placed: Container[str] = ()
+    ) -> tuple[tuple[Batch, ...], Mapping[str, Widening]]:
+        """The whole set of the tier for the level, its pods and their containers (but those of ``placed`` pods), until each is seen to
+        have it; after that its CPUs are somebody else's again. While nothing is ``used``, only where that takes something back that
+        koordlet took. CPUs that others have for themselves by now are taken from whoever has them, at any time."""
         if snapshot.topology is None or snapshot.nrt is None:
-            return ()
+            return (), state.widened
         held = pools(snapshot.pods, snapshot.nrt, snapshot.cpus)
         full = held.full(snapshot.topology)
         levels = view.tree(snapshot.host, "cpuset", snapshot.host.cgroups.qos_dir(BESTEFFORT), 2)
+        levels[2] = [directory for directory in levels[2] if os.path.dirname(directory) not in placed]
         # the kubelet itself keeps containers off the CPUs that it gave away, and their parents as they are
         barred = (held.lse | held.reserved | held.system) - snapshot.cpus.pinned_to_others("")
-
-        def concerns(directory: str) -> bool:
-            return snapshot.changed("cpuset.cpus", directory) or bool((view.cpuset(snapshot.host, directory) or EMPTY) & barred)
-
-        if not used and not any(concerns(directory) for level in levels for directory in level):
-            return ()
-        return (cpuset_batch(levels, [full, full, full], cached=True),) if full else ()
-
-    def _free_cpuset_unplaced(self, snapshot: Snapshot) -> tuple[Batch, ...]:
-        """The same, but containers that the BE CPU manager placed keep their CPUs."""
-        if snapshot.topology is None or snapshot.nrt is None:
-            return ()
-        full = pools(snapshot.pods, snapshot.nrt, snapshot.cpus).full(snapshot.topology)
-        if not full:
-            return ()
-        placed = {pod.cgroup_dir for pod in snapshot.pods if _placed(pod.annotations)}
-        qos, pod_dirs, containers = view.tree(snapshot.host, "cpuset", snapshot.host.cgroups.qos_dir(BESTEFFORT), 2)
-        own = [d for d in containers if d.rsplit("/", 1)[0] not in placed]
-        return (cpuset_batch([qos, pod_dirs, own], [full, full, full], cached=True),)
+        have = {directory: view.cpuset(snapshot.host, directory) or EMPTY for level in levels for directory in level}
+        ours = used or any(snapshot.changed("cpuset.cpus", directory) for directory in have)
+        widened: dict[str, Widening] = {}
+        wanted: set[str] = set()
+        wide = {directory for directory, known in state.widened.items() if known.over}
+        for directory, cpus in have.items():
+            known = state.widened.get(directory)
+            if known is None and os.path.dirname(directory) in wide:
+                # made in a group that had its CPUs back: it was not koordlet that narrowed it, nor what is in it
+                wide.add(directory)
+                known = OVER
+            known = known or Widening()
+            if cpus & barred:
+                wanted.add(directory)
+            elif ours and full <= cpus:
+                known = OVER
+            elif ours and known.due(now):
+                wanted.add(directory)
+                known = known.tried(now)
+            widened[directory] = known
+        if not full or not wanted:
+            return (), widened
+        sets = [[directory for directory in level if directory in wanted] for level in levels]
+        return (cpuset_batch(sets, [full, full, full], cached=False),), widened
 
     # -- off -----------------------------------------------------------------------------------------------------------------
 
@@ -272,10 +310,12 @@ class BECPUSuppress(Strategy[SuppressState]):
         self, snapshot: Snapshot, state: SuppressState, now: float, why: str, *, used: bool = True, manager: bool = False
     ) -> Outcome[SuppressState]:
         quota, free = self._free_quota(snapshot, state, used=used)
-        cpusets = self._free_cpuset_unplaced(snapshot) if manager else self._free_cpuset(snapshot, used=used)
+        # containers that the BE CPU manager placed keep their CPUs
+        placed = {pod.cgroup_dir for pod in snapshot.pods if _placed(pod.annotations)} if manager else ()
+        cpusets, widened = self._free_cpuset(snapshot, state, now, used=used, placed=placed)
         told, records = self._record(snapshot, state, now, "Unrestricted", why, None, {})
         return Outcome(
-            replace(state, quota_free=free, told=told),
+            replace(state, quota_free=free, widened=widened, told=told),
             batches=quota + cpusets,
             records=records,
             samples=_allowed(None, CPUSET),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections import Counter
 from dataclasses import replace
 from itertools import pairwise
 
@@ -14,6 +15,8 @@ from koord.accounting.cpuset import CPUSet
 from koord.api import names
 from koord.api.objects import ContainerState as State
 from koord.api.objects import ContainerStateWaiting, ContainerStatus
+from roles.koordlet.actuation import kernel
+from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.writes import Write, sequence
 from roles.koordlet.options import Options
 from roles.koordlet.qos.allowance import allowance
@@ -336,6 +339,63 @@ def test_what_others_narrowed_stays_while_suppression_is_off(world, suppress):
     bound(world, "LSE", "8-9", 2)
     world.run(suppress)
     assert get("cpuset.cpus", dirs[1]) == "0-1,4-7,10-15", "CPUs of an LSE pod are its own, whatever is on"
+
+
+@pytest.mark.feature("KA-SUP-03")
+@pytest.mark.parametrize("said", ["off", "quota", "manager", "nothing"])
+def test_what_has_its_cpus_back_is_left_to_others(world, gates, said):
+    """An administrator who narrows it then has the last word, and so has whoever narrows a container that comes later."""
+    suppress = BECPUSuppress(Options(), gates("BECPUSuppress", *(("BECPUManager",) if said == "manager" else ())))
+    dirs = be_tree(world)
+    taken(world, [QOS, *dirs], "0-1", "-1")
+    world.spec = {}
+    if said in ("off", "quota"):
+        threshold(world, **({"enable": False} if said == "off" else {"cpuSuppressPolicy": "cfsQuota"}))
+    machine = world.machine
+    state = None
+    for second in range(400):
+        machine.now = second
+        world.now += 1
+        world.load(6.4)
+        state = world.run(suppress, state)
+        if second == 2:
+            assert {machine.get("cpuset.cpus", d) for d in (QOS, *dirs)} == {"0-15"}
+            for directory in dirs:
+                machine.put("cpuset.cpus", directory, "2-5")
+            later = world.pod("later", qos="BE", kube_qos="BestEffort")
+            dirs += [later.cgroup_dir, later.containers[0].cgroup_dir]
+            for directory in dirs[-2:]:
+                machine.put("cpuset.cpus", directory, "2-5")
+    assert {machine.get("cpuset.cpus", d) for d in dirs} == {"2-5"}
+    if said == "manager":
+        return
+    threshold(world)
+    world.load(6.4)
+    state = world.run(suppress, state)
+    threshold(world, enable=False)
+    world.now += 1
+    world.run(suppress, state)
+    assert {machine.get("cpuset.cpus", d) for d in (QOS, *dirs)} == {"0-15"}, "what is taken anew is given back anew"
+
+
+def test_a_kernel_that_does_not_take_the_cpus_is_not_asked_every_second(world, suppress, monkeypatch):
+    be_tree(world, "0-1")
+    threshold(world, enable=False)
+    asked = []
+
+    def refuse(path: str, text: str) -> None:
+        if path.endswith("cpuset.cpus"):
+            asked.append(path)
+            raise WriteError(Trouble.READ_ONLY, path, "is refused")
+
+    monkeypatch.setattr(kernel, "write", refuse)
+    state = None
+    for _ in range(1200):
+        world.now += 1
+        outcome = world.decide(suppress, state)
+        state = outcome.state
+        world.machine.executor.apply(outcome.batches, rule=suppress.name, now=world.now)
+    assert max(Counter(asked).values()) <= 20
 
 
 @pytest.mark.parametrize("policy", ["cfsQuota", "cpuset"])
