@@ -13,18 +13,21 @@ from koord.kube.references import ObjectRef
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.holds import Holds
 from roles.koordlet.actuation.journal import Journal, JournalError
-from roles.koordlet.actuation.restore import holds_path, journal_path
+from roles.koordlet.actuation.restore import give_back, holds_path, journal_path
 from roles.koordlet.actuation.writes import Kind, Write, sequence
 from roles.koordlet.eviction.evictor import Evictor, PodEvictor
 from roles.koordlet.eviction.kill import ContainerKiller, Endpoints
 from roles.koordlet.eviction.runner import EvictionRunner
 from roles.koordlet.extensions import Extensions
+from roles.koordlet.guard import NAME as GUARD
 from roles.koordlet.hooks.delivery import Fetch, never
 from roles.koordlet.hooks.manager import HooksManager
+from roles.koordlet.hooks.registry import HOOKS
 from roles.koordlet.options import Options, parse_modes
 from roles.koordlet.qos.manager import Findings, QOSManager
 from roles.koordlet.qos.outcome import Notice
 from roles.koordlet.qos.registry import OBSERVING, make_strategies
+from roles.koordlet.qos.suppress import BECPUSuppress
 from roles.koordlet.states.callbacks import Callbacks
 from roles.koordlet.states.model import HostState, PodState, Snapshot
 
@@ -37,6 +40,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMPONENT = "koordlet-qosManager"
+#: The one gate whose collector sets files of the node, and whose they are in the journal.
+_COLD_PAGES, _COLLECTORS = "ColdPageCollector", "collectors"
 
 
 def modes(options: Options) -> Callable[[str], Mode]:
@@ -92,8 +97,9 @@ class Acting:
             evictor = extensions.evictor(client, evictor)
         mode_of = self._mode_of = modes(options)
         self._evictions = EvictionRunner(evictor, recorder, mode_of, metrics=metrics)
+        strategies = [*make_strategies(options, gate), *extensions.make_strategies(options, gate)]
         self.manager = QOSManager(
-            [*make_strategies(options, gate), *extensions.make_strategies(options, gate)],
+            strategies,
             executor=self.executor,
             evicting=self._evictions,
             recorder=recorder,
@@ -105,16 +111,25 @@ class Acting:
 
         self.hooks = HooksManager(options, self.executor, metrics, gate, mode_of, snapshot, self._notify, fetch)
         self.hooks.register(callbacks)
+        off = {strategy.name for strategy in strategies} - set(self.manager.names)
+        off |= {hook.name for hook in HOOKS} - set(self.hooks.names)
+        if BECPUSuppress.name in off:
+            off.add(GUARD)  # nothing else takes over what the guard held
+        if not gate(_COLD_PAGES):
+            off.add(_COLLECTORS)
+        self._off = frozenset(off)
 
     def start(self) -> None:
         """Open the journal. One that cannot be used keeps the executor from touching files; the strategies then only observe."""
-        try:
-            if not self._observe_only:
-                self.journal.open()
-        except JournalError as error:
-            log.error("%s: nothing is changed on this node until it can be written", error)
         if not self._observe_only:
-            self._give_back()
+            try:
+                self.journal.open()
+            except JournalError as error:
+                log.error("%s: nothing is changed on this node until it can be written", error)
+                self._give_back()
+            else:
+                self._give_back()
+                self._give_back_what_is_off()
         self._events.start()
         log.info("strategies: %s", ", ".join(self.manager.names) or "none")
 
@@ -130,6 +145,18 @@ class Acting:
         for failed in (*left.failed, *left.lost):
             log.error("cannot be given back: %s", failed)
 
+    def _give_back_what_is_off(self) -> None:
+        """What an earlier run wrote for strategies and hooks that are off in this one: nobody would look at it any more."""
+        try:
+            left = give_back(self.journal, self._off, self._root)
+        except JournalError as error:
+            log.error("%s", error)
+            return
+        if left.restored:
+            log.info("given back, for what wrote it is off: %s", ", ".join(left.restored))
+        for failed in (*left.failed, *left.lost):
+            log.error("cannot be given back, though what wrote it is off: %s", failed)
+
     def tick(self, snapshot: Snapshot, mono: float) -> None:
         """Run the strategies that are due."""
         self.manager.tick(snapshot, mono)
@@ -142,8 +169,8 @@ class Acting:
     def change(self, name: str, path: str, value: str) -> str:
         """Set a file of the node that a collector needs; why that cannot be, "" when it says so."""
         write = Write(name, path, value, kind=Kind.FILE, cached=False, reason="UpdateSystemConfig")
-        mode = self._mode_of("ColdPageCollector")
-        applied = self.executor.apply([sequence(write)], rule="collectors", now=seams.now(), mode=mode)
+        mode = self._mode_of(_COLD_PAGES)
+        applied = self.executor.apply([sequence(write)], rule=_COLLECTORS, now=seams.now(), mode=mode)
         if applied.would:
             return "koordlet only observes"
         return str(applied.failed[0]) if applied.failed else ""

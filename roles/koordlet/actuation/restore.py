@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Container, Iterable
 from dataclasses import dataclass, field
 
 from koord import seams
@@ -103,6 +103,19 @@ def restore(root: HostRoot, network: UndoNetwork | None = None, cookies: UndoCoo
     if not left:
         with contextlib.suppress(FileNotFoundError):
             seams.files().unlink(holds_path(root))
+    return result
+
+
+def give_back(journal: Journal, owners: Container[str], root: HostRoot) -> Restored:
+    """Put back what strategies and hooks wrote that are off by now; what could not be put back stays on record. Raises JournalError."""
+    mine = [entry for entry in journal if entry.owner in owners]
+    if not mine:
+        return Restored()
+    seams.files().because("give back")
+    result = put_back(following_kubelet(mine, root), allowed=root.machine_directories, journal=journal)
+    left = {error.path for error in (*result.failed, *result.lost)}
+    handled = {entry.path for entry in mine} - left
+    journal.keep_only([entry for entry in journal if entry.path not in handled])
     return result
 
 

@@ -8,16 +8,23 @@ from pathlib import Path
 import orjson
 import pytest
 
+from roles.koordlet.actuation.executor import Executor
+from roles.koordlet.actuation.journal import Journal
 from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.places import identity
-from roles.koordlet.actuation.restore import journal_path, restore
+from roles.koordlet.actuation.restore import give_back, journal_path, restore
 from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import About, Write, sequence
 from roles.koordlet.app import restore as restore_command
 from roles.koordlet.guard import RELEASE, Guard
+from roles.koordlet.host.cgroup import Cgroups
+from roles.koordlet.host.files import HostFiles
+from roles.koordlet.host.root import HostRoot
 from roles.koordlet.options import OptionError, Options, check
 from roles.koordlet.prediction.models import Models, PredictionOptions
 from roles.koordlet.qos.suppress import BECPUSuppress
+from roles.koordlet.states.model import HostState
+from tests.support.koordlet import BE_TIER, Cluster, agent, run, until
 
 pytestmark = pytest.mark.feature("BEY-JRN-01")
 
@@ -162,6 +169,44 @@ def test_what_is_the_runtimes_own_value_is_no_news(machine) -> None:
     machine.put("cpu.shares", CONTAINER, "512")
     machine.executor.apply([sequence(Write("cpu.shares", CONTAINER, "512", native="512"))], rule="hook", now=1.0)
     assert len(machine.journal) == 0
+
+
+# -- what is off by now -----------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("owner", ["BECPUSuppress", "BatchResource", "Guard", "CPUBurst", "an extension that is gone"])
+def test_what_a_gate_wrote_is_given_back_at_the_start_without_it(tmp_path, owner: str) -> None:
+    files = (("cpu.cfs_quota_us", BE_TIER, "2000", "-1"), ("cpuset.cpus", BE_TIER, "0-1", "0-15"))
+
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        root = HostRoot.at(str(c.base))
+        journal = Journal(journal_path(root), root)
+        journal.open()
+        batch = sequence(*(Write(resource, directory, ours) for resource, directory, ours, _ in files))
+        before = Executor(HostState(root, Cgroups.detect(root), HostFiles()), journal)
+        assert len(before.apply([batch], rule=owner, now=1.0).written) == 2
+        journal.close()
+        async with agent(c, "CPUBurst") as app:
+            await until(lambda: hasattr(app, "acting"), "the acting half")
+        kept = owner in ("CPUBurst", "an extension that is gone")
+        held = [c.read(resource.partition(".")[0], directory, resource) for resource, directory, *_ in files]
+        assert held == [ours if kept else before for _, _, ours, before in files]
+        journal = Journal(journal_path(root), root)
+        journal.load()
+        assert len(journal) == (2 if kept else 0)
+
+    run(tmp_path, story)
+
+
+def test_what_is_off_and_cannot_be_given_back_stays_on_record(machine) -> None:
+    procs = machine.put("cpu.shares", CONTAINER, "2").parent / "cgroup.procs"
+    procs.write_text("7\n")
+    assert machine.executor.note(Entry(str(procs), "", Undo.COOKIES, "cgroup.procs", identity(str(procs))), "CoreSched")
+    machine.executor.apply([sequence(Write("cpu.shares", CONTAINER, "512"))], rule="CoreSched", now=1.0)
+    result = give_back(machine.journal, {"CoreSched"}, machine.root)
+    assert (len(result.restored), len(result.failed)) == (1, 1)
+    assert [entry.undo for entry in machine.journal] == [Undo.COOKIES]
 
 
 # -- what is no file ---------------------------------------------------------------------------------------------------------
