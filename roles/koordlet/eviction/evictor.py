@@ -51,7 +51,8 @@ StopContainers = Callable[[PodState], Awaitable[str | None]]
 
 
 class Evictor(Protocol):
-    """Evicts pods. A replacement of this is an extension point (KA-PLG-01)."""
+    """Evicts pods. A replacement of this is an extension point (KA-PLG-01). One whose ``hastens`` is False cannot make a pod go that was
+    told to leave already."""
 
     def recently_evicted(self, uid: str) -> bool:
         """Whether the pod was evicted and may not be gone yet."""
@@ -85,6 +86,11 @@ class PodEvictor:
         self._clock = clock
         self._evicted: dict[str, float] = {}
 
+    @property
+    def hastens(self) -> bool:
+        """Whether a pod that was told to leave already goes sooner when it is evicted: the API only gives it the grace that it has."""
+        return self._stop_containers is not None and not self._only_api
+
     def recently_evicted(self, uid: str) -> bool:
         at = self._evicted.get(uid)
         return at is not None and self._clock() - at < REMEMBER
@@ -100,7 +106,10 @@ class PodEvictor:
         message = f"trigger by koordlet feature {gate}, kill pod: {pod.name}"
         if self._stop_containers is not None and not self._only_api:
             if answer is Answer.AGREED:
-                await self._stop(pod, gate, "the API server agreed to evict it")
+                stopped = await self._stop(pod, gate, "the API server agreed to evict it")
+                if not stopped and pod.pod.metadata.deletion_timestamp is not None:
+                    refusal = "it was told to leave already, and its containers were not all stopped"
+                    self._remember(pod)
             elif answer is Answer.SILENCE and critical:
                 stopped = await self._stop(pod, gate, f"the API server is silent ({refusal}) and the need is critical: {why}")
                 why, refusal = (f"containers stopped without the API server, which is silent; {why}", None) if stopped else (why, refusal)
@@ -109,9 +118,7 @@ class PodEvictor:
         if refusal is not None:
             self._tell(pod, EVENT_FAIL, f"{message}: {refusal}")
             return refusal
-        now = self._clock()
-        self._evicted = {uid: at for uid, at in self._evicted.items() if now - at < REMEMBER}
-        self._evicted[pod.uid] = now
+        self._remember(pod)
         self._tell(pod, EVENT_SUCCESS, f"{message}: {why}")
         if self._audit is not None:
             self._audit.emit(AuditEvent("pod", pod.namespace, pod.name, reason="EvictPod", message=f"{gate}: {why}"), 1)
@@ -119,6 +126,11 @@ class PodEvictor:
             self._metrics.pod_eviction.inc(REASON_LABEL)
             self._metrics.pod_eviction_detail.inc(pod.namespace, pod.name, REASON_LABEL)
         return None
+
+    def _remember(self, pod: PodState) -> None:
+        now = self._clock()
+        self._evicted = {uid: at for uid, at in self._evicted.items() if now - at < REMEMBER}
+        self._evicted[pod.uid] = now
 
     async def _stop(self, pod: PodState, gate: str, why: str) -> bool:
         """Stop all containers; whether that worked. Told with an event, a record and an audit line, whatever came of it."""

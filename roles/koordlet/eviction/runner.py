@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FEATURES = ("KA-EVX-01",)
+#: So long (seconds) after its eviction a pod counts as gone whose grace is a long one: most end at the first signal.
+LINGERS = 30.0
 
 
 class EvictionRunner:
@@ -37,9 +39,14 @@ class EvictionRunner:
         *,
         metrics: Metrics | None = None,
         clock: Callable[[], float] = seams.now,
+        steady: Callable[[], float] = seams.monotonic,
     ) -> None:
         self._metrics = metrics
+        self._steady = steady
+        self._told_to_leave: dict[str, float] = {}
+        """Pods that were evicted, and when (monotonic)."""
         self._evictor = evictor
+        self._hastens = bool(getattr(evictor, "hastens", True))
         self._takes_critical = "critical" in inspect.signature(evictor.evict).parameters
         self._recorder = recorder
         self._mode_of = mode_of
@@ -80,7 +87,8 @@ class EvictionRunner:
     async def run(self, tasks: tuple[EvictionTask, ...], mode: Mode = Mode.ENFORCE) -> int:
         """Walk the tasks in order; the number of newly evicted pods.
 
-        Pods that are about to leave anyhow are waited for, unless the need is critical. What a task that only observes would have evicted
+        Pods that are about to leave anyhow are waited for, unless the need is critical; what those hold that may stay for long is not
+        counted on. What a task that only observes would have evicted
         counts for its like: it frees nothing for a task that evicts.
         """
         ledgers = {observe: Ledger(tasks) for observe in (False, True)}
@@ -98,7 +106,10 @@ class EvictionRunner:
                     continue
                 handled[observe].add(uid)
                 if self._evictor.recently_evicted(uid) or (victim.ending and not critical):
-                    ledger.add(victim)
+                    if self._frees(victim):
+                        ledger.add(victim)
+                    continue
+                if victim.lingering and not self._hastens:
                     continue
                 if observe:
                     ledger.add(victim)
@@ -114,6 +125,11 @@ class EvictionRunner:
                 log.info("%s: not enough could be evicted: %s of %s", task.gate, ledger.released(task), dict(task.targets))
         return fresh
 
+    def _frees(self, victim: Victim) -> bool:
+        """Whether what a pod holds that leaves may be counted on: not for long where it takes its time."""
+        at = self._told_to_leave.get(victim.pod.uid)
+        return not victim.lingering or (at is not None and self._steady() - at < LINGERS)
+
     async def _evict(self, task: EvictionTask, victim: Victim) -> bool:
         pod = victim.pod
         how = {"critical": task.critical} if self._takes_critical else {}
@@ -123,6 +139,9 @@ class EvictionRunner:
             log.exception("the evictor failed at pod %s", pod.key)
             refusal = f"the evictor failed: {type(error).__name__}: {error}"
         if refusal is None:
+            now = self._steady()
+            self._told_to_leave = {uid: at for uid, at in self._told_to_leave.items() if now - at < LINGERS}
+            self._told_to_leave[pod.uid] = now
             self._record(task, victim, "Evicted", task.message)
             log.info("%s evicted pod %s: %s", task.gate, pod.key, task.message)
             return True

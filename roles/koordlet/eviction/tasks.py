@@ -23,6 +23,8 @@ class Victim:
     releases: Mapping[str, Amounts]
     ending: bool = False
     """It was told to leave, and will be gone soon: it is taken again only where the need is critical."""
+    lingering: bool = False
+    """It was told to leave, and may stay for long, or stays longer than it may: what it holds counts for no more than a moment."""
 
 
 @dataclass(frozen=True, slots=True)

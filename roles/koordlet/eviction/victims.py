@@ -103,7 +103,8 @@ def victim(snapshot: Snapshot, pod: PodState) -> Victim:
             request[extended] = requested(pod, extended)
     if pod.qos_label is QoSClass.BE:
         request[names.RESOURCE_BATCH_CPU] = batch_cpu_request(pod)
-    return Victim(pod, {USED: used, REQUEST: request}, ending=stay(snapshot, pod) is Stay.ENDING)
+    ending = stay(snapshot, pod) is Stay.ENDING
+    return Victim(pod, {USED: used, REQUEST: request}, ending=ending, lingering=not ending and pod.uid in snapshot.leaving)
 
 
 def be_pods(snapshot: Snapshot, gate: str) -> list[PodState]:

@@ -310,6 +310,7 @@ def test_pods_that_are_about_to_leave_come_first_and_overdue_ones_last(world, cp
     task = only(world.decide(cpu, READY), "BECPUEvict")
     assert names(task) == ["soon", "b", "a", "c", "late", "stuck"]
     assert [v.pod.name for v in task.victims if v.ending] == ["soon"]
+    assert [v.pod.name for v in task.victims if v.lingering] == ["late", "stuck"]
     found = names(only(world.decide(memory), "BEMemoryEvict"))
     assert found[0] == "soon"
     assert found[-1] == "stuck"

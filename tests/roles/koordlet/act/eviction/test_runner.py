@@ -6,6 +6,7 @@ import asyncio
 from dataclasses import replace
 
 import pytest
+from msgspec import structs
 
 from koord.kube import errors
 from roles.koordlet.actuation.executor import Mode
@@ -70,6 +71,29 @@ def test_a_pod_that_leaves_anyhow_is_waited_for_unless_the_need_is_critical(worl
     victims = tuple(replace(victim, ending=victim.pod.name == "a") for victim in first.victims)
     fresh, _ = run(world, stub, replace(first, victims=victims), replace(second, victims=victims, critical=critical))
     assert (fresh, stub.asked) == (len(asked), asked)
+
+
+@pytest.mark.parametrize(("hastens", "then"), [(False, ["a", "b"]), (True, ["a", "b", "a"])])
+def test_a_victim_that_may_stay_for_hours_is_not_counted_on_for_long(world, hastens, then):
+    """It is told to leave, holds its memory all the same, and evicting it again by the API changes nothing."""
+    stub, clock = Stub(), [1000.0]
+    stub.hastens = hastens
+    runner = EvictionRunner(stub, world.machine.recorder, lambda gate: Mode.ENFORCE, steady=lambda: clock[0])
+    wanted = task(world, a=100, b=100)
+    asyncio.run(runner.run((wanted,)))
+    assert stub.asked == ["a"]
+    stub.earlier = {"uid-a"}
+    lingers = replace(wanted, victims=tuple(replace(v, lingering=v.pod.name == "a") for v in wanted.victims))
+    clock[0] += 29.0
+    asyncio.run(runner.run((lingers,)))
+    assert stub.asked == ["a"], "it may be about to end"
+    clock[0] += 2.0
+    asyncio.run(runner.run((lingers,)))
+    assert stub.asked == ["a", "b"]
+    stub.earlier = {"uid-b"}
+    clock[0] += 90.0
+    asyncio.run(runner.run((lingers,)))
+    assert stub.asked == then
 
 
 def test_tasks_share_victims_and_amounts(world):
@@ -174,6 +198,18 @@ def test_a_disruption_budget_is_a_refusal_whatever_the_flag(world, only_api):
 def test_without_the_flag_containers_are_stopped_after_the_api_agreed(world):
     refusal, _, stopped, _ = evict(world, API(), only_api=False)
     assert (refusal, stopped) == (None, ["a"])
+
+
+@pytest.mark.parametrize(("leaving", "refused"), [(None, False), ("2026-01-01T00:00:00Z", True)])
+def test_a_pod_that_leaves_already_is_evicted_by_stopping_it_or_not_at_all(world, leaving, refused):
+    pod = world.pod("a")
+    pod = replace(pod, pod=structs.replace(pod.pod, metadata=structs.replace(pod.pod.metadata, deletion_timestamp=leaving)))
+    refusal, _, stopped, evictor = evict(world, API(), only_api=False, stop="no socket", pod=pod)
+    assert (refusal is not None, stopped) == (refused, ["a"])
+    assert evictor.recently_evicted("uid-a"), "not every second"
+    assert evictor.hastens
+    assert evict(world, API(), only_api=False, pod=pod)[0] is None
+    assert not evict(world, API(), pod=pod)[3].hastens
 
 
 @pytest.mark.parametrize(("only_api", "stop", "success"), [(True, None, False), (False, None, True), (False, "no socket", False)])
