@@ -22,7 +22,7 @@ from roles.koordlet.actuation.journal import Journal, JournalError
 from roles.koordlet.actuation.restore import Restored, following_kubelet, journal_path, put_back
 from roles.koordlet.actuation.writes import Write, sequence
 from roles.koordlet.host.cgroup import BESTEFFORT, Cgroups
-from roles.koordlet.host.cgroup_files import CFS_PERIOD_US
+from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, quota_of
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
@@ -139,9 +139,10 @@ class Guard:
         quota = self._cpus * CFS_PERIOD_US * self._percent // 100
         levels = [] if host.cgroups.v2 else [d for level in view.tree(host, "cpu", directory, 2)[1:] for d in level]
         # on cgroup v1 no child may have more than its parent
-        looser = [d for d in levels if (own := view.cpu_quota(host, d)) is not None and own > quota]
+        looser = [d for d in levels if (own := view.usual_quota(host, d)) is not None and own > quota]
         writes = [Write("cpu.cfs_quota_us", d, "-1", cached=False, reason=NAME) for d in looser]
-        wanted = Write("cpu.cfs_quota_us", directory, str(quota), cached=False, reason=NAME)
+        text = str(quota_of(quota, view.cpu_period(host, directory)))
+        wanted = Write("cpu.cfs_quota_us", directory, text, cached=False, reason=NAME)
         applied = Executor(host, journal).apply([sequence(*writes, wanted)], rule=NAME, now=seams.now())
         if applied.failed:
             return Done("best-effort pods are not held as they should be", tuple(map(str, applied.failed)))

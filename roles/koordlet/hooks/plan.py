@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from roles.koordlet.actuation.writes import NODE, About, Batch, Merge, Write
 from roles.koordlet.hooks.asking import Answers
-from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, MIN_QUOTA_US
+from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, quota_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,11 +21,6 @@ class Target:
 
 def _usual(directory: str) -> int:
     return CFS_PERIOD_US
-
-
-def quota_of(quota: int, period: int) -> int:
-    """A quota of a 100 ms period as one of another period; none stays none."""
-    return quota if quota <= 0 or period == CFS_PERIOD_US else max(quota * period // CFS_PERIOD_US, MIN_QUOTA_US)
 
 
 #: Answer field -> file. The order is that of writing within a directory.

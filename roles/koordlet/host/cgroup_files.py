@@ -137,6 +137,11 @@ def milli_to_quota(milli: int, period: int = CFS_PERIOD_US) -> int:
     return -1 if milli <= 0 else max(MIN_QUOTA_US, milli * period // 1000)
 
 
+def quota_of(quota: int, period: int) -> int:
+    """A quota of a 100 ms period as one of another period (µs); none stays none."""
+    return quota if quota <= 0 or period == CFS_PERIOD_US else max(quota * period // CFS_PERIOD_US, MIN_QUOTA_US)
+
+
 def _weight_text(value: str) -> str:
     return str(shares_to_weight(int(value)))
 

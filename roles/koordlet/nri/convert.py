@@ -7,10 +7,9 @@ import logging
 from koord.api.qos import qos_raw
 from koord.protocols import nri_pb2 as nri
 from roles.koordlet.hooks.context import Answer, BatchResources, ContainerContext, PodContext
-from roles.koordlet.hooks.plan import quota_of
 from roles.koordlet.hooks.requests import batch_leniently, container_directory, full_id, pod_directory
 from roles.koordlet.host.cgroup import Cgroups, kube_qos_of_dir
-from roles.koordlet.host.cgroup_files import CFS_PERIOD_US
+from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, quota_of
 
 log = logging.getLogger(__name__)
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 from roles.koordlet.actuation.writes import About, Batch, Hold, Write, sequence
 from roles.koordlet.host import parse
-from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, MIN_SHARES
+from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, MIN_SHARES, quota_of
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
 from roles.koordlet.qos.blkio_lines import IO_MAX, READ_BPS, WRITE_BPS
@@ -82,15 +82,15 @@ def squeezed(snapshot: Snapshot, slo: SLO, pod: PodState, held: Held, config: In
     if used is None:
         return files
     wanted = max(int(used * CFS_PERIOD_US * config.squeeze_percent / 100), LEAST_QUOTA_US)
-    current = view.cpu_quota(snapshot.host, directory)
+    current = view.usual_quota(snapshot.host, directory)
     if current is None or 0 < current <= wanted:
         return files
     # containers first: on cgroup v1 none may have more than its pod
     for container in pod.containers:
-        own = view.cpu_quota(snapshot.host, container.cgroup_dir) if container.cgroup_dir else None
+        own = view.usual_quota(snapshot.host, container.cgroup_dir) if container.cgroup_dir else None
         if own is not None and own > wanted:
-            files[QUOTA, container.cgroup_dir, ""] = str(wanted)
-    files[key] = str(wanted)
+            files[QUOTA, container.cgroup_dir, ""] = str(quota_of(wanted, view.cpu_period(snapshot.host, container.cgroup_dir)))
+    files[key] = str(quota_of(wanted, view.cpu_period(snapshot.host, directory)))
     return files
 
 

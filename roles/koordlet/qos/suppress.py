@@ -17,6 +17,7 @@ from koord.api.annotations import AnnotationError, parse_kubelet_cpu_manager_pol
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import Batch, Merge, Write, sequence
 from roles.koordlet.host.cgroup import BESTEFFORT
+from roles.koordlet.host.cgroup_files import quota_of
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
 from roles.koordlet.qos.allowance import Allowance, allowance
@@ -158,7 +159,7 @@ class BECPUSuppress(Strategy[SuppressState]):
     def _by_quota(self, snapshot: Snapshot, allow: Allowance, state: SuppressState, now: float) -> Outcome[SuppressState]:
         host = snapshot.host
         directory = host.cgroups.qos_dir(BESTEFFORT)
-        current = view.cpu_quota(host, directory)
+        current = view.usual_quota(host, directory)
         if current is None:
             return Outcome(state)
         cores = -(-allow.capacity // 1000)
@@ -174,7 +175,8 @@ class BECPUSuppress(Strategy[SuppressState]):
             quota = max(min(quota, current + cores * 10_000), min(quota, least))
             state = replace(state, grew_at=now)
         # no cache: whatever else changed the quota, the allowance of this second holds
-        write = Write("cpu.cfs_quota_us", directory, str(quota), cached=False, reason=REASON)
+        text = str(quota_of(quota, view.cpu_period(host, directory)))
+        write = Write("cpu.cfs_quota_us", directory, text, cached=False, reason=REASON)
         before = self._looser_children(snapshot, directory, quota)
         told, records = self._record(
             snapshot, state, now, "Suppressed", f"CFS quota {quota} µs", allow, {"quota_us": quota, "old_quota_us": current}
@@ -205,7 +207,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         return [
             Write("cpu.cfs_quota_us", child, "-1", cached=False, reason=REASON)
             for child in (*pods, *containers)
-            if (own := view.cpu_quota(host, child)) is not None and own > quota
+            if (own := view.usual_quota(host, child)) is not None and own > quota
         ]
 
     def _free_quota(self, snapshot: Snapshot, state: SuppressState, *, used: bool = True) -> tuple[tuple[Batch, ...], bool]:

@@ -17,6 +17,7 @@ from koord.api.qos import QoSClass
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import About, Write, sequence
 from roles.koordlet.host.cgroup_files import MAX_INT64, milli_to_quota
+from roles.koordlet.qos import view
 from roles.koordlet.qos.burst import limit_milli
 from roles.koordlet.qos.burst_limits import NodeState, node_state
 from roles.koordlet.qos.memoryqos_config import PAGE, container_request
@@ -151,7 +152,8 @@ class _Round:
             return replace(before, cpu=NO_CPU, limit=0)
         if before.limit not in (0, limit):
             # resized in place: the quota without tuning is another one
-            base = max(base + milli_to_quota(limit) - milli_to_quota(before.limit), 1)
+            period = view.cpu_period(host, directory)
+            base = max(base + milli_to_quota(limit, period) - milli_to_quota(before.limit, period), 1)
             self.rebased[QUOTA, directory] = base
             self._rebase_pod(pod, limit - before.limit)
         throttled = self.snapshot.metrics.avg(
@@ -171,7 +173,9 @@ class _Round:
         key = (QUOTA, pod.cgroup_dir)
         base = self.rebased.get(key, self.state.files.bases.get(key))
         if base is not None and base > 0:
-            self.rebased[key] = max(base + (milli_to_quota(grown_milli) if grown_milli > 0 else -milli_to_quota(-grown_milli)), 1)
+            period = view.cpu_period(self.snapshot.host, pod.cgroup_dir)
+            grown = milli_to_quota(abs(grown_milli), period)
+            self.rebased[key] = max(base + (grown if grown_milli > 0 else -grown), 1)
 
     @property
     def node(self) -> NodeState:

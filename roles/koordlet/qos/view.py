@@ -31,6 +31,12 @@ def cpu_period(host: HostState, directory: str) -> int:
     return period if period > 0 else CFS_PERIOD_US
 
 
+def usual_quota(host: HostState, directory: str) -> int | None:
+    """CFS quota of a cgroup directory as one of a 100 ms period (µs), whatever its period; -1 for none."""
+    quota = cpu_quota(host, directory)
+    return quota if quota is None or quota <= 0 else quota * CFS_PERIOD_US // cpu_period(host, directory)
+
+
 def cpuset(host: HostState, directory: str) -> CPUSet | None:
     """CPUs that a directory may use (v2: the effective ones)."""
     for resource in ("cpuset.cpus.effective", "cpuset.cpus") if host.cgroups.v2 else ("cpuset.cpus",):

@@ -85,6 +85,13 @@ def test_they_are_held_at_a_safe_share_and_that_is_on_record(suppressed) -> None
     assert suppressed.get(QUOTA, TIER) == "-1"
 
 
+def test_the_safe_share_is_one_of_the_levels_own_period(suppressed) -> None:
+    suppressed.put("cpu.cfs_period_us", TIER, "20000")
+    suppressed.put("cpu.cfs_period_us", POD, "200000")
+    assert not guard_of(suppressed, HOLD).act().left
+    assert (suppressed.get(QUOTA, TIER), suppressed.get(QUOTA, POD)) == ("20000", "150000"), "less than a core, beside one core"
+
+
 def test_while_a_koordlet_lives_nothing_is_done(suppressed) -> None:
     guard, lock = guard_of(suppressed, RELEASE), NodeLock(lock_of(suppressed))
     lock.acquire()

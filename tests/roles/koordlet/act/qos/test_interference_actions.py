@@ -96,6 +96,15 @@ class TestSqueeze:
         assert case.verdicts() == ["Interfered", "Squeezed", "Confirmed", "InterferenceOver", "SetFree"]
         assert len(case.machine.executor.holds) == 0
 
+    def test_quotas_are_of_the_periods_that_groups_have(self, case) -> None:
+        case.machine.put(QUOTA, case.box, "400000")
+        case.machine.put("cpu.cfs_period_us", case.miner.cgroup_dir, "50000")
+        case.machine.put("cpu.cfs_period_us", case.box, "20000")
+        case.look(40, 4.0, 0.5)
+        case.look(4, 60.0, 6.0)
+        assert 135_000 < int(case.get(QUOTA)) < 165_000, "half of the six cores that it used"
+        assert 54_000 < int(case.get(QUOTA, case.box)) < 66_000
+
     def test_containers_with_larger_quotas_make_way_and_get_theirs_back(self, case) -> None:
         case.machine.put(QUOTA, case.miner.cgroup_dir, "800000")
         case.machine.put(QUOTA, case.box, "700000")

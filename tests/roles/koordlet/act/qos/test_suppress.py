@@ -184,6 +184,35 @@ def test_quota_on_v2(world_v2, suppress):
     assert world_v2.machine.get("cpu.cfs_quota_us", QOS) == "500000 100000"
 
 
+def test_a_quota_is_one_of_the_period_that_a_group_has(world, suppress):
+    """100 ms is only the default: kubelets and administrators set others, and 1 core is 1 core in each of them."""
+    pod, box = be_tree(world, "0-15", "800000", child_quota="60000")
+    for directory, period in ((QOS, "50000"), (pod, "10000"), (box, "100000")):
+        world.machine.put("cpu.cfs_period_us", directory, period)
+    threshold(world, cpuSuppressPolicy="cfsQuota")
+    world.load(5.4)
+    outcome = world.decide(suppress)
+    assert [s.value for s in outcome.samples if s.labels == ("cfsQuota",)] == [5.0]
+    state = world.run(suppress)
+    assert [world.machine.get("cpu.cfs_quota_us", d) for d in (QOS, pod, box)] == ["250000", "-1", "60000"], "six cores, beside 0.6"
+    world.now += 10
+    world.load(5.4)
+    assert [s.value for s in world.decide(suppress, state).samples if s.labels == ("cfsQuota",)] == [5.0]
+    world.now += 1
+    world.load(2.4)
+    world.run(suppress, state)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == "330000", "a tenth of the node more"
+
+
+def test_a_quota_of_another_period_on_v2(world_v2, suppress):
+    world_v2.pod("be", qos="BE", kube_qos="BestEffort")
+    world_v2.machine.put("cpu.cfs_quota_us", QOS, "max 20000")
+    threshold(world_v2, cpuSuppressPolicy="cfsQuota")
+    world_v2.load(5.4)
+    world_v2.run(suppress)
+    assert world_v2.machine.get("cpu.cfs_quota_us", QOS) == "100000 20000"
+
+
 def test_unreadable_quota_is_left_alone(world, suppress):
     be_tree(world, "0-15", "rubbish")
     threshold(world, cpuSuppressPolicy="cfsQuota")

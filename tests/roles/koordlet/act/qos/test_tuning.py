@@ -169,6 +169,20 @@ class TestCPU:
         service.turn(throttled=0.4)
         assert service.get(QUOTA) == "200000"
 
+    def test_a_resized_container_keeps_its_new_quota_of_another_period(self, service) -> None:
+        for directory in (service.box, service.pod.cgroup_dir):
+            service.machine.put("cpu.cfs_period_us", directory, "50000")
+            service.machine.put(QUOTA, directory, "50000")
+        for _ in range(4):
+            service.turn(throttled=0.4)
+        service.pod.containers[0].spec.resources.limits["cpu"] = "2"
+        service.turn(throttled=0.4)
+        assert service.get(QUOTA) == "140000", "a step more, of the new quota"
+        service.world.spec = {"extensions": {"resourceTuning": {"cpu": {"enable": False}}}}
+        service.turn(throttled=0.4)
+        service.turn(throttled=0.4)
+        assert (service.get(QUOTA), service.get(QUOTA, service.pod.cgroup_dir)) == ("100000", "100000")
+
     def test_observing_writes_nothing(self, service) -> None:
         before = service.get(QUOTA), service.get(BURST)
         for _ in range(6):
