@@ -210,7 +210,11 @@ def _limited(snapshot: Snapshot, pod: PodState) -> bool:
 
 def _told(host: HostState, directory: str, lacks: list[str]) -> str:
     """What is left out of a group that is there; "" for nothing."""
-    if not lacks or not os.path.isdir(host.cgroups.subsystem_dir("blkio", directory)):
+    if not lacks:
+        return ""
+    if not os.path.isdir(host.cgroups.subsystem_dir("blkio")):
+        return f"{' and '.join(lacks)}: cgroup v1's hierarchy blkio is not mounted"
+    if not os.path.isdir(host.cgroups.subsystem_dir("blkio", directory)):
         return ""
     where = directory or "the root group"
     return f"{' and '.join(lacks)}: {where} has no file for that; the kernel lacks it, or the io controller is not enabled there"

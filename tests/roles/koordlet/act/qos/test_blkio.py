@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shutil
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -207,6 +208,15 @@ class TestStrategy:
         second = world.decide(strategy, first.state)
         assert [r.message.partition(":")[0] for r in second.records] == ["ioWeightPercent"]
         assert [w.value for b in second.batches for w in b] == ["8:0 1"]
+
+    def test_a_hierarchy_that_is_not_mounted_is_told_once(self, world, strategy) -> None:
+        disks(world, sda="8:0")
+        shutil.rmtree(Path(world.machine.root.cgroup, "blkio"))
+        config = {"blkioQOS": {"enable": True, "blocks": [block("sda", readBPS=1)]}}
+        world.spec = {"resourceQOSStrategy": {"beClass": config}}
+        first = world.decide(strategy)
+        assert [r.message for r in first.records] == ["limits: cgroup v1's hierarchy blkio is not mounted"]
+        assert world.decide(strategy, first.state).records == ()
 
     def test_the_whole_machine(self, world, strategy) -> None:
         disks(world, sda="8:0", sdb="8:16")
