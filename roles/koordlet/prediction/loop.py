@@ -38,10 +38,16 @@ class PredictionLoop:
                 next_training = loop.time() + self._models.options.training_interval
             if loop.time() >= next_housekeeping:
                 self._models.expire(now)
-                self._models.checkpoint(now)
+                await self._checkpoint(now)
                 next_housekeeping = loop.time() + HOUSEKEEPING
             try:
                 await asyncio.wait_for(stopping.wait(), max(min(next_training, next_housekeeping) - loop.time(), 0.01))
             except TimeoutError:
                 continue
-        self._models.checkpoint(clock())
+        await self._checkpoint(clock())
+
+    async def _checkpoint(self, now: float) -> None:
+        """A slow disk holds up nothing but this."""
+        due = self._models.due(now)
+        if due:
+            self._models.wrote(await seams.to_thread(self._models.write, due), now)

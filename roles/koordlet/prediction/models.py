@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -67,6 +67,17 @@ class Model:
     sampled: float | None = None
     """Time of the newest sample, which never goes back and never leaps; None before the first one."""
 
+    def body(self, key: str) -> bytes:
+        """Content of its checkpoint."""
+        return orjson.dumps(
+            {
+                "UID": key,
+                "CPU": self.cpu.to_checkpoint(),
+                "Memory": self.memory.to_checkpoint(),
+                "LastUpdated": format_time(self.updated if self.sampled is None else self.sampled),
+            }
+        )
+
     def time_of_sample(self, now: float, interval: float) -> float:
         """When a sample of ``now`` counts as taken: a clock that leaps makes no old sample worthless, and no new one."""
         last, at = self.sampled, now
@@ -78,7 +89,8 @@ class Model:
 
 @dataclass(slots=True)
 class Models:
-    """All models of this node. Times are Unix seconds and given by the caller; files are touched only by the three last methods."""
+    """All models of this node. Times are Unix seconds and given by the caller; files are touched only by :meth:`expire`,
+    :meth:`write` and :meth:`restore`."""
 
     options: PredictionOptions
     models: dict[str, Model] = field(default_factory=dict)
@@ -141,32 +153,38 @@ class Models:
             if self.options.directory:
                 _remove(self._path(key))
 
-    def checkpoint(self, now: float) -> int:
-        """Write the models that are due, oldest first, a bounded number; returns how many."""
+    def due(self, now: float) -> list[tuple[str, bytes]]:
+        """Models whose checkpoint is due, oldest first, a bounded number: key and content."""
         if not self.options.directory:
-            return 0
+            return []
         due = [(m.saved, k) for k, m in self.models.items() if now - m.saved >= self.options.checkpoint_interval]
-        written = 0
-        for _, key in sorted(due)[: self.options.checkpoints_per_step]:
-            model = self.models[key]
-            body = orjson.dumps(
-                {
-                    "UID": key,
-                    "CPU": model.cpu.to_checkpoint(),
-                    "Memory": model.memory.to_checkpoint(),
-                    "LastUpdated": format_time(model.updated if model.sampled is None else model.sampled),
-                }
-            )
+        return [(key, self.models[key].body(key)) for _, key in sorted(due)[: self.options.checkpoints_per_step]]
+
+    def write(self, bodies: Sequence[tuple[str, bytes]]) -> list[str]:
+        """Write checkpoints, and wait for the disk; the keys of those that are there. Looks at no model: a thread of its own may do it."""
+        written: list[str] = []
+        for key, body in bodies:
             path = self._path(key)
             try:
                 seams.files().make_directory(self.options.directory)
                 replace(path, body)
             except OSError as error:
                 log.error("prediction checkpoint %s cannot be written: %s", path, error.strerror)
-                return written
-            model.saved = now
-            written += 1
+                break
+            written.append(key)
         return written
+
+    def wrote(self, keys: Iterable[str], now: float) -> None:
+        """Say which models have a checkpoint of this moment."""
+        for key in keys:
+            if key in self.models:
+                self.models[key].saved = now
+
+    def checkpoint(self, now: float) -> int:
+        """Write what is due; returns how many."""
+        written = self.write(self.due(now))
+        self.wrote(written, now)
+        return len(written)
 
     def restore(self, pod_uids: set[str], now: float) -> int:
         """Load checkpoints of current pods and of the fixed keys; the models loaded. A checkpoint whose pod is not there goes when others

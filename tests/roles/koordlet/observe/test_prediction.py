@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,12 @@ from hypothesis import strategies as st
 
 from koord.api.priority import PriorityClass
 from roles.koordlet.prediction import loop as prediction_loop
+from roles.koordlet.prediction import models as prediction_models
 from roles.koordlet.prediction.models import FIXED_KEYS, NODE_KEY, SYSTEM_KEY, Models, PredictionOptions, class_key
 from roles.koordlet.prediction.peak import Amount, Outcome, UnknownModelError, combine
 from roles.koordlet.store import kinds
 from roles.koordlet.store.store import MetricStore
+from tests.support import patience
 
 MIB, GIB = 1 << 20, 1 << 30
 T0 = 1_700_000_000.0
@@ -143,6 +146,34 @@ class TestCheckpoints:
         asyncio.run(story())
         assert NODE_KEY in m.models
         assert (tmp_path / NODE_KEY).exists()
+
+    def test_a_slow_disk_holds_nobody_up(self, tmp_path, monkeypatch) -> None:
+        m = models(tmp_path, training_interval=0.01, checkpoint_interval=0.0)
+        m.update(NODE_KEY, 1.0, GIB, T0)
+        asked, others = threading.Event(), threading.Event()
+
+        def slowly(path: str, body: bytes) -> None:
+            asked.set()
+            assert others.wait(patience.seconds(10)), "the loop waits for the disk"
+            Path(path).write_bytes(body)
+
+        monkeypatch.setattr(prediction_models, "replace", slowly)
+
+        async def story() -> None:
+            stopping, ready = asyncio.Event(), asyncio.Event()
+            ready.set()
+            stopping.set()
+            running = asyncio.create_task(prediction_loop.PredictionLoop(m, MetricStore(), tuple).run(stopping, ready))
+            for _ in patience.tries(2000):
+                if asked.is_set():
+                    break
+                await asyncio.sleep(0.005)
+            others.set()
+            await running
+
+        asyncio.run(story())
+        assert (tmp_path / NODE_KEY).exists()
+        assert m.models[NODE_KEY].saved > 0.0
 
     def test_bounded_oldest_first_and_expired(self, tmp_path) -> None:
         m = models(tmp_path, checkpoints_per_step=2, checkpoint_interval=600.0)
