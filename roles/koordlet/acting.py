@@ -178,6 +178,7 @@ class Acting:
     async def stop(self) -> None:
         await self._evictions.stop()
         await self._events.stop()
+        await self.executor.triggers.stop()
         self.executor.holds.close()
         self.journal.close()
 

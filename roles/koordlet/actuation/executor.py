@@ -24,6 +24,7 @@ from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.memsw import swap_limit
 from roles.koordlet.actuation.target import REGISTRATION_FILE, Target, key_of, limited_with, reset_by, reset_to, resolve
 from roles.koordlet.actuation.threeway import Undo
+from roles.koordlet.actuation.triggers import Triggers
 from roles.koordlet.actuation.writes import Batch, Hold, Kind, Merge, Write, sequence
 from roles.koordlet.audit.log import AuditEvent
 from roles.koordlet.host.errors import HostError
@@ -93,8 +94,10 @@ class Executor:
     _owed: dict[Key, tuple[Write, str]] = field(default_factory=dict)
     """Releases that failed, with their rule: tried again once a minute."""
     _swept: float = 0.0
+    triggers: Triggers = field(init=False)
 
     def __post_init__(self) -> None:
+        self.triggers = Triggers(self._triggered)
         if self.journal is not None:
             self.journal.see(self.host.root)
         self.holds.see(self.host.root, self.journal)
@@ -203,7 +206,7 @@ class Executor:
         try:
             pending = not target.satisfied
             if pending:
-                pending = self._put_or_fall_back(target)
+                pending = self._put_or_fall_back(target, rule)
         except WriteError as error:
             self._failed(target.write, error, applied)
             return False
@@ -227,8 +230,11 @@ class Executor:
             applied.skipped += 1
         return True
 
-    def _put_or_fall_back(self, target: Target) -> bool:
+    def _put_or_fall_back(self, target: Target, rule: str) -> bool:
         """Whether something was written: not when the fallback is what stands there already."""
+        if target.write.kind is Kind.TRIGGER:
+            self.triggers.put(target, rule)
+            return True
         try:
             self._put(target, target.text)
         except WriteError as error:
@@ -322,6 +328,14 @@ class Executor:
             self.host.files.invalidate(target.path)
             if self.metrics is not None:
                 self.metrics.resource_update.observe((seams.perf_counter() - begun) * 1000, _metric_type(target.write), status)
+
+    def _triggered(self, target: Target, seconds: float, error: WriteError | None) -> None:
+        """The kernel is done with what it was asked, or was not willing."""
+        if self.metrics is not None:
+            status = "success" if error is None else "failed"
+            self.metrics.resource_update.observe(seconds * 1000, _metric_type(target.write), status)
+        if error is not None:
+            self._failed(target.write, error, Applied())
 
     def _noted(self, path: str, text: str, put: Callable[[], None]) -> None:
         """Write, with the journal knowing before and after what is ours there. Raises WriteError."""

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
 import errno
 import os
 import shutil
+import threading
 
 import pytest
 
 from roles.koordlet.actuation import kernel
-from roles.koordlet.actuation.errors import Trouble
+from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.executor import Mode
 from roles.koordlet.actuation.writes import Batch, Kind, Merge, Write, sequence
+from tests.support import patience
 from tests.support.koordlet import exposed
 
 QOS = "kubepods.slice/kubepods-besteffort.slice"
@@ -249,3 +252,35 @@ def test_what_was_written_to_groups_that_are_gone_is_forgotten_within_a_minute(m
     machine.now += 61
     ex.apply([sequence(quota(QOS, 5000))], rule="r", now=62)
     assert {target for target, _, _ in ex._cache} == {QOS}
+
+
+def test_memory_is_asked_back_in_a_thread_once_at_a_time(machine_v2, monkeypatch):
+    """The kernel takes its time where it has to write to a slow disk, and suppression must not wait for that."""
+    first, second = (str(machine_v2.put("memory.reclaim", f"kubepods.slice/{name}", "")) for name in "ab")
+    over, asked = threading.Event(), []
+
+    def slowly(path: str, text: str) -> None:
+        asked.append((path, text))
+        assert over.wait(patience.seconds(10)), "the loop waits for the kernel"
+        if path == second:
+            raise WriteError(Trouble.INVALID, path, "is refused")
+
+    monkeypatch.setattr(kernel, "write", slowly)
+    ask = [Write("memory.reclaim", f"kubepods.slice/{name}", "4096", kind=Kind.TRIGGER, cached=False) for name in "ab"]
+
+    async def story() -> None:
+        made = machine_v2.executor
+        assert made.apply([sequence(*ask)], rule="r", now=1.0).failed == []
+        again = made.apply([sequence(*ask)], rule="r", now=2.0)
+        assert [error.trouble for error in again.failed] == [Trouble.BUSY, Trouble.BUSY]
+        over.set()
+        while made.triggers.busy:
+            await asyncio.sleep(0.005)
+        assert asked == [(first, "4096"), (second, "4096")]
+        counts = [r for r in made.metrics.resource_update.samples() if r[0].endswith("_count")]
+        assert sorted((labels, value) for *_, labels, value in counts) == [(("default", "failed"), 1), (("default", "success"), 1)]
+        made.apply([sequence(*ask)], rule="r", now=3.0)
+        await made.triggers.stop()
+        assert not made.triggers.busy
+
+    asyncio.run(story())
