@@ -40,6 +40,7 @@ STEADY = 5.0  # seconds that a watch lasts to count as working, if nothing came 
 TURN = 0.005  # seconds of handling objects before others get the event loop
 QUIET = (16.0, 22.0)  # seconds of silence, at random between, after which a watch is asked whether it is alive
 WITNESSES = 20  # objects by which a server that comes back is known to be the same
+SLICE = 2000  # objects that are looked through at a time
 NEWEST = 5  # and so many of the last that were written before, of which one has to be there unchanged
 ASTRAY = (1.0, 60.0)  # seconds before the next list, the first time and at most, where versions go back again and again
 LOOK = 0.1  # seconds between two looks at whether a doubt was answered
@@ -274,9 +275,13 @@ class Reflector:
         What was changed meanwhile says nothing, and does no harm: the watch tells it. What is missing may have been deleted meanwhile, or
         never been made there. If in doubt, a list is needed.
         """
-        there = {meta.key: meta for meta in found}
-        numbered = [(int(version), key) for key, version in self._versions.items() if version.isdigit()]
-        for _, key in heapq.nlargest(NEWEST, numbered):
+        there, newest, turn = {meta.key: meta for meta in found}, list[tuple[int, str]](), _Turn()
+        known = list(self._versions.items())
+        for begin in range(0, len(known), SLICE):
+            part = [(int(version), key) for key, version in known[begin : begin + SLICE] if version.isdigit()]
+            newest = heapq.nlargest(NEWEST, newest + part)
+            await turn.give_way()
+        for _, key in newest:
             namespace, _, name = key.rpartition("/")
             meta = there.get(key)
             if meta is None and not complete:
@@ -287,7 +292,7 @@ class Reflector:
                 return False
             if self._same(meta):
                 return True
-        return not numbered
+        return not newest
 
     def _begin_anew(self) -> None:
         """What is known of versions means nothing to this server. The objects stay until its list tells what is there."""
