@@ -143,6 +143,7 @@ def _ghosts() -> None:
         return False
 
     replace("koord.kube.reflector:Reflector._went_back", went_back)
+    replace("koord.kube.reflector:older", lambda version, than: False)
 
 
 @MUTANTS.add(
@@ -153,11 +154,11 @@ def _ghosts() -> None:
 )
 def _no_bookmarks() -> None:
     def event(old: Any) -> Any:
-        def ignoring(self: Any, event: Any) -> Any:
+        def ignoring(self: Any, event: Any, meta: Any) -> Any:
             from koord.kube.wire import ends_initial
 
             known = event.type != "BOOKMARK" or (self._initial is not None and ends_initial(event))
-            return old(self, event) if known else None
+            return old(self, event, meta) if known else None
 
         return ignoring
 
