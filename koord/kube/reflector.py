@@ -118,6 +118,7 @@ class Reflector:
                 self._was_away = self._was_away or isinstance(error, (errors.Unreachable, errors.ServerError, BrokenStream))
                 if self.optional and isinstance(error, errors.NotFound):  # the server does not serve the kind: there are no objects
                     await self._listed_all(set(), "")
+                    self._list_needed = True  # a watch from nowhere would tell of what is there by then, in no order of versions
                 await self._pause_for(self._pause(error))
 
     async def _pause_for(self, seconds: float) -> None:

@@ -516,6 +516,42 @@ def test_an_optional_kind_that_is_not_served_is_empty(fault_server: Any) -> None
     asyncio.run(main())
 
 
+def test_a_kind_that_is_installed_later_with_its_objects_is_listed(
+    fault_server: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A watch that begins nowhere tells first of what is there, in no order of versions."""
+    monkeypatch.setattr(reflector, "MISSING_KIND_PERIOD", 0.05)
+
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            server.put("b")
+            server.put("a")
+            first = server.version
+
+            async def answer(request: web.Request) -> web.StreamResponse | None:
+                if "watch" not in request.query or request.query.get("resourceVersion"):
+                    return None
+                response = web.StreamResponse()
+                await response.prepare(request)
+                for name, version in (("a", first), ("b", first - 1)):
+                    await response.write(orjson.dumps({"type": "ADDED", "object": pod(name, version)}) + b"\n")
+                return response
+
+            server.script = lambda request: web.Response(status=404)
+            factory = InformerFactory(client)
+            pods = factory.informer(PODS, Pod, optional=True)
+            factory.start()
+            await asyncio.wait_for(factory.wait_synced(), patience.seconds(5))
+            assert len(pods) == 0
+            server.script = answer
+            await eventually(lambda: len(pods) == 2)
+            await eventually(lambda: server.watchers)
+            await factory.stop()
+
+    asyncio.run(main())
+    assert "list or watch failed" not in caplog.text
+
+
 def test_selections_are_separate_watches(fault_server: Any, eventually: Any) -> None:
     async def main() -> None:
         async with fault_server() as (server, client):
