@@ -442,8 +442,8 @@ class Scheduler:
         return self.placements.begin(pod.uid, now)
 
     def _concluding(self, entry: Entry, placement: Placement, decision: Decision) -> Steps[None]:
-        """What follows from a decision."""
-        now = self._state.now
+        """What follows from a decision. The attempt began before its extenders were asked and before it was decided anew."""
+        now, began = self._state.now, placement.since
         made = made_of(decision) if self.journal.keeps else None
         decision.take_effect()
         if self._debug.filters:
@@ -453,14 +453,14 @@ class Scheduler:
             if self._debug.scores:
                 log.info("%s", score_table(decision, self._debug.scores))
             self._metrics.found(decision.evaluated, decision.feasible)
-            placement.task = Task(decision, entry.attempts, entry.first_attempt or now, now)
+            placement.task = Task(decision, entry.attempts, entry.first_attempt or began, began)
             self.carrier.run(self.placements.decided(placement, decision.node))
             self._record(decision, made, entry, now)
         else:
             self.placements.undecided(placement)
             self._record(decision, made, entry, now)
             yield from self.outcomes.fail(decision)
-            self._metrics.attempt(decision.verdict, decision.framework.name, self._clock() - now)
+            self._metrics.attempt(decision.verdict, decision.framework.name, self._clock() - began)
 
     def _record(self, decision: Decision, made: Made | None, entry: Entry, now: float) -> None:
         record = record_of(decision, now=now, attempt=entry.attempts)

@@ -128,6 +128,30 @@ def test_a_refusal_is_explained_and_any_event_brings_the_pod_back(scheduler: Any
 
 @pytest.mark.feature("SCH-FW-05")
 @pytest.mark.feature("SCH-FW-06")
+@pytest.mark.parametrize("result", ["scheduled", "unschedulable"])
+def test_the_time_of_an_attempt_is_also_that_of_its_extenders(scheduler: Any, result: str) -> None:
+    async def select(body: Obj) -> Obj:
+        await asyncio.sleep(0.2)
+        return {"NodeNames": names_in(body)} if result == "scheduled" else {"NodeNames": [], "FailedNodes": dict.fromkeys(names_in(body), "")}
+
+    async def run() -> None:
+        async with extender(filter=select) as (url, asked):
+            config = {"urlPrefix": url, "filterVerb": "filter", "nodeCacheCapable": True}
+            async with scheduler({"extenders": [config]}, before=three_nodes) as live:
+                await live.pod("p")
+                await (live.bound("p") if result == "scheduled" else live.refused("p"))
+                await live.consistent()
+                async with aiohttp.ClientSession() as session, session.get(f"{live.ops.url}/metrics") as response:
+                    page = await response.text()
+                about = f'{{profile="koord-scheduler",result="{result}"}} '
+                took = page.partition(f"scheduler_scheduling_attempt_duration_seconds_sum{about}")[2].split()[0]
+                assert float(took) >= 0.2 * len(asked) > 0
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-05")
+@pytest.mark.feature("SCH-FW-06")
 def test_a_long_decision_is_checked_against_what_has_happened_meanwhile(scheduler: Any) -> None:
     """While the second look at the nodes goes on, the one that it is about to choose is deleted."""
 
