@@ -333,6 +333,9 @@ class NodeResourceController(Controller):
             current = await self.writer.client.get(NODES, name)
         except NotFound:
             return
+        now = self.state.nodes.get(name)
+        if now is None or now.metadata.uid != node.metadata.uid:
+            return  # it went meanwhile, and what was answered is not about a namesake of it
         if devices.written_by(current, FIELD_MANAGER) and self.state.devices.get(name) is None:
             self._without_device.add(name)
         self._asked.add(name)

@@ -1,5 +1,6 @@
 """Extended resources through the API: objects in, Node status out."""
 
+import asyncio
 import json
 
 import pytest
@@ -623,6 +624,40 @@ def test_devices_that_went_while_no_manager_ran_are_not_offered_any_more(bed, ma
         await bed.start()
         await settled(bed, "n1", "koordinator.sh/gpu-core", None)
         assert amounts(await bed.get("Node", "n2"))["koordinator.sh/gpu-core"] == 300, "what others wrote stays"
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NR-GPU-01")
+def test_a_node_that_goes_while_its_devices_are_asked_for_is_not_remembered(bed, make, monkeypatch):
+    from koord.api.kinds import NODES
+
+    async def test(bed):
+        offered = {"koordinator.sh/gpu-core": "100"}
+        await bed.create(make.node("n1"))
+        manager = await bed.start()
+        (controller,) = (one for one in manager.app.controllers if one.name == "noderesource")
+        client, state = controller.writer.client, manager.app.state
+        ask, asked = client.get, []
+
+        async def slow(kind, name, *args, **kwargs):
+            answer = await ask(kind, name, *args, **kwargs)
+            if kind is NODES and name == "n2" and not asked:
+                asked.append(answer)
+                await bed.client.delete(NODES, "n2")
+                while state.nodes.get("n2") is not None:
+                    await asyncio.sleep(0.01)
+            return answer
+
+        monkeypatch.setattr(client, "get", slow)
+        await bed.client.create(NODES, make.node("n2"))
+        await bed.client.patch(NODES, "n2", {"status": {"capacity": offered, "allocatable": offered}}, subresource="status")
+
+        async def through():
+            return asked and state.nodes.get("n2") is None and not controller.queue._working
+
+        await bed.until(through)
+        assert (controller._without_device, controller._asked) == (set(), set())
 
     bed(test)
 
