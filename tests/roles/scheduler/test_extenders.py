@@ -132,7 +132,9 @@ def test_a_refusal_is_explained_and_any_event_brings_the_pod_back(scheduler: Any
 def test_the_time_of_an_attempt_is_also_that_of_its_extenders(scheduler: Any, result: str) -> None:
     async def select(body: Obj) -> Obj:
         await asyncio.sleep(0.2)
-        return {"NodeNames": names_in(body)} if result == "scheduled" else {"NodeNames": [], "FailedNodes": dict.fromkeys(names_in(body), "")}
+        return (
+            {"NodeNames": names_in(body)} if result == "scheduled" else {"NodeNames": [], "FailedNodes": dict.fromkeys(names_in(body), "")}
+        )
 
     async def run() -> None:
         async with extender(filter=select) as (url, asked):
