@@ -64,6 +64,8 @@ class Event:
     entry: Entry
     prev: Entry | None
     rv: int
+    # where it was written: what an object says of its version may be served by nobody
+    bucket: str
     # (event type, API version prefix) -> the line on the wire, shared by all watchers (see `Bucket.remember`)
     cache: dict[tuple[str, bytes], bytes] = field(default_factory=dict)
     # what it holds, in bytes
@@ -139,7 +141,7 @@ class Bucket:
         self.entries[key] = entry
         if prev is None:
             self._order = None
-        self._emit(Event(ADDED if prev is None else MODIFIED, entry, prev, rv))
+        self._emit(Event(ADDED if prev is None else MODIFIED, entry, prev, rv, self.name))
         return entry
 
     def remove(self, namespace: str, name: str) -> Entry | None:
@@ -158,7 +160,7 @@ class Bucket:
         obj["metadata"]["resourceVersion"] = str(rv)
         entry = Entry(key, namespace, name, obj, rv, orjson.dumps(obj))
         self._order = None
-        self._emit(Event(DELETED, entry, prev, rv))
+        self._emit(Event(DELETED, entry, prev, rv, self.name))
         return entry
 
     def _emit(self, event: Event) -> None:

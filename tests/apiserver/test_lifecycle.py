@@ -300,6 +300,55 @@ def test_foreground_deletion_waits_for_blocking_dependents(with_api: Any) -> Non
     with_api(body)
 
 
+def twofold(crd: dict[str, Any]) -> dict[str, Any]:
+    """The definition with a version in which objects are stored, and that is not served."""
+    old = {**crd["spec"]["versions"][0], "name": "v1alpha1", "served": False}
+    return {**crd, "spec": {**crd["spec"], "versions": [{**crd["spec"]["versions"][0], "storage": False}, old]}}
+
+
+WIDGETS = "/apis/example.com/v1/namespaces/default/widgets"
+
+
+@pytest.mark.parametrize("policy", ["Foreground", "Orphan", "Background"])
+def test_dependents_stored_in_a_version_that_is_not_served_are_followed(with_api: Any, widget_crd: Any, policy: str) -> None:
+    async def body(api: Any) -> None:
+        made = await api.post(MAPS, {"metadata": {"name": "o"}})
+        for name in ("gone", "left"):
+            meta = {"name": name, "ownerReferences": [owner(made)]}
+            await api.post(WIDGETS, {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": meta, "spec": {"size": 1}})
+        crd = await api.get("/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com")
+        await api.ok("PUT", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com", twofold(crd))
+        meta = {"name": "new", "ownerReferences": [owner(made)]}
+        await api.post(WIDGETS, {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": meta, "spec": {"size": 1}})
+        await api.merge(f"{WIDGETS}/gone", {"spec": {"size": 2}})  # from now on in the other version
+        await api.ok("DELETE", f"{WIDGETS}/gone")
+        await api.ok("DELETE", f"{MAPS}/o?propagationPolicy={policy}")
+        assert await gone(api, MAPS + "/o")
+        for name in ("left", "new"):
+            if policy == "Orphan":
+                assert "ownerReferences" not in (await api.get(f"{WIDGETS}/{name}"))["metadata"]
+            else:
+                assert await gone(api, f"{WIDGETS}/{name}")
+
+    with_api(body, crds=[widget_crd])
+
+
+def test_a_definition_whose_objects_are_stored_in_a_version_that_is_not_served_ends(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        meta = {"name": "w", "finalizers": ["x.io/hold"]}
+        await api.post(WIDGETS, {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": meta, "spec": {"size": 1}})
+        path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions/widgets.example.com"
+        await api.ok("DELETE", path)
+        for _ in patience.tries(50):
+            if (await api.get(f"{WIDGETS}/w"))["metadata"].get("deletionTimestamp"):
+                break
+            await asyncio.sleep(0.01)
+        await api.merge(f"{WIDGETS}/w", {"metadata": {"finalizers": None}})
+        assert await gone(api, path)
+
+    with_api(body, crds=[twofold(widget_crd)])
+
+
 def test_orphan_deletion_lets_dependents_go(with_api: Any) -> None:
     async def body(api: Any) -> None:
         made = await api.post(MAPS, {"metadata": {"name": "o"}})

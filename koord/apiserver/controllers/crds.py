@@ -142,9 +142,8 @@ class CustomResources(Controller[str]):
 
     def _on_object(self, event: Event) -> None:
         """An object of a definition that goes is gone: perhaps it was the last."""
-        resource = self.core.resources.by_api_version(event.entry.obj["apiVersion"], event.entry.obj["kind"])
-        if event.type == DELETED and resource is not None and resource.bucket in self._terminating:
-            self.add(self._terminating[resource.bucket])
+        if event.type == DELETED and event.bucket in self._terminating:
+            self.add(self._terminating[event.bucket])
 
     def _withdraw(self, name: str) -> None:
         for resource in self._served.pop(name, ()):

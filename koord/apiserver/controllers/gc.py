@@ -113,13 +113,10 @@ class GarbageCollector(Controller[Where]):
     # -- observe -----------------------------------------------------------------------------------------------------------------
 
     def _on_event(self, event: Event) -> None:
-        entry = event.entry
-        obj = entry.obj
-        meta = obj["metadata"]
-        resource = self.core.resources.by_api_version(obj["apiVersion"], obj["kind"])
-        if resource is None:
+        entry, name = event.entry, event.bucket
+        meta = entry.obj["metadata"]
+        if name == OWNERS_GONE:
             return
-        name = resource.bucket
         if event.type == DELETED:
             self._alive.pop(meta["uid"], None)
             for ref in meta.get("ownerReferences") or ():
