@@ -14,6 +14,7 @@ from koord.apiserver.config import ServerConfig
 from koord.apiserver.controllers.crds import CustomResources
 from koord.apiserver.errors import Cause
 from koord.apiserver.schema.structural import structural
+from tests.apiserver.conftest import MERGE
 from tests.support import patience
 
 PATH = "/apis/example.com/v1/namespaces/default/widgets"
@@ -507,6 +508,32 @@ def test_groups_of_kubernetes_are_approved(with_api: Any, widget_crd: Any, group
             found = conditions(await api.get(f"{CRDS}/things.{group}"))
             assert found["KubernetesAPIApprovalPolicyConformant"] == said
             assert found["Established"][0] == "True"
+
+    with_api(body)
+
+
+@pytest.mark.parametrize("value", [None, "because"])
+def test_an_update_need_not_mend_an_approval_that_was_wrong_before(with_api: Any, widget_crd: Any, value: str | None) -> None:
+    """It was taken by an earlier version, and its owner, or who deletes it, need not know."""
+
+    async def body(api: Any) -> None:
+        crd = renamed(widget_crd, "sigs.k8s.io", "things", "Thing", {} if value is None else {"api-approved.kubernetes.io": value})
+        names = crd["spec"]["names"]
+        crd["status"] = {"conditions": [{"type": "Established", "status": "True"}], "acceptedNames": names, "storedVersions": ["v1"]}
+        crd["metadata"] |= {"uid": "u", "creationTimestamp": "2026-01-01T00:00:00Z", "finalizers": ["x.io/hold"]}
+        api.server.core.store.bucket("apiextensions.k8s.io/customresourcedefinitions").put("", crd["metadata"]["name"], crd)
+        path = f"{CRDS}/things.sigs.k8s.io"
+        await api.merge(path, {"spec": {"names": {"categories": ["all"]}}})
+        await api.merge(f"{path}/status", {"status": {"storedVersions": ["v1"]}})
+        other = None if value else "because"
+        status, out = await api.call("PATCH", path, {"metadata": {"annotations": {"api-approved.kubernetes.io": other}}}, kind=MERGE)
+        assert (status, out["details"]["causes"][0]["field"]) == (422, "metadata.annotations[api-approved.kubernetes.io]")
+        await api.merge(path, {"metadata": {"annotations": APPROVED}})
+        status, _ = await api.call("PATCH", path, {"metadata": {"annotations": {"api-approved.kubernetes.io": None}}}, kind=MERGE)
+        assert status == 422
+        await api.merge(path, {"metadata": {"finalizers": None}})
+        await api.ok("DELETE", path)
+        assert await gone(api, path)
 
     with_api(body)
 

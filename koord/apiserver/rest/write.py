@@ -119,6 +119,8 @@ def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = N
         return
     if resource.type is not None:
         rules.check(resource.type, obj, causes)
+        if old is None and resource.type.name in rules.making:
+            rules.making[resource.type.name](obj, causes)
 
 
 _TWICE = (

@@ -44,6 +44,8 @@ defaulting = Hooks()
 checking = Hooks()
 # (object): what is set in a new one
 creating = Hooks()
+# (object, causes): what is checked of a new one alone
+making = Hooks()
 # (new, old, causes): what an update may not change beside the fields that are `immutable`
 updating = Hooks()
 # (subresource, new, old, causes): what a subresource may change

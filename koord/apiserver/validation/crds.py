@@ -10,7 +10,7 @@ import orjson
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
 from koord.apiserver.schema.builtin import Path_
 from koord.apiserver.schema.lists import repeats
-from koord.apiserver.schema.rules import checking, telling
+from koord.apiserver.schema.rules import checking, making, telling, updating
 from koord.apiserver.schema.structural import Structural, compiled_pattern, structural
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, dns_1035_label
@@ -170,11 +170,6 @@ def _definition(obj: Obj, path: Path_, causes: list[Cause]) -> None:
             causes.append(invalid_value(f"spec.names.{key}", name, wrong))
     if kind and kind == names.get("listKind"):
         causes.append(invalid_value("spec.names.listKind", names["listKind"], "kind and listKind may not be the same"))
-    state, text = approval(obj["metadata"])
-    if protected(group) and state in ("Missing", "Invalid"):
-        where = f"metadata.annotations[{_APPROVED}]"
-        given = (obj["metadata"].get("annotations") or {}).get(_APPROVED)
-        causes.append(required(where, text) if state == "Missing" else invalid_value(where, given, text))
     if spec.get("preserveUnknownFields"):
         text = "cannot set to true, set x-kubernetes-preserve-unknown-fields to true in spec.versions[*].schema instead"
         causes.append(invalid_value("spec.preserveUnknownFields", True, text))
@@ -187,6 +182,23 @@ def _definition(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     for i, name in enumerate((obj.get("status") or {}).get("storedVersions") or ()):
         if name not in served:
             causes.append(invalid_value(f"status.storedVersions[{i}]", name, "must appear in spec.versions"))
+
+
+@making("V1CustomResourceDefinition")
+def _approved(obj: Obj, causes: list[Cause]) -> None:
+    """APIs of protected groups are approved, or say openly that they are not."""
+    state, text = approval(obj["metadata"])
+    if protected((obj.get("spec") or {}).get("group") or "") and state in ("Missing", "Invalid"):
+        where = f"metadata.annotations[{_APPROVED}]"
+        given = (obj["metadata"].get("annotations") or {}).get(_APPROVED)
+        causes.append(required(where, text) if state == "Missing" else invalid_value(where, given, text))
+
+
+@updating("V1CustomResourceDefinition")
+def _still_approved(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """What was wrong before need not be mended by whoever changes something else."""
+    if approval(new["metadata"])[0] != approval(old["metadata"])[0]:
+        _approved(new, causes)
 
 
 def _versions(versions: list[Obj], causes: list[Cause]) -> None:
