@@ -111,11 +111,12 @@ class Acting:
 
         self.hooks = HooksManager(options, self.executor, metrics, gate, mode_of, snapshot, self._notify, fetch)
         self.hooks.register(callbacks)
-        off = {strategy.name for strategy in strategies} - set(self.manager.names)
-        off |= {hook.name for hook in HOOKS} - set(self.hooks.names)
+        # what only observes by now would never take back what it wrote before, either
+        acting = {name for name in (*self.manager.names, *self.hooks.names) if mode_of(name) is Mode.ENFORCE}
+        off = ({strategy.name for strategy in strategies} | {hook.name for hook in HOOKS}) - acting
         if BECPUSuppress.name in off:
             off.add(GUARD)  # nothing else takes over what the guard held
-        if not gate(_COLD_PAGES):
+        if not gate(_COLD_PAGES) or mode_of(_COLD_PAGES) is Mode.OBSERVE:
             off.add(_COLLECTORS)
         self._off = frozenset(off)
 
@@ -146,16 +147,16 @@ class Acting:
             log.error("cannot be given back: %s", failed)
 
     def _give_back_what_is_off(self) -> None:
-        """What an earlier run wrote for strategies and hooks that are off in this one: nobody would look at it any more."""
+        """What an earlier run wrote for strategies and hooks that are off in this one, or only observe: nobody would take it back."""
         try:
             left = give_back(self.journal, self._off, self._root)
         except JournalError as error:
             log.error("%s", error)
             return
         if left.restored:
-            log.info("given back, for what wrote it is off: %s", ", ".join(left.restored))
+            log.info("given back, for what wrote it is off or only observes: %s", ", ".join(left.restored))
         for failed in (*left.failed, *left.lost):
-            log.error("cannot be given back, though what wrote it is off: %s", failed)
+            log.error("cannot be given back, though what wrote it is off or only observes: %s", failed)
 
     def tick(self, snapshot: Snapshot, mono: float) -> None:
         """Run the strategies that are due."""

@@ -107,7 +107,7 @@ def restore(root: HostRoot, network: UndoNetwork | None = None, cookies: UndoCoo
 
 
 def give_back(journal: Journal, owners: Container[str], root: HostRoot) -> Restored:
-    """Put back what strategies and hooks wrote that are off by now; what could not be put back stays on record. Raises JournalError."""
+    """Put back what strategies and hooks wrote that do not act any more; what could not be, stays on record. Raises JournalError."""
     mine = [entry for entry in journal if entry.owner in owners]
     if not mine:
         return Restored()

@@ -174,8 +174,21 @@ def test_what_is_the_runtimes_own_value_is_no_news(machine) -> None:
 # -- what is off by now -----------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("owner", ["BECPUSuppress", "BatchResource", "Guard", "CPUBurst", "an extension that is gone"])
-def test_what_a_gate_wrote_is_given_back_at_the_start_without_it(tmp_path, owner: str) -> None:
+@pytest.mark.parametrize(
+    ("owner", "kept", "options"),
+    [
+        ("BECPUSuppress", False, {}),
+        ("BatchResource", False, {}),
+        ("Guard", False, {}),
+        ("CPUBurst", True, {}),
+        ("an extension that is gone", True, {}),
+        ("CPUBurst", False, {"mode": "observe"}),
+        ("CPUBurst", False, {"strategy_modes": "CPUBurst=observe"}),
+        ("CPUBurst", True, {"mode": "observe", "strategy_modes": "CPUBurst=enforce"}),
+    ],
+)
+def test_what_a_gate_wrote_is_given_back_at_the_start_without_it(tmp_path, owner: str, kept: bool, options: dict[str, str]) -> None:
+    """With it, too, where it only observes by now."""
     files = (("cpu.cfs_quota_us", BE_TIER, "2000", "-1"), ("cpuset.cpus", BE_TIER, "0-1", "0-15"))
 
     async def story(c: Cluster) -> None:
@@ -187,14 +200,33 @@ def test_what_a_gate_wrote_is_given_back_at_the_start_without_it(tmp_path, owner
         before = Executor(HostState(root, Cgroups.detect(root), HostFiles()), journal)
         assert len(before.apply([batch], rule=owner, now=1.0).written) == 2
         journal.close()
-        async with agent(c, "CPUBurst") as app:
+        async with agent(c, "CPUBurst", **options) as app:
             await until(lambda: hasattr(app, "acting"), "the acting half")
-        kept = owner in ("CPUBurst", "an extension that is gone")
         held = [c.read(resource.partition(".")[0], directory, resource) for resource, directory, *_ in files]
         assert held == [ours if kept else before for _, _, ours, before in files]
         journal = Journal(journal_path(root), root)
         journal.load()
         assert len(journal) == (2 if kept else 0)
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("owner", ["BECPUSuppress", "GroupIdentity", "Guard", "collectors"])
+def test_what_only_observes_by_now_holds_nothing(tmp_path, owner: str) -> None:
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        root = HostRoot.at(str(c.base))
+        journal = Journal(journal_path(root), root)
+        journal.open()
+        before = Executor(HostState(root, Cgroups.detect(root), HostFiles()), journal)
+        before.apply([sequence(Write("cpu.cfs_quota_us", BE_TIER, "2000"))], rule=owner, now=1.0)
+        journal.close()
+        gates = ("BECPUSuppress", "GroupIdentity", "ColdPageCollector")
+        async with agent(c, *gates, mode="observe") as app:
+            await until(lambda: hasattr(app, "acting"), "the acting half")
+            assert {"BECPUSuppress"} <= set(app.acting.manager.names)
+            assert {"GroupIdentity"} <= set(app.acting.hooks.names)
+        assert c.read("cpu", BE_TIER, "cpu.cfs_quota_us") == "-1"
 
     run(tmp_path, story)
 
