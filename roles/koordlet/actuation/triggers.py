@@ -9,6 +9,8 @@ from koord import seams
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.target import Target
 
+#: So long (seconds) what was asked for may wait for its turn. Later it is not done: whoever asked has seen more since, and asks again.
+FRESH = 5.0
 #: Takes how long a write took (seconds), and what stood against it.
 Ended = Callable[[Target, float, WriteError | None], None]
 
@@ -19,7 +21,7 @@ class Triggers:
 
     def __init__(self, ended: Ended) -> None:
         self._ended = ended
-        self._waiting: dict[str, tuple[Target, str]] = {}
+        self._waiting: dict[str, tuple[Target, str, float]] = {}
         self._work: asyncio.Task[None] | None = None
 
     @property
@@ -35,15 +37,16 @@ class Triggers:
             return
         if target.path in self._waiting:
             raise WriteError(Trouble.BUSY, target.path, "the kernel is not done with what it was asked before")
-        self._waiting[target.path] = (target, rule)
+        self._waiting[target.path] = (target, rule, seams.monotonic())
         if self._work is None or self._work.done():
             self._work = loop.create_task(self._one_by_one(), name="memory reclaim")
 
     async def _one_by_one(self) -> None:
         while self._waiting:
-            path, (target, rule) = next(iter(self._waiting.items()))
+            path, (target, rule, since) = next(iter(self._waiting.items()))
             try:
-                self._ended(target, *await seams.to_thread(_put, target, rule))
+                if seams.monotonic() - since <= FRESH:
+                    self._ended(target, *await seams.to_thread(_put, target, rule))
             finally:
                 self._waiting.pop(path, None)
 

@@ -10,9 +10,11 @@ import threading
 
 import pytest
 
+from koord import seams
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.executor import Mode
+from roles.koordlet.actuation.triggers import FRESH
 from roles.koordlet.actuation.writes import Batch, Kind, Merge, Write, sequence
 from tests.support import patience
 from tests.support.koordlet import exposed
@@ -284,3 +286,45 @@ def test_memory_is_asked_back_in_a_thread_once_at_a_time(machine_v2, monkeypatch
         assert not made.triggers.busy
 
     asyncio.run(story())
+
+
+def test_memory_is_not_asked_back_for_what_was_measured_long_ago(machine_v2, monkeypatch):
+    """Behind a disk that took its time a pod may wait for memory itself by now, or nobody may want it asked any more."""
+    names = ("a", "b")
+    first, second = (str(machine_v2.put("memory.reclaim", f"kubepods.slice/{name}", "")) for name in names)
+    over, asked = threading.Event(), []
+
+    class Clock(seams.System):
+        at = 100.0
+
+        def monotonic(self) -> float:
+            return self.at
+
+    def slowly(path: str, text: str) -> None:
+        asked.append((path, text))
+        assert over.wait(patience.seconds(10))
+
+    monkeypatch.setattr(kernel, "write", slowly)
+    asks = [Write("memory.reclaim", f"kubepods.slice/{name}", "4096", kind=Kind.TRIGGER, cached=False) for name in names]
+    clock = Clock()
+    token = seams.use(clock)
+
+    async def story() -> None:
+        made = machine_v2.executor
+        made.apply([sequence(*asks)], rule="r", now=1.0)
+        while not asked:
+            await asyncio.sleep(0.005)
+        clock.at += FRESH + 1
+        over.set()
+        while made.triggers.busy:
+            await asyncio.sleep(0.005)
+        assert asked == [(first, "4096")]
+        made.apply([sequence(asks[1])], rule="r", now=9.0)
+        while made.triggers.busy:
+            await asyncio.sleep(0.005)
+        assert asked[1:] == [(second, "4096")]
+
+    try:
+        asyncio.run(story())
+    finally:
+        seams.leave(token)
