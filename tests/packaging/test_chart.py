@@ -257,6 +257,8 @@ def test_another_configuration_brings_other_pods_since_a_role_reads_it_once(role
 def test_a_scheduler_in_the_nodes_network_opens_no_port_there_that_the_descheduler_needs_and_everybody_may_read() -> None:
     _, scheduler = workload(rendered(values={"scheduler": {"hostNetwork": True}}), "koord-scheduler")
     assert [flag for flag in scheduler["args"] if flag.startswith("--port=")] == ["--port=0"]
+    _, scheduler = workload(rendered(values={"scheduler": {"hostNetwork": True, "extraArgs": ["--port=12251"]}}), "koord-scheduler")
+    assert [flag for flag in scheduler["args"] if flag.startswith("--port=")][-1] == "--port=12251", "who says otherwise has it so"
 
 
 @pytest.mark.helm

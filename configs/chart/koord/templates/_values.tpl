@@ -130,8 +130,9 @@
 {{- with $v.config -}}{{- $_ := set $said "config" . -}}{{- end -}}
 {{- if not (kindIs "invalid" $v.enableJobPreemption) -}}{{- $_ := set $said "enableJobPreemption" $v.enableJobPreemption -}}{{- end -}}
 {{- include "koord.read-once" (dict "doc" .doc "said" $said) -}}
-{{- /* The loopback is then the node's: everybody there could read from it, and a descheduler listens at the same port. */ -}}
-{{- if and $v.hostNetwork (not (has "open-ports" .root.Values.variants)) -}}{{- include "koord.flag" (dict "container" $container "name" "port" "value" "0") -}}{{- end -}}
+{{- /* The loopback is then the node's: everybody there could read from it, and a descheduler listens at the same port. Who names a port has it. */ -}}
+{{- $named := false -}}{{- range $v.extraArgs -}}{{- if regexMatch "^--port(=|$)" . -}}{{- $named = true -}}{{- end -}}{{- end -}}
+{{- if and $v.hostNetwork (not $named) (not (has "open-ports" .root.Values.variants)) -}}{{- include "koord.flag" (dict "container" $container "name" "port" "value" "0") -}}{{- end -}}
 {{- $gates := $v.featureGates -}}
 {{- if semverCompare "<1.22-0" .root.Capabilities.KubeVersion.Version -}}{{- $gates = $v.compatibleBelow122FeatureGates | default $gates -}}
 {{- else if semverCompare "<1.23-0" .root.Capabilities.KubeVersion.Version -}}{{- $gates = $v.compatible122FeatureGates | default $gates -}}{{- end -}}
