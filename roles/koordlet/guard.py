@@ -112,8 +112,15 @@ class Guard:
             return Done(f"nothing is done, for no koordlet has changed this machine since it was started: there is no journal at {path}")
         journal = Journal(path, self._root)
         try:
-            journal.open()
-            return self._release(journal) if self._action == RELEASE else self._hold(journal)
+            journal.load()
+            if self._action == HOLD:
+                journal.compact()  # nothing is held that is not on record
+                return self._hold(journal)
+            try:
+                journal.compact()
+            except JournalError as error:  # a full disk: what is put back is on record already
+                log.warning("%s; what was taken is given back all the same", error)
+            return self._release(journal)
         finally:
             journal.close()
 

@@ -114,6 +114,22 @@ def test_a_journal_that_cannot_be_read_is_left_alone(suppressed) -> None:
     assert not guard_of(suppressed, RELEASE).act().left
 
 
+def test_what_was_taken_is_given_back_on_a_full_disk_and_nothing_new_is_written(suppressed) -> None:
+    """Of what is put back everything is on record already; what a hold would write is not."""
+    path = Path(journal_path(suppressed.root))
+    kept = path.read_bytes()
+    Path(f"{path}.new").mkdir()  # where the journal would be written anew
+    assert "cannot be written" in guard_of(suppressed, HOLD).act().left[0]
+    assert suppressed.get(QUOTA, TIER) == "2000"
+    done = guard_of(suppressed, RELEASE).act()
+    assert ("1 files put back" in done.text, done.left) == (True, ())
+    assert (suppressed.get(QUOTA, TIER), suppressed.get(QUOTA, POD)) == ("-1", "150000")
+    assert path.read_bytes() == kept
+    Path(f"{path}.new").rmdir()
+    assert restore(suppressed.root).failed == []
+    assert suppressed.get(QUOTA, POD) == "-1"
+
+
 def refusing(monkeypatch, directory: str) -> None:
     """A kernel that does not take what is written to the files of a directory."""
     write = kernel.write
