@@ -103,7 +103,8 @@ class Held:
         self._complete = bool(flags & END_STREAM)
         if not payload and not self._complete:
             return  # it says nothing, and earns no credit
-        self._frames.append((flags, payload))
+        if content or self._complete:  # padding counts for nothing, and would be kept without a bound
+            self._frames.append((flags & ~PADDED, content))
         self._uncredited += len(payload)
         self._size += len(content)
         self._start += content[: ENVELOPE - len(self._start)]
@@ -136,13 +137,13 @@ class Held:
 
     async def _decide(self) -> None:
         try:
-            body = b"".join(unpadded(flags, payload) for flags, payload in self._frames)
+            body = b"".join(content for _, content in self._frames)
             if (grpcwire.message_length(body) or ENVELOPE) > len(body):
                 self._send(self._frames)  # a message cut short: the engine, which can do nothing with it, says so in its own words
                 return
             self._message = grpcwire.only_message(body, self._encoding, MAX_REQUEST)
-            if body[0] == 0 and not any(flags & PADDED for flags, _ in self._frames):  # made again from the message when it is sent on
-                self._shape = [(flags, len(payload)) for flags, payload in self._frames]
+            if body[0] == 0:  # made again from the message when it is sent on
+                self._shape = [(flags, len(content)) for flags, content in self._frames]
                 self._frames = []
             del body
             await self._handle(self._message)
@@ -171,7 +172,7 @@ class Held:
         same, found = message == self._message, self._frames
         if self._fixed_length and not same:
             raise MessageFault("a request whose headers give its length cannot be changed by hooks", "INVALID_ARGUMENT")
-        if not same or self._shape or any(flags & PADDED for flags, _ in found):
+        if not same or self._shape:
             body = grpcwire.envelope(message)
             shape = self._shape if same and self._shape else _shape_of(len(body))
             found, at = [], 0

@@ -512,6 +512,37 @@ def test_a_request_with_hooks_that_goes_on_behind_its_message_is_refused_at_once
     asyncio.run(scenario())
 
 
+@pytest.mark.feature("RP-CRI-03")
+@pytest.mark.parametrize("cut", [0, 1])
+def test_padding_of_a_request_with_hooks_is_credited_and_not_kept(cut: int) -> None:
+    """It counts for nothing in the message's length: a caller could have it kept without a bound. And a frame that goes to the engine in
+    parts must not carry it as content."""
+
+    async def scenario() -> None:
+        async def handler(message: bytes, engine: Any, deadline: Any) -> bytes:
+            found: bytes = await engine.forward(message)
+            return found
+
+        connection, caller, engine = connected(Service(handler))
+        body = grpcwire.envelope(b"m" * 100)[: 105 - cut]
+        connection.caller.data_received(call(Encoder(), 1, "Held") + frame(DATA, 0, 1, body[:50]))
+        held = connection.streams[1].held
+        for _ in range(1000):
+            connection.caller.data_received(frame(DATA, PADDED, 1, b"\xfe" + bytes(254)))
+        assert sum(len(payload) for _, payload in held._frames) == 50
+        credit = [int.from_bytes(p, "big") for kind, _, stream, p in parsed(caller.take()) if (kind, stream) == (WINDOW_UPDATE, 1)]
+        assert credit == [50, *[255] * 1000]
+        held.window = 20  # of the engine's
+        connection.caller.data_received(frame(DATA, PADDED | END_STREAM, 1, b"\x80" + body[50:] + bytes(128)))
+        await asyncio.sleep(0.01)
+        connection.engine.data_received(frame(WINDOW_UPDATE, 0, 1, b"\0\0\2\0"))
+        sent = [(flags, payload) for kind, flags, _, payload in parsed(engine.take()) if kind == DATA]
+        assert b"".join(payload for _, payload in sent) == body
+        assert [flags for flags, _ in sent] == [*[0] * (len(sent) - 1), END_STREAM]
+
+    asyncio.run(scenario())
+
+
 def test_small_requests_find_room_first() -> None:
     room, order = MemoryBudget(100), []
     first = room.ask(80, lambda: order.append("first"))
