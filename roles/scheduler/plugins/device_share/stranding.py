@@ -47,6 +47,7 @@ class Stranding:
         self.mix = Mix([(class_given(pod), float(pod.weight)) for pod in typical])
         self.tables: frag.Tables | None = None
         self.version = 0
+        self._blind = True  # whether there were no GPUs when it was learnt
         self._allowed: NDArray[np.bool_] | None = None
         self._placed_at: tuple[int, int] = (-1, -1)
         self._kept: _Kept | None = None
@@ -56,7 +57,7 @@ class Stranding:
     def seen(self, pod: PodInfo) -> bool:
         """A pod appeared or changed; whether nodes are worth something else from now on."""
         self.mix.seen(pod)
-        return self.mix.due and self.learn()
+        return (self.mix.due or (self._blind and self.known)) and self.learn()
 
     def learn(self) -> bool:
         """Look at the mix and at the cluster anew."""
@@ -66,12 +67,13 @@ class Stranding:
         found = frag.tables(self.mix.counts(), memory)
         if found is None:
             return False
-        before = self.tables
+        before, blind = self.tables, self._blind
+        self._blind = not cards.cards.any()
         self._use(found)
         rows = np.flatnonzero(self.cluster.alive)
         state = self._fresh(rows)
         weighed = frag.weighed(found, frag.usable(found, state).sum(axis=0), float(state.free.sum()))
-        if before is not None and _distance(before, weighed) < _DRIFT:
+        if before is not None and blind == self._blind and _distance(before, weighed) < _DRIFT:
             self._use(before)
             return False
         self._use(weighed)
@@ -138,6 +140,7 @@ class Stranding:
         return terms
 
     def _any(self) -> bool:
+        self.columns.refresh()  # answers are kept: one that is given before a Device is looked at would outlive it on every row but its own
         return bool(self.columns.cards(GPU).cards.any())
 
     # ---------------------------------------------------------------- nodes as they stand

@@ -258,6 +258,42 @@ def test_kept_scores_equal_fresh_ones() -> None:
 
 
 @pytest.mark.feature("SCH-DEV-18")
+def test_answers_kept_before_devices_came_equal_fresh_ones() -> None:
+    """As after a restart: pods are known before Devices, and a pod without devices is the first one for whom nodes are scored."""
+    found = world(ARGS)
+    see(found, *(pod({"nvidia.com/gpu": "1"}, cpu="8") for _ in range(4)))
+    for name in ("a", "b"):
+        amounts = {"nvidia.com/gpu": "4", CORE: "400", RATIO: "400"}
+        found.add_nodes(testing.node(name, cpu="16", memory="64Gi", **amounts))
+        found.feed("Device", device(name, gpus(4)))
+    first, second = (testing.pod(requests={"cpu": "12"}) for _ in range(2))
+    found.decide(found.parser.parse(first))
+    found.decide(found.parser.parse(pod({"nvidia.com/gpu": "1"}, cpu="8")))
+    found.cycle.verify = 1
+    found.decide(found.parser.parse(second))
+    assert not found.framework.trust.unkept
+
+
+@pytest.mark.feature("SCH-DEV-18")
+def test_what_was_learnt_without_devices_is_learnt_anew_once_there_are_some() -> None:
+    found = world(ARGS)
+    shares = [pod({"koordinator.sh/gpu-memory": "8Gi"}, cpu="1") for _ in range(4)]
+    see(found, *shares)
+    stranding = plugin(found)._stranding
+    blind = stranding.tables
+    machine(found, "a", 4, 64, 256)
+    see(found, shares[0])
+    assert stranding.tables is not blind
+    version = stranding.version
+    see(found, shares[1])
+    assert stranding.version == version
+    rest = world(ARGS)
+    machine(rest, "a", 4, 64, 256)
+    see(rest, *shares)
+    assert stranding.tables.worth.tolist() == plugin(rest)._stranding.tables.worth.tolist()
+
+
+@pytest.mark.feature("SCH-DEV-18")
 def test_a_share_goes_to_the_card_whose_use_strands_least() -> None:
     """70 % are free on one card and 30 % on another; who comes wants 30 % or 70 %: emptiest and lowest first would spoil the 70 %."""
     found = world(ARGS)
