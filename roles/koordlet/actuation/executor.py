@@ -287,6 +287,9 @@ class Executor:
         changing = [t for t in targets if t.write.origin or t.given or not t.satisfied]
         wanted = [(t, e) for t in changing for e in (t.entry(), reset_by(t, self.host), limited_with(t))]
         entries = self.journal.without_us([e for _, e in wanted if e is not None])
+        # others may have set the wanted value: should they then set what this agent wrote before, it would be taken for the agent's
+        standing = [t for t in targets if t.satisfied and not (t.write.origin or t.given) and self.journal.get(t.path) is not None]
+        entries += [e for t in standing if (e := t.entry()) is not None and self.journal.known(e.path, e.inode)]
         if self.journal.remember(entries, owner=rule, time=now):
             self._look_again(changing, rule, now)
             return {id(t) for t in targets}

@@ -235,9 +235,9 @@ class Journal:
         above = self.get(path)
         if above is None or not self.found(above):
             above = fresh.get(path)
-        if above is None or not above.ours or not above.value.strip():
+        if above is None or not above.value.strip():
             return entry
-        given = (*above.ours, *(self._given.get(above.place, ()) if above.place is not None else ()))
+        given = (*(above.ours or ()), *(self._given.get(above.place, ()) if above.place is not None else ()))
         narrowed = any(means(entry.resource, ours, entry.value) for ours in given)
         return replace(entry, value=above.value, ours=(entry.value,)) if narrowed else entry
 
@@ -296,7 +296,9 @@ class Journal:
                 before = entry.kubelet  # what the kubelet sets now is what the agent has set already: nobody sees then that it did
         kubelet, container = (entry.kubelet, entry.container) if entry.kubelet else (known.kubelet, known.container)
         undo = Undo.REPLACE if known.undo is Undo.REMOVE else known.undo  # the agent's own file is somebody else's now
-        return replace(known, value=before, undo=undo, owner=owner, time=time, kubelet=kubelet, container=container)
+        # nothing of this agent's stands in a file of one value that others have set
+        ours = () if known.undo in (Undo.WRITE, Undo.REPLACE) and means(known.resource, entry.now, before) else known.ours
+        return replace(known, value=before, undo=undo, ours=ours, owner=owner, time=time, kubelet=kubelet, container=container)
 
     def writing(self, path: str, text: str) -> tuple[str, ...] | None:
         """Say what is about to be written to a known file; what was noted of it, for :meth:`refused`."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from roles.koordlet.actuation.restore import restore
@@ -40,6 +40,17 @@ def test_a_value_from_outside_is_the_one_to_go_back_to(machine) -> None:
     apply(machine, "960000")
     assert restore(machine.root).restored == [str(path)]
     assert path.read_text().strip() == "800000"
+
+
+def test_what_others_set_is_theirs_though_the_agent_wants_it_and_wrote_it_before(machine) -> None:
+    """The agent writes nothing where its value stands already; what it wrote before is not its own for ever."""
+    path = machine.put(QUOTA, BOX, "200000")
+    apply(machine, "240000")
+    path.write_text("800000\n")
+    apply(machine, "800000")
+    path.write_text("240000\n")
+    assert restore(machine.root).restored == []
+    assert path.read_text().strip() == "240000"
 
 
 def test_what_no_file_can_hold_is_no_value_from_outside(machine) -> None:
@@ -86,6 +97,7 @@ steps = st.lists(st.tuples(st.sampled_from(["agent", "others", "kill"]), st.inte
 
 
 @given(steps)
+@example([("agent", 1000), ("others", 1001), ("agent", 1001), ("others", 1000)])
 def test_property_restore_gives_what_others_set_last(make_machine, tmp_path_factory, story) -> None:
     """Any order of writes by the agent, writes by others, and kills between two writes."""
     machine = make_machine(tmp_path_factory.mktemp("m"))
