@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
 import sys
@@ -9,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support import leftovers, patience
+from tests.support import leftovers, patience, processes
 
 ROOT = Path(__file__).resolve().parents[1]
 INI = """\
@@ -154,6 +155,28 @@ def test_it():
     assert "left behind by a test and ended now: sleep 600" in done.stdout
     pid = int((tmp_path / "pid").read_text())
     assert not (Path("/proc") / str(pid) / "cmdline").exists() or not (Path("/proc") / str(pid) / "cmdline").read_bytes()
+
+
+def children() -> set[int]:
+    """The processes that this one has started, and that are still there."""
+    found = set()
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            with contextlib.suppress(OSError):
+                if int((entry / "stat").read_text().rpartition(")")[2].split()[1]) == os.getpid():
+                    found.add(int(entry.name))
+    return found
+
+
+def test_what_processes_are_forked_from_is_ended() -> None:
+    """It would be there until pytest is not, and be told of as left behind."""
+    before = children()
+    with processes.forking() as forked:
+        command = forked("--version")
+        assert children() > before
+        command.join(patience.seconds(60))
+        assert command.exitcode == 0
+    assert children() <= before
 
 
 def test_a_process_that_has_only_just_begun_is_known_by_its_mark() -> None:

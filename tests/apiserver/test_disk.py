@@ -13,6 +13,7 @@ import threading
 import time
 import urllib.error
 import urllib.request
+from collections.abc import Callable
 from multiprocessing.process import BaseProcess as Process
 from pathlib import Path
 from typing import Any
@@ -32,7 +33,7 @@ from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.config import ClientConfig
 from tests.support import patience
-from tests.support.processes import KOORD, forked, free_port, until_answers, until_healthy
+from tests.support.processes import KOORD, forking, free_port, until_answers, until_healthy
 
 LIVES = int(os.environ.get("KOORD_KILLS", "12"))
 """How often the server is killed; the nightly run sets 1000."""
@@ -88,6 +89,11 @@ def write_until_killed(server: Process, port: int, life: int, rng: random.Random
 
 @pytest.mark.timeout(7200 if LIVES > 100 else 180)
 def test_kill_9_loses_no_answered_write_and_repeats_no_version(tmp_path: Path) -> None:
+    with forking() as forked:
+        killed_again_and_again(tmp_path, forked)
+
+
+def killed_again_and_again(tmp_path: Path, forked: Callable[..., Process]) -> None:
     rng, port = random.Random(7), free_port()
     flags = ("apiserver", "--no-tls", "--port", str(port), "--data-dir", str(tmp_path / "data"))
     known: dict[str, int] = {}

@@ -12,6 +12,7 @@ import sys
 import time
 import urllib.request
 from collections.abc import Callable, Iterator
+from multiprocessing import forkserver, resource_tracker
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
@@ -60,13 +61,27 @@ def until_answers(url: str, alive: Callable[[], bool], limit: float = 40) -> Non
     raise RuntimeError(f"{url} did not become healthy")
 
 
-def forked(*arguments: str) -> BaseProcess:
-    """`koord` with these arguments in a process of its own, forked from one that has loaded its modules: hundreds of starts cost little."""
+@contextlib.contextmanager
+def forking() -> Iterator[Callable[..., BaseProcess]]:
+    """Gives a function that starts `koord` with its arguments in a process of its own, forked from one that has loaded its modules:
+    hundreds of starts cost little. That one, and the tracker that it starts, would stay until pytest itself has ended: they end here."""
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload(["koord.apiserver.main", "koord.apiserver.cli", "tests.support.processes"])
-    process = context.Process(target=_main, args=(arguments,), daemon=True)
-    process.start()
-    return process
+    started: list[BaseProcess] = []
+
+    def forked(*arguments: str) -> BaseProcess:
+        process = context.Process(target=_main, args=(arguments,), daemon=True)
+        process.start()
+        started.append(process)
+        return process
+
+    try:
+        yield forked
+    finally:
+        for process in started:  # the tracker ends only after them
+            process.kill()
+        forkserver._forkserver._stop()  # type: ignore[attr-defined]  # there is no public way to end either
+        resource_tracker._resource_tracker._stop()  # type: ignore[attr-defined]
 
 
 def _main(arguments: tuple[str, ...]) -> None:
