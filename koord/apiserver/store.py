@@ -127,6 +127,11 @@ class Bucket:
                 return
             yield self.entries[order[i]]
 
+    def keys(self, namespace: str) -> list[str]:
+        """Keys of a namespace in list order, as they are now."""
+        order = self.ordered()
+        return order[bisect_left(order, make_key(namespace, "")) : bisect_left(order, namespace + "\1")]
+
     def put(self, namespace: str, name: str, obj: Obj) -> Entry:
         """Create or replace. Stamps the new resource version into `obj`, which belongs to the store from now on."""
         store = self.store

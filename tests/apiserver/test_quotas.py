@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from koord.apiserver.admission.quotas import shown, usage
+from koord.apiserver import turns
+from koord.apiserver.admission.quotas import Count, shown, usage
 from tests.support import patience
 
 pytestmark = pytest.mark.feature("BEY-SEC-01")
@@ -168,6 +169,114 @@ def test_many_at_once_are_never_more_than_the_limit(with_api: Any) -> None:
         answers = await asyncio.gather(*(api.call("POST", PODS, pod(f"p{at}")) for at in range(12)))
         assert sorted(status for status, _ in answers) == [201] * 5 + [403] * 7
         await used(api, pods="5")
+
+    with_api(body)
+
+
+MAPS = f"{SPACE}/configmaps"
+
+
+async def turns_until(done: Any) -> int:
+    """What others have of the event loop until something is done."""
+    had = 0
+    async with asyncio.timeout(patience.seconds(20)):
+        while not done():
+            had += 1
+            await asyncio.sleep(0)
+    return had
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_others_have_their_turn_while_much_is_counted(with_api: Any, monkeypatch: pytest.MonkeyPatch, asked: bool) -> None:
+    """Each object is its own slice here, whoever counts: the controller, or writes that wait for it."""
+
+    async def body(api: Any) -> None:
+        for n in range(40):
+            await api.post(MAPS, {"metadata": {"name": f"m{n}"}})
+        entry = await api.post(QUOTAS, quota(count__configmaps="60"))
+        await used(api, count__configmaps="40")
+        monkeypatch.setattr(turns, "SLICE", -1.0)
+        bucket = api.server.core.store.bucket("/resourcequotas")
+        obj = bucket.get("default", "q").copy()
+        obj["status"] = {}
+        bucket.put("default", "q", obj)
+        quotas, writes = api.server.core.admission.quotas, []
+        if asked:
+            writes = [asyncio.ensure_future(api.post(MAPS, {"metadata": {"name": f"late{n}"}})) for n in range(9)]
+        else:
+            obj = bucket.get("default", "q").copy()
+            obj["spec"] = {"hard": {"count/configmaps": "70"}}
+            bucket.put("default", "q", obj)
+        counted = lambda: bucket.get("default", "q").obj["status"] != {}  # noqa: E731
+        assert await turns_until(counted) > 40
+        await asyncio.gather(*writes)
+        assert entry["metadata"]["uid"] == bucket.get("default", "q").obj["metadata"]["uid"]
+        await used(api, count__configmaps="49" if asked else "40")
+        assert not quotas._counts
+
+    with_api(body)
+
+
+def test_what_is_written_while_it_is_counted_counts_once(with_api: Any) -> None:
+    """Objects before and after the one that the count has come to are made, changed and deleted at each of its steps."""
+
+    async def body(api: Any) -> None:
+        await api.post(QUOTAS, quota(pods="1k", requests_cpu="1k", count__pods="1k", count__secrets="1k"))
+        for n in range(10):
+            await api.post(PODS, pod(f"p{n}", f"{n + 1}"))
+        store = api.server.core.store
+        pods, entry = store.bucket("/pods"), store.bucket("/resourcequotas").get("default", "q")
+
+        def fresh(name: str, cpu: str, phase: str = "Pending") -> None:
+            made = pods.get("default", "p9").copy()
+            made["metadata"] |= {"name": name, "uid": name}
+            made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": cpu}}
+            made["status"] = {"phase": phase}
+            pods.put("default", name, made)
+
+        acts: list[Any] = [
+            lambda: fresh("a", "7"), lambda: fresh("z", "11"), lambda: fresh("a", "9"), lambda: fresh("z", "5"),
+            lambda: pods.remove("default", "a"), lambda: pods.remove("default", "z"), lambda: fresh("p0", "3", "Failed"),
+            lambda: fresh("p8", "3", "Failed"), lambda: pods.remove("default", "p1"), lambda: fresh("p1", "20"),
+            lambda: pods.remove("default", "p7"), lambda: fresh("p7", "21"), lambda: fresh("p7", "22"), lambda: fresh("p0", "1"),
+        ]  # fmt: skip
+        steps = sum(1 for _ in Count(api.server.core, entry).steps())
+        for first in range(steps):
+            before = {key: found.copy() for key, found in pods.entries.items()}
+            count = Count(api.server.core, entry)
+            store.listeners.append(count.follow)
+            left = list(acts)
+            for at, _ in enumerate(count.steps()):
+                for _ in range(3 if at >= first and left else 0):
+                    if left:
+                        left.pop(0)()
+            store.listeners.remove(count.follow)
+            again = Count(api.server.core, entry)
+            for _ in again.steps():
+                pass
+            assert count.used == again.used, first
+            if not left:  # p8 has ended
+                assert shown(count.used) == "count/pods=10,count/secrets=0,pods=9,requests.cpu=78"
+            for key in list(pods.entries):
+                if key not in before:
+                    pods.remove("default", pods.entries[key].name)
+            for made in before.values():
+                pods.put("default", made["metadata"]["name"], made)
+
+    with_api(body)
+
+
+def test_a_quota_that_changes_while_it_is_counted_is_counted_anew(with_api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def body(api: Any) -> None:
+        for n in range(20):
+            await api.post(MAPS, {"metadata": {"name": f"m{n}"}})
+        monkeypatch.setattr(turns, "SLICE", -1.0)
+        await api.post(QUOTAS, quota(count__configmaps="60"))
+        writes = [asyncio.ensure_future(api.post(MAPS, {"metadata": {"name": f"late{n}"}})) for n in range(3)]
+        await api.merge(f"{QUOTAS}/q", {"spec": {"hard": {"count/configmaps": None, "configmaps": "70"}}})
+        await asyncio.gather(*writes)
+        await used(api, configmaps="23")
+        assert (await api.get(f"{QUOTAS}/q"))["status"]["hard"] == {"configmaps": "70"}
 
     with_api(body)
 

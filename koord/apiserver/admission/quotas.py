@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+import asyncio
+import contextlib
+from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
 from koord import seams
@@ -10,9 +12,11 @@ from koord.api.quantity import Quantity
 from koord.api.times import parse_time
 from koord.apiserver.admission.matching import CREATE, Attributes
 from koord.apiserver.errors import forbidden
-from koord.apiserver.store import Bucket, Entry, Obj
+from koord.apiserver.store import DELETED, Bucket, Entry, Event, Obj
+from koord.apiserver.turns import Turn
 
 if TYPE_CHECKING:
+    from koord.apiserver.resources import Resource
     from koord.apiserver.state import State
 
 
@@ -214,6 +218,89 @@ BUCKET = "/resourcequotas"
 _PARTS = ("", "resize")
 
 
+class Count:
+    """What the objects of a namespace use of a quota, counted in small steps.
+
+    Between two steps others may write. An object counts as what it was when it was come to, or when it was first written meanwhile;
+    what is written of it after that is followed. So the sum holds at the end, although no moment was ever looked at as a whole.
+    """
+
+    def __init__(self, state: State, quota: Entry) -> None:
+        self._state = state
+        self._quota = quota.obj
+        self._namespace = quota.namespace
+        self.hard = _amounts(self._quota, "hard", "spec")
+        self.used = dict.fromkeys(self.hard, ZERO)
+        self.over = False
+        # who makes its steps: the controller, and a request that needs it sooner
+        self.carriers = 0
+        # nobody makes steps any more
+        self.ended = asyncio.Event()
+        # one time for all, so that what an object adds and what it takes away is the same
+        self._now = seams.now()
+        self._since = state.store.rv
+        self._kinds: dict[str, tuple[str, str] | None] = {}
+        self._done: set[str] = set()
+        self._place = ("", "")
+        # objects that were written before they were come to
+        self._followed: set[tuple[str, str]] = set()
+
+    def fits(self, quota: Entry | None) -> bool:
+        """Whether it counts what a quota limits by now."""
+        if quota is None:
+            return False
+        now, then = quota.obj, self._quota
+        return now["metadata"].get("uid") == then["metadata"].get("uid") and now.get("spec") == then.get("spec")
+
+    def steps(self) -> Iterator[None]:
+        """Count; an object a step."""
+        store = self._state.store
+        for bucket in list(store.buckets.values()):
+            kind = self._kind(bucket.name)
+            if kind is not None:
+                self._place = bucket.name, ""
+                for key in bucket.keys(self._namespace):
+                    self._place = bucket.name, key
+                    entry = bucket.entries.get(key)
+                    if entry is not None and self._place not in self._followed:
+                        self._count(kind, entry.obj, 1)
+                    yield
+            self._done.add(bucket.name)
+            yield
+        self.over = True
+
+    def follow(self, event: Event) -> None:
+        """Something was written."""
+        entry = event.entry
+        kind = self._kind(event.bucket) if entry.namespace == self._namespace and event.rv > self._since else None
+        if kind is None:
+            return
+        here = event.bucket, entry.key
+        place, last = self._place
+        if event.bucket in self._done or (event.bucket == place and entry.key <= last) or here in self._followed:
+            if event.prev is not None:
+                self._count(kind, event.prev.obj, -1)
+        else:
+            self._followed.add(here)
+        if event.type != DELETED:
+            self._count(kind, entry.obj, 1)
+
+    def _kind(self, bucket: str) -> tuple[str, str] | None:
+        """Group and plural of what is in a bucket; None where nothing of it can count."""
+        if bucket not in self._kinds:
+            self._kinds[bucket] = None
+            resource = self._state.resources.serving_bucket(bucket)
+            if resource is not None and resource.namespaced and _may_count(self.hard, resource.group, resource.plural):
+                self._kinds[bucket] = resource.group, resource.plural
+        return self._kinds[bucket]
+
+    def _count(self, kind: tuple[str, str], obj: Obj, sign: int) -> None:
+        if selects(self._quota, kind[1], obj):
+            for name, amount in usage(*kind, obj, self._now).items():
+                if name in self.used:
+                    self.used[name] = self.used[name] + (amount if sign > 0 else -amount)
+
+
 class Quotas:
     """The quotas of the store; `take` and `recount` are all that writes their status."""
 
@@ -221,6 +308,29 @@ class Quotas:
         self._state = state
         self._on = on
         self._bucket: Bucket = state.store.bucket(BUCKET)
+        self._counts: dict[str, tuple[Count, Iterator[None]]] = {}
+
+    async def counted(self, resource: Resource, namespace: str, subresource: str = "") -> None:
+        """Wait until the quotas that may limit a write have been counted, before it begins: for a new one there may be much to count."""
+        if not self._on or not self._bucket.entries or not resource.namespaced or subresource not in _PARTS:
+            return
+        turn = Turn()
+        while True:
+            for entry in self._bucket.select(namespace):
+                hard = _amounts(entry.obj, "hard", "spec")
+                # the status of one that is going is not written any more
+                going = entry.obj["metadata"].get("deletionTimestamp")
+                if not going and not _known(entry, hard) and _may_count(hard, resource.group, resource.plural):
+                    break
+            else:
+                return
+            count = self._counts.get(entry.key, (None,))[0]
+            if count is not None and count.fits(entry):
+                await count.ended.wait()  # each that waits would have a slice of its own otherwise
+                continue
+            with contextlib.closing(self.recount(entry.key)) as steps:
+                for _ in steps:
+                    await turn.give_way()
 
     def check(self, attributes: Attributes) -> Charges:
         """What storing the object adds to each quota. Raises StatusError 403 for one that is too much."""
@@ -235,9 +345,9 @@ class Quotas:
         charges: Charges = []
         for entry in self._bucket.select(attributes.namespace):
             if selects(entry.obj, resource.plural, obj):
-                hard, used = self._status(entry)
+                hard = _amounts(entry.obj, "hard", "spec")
                 more = {n: a for n, a in wanted.items() if n in hard and a}
-                self._limit(attributes, entry.name, hard, used, more)
+                self._limit(attributes, entry.name, hard, self._used(entry, hard) if more else {}, more)
                 if more:
                     charges.append((entry.key, more))
         return charges
@@ -247,7 +357,8 @@ class Quotas:
         for key, more in charges:
             entry = self._bucket.entries.get(key)
             if entry is not None:
-                hard, used = self._status(entry)
+                hard = _amounts(entry.obj, "hard", "spec")
+                used = self._used(entry, hard)
                 self._write(entry, hard, {**used, **{n: used.get(n, ZERO) + a for n, a in more.items()}})
 
     @staticmethod
@@ -263,36 +374,53 @@ class Quotas:
             why = f"exceeded quota: {quota}, requested: {shown(asked)}, used: {shown(taken)}, limited: {shown(limit)}"
             raise forbidden(resource.plural, resource.group, attributes.name, why)
 
-    def _status(self, entry: Entry) -> tuple[Amounts, Amounts]:
-        """(hard, used) of a quota; counted now where its controller has not come to it yet."""
-        hard = _amounts(entry.obj, "hard", "spec")
-        known = (entry.obj.get("status") or {}).get("hard") == (entry.obj.get("spec") or {}).get("hard")
-        return hard, _amounts(entry.obj, "used", "status") if known else self._count(entry, hard)
+    def _used(self, entry: Entry, hard: Amounts) -> Amounts:
+        """What is used of a quota; counted now where nobody has come to it yet."""
+        if _known(entry, hard):
+            return _amounts(entry.obj, "used", "status")
+        count = Count(self._state, entry)
+        for _ in count.steps():
+            pass
+        return count.used
 
-    def _count(self, entry: Entry, hard: Amounts) -> Amounts:
-        """What the objects of the namespace use of a quota."""
-        used = dict.fromkeys(hard, ZERO)
-        now = seams.now()
-        for bucket in list(self._state.store.buckets.values()):
-            resource = self._state.resources.serving_bucket(bucket.name)
-            if resource is None or not resource.namespaced:
-                continue
-            group, plural = resource.group, resource.plural
-            if not ((not group and plural in CHANGING) or plural in hard or f"count/{plural}.{group}".rstrip(".") in hard):
-                continue  # nothing of it can count
-            for found in bucket.select(entry.namespace):
-                if selects(entry.obj, plural, found.obj):
-                    for name, amount in usage(group, plural, found.obj, now).items():
-                        if name in used:
-                            used[name] = used[name] + amount
-        return used
-
-    def recount(self, key: str) -> None:
-        """Bring the status of a quota up to date."""
+    def recount(self, key: str) -> Generator[None, None, None]:
+        """Bring the status of a quota up to date, in small steps. Two may do that at once: they carry on the same count."""
         entry = self._bucket.entries.get(key)
-        if entry is not None and not entry.obj["metadata"].get("deletionTimestamp"):
-            hard = _amounts(entry.obj, "hard", "spec")
-            self._write(entry, hard, self._count(entry, hard))
+        if entry is None or entry.obj["metadata"].get("deletionTimestamp"):
+            return
+        if key not in self._counts or not self._counts[key][0].fits(entry):
+            self._begin(key, Count(self._state, entry))
+        count, steps = self._counts[key]
+        count.carriers += 1
+        try:
+            while not count.over and self._counts.get(key, (None,))[0] is count:
+                next(steps, None)
+                if count.over:
+                    self._forget(key, count)
+                    entry = self._bucket.entries.get(key)
+                    if entry is not None and count.fits(entry) and not entry.obj["metadata"].get("deletionTimestamp"):
+                        self._write(entry, count.hard, count.used)
+                else:
+                    yield
+        except Exception:
+            self._forget(key, count)  # there is nothing to carry on
+            raise
+        finally:
+            count.carriers -= 1
+            if not count.carriers:
+                self._forget(key, count)
+
+    def _begin(self, key: str, count: Count) -> None:
+        if key in self._counts:
+            self._forget(key, self._counts[key][0])
+        self._counts[key] = count, count.steps()
+        self._state.store.listeners.append(count.follow)
+
+    def _forget(self, key: str, count: Count) -> None:
+        if self._counts.get(key, (None,))[0] is count:
+            del self._counts[key]
+            count.ended.set()
+            self._state.store.listeners.remove(count.follow)
 
     def _write(self, entry: Entry, hard: Amounts, used: Amounts) -> None:
         entry = self._bucket.entries.get(entry.key) or entry
@@ -301,3 +429,13 @@ class Quotas:
             obj = entry.copy()
             obj["status"] = status
             self._bucket.put(entry.namespace, entry.name, obj)
+
+
+def _may_count(hard: Amounts, group: str, plural: str) -> bool:
+    """Whether objects of a kind may count for limits."""
+    return (not group and plural in CHANGING) or plural in hard or f"count/{plural}.{group}".rstrip(".") in hard
+
+
+def _known(entry: Entry, hard: Amounts) -> bool:
+    """Whether the status of a quota is about its limits as they are."""
+    return _amounts(entry.obj, "hard", "status") == hard

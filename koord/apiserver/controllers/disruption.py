@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from koord import seams
@@ -31,8 +32,8 @@ class QuotaController(Controller[str]):
         self._bucket.listeners.append(self._on_quota)
         self.core.store.listeners.append(self._on_event)
 
-    def work(self, key: str) -> None:
-        self.core.admission.quotas.recount(key)
+    def work(self, key: str) -> Iterator[None]:
+        return self.core.admission.quotas.recount(key)
 
     def _on_quota(self, event: Event) -> None:
         if event.type != DELETED and (event.prev is None or event.prev.obj.get("spec") != event.entry.obj.get("spec")):

@@ -39,6 +39,8 @@ class Controller(Generic[K]):
         self._resting: dict[K, float] = {}
         # the key whose work has begun, and what is left of that
         self._begun: tuple[K, Iterator[None]] | None = None
+        # seconds that the work on a key that is not over has had
+        self._spent = 0.0
         self._scheduled: asyncio.Handle | None = None
         self._stopped = False
 
@@ -79,36 +81,29 @@ class Controller(Generic[K]):
     def _run(self) -> None:
         self._scheduled = None
         turn, left = Turn(), min(len(self._keys) + (self._begun is not None), _BATCH)
+        loop = asyncio.get_running_loop()
         while left and not self._stopped:
             key, rest = self._begun or self._next()
-            self._begun = None
+            self._begun, began = None, loop.time()
             try:
                 if not rest:
-                    rest = iter(self._work(key) or ())
+                    self._resting.pop(key, None)
+                    rest = iter(self.work(key) or ())
                 for _ in rest:
                     if turn.over:
                         self._begun = key, rest
                         break
             except Exception:
                 log.exception("%s failed on %s", type(self).__name__, key)
+                self._spent = 0.0
                 self._try_later(key)
             else:
+                self._spent += loop.time() - began
                 if self._begun is None:
                     self._done(key)
             left = 0 if turn.over else left - 1
         if (self._keys or self._begun) and not self._stopped and self._scheduled is None:  # work that adds a key has seen to it
             self._scheduled = asyncio.get_running_loop().call_soon(self._run)
-
-    def _work(self, key: K) -> Iterable[None] | None:
-        if not self.rests:
-            return self.work(key)
-        self._resting.pop(key, None)
-        loop = asyncio.get_running_loop()
-        began = loop.time()
-        steps, took = self.work(key), loop.time() - began
-        if took > SLICE:
-            self._resting[key] = loop.time() + self.rests * took
-        return steps
 
     def _next(self) -> tuple[K, Iterator[None] | None]:
         key = next(iter(self._keys))
@@ -131,3 +126,9 @@ class Controller(Generic[K]):
     def _done(self, key: K) -> None:
         if self._failures.pop(key, None) is not None and (waiting := self._retries.pop(key, None)) is not None:
             waiting.cancel()
+        took, self._spent = self._spent, 0.0
+        if self.rests and took > SLICE:
+            self._resting[key] = asyncio.get_running_loop().time() + self.rests * took
+            if key in self._keys:  # asked for again meanwhile
+                del self._keys[key]
+                self._rests(key)

@@ -234,10 +234,12 @@ class ObjectHandlers:
             namespace = meta.get("namespace") if isinstance(meta, dict) else None
             if not namespace:
                 raise method_not_allowed()
+        await self.core.admission.quotas.counted(resource, namespace or "")
         return self._one(call, await write.create(self.core, resource, namespace or "", obj, call.options), 201)
 
     async def _put(self, call: Call) -> web.StreamResponse:
         target, obj = call.target, await body_object(call.request, call.options)
+        await self.core.admission.quotas.counted(target.resource, target.place, target.subresource)
         entry, created = await write.replace(self.core, target.resource, target.place, target.name, obj, call.options, target.subresource)
         return self._one(call, entry, 201 if created else 200)
 
@@ -249,6 +251,7 @@ class ObjectHandlers:
             call.options.twice = _duplicates(patch, body)
         if call.options.force is not None and kind != patching.APPLY_PATCH:
             raise invalid("PatchOptions", "meta.k8s.io", "", [field_forbidden("force", "may not be specified for non-apply patch")])
+        await self.core.admission.quotas.counted(target.resource, target.place, target.subresource)
         entry, created = await patching.patch_object(
             self.core, target.resource, target.place, target.name, kind, patch, call.options, target.subresource
         )
