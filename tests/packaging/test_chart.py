@@ -184,6 +184,28 @@ def test_values_reach_what_they_name() -> None:
     assert found["ServiceAccount", "koordinator-system", "koordlet"]["metadata"]["annotations"] == {"a": "b"}
 
 
+@pytest.mark.helm
+@pytest.mark.parametrize("role", ["manager", "scheduler", "descheduler", "koordlet"])
+def test_every_role_can_be_placed(role: str) -> None:
+    name = role if role == "koordlet" else f"koord-{role}"
+    near = {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": []}, "nodeAffinity": {"preferredDuringScheduling": []}}
+    only: Obj = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [{"matchFields": []}]}}
+    told: Obj = {
+        "priorityClassName": "ours",
+        "tolerations": [{"key": "pool", "operator": "Exists"}],
+        "nodeSelector": {"pool": "system"},
+        "resources": {"requests": {"cpu": "2"}},
+    }
+    plain, _ = workload(rendered(), name)
+    pod, container = workload(rendered(values={role: {**told, "affinity": near}}), name)
+    assert {key: pod[key] for key in told if key != "resources"} == {key: told[key] for key in told if key != "resources"}
+    assert container["resources"] == told["resources"]
+    assert pod["affinity"] == near, "the whole of it"
+    assert set(pod) == set(plain) | {"affinity", "nodeSelector", "tolerations"}, "nothing else comes or goes"
+    both, _ = workload(rendered(values={role: {"affinity": near, "nodeAffinity": only}}), name)
+    assert both["affinity"] == {**near, "nodeAffinity": only}
+
+
 HOST_DIRS = {
     "kubeletLibDir": "/data/kubelet/",
     "koordProxyRegisterDir": "/data/hooks",

@@ -85,6 +85,8 @@
   {{- $_ := set $pod "hostNetwork" $v.hostNetwork -}}
   {{- if $v.hostNetwork -}}{{- $_ := set $pod "dnsPolicy" "ClusterFirstWithHostNet" -}}{{- end -}}
 {{- end -}}
+{{- with $v.priorityClassName -}}{{- $_ := set $pod "priorityClassName" . -}}{{- end -}}
+{{- with $v.affinity -}}{{- $_ := set $pod "affinity" (deepCopy .) -}}{{- end -}}
 {{- with $v.nodeAffinity -}}
   {{- $affinity := $pod.affinity | default dict -}}
   {{- $_ := set $affinity "nodeAffinity" (index . "nodeAffinity" | default .) -}}
