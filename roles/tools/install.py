@@ -8,6 +8,7 @@ import re
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from koord.api.kinds import BY_KIND, CONFIGMAPS, Kind
 from koord.kube import config as kubeconfig
@@ -68,8 +69,17 @@ _KINDS = {
 @system_option("--namespace", "Where koord lives.")
 @bool_option("--crds", default=True, help="CustomResourceDefinitions too.")
 @click.option("--without", default="", help=f"Parts to leave out, separated by commas: {', '.join(manifests.PARTS)}.")
+@click.option(
+    "--only",
+    default=None,
+    help="Print these parts alone, separated by commas: their own objects, without definitions (unless --crds is given), namespace, "
+    "priority classes and whatever else parts share.",
+)
 @click.option("--overlay", "overlays", default="", help=f"Variants, separated by commas: {', '.join(_VARIANTS)}.")
-def install(printed: bool, image: str, namespace: str, crds: bool, without: str, overlays: str) -> None:
+@click.pass_context
+def install(
+    context: click.Context, printed: bool, image: str, namespace: str, crds: bool, without: str, only: str | None, overlays: str
+) -> None:
     """Print what koord is installed with."""
     if not printed:
         hint = "--print is required; koord install does not write to a cluster: koord install --print | kubectl apply --server-side -f -"
@@ -83,9 +93,16 @@ def install(printed: bool, image: str, namespace: str, crds: bool, without: str,
     if more and "koordlet-observe" in chosen:
         raise UsageError(f"--overlay: koordlet-observe and {more[0]} exclude each other")
     left_out = frozenset(_names("--without", without, manifests.PARTS))
+    alone = frozenset(_names("--only", only or "", manifests.PARTS))
+    if only is not None:
+        if left_out:
+            raise UsageError("--only and --without exclude each other")
+        if not alone:
+            raise UsageError(f"--only names no part; accepted: {', '.join(manifests.PARTS)}")
+        crds = crds and context.get_parameter_source("crds") is not ParameterSource.DEFAULT
     if "@sha256:" not in image:
         click.echo(f"image of every role: {image}; a tag can be moved, a digest (--image=…@sha256:…) cannot", err=True)
-    found = manifests.rendered(image=image, namespace=namespace, crds=crds, without=left_out, overlays=chosen)
+    found = manifests.rendered(image=image, namespace=namespace, crds=crds, without=left_out, only=alone, overlays=chosen)
     click.echo(manifests.text(found), nl=False)
 
 

@@ -36,13 +36,18 @@ def rendered(
     namespace: str = NAMESPACE,
     crds: bool = True,
     without: frozenset[str] = frozenset(),
+    only: frozenset[str] = frozenset(),
     overlays: tuple[str, ...] = (),
 ) -> list[Obj]:
-    """What is applied, in that order. `without` leaves out parts with their accounts and rights; `overlays`: of OVERLAYS, OPTIONAL."""
+    """What is applied, in that order. `without` leaves out parts with their accounts and rights; `overlays`: of OVERLAYS, OPTIONAL.
+
+    `only` leaves out what these parts share with others, too: a cluster has that, and there it may be as other parts need it.
+    """
     found = documents("install")
     for name in overlays:
         found = kustomize.apply(CONFIGS / ("optional" if name in OPTIONAL else "components") / name, found)
-    found = [_adapted(document, image, namespace) for document in found if _part(document) not in without]
+    parts = only or frozenset({"", *PARTS}) - without
+    found = [_adapted(document, image, namespace) for document in found if _part(document) in parts]
     if "koordlet" in without:
         _restrict(found)
     return [*(documents("crds") if crds else ()), *found]

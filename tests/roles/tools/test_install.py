@@ -69,6 +69,47 @@ def test_parts_can_be_left_out_with_their_rights() -> None:
     assert "accepted: manager, scheduler, descheduler, koordlet" in result.output
 
 
+def names_of(*arguments: str) -> set[tuple[str, str]]:
+    return {(d["kind"], d["metadata"]["name"]) for d in printed(*arguments)}
+
+
+def test_parts_can_be_printed_alone() -> None:
+    everything = names_of("--overlay=monitoring")
+    shared = everything - {one for part in manifests.PARTS for one in names_of(f"--only={part}", "--overlay=monitoring")}
+    assert {("Namespace", "koordinator-system"), ("ConfigMap", "slo-controller-config"), ("PriorityClass", "koord-batch")} < shared
+    assert not {kind for kind, _ in shared} & {"Deployment", "DaemonSet", "NetworkPolicy", "Service"}
+    alone = names_of("--only=koordlet")
+    assert {("DaemonSet", "koordlet"), ("ServiceAccount", "koordlet"), ("ValidatingAdmissionPolicy", "koordlet-own-node")} <= alone
+    assert all(name.startswith("koordlet") for _, name in alone), "what others need as it is stays as it is"
+    assert names_of("--only=koordlet, scheduler") == alone | names_of("--only=scheduler")
+    assert ("Service", "koordinator-webhook-service") in names_of("--only=manager")
+    assert len(names_of("--only=koordlet", "--crds")) == len(alone) + 13
+    assert names_of("--only=koordlet", "--crds=false") == alone
+    [agent] = [d for d in printed("--only=koordlet", "--overlay=observe,monitoring") if d["kind"] == "DaemonSet"]
+    assert "--mode=observe" in agent["spec"]["template"]["spec"]["containers"][0]["args"]
+
+
+def test_what_is_applied_without_some_parts_and_then_with_these_alone_is_everything() -> None:
+    parts = {"koordlet", "descheduler"}
+    rest, later = names_of(f"--without={','.join(parts)}"), names_of(f"--only={','.join(parts)}")
+    assert rest | later == names_of()
+    assert not rest & later
+
+
+@pytest.mark.parametrize(
+    ("flags", "told"),
+    [
+        (["--only=all"], "--only: all is not known; accepted: manager, scheduler, descheduler, koordlet"),
+        (["--only="], "--only names no part; accepted: manager, scheduler, descheduler, koordlet"),
+        (["--only=manager", "--without=koordlet"], "--only and --without exclude each other"),
+    ],
+)
+def test_parts_that_mean_nothing_are_refused(flags: list[str], told: str) -> None:
+    result = CliRunner().invoke(main, ["install", "--print", *flags], prog_name="koord")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert told in result.stderr
+
+
 def test_without_koordlet_the_namespace_is_restricted() -> None:
     level = "pod-security.kubernetes.io/enforce"
     for arguments, wanted in ((["--without=koordlet"], "restricted"), ([], "privileged")):
