@@ -210,11 +210,14 @@ async def _listed(
 
 
 async def _koordlets(client: Client, namespace: str) -> int:
-    """How many nodes have a koordlet."""
+    """How many nodes have a koordlet that may have written there."""
     try:
         daemonset = await client.get(_KINDS["DaemonSet"], restoring.NAME, namespace)
     except (NotFound, Forbidden):
         return 0
+    with contextlib.suppress(Forbidden):  # it may have
+        if not restoring.under_way(daemonset) and await restoring.plan(client, daemonset) is None:
+            return 0
     return int((daemonset.get("status") or {}).get("desiredNumberScheduled") or 0)
 
 

@@ -13,13 +13,14 @@ from collections.abc import Callable
 from typing import Any
 
 from koord.api import names
-from koord.api.kinds import DAEMONSETS, NODES, PODS, RESOURCESLICES
+from koord.api.kinds import DAEMONSETS, NODES, PODS, RESOURCESLICES, Kind
 from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
 from roles.manager.noderesource.devices import GPU_LABELS, GPU_NAMES
 from roles.manager.slices.slices import MANAGED_BY, MANAGER
 
 NAME, INIT = "koordlet", "restore"
+_REVISIONS = Kind("apps", "v1", "ControllerRevision", "controllerrevisions", True)
 #: Where the init container leaves its report, which the kubelet shows as its message. Named by koordlet too.
 _REPORT = {"name": "KOORD_RESTORE_REPORT", "value": "/dev/termination-log"}
 #: Has that container remove koordlet's own files of the node, too; versions that do not know it take no notice.
@@ -53,29 +54,76 @@ _OFFERED = (
 Obj = dict[str, Any]
 
 
-def restoring(daemonset: Obj) -> Obj | None:
-    """The merge patch by which every pod restores its node and then writes nothing; None where no pod can have written."""
-    containers, agent = daemonset["spec"]["template"]["spec"]["containers"], _agent(daemonset)
+def restoring(daemonset: Obj, before: Obj | None = None) -> Obj | None:
+    """The merge patch by which every pod restores its node and then writes nothing; None where no pod can have written.
+
+    Pods that only observe have no rights over their node. `before` is the template of the last ones that had: theirs restore, and then
+    have these rights for nothing.
+    """
+    now = daemonset["spec"]["template"]
+    template, agent = now, _agent(now)
+    if observing(now):
+        if before is None:
+            return None
+        image: Obj = {key: agent[key] for key in ("image", "imagePullPolicy") if key in agent}
+        template, agent = before, {**_agent(before), **image}
     arguments = list(agent.get("args") or ())
-    if _UNPRIVILEGED in arguments:
-        return None
     once = {key: value for key, value in agent.items() if key not in _SERVING}
     once |= {"name": INIT, "args": [*arguments, "--restore"], "env": [*(agent.get("env") or ()), _REPORT, _CLEAN]}
     watching = {**agent, "args": [*arguments, *_WATCHING]}
-    pod = {"initContainers": [once], "containers": [watching if container is agent else container for container in containers]}
+    containers = [watching if container["name"] == agent["name"] else container for container in template["spec"]["containers"]]
+    pod = {"spec": {"initContainers": [once], "containers": containers}}
+    if template is not now:
+        pulling = {key: now["spec"][key] for key in ("imagePullSecrets",) if key in now["spec"]}
+        pod = _instead(now, {**template, "spec": {**template["spec"], **pulling, **pod["spec"]}})
     # All nodes at once: nothing is offered or squeezed any more that would have to stay covered.
     strategy = {"type": "RollingUpdate", "rollingUpdate": {"maxUnavailable": "100%", "maxSurge": 0}}
-    return {"spec": {"updateStrategy": strategy, "template": {"spec": pod}}}
+    return {"spec": {"updateStrategy": strategy, "template": pod}}
+
+
+def _instead(now: Obj, wanted: Obj) -> Obj:
+    """The merge patch that makes one object of another."""
+    patch: Obj = {key: None for key in now if key not in wanted}
+    for key, value in wanted.items():
+        there = now.get(key)
+        patch[key] = _instead(there, value) if isinstance(there, dict) and isinstance(value, dict) else value
+    return patch
+
+
+def observing(template: Obj) -> bool:
+    """Whether pods of a template have no rights over their node, and write nothing."""
+    return _UNPRIVILEGED in (_agent(template).get("args") or ())
+
+
+async def acting_before(client: Client, daemonset: Obj) -> Obj | None:
+    """The last template of a DaemonSet whose pods could write on their nodes, as far as its history goes. Raises ApiError."""
+    metadata = daemonset["metadata"]
+    found = []
+    for revision in (await client.list(_REVISIONS, metadata["namespace"])).items:
+        if any(owner.get("uid") == metadata["uid"] for owner in revision["metadata"].get("ownerReferences") or ()):
+            template = ((revision.get("data") or {}).get("spec") or {}).get("template") or {}
+            if (template.get("spec") or {}).get("containers") and not observing(template):
+                found.append((revision.get("revision") or 0, template))
+    if not found:
+        return None
+    # how a revision says that it is a whole template
+    return {key: value for key, value in max(found, key=lambda one: one[0])[1].items() if key != "$patch"}
+
+
+async def plan(client: Client, daemonset: Obj) -> Obj | None:
+    """How its pods are made to restore (see `restoring`). Raises ApiError."""
+    before = await acting_before(client, daemonset) if observing(daemonset["spec"]["template"]) else None
+    return restoring(daemonset, before)
 
 
 def under_way(daemonset: Obj) -> bool:
     """Whether an uninstallation before this one has its pods restore, and then only watch, already."""
-    initial = daemonset["spec"]["template"]["spec"].get("initContainers") or ()
-    return any(container["name"] == INIT for container in initial) and _UNPRIVILEGED in (_agent(daemonset).get("args") or ())
+    template = daemonset["spec"]["template"]
+    return any(container["name"] == INIT for container in template["spec"].get("initContainers") or ()) and observing(template)
 
 
-def _agent(daemonset: Obj) -> Obj:
-    containers = daemonset["spec"]["template"]["spec"]["containers"]
+def _agent(template: Obj) -> Obj:
+    containers = template["spec"]["containers"]
     found: Obj = next((container for container in containers if container["name"] == NAME), containers[0])
     return found
 
@@ -95,9 +143,11 @@ async def restore_nodes(client: Client, namespace: str, patience: float, say: Ca
     try:
         daemonset = await client.get(DAEMONSETS, NAME, namespace)
         if not under_way(daemonset):
-            patch = restoring(daemonset)
+            patch = await plan(client, daemonset)
             if patch is None:
                 return True
+            if observing(daemonset["spec"]["template"]):
+                say("koordlet only observes by now: pods with the rights that it had before put back what it wrote then")
             await client.patch(DAEMONSETS, NAME, patch, namespace)
         loop = asyncio.get_running_loop()
         end, told, heard, listened = loop.time() + patience, "", set[str](), 0.0

@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner
 
 from koord.api.deviceslices import DRIVER
-from koord.api.kinds import CLUSTERROLES, DAEMONSETS, LEASES, NAMESPACES, NODES, PODS, RESOURCESLICES
+from koord.api.kinds import CLUSTERROLES, DAEMONSETS, LEASES, NAMESPACES, NODES, PODS, RESOURCESLICES, Kind
 from koord.apiserver.testing import running_server
 from koord.kube.client import Client
 from roles.koordlet.actuation.journal import Journal
@@ -27,6 +27,7 @@ from tests.support import patience
 from tests.support.processes import KOORD
 
 NAMESPACE = manifests.NAMESPACE
+REVISIONS = Kind("apps", "v1", "ControllerRevision", "controllerrevisions", True)
 Obj = dict[str, Any]
 
 
@@ -88,11 +89,22 @@ async def rolled_out(client: Client, node: Machine | None) -> None:
         await asyncio.sleep(0.05)
 
 
-async def uninstalled(node: Machine | None, *flags: str) -> tuple[int, str, bool]:
+async def revised(client: Client, *templates: Obj) -> None:
+    """What the DaemonSet controller keeps of the templates that the DaemonSet has had, oldest first."""
+    owner = (await client.get(DAEMONSETS, "koordlet", NAMESPACE))["metadata"]
+    reference = {"apiVersion": "apps/v1", "kind": "DaemonSet", "name": "koordlet", "uid": owner["uid"], "controller": True}
+    for number, template in enumerate(templates, 9):
+        head = {"name": f"koordlet-{number}", "ownerReferences": [reference]}
+        data = {"spec": {"template": {**template, "$patch": "replace"}}}
+        await client.create(REVISIONS, {"metadata": head, "revision": number, "data": data}, NAMESPACE)
+
+
+async def uninstalled(node: Machine | None, *flags: str, overlay: str = "", earlier: tuple[Obj, ...] = ()) -> tuple[int, str, bool]:
     """(exit status, what was said, whether the DaemonSet is left)"""
     async with running_server() as server, server.client() as client:
         await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
-        await client.create(DAEMONSETS, agent(), NAMESPACE)
+        await client.create(DAEMONSETS, agent(*filter(None, [overlay])), NAMESPACE)
+        await revised(client, *earlier)
         role = next(d for d in manifests.documents("install") if d["kind"] == "ClusterRole" and d["metadata"]["name"] == "koordlet")
         await client.create(CLUSTERROLES, role)
         pod = {
@@ -138,6 +150,62 @@ def test_the_node_is_as_it_was_when_koordlet_is_gone(tmp_path: Path) -> None:
     files = [str(p.relative_to(machine.host)) for p in machine.host.rglob("*") if p.is_file() and "cgroup" not in p.parts]
     assert files == [], "journal, lock, series and registration are gone, too"
     assert said.index("nodes put back: 1 of 1") < said.index("deleted DaemonSet")
+
+
+def template(*overlays: str) -> Obj:
+    found: Obj = agent(*overlays)["spec"]["template"]
+    return found
+
+
+def test_a_koordlet_that_only_observes_by_now_puts_back_what_it_wrote_before(tmp_path: Path) -> None:
+    """It has no rights over the node, and its pods would be deleted with the values of those before them still in force."""
+    machine = Machine(tmp_path / "host")
+    earlier = (template("koordlet-observe"), template(), template("koordlet-observe"))
+    status, said, left = asyncio.run(uninstalled(machine, overlay="koordlet-observe", earlier=earlier))
+    assert (status, left) == (0, False), said
+    assert machine.file.read_text().strip() == "-1"
+    assert said.index("only observes by now") < said.index("nodes put back: 1 of 1") < said.index("deleted DaemonSet")
+
+
+def test_a_koordlet_that_has_only_observed_gets_no_rights_for_it(tmp_path: Path) -> None:
+    machine = Machine(tmp_path / "host")
+    status, said, left = asyncio.run(uninstalled(machine, overlay="koordlet-observe", earlier=(template("koordlet-observe"),)))
+    assert (status, left, "put back" in said) == (0, False, False), said
+    assert machine.file.read_text().strip() == "200000"
+
+
+def test_pods_of_the_last_template_that_could_write_restore_with_the_image_of_now() -> None:
+    async def main() -> tuple[Obj, Obj]:
+        async with running_server() as server, server.client() as client:
+            await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}})
+            now = agent("koordlet-observe")
+            now["spec"]["template"]["spec"] |= {"imagePullSecrets": [{"name": "pull"}], "nodeSelector": {"pool": "some"}}
+            now["spec"]["template"]["metadata"]["annotations"] = {"now": "1"}
+            now["spec"]["template"]["spec"]["containers"][0]["image"] = "example.com/koord:new"
+            await client.create(DAEMONSETS, now, NAMESPACE)
+            older, last = template(), template("koordlet-claims")
+            last["spec"]["containers"].append({"name": "beside", "image": "example.com/beside"})
+            last["metadata"]["creationTimestamp"] = None
+            await revised(client, older, last, template("koordlet-observe"))
+            assert not await restoring.restore_nodes(client, NAMESPACE, 0.0, lambda _: None)
+            found = await client.get(DAEMONSETS, "koordlet", NAMESPACE)
+            assert restoring.under_way(found)
+            assert not await restoring.restore_nodes(client, NAMESPACE, 0.0, lambda _: None)
+            assert await client.get(DAEMONSETS, "koordlet", NAMESPACE) == found, "the second try waits for the same pods"
+            return found["spec"]["template"], last
+
+    found, last = asyncio.run(main())
+    assert "annotations" not in found["metadata"]
+    spec = found["spec"]
+    assert not {"nodeSelector", "fsGroup"} & {*spec, *(spec.get("securityContext") or ())}
+    assert (spec["hostPID"], spec["hostNetwork"], spec["imagePullSecrets"]) == (True, True, [{"name": "pull"}])
+    assert {volume["name"] for volume in spec["volumes"]} == {volume["name"] for volume in last["spec"]["volumes"]}
+    [once], [watching, beside] = spec["initContainers"], spec["containers"]
+    assert {once["image"], watching["image"], beside["image"]} == {"example.com/koord:new", "example.com/beside"}
+    assert once["volumeMounts"] == last["spec"]["containers"][0]["volumeMounts"]
+    assert "--restore" in once["args"]
+    assert "--observe-only" not in once["args"]
+    assert watching["args"][-len(restoring._WATCHING) :] == list(restoring._WATCHING)
 
 
 def test_a_node_that_cannot_be_put_back_stops_it_and_is_named() -> None:
