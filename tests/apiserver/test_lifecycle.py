@@ -11,12 +11,14 @@ import pytest
 
 from koord.apiserver import turns
 from koord.apiserver.config import ServerConfig
-from koord.apiserver.controllers import queue
+from koord.apiserver.controllers import disruption, queue
+from koord.apiserver.controllers.disruption import DisruptionController
 from koord.apiserver.controllers.gc import OWNERS_GONE, GarbageCollector
 from koord.apiserver.controllers.queue import Controller
 from koord.apiserver.core import Core
 from tests.support import patience
 
+Obj = dict[str, Any]
 PODS = "/api/v1/namespaces/default/pods"
 MAPS = "/api/v1/namespaces/default/configmaps"
 
@@ -380,6 +382,67 @@ def test_budget_status_and_eviction(with_api: Any) -> None:
         }
 
     with_api(body, config=ServerConfig(enabled_controllers=frozenset({"disruption"})))
+
+
+def owned_pod(name: str, uid: str, ready: bool = True) -> Obj:
+    reference = {"apiVersion": "batch/v1", "kind": "Job", "name": uid, "uid": uid, "controller": True}
+    meta = {"name": name, "namespace": "default", "uid": name, "labels": {"app": "x"}, "ownerReferences": [reference]}
+    conditions = [{"type": "Ready", "status": "True" if ready else "False"}]
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": {"containers": []}, "status": {"conditions": conditions}}
+
+
+def test_others_have_their_turn_while_a_budgets_pods_are_counted_and_what_they_write_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each pod is its own slice here."""
+    monkeypatch.setattr(turns, "SLICE", -1.0)
+
+    async def main() -> None:
+        core = Core(ServerConfig())
+        pods, budgets = core.store.bucket("/pods"), core.store.bucket("policy/poddisruptionbudgets")
+        for n in range(40):
+            pods.put("default", f"p{n:02}", owned_pod(f"p{n:02}", f"job{n // 4}"))
+        controller = DisruptionController(core)
+        controller.start()
+        spec = {"maxUnavailable": "10%", "selector": {"matchLabels": {"app": "x"}}}
+        head = {"name": "pdb", "namespace": "default", "uid": "u"}
+        made = {"apiVersion": "policy/v1", "kind": "PodDisruptionBudget", "metadata": head, "spec": spec}
+        budgets.put("default", "pdb", made)
+        had = 0
+        async with asyncio.timeout(patience.seconds(20)):
+            while "status" not in budgets.get("default", "pdb").obj:
+                had += 1
+                if had == 20:  # some were looked at, others were not
+                    pods.remove("default", "p00")
+                    pods.remove("default", "p39")
+                    for name in ("a", "z", "p01", "p38"):
+                        pods.put("default", name, owned_pod(name, "more", ready=name == "z"))
+                await asyncio.sleep(0)
+        controller.stop()
+        assert had > 40
+        status = budgets.get("default", "pdb").obj["status"]
+        assert (status["expectedPods"], status["currentHealthy"], status["desiredHealthy"]) == (40, 37, 36)
+
+    asyncio.run(main())
+
+
+class Counted(list):
+    """How often it was gone through."""
+
+    times = 0
+
+    def __iter__(self) -> Any:
+        self.times += 1
+        return super().__iter__()
+
+
+def test_pods_of_many_owners_that_nobody_knows_are_gone_through_once() -> None:
+    """Once for each owner, 20,000 pods of 2,000 Jobs held the event loop for two minutes."""
+
+    async def main() -> None:
+        pods = Counted(disruption._seen(owned_pod(f"p{n}", f"job{n // 2}")) for n in range(100))
+        assert DisruptionController(Core(ServerConfig()))._expected("default", pods) == 100
+        assert pods.times == 1
+
+    asyncio.run(main())
 
 
 def test_the_deletion_of_an_owner_goes_on_after_a_restart(with_api: Any, tmp_path: Path) -> None:

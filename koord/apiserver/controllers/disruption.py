@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections import Counter
+from collections.abc import Collection, Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from koord import seams
 from koord.api.selectors import from_label_selector
@@ -11,7 +12,7 @@ from koord.api.times import parse_time
 from koord.apiserver.admission.quotas import BUCKET, CHANGING, usage
 from koord.apiserver.controllers.queue import Controller
 from koord.apiserver.rest.subresources import is_ready, set_condition
-from koord.apiserver.store import DELETED, Event, Obj
+from koord.apiserver.store import DELETED, Entry, Event, Obj
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -74,10 +75,56 @@ def scaled(value: int | str | None, total: int) -> int:
     return value or 0
 
 
+class _Pod(NamedTuple):
+    """What a budget counts of a pod."""
+
+    name: str
+    ready: bool
+    going: bool
+    # who controls it, and the uids of all that own it
+    owner: Obj | None
+    owners: frozenset[str]
+
+
+def _seen(pod: Obj) -> _Pod:
+    meta = pod["metadata"]
+    references = meta.get("ownerReferences") or ()
+    owner = next((reference for reference in references if reference.get("controller")), None)
+    uids = frozenset(reference["uid"] for reference in references)
+    return _Pod(meta["name"], is_ready(pod), bool(meta.get("deletionTimestamp")), owner, uids)
+
+
+class _Count:
+    """The pods of a budget, while they are looked at one after the other: what is written meanwhile is followed."""
+
+    def __init__(self, budget: Entry) -> None:
+        self.namespace = budget.namespace
+        self.uid, self.spec = budget.obj["metadata"].get("uid"), budget.obj.get("spec") or {}
+        self._selector = from_label_selector(self.spec.get("selector"))
+        self.pods: dict[str, _Pod] = {}
+
+    def look(self, key: str, pod: Obj | None) -> None:
+        """A pod as it is now; None when it is gone."""
+        if pod is not None and self._selector.matches(pod["metadata"].get("labels")):
+            self.pods[key] = _seen(pod)
+        else:
+            self.pods.pop(key, None)
+
+    def fits(self, budget: Entry | None) -> bool:
+        """Whether it counts what a budget is about by now."""
+        if budget is None or budget.obj["metadata"].get("deletionTimestamp"):
+            return False
+        return budget.obj["metadata"].get("uid") == self.uid and (budget.obj.get("spec") or {}) == self.spec
+
+
 class DisruptionController(Controller[str]):
     """Recounts a budget when it, or a pod of its namespace, changes."""
 
     rests = 9
+
+    def __init__(self, core: Core) -> None:
+        super().__init__(core)
+        self._counting: _Count | None = None
 
     def start(self) -> None:
         self.core.store.bucket(_PDBS).listeners.append(self._on_budget)
@@ -90,42 +137,56 @@ class DisruptionController(Controller[str]):
             self.add(event.entry.key)
 
     def _on_pod(self, event: Event) -> None:
-        for entry in self.core.store.bucket(_PDBS).select(event.entry.namespace):
-            self.add(entry.key)
+        entry, count = event.entry, self._counting
+        if count is not None and count.namespace == entry.namespace:
+            count.look(entry.key, None if event.type == DELETED else entry.obj)
+        for budget in self.core.store.bucket(_PDBS).select(entry.namespace):
+            self.add(budget.key)
 
-    def _expected(self, namespace: str, pods: list[Obj]) -> int:
+    def _expected(self, namespace: str, pods: Collection[_Pod]) -> int:
         """How many pods there should be: the replicas of their controllers, and each pod without one for itself."""
-        total, seen = 0, set()
+        total = 0
+        seen: dict[str, Obj] = {}
+        owned: Counter[str] = Counter()
         for pod in pods:
-            ref = next((r for r in pod["metadata"].get("ownerReferences") or () if r.get("controller")), None)
-            if ref is None:
+            owned.update(pod.owners)
+            if pod.owner is None:
                 total += 1
-                continue
-            if ref["uid"] in seen:
-                continue
-            seen.add(ref["uid"])
+            else:
+                seen.setdefault(pod.owner["uid"], pod.owner)
+        for uid, ref in seen.items():
             bucket = _SCALED.get((ref["apiVersion"], ref["kind"]))
             owner = self.core.store.bucket(bucket).get(namespace, ref["name"]) if bucket else None
-            if owner is not None:
-                total += owner.obj["spec"].get("replicas", 1)
-            else:
-                total += sum(any(r["uid"] == ref["uid"] for r in p["metadata"].get("ownerReferences") or ()) for p in pods)
+            total += owner.obj["spec"].get("replicas", 1) if owner is not None else owned[uid]
         return total
 
-    def work(self, key: str) -> None:
-        bucket = self.core.store.bucket(_PDBS)
-        entry = bucket.entries.get(key)
+    def work(self, key: str) -> Iterator[None]:
+        """Count the pods, one a step, then write."""
+        budgets, pods = self.core.store.bucket(_PDBS), self.core.store.bucket(_PODS)
+        entry = budgets.entries.get(key)
         if entry is None or entry.obj["metadata"].get("deletionTimestamp"):
             return
+        count = self._counting = _Count(entry)
+        try:
+            for place in pods.keys(entry.namespace):
+                pod = pods.entries.get(place)
+                if pod is not None:
+                    count.look(place, pod.obj)
+                yield
+        finally:
+            self._counting = None
+        entry = budgets.entries.get(key)
+        if entry is not None and count.fits(entry):  # else it is worked on again
+            self._write(entry, list(count.pods.values()))
+
+    def _write(self, entry: Entry, pods: list[_Pod]) -> None:
         obj = entry.copy()
         spec, status = obj.get("spec") or {}, obj.get("status") or {}
-        selector = from_label_selector(spec.get("selector"))
-        pods = [e.obj for e in self.core.store.bucket(_PODS).select(entry.namespace) if selector.matches(e.obj["metadata"].get("labels"))]
-        here = {p["metadata"]["name"]: p for p in pods if not p["metadata"].get("deletionTimestamp")}
+        here = {pod.name: pod.ready for pod in pods if not pod.going}
         # evictions that were granted and are not seen yet, without those that took too long
         granted = (status.get("disruptedPods") or {}).items()
         disrupted = {name: at for name, at in granted if name in here and seams.now() - parse_time(at) < _CONFIRMATION}
-        healthy = sum(is_ready(p) and name not in disrupted for name, p in here.items())
+        healthy = sum(ready and name not in disrupted for name, ready in here.items())
         expected, desired = self._wanted(spec, entry.namespace, pods)
         allowed = max(0, healthy - desired) if expected > 0 else 0
         new: Obj = {
@@ -143,9 +204,9 @@ class DisruptionController(Controller[str]):
             new["disruptedPods"] = disrupted
         if new != status:
             obj["status"] = new
-            bucket.put(entry.namespace, entry.name, obj)
+            self.core.store.bucket(_PDBS).put(entry.namespace, entry.name, obj)
 
-    def _wanted(self, spec: Obj, namespace: str, pods: list[Obj]) -> tuple[int, int]:
+    def _wanted(self, spec: Obj, namespace: str, pods: Collection[_Pod]) -> tuple[int, int]:
         """(expected pods, healthy pods that must stay)."""
         if "maxUnavailable" in spec:
             expected = self._expected(namespace, pods)
