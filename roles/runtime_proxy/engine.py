@@ -8,8 +8,9 @@ from typing import Any
 import grpc.aio
 from google.protobuf.message import DecodeError
 
+from koord.process.unixsocket import target
 from koord.protocols import cri_pb2 as cri
-from roles.runtime_proxy.hookclient import CHANNEL_OPTIONS, target
+from roles.runtime_proxy.hookclient import CHANNEL_OPTIONS
 from roles.runtime_proxy.hooktypes import RUNTIME_SERVICE
 from roles.runtime_proxy.logfilter import RepeatFilter
 

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import asyncio
-import os
 from typing import Any
-from urllib.parse import quote
 
 import grpc
 import grpc.aio
 from google.protobuf.message import DecodeError
 
 from koord import seams
+from koord.process.unixsocket import target
 from koord.protocols import runtimehook_pb2 as hook
 from roles.runtime_proxy.breaker import Breaker
 from roles.runtime_proxy.hooktypes import HOOK_METHODS, POD_HOOKS
@@ -32,11 +31,6 @@ CHANNEL_OPTIONS = (
     ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),  # kubelet repeats calls itself, and knows which may be repeated
 )
-
-
-def target(path: str) -> str:
-    """A socket's path as gRPC takes it: a URI, in which `%`, `?` and `#` of a name mean something else."""
-    return f"unix:{quote(os.fsencode(path))}"
 
 
 class HookError(Exception):

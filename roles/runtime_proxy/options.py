@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from koord.process.unixsocket import path_of
+
 SKIP_LABEL = "runtimeproxy.koordinator.sh/skip-hookserver"
 HOOK_DIRECTORY = Path("/etc/runtime/hookserver.d")
 LISTEN = Path("/var/run/koord-runtimeproxy/runtimeproxy.sock")
@@ -34,7 +36,7 @@ class Options:
 
 def socket_path(text: str) -> Path:
     """A socket path with or without `unix:` or `unix://`. Raises ValueError for what is no path."""
-    path = text.removeprefix("unix:").removeprefix("//") if text.startswith("unix:") else text
+    path = path_of(text)
     if not path or "://" in path or "\0" in path:
         raise ValueError(f"{text!r} is no unix socket; accepted: a path, with or without unix://")
     return Path(path)

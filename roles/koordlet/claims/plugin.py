@@ -18,6 +18,7 @@ from koord.api.deviceslices import DRIVER
 from koord.api.kinds import DEVICES, RESOURCECLAIMS
 from koord.api.names import DEVICE_TYPE_RDMA
 from koord.kube.errors import ApiError, Forbidden, NotFound
+from koord.process.unixsocket import target
 from roles.koordlet.actuation.writes import Kind, Write, sequence
 from roles.koordlet.claims import cdi
 from roles.koordlet.claims.preparing import ClaimError, Obj, Prepared, devices_of_type, prepared
@@ -169,7 +170,7 @@ class ClaimPlugin:
             os.unlink(path)
         server = grpc.aio.server(options=[("grpc.so_reuseport", 0)])
         server.add_generic_rpc_handlers(self._handlers())
-        server.add_insecure_port(f"unix:{path}")
+        server.add_insecure_port(target(path))
         await server.start()
         log.info("claims of driver %s are prepared at %s", DRIVER, path)
         return server

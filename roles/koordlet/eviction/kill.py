@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from dataclasses import dataclass
 
+from koord.process.unixsocket import path_of, target
 from roles.koordlet.host.cgroup import split_container_id
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.root import HostRoot
@@ -38,7 +39,7 @@ class Endpoints:
         """Socket path, or None."""
         given = self.given.get(runtime, "")
         if given:
-            return given.removeprefix("unix://")
+            return path_of(given)
         for name in SOCKETS.get(runtime, ()):
             path = self.root.var_run_path(name)
             if os.path.exists(path):
@@ -77,7 +78,7 @@ async def _stop(socket: str, container_id: str) -> str | None:
 
     # the message has no timeout field here: absent means 0, stop at once
     request = cri_pb2.StopContainerRequest(container_id=container_id).SerializeToString()
-    async with aio.insecure_channel(f"unix:{socket}") as channel:
+    async with aio.insecure_channel(target(socket)) as channel:
         call = channel.unary_unary(_METHOD, request_serializer=lambda x: x, response_deserializer=lambda x: x)
         try:
             await call(request, timeout=TIMEOUT)

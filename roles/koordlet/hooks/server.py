@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import orjson
 
 from koord import seams
+from koord.process.unixsocket import target
 from roles.koordlet.actuation.target import REGISTRATION_FILE
 from roles.koordlet.actuation.writes import Batch, Kind, Write, sequence
 from roles.koordlet.hooks.context import Stage
@@ -158,7 +159,7 @@ class HookServer:
         try:
             async with self._starting:
                 if self._grpc is None:
-                    await self._start_grpc(f"unix:{self._inner}")
+                    await self._start_grpc(target(self._inner))
             inner_reader, inner_writer = await asyncio.open_unix_connection(self._inner)
         except (OSError, ServerError) as error:
             log.error("a connection to the hook server is refused: %s", error)

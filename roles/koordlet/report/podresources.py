@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from koord.api.annotations import AnnotationError
 from koord.api.names import DEVICE_TYPE_GPU
 from koord.process.errors import ConfigurationError
+from koord.process.unixsocket import target
 from roles.koordlet.states.allocation import Devices, claimant, granted_devices
 from roles.koordlet.states.model import PodState
 
@@ -83,13 +84,13 @@ class PodResourcesProxy:
         limits = [("grpc.max_receive_message_length", MAX_MESSAGE), ("grpc.max_send_message_length", MAX_MESSAGE), ("grpc.so_reuseport", 0)]
         path = os.path.join(self._directory, SOCKET)
         server = grpc.aio.server(options=limits)
-        async with grpc.aio.insecure_channel(f"unix:{self._kubelet_socket}", options=limits[:2]) as channel:
+        async with grpc.aio.insecure_channel(target(self._kubelet_socket), options=limits[:2]) as channel:
             server.add_generic_rpc_handlers((_Handler(self, channel),))
             try:
                 os.makedirs(self._directory, mode=0o755, exist_ok=True)
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
-                server.add_insecure_port(f"unix:{path}")
+                server.add_insecure_port(target(path))
                 await server.start()
             except (OSError, RuntimeError) as error:
                 raise ConfigurationError(f"--pod-resources-proxy-path: {path} cannot be listened on: {error}") from None

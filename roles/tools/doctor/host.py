@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from koord.process.unixsocket import target
 from roles.koordlet.eviction.kill import SOCKETS
 from roles.koordlet.hooks.cookies import Prctl
 from roles.koordlet.host.cgroup import CgroupVersion, cpu_hierarchy, detect_driver, detect_version
@@ -207,7 +208,7 @@ async def _ask(runtime: str, path: str, *, live: bool) -> Socket:
 
     from koord.protocols import cri_pb2
 
-    async with aio.insecure_channel(f"unix:{path}") as channel:
+    async with aio.insecure_channel(target(path)) as channel:
         call = channel.unary_unary(
             "/runtime.v1.RuntimeService/Version",
             request_serializer=cri_pb2.VersionRequest.SerializeToString,

@@ -175,17 +175,19 @@ def test_this_machine_can_be_looked_at() -> None:
     assert "container runtime" in levels
 
 
-def test_the_container_runtime_is_asked_for_its_version(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["cri.sock", "cri%20.sock", "cri#.sock"])
+def test_the_container_runtime_is_asked_for_its_version(tmp_path: Path, name: str) -> None:
     def version(request: Any, context: grpc.ServicerContext) -> Any:
         return cri_pb2.VersionResponse(version="0.1.0", runtime_name="containerd", runtime_version="v9", runtime_api_version="v1")
 
     handler = grpc.unary_unary_rpc_method_handler(version, cri_pb2.VersionRequest.FromString, cri_pb2.VersionResponse.SerializeToString)
     server = grpc.server(futures.ThreadPoolExecutor(1))
     server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler("runtime.v1.RuntimeService", {"Version": handler}),))
-    server.add_insecure_port(f"unix:{tmp_path}/cri.sock")
+    server.add_insecure_port(f"unix:{tmp_path}/made.sock")
     server.start()
+    (tmp_path / "made.sock").rename(tmp_path / name)
     try:
-        answered = asyncio.run(host._ask("containerd", f"{tmp_path}/cri.sock", live=True))
+        answered = asyncio.run(host._ask("containerd", f"{tmp_path}/{name}", live=True))
         assert (answered.answer, answered.error) == ("containerd v9", "")
     finally:
         server.stop(0).wait()

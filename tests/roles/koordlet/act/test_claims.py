@@ -12,6 +12,7 @@ import grpc.aio
 import pytest
 
 from koord.api.kinds import DEVICES, RESOURCECLAIMS
+from koord.process.unixsocket import target
 from koord.protocols import dra_pb2 as pb
 from koord.protocols import pluginregistration_pb2 as registration
 from roles.koordlet.actuation.restore import restore
@@ -35,7 +36,7 @@ class Kubelet:
 
     async def ask(self, method: str, request: Any, answer: Any) -> Any:
         await until(self.socket.is_socket, "the socket")
-        async with grpc.aio.insecure_channel(f"unix:{self.socket}", options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
+        async with grpc.aio.insecure_channel(target(str(self.socket)), options=[("grpc.use_local_subchannel_pool", 1)]) as channel:
             body = await channel.unary_unary(f"/{method}")(request.SerializeToString(), timeout=20, wait_for_ready=True)
         return answer.FromString(body)
 
@@ -88,8 +89,8 @@ def own(c: Cluster) -> Path:
     return c.base / "var/run/cdi/koordinator.sh-device.json"
 
 
-def lived(story: Any) -> None:
-    with tempfile.TemporaryDirectory(prefix="kl-") as short:  # a socket's path is limited to 107 bytes
+def lived(story: Any, prefix: str = "kl-") -> None:
+    with tempfile.TemporaryDirectory(prefix=prefix) as short:  # a socket's path is limited to 107 bytes
         run(Path(short), story)
 
 
@@ -133,6 +134,18 @@ def test_devices_have_the_names_that_the_runtime_knows() -> None:
         assert not kubelet.socket.exists()
 
     lived(story)
+
+
+def test_the_socket_is_where_the_kubelet_looks_whatever_its_name() -> None:
+    async def story(c: Cluster) -> None:
+        await node(c)
+        kubelet = Kubelet(c)
+        async with agent(c, "DRAPlugin"):
+            info = await kubelet.ask("pluginregistration.Registration/GetInfo", registration.InfoRequest(), registration.PluginInfo)
+            assert info.name == "koordinator.sh"
+            assert [each.name for each in kubelet.socket.parent.iterdir()] == [kubelet.socket.name]
+
+    lived(story, "kl%20")
 
 
 def test_what_cannot_be_prepared_is_told_and_spoils_nothing_else() -> None:

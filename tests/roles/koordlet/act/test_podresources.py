@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from koord.process.unixsocket import target
 from koord.protocols import podresources_pb2 as pb
 from roles.koordlet.report.podresources import PodResourcesProxy
 from tests.support.koordlet import Cluster, agent, run, until
@@ -52,7 +53,8 @@ class Kubelet(grpc.GenericRpcHandler):
 
 
 @pytest.mark.feature("KLO-SI-07")
-def test_allocated_devices_are_listed() -> None:
+@pytest.mark.parametrize("prefix", ["kl-", "kl%20"])
+def test_allocated_devices_are_listed(prefix: str) -> None:
     async def story(c: Cluster) -> None:
         await c.node({})
         allocation = {
@@ -72,7 +74,7 @@ def test_allocated_devices_are_listed() -> None:
         async with agent(c, "PodResourcesProxy", pod_resources_proxy_path=str(directory)) as app:
             await until((directory / "kubelet.sock").is_socket, "the socket")
             await until(lambda: app.pod_cache.pods, "the pods")
-            async with grpc.aio.insecure_channel(f"unix:{directory}/kubelet.sock") as channel:
+            async with grpc.aio.insecure_channel(target(f"{directory}/kubelet.sock")) as channel:
 
                 async def ask(method: str, request: bytes = b"") -> bytes:
                     return await channel.unary_unary(f"{SERVICE}{method}")(request, timeout=10, wait_for_ready=True)
@@ -83,7 +85,7 @@ def test_allocated_devices_are_listed() -> None:
 
                 server = grpc.aio.server()
                 server.add_generic_rpc_handlers((kubelet,))
-                server.add_insecure_port(f"unix:{real}")
+                server.add_insecure_port(target(str(real)))
                 await server.start()
                 try:
                     await check(ask, kubelet)
@@ -118,7 +120,7 @@ def test_allocated_devices_are_listed() -> None:
         assert gone.value.code() is grpc.StatusCode.NOT_FOUND
         assert ("Get", b"\x0a\x01x") in kubelet.asked
 
-    with tempfile.TemporaryDirectory(prefix="kl-") as short:  # a socket's path is limited to 107 bytes
+    with tempfile.TemporaryDirectory(prefix=prefix) as short:  # a socket's path is limited to 107 bytes
         run(Path(short), story)
 
 

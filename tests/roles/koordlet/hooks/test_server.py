@@ -18,6 +18,7 @@ import orjson
 import pytest
 
 from koord.apiserver.testing import running_server
+from koord.process.unixsocket import target
 from koord.protocols import runtimehook_pb2 as pb
 from roles.koordlet.actuation.executor import Mode
 from roles.koordlet.hooks.manager import HooksManager
@@ -68,9 +69,9 @@ async def _answered() -> bool:
 
 
 @contextlib.asynccontextmanager
-async def serving(node: Any, *gates: str, mode: Mode = Mode.ENFORCE, **options: Any) -> AsyncIterator[Server]:
+async def serving(node: Any, *gates: str, mode: Mode = Mode.ENFORCE, directory: str = "koordlet", **options: Any) -> AsyncIterator[Server]:
     root = node.machine.root
-    sock = Path(root.var_run, "koordlet/koordlet.sock")
+    sock = Path(root.var_run, directory, "koordlet.sock")
     sock.parent.mkdir(parents=True, exist_ok=True)
     sock.write_text("stale")
     registration = Path(root.hooks_config, "koordlet.json")
@@ -88,7 +89,7 @@ async def serving(node: Any, *gates: str, mode: Mode = Mode.ENFORCE, **options: 
             if registration.exists():
                 break
             await asyncio.sleep(0.01)
-        async with grpc.aio.insecure_channel(f"unix:{sock}") as channel:
+        async with grpc.aio.insecure_channel(target(str(sock))) as channel:
             yield Server(node, manager, channel)
     finally:
         stopping.set()
@@ -174,6 +175,16 @@ class TestContainers:
             }
             # what is known counts: without it the image's own setting, often all GPUs of the node, would
             assert (dict(wrong.container_envs), dict(later.container_envs)) == ({"NVIDIA_VISIBLE_DEVICES": "3,1"}, {})
+
+        run(main())
+
+    @pytest.mark.parametrize("directory", ["koord%20let", "what?", "n#1"])
+    def test_the_socket_answers_whatever_its_name(self, node, directory) -> None:
+        async def main() -> None:
+            async with serving(node, "CPUSetAllocator", directory=directory) as asked:
+                two = pb.LinuxContainerResources(cpu_shares=2048)
+                answer = await asked.container(qos="LSR", annotations={STATUS: '{"cpuset":"0,2"}'}, container_resources=two)
+            assert answer.container_resources.cpuset_cpus == "0,2"
 
         run(main())
 

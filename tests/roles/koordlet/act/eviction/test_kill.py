@@ -40,16 +40,19 @@ def container(name: str, *, running: bool = True, declared: bool = True) -> Simp
     return SimpleNamespace(name=name, id=f"containerd://{name}", running=running, spec=SimpleNamespace() if declared else None)
 
 
-def stop(socket: Path, *containers: SimpleNamespace, unknown: tuple[str, ...] = ()) -> tuple[str | None, list[str]]:
+def stop(
+    socket: Path, *containers: SimpleNamespace, unknown: tuple[str, ...] = (), prefix: str = "unix://"
+) -> tuple[str | None, list[str]]:
     """What went wrong, and what was stopped."""
 
     async def main() -> tuple[str | None, list[str]]:
         runtime, server = Runtime(set(unknown)), aio.server()
         server.add_generic_rpc_handlers((runtime,))
-        server.add_insecure_port(f"unix:{socket}")
+        server.add_insecure_port(f"unix:{socket.parent}/made")
         await server.start()
+        (socket.parent / "made").rename(socket)
         try:
-            killer = ContainerKiller(Endpoints(HostRoot(), {"containerd": f"unix://{socket}"}))
+            killer = ContainerKiller(Endpoints(HostRoot(), {"containerd": f"{prefix}{socket}"}))
             return await killer(SimpleNamespace(containers=containers)), runtime.stopped  # type: ignore[arg-type]
         finally:
             await server.stop(None)
@@ -68,3 +71,10 @@ def test_a_container_that_cannot_be_stopped_is_told_and_the_others_are_stopped(t
     failure, stopped = stop(tmp_path / "s", container("a"), container("b"), unknown=("a",))
     assert (failure, stopped) == ("container a: NOT_FOUND: no such container", ["b"])
     assert stop(tmp_path / "s", container("a", running=False)) == ("no container is running", [])
+
+
+@pytest.mark.feature("KA-EVX-01")
+@pytest.mark.parametrize("prefix", ["", "unix:", "unix://"])
+@pytest.mark.parametrize("name", ["a b%20c.sock", "what?.sock", "n#1.sock"])
+def test_the_runtime_is_found_at_a_socket_whatever_its_name(tmp_path: Path, name: str, prefix: str) -> None:
+    assert stop(tmp_path / name, container("a"), prefix=prefix) == (None, ["a"])
