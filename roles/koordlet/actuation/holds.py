@@ -62,7 +62,7 @@ class Holds:
         return True
 
     def take(self, targets: Sequence[Target], rule: str) -> list[tuple[Target, WriteError]]:
-        """Hold files, before they are written, with one sync for all. What cannot be had: held by another rule, or not put on record."""
+        """Hold files, before they are written, with one append for all. What cannot be had: held by another rule, or not put on record."""
         refused: list[tuple[Target, WriteError]] = []
         fresh: list[Target] = []
         for target in targets:

@@ -1,8 +1,9 @@
 """The write journal: what every file held before this agent first touched it, and what the agent wrote last (BEY-JRN-01).
 
 Append-only lines, one a file, written *before* the file is: an agent that is killed at any moment leaves a journal from which
-everything can be put back. First values are synced; what is being written is appended, which a kill of the process cannot lose. A torn
-last line means that its file was not touched yet. A journal that cannot be written makes the executor leave files alone whose value is
+everything can be put back. What is appended is with the kernel, so that a kill of the process cannot lose it; a kernel that ends takes
+the values of its own files along. First values of other files, which outlast it, are synced. A torn last line means that its file was
+not touched yet. A journal that cannot be written makes the executor leave files alone whose value is
 not on record; one that cannot be read is not replaced, and lines that are not understood stay in it.
 
 The journal lies below ``/var/run``, which lives exactly as long as what it describes: a reboot resets both.
@@ -242,7 +243,10 @@ class Journal:
         return replace(entry, value=above.value, ours=(entry.value,)) if narrowed else entry
 
     def remember(self, entries: Iterable[Entry], *, owner: str = "", time: float = 0.0) -> bool:
-        """Put on record what files hold before they are written: one append and one sync for all. False: it is not there.
+        """Put on record what files hold before they are written, with one append for all. False: it is not there.
+
+        The disk is waited for only where a file outlasts the kernel: the waiting is done on the event loop, and a slow disk under
+        /var/run would hold up suppression and evictions.
 
         Of a file that is known, a value from outside (``Entry.now`` is neither what was before nor ours) becomes the one before; so does
         what a kubelet with the static policy gives a container from now on.
@@ -256,7 +260,7 @@ class Journal:
                 return True
             if self._fd is None or len(self._entries) >= self._compact_at or self._bytes >= self._compact_bytes:
                 self.compact()
-            self._append(b"".join(map(encode, fresh)), sync=True)
+            self._append(b"".join(map(encode, fresh)), sync=not all(map(self._passing, fresh)))
         except (OSError, JournalError) as error:
             self._failed(error)
             # files that are on record are written all the same: what others made of them since is not to be forgotten
@@ -359,6 +363,9 @@ class Journal:
         if self.failure:
             log.info("journal %s can be written again", self.path)
             self.failure = ""
+
+    def _passing(self, entry: Entry) -> bool:
+        return entry.place is not None and self.places.passing(entry.place, entry.boot)
 
     def _append(self, data: bytes, *, sync: bool) -> None:
         """All or nothing: what a full disk took of the lines is cut off again, or the next line would join a torn one."""

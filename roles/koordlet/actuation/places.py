@@ -166,7 +166,11 @@ class Places:
 
     def rebooted(self, place: Place, boot: str) -> bool:
         """Whether the kernel that had the file runs no more: its values went with it."""
-        return bool(boot) and bool(self.boot) and boot != self.boot and place.base in _VOLATILE
+        return self.passing(place, boot) and bool(self.boot) and boot != self.boot
+
+    def passing(self, place: Place, boot: str) -> bool:
+        """Whether a value goes with the kernel that has it, and a later kernel knows that: there is nothing to put back then."""
+        return bool(boot) and place.base in _VOLATILE
 
 
 def _boot_id(root: HostRoot | None) -> str:

@@ -19,6 +19,7 @@ from hypothesis import strategies as st
 from roles.koordlet.actuation import journal as journal_module
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble
+from roles.koordlet.actuation.executor import Executor
 from roles.koordlet.actuation.journal import Journal, JournalError
 from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.restore import journal_path, put_back, restore
@@ -162,6 +163,39 @@ def test_a_full_disk_leaves_unrecorded_files_alone_and_the_recorded_ones_writabl
     monkeypatch.undo()
     assert len(machine.executor.apply([batch], rule="r", now=3).written) == 1
     assert machine.journal.failure == ""
+
+
+@pytest.mark.feature("BEY-JRN-01")
+@pytest.mark.parametrize(
+    ("boot", "own", "synced"),
+    [("one", False, False), ("one", True, True), ("", False, True)],
+    ids=["a file of the kernel", "a file on a disk", "boots cannot be told apart"],
+)
+def test_the_disk_is_waited_for_where_a_file_outlasts_the_kernel(machine, monkeypatch, boot, own, synced):
+    (machine.base / "proc/sys/kernel/random").mkdir(parents=True, exist_ok=True)
+    (machine.base / "proc/sys/kernel/random/boot_id").write_text(boot)
+    machine.put("cpu.cfs_quota_us", QOS, "-1")
+    made = machine.base / "etc/hook.json"
+    made.parent.mkdir()
+    write = Write("", str(made), "{}", kind=Kind.CREATE) if own else Write("cpu.cfs_quota_us", QOS, "5000")
+    journal = Journal(journal_path(machine.root), machine.root)
+    journal.open()
+    executor = Executor(machine.host, journal)
+    steps: list[str] = []
+
+    def sync(fd: int) -> None:
+        if os.readlink(f"/proc/self/fd/{fd}") == journal.path:
+            steps.append("synced")
+
+    def written(at: str, text: str) -> None:
+        steps.append("written")
+        assert Path(at).name.encode() in Path(journal.path).read_bytes(), "the line is there before the value is"
+
+    monkeypatch.setattr(os, "fdatasync", sync)
+    monkeypatch.setattr(kernel, "write", written)
+    monkeypatch.setattr(kernel, "replace_file", written)
+    assert executor.apply([sequence(write)], rule="r", now=1).failed == []
+    assert steps == (["synced", "written"] if synced else ["written"])
 
 
 @pytest.mark.feature("BEY-JRN-01")
