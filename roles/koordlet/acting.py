@@ -3,26 +3,32 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import TYPE_CHECKING
 
 from koord import seams
 from koord.api.kinds import NODES, PODS
 from koord.kube.events import EventRecorder
 from koord.kube.references import ObjectRef
+from roles.koordlet import undoing
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.holds import Holds
 from roles.koordlet.actuation.journal import Journal, JournalError
-from roles.koordlet.actuation.restore import give_back, holds_path, journal_path
+from roles.koordlet.actuation.journal_lines import Entry
+from roles.koordlet.actuation.restore import UndoCookies, UndoNetwork, abandoned, give_back, holds_path, journal_path
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import Kind, Write, sequence
+from roles.koordlet.claims.plugin import GATE as CLAIMS
 from roles.koordlet.eviction.evictor import Evictor, PodEvictor
 from roles.koordlet.eviction.kill import ContainerKiller, Endpoints
 from roles.koordlet.eviction.runner import EvictionRunner
 from roles.koordlet.extensions import Extensions
 from roles.koordlet.guard import NAME as GUARD
+from roles.koordlet.hooks.delivery import OWNER as REQUESTS
 from roles.koordlet.hooks.delivery import Fetch, never
 from roles.koordlet.hooks.manager import HooksManager
-from roles.koordlet.hooks.registry import HOOKS
 from roles.koordlet.options import Options, parse_modes
 from roles.koordlet.qos.manager import Findings, QOSManager
 from roles.koordlet.qos.outcome import Notice
@@ -112,13 +118,17 @@ class Acting:
         self.hooks = HooksManager(options, self.executor, metrics, gate, mode_of, snapshot, self._notify, fetch)
         self.hooks.register(callbacks)
         # what only observes by now would never take back what it wrote before, either
-        acting = {name for name in (*self.manager.names, *self.hooks.names) if mode_of(name) is Mode.ENFORCE}
-        off = ({strategy.name for strategy in strategies} | {hook.name for hook in HOOKS}) - acting
-        if BECPUSuppress.name in off:
-            off.add(GUARD)  # nothing else takes over what the guard held
-        if not gate(_COLD_PAGES) or mode_of(_COLD_PAGES) is Mode.OBSERVE:
-            off.add(_COLLECTORS)
-        self._off = frozenset(off)
+        hooks = {name for name in self.hooks.names if mode_of(name) is Mode.ENFORCE}
+        keepers = {name for name in self.manager.names if mode_of(name) is Mode.ENFORCE} | hooks
+        if hooks:
+            keepers.add(REQUESTS)
+        if BECPUSuppress.name in keepers:
+            keepers.add(GUARD)  # nothing else takes over what the guard held
+        if gate(_COLD_PAGES) and mode_of(_COLD_PAGES) is Mode.ENFORCE:
+            keepers.add(_COLLECTORS)
+        # containers of claims that the kubelet has prepared cannot be started again without the file that describes their devices
+        keepers.add(CLAIMS)
+        self._keepers = frozenset(keepers)
 
     def start(self) -> None:
         """Open the journal. One that cannot be used keeps the executor from touching files; the strategies then only observe."""
@@ -147,16 +157,33 @@ class Acting:
             log.error("cannot be given back: %s", failed)
 
     def _give_back_what_is_off(self) -> None:
-        """What an earlier run wrote for strategies and hooks that are off in this one, or only observe: nobody would take it back."""
+        """What an earlier run wrote for those that are off in this one, or only observe, or are gone: nobody would take it back."""
+        files = [entry for entry in abandoned(self.journal, self._keepers) if entry.undo is not Undo.NETWORK]
+        self._give_back_abandoned(files, cookies=partial(undoing.cookies, self._root))
+
+    async def unshape(self) -> None:
+        """The same for NICs, which takes programs of the machine."""
+        if self._observe_only:
+            return
+        shaped = [entry for entry in abandoned(self.journal, self._keepers) if entry.undo is Undo.NETWORK]
+        said: dict[str, str] = {}
+        for each in filter(self.journal.found, shaped):
+            device = os.path.basename(each.path)
+            said[device] = await undoing.network(self._root, device, each.value)
+        self._give_back_abandoned(shaped, network=lambda device, _: said.get(device, "it was not there a moment ago"))
+
+    def _give_back_abandoned(
+        self, entries: Sequence[Entry], network: UndoNetwork | None = None, cookies: UndoCookies | None = None
+    ) -> None:
         try:
-            left = give_back(self.journal, self._off, self._root)
+            left = give_back(self.journal, entries, self._root, network, cookies)
         except JournalError as error:
             log.error("%s", error)
             return
         if left.restored:
-            log.info("given back, for what wrote it is off or only observes: %s", ", ".join(left.restored))
+            log.info("given back, for what wrote it is off, only observes or is gone: %s", ", ".join(left.restored))
         for failed in (*left.failed, *left.lost):
-            log.error("cannot be given back, though what wrote it is off or only observes: %s", failed)
+            log.error("cannot be given back, though what wrote it is off, only observes or is gone: %s", failed)
 
     def tick(self, snapshot: Snapshot, mono: float) -> None:
         """Run the strategies that are due."""

@@ -194,6 +194,7 @@ class App:
         self.acting.start()
         if options.tsdb_path:
             carryover.load(self.acting.manager, options.tsdb_path)
+        life.spawn(self.acting.unshape(), "NICs that are shaped no more")
         life.spawn(self._flush_audit(stopping), "audit log")
         life.spawn(lambda: self.acting.hooks.run(stopping, self._synced), "runtime hooks", restart=True)
         life.on_stop(self.acting.stop, "acting half")

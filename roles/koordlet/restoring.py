@@ -9,12 +9,9 @@ from collections.abc import Callable
 from functools import partial
 
 from koord.process.errors import ConfigurationError
+from roles.koordlet import undoing
 from roles.koordlet.actuation.journal import JournalError
 from roles.koordlet.actuation.restore import Restored, journal_path, restore
-from roles.koordlet.hooks.cookies import Prctl
-from roles.koordlet.host.errors import HostError
-from roles.koordlet.host.namespaces import NETWORK, PROCESSES, foreign
-from roles.koordlet.host.parse import ids
 from roles.koordlet.host.root import PATH_FLAGS, HostRoot
 from roles.koordlet.lock import NodeLock
 
@@ -85,7 +82,7 @@ def run(root: HostRoot, *, asked: bool, lock_file: str = "", clean: Callable[[Ho
     left: list[str] = []
     try:
         lock.acquire()
-        result = restore(root, partial(_undo_network, root), partial(_undo_cookies, root))
+        result = restore(root, partial(_network, root), partial(undoing.cookies, root))
         if clean is not None and not (result.failed or result.lost or result.not_understood):
             left = clean(root)
     except (ConfigurationError, JournalError) as error:
@@ -111,39 +108,8 @@ def _cleaned(left: list[str]) -> int:
     return 0
 
 
-def _undo_cookies(root: HostRoot, path: str) -> str:
-    """Take the cookies of a group's processes away."""
-    if why := foreign(root, PROCESSES):
-        return why
-    try:
-        with open(path, "rb") as file:
-            pids = ids(path, file.read())
-        kernel = Prctl()
-        if kernel.get(0):
-            return "koord itself carries a cookie, and cannot take another one away"
-        kernel.clear([pid for pid in pids if _carries(kernel, pid)])
-    except (OSError, HostError) as error:
-        return str(error)
-    return ""
-
-
-def _carries(kernel: Prctl, pid: int) -> bool:
-    try:
-        return kernel.get(pid) != 0
-    except OSError:
-        return False  # it has ended
-
-
-def _undo_network(root: HostRoot, device: str, before: str) -> str:
-    from roles.koordlet.hooks.tcapply import CommandError, NetworkApplier, run_command
-
-    if why := foreign(root, NETWORK):
-        return why
-    try:
-        asyncio.run(NetworkApplier(partial(run_command, root=root)).undo(device, before))
-    except CommandError as error:
-        return str(error)
-    return ""
+def _network(root: HostRoot, device: str, before: str) -> str:
+    return asyncio.run(undoing.network(root, device, before))
 
 
 def _error(text: str) -> int:

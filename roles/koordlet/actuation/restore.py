@@ -10,7 +10,7 @@ from __future__ import annotations
 import contextlib
 import logging
 import os
-from collections.abc import Callable, Container, Iterable
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 
 from koord import seams
@@ -106,13 +106,21 @@ def restore(root: HostRoot, network: UndoNetwork | None = None, cookies: UndoCoo
     return result
 
 
-def give_back(journal: Journal, owners: Container[str], root: HostRoot) -> Restored:
-    """Put back what strategies and hooks wrote that do not act any more; what could not be, stays on record. Raises JournalError."""
-    mine = [entry for entry in journal if entry.owner in owners]
+def abandoned(journal: Journal, keepers: Container[str]) -> list[Entry]:
+    """What was written by none of those who keep their own in order: by strategies and hooks that are off or only observe, by extensions
+    that are gone. Lines of a version that noted no owner are nobody's."""
+    return [entry for entry in journal if entry.owner and entry.owner not in keepers]
+
+
+def give_back(
+    journal: Journal, mine: Sequence[Entry], root: HostRoot, network: UndoNetwork | None = None, cookies: UndoCookies | None = None
+) -> Restored:
+    """Put these entries back; what could not be, stays on record. Raises JournalError."""
     if not mine:
         return Restored()
     seams.files().because("give back")
-    result = put_back(following_kubelet(mine, root), allowed=root.machine_directories, journal=journal)
+    entries = following_kubelet(mine, root)
+    result = put_back(entries, allowed=root.machine_directories, journal=journal, network=network, cookies=cookies)
     left = {error.path for error in (*result.failed, *result.lost)}
     handled = {entry.path for entry in mine} - left
     journal.keep_only([entry for entry in journal if entry.path not in handled])

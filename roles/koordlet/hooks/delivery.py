@@ -25,6 +25,8 @@ from roles.koordlet.states.model import Snapshot
 
 #: Asks the kubelet for its pods; whether it answered.
 Fetch = Callable[[], Awaitable[bool]]
+#: Whose the registration is in the journal, and what requests have made.
+OWNER = "runtime hooks"
 ALLOCATIONS = (ANNOTATION_RESOURCE_STATUS, ANNOTATION_DEVICE_ALLOCATED)
 _UNLISTED = 256
 #: A runtime waits for the answer (seconds).
@@ -71,7 +73,7 @@ class Delivery:
 
     def note(self, entry: Entry) -> bool:
         """Put what is about to be made on the node on record; whether it may be."""
-        return self._executor.note(entry, "runtime hooks")
+        return self._executor.note(entry, OWNER)
 
     @property
     def strict(self) -> bool:

@@ -13,7 +13,7 @@ from koord import seams
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.hooks.asking import Asking
 from roles.koordlet.hooks.context import Stage
-from roles.koordlet.hooks.delivery import Delivery, Fetch, never
+from roles.koordlet.hooks.delivery import OWNER, Delivery, Fetch, never
 from roles.koordlet.hooks.ignored import Ignored
 from roles.koordlet.hooks.reconciler import Pass, Reconciler
 from roles.koordlet.hooks.registry import make_hooks
@@ -166,7 +166,7 @@ class HooksManager:
         if all(self._modes(name) is Mode.OBSERVE for name in self.names):
             log.info("not registered with the runtime proxy: every hook only observes")
             return
-        applied = self._executor.apply([batch], rule="runtime hooks", now=seams.now())
+        applied = self._executor.apply([batch], rule=OWNER, now=seams.now())
         if applied.failed or not _there(path):
             await self._server.stop()
             why = applied.failed[0].detail if applied.failed else f"{directory} is no directory"

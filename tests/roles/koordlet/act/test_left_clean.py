@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 import orjson
 import pytest
 
+from roles.koordlet import undoing
 from roles.koordlet.actuation.executor import Executor
 from roles.koordlet.actuation.journal import Journal
 from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.places import identity
-from roles.koordlet.actuation.restore import give_back, journal_path, restore
+from roles.koordlet.actuation.restore import abandoned, give_back, journal_path, restore
 from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import About, Write, sequence
 from roles.koordlet.app import restore as restore_command
 from roles.koordlet.guard import RELEASE, Guard
+from roles.koordlet.hooks import tcapply
+from roles.koordlet.hooks.tcapply import Result
 from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
@@ -29,6 +33,28 @@ from tests.support.koordlet import BE_TIER, Cluster, agent, run, until
 pytestmark = pytest.mark.feature("BEY-JRN-01")
 
 CONTAINER = "kubepods.slice/pod/c"
+
+EXTENSION = """
+from roles.koordlet.actuation.writes import Write, sequence
+from roles.koordlet.host.cgroup import BESTEFFORT
+from roles.koordlet.qos.outcome import Outcome, Strategy
+
+
+class Mine(Strategy[None]):
+    name = "Mine"
+    enabled = True
+    interval = 1.0
+
+    def initial(self):
+        return None
+
+    def decide(self, snapshot, slo, state, now):
+        return Outcome(None, batches=(sequence(Write("cpu.cfs_quota_us", snapshot.host.cgroups.qos_dir(BESTEFFORT), "2000")),))
+
+
+def register(extensions):
+    extensions.strategy(Mine)
+"""
 
 
 # -- values that a hook's answer gave a container when it was made ------------------------------------------------------------
@@ -181,7 +207,10 @@ def test_what_is_the_runtimes_own_value_is_no_news(machine) -> None:
         ("BatchResource", False, {}),
         ("Guard", False, {}),
         ("CPUBurst", True, {}),
-        ("an extension that is gone", True, {}),
+        ("an extension that is gone", False, {}),
+        ("runtime hooks", False, {}),
+        ("DRAPlugin", True, {}),  # claims that the kubelet has prepared need it
+        ("", True, {}),  # of a version that noted no owner
         ("CPUBurst", False, {"mode": "observe"}),
         ("CPUBurst", False, {"strategy_modes": "CPUBurst=observe"}),
         ("CPUBurst", True, {"mode": "observe", "strategy_modes": "CPUBurst=enforce"}),
@@ -231,12 +260,105 @@ def test_what_only_observes_by_now_holds_nothing(tmp_path, owner: str) -> None:
     run(tmp_path, story)
 
 
+def test_an_extension_that_is_loaded_and_off_holds_nothing(tmp_path) -> None:
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        c.file("mine.py", EXTENSION)
+        root = HostRoot.at(str(c.base))
+        for switch in ("true", "false"):
+            path, name = str(c.base / "mine.py"), "Mine"
+            async with agent(c, "CPUBurst", plugin_path=path, qos_extension_plugins=f"{name}={switch}") as app:
+                await until(lambda: hasattr(app, "acting"), "the acting half")
+                if switch == "true":
+                    await until(lambda: c.read("cpu", BE_TIER, "cpu.cfs_quota_us") == "2000", "its value")
+        assert c.read("cpu", BE_TIER, "cpu.cfs_quota_us") == "-1"
+        assert not list(journal_of(root))
+
+    run(tmp_path, story)
+
+
+class Kernel:
+    """Process 7 carries a cookie until it is taken."""
+
+    def __init__(self) -> None:
+        self.cookies = {0: 0, 7: 5}
+
+    def get(self, pid: int) -> int:
+        return self.cookies[pid]
+
+    def clear(self, pids: Sequence[int]) -> list[int]:
+        self.cookies.update(dict.fromkeys(pids, 0))
+        return []
+
+
+@pytest.mark.parametrize("gates", [(), ("CoreSched",)])
+def test_cookies_go_with_the_gate(tmp_path, monkeypatch: pytest.MonkeyPatch, gates: tuple[str, ...]) -> None:
+    kernel = Kernel()
+    monkeypatch.setattr(undoing, "Prctl", lambda: kernel)
+    monkeypatch.setattr(undoing, "foreign", lambda root, kind: "")
+
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        root = HostRoot.at(str(c.base))
+        journal = journal_of(root)
+        procs = Path(Cgroups.detect(root).file("cgroup.procs", BE_TIER))
+        procs.write_text("7\n")
+        assert journal.remember([Entry(str(procs), "", Undo.COOKIES, "cgroup.procs", identity(str(procs)))], owner="CoreSched")
+        journal.close()
+        async with agent(c, *gates) as app:
+            await until(lambda: hasattr(app, "acting"), "the acting half")
+        assert kernel.cookies[7] == (5 if gates else 0)
+        assert len(journal_of(root)) == len(gates)
+
+    run(tmp_path, story)
+
+
+@pytest.mark.parametrize("works", [True, False])
+def test_the_shaping_of_a_nic_goes_with_the_gate(tmp_path, monkeypatch: pytest.MonkeyPatch, works: bool) -> None:
+    asked: list[str] = []
+
+    async def tools(command: tuple[str, ...], root: HostRoot) -> Result:
+        asked.append(" ".join(command))
+        if command[:3] == ("tc", "qdisc", "show"):
+            deleted = "tc qdisc del dev eth7 root" in asked
+            return Result(0, "qdisc fq_codel 0: root" if deleted else "qdisc htb 1: root refcnt 2 r2q 10 default 0x2", "")
+        return Result(0 if works and command[0] == "tc" else 1, "", "it must not be")
+
+    monkeypatch.setattr(tcapply, "run_command", tools)
+    monkeypatch.setattr(undoing, "foreign", lambda root, kind: "")
+
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        root = HostRoot.at(str(c.base))
+        journal = journal_of(root)
+        for device in ("eth7", "eth8"):
+            nic = c.base / "sys/class/net" / device
+            nic.mkdir(parents=True)
+            assert journal.remember([Entry(str(nic), "qdisc sfq 8001: root", Undo.NETWORK, "qdisc")], owner="TCNetworkQoS")
+        nic.rmdir()  # a NIC that is gone took its rules along
+        journal.close()
+        async with agent(c) as app:
+            await until(lambda: hasattr(app, "acting"), "the acting half")
+            await until(lambda: len(app.acting.journal) == (0 if works else 1), "the journal")
+        assert ("tc qdisc replace dev eth7 root handle 8001: sfq" in asked) is works
+        assert not any("eth8" in each for each in asked)
+        assert [Path(each.path).name for each in journal_of(root)] == ([] if works else ["eth7"])
+
+    run(tmp_path, story)
+
+
+def journal_of(root: HostRoot) -> Journal:
+    journal = Journal(journal_path(root), root)
+    journal.open()
+    return journal
+
+
 def test_what_is_off_and_cannot_be_given_back_stays_on_record(machine) -> None:
     procs = machine.put("cpu.shares", CONTAINER, "2").parent / "cgroup.procs"
     procs.write_text("7\n")
     assert machine.executor.note(Entry(str(procs), "", Undo.COOKIES, "cgroup.procs", identity(str(procs))), "CoreSched")
     machine.executor.apply([sequence(Write("cpu.shares", CONTAINER, "512"))], rule="CoreSched", now=1.0)
-    result = give_back(machine.journal, {"CoreSched"}, machine.root)
+    result = give_back(machine.journal, abandoned(machine.journal, {"CPUBurst"}), machine.root)
     assert (len(result.restored), len(result.failed)) == (1, 1)
     assert [entry.undo for entry in machine.journal] == [Undo.COOKIES]
 
