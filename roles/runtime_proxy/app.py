@@ -71,6 +71,7 @@ class App:
         self._stages = Stages(self.hooks, lambda: self.registrations.servers, rules, self.metrics.hook)
         self.backend: Backend | None = None
         self._listed = False  # whether the last comparison with the engine succeeded
+        self._first: asyncio.Task[None] | None = None  # the first comparison, where it takes longer than kubelet may wait
 
     @property
     def store(self) -> Store:
@@ -119,7 +120,7 @@ class App:
             await backend.drain(max(options.drain - _LAST, 0.0))
             last = max(end - asyncio.get_running_loop().time(), last)
         finally:
-            for task in tasks:
+            for task in (*tasks, *([self._first] if self._first is not None else ())):
                 task.cancel()
             listener.close()
             await backend.close(last)
@@ -130,7 +131,7 @@ class App:
         """Ask the engine who it is until it answers, then take over what it runs.
 
         Kubelet must not meet a proxy that cannot forward. One that does not know yet what runs can: an engine that answers but
-        cannot list must not keep the node from its runtime.
+        cannot list, or takes its time to, must not keep the node from its runtime. What it is busy with is not asked for again.
         """
         now = asyncio.get_running_loop().time
         pause, deadline = _ENGINE_RETRY[0], None
@@ -139,7 +140,12 @@ class App:
             try:
                 engine = await backend.greet()
                 answered, deadline = True, deadline or now() + self._options.patience
-                await self._rebuild(backend)
+                if not await self._rebuilt(backend, deadline - now()):
+                    log.error(
+                        "the engine does not tell within %g s what it runs; until it does, that is forwarded without hooks",
+                        self._options.patience,
+                    )
+                    return
             except backend.errors as error:
                 if answered and deadline is not None and now() + pause > deadline:
                     log.error("the engine does not tell what it runs: %s; until it does, that is forwarded without hooks", _text(error))
@@ -150,6 +156,20 @@ class App:
                 continue
             log.info("engine: %s; %d pods, %d containers", engine, len(backend.store.pods), len(backend.store.containers))
             return
+
+    async def _rebuilt(self, backend: Backend, seconds: float) -> bool:
+        """Compare the store with the engine; False: that takes longer, and goes on. Raises what `rebuild` raises."""
+        work = self._first = asyncio.create_task(self._rebuild(backend))
+        try:
+            done, _ = await asyncio.wait({work}, timeout=max(seconds, 0.0))
+        except asyncio.CancelledError:
+            work.cancel()
+            raise
+        if not done:
+            return False
+        self._first = None
+        work.result()
+        return True
 
     async def _rebuild(self, backend: Backend) -> None:
         self._listed = False
@@ -171,9 +191,14 @@ class App:
     async def _relist(self, backend: Backend) -> None:
         """Drop what was killed or removed behind the proxy's back; sooner again after a list that failed."""
         while True:
-            await seams.sleep(self._options.relist if self._listed else min(self._options.relist, _ENGINE_RETRY[1]))
             try:
-                await self._rebuild(backend)
+                if self._first is not None:
+                    first, self._first = self._first, None
+                    await first
+                    log.info("the engine has told: %d pods, %d containers", len(backend.store.pods), len(backend.store.containers))
+                else:
+                    await seams.sleep(self._options.relist if self._listed else min(self._options.relist, _ENGINE_RETRY[1]))
+                    await self._rebuild(backend)
             except backend.errors as error:
                 log.warning("cannot compare the store with the engine: %s", _text(error))
 

@@ -47,6 +47,8 @@ class Engine:
     answers: dict[str, bytes] = field(default_factory=dict)
     events: list[bytes] = field(default_factory=list)
     metadata: dict[str, dict[str, Any]] = field(default_factory=dict)
+    waits: dict[str, asyncio.Event] = field(default_factory=dict)
+    """Methods that answer once these are set."""
 
     def of(self, method: str) -> list[bytes]:
         return [raw for name, raw in self.calls if name == method]
@@ -65,6 +67,8 @@ class Engine:
         async def handle(raw: bytes, context: Any) -> bytes:
             self.calls.append((method, raw))
             self.metadata[method] = dict(context.invocation_metadata())
+            if method in self.waits:
+                await self.waits[method].wait()
             if error := self.errors.get(method):
                 context.set_trailing_metadata((("why", "scripted"),))
                 await context.abort(*error)

@@ -99,6 +99,47 @@ def test_an_engine_that_cannot_list_is_served_and_asked_again(method: str) -> No
     asyncio.run(scenario())
 
 
+@pytest.mark.feature("RP-STO-02")
+@pytest.mark.parametrize("method", ["ListPodSandbox", "ListContainers", "ContainerStatus"])
+def test_an_engine_that_takes_its_time_to_tell_what_runs_is_served_meanwhile(method: str) -> None:
+    """As one whose database is locked: kubelet has a runtime, and the one list that is under way counts when it comes."""
+
+    async def scenario() -> None:
+        pods = cri.ListPodSandboxResponse(
+            items=[cri.PodSandbox(id=i, metadata=cri.PodSandboxMetadata(name=i, uid=i)) for i in ("sb-1", "sb-u-1")]
+        )
+        containers = cri.ListContainersResponse(containers=[cri.Container(id="ct-1", pod_sandbox_id="sb-1")])
+        resources = cri.ContainerStatus(id="ct-1")
+        resources.resources.linux.cpu_shares = 77
+        answers = {"ListPodSandbox": pods, "ListContainers": containers, "ContainerStatus": cri.ContainerStatusResponse(status=resources)}
+        engine = Engine(answers={name: answer.SerializeToString() for name, answer in answers.items()}, waits={method: asyncio.Event()})
+        async with proxied(engine, patience=0.1, relist=600.0) as stack:
+            assert not engine.waits[method].is_set(), "the proxy serves"
+            await stack.call("RunPodSandbox", run_pod())
+            assert "sb-u-1" in stack.app.store.pods
+            engine.waits[method].set()
+
+            def complete() -> bool:
+                found = stack.app.store.containers.get("ct-1")
+                return found is not None and found.container_resources.cpu_shares == 77
+
+            await until(complete)
+            assert {"sb-1", "sb-u-1"} == set(stack.app.store.pods)
+            assert stack.app.store.pods["sb-u-1"].pod_meta.name == "web-0", "what was made meanwhile is not overwritten"
+            assert [len(engine.of(name)) for name in ("ListPodSandbox", "ListContainers")] == [1, 1]
+
+    asyncio.run(scenario())
+
+
+def test_a_proxy_that_is_told_to_stop_does_not_wait_for_a_list() -> None:
+    async def scenario() -> None:
+        engine = Engine(waits={"ListPodSandbox": asyncio.Event()})
+        async with proxied(engine, patience=0.1):
+            pass
+
+    asyncio.run(scenario())
+
+
 @pytest.mark.feature("RP-STO-01")
 def test_unknown_sandboxes_do_not_fill_the_log(caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
