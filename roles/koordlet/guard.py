@@ -113,6 +113,8 @@ class Guard:
         journal = Journal(path, self._root)
         try:
             journal.load()
+            if not journal.not_understood and all(map(journal.gone, journal)):
+                return Done("nothing is done, for nothing of what a koordlet wrote is left on this machine: its journal is empty")
             if self._action == HOLD:
                 journal.compact()  # nothing is held that is not on record
                 return self._hold(journal)

@@ -13,7 +13,7 @@ import pytest
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.journal import Journal
-from roles.koordlet.actuation.restore import journal_path, restore
+from roles.koordlet.actuation.restore import abandoned, give_back, journal_path, restore
 from roles.koordlet.actuation.writes import Write, sequence
 from roles.koordlet.guard import HOLD, RELEASE, Guard, Watch
 from roles.koordlet.lock import NodeLock
@@ -173,8 +173,30 @@ def test_a_machine_that_no_koordlet_changed_is_left_alone(machine, action: str) 
     assert machine.get(QUOTA, TIER) == "-1"
 
 
-def test_what_is_not_there_is_not_called_held(machine) -> None:
-    assert "no CPU quota" in guard_of(machine, HOLD).act().left[0]
+@pytest.mark.parametrize("action", [RELEASE, HOLD])
+@pytest.mark.parametrize("how", ["restore", "observe"])
+def test_a_machine_that_got_everything_back_is_left_alone(suppressed, action: str, how: str) -> None:
+    """By a restore, or by a koordlet that only observes and died after that: its pods are not held for one that changes nothing."""
+    if how == "restore":
+        assert restore(suppressed.root).failed == []
+    else:
+        journal = Journal(journal_path(suppressed.root), suppressed.root)
+        journal.open()
+        assert give_back(journal, abandoned(journal, ()), suppressed.root).failed == []
+        journal.close()
+    done = guard_of(suppressed, action).act()
+    assert ("its journal is empty" in done.text, done.left) == (True, ())
+    assert (suppressed.get(QUOTA, TIER), suppressed.get(QUOTA, POD)) == ("-1", "-1")
+
+
+def test_a_journal_of_a_newer_version_says_that_a_koordlet_was_here(suppressed) -> None:
+    Path(journal_path(suppressed.root)).write_bytes(b"9 something new\n")
+    assert "25 %" in guard_of(suppressed, HOLD).act().text
+
+
+def test_what_is_not_there_is_not_called_held(suppressed) -> None:
+    suppressed.put(QUOTA, TIER, "").unlink()
+    assert "no CPU quota" in guard_of(suppressed, HOLD).act().left[0]
 
 
 def test_the_process_waits_for_the_end_of_a_koordlet_that_is_killed(suppressed) -> None:
