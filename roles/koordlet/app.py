@@ -210,6 +210,8 @@ class App:
         if self.gates.enabled(claims.GATE) and not options.observe_only:
             plugin = claims.make_plugin(self.parts, self.root, self.acting.executor)
             life.spawn(lambda: plugin.run(stopping), "claims", restart=True)
+        elif not options.observe_only:
+            claims.withdraw(self.root)
         self._pressure = self._watch_pressure()
         try:
             if options.collect_res_used_interval >= 1.0:

@@ -22,7 +22,7 @@ from koord.process.unixsocket import target
 from roles.koordlet.actuation.writes import Kind, Write, sequence
 from roles.koordlet.claims import cdi
 from roles.koordlet.claims.preparing import ClaimError, Obj, Prepared, devices_of_type, prepared
-from roles.koordlet.host.root import HostRoot
+from roles.koordlet.host.root import HostRoot, PathEscapeError
 from roles.koordlet.sensing.rdma import device_files
 
 if TYPE_CHECKING:
@@ -37,7 +37,6 @@ log = logging.getLogger(__name__)
 
 GATE = "DRAPlugin"
 ROLE = "koordlet-resource-claims"
-#: Below the kubelet's directory.
 #: In the kubelet's words, the newest first. Messages of both are the same.
 SERVICES = {
     "v1.DRAPlugin": "k8s.io.kubelet.pkg.apis.dra.v1.DRAPlugin",
@@ -214,6 +213,19 @@ def _inode(path: str) -> int:
         return os.stat(path).st_ino
     except OSError:
         return 0
+
+
+def withdraw(root: HostRoot) -> None:
+    """Take away the socket of a run that was killed. The kubelet would ask it again and again, over its own restarts and the machine's."""
+    try:
+        path = root.kubelet_path(cdi.SOCKET)
+        os.unlink(path)
+    except (FileNotFoundError, PathEscapeError):  # nor would the plugin have listened outside the kubelet's directory
+        return
+    except OSError as error:
+        log.error("the socket %s of a koordlet with %s is not removed: %s", path, GATE, error.strerror)
+    else:
+        log.info("the socket %s of a koordlet with %s is removed", path, GATE)
 
 
 def make_plugin(parts: Parts, root: HostRoot, executor: Executor) -> ClaimPlugin:

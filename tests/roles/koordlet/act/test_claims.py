@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import tempfile
 from pathlib import Path
 from typing import Any
@@ -146,6 +147,22 @@ def test_the_socket_is_where_the_kubelet_looks_whatever_its_name() -> None:
             assert [each.name for each in kubelet.socket.parent.iterdir()] == [kubelet.socket.name]
 
     lived(story, "kl%20")
+
+
+@pytest.mark.parametrize("observes", [False, True])
+def test_the_socket_of_a_run_that_was_killed_goes_with_the_gate(observes: bool) -> None:
+    """It lies on a disk, and the kubelet asks it as long as it is there. Who only observes may be beside the one that serves it."""
+
+    async def story(c: Cluster) -> None:
+        await node(c)
+        kubelet = Kubelet(c)
+        with socket.socket(socket.AF_UNIX) as left:
+            left.bind(str(kubelet.socket))
+        async with agent(c, observe_only=observes) as app:
+            await until(lambda: hasattr(app, "sensing") and app._ticked, "the agent works")
+            assert kubelet.socket.exists() is observes
+
+    lived(story)
 
 
 def test_what_cannot_be_prepared_is_told_and_spoils_nothing_else() -> None:
