@@ -16,6 +16,7 @@ from roles.koordlet.claims import cdi
 from roles.koordlet.host.root import HostRoot
 from roles.koordlet.options import Options
 from roles.koordlet.prediction.models import FIXED_KEYS
+from roles.koordlet.qos import carryover
 from roles.koordlet.store import persist
 
 #: Set where the program that asks cannot know whether this version has ``--clean``.
@@ -33,7 +34,7 @@ def files(options: Options, root: HostRoot) -> list[str]:
         *glob.glob(os.path.join(glob.escape(run), ".koordlet.*")),
         os.path.join(run, "pod-resources", "kubelet.sock"),
         root.kubelet_path(cdi.SOCKET),  # the kubelet would try it again and again
-        os.path.join(options.tsdb_path, persist.FILE) if options.tsdb_path else "",
+        *_kept(options.tsdb_path),
         *_checkpoints(options.prediction_checkpoint_filepath),
         f"{journal_path(root)}.new",
         holds_path(root),
@@ -41,6 +42,12 @@ def files(options: Options, root: HostRoot) -> list[str]:
         options.lock_file or os.path.join(run, "koordlet.lock"),
     ]
     return [path for path in named if path and os.path.lexists(path)]
+
+
+def _kept(directory: str) -> list[str]:
+    """What series and strategies take over a restart, also half written."""
+    names = (persist.FILE, carryover.FILE) if directory else ()
+    return [os.path.join(directory, f"{name}{half}") for name in names for half in ("", ".tmp")]
 
 
 def _checkpoints(directory: str) -> list[str]:

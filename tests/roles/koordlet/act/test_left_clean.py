@@ -398,7 +398,10 @@ def test_nothing_of_koordlets_own_is_left(machine, options: Options) -> None:
     models = Models(PredictionOptions(directory=options.prediction_checkpoint_filepath))
     models.update("uid-1", 1.0, 1.0, 1000.0)
     assert models.checkpoint(1e6) == 1
-    for path in (f"{options.tsdb_path}/series.msgpack", f"{machine.root.hooks_config}/koordlet.json"):
+    kept = [
+        f"{options.tsdb_path}/{name}" for name in ("series.msgpack", "series.msgpack.tmp", "strategies.msgpack", "strategies.msgpack.tmp")
+    ]
+    for path in (*kept, f"{machine.root.hooks_config}/koordlet.json"):
         os.makedirs(os.path.dirname(path), exist_ok=True)
         Path(path).write_bytes(orjson.dumps({}))
     Path(machine.root.hooks_config, "mine.json").write_text("{}")
@@ -406,6 +409,7 @@ def test_nothing_of_koordlets_own_is_left(machine, options: Options) -> None:
     left = {str(p) for p in machine.base.rglob("*")} - before
     assert sorted(p.rpartition("/")[2] for p in left if Path(p).is_file()) == ["mine.json"]
     assert not Path(journal_path(machine.root)).parent.exists()
+    assert not Path(options.tsdb_path).exists()
 
 
 def test_files_of_others_stay(machine, options: Options) -> None:
