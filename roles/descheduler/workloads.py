@@ -37,6 +37,7 @@ WATCHED = (
     KRUISE_STATEFULSETS,
     kinds.JOBS,
 )
+_KINDS = {(kind.group, kind.kind): kind for kind in WATCHED}
 SCALE_LIFETIME = 10.0  # seconds for which an answer of a scale subresource is believed
 DISCOVERY_LIFETIME = 600.0  # seconds for which the API server's word about a group is believed
 UNSERVED_LIFETIME = 30.0  # the same where it does not know a kind: its definition may be on its way
@@ -113,7 +114,7 @@ class Workloads:
         self._client = client
         self._cluster = cluster
         self._clock = clock
-        self._informers = {(kind.group, kind.kind): informers.informer(kind, Replicated, optional=True) for kind in WATCHED}
+        self._informers = {key: informers.informer(kind, Replicated, optional=True) for key, kind in _KINDS.items()}
         self._replicasets = self._informers["apps", "ReplicaSet"]
         self._waited = False
         self._batch_jobs = self._informers[kinds.JOBS.group, kinds.JOBS.kind]
@@ -152,6 +153,32 @@ class Workloads:
 
     def _changed(self, *_: object) -> None:
         self._found.clear()
+
+    async def lost(self, pod: Pod) -> str:
+        """Why the pod's controller would make no other one, "" if it would. The API server is asked where the controller has a scale
+        subresource, as its watch may be late; raises ApiError."""
+        owner = controller_of(pod)
+        if owner is None:
+            return ""
+        namespace = pod.metadata.namespace
+        informer = self._informers.get((_group(owner.api_version), owner.kind))
+        if informer is None:
+            await self.refresh([pod])
+        elif informer is not self._batch_jobs:
+            try:
+                scale = await self._client.get(_KINDS[_group(owner.api_version), owner.kind], owner.name, namespace, subresource="scale")
+            except errors.NotFound:
+                return str(_missing(owner, namespace, False))
+            except errors.Forbidden:
+                log.debug("the scale of %s %s/%s may not be read", owner.kind, namespace, owner.name)
+            else:
+                uid = (scale.get("metadata") or {}).get("uid", "")
+                return str(_missing(owner, namespace, True)) if uid and uid != owner.uid else ""
+        try:
+            self.of(pod)
+        except WorkloadError as error:
+            return str(error) if error.missing else ""
+        return ""
 
     def behind(self, owner: OwnerReference, namespace: str) -> Workload:
         """The workload that a controller reference means. Raises WorkloadError."""

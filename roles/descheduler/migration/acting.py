@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -21,7 +21,7 @@ from roles.descheduler.migration.ledger import Ledger
 from roles.descheduler.migration.pairing import made_for
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.reporting import Reporting
-from roles.descheduler.migration.step import Act, Step, View, set_condition
+from roles.descheduler.migration.step import Act, Step, View, fail, set_condition
 from roles.descheduler.migration.targets import Targets
 from roles.descheduler.migration.together import Moves
 from roles.descheduler.migration.turns import Turns
@@ -57,6 +57,7 @@ class Acting:
         turns: Turns,
         successors: Foresees | None,
         fresh: Callable[[], tuple[bool, str]],
+        lost: Callable[[Pod], Awaitable[str]],
         *,
         no_claims: bool,
         in_background: bool,
@@ -71,6 +72,7 @@ class Acting:
         self._turns = turns
         self._successors = successors
         self._fresh = fresh
+        self._lost = lost
         self._no_claims = no_claims
         self._in_background = in_background
         self._counted: set[str] = set()  # jobs whose eviction is counted though its answer is not known yet
@@ -221,6 +223,9 @@ class Acting:
         young, old = self._fresh()
         if not young:
             raise Again(LOOK, old)
+        if why := await self._nobody_replaces(view, pod, policy):
+            await self.carry_out(view, fail(view, Reason.FORBIDDEN, f"{view.about_pod} stays: {why}"), policy)
+            return
         held = await self._still_good(view, pod, policy)
         if held is not None and (why := await self._foreseen(view, pod, held) or await self._hot_by_now(view, pod, held)):
             await self.carry_out(view, machine.give_back(view, held, why), policy)
@@ -235,6 +240,13 @@ class Acting:
             raise
         view = replace(view, job=job, pod=pod, hold=None)
         await self._ask(view, pod, policy, undo)
+
+    async def _nobody_replaces(self, view: View, pod: Pod, policy: Policy) -> str:
+        """Why the pod's controller would make no other one, "" where it would, or where that is no matter: the workload may have been
+        made anew since arbitration, or before it, if its watch was late."""
+        if status.eviction_begun(view.job) or view.unit is not None or not policy.needs_successor(pod):
+            return ""
+        return limits.nobody_replaces(await self._lost(pod))
 
     async def _still_good(self, view: View, pod: Pod, policy: Policy) -> Reservation | None:
         """Look at the place and its node as they are; the place where the eviction has not begun yet. Raises Again."""

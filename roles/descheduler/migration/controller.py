@@ -78,6 +78,7 @@ class Migrations:
             turns,
             setup.successors,
             setup.informers.fresh,
+            setup.workloads.lost,
             no_claims=no_claims,
             in_background=setup.gates.enabled(background.GATE),
         )

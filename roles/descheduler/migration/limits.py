@@ -185,6 +185,11 @@ def asks_about_workloads(args: MigrationControllerArgs) -> bool:
     return bool(limited) or _spares_small_ones(args)
 
 
+def asks_for_successors(args: MigrationControllerArgs) -> bool:
+    """Whether a pod stays that no controller would replace."""
+    return "MaxUnavailablePerWorkload" not in args.skip_eviction_gates or _spares_small_ones(args)
+
+
 def _spares_small_ones(args: MigrationControllerArgs) -> bool:
     return not args.skip_check_expected_replicas and "ExpectedReplicas" not in args.skip_eviction_gates
 
@@ -198,12 +203,13 @@ def expected_replicas(args: MigrationControllerArgs, owner: Owner | None) -> Ref
     away = maximum(replicas, args.max_unavailable_per_workload)
     if replicas == 1 or replicas in (migrating, away):
         about = f"{owner.kind} {owner.name} has {replicas} replicas, of which {migrating} may migrate and {away} may be unavailable"
-        return Refusal("ExpectedReplicas", _nobody_replaces(owner) or about, replicas, min(migrating, away))
+        return Refusal("ExpectedReplicas", nobody_replaces(owner.lost) or about, replicas, min(migrating, away))
     return None
 
 
-def _nobody_replaces(owner: Owner) -> str:
-    return f"{owner.lost}: no controller would replace the pod" if owner.lost else ""
+def nobody_replaces(lost: str) -> str:
+    """What is said of a pod whose workload is lost, "" if it is not."""
+    return f"{lost}: no controller would replace the pod" if lost else ""
 
 
 def reached(args: MigrationControllerArgs, migrating: Migrating, pod: Pod, owner: Owner | None, *, together: int = 1) -> Refusal | None:
@@ -230,7 +236,7 @@ def reached(args: MigrationControllerArgs, migrating: Migrating, pod: Pod, owner
 def _reached_by_workload(args: MigrationControllerArgs, migrating: Migrating, pod: Pod, owner: Owner) -> Refusal | None:
     skipped = args.skip_eviction_gates
     if owner.lost and "MaxUnavailablePerWorkload" not in skipped:
-        return Refusal("MaxUnavailablePerWorkload", _nobody_replaces(owner), 0, 0)
+        return Refusal("MaxUnavailablePerWorkload", nobody_replaces(owner.lost), 0, 0)
     others = migrating.of_workload(pod, owner.uid)
     about = f"of {owner.kind} {owner.name} ({owner.replicas} replicas)"
     limit = maximum(owner.replicas, args.max_migrating_per_workload)

@@ -89,6 +89,10 @@ class Policy:
         whole = "" if self.args.migrate_whole_gangs else "; migrateWholeGangs, by which it could move as one, is off"
         return Refusal(GANG, why + whole, 0, 0) if why else None
 
+    def needs_successor(self, pod: Pod) -> bool:
+        """Whether the pod may only leave if a controller replaces it."""
+        return not forced(pod) and not limits.dead(pod) and limits.asks_for_successors(self.args)
+
     def refuse(self, pod: Pod, ledger: Ledger) -> Refusal | None:
         """Why no job may be made for the pod (DS-ARB-02). Workloads are asked about only for pods that a plugin wants to leave."""
         migrating = ledger.unfinished()

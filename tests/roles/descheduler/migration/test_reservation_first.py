@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from typing import Any
 
 import pytest
 
 from koord.api import kinds, names
+from koord.kube.errors import Forbidden
+from roles.descheduler.workloads import Workload, Workloads
 from tests.support.migration import NS, Cluster, cluster, condition
 
 Scenario = Callable[[Cluster], Awaitable[None]]
@@ -117,6 +120,62 @@ def test_a_place_that_is_of_no_use_ends_the_job_and_is_released(status: dict[str
         await world.until_gone(kinds.RESERVATIONS, name)
         assert await world.get(kinds.PODS, "p") is not None
         assert reason in [event["reason"] for event in await world.events("PodMigrationJob", "j")]
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("DS-WL-01")
+@pytest.mark.parametrize("late", [True, False], ids=["late watch", "watch that may read no scales"])
+@pytest.mark.parametrize(("there", "why"), [(True, "has another uid than the pod's owner"), (False, "does not exist")])
+def test_a_pod_whose_workload_is_lost_since_its_job_was_let_through_stays(
+    monkeypatch: pytest.MonkeyPatch, there: bool, why: str, late: bool
+) -> None:
+    """The API server has lost what it knew and the workload was made anew, or was not; the watch of ReplicaSets may not say so yet."""
+    known = Workload("ReplicaSet", NS, "web", "before", 8, frozenset({"before"}))
+
+    async def scenario(world: Cluster) -> None:
+        life = await world.live()
+        with monkeypatch.context() as old:
+            old.setattr(Workloads, "of", lambda _self, _pod: known)
+            if there:
+                await world.replicaset()
+            await world.pod("p", owner="before")
+            await world.job()
+            job = await world.until_job("j", condition="ReservationCreated=True/")
+            name = str(job["spec"]["reservationOptions"]["reservationRef"]["name"])
+            if not late:
+                old.undo()
+                get = life.client.get
+
+                async def no_scales(*about: Any, **more: Any) -> Any:
+                    if more.get("subresource") == "scale":
+                        raise Forbidden(403, "Forbidden", "no scales")
+                    return await get(*about, **more)
+
+                monkeypatch.setattr(life.client, "get", no_scales)
+            await world.reserve(name)
+            job = await world.until_job("j", phase="Failed", reason="ForbiddenMigratePod")
+        assert why in job["status"]["message"]
+        await world.until_gone(kinds.RESERVATIONS, name)
+        assert await world.get(kinds.PODS, "p") is not None
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.parametrize("forced", [True, False])
+def test_a_pod_that_need_not_be_replaced_leaves_though_its_workload_is_lost(forced: bool) -> None:
+    async def scenario(world: Cluster) -> None:
+        skipped = ["MaxUnavailablePerWorkload", "MaxMigratingPerWorkload", "ExpectedReplicas"]
+        await world.live(**({} if forced else {"skipEvictionGates": skipped}))
+        await world.pod("p", owner="before", metadata={"annotations": {names.ANNOTATION_DESCHEDULER_EVICT: "true"} if forced else {}})
+        await world.job()
+        await world.until_job("j", condition="ReservationCreated=True/")
+        job = await world.get(kinds.PODMIGRATIONJOBS, "j")
+        assert job is not None
+        await world.reserve(str(job["spec"]["reservationOptions"]["reservationRef"]["name"]))
+        await world.until_job("j", condition="Eviction=True/EvictComplete")
 
     play(scenario)
 
