@@ -19,7 +19,7 @@ from roles.descheduler.metrics import Metrics
 from roles.descheduler.migration import evictors, leaving, limits, machine, status, template
 from roles.descheduler.migration.ledger import Ledger
 from roles.descheduler.migration.pairing import made_for
-from roles.descheduler.migration.policy import Policy
+from roles.descheduler.migration.policy import LOOK, Policy
 from roles.descheduler.migration.reporting import Reporting
 from roles.descheduler.migration.step import Act, Step, View, fail, set_condition
 from roles.descheduler.migration.targets import Targets
@@ -31,7 +31,6 @@ from roles.descheduler.migration.writing import MANAGER, Writing
 log = logging.getLogger(__name__)
 
 ANSWER = 15.0  # seconds that an eviction may wait for its answer
-LOOK = 1.0  # seconds until a job looks again whether the caches are young enough to act on
 
 
 class Again(Exception):
@@ -299,7 +298,7 @@ class Acting:
         workload, namespace = owner.uid if owner is not None else "", pod.metadata.namespace
         exempt = names.ANNOTATION_DESCHEDULER_EVICT in view.job.metadata.annotations or status.eviction_begun(view.job) or limits.dead(pod)
         exempt |= view.unit is not None and not view.unit.first
-        hold = policy.limiters.hold(workload, namespace, view.now)
+        hold = policy.hold(pod, self._ledger, view.now, alone=view.unit is None)
         if hold is not None and not exempt:
             raise Again(hold.seconds, hold.message)
         clock = asyncio.get_running_loop().time()

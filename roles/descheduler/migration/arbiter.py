@@ -13,7 +13,7 @@ from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import arbitration, evictors, status
 from roles.descheduler.migration.arbitration import Outcome, Ruling, Waiting
 from roles.descheduler.migration.jobs import Jobs
-from roles.descheduler.migration.ledger import Ledger, remember_workload
+from roles.descheduler.migration.ledger import Ledger
 from roles.descheduler.migration.limits import Migration, Refusal
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.reporting import Reporting
@@ -132,7 +132,7 @@ class Arbiter:
     async def _let_through(self, waiting: Waiting) -> None:
         job, pod = waiting.job, waiting.pod
         annotations = {names.ANNOTATION_PASSED_ARBITRATION: "true"}
-        if pod is not None and (workload := remember_workload(pod)):
+        if pod is not None and (workload := status.remember_workload(pod)):
             annotations[names.ANNOTATION_MIGRATION_WORKLOAD] = workload
         self._ledger.passing.add(job.metadata.name)
         decided = self._clock()  # the migration may have begun by the time the write is answered

@@ -23,7 +23,7 @@ from roles.descheduler.migration.backoff import Backoff
 from roles.descheduler.migration.budgets import Budgets
 from roles.descheduler.migration.expectations import Expectations
 from roles.descheduler.migration.jobs import Jobs
-from roles.descheduler.migration.ledger import Ledger, workload_reference
+from roles.descheduler.migration.ledger import Ledger
 from roles.descheduler.migration.outcomes import Outcomes
 from roles.descheduler.migration.pairing import allocated
 from roles.descheduler.migration.policy import Policy
@@ -85,6 +85,7 @@ class Migrations:
         self.outcomes = Outcomes(self.jobs, self.writing)
         self.reconciler = Reconciler(
             self.jobs,
+            self.ledger,
             setup.cluster,
             self.reservations,
             self.pools,
@@ -199,7 +200,7 @@ class Migrations:
             except TimeError:
                 continue
         for at, job in sorted(told, key=lambda pair: pair[0]):
-            reference, workload = workload_reference(job), self.ledger.behind(job)
+            reference, workload = status.workload_reference(job), self.ledger.behind(job)
             namespace = status.pod_key(job).partition("/")[0]
             for policy in self.policies.values():
                 replicas = workload.replicas if workload is not None else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from koord.api import kinds, names
@@ -23,6 +23,7 @@ class Jobs:
         self.informer.index("reservation", lambda job: ref.name if (ref := status.reservation_ref(job)) is not None else None)
         self.informer.index("move", lambda job: _move(job) or None)
         self.informer.index("uid", lambda job: job.metadata.uid)
+        self.informer.index("workload", lambda job: status.controller_uid(job) or None)
         self._clock = clock
         self._written: dict[str, tuple[PodMigrationJob, float]] = {}
         self._told: dict[str, int] = {}
@@ -93,6 +94,13 @@ class Jobs:
         move = _move(job)
         found = {each.metadata.name for each in self.informer.by_index("move", move)}
         found |= {each.metadata.name for each, _ in self._written.values() if _move(each) == move}
+        return [each for name in sorted(found) if (each := self.get(name)) is not None]
+
+    def of_workload(self, controllers: Iterable[str]) -> Sequence[PodMigrationJob]:
+        """The jobs whose pods have, or had, one of these controllers (by uid), once arbitration has let them through."""
+        wanted = frozenset(controllers)
+        found = {each.metadata.name for uid in wanted for each in self.informer.by_index("workload", uid)}
+        found |= {each.metadata.name for each, _ in self._written.values() if status.controller_uid(each) in wanted}
         return [each for name in sorted(found) if (each := self.get(name)) is not None]
 
     def by_uid(self, uid: str) -> PodMigrationJob | None:

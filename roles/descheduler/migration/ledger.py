@@ -5,11 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable
 
-import msgspec
-import orjson
-
-from koord.api import names
-from koord.api.objects import OwnerReference, Pod, PodMigrationJob, convert
+from koord.api.objects import Pod, PodMigrationJob
 from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import status
 from roles.descheduler.migration.arbitration import migrating_by_job_controller
@@ -77,6 +73,22 @@ class Ledger:
     def started(self) -> Migrating:
         """The jobs that arbitration has let through: what counts when it lets through more."""
         return self._migrating(lambda job: not status.finished(job) and self._has_started(job))
+
+    def others_leaving(self, pod: Pod) -> dict[str, Migration]:
+        """The migrations of other pods of the pod's workload whose eviction was asked for, by pod, until the successor is ready."""
+        try:
+            workload = self._workloads.of(pod)
+        except WorkloadError:
+            workload = None
+        jobs = self._jobs.of_workload(workload.owner_uids) if workload is not None else ()
+        found = (self.migration(job) for job in jobs if not status.finished(job) and status.eviction_begun(job))
+        return {each.pod: each for each in found if each.pod_uid != pod.metadata.uid and not each.dead}
+
+    def is_leaving(self, pod: Pod) -> bool:
+        """Whether a job has asked for the pod's eviction."""
+        jobs = (job for name in self._jobs.concerned(pod.key) if (job := self._jobs.get(name)) is not None)
+        begun = (job for job in jobs if not status.finished(job) and status.eviction_begun(job))
+        return any(status.pod_uid(job) == pod.metadata.uid for job in begun)
 
     def of_pod(self, pod: Pod) -> list[PodMigrationJob]:
         """The jobs about this very pod that have not ended."""
@@ -173,7 +185,7 @@ class Ledger:
         return controller.uid if controller is not None else ""
 
     def _remembered(self, job: PodMigrationJob, namespace: str) -> str:
-        reference = workload_reference(job)
+        reference = status.workload_reference(job)
         if reference is None:
             return ""
         try:
@@ -183,7 +195,7 @@ class Ledger:
 
     def behind(self, job: PodMigrationJob) -> Workload | None:
         """The workload that the job's pod belonged to, as far as it is still there."""
-        reference = workload_reference(job)
+        reference = status.workload_reference(job)
         namespace = status.pod_key(job).partition("/")[0]
         try:
             return self._workloads.behind(reference, namespace) if reference is not None else None
@@ -211,21 +223,3 @@ class Ledger:
             self._pods_changed += 1
         for owner in pod.metadata.owner_references:
             self._owners.pop(self._workload_of.get(owner.uid, ""), None)
-
-
-def remember_workload(pod: Pod) -> str:
-    """The controller of a pod as the job keeps it, "" if it has none: limits and limiters need it when the pod has left."""
-    controller = pod.metadata.controller
-    if controller is None:
-        return ""
-    kept = {"apiVersion": controller.api_version, "kind": controller.kind, "name": controller.name, "uid": controller.uid}
-    return orjson.dumps(kept).decode()
-
-
-def workload_reference(job: PodMigrationJob) -> OwnerReference | None:
-    """What `remember_workload` has written; None if there is nothing that can be read."""
-    text = job.metadata.annotations.get(names.ANNOTATION_MIGRATION_WORKLOAD)
-    try:
-        return convert(orjson.loads(text), OwnerReference) if text else None
-    except (orjson.JSONDecodeError, msgspec.ValidationError):
-        return None

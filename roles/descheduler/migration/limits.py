@@ -242,10 +242,16 @@ def _reached_by_workload(args: MigrationControllerArgs, migrating: Migrating, po
     limit = maximum(owner.replicas, args.max_migrating_per_workload)
     if "MaxMigratingPerWorkload" not in skipped and others and len(others) >= limit:
         return Refusal("MaxMigratingPerWorkload", f"{len(others)} pods {about} migrate already, {limit} may", len(others), limit)
-    if "MaxUnavailablePerWorkload" in skipped:
+    return too_many_unavailable(args, owner, others)
+
+
+def too_many_unavailable(args: MigrationControllerArgs, owner: Owner, others: dict[str, Migration]) -> Refusal | None:
+    """Whether a workload has no more pods to spare. `others` are the migrations of its other pods that count."""
+    if owner.lost or "MaxUnavailablePerWorkload" in args.skip_eviction_gates:
         return None
     limit = maximum(owner.replicas, args.max_unavailable_per_workload)
     count = unavailable(owner, others)
-    if count >= limit:
-        return Refusal("MaxUnavailablePerWorkload", f"{count} pods {about} are unavailable or migrate, {limit} may", count, limit)
-    return None
+    if count < limit:
+        return None
+    about = f"of {owner.kind} {owner.name} ({owner.replicas} replicas)"
+    return Refusal("MaxUnavailablePerWorkload", f"{count} pods {about} are unavailable or migrate, {limit} may", count, limit)

@@ -40,7 +40,7 @@ def decide(view: View) -> Step:
     if not status.running(job):
         return _begin(view)
     if view.hold is not None and not _exempt(view):
-        held = status.with_condition(job.status, Kind.ARBITRATION, "False", Reason.OBJECT_LIMITER, view.hold.reason, view.now)
+        held = status.with_condition(job.status, Kind.ARBITRATION, "False", view.hold.gate, view.hold.reason, view.now)
         return Step("Limited", view.hold.message, held, wait=view.hold.seconds)
     if (waited := status.condition(job, Kind.ARBITRATION)) is not None and waited.status == "False":
         return change(view, Kind.ARBITRATION, "True", Reason.NONE, "")
@@ -56,7 +56,7 @@ def _arrived(view: View) -> bool:
 
 
 def _exempt(view: View) -> bool:
-    """Whether object limiters do not concern the job: it says so itself, its pod is gone, or its eviction has begun."""
+    """Whether no limit holds the job any more: it says so itself, its pod is gone, or its eviction has begun."""
     forced = names.ANNOTATION_DESCHEDULER_EVICT in view.job.metadata.annotations
     follows = view.unit is not None and not view.unit.first  # the gang counts once
     return forced or follows or view.pod is None or status.eviction_begun(view.job)

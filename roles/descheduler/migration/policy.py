@@ -17,12 +17,14 @@ from roles.descheduler.migration.budgets import Budgets
 from roles.descheduler.migration.ledger import Ledger
 from roles.descheduler.migration.limits import Migrating, Refusal
 from roles.descheduler.migration.objectlimiter import ObjectLimiters
+from roles.descheduler.migration.step import Hold
 from roles.descheduler.migration.words import Mode
 from roles.descheduler.workloads import WorkloadError
 
 UNKNOWN_WORKLOAD = "WorkloadUnknown"  # no gate: what is not known is not evicted
 BUDGET, BACK_OFF, GANG = "DisruptionBudget", "BackOff", "Gang"  # no gates either
 EVICTION = EVICTORS[0]
+LOOK = 1.0  # seconds until a job looks again whether its pod may leave, or the caches are young enough
 
 
 class Policy:
@@ -88,6 +90,28 @@ class Policy:
         why = self._gangs.refuse(pod, migrating.has)
         whole = "" if self.args.migrate_whole_gangs else "; migrateWholeGangs, by which it could move as one, is off"
         return Refusal(GANG, why + whole, 0, 0) if why else None
+
+    def hold(self, pod: Pod, ledger: Ledger, now: float, *, alone: bool) -> Hold | None:
+        """What the eviction of a pod waits for that arbitration has let through: object limiters, and, for one that leaves alone, others
+        of its workload or gang that have become unavailable since."""
+        owner = pod.metadata.controller
+        held = self.limiters.hold(owner.uid if owner is not None else "", pod.metadata.namespace, now)
+        if held is not None or not alone or forced(pod) or not limits.available(pod):
+            return held
+        if (refused := self._short(pod, ledger)) is not None:
+            return Hold(refused.message, LOOK, refused.gate)
+        return None
+
+    def _short(self, pod: Pod, ledger: Ledger) -> Refusal | None:
+        """Why the pod's workload or gang cannot do without it now. Of what migrates only what has begun to leave counts."""
+        try:
+            owner = ledger.owner(pod) if limits.asks_about_workloads(self.args) else None
+        except WorkloadError:
+            owner = None  # arbitration knew it
+        if owner is not None and (found := limits.too_many_unavailable(self.args, owner, ledger.others_leaving(pod))) is not None:
+            return found
+        why = self._gangs.refuse(pod, ledger.is_leaving)
+        return Refusal(GANG, why, 0, 0) if why else None
 
     def needs_successor(self, pod: Pod) -> bool:
         """Whether the pod may only leave if a controller replaces it."""

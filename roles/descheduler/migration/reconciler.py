@@ -15,6 +15,7 @@ from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import limits, machine, status, template
 from roles.descheduler.migration.acting import Acting, Again
 from roles.descheduler.migration.jobs import Jobs
+from roles.descheduler.migration.ledger import Ledger
 from roles.descheduler.migration.outcomes import Outcomes
 from roles.descheduler.migration.policy import Policy
 from roles.descheduler.migration.pools import Pools
@@ -38,6 +39,7 @@ class Reconciler:
     def __init__(
         self,
         jobs: Jobs,
+        ledger: Ledger,
         cluster: ClusterState,
         reservations: Informer[Reservation],
         pools: Pools,
@@ -53,6 +55,7 @@ class Reconciler:
     ) -> None:
         self.queue = WorkQueue("migration", longest=LONGEST_PAUSE)
         self._jobs = jobs
+        self._ledger = ledger
         self._cluster = cluster
         self._reservations = reservations
         self._pools = pools
@@ -147,10 +150,10 @@ class Reconciler:
     async def _look(self, job: PodMigrationJob, policy: Policy) -> View:
         reservation = await self._reservation(job)
         pod = await self._pod(job)
+        unit = self._moves.unit(job)
         hold: Hold | None = None
         if pod is not None and status.running(job) and not limits.dead(pod):
-            owner = pod.metadata.controller
-            hold = policy.limiters.hold(owner.uid if owner is not None else "", pod.metadata.namespace, self._clock())
+            hold = policy.hold(pod, self._ledger, self._clock(), alone=unit is None)
         node = reservation.status.node_name if reservation is not None else ""
         stays = pod is not None and status.running(job) and not status.eviction_begun(job)
         placeless = stays and status.reservation_ref(job) is None
@@ -168,7 +171,7 @@ class Reconciler:
             unfit=self._targets.unfit(job, pod, node, spread) if pod is not None and stays and node else "",
             targets=self._targets.acceptable(job, pod, spread) if pod is not None and placeless else None,
             spread=spread,
-            unit=self._moves.unit(job),
+            unit=unit,
         )
 
     async def _reservation(self, job: PodMigrationJob) -> Reservation | None:

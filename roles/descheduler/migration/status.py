@@ -7,9 +7,19 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
+import orjson
 
 from koord.api import names
-from koord.api.objects import Condition, ObjectReference, Pod, PodMigrationJob, PodMigrationJobStatus, find_condition
+from koord.api.objects import (
+    Condition,
+    ObjectReference,
+    OwnerReference,
+    Pod,
+    PodMigrationJob,
+    PodMigrationJobStatus,
+    convert,
+    find_condition,
+)
 from koord.api.times import TimeError, format_time, parse_duration, parse_time
 from roles.descheduler import background
 from roles.descheduler.migration.words import COMPLETE, Kind, Phase, Reason
@@ -257,3 +267,27 @@ def wire(status: PodMigrationJobStatus) -> dict[str, Any]:
     """The members that this controller owns, for a merge patch of the status subresource; what is empty is removed."""
     plain: dict[str, Any] = msgspec.to_builtins(status)
     return {name: plain.get(name) or None for name in ("phase", "status", "reason", "message", "conditions", "nodeName", "podRef")}
+
+
+def remember_workload(pod: Pod) -> str:
+    """The controller of a pod as the job keeps it, "" if it has none: limits and limiters need it when the pod has left."""
+    controller = pod.metadata.controller
+    if controller is None:
+        return ""
+    kept = {"apiVersion": controller.api_version, "kind": controller.kind, "name": controller.name, "uid": controller.uid}
+    return orjson.dumps(kept).decode()
+
+
+def workload_reference(job: PodMigrationJob) -> OwnerReference | None:
+    """What `remember_workload` has written; None if there is nothing that can be read."""
+    text = job.metadata.annotations.get(names.ANNOTATION_MIGRATION_WORKLOAD)
+    try:
+        return convert(orjson.loads(text), OwnerReference) if text else None
+    except (orjson.JSONDecodeError, msgspec.ValidationError):
+        return None
+
+
+def controller_uid(job: PodMigrationJob) -> str:
+    """The uid of the controller of the job's pod, "" if it has none or arbitration has not let the job through."""
+    reference = workload_reference(job)
+    return reference.uid if reference is not None else ""

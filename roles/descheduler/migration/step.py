@@ -15,15 +15,16 @@ from roles.descheduler.spreading import Domains
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """Why an eviction has to wait, and for how many seconds."""
+    """Why an eviction has to wait, and for how many seconds at least. `gate` is the limit's name."""
 
     reason: str
     seconds: float
+    gate: str = Reason.OBJECT_LIMITER
 
     @property
     def message(self) -> str:
-        """With the time that is left; `reason` says the same at each look."""
-        return f"{self.reason}; the next one may leave in {self.seconds:.0f} s"
+        """With the time that is left, where it is known; `reason` says the same at each look."""
+        return f"{self.reason}; the next one may leave in {self.seconds:.0f} s" if self.gate == Reason.OBJECT_LIMITER else self.reason
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,7 +33,7 @@ class View:
 
     `pod` is the pod that has the name of spec.podRef now, whoever it is. `bound` is the first owner of the reservation. `target_gone`: the
     reservation lies on a node that does not exist. `unfit`: why the pod must not go there any more. `targets`: the only nodes where the
-    pod may go, None for any; `spread`: what its topology spread leaves of them. `hold`: an object limiter does not allow the eviction yet.
+    pod may go, None for any; `spread`: what its topology spread leaves of them. `hold`: a limit does not allow the eviction yet.
     `unit`: the gang that moves as one. `pairing`: what the reservations of the workload's other jobs mean for this one.
     """
 

@@ -474,3 +474,99 @@ def test_evictions_keep_their_pace_without_failing() -> None:
         assert life.metrics.registry.get_sample_value("descheduler_pods_evicted", failed) is None
 
     play(scenario)
+
+
+# ---------------------------------------------------------------- what has changed since arbitration
+
+
+async def placed(world: Cluster, name: str) -> None:
+    """The job's reservation is there and lies on a node."""
+    job = await world.until_job(name, condition="ReservationCreated=True/")
+    await world.reserve(str(job["spec"]["reservationOptions"]["reservationRef"]["name"]))
+
+
+async def becomes(world: Cluster, pod: str, *, ready: bool = True, phase: str = "Running") -> None:
+    conditions = [{"type": "Ready", "status": str(ready)}]
+    await world.client.patch(kinds.PODS, pod, {"status": {"phase": phase, "conditions": conditions}}, NS, subresource="status")
+
+
+@pytest.mark.feature("DS-ARB-02")
+def test_a_pod_waits_while_others_of_its_workload_have_become_unavailable_since_arbitration() -> None:
+    """2 of 5 may be unavailable: with two that are down by themselves nobody leaves, with one that is down one of two does."""
+
+    async def scenario(world: Cluster) -> None:
+        await world.live(maxMigratingPerWorkload=2, maxUnavailablePerWorkload=2)
+        uid = await world.replicaset(replicas=5, status={"observedGeneration": 1, "replicas": 5})
+        for name in ("p", "q", "a", "b", "c"):
+            await world.pod(name, owner=uid)
+        for job, pod in (("j", "p"), ("k", "q")):
+            await world.job(job, pod)
+            await world.until_job(job, condition="ReservationCreated=True/")
+        for pod in ("a", "b"):
+            await becomes(world, pod, ready=False)
+        for job in ("j", "k"):
+            waits = await world.until_job(job, condition="Arbitration=False/MaxUnavailablePerWorkload")
+            assert "2 pods of ReplicaSet web (5 replicas) are unavailable" in waits["status"]["message"]
+            await placed(world, job)
+        await asyncio.sleep(1.5)
+        assert {"p", "q"} <= set(await world.names(kinds.PODS))
+
+        await becomes(world, "a")
+
+        async def one_has_left() -> bool:
+            return len({"p", "q"} & set(await world.names(kinds.PODS))) == 1
+
+        await world.until(one_has_left)
+        await asyncio.sleep(1.5)
+        assert await one_has_left()
+
+        await becomes(world, "b")
+
+        async def both_have_left() -> bool:
+            return not {"p", "q"} & set(await world.names(kinds.PODS))
+
+        await world.until(both_have_left)
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-02")
+@pytest.mark.feature("SCH-GANG-01")
+def test_a_member_of_a_gang_waits_while_the_gang_is_at_its_minimum_since_arbitration() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.live(maxMigratingPerWorkload=4, maxUnavailablePerWorkload=4)
+        uid = await world.replicaset()
+        gang = {"annotations": {names.ANNOTATION_GANG_NAME: "g", names.ANNOTATION_GANG_MIN_AVAILABLE: "2"}}
+        for name in ("p", "a", "b"):
+            await world.pod(name, owner=uid, metadata=gang)
+        await world.job()
+        await world.until_job("j", condition="ReservationCreated=True/")
+        await becomes(world, "a", ready=False, phase="Failed")
+        waits = await world.until_job("j", condition="Arbitration=False/Gang")
+        assert "would have 1 of the 2 members that it needs" in waits["status"]["message"]
+        await placed(world, "j")
+        await asyncio.sleep(1.5)
+        assert await world.get(kinds.PODS, "p") is not None
+        await world.pod("c", owner=uid, metadata=gang)
+        await world.until_gone(kinds.PODS, "p")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-02")
+@pytest.mark.parametrize("forced", [True, False])
+def test_a_pod_that_is_forced_or_not_available_itself_does_not_wait_for_others(forced: bool) -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.live(maxMigratingPerWorkload=2, maxUnavailablePerWorkload=2)
+        uid = await world.replicaset()
+        await world.pod("p", owner=uid, ready=forced, metadata=FORCE if forced else {})
+        for name in ("a", "b"):
+            await world.pod(name, owner=uid)
+        await world.job()
+        await world.until_job("j", condition="ReservationCreated=True/")
+        for name in ("a", "b"):
+            await becomes(world, name, ready=False)
+        await placed(world, "j")
+        await world.until_gone(kinds.PODS, "p")
+
+    play(scenario)
