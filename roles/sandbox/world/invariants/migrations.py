@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -17,6 +17,7 @@ from roles.sandbox.world.invariants.base import (
     WORLD,
     Invariant,
     Obj,
+    bound_by,
     finished,
     free,
     is_ready,
@@ -261,16 +262,20 @@ def _over_quota(pod: Obj) -> bool:
 
 
 class HotIsRelieved(Loads):
-    """When all is calm no node stays hot from which a pod could go to a node that is cool and stays so."""
+    """When all is calm no node stays hot from which a pod could go to a node that is cool and stays so. One to which others have come in
+    the place of two that were moved away may be left alone, as the descheduler then says."""
 
     hears = frozenset({WORLD, NODE_METRIC, POD})
     seconds = 50.0  # in which it was hot, the other one cool, and no pod left it
     turn = 20.0  # for which a workload is spared after one of its pods has left, wherever that was
+    in_vain = 2  # moves whose room others have taken
 
     def __init__(self, history: History) -> None:
         super().__init__(history)
         self._left: dict[str, float] = {}
         self._spared: dict[str, float] = {}  # by workload: when a descheduler took one of its pods away last
+        self._room: Counter[str] = Counter()  # by node: moves away that nobody has come for
+        self._refilled: Counter[str] = Counter()  # by node: moves away in whose room another pod has come
         self._wrong: set[str] = set()  # whose clock is: reports of such a node look old, and those of all nodes to such a descheduler
 
     def see(self, entry: Entry) -> Iterator[str]:
@@ -279,6 +284,10 @@ class HotIsRelieved(Loads):
             self._left[node_of(entry.old)] = entry.time
             if role_of(entry.author) == "descheduler":
                 self._spared[owner_of(entry.obj)] = entry.time
+                self._room[node_of(entry.old)] += moves(self.history, entry)
+        elif entry.bucket == "pod" and bound_by(entry) and self._room[node := node_of(entry.new)]:
+            self._room[node] -= 1
+            self._refilled[node] += 1
         elif entry.verb == "fault" and entry.key == "clock":
             self._wrong.add(entry.text.partition(" of ")[2].partition(" ")[0])
 
@@ -299,11 +308,18 @@ class HotIsRelieved(Loads):
             at = self._left.get(hot, float("-inf"))
             if not over or not self.known(hot, seconds) or self.history.clock() - at < seconds * self.history.pace:
                 continue
+            if self._refilled[hot] >= self.in_vain and self._left_alone(hot):
+                continue
             for pod in self.pods_of(hot):
                 key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
                 if self._may_leave(pod) and (cool := self._takes(pod, self.usage(hot, key), hot, seconds)):
                     yield f"{hot} used {min(known)} milli-CPU or more for {seconds:.0f} s; {key} could go to {cool}"
                     break
+
+    def _left_alone(self, node: str) -> bool:
+        """Whether the descheduler has said last that moves away from a node do not help."""
+        told = (record for _, _, record in reversed(self.history.records) if record.subject.kind == "Node" and record.subject.name == node)
+        return next((record.message.startswith("left alone") for record in told if record.verdict == "Relieved"), False)
 
     def _may_leave(self, pod: Obj) -> bool:
         """A pod that is replaced and of a workload that can spare one: its like all serve, no budget covers it, none has just left another

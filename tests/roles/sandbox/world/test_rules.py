@@ -524,33 +524,66 @@ def test_a_gang_leaves_other_nodes_for_a_node_of_a_member_that_could_not_be_aske
     assert bool(list(told.rule.end())) is said
 
 
-@pytest.mark.parametrize(("ago", "said"), [(5.0, False), (40.0, True)])
-def test_a_workload_of_which_a_pod_has_just_left_another_node_is_spared(ago: float, said: bool) -> None:
-    told = Told(HotIsRelieved)
-    told.history.programs.append("descheduler-a")
+def workload_pod(name: str, node: str, **more: str) -> dict[str, Any]:
+    """A pod of ReplicaSet web."""
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web", "controller": True}
+    meta = {"name": name, "namespace": "d", "uid": name, "ownerReferences": [owner], "labels": {"koordinator.sh/qosClass": "LS"}}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    spec = {"containers": [{"resources": {"requests": {"cpu": "100m"}}}], "nodeName": node}
+    return {"metadata": {**meta, **more}, "spec": spec, "status": status}
+
+
+def hot_and_cool(told: Told) -> None:
+    """Nodes of these names; all four pods of ReplicaSet web are on the hot one."""
     for name in ("hot", "cool"):
         amounts = {"cpu": "8"}
         told.store("node", name, {"metadata": {"name": name}, "spec": {}, "status": {"allocatable": amounts, "capacity": amounts}})
     told.store("replicaset.apps", "d/web", {"metadata": {"name": "web", "uid": "web"}, "spec": {"replicas": 4}})
-    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "web", "uid": "web", "controller": True}
-    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
-    spec = {"containers": [{"resources": {"requests": {"cpu": "100m"}}}]}
-
-    def pod(name: str, node: str, **more: str) -> dict[str, Any]:
-        meta = {"name": name, "namespace": "d", "uid": name, "ownerReferences": [owner], "labels": {"koordinator.sh/qosClass": "LS"}}
-        return {"metadata": {**meta, **more}, "spec": {**spec, "nodeName": node}, "status": status}
-
     for index in range(4):
-        told.history.placed.setdefault("hot", {})[f"d/web{index}"] = pod(f"web{index}", "hot")
-        told.add("pod", f"d/web{index}", pod(f"web{index}", "hot"))
-    told.store("pod", "d/gone", pod("gone", "other"))
+        told.history.placed.setdefault("hot", {})[f"d/web{index}"] = workload_pod(f"web{index}", "hot")
+        told.add("pod", f"d/web{index}", workload_pod(f"web{index}", "hot"))
+
+
+@pytest.mark.parametrize(("ago", "said"), [(5.0, False), (40.0, True)])
+def test_a_workload_of_which_a_pod_has_just_left_another_node_is_spared(ago: float, said: bool) -> None:
+    told = Told(HotIsRelieved)
+    told.history.programs.append("descheduler-a")
+    hot_and_cool(told)
+    told.store("pod", "d/gone", workload_pod("gone", "other"))
     for second in range(0, 100, 5):
         told.time = float(second)
         told.report("hot", 7000 + second, 0, **{f"web{index}": 500 for index in range(4)})
         told.report("cool", 100 + second, 0)
         if second == 95 - ago:
-            told.store("pod", "d/gone", pod("gone", "other", deletionTimestamp="now"), "descheduler-a")
+            told.store("pod", "d/gone", workload_pod("gone", "other", deletionTimestamp="now"), "descheduler-a")
             told.history.of("pod").pop("d/gone")
+    assert bool(list(told.rule.end())) is said
+
+
+@pytest.mark.parametrize(("refilled", "message", "said"), [
+    (2, "left alone until 2026-01-01T00:10:00Z: 2 times in a row pods have left, and it did not get cooler", False),
+    (1, "left alone until 2026-01-01T00:10:00Z: 2 times in a row pods have left, and it did not get cooler", True),
+    (2, "still hot after 0 evictions", True),
+])  # fmt: skip
+def test_a_node_that_others_fill_again_may_be_left_alone_when_the_descheduler_says_so(refilled: int, message: str, said: bool) -> None:
+    told = Told(HotIsRelieved)
+    told.history.programs.append("descheduler-a")
+    hot_and_cool(told)
+    for number in range(2):
+        told.store("pod", f"d/gone{number}", workload_pod(f"gone{number}", "hot"))
+    for number in range(2):
+        told.store("pod", f"d/gone{number}", workload_pod(f"gone{number}", "hot", deletionTimestamp="now"), "descheduler-a")
+        told.history.of("pod").pop(f"d/gone{number}")
+    for number in range(refilled):
+        told.store("pod", f"d/came{number}", workload_pod(f"came{number}", ""))
+        told.store("pod", f"d/came{number}", workload_pod(f"came{number}", "hot"), "scheduler-a")
+        told.history.of("pod").pop(f"d/came{number}")
+    for second in range(0, 100, 5):
+        told.time = float(second)
+        told.report("hot", 7000 + second, 0, **{f"web{index}": 500 for index in range(4)})
+        told.report("cool", 100 + second, 0)
+    record = Record("descheduler", Subject("Node", "", "hot", ""), 90.0, "Relieved", "LowNodeLoad", message)
+    told.history.records.append((90.0, "descheduler-a", record))
     assert bool(list(told.rule.end())) is said
 
 
