@@ -167,10 +167,10 @@ class Workloads:
         elif informer is not self._batch_jobs:
             try:
                 scale = await self._client.get(_KINDS[_group(owner.api_version), owner.kind], owner.name, namespace, subresource="scale")
-            except errors.NotFound:
-                return str(_missing(owner, namespace, False))
-            except errors.Forbidden:
-                log.debug("the scale of %s %s/%s may not be read", owner.kind, namespace, owner.name)
+            except (errors.NotFound, errors.Forbidden) as error:
+                if isinstance(error, errors.NotFound) and error.details.get("name") == owner.name:
+                    return str(_missing(owner, namespace, False))
+                log.debug("the scale of %s %s/%s cannot be read: %s", owner.kind, namespace, owner.name, error)  # or there is none
             else:
                 uid = (scale.get("metadata") or {}).get("uid", "")
                 return str(_missing(owner, namespace, True)) if uid and uid != owner.uid else ""

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koord.api import kinds, names
-from koord.kube.errors import Forbidden
+from koord.kube.errors import ApiError, Forbidden, NotFound
 from roles.descheduler.workloads import Workload, Workloads
 from tests.support.migration import NS, Cluster, cluster, condition
 
@@ -126,12 +126,13 @@ def test_a_place_that_is_of_no_use_ends_the_job_and_is_released(status: dict[str
 
 @pytest.mark.feature("DS-MC-03")
 @pytest.mark.feature("DS-WL-01")
-@pytest.mark.parametrize("late", [True, False], ids=["late watch", "watch that may read no scales"])
+@pytest.mark.parametrize("scales", [None, Forbidden(403, "Forbidden", "no scales"), NotFound(404, "NotFound", "no such path")])
 @pytest.mark.parametrize(("there", "why"), [(True, "has another uid than the pod's owner"), (False, "does not exist")])
 def test_a_pod_whose_workload_is_lost_since_its_job_was_let_through_stays(
-    monkeypatch: pytest.MonkeyPatch, there: bool, why: str, late: bool
+    monkeypatch: pytest.MonkeyPatch, there: bool, why: str, scales: ApiError | None
 ) -> None:
-    """The API server has lost what it knew and the workload was made anew, or was not; the watch of ReplicaSets may not say so yet."""
+    """The API server has lost what it knew and the workload was made anew, or was not. The watch of ReplicaSets does not say so yet;
+    where scales cannot be read it does."""
     known = Workload("ReplicaSet", NS, "web", "before", 8, frozenset({"before"}))
 
     async def scenario(world: Cluster) -> None:
@@ -144,13 +145,13 @@ def test_a_pod_whose_workload_is_lost_since_its_job_was_let_through_stays(
             await world.job()
             job = await world.until_job("j", condition="ReservationCreated=True/")
             name = str(job["spec"]["reservationOptions"]["reservationRef"]["name"])
-            if not late:
+            if scales is not None:
                 old.undo()
                 get = life.client.get
 
-                async def no_scales(*about: Any, **more: Any) -> Any:
+                async def no_scales(*about: Any, error: ApiError = scales, **more: Any) -> Any:
                     if more.get("subresource") == "scale":
-                        raise Forbidden(403, "Forbidden", "no scales")
+                        raise error
                     return await get(*about, **more)
 
                 monkeypatch.setattr(life.client, "get", no_scales)
