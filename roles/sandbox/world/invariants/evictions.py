@@ -64,7 +64,7 @@ class EvictedOnce(Invariant):
 @dataclass(frozen=True, slots=True)
 class Ask:
     """A pod was asked to leave for another. `stood`: nodes on which members of its gang stood; `behind`: when a scheduler was last known to
-    read late."""
+    read late; `heard`: when who asked had been told of nodes last."""
 
     time: float
     preemptor: str
@@ -72,6 +72,7 @@ class Ask:
     node: str
     stood: frozenset[str]
     behind: float
+    heard: float
 
 
 class OneNodeMakesRoom(Invariant):
@@ -79,7 +80,8 @@ class OneNodeMakesRoom(Invariant):
 
     By one leader: a successor that finds half of a plan carried out makes its own, as kube-scheduler's does. And at a time: when all
     who were asked are gone and the room is not enough (others were first, or exclusive CPUs lie apart), another node may be asked, and
-    so it may when they are overdue, or when the node was cordoned, tainted or labelled anew: it may be of no use to the pod any more.
+    so it may when they are overdue, or when the scheduler has learnt since that the node was cordoned, tainted or labelled anew: it may
+    be of no use to the pod any more.
     Events tell for whom a pod was asked; when it was asked the pod itself shows: events may come late.
     """
 
@@ -91,6 +93,7 @@ class OneNodeMakesRoom(Invariant):
         self._terms: list[float] = []  # when a scheduler took the lease
         self._asks: list[Ask] = []
         self._left: dict[str, float] = {}  # when pods began to leave
+        self._heard: dict[str, float] = {}  # when who asked them to leave had been told of nodes last
         self._gone: dict[str, float] = {}
         self._gangs: dict[str, str] = {}  # by the uid of a pod, also of one that is gone: a leader may not have heard of that yet
         self._stood: dict[str, set[str]] = defaultdict(set)  # nodes that members of a gang were bound to, by gang
@@ -98,7 +101,8 @@ class OneNodeMakesRoom(Invariant):
 
     def see(self, entry: Entry) -> Iterator[str]:
         if leaves(entry):
-            self._left[entry.obj["metadata"]["uid"]] = entry.time
+            uid = entry.obj["metadata"]["uid"]
+            self._left[uid], self._heard[uid] = entry.time, self._told_of_nodes(entry)
         if entry.bucket == "pod" and entry.verb == "DELETED":
             self._gone[entry.obj["metadata"]["uid"]] = entry.time
         if entry.bucket == "pod" and entry.verb == "ADDED" and (gang := annotations_of(entry.obj).get(GANG, "")):
@@ -125,7 +129,11 @@ class OneNodeMakesRoom(Invariant):
             # where members of its gang stood: who could not be asked, or whose event was lost, counts too
             stood = frozenset(self._stood.get(self._gangs.get(victim, ""), ()))
             time = self._left.get(victim, entry.time)
-            self._asks.append(Ask(time, preemptor, victim, node, stood, last_behind(self.history)))
+            heard = self._heard.get(victim, self._told_of_nodes(entry))
+            self._asks.append(Ask(time, preemptor, victim, node, stood, last_behind(self.history), heard))
+
+    def _told_of_nodes(self, entry: Entry) -> float:
+        return self.history.heard.get((entry.author, "nodes"), entry.time)
 
     def end(self) -> Iterator[str]:
         asks: dict[tuple[str, int], list[Ask]] = defaultdict(list)
@@ -152,7 +160,7 @@ class OneNodeMakesRoom(Invariant):
     def _may_ask_again(self, asked: list[Ask], ask: Ask) -> bool:
         before = asked[-1].time
         news = before - self.unread if ask.behind >= before - _DECIDED else before
-        changed = all(any(news <= time <= ask.time for time in self._changed[other.node]) for other in asked)
+        changed = all(any(min(news, other.heard) <= time <= ask.time for time in self._changed[other.node]) for other in asked)
         gone = all(self._gone.get(other.victim, ask.time) < ask.time for other in asked)
         return changed or gone or ask.time - before > SLACK - 5
 

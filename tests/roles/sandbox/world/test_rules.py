@@ -485,6 +485,21 @@ def test_another_node_may_make_room_when_the_first_one_has_changed(spec: dict[st
     assert bool(list(told.rule.end())) is said
 
 
+@pytest.mark.parametrize(("heard", "said"), [(8.0, False), (9.5, True)])
+def test_another_node_may_make_room_when_the_scheduler_had_yet_to_hear_that_the_first_one_has_changed(heard: float, said: bool) -> None:
+    told = Told(OneNodeMakesRoom)
+    told.store("node", "a", {"metadata": {"name": "a"}, "spec": {}})
+    told.time = 9.0
+    told.store("node", "a", {"metadata": {"name": "a"}, "spec": {"unschedulable": True}})
+    told.time = 10.0
+    told.history.heard["scheduler-a", "nodes"] = heard
+    preempts(told, "p", "low-a", "a")
+    told.time = 12.0
+    told.history.heard["scheduler-a", "nodes"] = 11.0
+    preempts(told, "p", "low-b", "b")
+    assert bool(list(told.rule.end())) is said
+
+
 @pytest.mark.parametrize("late", [0.0, 3.0])
 @pytest.mark.parametrize("gone", [False, True])
 def test_another_node_may_make_room_when_who_was_asked_is_gone_however_late_events_come(gone: bool, late: float) -> None:
