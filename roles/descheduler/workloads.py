@@ -160,21 +160,14 @@ class Workloads:
         owner = controller_of(pod)
         if owner is None:
             return ""
-        namespace = pod.metadata.namespace
-        informer = self._informers.get((_group(owner.api_version), owner.kind))
-        if informer is None:
-            await self.refresh([pod])
-        elif informer is not self._batch_jobs:
-            try:
-                scale = await self._client.get(_KINDS[_group(owner.api_version), owner.kind], owner.name, namespace, subresource="scale")
-            except (errors.NotFound, errors.Forbidden) as error:
-                if isinstance(error, errors.NotFound) and error.details.get("name") == owner.name:
-                    return str(_missing(owner, namespace, False))
-                log.debug("the scale of %s %s/%s cannot be read: %s", owner.kind, namespace, owner.name, error)  # or there is none
-            else:
-                uid = (scale.get("metadata") or {}).get("uid", "")
-                return str(_missing(owner, namespace, True)) if uid and uid != owner.uid else ""
         try:
+            await self.learn([pod])
+            if (kind := self._kind(owner)) is not None:
+                try:
+                    await self._scale(kind, owner, pod.metadata.namespace)
+                    return ""
+                except (errors.NotFound, errors.Forbidden) as error:
+                    log.debug("the scale of %s %s/%s cannot be read: %s", owner.kind, pod.metadata.namespace, owner.name, error)
             self.of(pod)
         except WorkloadError as error:
             return str(error) if error.missing else ""
@@ -268,23 +261,39 @@ class Workloads:
 
     async def _ask(self, owner: OwnerReference, namespace: str) -> Workload | WorkloadError:
         what = f"{owner.kind} {namespace}/{owner.name}"
+        kind = self._kind(owner)
+        if kind is None:
+            return WorkloadError(f"the kinds of {owner.api_version}, to which {what} belongs, cannot be read", missing=False)
         try:
-            served = self._served.get(owner.api_version)
-            plural = served.scales.get(owner.kind, "") if served is not None else ""
-            if not plural:
-                return WorkloadError(f"the kinds of {owner.api_version}, to which {what} belongs, cannot be read", missing=False)
-            group, _, version = owner.api_version.rpartition("/")
-            kind = Kind(group, version, owner.kind, plural, True)
-            scale = await self._client.get(kind, owner.name, namespace, subresource="scale")
-        except errors.NotFound:
-            return WorkloadError(f"{what} does not exist", missing=True)
+            return await self._scale(kind, owner, namespace)
+        except WorkloadError as error:
+            return error
         except errors.ApiError as error:
             return WorkloadError(f"the scale of {what} cannot be read: {error}", missing=False)
+
+    async def _scale(self, kind: Kind, owner: OwnerReference, namespace: str) -> Workload:
+        """A workload as its scale tells. Raises WorkloadError where the API server says that it is not there, ApiError."""
+        try:
+            scale = await self._client.get(kind, owner.name, namespace, subresource="scale")
+        except errors.NotFound as error:
+            if error.details.get("name") == owner.name:
+                raise _missing(owner, namespace, False) from error
+            raise  # there is no such scale, or not yet
         uid = (scale.get("metadata") or {}).get("uid", "")
         if uid and uid != owner.uid:
-            return _missing(owner, namespace, True)
+            raise _missing(owner, namespace, True)
         replicas = (scale.get("spec") or {}).get("replicas", 0)
         return Workload(owner.kind, namespace, owner.name, owner.uid, replicas, frozenset({owner.uid}))
+
+    def _kind(self, owner: OwnerReference) -> Kind | None:
+        """The kind of a controller that is known to have a scale, None for any other."""
+        key = (_group(owner.api_version), owner.kind)
+        if key in self._informers:
+            return None if self._informers[key] is self._batch_jobs else _KINDS[key]
+        served = self._served.get(owner.api_version)
+        plural = served.scales.get(owner.kind, "") if served is not None else ""
+        group, _, version = owner.api_version.rpartition("/")
+        return Kind(group, version, owner.kind, plural, True) if plural else None
 
     def _has_no_scale(self, owner: OwnerReference) -> bool:
         known = self._served.get(owner.api_version)

@@ -242,10 +242,15 @@ class Acting:
 
     async def _nobody_replaces(self, view: View, pod: Pod, policy: Policy) -> str:
         """Why the pod's controller would make no other one, "" where it would, or where that is no matter: the workload may have been
-        made anew since arbitration, or before it, if its watch was late."""
-        if status.eviction_begun(view.job) or view.unit is not None or not policy.needs_successor(pod):
+        made anew since arbitration, or before it, if its watch was late. The first of a gang that moves as one asks for all of it."""
+        if status.eviction_begun(view.job) or (view.unit is not None and view.unit.begun):
             return ""
-        return limits.nobody_replaces(await self._lost(pod))
+        others = (each for each, _ in self._moves.places(view.job)) if view.unit is not None else ()
+        controllers = {owner.uid if (owner := each.metadata.controller) else "": each for each in (pod, *others)}
+        for each in controllers.values():
+            if policy.needs_successor(each) and (why := limits.nobody_replaces(await self._lost(each))):
+                return why
+        return ""
 
     async def _still_good(self, view: View, pod: Pod, policy: Policy) -> Reservation | None:
         """Look at the place and its node as they are; the place where the eviction has not begun yet. Raises Again."""

@@ -207,6 +207,13 @@ def expected_replicas(args: MigrationControllerArgs, owner: Owner | None) -> Ref
     return None
 
 
+def unreplaced(args: MigrationControllerArgs, owner: Owner | None) -> Refusal | None:
+    """Whether a workload is lost, so that none of its pods would be replaced."""
+    if owner is None or not owner.lost or not asks_for_successors(args):
+        return None
+    return Refusal("MaxUnavailablePerWorkload", nobody_replaces(owner.lost), 0, 0)
+
+
 def nobody_replaces(lost: str) -> str:
     """What is said of a pod whose workload is lost, "" if it is not."""
     return f"{lost}: no controller would replace the pod" if lost else ""
@@ -235,8 +242,8 @@ def reached(args: MigrationControllerArgs, migrating: Migrating, pod: Pod, owner
 
 def _reached_by_workload(args: MigrationControllerArgs, migrating: Migrating, pod: Pod, owner: Owner) -> Refusal | None:
     skipped = args.skip_eviction_gates
-    if owner.lost and "MaxUnavailablePerWorkload" not in skipped:
-        return Refusal("MaxUnavailablePerWorkload", nobody_replaces(owner.lost), 0, 0)
+    if (found := unreplaced(args, owner)) is not None:
+        return found
     others = migrating.of_workload(pod, owner.uid)
     about = f"of {owner.kind} {owner.name} ({owner.replicas} replicas)"
     limit = maximum(owner.replicas, args.max_migrating_per_workload)

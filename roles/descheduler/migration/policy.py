@@ -60,17 +60,18 @@ class Policy:
 
     def forbidden(self, pod: Pod, ledger: Ledger, *, together: int = 1) -> Refusal | None:
         """Why the pod may not migrate at all (what it is, and how many replicas are expected); time does not change that. `together`: so
-        many go as one gang, of which no number of replicas need stay."""
+        many go as one gang, of which no number of replicas need stay, but which must come back."""
         if forced(pod):
             return None
         if why := self._evictable(pod):
             return Refusal("Evictable", why, 0, 0)
-        if limits.dead(pod) or together > 1 or not limits.asks_about_workloads(self.args):
+        if limits.dead(pod) or not limits.asks_about_workloads(self.args):
             return None
         try:
-            return limits.expected_replicas(self.args, ledger.owner(pod))
+            owner = ledger.owner(pod)
         except WorkloadError:
-            return None  # not known now: `reached` makes it wait
+            return None  # not known now: `reached` makes it wait, and a gang is asked about again before it leaves
+        return limits.unreplaced(self.args, owner) if together > 1 else limits.expected_replicas(self.args, owner)
 
     def reached(self, pod: Pod, ledger: Ledger, migrating: Migrating, *, asked: bool = True, together: int = 1) -> Refusal | None:
         """Which limit does not let the pod migrate now. `asked` False: a workload that was not asked about yet stands in nobody's way.

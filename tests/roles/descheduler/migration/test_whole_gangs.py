@@ -18,8 +18,9 @@ from roles.descheduler.migration.machine import decide
 from roles.descheduler.migration.step import View
 from roles.descheduler.migration.unit import Unit
 from roles.descheduler.placement import SchedulerFlags
+from roles.descheduler.workloads import Workload, Workloads
 from tests.roles.descheduler.migration.test_whole import configuration
-from tests.support.migration import NS, Cluster, cluster, condition
+from tests.support.migration import NS, Cluster, Life, cluster, condition
 from tests.support.wholecluster import Whole, Workers, at_work, descheduling, whole
 
 Obj = dict[str, Any]
@@ -153,6 +154,59 @@ def test_a_gang_moves_as_one_only_if_all_may_leave_and_it_is_asked_for() -> None
             await scenario(world)
 
     asyncio.run(run())
+
+
+async def orphans(world: Cluster, second: str) -> Life:
+    """A gang of two at its minimum, and what moves it; the second one's controller is this one, the first one's ReplicaSet web."""
+    await world.put(kinds.PODGROUPS, "train", {"spec": {"minMember": 2}})
+    own = await world.replicaset(replicas=8)
+    for name, owner in (("m0", own), ("m1", second or own)):
+        await world.pod(name, "n1", owner, metadata={"labels": {"app": "web"} | IN_GANG})
+    return await world.live(**FREE)
+
+
+@pytest.mark.feature("DS-ARB-02")
+@pytest.mark.feature("SCH-GANG-01")
+@pytest.mark.parametrize(("second", "said"), [("before", "no controller would replace the pod"), ("", "")])
+def test_a_gang_stays_if_nobody_would_replace_a_member(second: str, said: str) -> None:
+    async def scenario() -> None:
+        async with cluster() as world:
+            life = await orphans(world, second)
+            assert said in life.refusal("m1")
+            assert bool(life.refusal("m1")) is bool(said)
+            found = await life.evict("m0")
+            assert found.accepted is not bool(said)
+            assert said in found.message
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("SCH-GANG-01")
+def test_no_member_of_a_gang_leaves_if_one_would_not_be_replaced_since_the_jobs_were_let_through(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The workload of the second was made anew; the watch of ReplicaSets does not say so yet."""
+
+    async def scenario() -> None:
+        async with cluster() as world:
+            known = Workload("ReplicaSet", NS, "web", "before", 8, frozenset({"before"}))
+            monkeypatch.setattr(Workloads, "of", lambda _self, _pod: known)
+            life = await orphans(world, "before")
+            assert (await life.evict("m0")).accepted
+            jobs = await world.names(kinds.PODMIGRATIONJOBS)
+            assert len(jobs) == 2
+            for name in jobs:
+                made = await world.until_job(name, condition="ReservationCreated=True/")
+                reservation = str(
+                    (await world.get(kinds.PODMIGRATIONJOBS, name) or made)["spec"]["reservationOptions"]["reservationRef"]["name"]
+                )
+                await world.reserve(reservation)
+            for name in jobs:
+                ended = await world.until_job(name, phase="Failed")
+                assert "has another uid than the pod's owner" in ended["status"]["message"]
+                assert not condition(ended, "Eviction")
+            assert await world.names(kinds.PODS) == ["m0", "m1"]
+
+    asyncio.run(scenario())
 
 
 def job(name: str, phase: str = "Running") -> PodMigrationJob:
