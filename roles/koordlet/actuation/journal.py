@@ -151,12 +151,17 @@ class Journal:
         self.compact()
 
     def compact(self) -> None:
-        """Write the journal anew, atomically, without the entries that are known to be gone. Raises JournalError."""
+        """Write the journal anew, atomically, without the entries that are known to be gone. Raises JournalError.
+
+        The disk is waited for only where a file outlasts the kernel, as in :meth:`remember`: a journal that a power cut spoils says
+        nothing then that would have been put back.
+        """
         if self._unread:
             self.load()
         self._close()
         kept = [self._settled(entry) for entry in self if not self.gone(entry)]
         data = b"".join([*map(encode, kept), *(line + b"\n" for line in self.not_understood)])
+        lasting = bool(self.not_understood) or not all(map(self._passing, kept))
         temporary = f"{self.path}.new"
         files = seams.files()
         try:
@@ -164,11 +169,13 @@ class Journal:
             fd = files.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_CLOEXEC, 0o600)
             try:
                 _write_all(fd, data)
-                files.sync(fd)
+                if lasting:
+                    files.sync(fd)
             finally:
                 files.close(fd)
             files.rename(temporary, self.path)
-            _sync_directory(os.path.dirname(self.path))
+            if lasting:
+                _sync_directory(os.path.dirname(self.path))
             self._fd = files.open(self.path, os.O_WRONLY | os.O_APPEND | os.O_CLOEXEC)
         except OSError as error:
             raise JournalError(f"journal {self.path} cannot be written: {error.strerror}") from error

@@ -196,6 +196,11 @@ def test_the_disk_is_waited_for_where_a_file_outlasts_the_kernel(machine, monkey
     monkeypatch.setattr(kernel, "replace_file", written)
     assert executor.apply([sequence(write)], rule="r", now=1).failed == []
     assert steps == (["synced", "written"] if synced else ["written"])
+    made.write_text("{}")
+    synced_new: list[str] = []
+    monkeypatch.setattr(os, "fdatasync", lambda fd: synced_new.append(os.readlink(f"/proc/self/fd/{fd}")))
+    journal.compact()
+    assert synced_new == ([f"{journal.path}.new", os.path.dirname(journal.path)] if synced else [])
 
 
 @pytest.mark.feature("BEY-JRN-01")
