@@ -144,18 +144,22 @@ class FilesArePutBack(Invariant):
         """There is no room on a node's disk any more: what was written before there was some has been said, if that was noticed."""
         room = self._room.pop(node, time)
         for key, known in self._files.items():
-            if key.startswith(f"{node}/") and known.unsaved is not None and known.unsaved <= room <= time - self.soon:
+            if key.startswith(f"{node}/") and known.unsaved is not None and known.unsaved <= room and self._noticed(node, room, time):
                 known.unsaved = None
 
     def _died(self, node: str, time: float) -> None:
-        frozen, until = self._frozen.get(node, (time, time))
-        if until >= time:
-            time = min(frozen, time)  # it has noticed nothing since
+        room = self._room.get(node, 0.0)
+        noticed = self._noticed(node, room, time)
         for key, known in self._files.items():
             if key.startswith(f"{node}/") and known.unsaved is not None:
-                room = self._room.get(node, 0.0)
-                known.lost = known.lost or room < known.unsaved or time < room + self.soon
+                known.lost = known.lost or room < known.unsaved or not noticed
                 known.unsaved = None
+
+    def _noticed(self, node: str, room: float, time: float) -> bool:
+        """Whether a node's agent has noticed by then that there is room since: not while it was frozen."""
+        frozen, until = self._frozen.get(node, (time, time))
+        since = max(room, until) if frozen < room + self.soon else room
+        return since + self.soon <= time
 
     def _judge(self, node: str) -> Iterator[str]:
         for key, known in sorted(self._files.items()):

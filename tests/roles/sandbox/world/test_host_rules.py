@@ -88,14 +88,20 @@ def test_a_write_of_what_stands_there_is_told_where_the_agent_has_written(files:
     assert [entry.author for entry in files.history.entries[before:]] == [AGENT, KUBELET]
 
 
-@pytest.mark.parametrize(("seconds", "known"), [(0.3, False), (5.0, True)])
+@pytest.mark.parametrize(
+    ("seconds", "frozen", "known"),
+    [(0.3, 0.0, False), (5.0, 0.0, True), (5.0, 9.0, False), (5.0, 3.0, False), (8.0, 3.0, True)],
+)
 def test_of_what_was_written_while_the_disk_was_full_an_agent_knows_after_it_noticed_room(
-    files: Judged, seconds: float, known: bool
+    files: Judged, seconds: float, frozen: float, known: bool
 ) -> None:
     group = files.machine.make("a").name
     files.now = 1.0
     files.machine.disk_full = True
     files.set(AGENT, group, "0-3")
+    files.now = 9.0
+    if frozen:
+        files.history.tell("fault", "freeze", f"9.0s freeze of koordlet-n for {frozen + 1:.1f}s")
     files.now = 10.0
     files.history.tell("room", "n")
     files.now += seconds
