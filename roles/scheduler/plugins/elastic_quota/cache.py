@@ -6,9 +6,11 @@ Follows pods, nodes and quotas as they are told; no I/O.
 from __future__ import annotations
 
 import logging
+from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from itertools import count
 from typing import Any
 
 from koord.accounting.resources import ResourceVector, add_into, only, parse, sub, sub_into
@@ -75,11 +77,17 @@ class QuotaCache(Columns):
         self.trees: dict[str, QuotaTree] = {}
         self._tree_of: dict[str, str] = {}
         self._specs: dict[str, dict[str, QuotaSpec]] = {}  # by name and namespace, the one that holds first
+        self._ages: dict[str, int] = {}  # by name, smaller for what was known earlier
+        self._births = count()
         self._objects: dict[tuple[str, str], ElasticQuota] = {}
         self._members: dict[str, Member] = {}
         self._by_quota: dict[str, dict[str, Member]] = {}
         self._deleting: set[str] = set()  # UIDs of members
         self._homes: dict[str, str] = {}  # by namespace the quota of its pods that name none, where that is not the default one
+        self._lists: dict[str, tuple[str, ...]] = {}  # namespaces by the quota that lists them
+        self._listed: dict[str, list[tuple[int, str]]] = {}  # by namespace, ages and names of the quotas that list it
+        self._roots: dict[str, QuotaSpec] = {}  # root quotas of other trees than the default one
+        self._taken: ResourceVector = {}  # what they take off the nodes
         self._node_total: ResourceVector = {}
         self._node_amounts: dict[int, ResourceVector] = {}
         self._unsettled: set[str] = set()  # quotas of which pods may belong to others by now
@@ -213,7 +221,7 @@ class QuotaCache(Columns):
                 return
         known[spec.namespace] = spec
         if first != spec.namespace:
-            self._map_namespaces()
+            self._map_namespaces(spec.name)
             self.refused(f"{spec.namespace}/{spec.name}", f"quota {first}/{spec.name} has that name already; it is used instead")
             return
         self._apply(spec)
@@ -224,17 +232,19 @@ class QuotaCache(Columns):
         before = tree.get(spec.name)
         old, state = before.spec if before is not None else None, dict[str, Any]()
         self.hooks.tell(tree_name, "PreQuotaUpdate", lambda hook: hook.pre_update(old, spec, state))
-        members = list(self.members(spec.name))
+        # Its pods count with what they request of the resources in max, whatever the amounts there.
+        members = list(self.members(spec.name)) if old is not None and old.max.keys() != spec.max.keys() else []
         for member in members:
             self._charge(member, -1)
         quota = tree.set_quota(spec)
-        self._tree_of[spec.name] = tree_name
         for member in members:
             member.amount = self.amount(member.pod, quota)
             self._charge(member, 1)
-        self._map_namespaces()
-        self._retotal()
-        self._unsettled.update((self._free.name, DEFAULT))
+        if spec.name not in self._tree_of:
+            self._tree_of[spec.name] = tree_name
+            self._unsettled.update((self._free.name, DEFAULT))  # pods may have named it before
+        self._map_namespaces(spec.name)
+        self._set_root(spec.name, spec if spec.tree_root and tree_name != DEFAULT_TREE else None)
         self.hooks.tell(tree_name, "PostQuotaUpdate", lambda hook: hook.post_update(old, spec, state))
 
     def _remove(self, name: str, namespace: str) -> None:
@@ -244,7 +254,7 @@ class QuotaCache(Columns):
         if not known:
             self._specs.pop(name, None)
         if not held:
-            self._map_namespaces()
+            self._map_namespaces(name)
             return
         built_in = next((spec for spec in self._built_in() if spec.name == name), None)
         if known or built_in is not None:
@@ -262,36 +272,60 @@ class QuotaCache(Columns):
         del self._tree_of[name]
         if len(tree) == 1 and tree_name != DEFAULT_TREE:
             del self.trees[tree_name]
-        self._map_namespaces()
-        self._retotal()
+        self._map_namespaces(name)
+        self._set_root(name, None)
         for member in orphans:
             self._enter(member.pod, seen=member.seen, assigned=member.assigned)
         self.hooks.tell(tree_name, "PostQuotaUpdate", lambda hook: hook.post_update(old, None, state))
 
-    def _map_namespaces(self) -> None:
-        """Which quota a namespace has: the one in it that is named like it, or else the first that lists it. Pods leave the former one."""
-        before = self._homes
-        self._homes = {name: name for name, known in self._specs.items() if name in known}
-        for name, known in self._specs.items():
-            for namespace in next(iter(known.values())).namespaces:
-                self._homes.setdefault(namespace, name)
-        changed = (namespace for namespace in before.keys() | self._homes.keys() if before.get(namespace) != self._homes.get(namespace))
-        self._unsettled.update(before.get(namespace, DEFAULT) for namespace in changed)
+    def _map_namespaces(self, name: str) -> None:
+        """What a quota says of namespaces may have changed: find anew which quota those have. It is the one in a namespace that is named
+        like it, or else of those that list it the one known longest. Pods leave the former one."""
+        known = self._specs.get(name, {})
+        age = self._ages.setdefault(name, next(self._births))
+        before, after = self._lists.pop(name, ()), next(iter(known.values())).namespaces if known else ()
+        concerned = {name}
+        if after != before:
+            concerned.update(before, after)
+            for namespace in before:
+                self._listed[namespace].remove((age, name))
+            for namespace in after:
+                insort(self._listed.setdefault(namespace, []), (age, name))
+        if after:
+            self._lists[name] = after
+        if not known:
+            del self._ages[name]
+        for namespace in concerned:
+            listed, own = self._listed.get(namespace), namespace in self._specs.get(namespace, ())
+            home = namespace if own else listed[0][1] if listed else ""
+            former = self._homes.pop(namespace, "")
+            if home:
+                self._homes[namespace] = home
+            if not listed:
+                self._listed.pop(namespace, None)
+            if home != former:
+                self._unsettled.add(DEFAULT if former in ("", ROOT) else former)
+
+    def _set_root(self, name: str, spec: QuotaSpec | None) -> None:
+        """Whether a quota is the root of a tree of its own, and how. Of several in a tree the one known last has its total."""
+        before = self._roots.pop(name, None)
+        if spec is not None:
+            self._roots[name] = spec
+        if spec is before:
+            return
+        totals: dict[str, ResourceVector] = {key: {} for key in self.trees}
+        self._taken = {}
+        for root in sorted(self._roots, key=self._ages.__getitem__):
+            totals[self._tree_of[root]] = self._roots[root].total
+            if not self._roots[root].outside_default:
+                add_into(self._taken, self._roots[root].total)
+        for tree in self.trees.keys() - {DEFAULT_TREE}:
+            self.trees[tree].set_total(totals[tree])
+        self._retotal()
 
     def _retotal(self) -> None:
-        """Totals of the trees: the default one has the nodes, less what the root quotas of other trees took out."""
-        rest = dict(self._node_total)
-        totals: dict[str, ResourceVector] = {key: {} for key in self.trees}
-        for name, known in self._specs.items():
-            spec = next(iter(known.values()))
-            if not spec.tree_root or self._tree_of.get(name, DEFAULT_TREE) == DEFAULT_TREE:
-                continue
-            totals[self._tree_of[name]] = spec.total
-            if not spec.outside_default:
-                sub_into(rest, only(spec.total, rest))
-        totals[DEFAULT_TREE] = rest
-        for name, tree in self.trees.items():
-            tree.set_total(totals[name])
+        """The default tree has the nodes, less what the root quotas of other trees took out."""
+        self.trees[DEFAULT_TREE].set_total(sub(self._node_total, only(self._taken, self._node_total)))
 
     # ---------------------------------------------------------------- nodes
 
@@ -371,8 +405,8 @@ class QuotaCache(Columns):
     def sweep(self, now: float) -> None:
         """Let go of deleted pods whose grace period is over (gate ElasticQuotaIgnoreTerminatingPod)."""
         if self.rules.drop_overdue:
-            for member in [member for member in self._members.values() if member.pod.deleting and not self._counts(member.pod, now)]:
-                self._forget(member.pod.uid)
+            for uid in [uid for uid in self._deleting if not self._counts(self._members[uid].pod, now)]:
+                self._forget(uid)
 
     def settle(self) -> None:
         """Move pods whose proper quota is another one by now: because that appeared, or because quotas list other namespaces."""

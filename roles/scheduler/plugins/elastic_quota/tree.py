@@ -82,6 +82,7 @@ class QuotaTree:
         self.root = Quota(QuotaSpec(ROOT, parent="", is_parent=True, lends=False))
         self.total: ResourceVector = {}
         self._quotas: dict[str, Quota] = {ROOT: self.root}
+        self._waiting: dict[str, dict[str, Quota]] = {}  # by the parent that they name, quotas that have none
         self._stale = False
 
     # ---------------------------------------------------------------- shape
@@ -112,9 +113,8 @@ class QuotaTree:
         self._restate(quota)
         self._mark(quota, (*spec.max, *quota.child_request))
         self._attach(quota)
-        for other in list(self._quotas.values()):
-            if other.parent is None and other.spec.parent == spec.name and other is not self.root:
-                self._attach(other)
+        for other in self._waiting.pop(spec.name, {}).values():
+            self._attach(other)
         return quota
 
     def remove_quota(self, name: str) -> None:
@@ -144,6 +144,10 @@ class QuotaTree:
     def _detach(self, quota: Quota) -> None:
         parent = quota.parent
         if parent is None:
+            waiting = self._waiting.get(quota.spec.parent, {})
+            waiting.pop(quota.name, None)
+            if not waiting:
+                self._waiting.pop(quota.spec.parent, None)
             return
         self._pass_used(parent, _negative(quota.used), _negative(quota.non_preemptible_used))
         self._pass_non_preemptible_request(parent, _negative(quota.non_preemptible_request))
@@ -156,6 +160,7 @@ class QuotaTree:
         quota.runtime = {}
 
     def _stand_alone(self, quota: Quota) -> None:
+        self._waiting.setdefault(quota.spec.parent, {})[quota.name] = quota
         quota.runtime = dict(quota.spec.max)
         quota.scaled_min = dict(quota.spec.min)
         quota.version += 1
@@ -290,7 +295,7 @@ class QuotaTree:
         """Bring every runtime up to date."""
         if not self._stale:
             return
-        todo = [self.root, *(quota for quota in self._quotas.values() if quota.parent is None and quota is not self.root)]
+        todo = [self.root, *(quota for waiting in self._waiting.values() for quota in waiting.values())]
         while todo:
             quota = todo.pop()
             self._share_out(quota)
