@@ -102,6 +102,8 @@ class QuotaTree:
         """Add a quota or take over its new spec. One whose parent is not there (yet) is held to its max and competes with nobody."""
         if spec.name == ROOT:
             self.root.spec = spec
+            self._restate(self.root)
+            self.root.version += 1
             return self.root
         quota = self._quotas.get(spec.name)
         if quota is None:
@@ -167,7 +169,7 @@ class QuotaTree:
         self._mark(quota, quota.spec.max)
 
     def _restate(self, quota: Quota) -> None:
-        """Work request, limited, allocated and guaranteed out from scratch; the quota is detached."""
+        """Work request, limited, allocated and guaranteed out from scratch; the quota is detached, or the root."""
         names = quota.child_request.keys() | quota.spec.min.keys()
         quota.request, quota.limited = {}, {}
         self._limit(quota, names)

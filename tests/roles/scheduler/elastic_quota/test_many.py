@@ -34,7 +34,7 @@ def quota(name: str, *, namespace: str = "quotas", spaces: Any = (), spec: Any =
             "labels": {PREFIX + key.replace("_", "-"): value for key, value in labels.items()},
             "annotations": {PREFIX + key: value for key, value in notes.items()},
         },
-        "spec": spec or {"max": {"cpu": "9"}},
+        "spec": {"max": {"cpu": "9"}} if spec is None else spec,
     }  # fmt: skip
     return msgspec.convert(content, ElasticQuota)
 
@@ -109,7 +109,6 @@ class Objects:
             place, (low, more, memory), spaces, root, outside = how
             above, tree = ABOVE.get(name, ("",)), TREES.get(name, "")
             spec = {"min": {"cpu": str(low)}, "max": {"cpu": str(low + more), **({"memory": "1Gi"} if memory else {})}}
-            spec = spec if name != ROOT else {"max": {}}
             labels = {"parent": above[place % len(above)], "tree_id": tree, "is_root": str(root).lower()}
             labels["ignore_default_tree"] = str(outside).lower()
             known[namespace] = quota(name, namespace=namespace, spaces=spaces, spec=spec, total={"cpu": str(more)}, **labels)
@@ -179,6 +178,17 @@ def test_after_any_changes_all_is_as_a_start_from_the_same_objects_finds_it(chan
         home = space if space in objects.quotas.get(space, ()) else next(listing, DEFAULT)
         expected = "" if "label_only" in rules else DEFAULT if home == ROOT else home
         assert objects.told.resolve(objects.parser.parse(testing.pod(namespace=space)).shape) == expected
+
+
+@pytest.mark.feature("SCH-EQ-03")
+def test_another_spec_of_the_root_quota_holds_at_once() -> None:
+    made = cache_of()
+    made.pod_seen(testing.World().parser.parse(testing.pod("p", cpu="3")))
+    made.quota_event(None, quota(ROOT, spec={"min": {"cpu": "5"}}, allow_lent_resource="false"))
+    root = made.trees[DEFAULT_TREE].root
+    assert (root.child_request, root.request) == ({"cpu": 3000}, {"cpu": 5000})
+    made.quota_event(None, quota(ROOT, spec={}))
+    assert root.request == {"cpu": 3000}
 
 
 # ---------------------------------------------------------------- what it costs
