@@ -12,6 +12,8 @@ from koord.accounting.resources import ResourceVector, add_into, max_, sub
 from roles.scheduler.plugins.elastic_quota.model import OUTSIDE, ROOT, QuotaSpec
 from roles.scheduler.plugins.elastic_quota.waterfill import Claim, fill, scaled_mins
 
+_CYCLE = ""  # no quota has this name
+
 
 class Quota:
     """A quota and its sums. `self_*` is of pods directly in it, `used` and `non_preemptible_*` include the quotas below.
@@ -82,7 +84,7 @@ class QuotaTree:
         self.root = Quota(QuotaSpec(ROOT, parent="", is_parent=True, lends=False))
         self.total: ResourceVector = {}
         self._quotas: dict[str, Quota] = {ROOT: self.root}
-        self._waiting: dict[str, dict[str, Quota]] = {}  # by the parent that they name, quotas that have none
+        self._waiting: dict[str, dict[str, Quota]] = {}  # by what they wait for, quotas without a parent: its name, or the end of a cycle
         self._stale = False
 
     # ---------------------------------------------------------------- shape
@@ -115,8 +117,7 @@ class QuotaTree:
         self._restate(quota)
         self._mark(quota, (*spec.max, *quota.child_request))
         self._attach(quota)
-        for other in self._waiting.pop(spec.name, {}).values():
-            self._attach(other)
+        self._attach_waiting(spec.name)
         return quota
 
     def remove_quota(self, name: str) -> None:
@@ -126,13 +127,20 @@ class QuotaTree:
             return
         for child in list(quota.children.values()):
             self._detach(child)
-            self._stand_alone(child)
+            self._stand_alone(child, name)
         self._detach(quota)
+        self._attach_waiting()
+
+    def _attach_waiting(self, *parents: str) -> None:
+        """Attach quotas that may have a parent now: of those that were in a cycle any, wherever that was cut."""
+        for parent in (*parents, _CYCLE):
+            for quota in self._waiting.pop(parent, {}).values():
+                self._attach(quota)
 
     def _attach(self, quota: Quota) -> None:
         parent = self._quotas.get(quota.spec.parent)
         if parent is None or quota in parent.path():
-            self._stand_alone(quota)
+            self._stand_alone(quota, quota.spec.parent if parent is None else _CYCLE)
             return
         quota.parent = parent
         parent.children[quota.name] = quota
@@ -146,10 +154,10 @@ class QuotaTree:
     def _detach(self, quota: Quota) -> None:
         parent = quota.parent
         if parent is None:
-            waiting = self._waiting.get(quota.spec.parent, {})
-            waiting.pop(quota.name, None)
-            if not waiting:
-                self._waiting.pop(quota.spec.parent, None)
+            for key in (quota.spec.parent, _CYCLE):
+                waiting = self._waiting.get(key, {})
+                if waiting.pop(quota.name, None) is not None and not waiting:
+                    del self._waiting[key]
             return
         self._pass_used(parent, _negative(quota.used), _negative(quota.non_preemptible_used))
         self._pass_non_preemptible_request(parent, _negative(quota.non_preemptible_request))
@@ -161,8 +169,8 @@ class QuotaTree:
         del parent.children[quota.name]
         quota.runtime = {}
 
-    def _stand_alone(self, quota: Quota) -> None:
-        self._waiting.setdefault(quota.spec.parent, {})[quota.name] = quota
+    def _stand_alone(self, quota: Quota, until: str) -> None:
+        self._waiting.setdefault(until, {})[quota.name] = quota
         quota.runtime = dict(quota.spec.max)
         quota.scaled_min = dict(quota.spec.min)
         quota.version += 1

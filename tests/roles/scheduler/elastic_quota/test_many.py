@@ -21,7 +21,7 @@ from tests.support.examples import examples
 
 PREFIX = "quota.scheduling.koordinator.sh/"
 NAMES = ("a", "b", "c", "d", "e")
-ABOVE = {"a": ("",), "b": ("", "a"), "c": ("", "a", "b", "missing"), "d": ("", "missing"), "e": ("", "d")}
+ABOVE = {"a": ("", "b"), "b": ("", "a", "c"), "c": ("", "a", "b", "missing"), "d": ("", "missing", "e"), "e": ("", "d")}
 TREES = {"d": "other", "e": "other"}  # a quota's tree is fixed at first sight
 SPACES = ("quotas", *NAMES)
 
@@ -119,6 +119,13 @@ class Objects:
         if not known:
             del self.quotas[name]
 
+    def in_cycle(self, name: str) -> bool:
+        seen: list[str] = []
+        while name in self.quotas and name not in seen:
+            seen.append(name)
+            name = next(iter(self.quotas[name].values())).metadata.labels[PREFIX + "parent"]
+        return name in seen
+
     def anew(self) -> QuotaCache:
         made = cache_of(**self.rules)
         for slot, view in self.nodes.items():
@@ -170,6 +177,9 @@ def test_after_any_changes_all_is_as_a_start_from_the_same_objects_finds_it(chan
     objects = Objects(rules)
     for change in changes:
         objects.change(*change)
+    for name in (*NAMES, *NAMES):  # which quota of a cycle has no parent is told by what came last
+        if objects.in_cycle(name):
+            objects.change("no quota", name, next(iter(objects.quotas[name])))
     assert state(objects.told) == state(objects.anew())
     for space in SPACES:
         listing = (
@@ -178,6 +188,20 @@ def test_after_any_changes_all_is_as_a_start_from_the_same_objects_finds_it(chan
         home = space if space in objects.quotas.get(space, ()) else next(listing, DEFAULT)
         expected = "" if "label_only" in rules else DEFAULT if home == ROOT else home
         assert objects.told.resolve(objects.parser.parse(testing.pod(namespace=space)).shape) == expected
+
+
+@pytest.mark.feature("SCH-EQ-01")
+@pytest.mark.parametrize("goes", [False, True])
+def test_a_quota_that_had_no_parent_for_a_cycle_has_it_once_there_is_none(goes: bool) -> None:
+    made, quotas = cache_of(), {name: quota(name, parent=parent) for name, parent in (("a", "b"), ("b", "c"), ("c", "a"))}
+    for found in quotas.values():
+        made.quota_event(None, found)
+    alone = next(found for _, found in made.quotas() if found.name in quotas and found.parent is None)
+    above = made.quota(quotas[alone.spec.parent].metadata.labels[PREFIX + "parent"])
+    assert above is not None
+    made.quota_event(quotas[above[1].name], None if goes else quota(above[1].name))  # not the one that it waits for
+    assert alone.parent is not None
+    assert alone.parent.name == alone.spec.parent
 
 
 @pytest.mark.feature("SCH-EQ-03")
