@@ -51,7 +51,7 @@ class Upkeep:
         self._metrics = metrics
         self._clock = clock_of(handle.client)
         self._evaluated: dict[str, tuple[int, ElasticQuota]] = {}
-        self._next = 0
+        self._next = 0  # place among the quotas at which the next round begins
 
     # ---------------------------------------------------------------- built-in quotas
 
@@ -103,7 +103,7 @@ class Upkeep:
                     if number % _SAMPLES == _SAMPLES - 1:
                         await seams.sleep(0)
             if self._handle.may_write():
-                await self._write()
+                await self.write_status()
                 self._metrics.wrote(seams.perf_counter() - started)
             await seams.sleep(max(0.05, _ROUND - (seams.perf_counter() - started)))
 
@@ -116,48 +116,47 @@ class Upkeep:
             tree.refresh_all()
         self._metrics.took("RefreshRuntime", seams.perf_counter() - started)
 
-    async def _write(self) -> None:
+    async def write_status(self) -> None:
+        """A round of writes: the first objects found that do not show what the cache says; the next round goes on behind them."""
         due: list[tuple[Quota, ElasticQuota, Patch]] = []
         for number, found in enumerate(self._due()):
             due.extend(() if found is None else (found,))
+            if len(due) == _PER_ROUND:
+                break
             if number % _QUOTAS == _QUOTAS - 1:
                 await seams.sleep(0)
-        if not due:
-            return
-        start = self._next % len(due)
-        batch = (due[start:] + due[:start])[:_PER_ROUND]
-        self._next = start + len(batch) if len(batch) < len(due) else 0
         gate = asyncio.Semaphore(_AT_ONCE)
 
         async def one(quota: Quota, shown: ElasticQuota, patch: Patch) -> None:
             async with gate:
                 await self._patch(quota, shown, patch)
 
-        await asyncio.gather(*(one(*item) for item in batch))
+        await asyncio.gather(*(one(*item) for item in due))
 
     def _due(self) -> Iterator[tuple[Quota, ElasticQuota, Patch] | None]:
-        """Quotas whose object does not show what the cache says, and None for others that were looked at. One that neither changed since it
-        was found right is not."""
-        seen: dict[str, tuple[int, ElasticQuota]] = {}
-        for tree, quota in [*self._cache.quotas()]:  # others come and go meanwhile
+        """Quotas whose object does not show what the cache says, and None for others that were looked at, from where the last round ended.
+        One that neither changed since it was found right is not."""
+        quotas = [*self._cache.quotas()]  # others come and go meanwhile
+        known = self._evaluated
+        self._evaluated = {quota.name: known[quota.name] for _, quota in quotas if quota.name in known}
+        start = self._next % len(quotas)
+        for self._next, (tree, quota) in enumerate(quotas[start:] + quotas[:start], start + 1):
             shown = self._cache.shown(quota.name)
             if shown is None:
                 continue
             before = self._evaluated.get(quota.name)
             hooks = self._cache.hooks.of(tree)
             if before is not None and before[0] == quota.version and before[1] is shown and not hooks:
-                seen[quota.name] = before
                 continue
             extra: dict[str, str] = {}
             for more in self._cache.hooks.tell(tree, "UpdateQuotaStatus", lambda hook, quota=quota: hook.annotations(quota)):  # type: ignore[misc]
                 extra.update(more)
             patch = patch_of(quota, shown, extra)
             if patch is None:
-                seen[quota.name] = (quota.version, shown)
+                self._evaluated[quota.name] = (quota.version, shown)
                 yield None
             else:
                 yield quota, shown, patch
-        self._evaluated = seen
 
     async def _patch(self, quota: Quota, shown: ElasticQuota, patch: Patch) -> None:
         if not self._handle.may_write():

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -12,9 +14,13 @@ from hypothesis import strategies as st
 
 from koord.api.annotations import quota_namespaces
 from koord.api.objects import ElasticQuota
+from koord.kube.errors import ApiError
 from roles.scheduler import testing
 from roles.scheduler.cluster.nodeview import NodeView
+from roles.scheduler.plugins.elastic_quota import status, upkeep
+from roles.scheduler.plugins.elastic_quota.args import ElasticQuotaArgs
 from roles.scheduler.plugins.elastic_quota.cache import QuotaCache, Rules
+from roles.scheduler.plugins.elastic_quota.metrics import QuotaMetrics
 from roles.scheduler.plugins.elastic_quota.model import DEFAULT, DEFAULT_TREE, ROOT
 from tests.support.counting import counting
 from tests.support.examples import examples
@@ -301,3 +307,45 @@ def test_pods_are_counted_anew_only_where_other_resources_are_limited() -> None:
     made.quota_event(first, quota("a", spec={"max": {"cpu": "8", "memory": "1Gi"}}))
     assert found[1].used == {"cpu": 100_000, "memory": 100 << 30}
     assert made.trees[DEFAULT_TREE].root.used == found[1].used
+
+
+# ---------------------------------------------------------------- what is written
+
+
+@pytest.mark.feature("SCH-EQ-10")
+def test_of_many_objects_that_are_due_only_those_are_worked_out_that_a_round_writes(monkeypatch: pytest.MonkeyPatch) -> None:
+    made, parser = cache_of(), testing.World().parser
+    for index in range(95):
+        made.quota_event(None, quota(f"q{index}"))
+        made.pod_seen(parser.parse(testing.pod(f"p{index}", uid=f"p{index}", labels={PREFIX + "name": f"q{index}"})))
+    looked: list[str] = []
+    written: list[list[str]] = []
+
+    def patch_of(found: Any, *more: Any) -> Any:
+        looked.append(found.name)
+        return status.patch_of(found, *more)
+
+    async def patch(kind: Any, name: str, body: Any, namespace: str) -> Any:
+        written[-1].append(name)
+        if name == "q3":
+            raise ApiError(500, "it is refused")
+        before = msgspec.to_builtins(made.shown(name))
+        return {**before, "metadata": {**before["metadata"], "annotations": body["metadata"]["annotations"]}}
+
+    monkeypatch.setattr(upkeep, "_PER_ROUND", 10)
+    monkeypatch.setattr(upkeep, "patch_of", patch_of)
+    handle: Any = SimpleNamespace(client=None, may_write=lambda: True, api=SimpleNamespace(patch=patch))
+    keeper = upkeep.Upkeep(ElasticQuotaArgs(), handle, made, QuotaMetrics(None))
+    for _ in range(10):
+        written.append([])
+        asyncio.run(keeper.write_status())
+    assert max(map(len, written)) == 10
+    assert sorted(name for batch in written for name in batch if name != "q3") == sorted(f"q{index}" for index in range(95) if index != 3)
+    assert len(looked) < 2 * 95
+    for _ in range(3):  # who is not let is tried again, and whatever is right is not looked at
+        written.append([])
+        asyncio.run(keeper.write_status())
+    assert written[-1] == ["q3"]
+    looked.clear()
+    asyncio.run(keeper.write_status())
+    assert looked == ["q3"]
