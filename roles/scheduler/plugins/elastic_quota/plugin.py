@@ -69,6 +69,7 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         fresh = QuotaCache(rules, lambda: handle.state.now, Hooks(args.hook_plugins))
         self.cache = handle.cluster.register(self.name, fresh)
         self._took: Callable[[str, float], None] = lambda operation, seconds: None
+        self._compared: tuple[ClusterEvent, bool] | None = None
         self._keeper = self.cache is fresh
         if not self._keeper and self.cache.rules != rules:
             log.warning("profile %s: quotas are kept by the arguments of the first profile with ElasticQuota", handle.profile)
@@ -196,8 +197,9 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         )
 
     def _event_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
-        """Any change of a quota does, but for one of its status only that leaves no room for the pod."""
-        return self._spec_changed(event) or self._fits_now(pod)
+        """Any change of a quota does, but for one of its status only: that helps its own pods and those of quotas below, if there is room
+        for them."""
+        return self._spec_changed(event) or (event.new.metadata.name in self._path(pod) and self._fits_now(pod))
 
     def _deletion_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
         """A pod that went helps those of its quota and of the quotas above, where they are looked at those of all these."""
@@ -207,14 +209,22 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         return bool(set(mine) & set(its)) if self.args.enable_check_parent_quota else mine[0] in its
 
     def _change_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
-        """A changed spec of the pod's quota or one above helps; any other change only if there is room now."""
-        return (event.new.metadata.name in self._path(pod) and self._spec_changed(event)) or self._fits_now(pod)
+        """A changed spec of the pod's quota or one above helps, and that of another one if there is room now; so does a status of the
+        former."""
+        mine, changed = event.new.metadata.name in self._path(pod), self._spec_changed(event)
+        return (mine and changed) or ((mine or changed) and self._fits_now(pod))
 
     def _path(self, pod: PodInfo) -> list[str]:
         found = self.cache.quota(self.cache.resolve(pod.shape))
         return [quota.name for quota in found[1].path() if quota.parent is not None] if found is not None else []
 
     def _spec_changed(self, event: ClusterEvent) -> bool:
+        """Asked about an event once for each shape of waiting pods."""
+        if self._compared is None or self._compared[0] is not event:
+            self._compared = (event, self._specs_differ(event))
+        return self._compared[1]
+
+    def _specs_differ(self, event: ClusterEvent) -> bool:
         if event.old is None or event.new is None:
             return True
         trees = self.cache.rules.trees

@@ -264,6 +264,22 @@ def test_a_refused_pod_comes_back_for_what_may_help_it(what: str) -> None:
     assert found.woken is woken
 
 
+@pytest.mark.feature("SCH-EQ-13")
+@pytest.mark.parametrize(
+    ("name", "room", "asked", "woken"), [("theirs", True, 0, False), ("ours", True, 1, True), ("ours", False, 1, False)]
+)
+def test_the_status_of_a_quota_is_a_matter_of_its_own_pods(
+    monkeypatch: pytest.MonkeyPatch, name: str, room: bool, asked: int, woken: bool
+) -> None:
+    """A scheduler writes hundreds of statuses a second at its start; each would be looked at for each shape of waiting pods."""
+    found, looked = Waking(), list[Any]()
+    quota(found)
+    monkeypatch.setattr(found.made.framework.plugins["ElasticQuota"], "_fits_now", lambda pod: looked.append(pod) or room)
+    seen = {"annotations": {"quota.scheduling.koordinator.sh/runtime": '{"cpu": "10m"}'}}
+    found.tell("ElasticQuota", name, {"spec": {"min": {"cpu": "10m"}, "max": {"cpu": "10m"}}}, **seen)
+    assert (len(looked), found.woken) == (asked, woken)
+
+
 @pytest.mark.feature("SCH-KS-09")
 def test_room_that_was_set_aside_for_a_pod_that_is_not_there_wakes_who_waits_for_it() -> None:
     found = Waking()
