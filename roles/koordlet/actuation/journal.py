@@ -28,6 +28,7 @@ log = logging.getLogger(__name__)
 NAME = "journal"
 #: Compact when there are this many entries and twice as many as the last time.
 _COMPACT_AT = 1024
+_PAUSE = 1.0  # seconds
 #: So many different CPU sets that a group was given are remembered, for groups that are made under it.
 _GIVEN = 64
 #: Compact when the file has this many bytes and four times as many as the last time.
@@ -65,6 +66,7 @@ class Journal:
         self._bytes = 0
         self._compact_at = _COMPACT_AT
         self._compact_bytes = _COMPACT_BYTES
+        self._again = 0.0  # when a journal that could not be written is tried anew
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -338,21 +340,34 @@ class Journal:
             self._given[entry.place] = tuple(given)[-_GIVEN:]
         self._entries[entry.place] = replace(entry, ours=ours)
         self._unwritten.add(entry.place)
-        self.settle()
+        if self._fd is not None:
+            self.settle()
 
-    def settle(self) -> None:
-        """Say what was written and could not be said then, as on a full disk: a restore would take those values for others'."""
-        if self._fd is None or not self._unwritten:
+    def settle(self, *, at_last: bool = False) -> None:
+        """Say what was written and could not be said then, as on a full disk: a restore would take those values for others'.
+
+        A journal that could not be opened, or written anew, is tried once a second, and in any case ``at_last``.
+        """
+        if not self._unwritten:
             return
-        known = [self._entries[place] for place in sorted(self._unwritten, key=str) if place in self._entries]
         try:
-            self._append(b"".join(map(self._line, known)), sync=False)
-        except OSError as error:
+            if self._fd is not None:
+                self._say_unwritten()
+            elif at_last or seams.monotonic() >= self._again:
+                self._again = seams.monotonic() + _PAUSE
+                self.compact()
+            else:
+                return
+        except (OSError, JournalError) as error:
             self._failed(error)  # the first value is on record; the rest follows as soon as it can be written
             return
+        self._works()
+
+    def _say_unwritten(self) -> None:
+        known = [self._entries[place] for place in sorted(self._unwritten, key=str) if place in self._entries]
+        self._append(b"".join(map(self._line, known)), sync=False)
         self._unwritten.clear()
         self._changed.clear()
-        self._works()
 
     def _line(self, entry: Entry) -> bytes:
         """What is worth saying of an entry that is on record already."""
@@ -417,7 +432,7 @@ class Journal:
         self.compact()
 
     def close(self) -> None:
-        self.settle()
+        self.settle(at_last=True)
         self._close()
 
     def _close(self) -> None:

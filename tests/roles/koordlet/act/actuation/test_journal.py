@@ -16,6 +16,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord import seams
 from roles.koordlet.actuation import journal as journal_module
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble
@@ -205,21 +206,34 @@ def test_the_disk_is_waited_for_where_a_file_outlasts_the_kernel(machine, monkey
 
 @pytest.mark.feature("BEY-JRN-01")
 @pytest.mark.parametrize("later", ["the next tick", "the end"])
-def test_what_was_written_while_the_disk_was_full_is_put_back_all_the_same(machine, monkeypatch, later):
+@pytest.mark.parametrize("started", ["before", "meanwhile"])
+def test_what_was_written_while_the_disk_was_full_is_put_back_all_the_same(machine, monkeypatch, started, later):
     """The disk says that it was koordlet's value as soon as it can, without another write of the file."""
     path = machine.put("cpu.cfs_quota_us", QOS, "-1")
     machine.executor.apply([sequence(Write("cpu.cfs_quota_us", QOS, "5000"))], rule="r", now=1)
+    journal, executor = machine.journal, machine.executor
+    now = 100.0
 
     def full(fd: int, data: bytes) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(journal_module, "_write_all", full)
-    machine.executor.apply([sequence(Write("cpu.cfs_quota_us", QOS, "6000"))], rule="r", now=2)
-    monkeypatch.undo()
+    with monkeypatch.context() as disk:
+        disk.setattr(journal_module, "_write_all", full)
+        disk.setattr(seams, "monotonic", lambda: now)
+        if started == "meanwhile":
+            journal.close()
+            journal = Journal(journal.path, machine.root)
+            with pytest.raises(JournalError):
+                journal.open()
+            executor = Executor(machine.host, journal)
+        executor.apply([sequence(Write("cpu.cfs_quota_us", QOS, "6000", cached=False))], rule="r", now=2)
+    monkeypatch.setattr(seams, "monotonic", lambda: now + 2)
+    assert path.read_text() == "6000"
     if later == "the next tick":
-        machine.executor.apply([], rule="another", now=3)
+        executor.apply([], rule="another", now=3)
+        assert journal.failure == ""
     else:
-        machine.journal.close()
+        journal.close()
     result = restore(machine.root)
     assert (result.restored, result.theirs, path.read_text()) == ([str(path)], [], "-1")
 
