@@ -46,6 +46,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 COMPONENT = "koordlet-qosManager"
+AGAIN = 10.0  # seconds until what the start could not give back is tried again
 #: The one gate whose collector sets files of the node, and whose they are in the journal.
 _COLD_PAGES, _COLLECTORS = "ColdPageCollector", "collectors"
 
@@ -79,6 +80,7 @@ class Acting:
         self._observe_only = options.observe_only
         self._events = EventRecorder(client, COMPONENT, options.node_name)
         self._root = host.root
+        self._overdue: float | None = None  # when to give back what the start could not
         self.journal = Journal(journal_path(host.root), host.root)
         self.executor = Executor(
             host=host,
@@ -132,29 +134,36 @@ class Acting:
 
     def start(self) -> None:
         """Open the journal. One that cannot be used keeps the executor from touching files; the strategies then only observe."""
-        if not self._observe_only:
-            try:
-                self.journal.open()
-            except JournalError as error:
-                log.error("%s: nothing is changed on this node until it can be written", error)
-                self._give_back()
-            else:
-                self._give_back()
-                self._give_back_what_is_off()
+        if not self._observe_only and not self._take_over(log.error):
+            self._overdue = seams.monotonic() + AGAIN
         self._events.start()
         log.info("strategies: %s", ", ".join(self.manager.names) or "none")
 
-    def _give_back(self) -> None:
+    def _take_over(self, complain: Callable[..., None]) -> bool:
+        """Give back what earlier runs left and nobody would take back. False: the disk does not allow all of it, to be tried again."""
+        opened = True
+        try:
+            self.journal.compact()
+        except JournalError as error:
+            opened = False
+            complain("%s: nothing is changed on this node until it can be written", error)
+        given = self._give_back(complain)
+        if opened:
+            self._give_back_what_is_off()
+        return opened and given
+
+    def _give_back(self, complain: Callable[..., None]) -> bool:
         """What an earlier run held when it was killed."""
         try:
             left = self.executor.holds.recover(self._root.machine_directories)
         except JournalError as error:
-            log.error("%s: nothing is taken over on this node until it can be written", error)
-            return
+            complain("%s: nothing is taken over on this node until it can be written", error)
+            return False
         if left.restored:
             log.info("given back after a run that did not end in order: %s", ", ".join(left.restored))
         for failed in (*left.failed, *left.lost):
             log.error("cannot be given back: %s", failed)
+        return True
 
     def _give_back_what_is_off(self) -> None:
         """What an earlier run wrote for those that are off in this one, or only observe, or are gone: nobody would take it back."""
@@ -187,6 +196,8 @@ class Acting:
 
     def tick(self, snapshot: Snapshot, mono: float) -> None:
         """Run the strategies that are due."""
+        if self._overdue is not None and mono >= self._overdue:
+            self._overdue = None if self._take_over(log.debug) else mono + AGAIN
         self.manager.tick(snapshot, mono)
 
     def pressure(self, snapshot: Snapshot, mono: float) -> None:

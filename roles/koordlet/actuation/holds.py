@@ -102,16 +102,18 @@ class Holds:
             self._record.see(root)
 
     def recover(self, allowed: tuple[str, ...]) -> Restored:
-        """At the start: give back what a killed run held, where it still is what that run wrote. Raises JournalError."""
+        """Give back what a killed run held, where it still is what that run wrote. Raises JournalError; it may be asked again then, also
+        when this run holds files."""
         if self._record is None:
             return Restored()
         seams.files().because("give back")
-        self._record.open()
+        self._record.compact()
         known = {entry.path: entry.ours for entry in self._journal or ()}
-        held = [replace(entry, ours=known.get(entry.path)) for entry in self._record]
+        own = {hold.path for hold in self._holds.values()}
+        held = [replace(entry, ours=known.get(entry.path)) for entry in self._record if entry.path not in own]
         result = put_back(held, allowed=allowed, journal=self._journal if self._journal is not None else self._record)
         failed = {error.path for error in (*result.failed, *result.lost)}
-        self._record.keep_only([entry for entry in self._record if entry.path in failed])
+        self._record.keep_only([entry for entry in self._record if entry.path in failed or entry.path in own])
         return result
 
     def close(self) -> None:

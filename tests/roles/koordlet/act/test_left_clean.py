@@ -9,14 +9,16 @@ from pathlib import Path
 import orjson
 import pytest
 
-from roles.koordlet import undoing
+from roles.koordlet import acting, undoing
+from roles.koordlet.actuation import journal as journal_module
 from roles.koordlet.actuation.executor import Executor
+from roles.koordlet.actuation.holds import Holds
 from roles.koordlet.actuation.journal import Journal
 from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.places import identity
-from roles.koordlet.actuation.restore import abandoned, give_back, journal_path, restore
+from roles.koordlet.actuation.restore import abandoned, give_back, holds_path, journal_path, restore
 from roles.koordlet.actuation.threeway import Undo
-from roles.koordlet.actuation.writes import About, Write, sequence
+from roles.koordlet.actuation.writes import About, Hold, Write, sequence
 from roles.koordlet.app import restore as restore_command
 from roles.koordlet.guard import RELEASE, Guard
 from roles.koordlet.hooks import tcapply
@@ -237,6 +239,44 @@ def test_what_a_gate_wrote_is_given_back_at_the_start_without_it(tmp_path, owner
         journal.load()
         assert len(journal) == (2 if kept else 0)
 
+    run(tmp_path, story)
+
+
+def test_what_a_full_disk_does_not_allow_at_the_start_is_given_back_later(tmp_path, monkeypatch) -> None:
+    """What a killed run held, and what is off by now."""
+    monkeypatch.setattr(acting, "AGAIN", 0.1)
+    full = True
+    write_all = journal_module._write_all
+
+    def on_disk(fd: int, data: bytes) -> None:
+        if full:
+            raise OSError(28, "No space left on device")
+        write_all(fd, data)
+
+    async def story(c: Cluster) -> None:
+        nonlocal full
+        await c.node({})
+        root = HostRoot.at(str(c.base))
+        full = False
+        journal = Journal(journal_path(root), root)
+        journal.open()
+        killed = Executor(HostState(root, Cgroups.detect(root), HostFiles()), journal, holds=Holds(Journal(holds_path(root), root)))
+        killed.apply([sequence(Write("cpu.cfs_quota_us", BE_TIER, "2000"))], rule="BECPUSuppress", now=1.0)
+        killed.apply([sequence(Write("cpuset.cpus", BE_TIER, "0-1", hold=Hold.TAKE))], rule="BEInterference", now=1.0)
+        full = True
+
+        def there() -> tuple[str, str]:
+            return c.read("cpu", BE_TIER, "cpu.cfs_quota_us"), c.read("cpuset", BE_TIER, "cpuset.cpus")
+
+        assert there() == ("2000", "0-1")
+        async with agent(c, "CPUBurst") as app:
+            await until(lambda: hasattr(app, "acting") and app.acting._overdue is not None, "the acting half")
+            assert there() == ("2000", "0-1")
+            full = False
+            await until(lambda: there() == ("-1", "0-15"), "what was left is given back")
+            assert app.acting._overdue is None
+
+    monkeypatch.setattr(journal_module, "_write_all", on_disk)
     run(tmp_path, story)
 
 

@@ -109,6 +109,18 @@ def test_a_killed_holder_gives_back_at_the_next_start(machine) -> None:
     assert Path(holds_path(machine.root)).read_bytes() == b""
 
 
+def test_what_this_run_holds_stays_when_a_killed_holder_gives_back_late(machine) -> None:
+    put(machine)
+    machine.put(QUOTA, f"{BOX}/other", "50000")
+    apply(executor(machine), "mine", write("80000", Hold.TAKE))
+    late = Executor(machine.host, machine.journal, holds=Holds(Journal(holds_path(machine.root))), clock=lambda: machine.now)
+    apply(late, "mine", Write(QUOTA, f"{BOX}/other", "70000", hold=Hold.TAKE, cached=False))
+    late.holds.recover(machine.root.machine_directories)
+    assert (machine.get(QUOTA, BOX), machine.get(QUOTA, f"{BOX}/other"), len(late.holds)) == ("50000", "70000", 1)
+    again = executor(machine)
+    assert (machine.get(QUOTA, f"{BOX}/other"), len(again.holds)) == ("50000", 0)
+
+
 def test_restore_gives_back_too_and_forgets_the_holds(machine) -> None:
     put(machine)
     apply(executor(machine), "mine", write("80000", Hold.TAKE))
