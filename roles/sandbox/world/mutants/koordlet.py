@@ -35,7 +35,7 @@ def _late_journal() -> None:
             late.setdefault(id(self), []).append(([changed(entry, ours=None) for entry in entries], about))
             return True
 
-        def settle(self: Any) -> None:
+        def settle(self: Any, *, at_last: bool = False) -> None:
             for entries, about in late.pop(id(self), []):
                 old(self, entries, **about)
 
