@@ -246,9 +246,10 @@ class Acting:
         if status.eviction_begun(view.job) or (view.unit is not None and view.unit.begun):
             return ""
         others = (each for each, _ in self._moves.places(view.job)) if view.unit is not None else ()
-        controllers = {owner.uid if (owner := each.metadata.controller) else "": each for each in (pod, *others)}
+        needed = [each for each in (pod, *others) if policy.needs_successor(each)]
+        controllers = {owner.uid: each for each in needed if (owner := each.metadata.controller) is not None}
         for each in controllers.values():
-            if policy.needs_successor(each) and (why := limits.nobody_replaces(await self._lost(each))):
+            if why := limits.nobody_replaces(await self._lost(each)):
                 return why
         return ""
 

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 NAME = "journal"
 #: Compact when there are this many entries and twice as many as the last time.
 _COMPACT_AT = 1024
-_PAUSE = 1.0  # seconds
+_PAUSE = 1.0  # seconds between tries to write a journal anew that could not be written
 #: So many different CPU sets that a group was given are remembered, for groups that are made under it.
 _GIVEN = 64
 #: Compact when the file has this many bytes and four times as many as the last time.
