@@ -22,6 +22,7 @@ AUTHOR: contextvars.ContextVar[tuple[str, str]] = contextvars.ContextVar("koord.
 HEADER = "X-Koord-World"
 FILE = "file"
 """The bucket of writes to files of hosts."""
+LEASE = "lease.coordination.k8s.io"
 
 _NOISE = ("managedFields",)
 # keys and certificates are made by a library with randomness of its own
@@ -82,6 +83,7 @@ class History:
     heard: dict[tuple[str, str], float] = field(default_factory=dict)  # when a process was told of a collection last
     behind: dict[tuple[str, str], float] = field(default_factory=dict)  # when more of a collection waited for a slow process last
     version: int = 0  # the last one that was given out
+    led: dict[str, float] = field(default_factory=dict)  # by the name of a lease: when its holder took it
     wiped: float = float("-inf")  # when the API server lost all that it knew
     pace: float = 1.0  # how many times as long as usual it takes until a node reports its use again
     profiles: str = "load"  # what deschedulers run (configuration.PROFILES)
@@ -113,6 +115,8 @@ class History:
             table[key] = new
         if bucket == "pod":
             self._place(key, old, new)
+        elif bucket == LEASE and _holder(new) not in ("", _holder(old)):
+            self.led[entry.name] = self.clock()
         self.version = max(self.version, event.rv)
         self._add(Entry(self.count, self.clock(), author, request, bucket, event.type, key, old, new))
 
@@ -184,6 +188,10 @@ def holds(pod: Obj | None) -> str:
     if pod is None or (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
         return ""
     return str((pod.get("spec") or {}).get("nodeName") or "")
+
+
+def _holder(lease: Obj | None) -> str:
+    return str(((lease or {}).get("spec") or {}).get("holderIdentity") or "")
 
 
 def entry_bucket(obj: Obj) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from roles.sandbox.world.history import FILE, History
-from roles.sandbox.world.invariants.base import LEASE, LEASES, MIGRATION_JOB, NODE_METRIC, QUOTA, RESERVATION, finished, node_of, role_of
+from roles.sandbox.world.history import FILE, LEASE, History
+from roles.sandbox.world.invariants.base import LEASES, MIGRATION_JOB, NODE_METRIC, QUOTA, RESERVATION, finished, node_of, role_of
 from roles.sandbox.world.invariants.liveness import RESTLESS
 
 STILL = 10.0  # seconds in which nobody has written what is not written all the time

@@ -12,6 +12,7 @@ import orjson
 
 from koord.api.quantity import parse_milli, parse_value
 from roles.sandbox.world.configuration import LOUD
+from roles.sandbox.world.history import LEASE
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History
@@ -24,7 +25,6 @@ POD = "pod"
 NODE = "node"
 EVENTS = ("event", "event.events.k8s.io")
 NODE_METRIC = "nodemetric.slo.koordinator.sh"
-LEASE = "lease.coordination.k8s.io"
 RESERVATION = "reservation.scheduling.koordinator.sh"
 QUOTA = "elasticquota.scheduling.sigs.k8s.io"
 DEVICE = "device.scheduling.koordinator.sh"

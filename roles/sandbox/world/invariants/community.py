@@ -11,6 +11,7 @@ from roles.sandbox.world.configuration import AGED, HERE, LOUD, MOST, MOST_OF_NO
 from roles.sandbox.world.invariants.base import (
     BUDGET,
     GANG,
+    LEASES,
     MIGRATION_JOB,
     NODE,
     POD,
@@ -313,7 +314,8 @@ def rules(node: Obj | None) -> object:
 class WhatIsWrongLeaves(Order):
     """When all is calm no pod stays where its node's taints or its own affinity do not want it, if it may leave and another node has
     room for it. One that is on its way out does not stay, and one whose workload the scheduler has put back to the node twice, like one
-    that does not know yet what the node's labels are, waits for ten minutes."""
+    that does not know yet what the node's labels are, waits for ten minutes. The time begins anew with each leader: one that was kept
+    from its caches to the end of the faults must first read them, and see the old lease expire."""
 
     seconds = 50.0
     most, wait = 2, 600.0
@@ -342,10 +344,12 @@ class WhatIsWrongLeaves(Order):
     def _staying(self, seconds: float) -> Iterator[str]:
         if any(role_of(program) == "descheduler" for program in self.stepped):
             return  # its caches look old to it
+        led = self.history.led.get(LEASES["descheduler"], 0.0)
         pods = {pod["metadata"]["uid"]: pod for pod in self.history.of("pod").values()}
         for (uid, plugin), since in sorted(self.since.items()):
             pod = pods.get(uid)
-            if plugin not in (TAINTS, AFFINITY) or pod is None or self.history.clock() - since < seconds * self.history.pace:
+            lasted = self.history.clock() - max(since, led)
+            if plugin not in (TAINTS, AFFINITY) or pod is None or lasted < seconds * self.history.pace:
                 continue
             count, last = self._left.get((plugin, owner_of(pod), node_of(pod)), (0, 0.0))
             waits = count >= self.most and self.history.clock() - last < self.wait

@@ -8,11 +8,11 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from roles.sandbox.world.history import LEASE
 from roles.sandbox.world.invariants.base import (
     BUDGET,
     EVENTS,
     GANG,
-    LEASE,
     NODE,
     POD,
     RESERVATION,

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from roles.sandbox.world.invariants.base import ANYBODYS, LEASE, LEASES, WORLD, Invariant, role_of
+from roles.sandbox.world.history import LEASE
+from roles.sandbox.world.invariants.base import ANYBODYS, LEASES, WORLD, Invariant, role_of
 
 if TYPE_CHECKING:
     from roles.sandbox.world.history import Entry, History

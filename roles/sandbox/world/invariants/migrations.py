@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from koord.api.quantity import parse_milli
 from roles.sandbox.world.configuration import HIGH, LOW
 from roles.sandbox.world.invariants.base import (
+    LEASES,
     MIGRATION_JOB,
     NODE_METRIC,
     POD,
@@ -263,7 +264,7 @@ def _over_quota(pod: Obj) -> bool:
 
 class HotIsRelieved(Loads):
     """When all is calm no node stays hot from which a pod could go to a node that is cool and stays so. One to which others have come in
-    the place of two that were moved away may be left alone, as the descheduler then says."""
+    the place of two that were moved away may be left alone, as the descheduler then says. The time begins anew with each leader."""
 
     hears = frozenset({WORLD, NODE_METRIC, POD})
     seconds = 50.0  # in which it was hot, the other one cool, and no pod left it
@@ -300,12 +301,13 @@ class HotIsRelieved(Loads):
     def _hot(self, seconds: float) -> Iterator[str]:
         relieved = any(role_of(program) == "descheduler" for program in self.history.programs) and self.history.profiles != "community"
         relieved = relieved and not any(role_of(program) == "descheduler" for program in self._wrong)
+        led = self.history.led.get(LEASES["descheduler"], float("-inf"))
         for hot in sorted(self.history.of("node")) if relieved else ():
             if f"koordlet-{hot}" in self._wrong or f"kubelet-{hot}" in self._wrong:
                 continue
             known = self.used(hot, seconds)
             over = min(known, default=0) * 100 > (HIGH + 5) * self.capacity(hot)
-            at = self._left.get(hot, float("-inf"))
+            at = max(led, self._left.get(hot, float("-inf")))
             if not over or not self.known(hot, seconds) or self.history.clock() - at < seconds * self.history.pace:
                 continue
             if self._refilled[hot] >= self.in_vain and self._left_alone(hot):

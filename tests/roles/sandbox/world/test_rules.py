@@ -98,6 +98,22 @@ def test_a_pod_that_is_where_it_should_not_be_and_leaves_does_not_stay(meta: dic
     assert bool(list(told.rule.end())) is (not meta)
 
 
+@pytest.mark.parametrize(("took", "said"), [(20.0, False), (5.0, True)], ids=["lately", "long-ago"])
+def test_a_descheduler_that_has_just_taken_the_lease_is_given_time(took: float, said: bool) -> None:
+    told = Told(WhatIsWrongLeaves)
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
+    spec = {"nodeName": "a", "containers": [{"resources": {"requests": {"cpu": "100m"}}}]}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    told.store("node", "b", {"metadata": {"name": "b"}, "spec": {}, "status": {"allocatable": {"cpu": "1"}}})
+    meta = {"name": "p", "namespace": "d", "uid": "p", "ownerReferences": [owner]}
+    told.store("pod", "d/p", {"metadata": meta, "spec": spec, "status": status})
+    told.history.led["koord-descheduler"] = took
+    assert isinstance(told.rule, WhatIsWrongLeaves)
+    told.rule.since = {("p", AFFINITY): 0.0}
+    told.time = 60.0
+    assert bool(list(told.rule.end())) is said
+
+
 @pytest.mark.parametrize(("times", "said"), [(1, True), (2, False)])
 def test_a_pod_that_was_put_back_twice_may_stay_for_a_while(times: int, said: bool) -> None:
     told = Told(WhatIsWrongLeaves)
@@ -572,6 +588,19 @@ def test_a_workload_of_which_a_pod_has_just_left_another_node_is_spared(ago: flo
         if second == 95 - ago:
             told.store("pod", "d/gone", workload_pod("gone", "other", deletionTimestamp="now"), "descheduler-a")
             told.history.of("pod").pop("d/gone")
+    assert bool(list(told.rule.end())) is said
+
+
+@pytest.mark.parametrize(("took", "said"), [(70.0, False), (20.0, True)], ids=["lately", "long-ago"])
+def test_a_descheduler_that_has_just_taken_the_lease_is_given_time_for_hot_nodes(took: float, said: bool) -> None:
+    told = Told(HotIsRelieved)
+    told.history.programs.append("descheduler-a")
+    hot_and_cool(told)
+    for second in range(0, 100, 5):
+        told.time = float(second)
+        told.report("hot", 7000 + second, 0, **{f"web{index}": 500 for index in range(4)})
+        told.report("cool", 100 + second, 0)
+    told.history.led["koord-descheduler"] = took
     assert bool(list(told.rule.end())) is said
 
 
