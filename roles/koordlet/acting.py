@@ -171,9 +171,11 @@ class Acting:
         self._give_back_abandoned(files, cookies=partial(undoing.cookies, self._root))
 
     async def unshape(self) -> None:
-        """The same for NICs, which takes programs of the machine."""
+        """The same for NICs, which takes programs of the machine; as soon as it can be put on record."""
         if self._observe_only:
             return
+        while self._overdue is not None:
+            await seams.sleep(AGAIN)
         shaped = [entry for entry in abandoned(self.journal, self._keepers) if entry.undo is Undo.NETWORK]
         said: dict[str, str] = {}
         for each in filter(self.journal.found, shaped):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -243,9 +244,15 @@ def test_what_a_gate_wrote_is_given_back_at_the_start_without_it(tmp_path, owner
 
 
 def test_what_a_full_disk_does_not_allow_at_the_start_is_given_back_later(tmp_path, monkeypatch) -> None:
-    """What a killed run held, and what is off by now."""
+    """What a killed run held, and what is off by now: files and NICs."""
     monkeypatch.setattr(acting, "AGAIN", 0.1)
     full = True
+    unshaped: list[tuple[str, str]] = []
+
+    async def unshape(_: HostRoot, device: str, before: str) -> str:
+        unshaped.append((device, before))
+        return ""
+
     write_all = journal_module._write_all
 
     def on_disk(fd: int, data: bytes) -> None:
@@ -263,6 +270,9 @@ def test_what_a_full_disk_does_not_allow_at_the_start_is_given_back_later(tmp_pa
         killed = Executor(HostState(root, Cgroups.detect(root), HostFiles()), journal, holds=Holds(Journal(holds_path(root), root)))
         killed.apply([sequence(Write("cpu.cfs_quota_us", BE_TIER, "2000"))], rule="BECPUSuppress", now=1.0)
         killed.apply([sequence(Write("cpuset.cpus", BE_TIER, "0-1", hold=Hold.TAKE))], rule="BEInterference", now=1.0)
+        nic = Path(root.sys, "class/net/eth0")
+        nic.mkdir(parents=True)
+        assert killed.note(Entry(str(nic), "fq", Undo.NETWORK, "qdisc"), "NetworkQoS")
         full = True
 
         def there() -> tuple[str, str]:
@@ -271,11 +281,16 @@ def test_what_a_full_disk_does_not_allow_at_the_start_is_given_back_later(tmp_pa
         assert there() == ("2000", "0-1")
         async with agent(c, "CPUBurst") as app:
             await until(lambda: hasattr(app, "acting") and app.acting._overdue is not None, "the acting half")
+            await asyncio.sleep(0.2)
             assert there() == ("2000", "0-1")
+            assert not unshaped
             full = False
             await until(lambda: there() == ("-1", "0-15"), "what was left is given back")
             assert app.acting._overdue is None
+            await until(lambda: len(app.acting.journal) == 0, "nothing is left on record")
+            assert unshaped == [("eth0", "fq")]
 
+    monkeypatch.setattr(undoing, "network", unshape)
     monkeypatch.setattr(journal_module, "_write_all", on_disk)
     run(tmp_path, story)
 
