@@ -226,7 +226,8 @@ class MovesLoseNothing(Invariant):
     """When all is calm a workload of which a pod was moved has as many pods on nodes as before, unless others took their room.
 
     Batch pods are left out: what nodes offer them shrinks by itself. So are pods that their quota refuses: what it may use shrinks while
-    pods outside of it start. More than the workload asks for nobody replaces: a controller with an old snapshot makes some twice.
+    pods outside of it start. More than the workload asks for nobody replaces: a controller with an old snapshot makes some twice, and a
+    workload that its user has deleted asks for none.
     """
 
     hears = frozenset({WORLD, POD})
@@ -249,7 +250,7 @@ class MovesLoseNothing(Invariant):
     def end(self) -> Iterator[str]:
         asked = {sets["metadata"]["uid"]: sets["spec"]["replicas"] for sets in self.history.of("replicaset.apps").values()}
         for owner, moved in self._moved.items():
-            had = min(moved.had, asked.get(owner, moved.had))
+            had = min(moved.had, asked.get(owner, 0))
             has = sum(1 for pod in self.pods() if owner_of(pod) == owner)
             done = sum(1 for pod in self.history.of("pod").values() if owner_of(pod) == owner and (finished(pod) or _over_quota(pod)))
             if has + done < had:

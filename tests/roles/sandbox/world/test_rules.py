@@ -15,7 +15,7 @@ from roles.sandbox.world.invariants.evictions import OneNodeMakesRoom, RoomIsUse
 from roles.sandbox.world.invariants.gangs import GangWhole
 from roles.sandbox.world.invariants.hosts import EvictedForAReason, HostsSettle
 from roles.sandbox.world.invariants.liveness import BACK_OFF, ItSettles, NobodyCrashes, WhatFitsIsBound
-from roles.sandbox.world.invariants.migrations import HotIsRelieved, Loads, OnlyHotNodesAreRelieved, TargetsStayCool
+from roles.sandbox.world.invariants.migrations import HotIsRelieved, Loads, MovesLoseNothing, OnlyHotNodesAreRelieved, TargetsStayCool
 from roles.sandbox.world.invariants.overcommit import WhatIsLeftIsOffered
 from roles.sandbox.world.invariants.quotas import MinimumIsReturned
 from roles.sandbox.world.invariants.staleness import BookmarksSpareLists, NothingForGhosts
@@ -628,6 +628,21 @@ def test_a_node_that_others_fill_again_may_be_left_alone_when_the_descheduler_sa
         told.report("cool", 100 + second, 0)
     record = Record("descheduler", Subject("Node", "", "hot", ""), 90.0, "Relieved", "LowNodeLoad", message)
     told.history.records.append((90.0, "descheduler-a", record))
+    assert bool(list(told.rule.end())) is said
+
+
+@pytest.mark.parametrize(("wanted", "said"), [(2, True), (1, False), (0, False), (None, False)])
+def test_who_was_moved_comes_back_as_far_as_the_workload_asks_for_it(wanted: int | None, said: bool) -> None:
+    """None: its user has deleted it since, while its pods waited for a node."""
+    told = Told(MovesLoseNothing)
+    told.store("replicaset.apps", "d/web", {"metadata": {"name": "web", "uid": "web"}, "spec": {"replicas": 2}})
+    for name in ("web0", "web1"):
+        told.add("pod", f"d/{name}", workload_pod(name, "hot"))
+    told.store("pod", "d/web0", workload_pod("web0", "hot", deletionTimestamp="now"), "descheduler-a")
+    told.history.of("pod").pop("d/web0")
+    told.history.of("replicaset.apps").pop("d/web")
+    if wanted is not None:
+        told.store("replicaset.apps", "d/web", {"metadata": {"name": "web", "uid": "web"}, "spec": {"replicas": wanted}})
     assert bool(list(told.rule.end())) is said
 
 
