@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 from koord.api.times import parse_time
 from roles.sandbox.world.configuration import AGED, HERE, LOUD, MOST, MOST_OF_NODE, OLD, POOL
+from roles.sandbox.world.history import holds
 from roles.sandbox.world.invariants.base import (
     BUDGET,
     GANG,
@@ -313,9 +314,9 @@ def rules(node: Obj | None) -> object:
 
 class WhatIsWrongLeaves(Order):
     """When all is calm no pod stays where its node's taints or its own affinity do not want it, if it may leave and another node has
-    room for it. One that is on its way out does not stay, and one whose workload the scheduler has put back to the node twice, like one
-    that does not know yet what the node's labels are, waits for ten minutes. The time begins anew with each leader: one that was kept
-    from its caches to the end of the faults must first read them, and see the old lease expire."""
+    had room for it as long. One that is on its way out does not stay, and one whose workload the scheduler has put back to the node
+    twice, like one that does not know yet what the node's labels are, waits for ten minutes. The time begins anew with each leader: one
+    that was kept from its caches to the end of the faults must first read them, and see the old lease expire."""
 
     seconds = 50.0
     most, wait = 2, 600.0
@@ -324,6 +325,12 @@ class WhatIsWrongLeaves(Order):
         super().__init__(history)
         # by plugin, workload and node: how many pods left one after the other, and when the last one
         self._left: dict[tuple[str, str, str], tuple[int, float]] = {}
+        self._freed: dict[str, float] = {}  # by node: when a pod was gone from it last
+
+    def see(self, entry: Entry) -> Iterator[str]:
+        yield from super().see(entry)
+        if entry.bucket == POD and (node := holds(entry.old)) and not holds(entry.new):
+            self._freed[node] = entry.time
 
     def evicted(self, entry: Entry) -> Iterator[str]:
         """Successors are counted that left for the same reason as those before them."""
@@ -353,7 +360,7 @@ class WhatIsWrongLeaves(Order):
                 continue
             count, last = self._left.get((plugin, owner_of(pod), node_of(pod)), (0, 0.0))
             waits = count >= self.most and self.history.clock() - last < self.wait
-            if not waits and self._may_leave(pod) and (room := self._takes(pod)):
+            if not waits and self._may_leave(pod) and (room := self._takes(pod, seconds)):
                 yield f"{pod['metadata']['name']} is on {node_of(pod)} against {plugin} for {seconds:.0f} s; {room} has room for it"
 
     def _may_leave(self, pod: Obj) -> bool:
@@ -367,12 +374,14 @@ class WhatIsWrongLeaves(Order):
         stays = not pod["metadata"].get("deletionTimestamp")
         return stays and bool(owner_of(pod)) and plain and all(is_ready(other) for other in like)
 
-    def _takes(self, pod: Obj) -> str:
+    def _takes(self, pod: Obj, seconds: float) -> str:
         affinity = (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {}
         bound = bool(affinity.get("requiredDuringSchedulingIgnoredDuringExecution"))
         for name, node in sorted(self.history.of("node").items()):
             labels, room = node["metadata"].get("labels") or {}, free(self, name)
             if name == node_of(pod) or tainted(node) or (bound and labels.get(POOL) != HERE):
+                continue
+            if self.history.clock() - self._freed.get(name, float("-inf")) < seconds * self.history.pace:
                 continue
             if all(room.get(resource, 0) >= amount for resource, amount in requests(pod).items()):
                 return name

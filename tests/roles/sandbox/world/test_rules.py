@@ -114,6 +114,24 @@ def test_a_descheduler_that_has_just_taken_the_lease_is_given_time(took: float, 
     assert bool(list(told.rule.end())) is said
 
 
+@pytest.mark.parametrize(("ago", "said"), [(5.0, False), (55.0, True)])
+def test_room_that_has_just_come_is_not_missed_by_pods_that_are_wrong(ago: float, said: bool) -> None:
+    told = Told(WhatIsWrongLeaves)
+    owner = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": "r", "uid": "r", "controller": True}
+    spec = {"nodeName": "a", "containers": [{"resources": {"requests": {"cpu": "100m"}}}]}
+    status = {"phase": "Running", "conditions": [{"type": "Ready", "status": "True"}]}
+    told.store("node", "b", {"metadata": {"name": "b"}, "spec": {}, "status": {"allocatable": {"cpu": "1"}}})
+    told.pod("left", "b")
+    meta = {"name": "p", "namespace": "d", "uid": "p", "ownerReferences": [owner]}
+    told.store("pod", "d/p", {"metadata": meta, "spec": spec, "status": status})
+    told.time = 60.0 - ago
+    told.pod("left", "b", "Succeeded")
+    assert isinstance(told.rule, WhatIsWrongLeaves)
+    told.rule.since = {("p", AFFINITY): 0.0}
+    told.time = 60.0
+    assert bool(list(told.rule.end())) is said
+
+
 @pytest.mark.parametrize(("times", "said"), [(1, True), (2, False)])
 def test_a_pod_that_was_put_back_twice_may_stay_for_a_while(times: int, said: bool) -> None:
     told = Told(WhatIsWrongLeaves)
