@@ -386,7 +386,8 @@ class RoomIsUsed(Preemptions):
         gone, decided = [self._gone.get(uid) for uid in plan.victims], self.recorded(pod["metadata"]["name"], "Scheduled", float("-inf"))
         gone.append(self._freed.get(plan.node))  # who is promised room there may wait for more than its own victims
         knew = decided > self._deaf + self.unheard and not reads_late(self.history, decided)
-        left = knew and all(at is not None and decided - at >= self.settled for at in gone)
+        told = min(decided - self.settled, self.history.heard.get((entry.author, "pods"), decided))
+        left = knew and all(at is not None and at <= told for at in gone)
         if landed in plan.fitted:
             yield f"{entry.key} landed on {landed}, which had room for it when {len(plan.victims)} pods were asked to leave {plan.node}"
         elif left and self._nominated(entry) == plan.node and self._fitting(pod, [plan.node]):

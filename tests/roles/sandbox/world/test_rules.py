@@ -693,6 +693,20 @@ def test_a_scheduler_whose_watches_were_refused_need_not_know_that_victims_have_
     assert bool(told.said) is said
 
 
+@pytest.mark.parametrize(("heard", "said"), [(4.0, False), (9.0, True)])
+def test_a_scheduler_whose_watches_have_stalled_need_not_know_that_victims_have_left(heard: float, said: bool) -> None:
+    told = Told(RoomIsUsed)
+    for name in ("a", "b"):
+        told.store("node", name, {"metadata": {"name": name}, "status": {"allocatable": {"cpu": "2"}}})
+    for name, node in (("low", "a"), ("other", "b"), ("high", "")):
+        told.quota_pod(name, "q", 2000, node)
+    told.time = 5.0
+    told.history.heard["scheduler-a", "pods"] = heard
+    preempts(told, "high", "low", "a")
+    lands_elsewhere(told, nominated=True)
+    assert bool(told.said) is said
+
+
 @pytest.mark.parametrize(("late", "said"), [(9.0, False), (2.0, True)])
 @pytest.mark.parametrize("room_before", [True, False])
 def test_a_scheduler_that_reads_slowly_need_not_know_of_room(room_before: bool, late: float, said: bool) -> None:
