@@ -21,8 +21,6 @@ from roles.koordlet.states.allocation import Devices, claimant, granted_devices
 from roles.koordlet.states.model import PodState
 
 if TYPE_CHECKING:
-    import grpc.aio
-
     from koord.protocols import podresources_pb2 as pb
 
 log = logging.getLogger(__name__)
@@ -32,7 +30,7 @@ SOCKET = "kubelet.sock"
 #: The kubelet's own socket, below its directory.
 KUBELET_SOCKET = "pod-resources/kubelet.sock"
 TIMEOUT = 10.0
-MAX_MESSAGE = 16 << 20
+LIMITS = tuple((f"grpc.max_{way}_message_length", 16 << 20) for way in ("receive", "send"))
 #: Device type of an allocation -> resource name that device plugins and monitors know.
 RESOURCE_NAMES = {DEVICE_TYPE_GPU: "nvidia.com/gpu", "rdma": "koordinator.sh/rdma"}
 
@@ -81,31 +79,34 @@ class PodResourcesProxy:
         """Serve until stopping. Raises ConfigurationError when the socket cannot be made."""
         import grpc.aio
 
-        limits = [("grpc.max_receive_message_length", MAX_MESSAGE), ("grpc.max_send_message_length", MAX_MESSAGE), ("grpc.so_reuseport", 0)]
         path = os.path.join(self._directory, SOCKET)
-        server = grpc.aio.server(options=limits)
-        async with grpc.aio.insecure_channel(target(self._kubelet_socket), options=limits[:2]) as channel:
-            server.add_generic_rpc_handlers((_Handler(self, channel),))
-            try:
-                os.makedirs(self._directory, mode=0o755, exist_ok=True)
-                with contextlib.suppress(FileNotFoundError):
-                    os.unlink(path)
-                server.add_insecure_port(target(path))
-                await server.start()
-            except (OSError, RuntimeError) as error:
-                raise ConfigurationError(f"--pod-resources-proxy-path: {path} cannot be listened on: {error}") from None
-            log.info("PodResources proxy listens on %s", path)
-            await stopping.wait()
-            await server.stop(1.0)
+        server = grpc.aio.server(options=[*LIMITS, ("grpc.so_reuseport", 0)])
+        server.add_generic_rpc_handlers((_Handler(self),))
+        try:
+            os.makedirs(self._directory, mode=0o755, exist_ok=True)
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
+            server.add_insecure_port(target(path))
+            await server.start()
+        except (OSError, RuntimeError) as error:
+            raise ConfigurationError(f"--pod-resources-proxy-path: {path} cannot be listened on: {error}") from None
+        log.info("PodResources proxy listens on %s", path)
+        await stopping.wait()
+        await server.stop(1.0)
+        with contextlib.suppress(FileNotFoundError):
+            os.unlink(path)
 
-    async def answer(self, channel: grpc.aio.Channel, method: str, request: bytes, context: Any) -> bytes:
-        """The kubelet's answer, with devices where it is a list."""
-        import grpc
+    async def answer(self, method: str, request: bytes, context: Any) -> bytes:
+        """The kubelet's answer, with devices where it is a list.
 
+        On a connection of its own: one that is kept would answer for the kubelet for up to two minutes after it is back.
+        """
+        import grpc.aio
+
+        options = (*LIMITS, ("grpc.use_local_subchannel_pool", 1))
         try:
-            body: bytes = await channel.unary_unary(method)(request, timeout=TIMEOUT)
+            async with grpc.aio.insecure_channel(target(self._kubelet_socket), options=options) as channel:
+                body: bytes = await channel.unary_unary(method)(request, timeout=TIMEOUT)
         except grpc.aio.AioRpcError as error:
             await context.abort(error.code(), f"kubelet at {self._kubelet_socket}: {error.details()}")
             raise
@@ -130,9 +131,8 @@ class PodResourcesProxy:
 class _Handler:
     """Every method of the service, whatever the kubelet's version knows."""
 
-    def __init__(self, proxy: PodResourcesProxy, channel: grpc.aio.Channel) -> None:
+    def __init__(self, proxy: PodResourcesProxy) -> None:
         self._proxy = proxy
-        self._channel = channel
 
     def service(self, details: Any) -> Any:
         import grpc
@@ -142,6 +142,6 @@ class _Handler:
             return None
 
         async def handle(request: bytes, context: Any) -> bytes:
-            return await self._proxy.answer(self._channel, method, request, context)
+            return await self._proxy.answer(method, request, context)
 
         return grpc.unary_unary_rpc_method_handler(handle)
