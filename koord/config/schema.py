@@ -45,9 +45,11 @@ def errors(node: Node, value: Any, path: str, mode: Mode = "types") -> Iterator[
 
 def _leaf(node: Node, value: Any, path: str, mode: Mode) -> Iterator[ConfigError]:
     match node:
-        case Int():
+        case Int(bits=bits):
             if isinstance(value, bool) or not isinstance(value, int):
                 yield ConfigError(path, f"must be a whole number, got {_show(value)}")
+            elif not _fits(value, bits):
+                yield ConfigError(path, f"must be a signed {bits}-bit number, got {value}")
             elif mode != "types":
                 yield from _out_of_range(node.cm if mode == "cm" else node.crd, value, path)
         case Num():
@@ -74,11 +76,18 @@ def _leaf(node: Node, value: Any, path: str, mode: Mode) -> Iterator[ConfigError
         case IntOrText():
             if isinstance(value, bool) or not isinstance(value, (int, str)):
                 yield ConfigError(path, f"must be a whole number (percent) or a string (quantity), got {_show(value)}")
+            elif isinstance(value, int) and not _fits(value, 32):
+                yield ConfigError(path, f"must be a signed 32-bit number, got {value}")
         case Span():
             yield from _span(value, path)
         case Selector():
             if not isinstance(value, Mapping):
                 yield from selector_errors(value, path)
+
+
+def _fits(value: int, bits: int) -> bool:
+    """Whether a Go field of that size holds it: an API server refuses, and a Go program cannot read, an object with a larger number."""
+    return -(1 << bits - 1) <= value < 1 << bits - 1
 
 
 def _span(value: Any, path: str) -> Iterator[ConfigError]:

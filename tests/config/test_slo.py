@@ -129,11 +129,36 @@ def test_half_valid_configmap_keeps_the_last_good_part():
         ),
         ("host_application_config", {"applications": [{"name": 3}]}, "host-application-config.applications[0].name"),
         ("colocation_config", {"metricMemoryCollectPolicy": "usage"}, "colocation-config.metricMemoryCollectPolicy"),
+        (
+            "resource_threshold_config",
+            {"nodeStrategies": [pool("b", evictEnabledPriorityThreshold=1 << 31)]},
+            "resource-threshold-config.nodeStrategies[0].evictEnabledPriorityThreshold",
+        ),
+        (
+            "resource_threshold_config",
+            {"clusterStrategy": {"allocatableEvictPriorityThreshold": -(1 << 31) - 1}},
+            "resource-threshold-config.clusterStrategy.allocatableEvictPriorityThreshold",
+        ),
+        ("colocation_config", {"metricReportIntervalSeconds": 1 << 63}, "colocation-config.metricReportIntervalSeconds"),
+        (
+            "resource_qos_config",
+            {"clusterStrategy": {"lsClass": {"networkQOS": {"ingressLimit": 1 << 31}}}},
+            "resource-qos-config.clusterStrategy.lsClass.networkQOS.ingressLimit",
+        ),
     ],
 )
 def test_refused_with_the_exact_path(key, value, path):
     result = slo.parse(data(**{key: value}), previous=None)
     assert [e.path for e in result.errors] == [path]
+
+
+@pytest.mark.feature("MGR-CFG-01")
+def test_the_largest_numbers_that_a_go_program_can_decode_are_taken():
+    text = data(
+        resource_threshold_config={"clusterStrategy": {"evictEnabledPriorityThreshold": (1 << 31) - 1}},
+        colocation_config={"metricReportIntervalSeconds": (1 << 63) - 1},
+    )
+    assert not slo.parse(text, previous=None).errors
 
 
 @pytest.mark.feature("MGR-CFG-01")

@@ -206,6 +206,7 @@ def test_configmap_rules(bed, make):
     refused = [
         ({"colocation_config": "{"}, "ParseConfigFail", "not valid JSON"),
         ({"colocation_config": {"degradeTimeMinutes": "5"}}, "ParseConfigFail", "degradeTimeMinutes"),
+        (threshold(evictEnabledPriorityThreshold=3_000_000_000), "ParseConfigFail", "signed 32-bit"),
         ({"colocation_config": {"resourceDiffThreshold": 1.5}}, invalid, "at most 1"),
         ({"colocation_config": {"nodeConfigs": [{"nodeSelector": {}}]}}, invalid, "nodeConfigs[0].nodeSelector"),
         (threshold(memoryEvictLowerPercent=70), invalid, "memoryEvictThresholdPercent beside it"),
