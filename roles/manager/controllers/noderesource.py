@@ -11,7 +11,7 @@ import msgspec
 
 from koord.api import names
 from koord.api.kinds import NODERESOURCETOPOLOGIES, NODES
-from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology, Pod
+from koord.api.objects import Device, Node, NodeMetric, NodeResourceTopology, Pod, convert
 from koord.api.quantity import QuantityError, value_or
 from koord.config import slo_schema
 from koord.config.gates import FeatureGates
@@ -415,7 +415,7 @@ class NodeResourceController(Controller):
             seen = self.state.nodes.get(name)
             answer = await self.writer.patch(NODES, name, body, subresource="status" if plan.status_patch else None)
             if seen is not None and answer:
-                self._answered[name] = (seen.metadata.resource_version, msgspec.convert(answer, Node, strict=False))
+                self._answered[name] = (seen.metadata.resource_version, convert(answer, Node))
         if plan.status_due:
             self._written[name] = inputs.now
         return bool(body)

@@ -7,6 +7,7 @@ import pytest
 
 from koord.api.objects import Node, convert
 from koord.config.colocation import DEFAULT_STRATEGY
+from koord.kube.client import Client
 from roles.manager.noderesource import amplification, zones
 from roles.manager.noderesource.inputs import reserved
 from roles.manager.noderesource.model import Inputs
@@ -658,6 +659,34 @@ def test_a_node_that_goes_while_its_devices_are_asked_for_is_not_remembered(bed,
 
         await bed.until(through)
         assert (controller._without_device, controller._asked) == (set(), set())
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-NR-01")
+def test_an_answer_with_an_image_without_names_is_read(bed, make, monkeypatch, caplog):
+    """kube-apiserver writes the names of such an image as null."""
+    patch = Client.patch
+
+    async def patched(self, kind, *args, **kwargs):
+        answer = await patch(self, kind, *args, **kwargs)
+        if kind.kind == "Node":
+            answer["status"]["images"] = [{"names": None, "sizeBytes": 1}]
+        return answer
+
+    monkeypatch.setattr(Client, "patch", patched)
+
+    async def test(bed):
+        await bed.create(make.config(colocation_config={"enable": True}), make.node("n1"), make.metric("n1", system=("1", "1Gi")))
+        manager = await bed.start()
+        await settled(bed, "n1", BATCH_CPU, 32000 - 12800 - 1000)
+        (controller,) = (one for one in manager.app.controllers if one.name == "noderesource")
+
+        async def done():
+            return not controller.queue._working
+
+        await bed.until(done)
+        assert [record.getMessage() for record in caplog.records if record.exc_info] == []
 
     bed(test)
 
