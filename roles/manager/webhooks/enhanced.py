@@ -12,6 +12,7 @@ import msgspec
 
 from koord import seams
 from koord.api.kinds import CONFIGMAPS
+from koord.api.objects import decode
 from koord.kube.errors import ApiError, NotFound
 from roles.manager.options import Options
 from roles.manager.webhooks.reader import Reader
@@ -40,9 +41,9 @@ class RuleSet:
 
 def parse(data: Mapping[str, str], previous: RuleSet) -> RuleSet:
     """The rules of a ConfigMap's data; rules that cannot be read leave the previous ones in force; pure."""
-    enabled = data.get("enable", "").strip().lower() == "true"
+    enabled, text = data.get("enable", "").strip().lower() == "true", data.get("rules", "").strip() or "[]"
     try:
-        rules = msgspec.json.decode(data.get("rules") or "[]", type=tuple[Rule, ...])
+        rules = decode(text.encode(), tuple[Rule, ...]) if text != "null" else ()
     except (msgspec.DecodeError, RecursionError) as error:
         log.warning("pod-enhanced-validator: rules cannot be read, the previous ones stay: %s", error)
         rules = previous.rules

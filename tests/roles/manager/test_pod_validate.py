@@ -354,6 +354,13 @@ def test_enhanced_rules_follow_the_configmap(bed):
         await bed.client.patch(CONFIGMAPS, "pod-enhanced-validator-config", {"data": {"rules": deep}}, "koordinator-system")
         answers = [await manager.review("/validate-pod", pod(labels), namespace="lab") for labels in ({}, {"team": "a", "cost": "b"})]
         assert [answer["allowed"] for answer in answers] == [False, True]
+        # Go writes an empty list as null
+        absent = [{"name": "team", "requiredLabels": ["team"], "namespaceWhitelist": None}, {"name": "none", "requiredLabels": None}]
+        for rules, allowed in ((absent, False), (None, True)):
+            edit = {"data": {"rules": json.dumps(rules)}}
+            await bed.client.patch(CONFIGMAPS, "pod-enhanced-validator-config", edit, "koordinator-system")
+            answers = [await manager.review("/validate-pod", pod(labels), namespace="lab") for labels in ({"team": "a"}, {})]
+            assert [answer["allowed"] for answer in answers] == [True, allowed]
         await bed.client.delete(CONFIGMAPS, "pod-enhanced-validator-config", "koordinator-system")
         assert (await manager.review("/validate-pod", pod(), namespace="lab"))["allowed"]
 
