@@ -238,7 +238,9 @@ def _invalid(key: str, strategy: dict[str, Any], where: str) -> Iterator[ConfigE
 
 
 def _differs(new: KeyConfig, old: KeyConfig) -> bool:
-    return (new.cluster, new.available, new.given, _entries(new)) != (old.cluster, old.available, old.given, _entries(old))
+    # What waited for a good value has its turn, also where that is the one in force.
+    mended = old.stale and not new.stale
+    return mended or (new.cluster, new.available, new.given, _entries(new)) != (old.cluster, old.available, old.given, _entries(old))
 
 
 def _entries(config: KeyConfig) -> list[tuple[Any, dict[str, Any]]]:

@@ -102,7 +102,10 @@ def test_half_valid_configmap_keeps_the_last_good_part():
     assert half.changed == {"cpu-burst-config"}
     mended = slo.parse(data(colocation_config={"enable": False}), previous=half.config)
     assert not mended.config.stale(slo_schema.COLOCATION)
-    assert mended.changed == {"colocation-config", "cpu-burst-config"}
+    assert mended.changed == {"colocation-config", "cpu-burst-config", "system-config"}
+    broken = slo.parse(data(colocation_config="{"), previous=mended.config)
+    assert broken.changed == frozenset()
+    assert slo.parse(data(colocation_config={"enable": False}), previous=broken.config).changed == {"colocation-config"}
 
 
 @pytest.mark.feature("MGR-CFG-01")

@@ -92,6 +92,53 @@ def test_node_metric_follows_node_and_strategy(bed, make):
     bed(test)
 
 
+@pytest.mark.feature("MGR-NM-01")
+@pytest.mark.feature("MGR-CFG-01")
+def test_node_metrics_follow_once_the_configuration_is_good_again(bed, make):
+    async def test(bed):
+        good = {
+            "enable": True,
+            "nodeConfigs": [{"nodeSelector": {"matchLabels": {"pool": "fast"}}, "metricReportIntervalSeconds": 7}],
+        }
+        metric = {"apiVersion": "slo.koordinator.sh/v1alpha1", "kind": "NodeMetric", "metadata": {"name": "n1"}}
+        await bed.create(make.node("n1"), {**metric, "spec": {"metricCollectPolicy": {**DEFAULT_POLICY, "reportIntervalSeconds": 7}}})
+        manager = await bed.start()
+        state = manager.app.state
+
+        def stale(wanted):
+            async def look():
+                return state.config.stale("colocation-config") is wanted
+
+            return look
+
+        def every(seconds):
+            async def look():
+                return (await policy(bed, "n1"))["reportIntervalSeconds"] == seconds
+
+            return look
+
+        # there was no ConfigMap, and the one that comes does not speak of co-location
+        await bed.until(stale(True))
+        await bed.create(make.config(cpu_burst_config={}))
+        await bed.until(every(60))
+        # a slip of the keyboard, and meanwhile the node changes its pool
+        await configure(bed, colocation_config=good)
+        await bed.until(stale(False))
+        await configure(bed, colocation_config="{")
+        await bed.until(stale(True))
+        await bed.client.patch(NODES, "n1", {"metadata": {"labels": {"pool": "fast"}}})
+
+        async def looked_at():
+            (controller,) = (one for one in manager.app.controllers if one.name == "nodemetric")
+            return state.nodes.get("n1").metadata.labels.get("pool") and not controller.queue._working
+
+        await bed.until(looked_at)
+        await configure(bed, colocation_config=good)
+        await bed.until(every(7))
+
+    bed(test)
+
+
 @pytest.mark.feature("BEY-INT-01")
 @pytest.mark.feature("BEY-TUNE-01")
 def test_what_koordlet_adds_is_configured_like_the_rest(bed, make):
