@@ -25,7 +25,7 @@ from roles.manager.controllers.resizer import Resizer
 from roles.manager.controllers.state import ClusterState, namespace_of
 from roles.manager.controllers.writer import Writer
 from roles.manager.recommender import checkpoint, history, samples, status
-from roles.manager.recommender.apply import ANNOTATION_SELECTOR, Mode, mode_of
+from roles.manager.recommender.apply import ANNOTATION_SELECTOR, Mode, mode_of, selector_text
 from roles.manager.recommender.estimate import Estimate
 from roles.manager.recommender.group import ContainerGroup
 from roles.manager.recommender.learner import Learner
@@ -206,7 +206,7 @@ class RecommenderController(Controller):
         wanted = {status.ANNOTATION_BOUNDS: status.bounds(found)} if found and "podStatus" in body.get("status", {}) else {}
         if target is not None and mode_of(recommendation).touches_pods:
             # Webhooks of every replica match new pods with what the leader found out.
-            wanted[ANNOTATION_SELECTOR] = ";".join(sorted(str(selector) for selector in target.selectors))
+            wanted[ANNOTATION_SELECTOR] = selector_text(target.selectors)
         changed = {key: value for key, value in wanted.items() if meta.annotations.get(key) != value}
         if changed:
             await self.writer.patch(RECOMMENDATIONS, meta.name, {"metadata": {"annotations": changed}}, meta.namespace)

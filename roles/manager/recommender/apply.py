@@ -13,7 +13,7 @@ from koord.api.names import ANNOTATION_LOAD_ESTIMATED_SCALING_FACTORS, LABEL_POD
 from koord.api.objects import Recommendation
 from koord.api.qos import QoSClass
 from koord.api.quantity import Quantity, QuantityError, parse_milli
-from koord.api.selectors import Selector, SelectorError, parse_label_selector
+from koord.api.selectors import EVERYTHING, Selector, SelectorError, parse_label_selector
 from koord.api.v1alpha1.recommendation import CONDITION_LOW_CONFIDENCE
 
 ANNOTATION_MODE = "analysis.koordinator.sh/mode"
@@ -111,10 +111,15 @@ def _confident(recommendation: Recommendation) -> bool:
     return any(c.type == CONDITION_LOW_CONFIDENCE and c.status == "False" for c in recommendation.status.conditions)
 
 
+def selector_text(selectors: Iterable[Selector]) -> str:
+    """The selectors for the annotation. One of everything is `*` there: its usual text is empty, and without a selector nothing follows."""
+    return ";".join(sorted("*" if selector.everything else str(selector) for selector in selectors))
+
+
 def _compiled(text: str) -> Iterator[Selector]:
     for part in filter(None, text.split(";")):
         with suppress(SelectorError):
-            yield parse_label_selector(part)
+            yield EVERYTHING if part == "*" else parse_label_selector(part)
 
 
 def estimate(pod: dict[str, Any], recommendation: Recommendation) -> dict[str, int]:

@@ -286,6 +286,10 @@ def test_who_is_followed() -> None:
     assert apply.fitting([asked], "shop", {"job-name": "j"}) is asked
     assert apply.fitting([asked], "other", {"app": "web"}) is None
     assert apply.fitting([asked], "shop", {"app": "db"}) is None
+    everybody = recommendation(mode="apply-on-create", selector="*")
+    assert apply.fitting([everybody], "shop", {"app": "db"}) is everybody
+    for nobody in ("", "**"):  # a CronJob without jobs has no selectors
+        assert apply.fitting([recommendation(mode="apply-on-create", selector=nobody)], "shop", {"app": "db"}) is None
     assert apply.fitting([recommendation(selector="app=web")], "shop", {"app": "web"}) is None, "nobody asked"
     assert apply.fitting([recommendation(mode="Apply-On-Create", selector="app=web")], "shop", {"app": "web"}) is None, "a typing error"
 
