@@ -80,12 +80,23 @@ async def validate(request: Request, view: View) -> None:
         failures = list(_failures(request, new, old, view))
         if failures:
             raise Refusal("; ".join(failures))
-        if new is not None and old is not None and request.operation == "UPDATE" and not request.dry_run:
-            await ancestry.confirm(read_quota(new), read_quota(old), view)
         if new is not None and request.operation != "DELETE" and not request.dry_run:
-            view.quotas.assume(read_quota(new), seams.monotonic())
+            await _admit(read_quota(new), read_quota(old) if old is not None else None, view)
     except (msgspec.ValidationError, QuantityError) as error:
         raise Refusal(f"the quota cannot be read: {error}") from None
+
+
+async def _admit(quota: Quota, old: Quota | None, view: View) -> None:
+    """Known before its ancestors are asked: another quota that comes meanwhile is judged with this one in its place. Raises Refusal."""
+    view.quotas.assume(quota, seams.monotonic())
+    if old is None:
+        return
+    try:
+        await ancestry.confirm(quota, old, view)
+    except BaseException:  # cancelled, too
+        view.quotas.withdraw(quota)
+        raise
+    view.quotas.assume(quota, seams.monotonic())  # the informer may have shown it as it was
 
 
 def _failures(request: Request, new: ElasticQuota | None, old: ElasticQuota | None, view: View) -> Iterator[str]:

@@ -97,7 +97,7 @@ class QuotaTopology:
             self._drop(known.name)
 
     def assume(self, quota: Quota, now: float) -> None:
-        """This replica has just admitted the quota, or a change of it; `now` is the time of a clock that does not jump."""
+        """This replica admits the quota, or a change of it; `now` is the time of a clock that does not jump."""
         shown = self._assumed[quota.name][1] if quota.name in self._assumed else self._quotas.get(quota.name)
         self._assumed[quota.name] = (now + ASSUMED_SECONDS, shown)
         self._put(quota)
@@ -105,11 +105,19 @@ class QuotaTopology:
     def expire(self, now: float) -> None:
         """Take back what was admitted and never came to be: another webhook refused it, or the write met a conflict."""
         for name in [name for name, (until, _) in self._assumed.items() if until < now]:
-            _, shown = self._assumed.pop(name)
-            if shown is None:
-                self._drop(name)
-            else:
-                self._put(shown)
+            self._take_back(name)
+
+    def withdraw(self, quota: Quota) -> None:
+        """This replica does not admit the quota after all; what is known by now from elsewhere stays."""
+        if quota.name in self._assumed and self._quotas.get(quota.name) is quota:
+            self._take_back(quota.name)
+
+    def _take_back(self, name: str) -> None:
+        _, shown = self._assumed.pop(name)
+        if shown is None:
+            self._drop(name)
+        else:
+            self._put(shown)
 
     def _put(self, quota: Quota) -> None:
         before = self._quotas.get(quota.name)

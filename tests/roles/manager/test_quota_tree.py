@@ -113,6 +113,93 @@ def test_moves_through_two_replicas_whose_caches_lag_make_no_cycle(bed, monkeypa
     bed(test)
 
 
+@pytest.mark.feature("MGR-EQ-V-01")
+def test_a_move_counts_while_its_ancestors_are_asked_and_no_longer_once_it_is_refused(bed):
+    """Two moves below one parent, each of which has room alone."""
+    path = "/validate-scheduling-sigs-k8s-io-v1alpha1-elasticquota"
+
+    def sized(name, cpu, parent=ROOT):
+        return {**quota(name, parent), "spec": {"min": {"cpu": cpu}, "max": {"cpu": "100"}}}
+
+    class Slow:
+        """The first who asks waits for `go`, which may be an error."""
+
+        def __init__(self, client):
+            self.client, self.asked, self.go = client, asyncio.Event(), asyncio.get_running_loop().create_future()
+
+        async def get(self, *args):
+            if not self.asked.is_set():
+                self.asked.set()
+                await self.go
+            return await self.client.get(*args)
+
+        async def patch(self, *args, **kwargs):
+            return await self.client.patch(*args, **kwargs)
+
+    async def test(bed):
+        manager = await bed.start()
+        for made in (sized("large", "40"), sized("small", "10"), sized("a", "6", "large"), sized("b", "6", "large")):
+            await bed.client.create(ELASTICQUOTAS, made, "default")
+        view = manager.app.view
+        client = view.quota_client
+
+        async def seen():
+            return all(view.quotas.get(name) for name in ("large", "small", "a", "b"))
+
+        await bed.until(seen)
+
+        def move(name, **extra):
+            old, new = sized(name, "6", "large"), sized(name, "6", "small")
+            return manager.review(path, new, operation="UPDATE", old=old, namespace="default", **extra)
+
+        def while_it_asks():
+            slow = view.quota_client = Slow(client)
+            return slow, asyncio.create_task(move("a"))
+
+        assert (await move("a", dryRun=True))["allowed"]
+        assert view.quotas.get("a").parent == "large"
+        slow, first = while_it_asks()
+        await slow.asked.wait()
+        assert "sum of spec.min[cpu]" in (await move("b"))["status"]["message"]
+        slow.go.set_exception(ApiError(503, "ServiceUnavailable", "no"))
+        assert not (await first)["allowed"]
+        assert [one.name for one in view.quotas.children("small")] == []
+        slow, first = while_it_asks()
+        await slow.asked.wait()
+        # meanwhile a change of something else shows the quota where it still is
+        view.quotas.on_quota(convert(sized("a", "6", "large"), ElasticQuota))
+        slow.go.set_result(None)
+        assert (await first)["allowed"]
+        assert not (await move("b"))["allowed"]
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-EQ-V-01")
+def test_an_admission_that_is_withdrawn_leaves_what_is_known_from_elsewhere():
+    def read(made):
+        return read_quota(convert(made, ElasticQuota))
+
+    tree = QuotaTopology()
+    tree.on_quota(convert(quota("c", "a"), ElasticQuota))
+    mine, other = read(quota("c", "b")), read(quota("c", "d"))
+    tree.assume(mine, 0.0)
+    tree.assume(other, 0.0)
+    tree.withdraw(mine)
+    assert tree.get("c").parent == "d", "a later admission"
+    tree.withdraw(other)
+    assert tree.get("c").parent == "a"
+    tree.withdraw(other)
+    tree.assume(mine, 0.0)
+    tree.on_quota(convert(quota("c", "e"), ElasticQuota))
+    tree.withdraw(mine)
+    assert tree.get("c").parent == "e", "the informer has shown it"
+    new = read(quota("n"))
+    tree.assume(new, 0.0)
+    tree.withdraw(new)
+    assert tree.get("n") is None
+
+
 def test_a_move_that_is_overtaken_reads_its_ancestors_anew(make):
     class Server:
         """The parent is moved below the quota between the read and the touch."""
