@@ -43,19 +43,23 @@ def copy_json(value: Any) -> Any:
 
 def json_equal(left: Any, right: Any) -> bool:
     """Equality as JSON sees it: `1` equals `1.0`, but `true` does not equal `1`."""
+    return bool(left == right) and _same_booleans(left, right)
+
+
+def _same_booleans(left: Any, right: Any) -> bool:
+    """Of values that Python takes for equal: whether `true` and `false` are so on both sides."""
     if left is right:
         return True
     if isinstance(left, dict):
-        return (
-            isinstance(right, dict)
-            and len(left) == len(right)
-            and all(key in right and json_equal(item, right[key]) for key, item in left.items())
-        )
+        for key, item in left.items():
+            if type(item) is str:  # most are: no calls for them
+                continue
+            if not _same_booleans(item, right[key]):
+                return False
+        return True
     if isinstance(left, list):
-        return isinstance(right, list) and len(left) == len(right) and all(map(json_equal, left, right))
-    if isinstance(left, bool) or isinstance(right, bool):
-        return left is right
-    return bool(left == right)
+        return all(map(_same_booleans, left, right))
+    return isinstance(left, bool) is isinstance(right, bool)
 
 
 # -- RFC 7386 ------------------------------------------------------------------------------------------------------

@@ -76,6 +76,19 @@ def test_an_update_takes_what_it_changes(with_api: Any) -> None:
     with_api(body)
 
 
+def test_an_update_takes_what_it_changes_from_1_to_true(with_api: Any, widget_crd: Any) -> None:
+    def obj(**free: Any) -> dict[str, Any]:
+        return {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 1, "free": free}}
+
+    async def body(api: Any) -> None:
+        await apply(api, WIDGETS, obj(a=1, b=0), "me")
+        out = await api.merge(WIDGETS + "/w?fieldManager=editor", {"spec": {"free": {"a": True}}})
+        assert managers(out)["me/Apply"]["f:spec"]["f:free"] == {"f:b": {}}
+        assert managers(out)["editor/Update"] == {"f:spec": {"f:free": {"f:a": {}}}}
+
+    with_api(body, crds=[widget_crd])
+
+
 def test_associative_lists_merge_by_key(with_api: Any, widget_crd: Any) -> None:
     def part(name: str, **more: Any) -> dict[str, Any]:
         return {"name": name, **more}

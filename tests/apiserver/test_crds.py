@@ -8,6 +8,7 @@ import sqlite3
 from pathlib import Path
 from typing import Any
 
+import orjson
 import pytest
 
 from koord.apiserver.config import ServerConfig
@@ -76,6 +77,31 @@ def test_bad_values_are_refused_with_their_field(with_api: Any, widget_crd: Any,
         assert status == 422
         assert out["reason"] == "Invalid"
         assert [(c["field"], c["reason"]) for c in out["details"]["causes"]] == [(field, reason)]
+
+    with_api(body, crds=[widget_crd])
+
+
+def test_true_is_not_one_and_false_is_not_zero(with_api: Any, widget_crd: Any) -> None:
+    """Python takes them for equal, and what is as it was is neither checked nor written."""
+
+    async def body(api: Any) -> None:
+        made = await api.post(PATH, widget(size=1, free={"a": 1, "b": [{"c": False}]}))
+        await api.merge(PATH + "/w/status", {"status": {"ready": True}})
+        for path, wrong, field in (
+            ("/w", {"spec": {"size": True}}, "spec.size"),
+            ("/w", {"spec": {"size": True, "colour": "blue"}}, "spec.size"),
+            ("/w/status", {"status": {"ready": 1}}, "status.ready"),
+        ):
+            status, out = await api.call("PATCH", PATH + path, wrong, kind=MERGE)
+            assert status == 422
+            assert [(c["field"], c["reason"]) for c in out["details"]["causes"]] == [(field, "FieldValueTypeInvalid")]
+        for free in ({"a": True, "b": [{"c": False}]}, {"a": True, "b": [{"c": 0}]}):
+            changed = await api.merge(PATH + "/w", {"spec": {"free": free}})
+            assert orjson.dumps(changed["spec"]["free"]) == orjson.dumps(free)
+            assert changed["metadata"]["generation"] == made["metadata"]["generation"] + 1
+            made = changed
+        same = await api.merge(PATH + "/w", {"spec": {"size": 1, "free": {"a": True, "b": [{"c": 0.0}]}}})
+        assert same["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
 
     with_api(body, crds=[widget_crd])
 

@@ -278,3 +278,22 @@ def test_a_patch_may_not_take_the_metadata_off(with_api: Any, widget_crd: Any) -
         assert (await api.get(WIDGETS + "/m"))["spec"] == {**widget["spec"], "colour": "red"}
 
     with_api(body)
+
+
+@pytest.mark.parametrize("other", [True, 2])
+def test_the_parameters_of_what_was_allocated_stay(with_api: Any, other: Any) -> None:
+    def allocated(value: Any) -> dict[str, Any]:
+        opaque = {"driver": "gpu.example.com", "parameters": {"shared": value}}
+        return {"status": {"allocation": {"devices": {"config": [{"source": "FromClaim", "opaque": opaque}]}}}}
+
+    async def body(api: Any) -> None:
+        path = "/apis/resource.k8s.io/v1/namespaces/default/resourceclaims"
+        request = {"name": "gpu", "exactly": {"deviceClassName": "gpu"}}
+        await api.post(path, {"metadata": {"name": "c"}, "spec": {"devices": {"requests": [request]}}})
+        await api.merge(path + "/c/status", allocated(1))
+        status, out = await api.call("PATCH", path + "/c/status", allocated(other), kind=MERGE)
+        assert (status, out["details"]["causes"][0]["field"]) == (422, "status.allocation")
+        status, _ = await api.call("PATCH", path + "/c/status", allocated(1), kind=MERGE)
+        assert status == 200
+
+    with_api(body)

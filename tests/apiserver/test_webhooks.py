@@ -158,6 +158,19 @@ def test_what_a_webhook_changes_is_defaulted_and_goes_through_the_plugins_again(
     with_api(body)
 
 
+def test_a_webhook_may_change_1_to_true(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        async with webhook(lambda r: patch({"op": "replace", "path": "/spec/free/a", "value": True})) as (url, _):
+            rule = {"apiGroups": ["example.com"], "apiVersions": ["v1"], "resources": ["widgets"], "operations": ["CREATE"]}
+            made = configuration("MutatingWebhookConfiguration", url, rules=[rule])
+            await api.post(HOOKS + "/mutatingwebhookconfigurations", made)
+            widget = {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 1, "free": {"a": 1}}}
+            out = await api.post("/apis/example.com/v1/namespaces/default/widgets", widget)
+            assert out["spec"]["free"]["a"] is True
+
+    with_api(body, crds=[widget_crd])
+
+
 def test_a_webhook_cannot_change_what_an_object_is(with_api: Any) -> None:
     async def body(api: Any) -> None:
         answers: list[dict[str, Any]] = []

@@ -19,7 +19,7 @@ from koord.apiserver.rest.context import new_uid
 from koord.apiserver.store import Event, Obj
 from koord.kube.config import KubeConfigError
 from koord.kube.errors import PatchError
-from koord.kube.patch import apply_json_patch
+from koord.kube.patch import apply_json_patch, json_equal
 from koord.kube.tls import authorities
 
 if TYPE_CHECKING:
@@ -279,7 +279,7 @@ class WebhookAdmission:
             after = apply_json_patch(before, operations)
         except PatchError as err:
             raise internal(f'admission webhook "{hook.name}": patch: {err}') from err
-        if after == before:
+        if json_equal(after, before):
             return False
         if not isinstance(after, dict) or type(after.get("metadata")) is not type(before.get("metadata")):
             raise internal(f'admission webhook "{hook.name}": patch: what is left is no object with metadata')

@@ -23,6 +23,7 @@ from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_va
 from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.structural import Structural
 from koord.apiserver.store import Obj
+from koord.kube.patch import json_equal
 
 REASONS = ("FieldValueInvalid", "FieldValueForbidden", "FieldValueRequired", "FieldValueDuplicate")
 _STRINGS = re.compile(r"""[rR]?(?:"(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""")
@@ -74,7 +75,7 @@ class RuleNode:
                 where, kind = path_text(path) or "<nil>", self.node.type or "object"
                 causes.append(invalid_value(where, kind, f"{error}: its rules cannot be evaluated"))
                 return
-            same = old is not None and value == old
+            same = old is not None and json_equal(value, old)
             given = _VALUES.bind({"self": bound, "oldSelf": former})
             for rule in self.rules:
                 # what was stored before a rule came may stay as it is

@@ -38,6 +38,7 @@ from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.schema.lists import repeats
 from koord.apiserver.store import Entry, Obj, make_key
 from koord.apiserver.validation import crds, devices, kinds, names  # noqa: F401 - the checks of kinds are registered
+from koord.kube.patch import json_equal
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -340,7 +341,7 @@ async def commit(
 
 def same_object(new: Obj, old: Obj) -> bool:
     """Nothing changed: then nothing is written and the version stays. Only the times of managed fields may differ."""
-    if new == old:
+    if json_equal(new, old):
         return True
     if not (new["metadata"].get("managedFields") and old["metadata"].get("managedFields")):
         return False
@@ -348,7 +349,7 @@ def same_object(new: Obj, old: Obj) -> bool:
     for obj in (new, old):
         fields = [{**entry, "time": 0} for entry in obj["metadata"]["managedFields"]]
         views.append({**obj, "metadata": {**obj["metadata"], "managedFields": fields}})
-    return bool(views[0] == views[1])
+    return json_equal(*views)
 
 
 def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> Obj:
@@ -408,6 +409,6 @@ def _bump_generation(resource: Resource, obj: Obj, stored: Obj, subresource: str
     if resource.status_subresource or not resource.custom:
         ignored.add("status")
     for key in obj.keys() | stored.keys():
-        if key not in ignored and obj.get(key) != stored.get(key):
+        if key not in ignored and not json_equal(obj.get(key), stored.get(key)):
             obj["metadata"]["generation"] = stored["metadata"].get("generation", 0) + 1
             return

@@ -16,6 +16,7 @@ from koord.apiserver.schema import formats
 from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.lists import repeats
 from koord.apiserver.store import Obj
+from koord.kube.patch import json_equal
 
 _TYPES: dict[str, tuple[type, ...]] = {
     "object": (dict,),
@@ -141,7 +142,7 @@ class Structural:
 
     def validate(self, value: Any, path: Path_, causes: list[Cause], old: Any = _NONE) -> None:
         """Add one cause for each violation. A part that equals its former value, in `old`, may stay as it is."""
-        if value == old:
+        if json_equal(value, old):
             return
         if value is None:
             if not (self.nullable or (not self.type and not self.int_or_string)):

@@ -20,6 +20,7 @@ from koord.apiserver.remember import short_ones
 from koord.apiserver.schema.builtin import Field, TypeNode
 from koord.apiserver.schema.structural import Structural
 from koord.apiserver.store import Obj
+from koord.kube.patch import json_equal
 
 LEAF, MAP, LIST_MAP, LIST_SET = "leaf", "map", "list-map", "list-set"
 
@@ -217,7 +218,7 @@ def compare(old: Any, new: Any, shape: Shape, path: Place = ()) -> tuple[set[Pla
     now = {element: (inner, child) for element, inner, child in parts(new, shape)}
     for element, (after, child) in now.items():
         before = was[element][0] if element in was else None
-        if element in was and before == after and type(before) is type(after):
+        if element in was and json_equal(before, after):
             continue
         here = (*path, element)
         if before and after and type(before) is type(after) is child.container:

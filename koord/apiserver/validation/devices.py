@@ -11,6 +11,7 @@ from koord.apiserver.schema.builtin import Path_, now, path_text
 from koord.apiserver.schema.rules import checking, defaulting, parting
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.pods import amount
+from koord.kube.patch import json_equal
 
 _RESULTS = 32  # devices of one claim, and requests
 _CONSTRAINTS = _CONFIGS = _SELECTORS = 32
@@ -145,7 +146,7 @@ def _part(part: str, new: Obj, old: Obj, causes: list[Cause]) -> None:
                 )
             )
     if before.get("allocation") is not None and allocation is not None:
-        if allocation != before["allocation"]:
+        if not json_equal(allocation, before["allocation"]):
             causes.append(invalid_value("status.allocation", allocation, _IMMUTABLE))
     elif allocation is not None:
         _allocated(allocation, new, causes)
