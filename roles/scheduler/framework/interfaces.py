@@ -25,11 +25,11 @@ import enum
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from koord.api.kinds import Kind
+from koord.api.objects import convert
 from koord.decisions.record import Term
 from roles.scheduler.cluster.changes import NODE, PODS
 from roles.scheduler.cluster.columns import Vector
@@ -122,7 +122,7 @@ class Feed(NamedTuple):
 
     def read(self, objects: Iterable[dict[str, Any]]) -> list[Any]:
         """Objects as they are observed, from decoded JSON. Raises msgspec.ValidationError."""
-        found = (item if self.projection is dict else msgspec.convert(item, self.projection) for item in objects)
+        found = (item if self.projection is dict else convert(item, self.projection) for item in objects)
         return [one for one in (map(self.transform, found) if self.transform is not None else found) if one is not None]
 
 

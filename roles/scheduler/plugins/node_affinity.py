@@ -9,6 +9,7 @@ import msgspec
 import numpy as np
 
 from koord.api.objects import NodeAffinity as NodeAffinityProjection
+from koord.api.objects import convert
 from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Vector
@@ -112,7 +113,7 @@ class NodeAffinity(PreFilter, Filter, PreScore, Score):
 
 def _decode(content: dict[str, Any]) -> NodeAffinityProjection:
     try:
-        return msgspec.convert(content, NodeAffinityProjection)
+        return convert(content, NodeAffinityProjection)
     except msgspec.ValidationError as error:
         raise ValueError(f"addedAffinity is no NodeAffinity: {error}") from None
 

@@ -88,6 +88,18 @@ def test_plugins_merge_in_kube_schedulers_order() -> None:
     assert names(engine, Point.QUEUE_SORT) == ["PrioritySort"]
 
 
+@pytest.mark.feature("SCH-KS-05")
+def test_an_added_affinity_with_null_for_an_empty_list_is_understood() -> None:
+    term = {"matchExpressions": [{"key": "pool", "operator": "Exists", "values": None}], "matchFields": None}
+    added = {
+        "requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]},
+        "preferredDuringSchedulingIgnoredDuringExecution": None,
+    }
+    written = config(pluginConfig=[{"name": "NodeAffinity", "args": {"addedAffinity": added}}])
+    nodes = [testing.node("a"), testing.node("b", labels={"pool": "x"})]
+    assert Simulation(Snapshot(nodes), config=written, now=1e6).fits(testing.pod()).node == "b"
+
+
 @pytest.mark.feature("SCH-FW-01")
 def test_a_file_in_which_coscheduling_sorts_the_queue_is_still_understood() -> None:
     """As Koordinator's own manifests had it up to 1.6. It is the one plugin at that point."""

@@ -129,6 +129,9 @@ def test_the_configuration_of_a_scheduler_is_read_as_it_does(tmp_path: Any) -> N
     assert "PodDisruptionBudget" in read.kinds()
     assert {"PodGroup", "ElasticQuota"} <= Scheduler(config(plugins=QUOTAS), registry(entry_points=False)).kinds().keys()
     assert read.simulate(Snapshot([testing.node("n")]), now=1e6).fits(testing.pod(scheduler="mine")).node == "n"
+    # a node without CSI drivers, as kube-apiserver writes it
+    (bare,) = read.kinds()["CSINode"].read([{"metadata": {"name": "n"}, "spec": {"drivers": None}}])
+    assert bare.spec.drivers == ()
 
 
 QUOTAS = {

@@ -10,6 +10,7 @@ import yaml
 
 from koord.accounting.resources import parse
 from koord.api import names
+from koord.api.objects import convert
 from koord.config.errors import ConfigError
 from roles.scheduler.plugins.device_share.amounts import Wanted
 
@@ -32,7 +33,7 @@ class Templates:
         except yaml.YAMLError as error:
             raise ConfigError(DATA_KEY, f"not valid YAML: {error}") from error
         try:
-            models = msgspec.convert(content or {}, dict[str, dict[str, dict[str, str | int | float]]])
+            models = convert(content or {}, dict[str, dict[str, dict[str, str | int | float]]])
         except msgspec.ValidationError as error:
             raise ConfigError(DATA_KEY, f"{error}; accepted: model -> template -> resources") from error
         return Templates(

@@ -7,6 +7,7 @@ from typing import Any
 
 import msgspec
 
+from koord.api.objects_meta import convert
 from koord.api.objects_pod import NodeSelector
 from koord.api.objects_resource import DeviceClaimConfiguration, DeviceClass
 from roles.scheduler.plugins.dynamic_resources.allocator import AllocatedDevice, Allocation
@@ -102,4 +103,4 @@ def _key(requirement: Obj) -> tuple[str, str, frozenset[str]]:
 def selector_of(status: Obj) -> NodeSelector | None:
     """The node selector of an allocation in the form of the API."""
     found = status.get("nodeSelector")
-    return msgspec.convert(found, NodeSelector) if found is not None else None
+    return convert(found, NodeSelector) if found is not None else None

@@ -7,12 +7,10 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 
-import msgspec
-
 from koord import seams
 from koord.api import names
 from koord.api.kinds import ELASTICQUOTAS
-from koord.api.objects import ElasticQuota
+from koord.api.objects import ElasticQuota, convert
 from koord.decisions.record import Record, Subject, Term
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.kube.servertime import clock_of
@@ -164,7 +162,7 @@ class Upkeep:
         name, namespace = shown.metadata.name, shown.metadata.namespace
         try:
             written = await self._handle.api.patch(ELASTICQUOTAS, name, patch, namespace)
-            self._cache.show(msgspec.convert(written, ElasticQuota))
+            self._cache.show(convert(written, ElasticQuota))
         except NotFound:
             return
         except ApiError as error:

@@ -234,6 +234,7 @@ def test_virtual_npus_come_from_templates() -> None:
         huawei-Ascend-310P3:
           vir01: {huawei.com/npu-core: 1, huawei.com/npu-cpu: 1, koordinator.sh/gpu-memory: 3Gi}
           vir02: {huawei.com/npu-core: 2, huawei.com/npu-cpu: 2, koordinator.sh/gpu-memory: 6Gi}
+        huawei-Ascend-910A:
         huawei-Ascend-910B: {other: {huawei.com/npu-core: 5, huawei.com/npu-cpu: 1, koordinator.sh/gpu-memory: 16Gi}}
     """
     meta = {"name": "gpu-shared-resource-templates", "namespace": "koordinator-system"}
