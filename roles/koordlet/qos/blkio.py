@@ -15,6 +15,7 @@ import msgspec
 from koord.api import trust
 from koord.api.annotations import AnnotationError, parse_blkio_qos
 from koord.api.names import ANNOTATION_BLKIO_QOS
+from koord.api.objects import convert
 from koord.api.qos import QoSClass
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.disklines import by_disk
@@ -52,8 +53,8 @@ def pod_blocks(pod: PodState) -> tuple[BlockCfg, ...] | None:
     """Blocks of a pod's annotation; None without one. Raises BlockError."""
     try:
         given = parse_blkio_qos(pod.annotations)
-        config = msgspec.convert(_bounded(given), BlkIOQOS) if given is not None else None
-    except (AnnotationError, msgspec.ValidationError) as error:
+        config = convert(_bounded(given), BlkIOQOS) if given is not None else None
+    except (AnnotationError, msgspec.ValidationError, RecursionError) as error:
         text = str(error)
         raise BlockError(text if ANNOTATION_BLKIO_QOS in text else f"annotation {ANNOTATION_BLKIO_QOS}: {text}") from None
     if config is None or given is None:

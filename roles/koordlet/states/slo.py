@@ -13,6 +13,7 @@ import msgspec
 from msgspec import Meta, Struct, field
 
 from koord.api import nodeslo_defaults
+from koord.api.objects import convert
 
 T = TypeVar("T")
 
@@ -291,8 +292,8 @@ def _section(spec: dict[str, Any], name: str) -> dict[str, Any]:
 
 def _convert(name: str, value: Any, kind: type[T]) -> T:
     try:
-        return msgspec.convert(value, kind)
-    except msgspec.ValidationError as error:
+        return convert(value, kind)
+    except (msgspec.ValidationError, RecursionError) as error:
         raise SLOError(name, str(error)) from None
 
 

@@ -391,6 +391,10 @@ class TestHostApplications:
         assert a.metrics.host_app_usage.get("nginx", "memory", "koord-prod", "LS") is None
         assert a.context.shared.host_apps.cpu == 0
 
+    def test_null_is_what_is_not_there(self) -> None:
+        slo, errors = effective_slo({"hostApplications": [{"name": "nginx", "priority": None, "cgroupPath": {"base": None}}]})
+        assert ([app.name for app in slo.host_applications], list(errors)) == (["nginx"], [])
+
     def test_of_two_with_the_same_name_the_first_one_counts(self, agent) -> None:
         """Their samples would collide, and without host applications nothing would be known of the system either."""
         slo, errors = effective_slo({"hostApplications": [{"name": "nginx", "qos": "LS"}, {"name": "x"}, {"name": "nginx", "qos": "BE"}]})

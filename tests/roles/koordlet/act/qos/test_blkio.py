@@ -251,13 +251,23 @@ class TestStrategy:
         assert restore(world.machine.root).failed == []
         assert set(by_disk(path.read_text())["8:0"].split()) == set(before.split()[1:])
 
+    def test_null_is_what_is_not_there(self, world, strategy) -> None:
+        disks(world, sda="8:0", sdb="8:16")
+        blocks = [{**block("/dev/sda"), "ioCfg": None}, block("/dev/sdb", readBPS=2048)]
+        pod = world.pod("a", qos="LS", annotations={"koordinator.sh/blkioQOS": orjson.dumps({"blocks": blocks}).decode()})
+        files(world, pod.cgroup_dir)
+        assert "throttle.read_bps 8:16 2048" in written(world, strategy)
+        assert world.decide(strategy).records == ()
+
     def test_bad_annotations_are_one_record(self, world, strategy) -> None:
         disks(world, sda="8:0")
-        for name, text in (("a", "[]"), ("b", '{"blocks": [{"name": "x", "type": "tape"}]}'), ("c", '{"blocks": [{"ioCfg": 3}]}')):
+        deep = '{"blocks": [{"ioCfg": null, "x": ' + "[" * 700 + "]" * 700 + "}]}"
+        texts = {"a": "[]", "b": '{"blocks": [{"name": "x", "type": "tape"}]}', "c": '{"blocks": [{"ioCfg": 3}]}', "d": deep}
+        for name, text in texts.items():
             pod = world.pod(name, qos="LS", annotations={"koordinator.sh/blkioQOS": text})
             files(world, pod.cgroup_dir)
         records = world.decide(strategy).records
-        assert [r.subject.name for r in records] == ["a", "b", "c"]
+        assert [r.subject.name for r in records] == ["a", "b", "c", "d"]
         assert all("koordinator.sh/blkioQOS" in r.message or "tape" in r.message for r in records)
 
 
