@@ -9,6 +9,7 @@ policy, missing rights, a server that failed.
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Protocol
@@ -29,6 +30,9 @@ log = logging.getLogger(__name__)
 
 #: An evicted pod is not evicted again for this long (seconds); it may take that long to go away.
 REMEMBER = 120.0
+#: So long (seconds) after its eviction a pod counts as gone that is not known to be about to go. It may have a long grace, or have been
+#: stopped without the API: then its kubelet starts it again, and after so long it may be stopped again.
+LINGERS = 30.0
 EVENT_SUCCESS, EVENT_FAIL = "evictPodSuccess", "evictPodFail"
 REASON_LABEL = "evicted"
 
@@ -85,6 +89,7 @@ class PodEvictor:
         self._metrics = metrics
         self._clock = clock
         self._evicted: dict[str, float] = {}
+        """Until when (by the clock) a pod is not evicted again."""
 
     @property
     def hastens(self) -> bool:
@@ -92,8 +97,7 @@ class PodEvictor:
         return self._stop_containers is not None and not self._only_api
 
     def recently_evicted(self, uid: str) -> bool:
-        at = self._evicted.get(uid)
-        return at is not None and self._clock() - at < REMEMBER
+        return self._clock() < self._evicted.get(uid, -math.inf)
 
     async def evict(self, pod: PodState, gate: str, why: str, *, critical: bool = True) -> str | None:
         """Evict a pod; what stood against it, or None. Never raises.
@@ -109,7 +113,7 @@ class PodEvictor:
                 stopped = await self._stop(pod, gate, "the API server agreed to evict it")
                 if not stopped and pod.pod.metadata.deletion_timestamp is not None:
                     refusal = "it was told to leave already, and its containers were not all stopped"
-                    self._remember(pod)
+                    self._remember(pod, REMEMBER)
             elif answer is Answer.SILENCE and critical:
                 stopped = await self._stop(pod, gate, f"the API server is silent ({refusal}) and the need is critical: {why}")
                 why, refusal = (f"containers stopped without the API server, which is silent; {why}", None) if stopped else (why, refusal)
@@ -118,7 +122,7 @@ class PodEvictor:
         if refusal is not None:
             self._tell(pod, EVENT_FAIL, f"{message}: {refusal}")
             return refusal
-        self._remember(pod)
+        self._remember(pod, LINGERS if answer is Answer.SILENCE else REMEMBER)
         self._tell(pod, EVENT_SUCCESS, f"{message}: {why}")
         if self._audit is not None:
             self._audit.emit(AuditEvent("pod", pod.namespace, pod.name, reason="EvictPod", message=f"{gate}: {why}"), 1)
@@ -127,10 +131,10 @@ class PodEvictor:
             self._metrics.pod_eviction_detail.inc(pod.namespace, pod.name, REASON_LABEL)
         return None
 
-    def _remember(self, pod: PodState) -> None:
+    def _remember(self, pod: PodState, seconds: float) -> None:
         now = self._clock()
-        self._evicted = {uid: at for uid, at in self._evicted.items() if now - at < REMEMBER}
-        self._evicted[pod.uid] = now
+        self._evicted = {uid: until for uid, until in self._evicted.items() if now < until}
+        self._evicted[pod.uid] = now + seconds
 
     async def _stop(self, pod: PodState, gate: str, why: str) -> bool:
         """Stop all containers; whether that worked. Told with an event, a record and an audit line, whatever came of it."""

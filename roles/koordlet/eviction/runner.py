@@ -5,13 +5,14 @@ from __future__ import annotations
 import asyncio
 import inspect
 import logging
+import math
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
 from koord import seams
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.executor import Mode
-from roles.koordlet.eviction.evictor import Evictor
+from roles.koordlet.eviction.evictor import LINGERS, REMEMBER, Evictor
 from roles.koordlet.eviction.tasks import EvictionTask, Ledger, Victim
 
 if TYPE_CHECKING:
@@ -21,8 +22,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 FEATURES = ("KA-EVX-01",)
-#: So long (seconds) after its eviction a pod counts as gone whose grace is a long one: most end at the first signal.
-LINGERS = 30.0
 
 
 class EvictionRunner:
@@ -98,7 +97,7 @@ class EvictionRunner:
         for task in tasks:
             observe = Mode.OBSERVE in (mode, self._mode_of(task.gate))
             ledger = ledgers[observe]
-            for victim in task.victims:
+            for victim in sorted(task.victims, key=self._evicted_in_vain):
                 if ledger.covers(task):
                     break
                 uid = victim.pod.uid
@@ -126,9 +125,16 @@ class EvictionRunner:
         return fresh
 
     def _frees(self, victim: Victim) -> bool:
-        """Whether what a pod holds that leaves may be counted on: not for long where it takes its time."""
-        at = self._told_to_leave.get(victim.pod.uid)
-        return not victim.lingering or (at is not None and self._steady() - at < LINGERS)
+        """Whether what a pod holds that was evicted may be counted on: not for long unless it is about to go."""
+        return victim.ending or self._since(victim) < LINGERS
+
+    def _evicted_in_vain(self, victim: Victim) -> bool:
+        """Whether a pod is still there although its eviction was long enough ago: others are taken first."""
+        return not victim.ending and LINGERS <= self._since(victim) < REMEMBER
+
+    def _since(self, victim: Victim) -> float:
+        """Seconds since the pod was evicted."""
+        return self._steady() - self._told_to_leave.get(victim.pod.uid, -math.inf)
 
     async def _evict(self, task: EvictionTask, victim: Victim) -> bool:
         pod = victim.pod
@@ -140,7 +146,7 @@ class EvictionRunner:
             refusal = f"the evictor failed: {type(error).__name__}: {error}"
         if refusal is None:
             now = self._steady()
-            self._told_to_leave = {uid: at for uid, at in self._told_to_leave.items() if now - at < LINGERS}
+            self._told_to_leave = {uid: at for uid, at in self._told_to_leave.items() if now - at < REMEMBER}
             self._told_to_leave[pod.uid] = now
             self._record(task, victim, "Evicted", task.message)
             log.info("%s evicted pod %s: %s", task.gate, pod.key, task.message)

@@ -24,7 +24,7 @@ class Victim:
     ending: bool = False
     """It was told to leave, and will be gone soon: it is taken again only where the need is critical."""
     lingering: bool = False
-    """It was told to leave, and may stay for long, or stays longer than it may: what it holds counts for no more than a moment."""
+    """It was told to leave, and may stay for long, or stays longer than it may: it is evicted again only where that hastens it."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,6 +14,9 @@ from roles.koordlet.audit.log import AuditLog
 from roles.koordlet.eviction.evictor import PodEvictor
 from roles.koordlet.eviction.runner import EvictionRunner
 from roles.koordlet.eviction.tasks import EvictionTask, Victim
+from roles.koordlet.options import Options
+from roles.koordlet.qos.memevict import MemoryEvict
+from roles.koordlet.store import kinds
 
 
 class Stub:
@@ -59,9 +62,10 @@ def test_a_refused_victim_is_passed_over(world):
 
 
 def test_an_earlier_eviction_counts_without_a_call(world):
-    stub = Stub(earlier={"uid-a"})
-    fresh, _ = run(world, stub, task(world, a=100, b=60))
-    assert (fresh, stub.asked) == (0, [])
+    stub = Stub()
+    _, runner = run(world, stub, task(world, a=100, b=60))
+    stub.earlier = {"uid-a"}
+    assert (asyncio.run(runner.run((task(world, a=100, b=60),))), stub.asked) == (0, ["a"])
 
 
 @pytest.mark.parametrize(("critical", "asked"), [(False, []), (True, ["a"])])
@@ -268,6 +272,41 @@ def test_silence_stops_containers_only_beyond_the_second_threshold(world, silenc
     else:
         assert verdicts == {"EvictionRefused"}
         assert "below the critical threshold" in told[0][1]
+
+
+@pytest.mark.feature("KA-EVX-01")
+@pytest.mark.parametrize(
+    ("pods", "expected"),
+    [
+        (("big",), [(0, "big"), (30, "big"), (60, "big"), (90, "big")]),
+        (("big", "other"), [(0, "big"), (30, "other"), (60, "big"), (90, "big")]),
+    ],
+    ids=["alone", "others first"],
+)
+def test_a_pod_that_its_kubelet_starts_again_is_not_counted_on_for_long(world, gates, pods, expected):
+    """The API server is silent, memory is critical all the time: what is stopped takes its memory again."""
+    world.spec = {"resourceUsedThresholdWithBE": {"enable": True, "memoryEvictThresholdPercent": 70}}
+    for priority, name in enumerate(pods, 5000):
+        world.pod(name, qos="BE", kube_qos="BestEffort", priority=priority)
+    begun, stopped = world.now, []
+
+    async def stop(pod):
+        stopped.append((int(world.now - begun), pod.name))
+
+    clock = lambda: world.now  # noqa: E731
+    evictor = PodEvictor(API(errors.Unreachable("timed out")), only_api=False, stop_containers=stop, tell=lambda *event: None, clock=clock)
+    runner = EvictionRunner(evictor, world.machine.recorder, lambda gate: Mode.ENFORCE, steady=clock)
+    strategy = MemoryEvict(Options(), gates("BEMemoryEvict"))
+    state = strategy.initial()
+    for seconds in range(0, 120, 5):
+        world.now = begun + seconds
+        world.sample(kinds.NODE_MEMORY, 62 << 30)
+        for name in pods:
+            world.sample(kinds.POD_MEMORY, 20 << 30, f"uid-{name}")
+        outcome = world.decide(strategy, state)
+        assert outcome.tasks[0].critical
+        state = strategy.evicted(outcome.state, world.now) if asyncio.run(runner.run(outcome.tasks)) else outcome.state
+    assert stopped == expected
 
 
 def test_an_evictor_that_raises_costs_its_victim_only(world):
