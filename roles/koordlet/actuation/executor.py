@@ -19,7 +19,7 @@ from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.errors import Trouble, WriteError
 from roles.koordlet.actuation.holds import Holds, text_before
-from roles.koordlet.actuation.journal import Journal
+from roles.koordlet.actuation.journal import Journal, JournalError
 from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.memsw import swap_limit
 from roles.koordlet.actuation.target import REGISTRATION_FILE, Target, key_of, limited_with, reset_by, reset_to, resolve
@@ -120,6 +120,19 @@ class Executor:
         if self.observe_only:
             return False
         return self.journal is None or self.journal.remember([entry], owner=rule)
+
+    def noted(self, undo: Undo) -> list[Entry]:
+        """What is on record that is undone that way, whoever noted it."""
+        return [] if self.journal is None else [entry for entry in self.journal if entry.undo is undo]
+
+    def forget_noted(self, entry: Entry) -> None:
+        """Take what was undone off the record."""
+        if self.journal is None:
+            return
+        try:
+            self.journal.keep_only(e for e in self.journal if e.path != entry.path)
+        except JournalError as error:
+            log.error("%s: it still says that %s was changed", error, entry.path)
 
     @property
     def owed(self) -> int:

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from abc import ABC
 from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from typing import TYPE_CHECKING, ClassVar, Generic, TypeVar
 
 from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContext, PodContext, Stage
 
 if TYPE_CHECKING:
+    from roles.koordlet.actuation.executor import Executor
     from roles.koordlet.actuation.journal_lines import Entry
+    from roles.koordlet.actuation.threeway import Undo
     from roles.koordlet.actuation.writes import Write
     from roles.koordlet.metrics.registry import Metrics
     from roles.koordlet.options import Options
@@ -66,6 +69,14 @@ class Hook(ABC, Generic[R]):
         self.gate = gate
         self.note: Callable[[Entry], bool] = lambda entry: True
         """Puts what :meth:`act` is about to change on record; whether it may."""
+        self.noted: Callable[[Undo], Iterable[Entry]] = lambda undo: ()
+        """What is on record that is undone that way, whenever it was noted."""
+        self.forget: Callable[[Entry], None] = lambda entry: None
+        """Takes what was undone off the record."""
+
+    def keep_record(self, executor: Executor) -> None:
+        """Put on record by an executor what no file can say."""
+        self.note, self.noted, self.forget = partial(executor.note, rule=self.name), executor.noted, executor.forget_noted
 
     @property
     def enabled(self) -> bool:

@@ -6,7 +6,6 @@ import asyncio
 import logging
 import os
 from collections.abc import Callable
-from functools import partial
 from typing import TYPE_CHECKING
 
 from koord import seams
@@ -67,7 +66,7 @@ class HooksManager:
         self._held_back: set[str] = set()
         self._disabled = disabled_stages(options.runtime_hooks_disable_stages)
         for hook in self.asking.hooks:
-            hook.note = partial(executor.note, rule=hook.name)
+            hook.keep_record(executor)
         self._metrics = metrics
         self._registered = ""
         self._server = HookServer(options.runtime_hooks_network, self._address(), self._service, lost=self._lost)

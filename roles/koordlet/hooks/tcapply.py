@@ -6,8 +6,9 @@ import asyncio
 import contextlib
 import logging
 import re
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Protocol
 
 from koord import seams
 from roles.koordlet.hooks import tcplan
@@ -21,6 +22,8 @@ TIMEOUT = 5.0
 #: What was brought about is checked again after so long (seconds).
 AGAIN = 60.0
 _ROOT = re.compile(r"qdisc \S+ \S+ root\b")
+#: A root qdisc that somebody chose; what the kernel chose has the handle 0:.
+_CHOSEN = re.compile(r"qdisc (\w+) ([1-9a-f][0-9a-f]*): root\b")
 #: The root qdisc of the tree; before iproute2 5 the default class has no 0x.
 _TREE = re.compile(r"qdisc htb 1: root\b.* default (0x)?2\b")
 #: What ``tc`` says of a NIC that is not there.
@@ -35,6 +38,36 @@ class Result:
 
 
 Runner = Callable[[Command], Awaitable[Result]]
+
+
+class Record(Protocol):
+    """What the root qdiscs of shaped NICs were before they were replaced."""
+
+    def read(self) -> Mapping[str, str]:
+        """By NIC; "" where that is not known."""
+
+    def add(self, device: str, qdisc: str) -> bool:
+        """What was added first stays. False: it cannot be put on record."""
+
+    def drop(self, device: str) -> None:
+        """Forget a NIC that is on record."""
+
+
+@dataclass(slots=True)
+class Remembered:
+    """A record that ends with the process."""
+
+    known: dict[str, str] = field(default_factory=dict)
+
+    def read(self) -> dict[str, str]:
+        return dict(self.known)
+
+    def add(self, device: str, qdisc: str) -> bool:
+        self.known.setdefault(device, qdisc)
+        return True
+
+    def drop(self, device: str) -> None:
+        del self.known[device]
 
 
 class CommandError(Exception):
@@ -74,10 +107,10 @@ class NetworkApplier:
         self,
         runner: Runner = run_command,
         clock: Callable[[], float] = seams.monotonic,
-        before: Callable[[str, str], bool] = lambda device, qdisc: True,
+        record: Record | None = None,
     ) -> None:
-        """``before`` puts (device, its root qdisc) on record before that is replaced; False: it may not be."""
-        self._before = before
+        """``record`` None: one that ends with the process."""
+        self._record = Remembered() if record is None else record
         self._run = runner
         self._clock = clock
         self._wanted: NetworkPlan | None = None
@@ -86,7 +119,6 @@ class NetworkApplier:
         self._task: asyncio.Task[None] | None = None
         self._complaint = ""
         self._lacking: set[str] = set()
-        self._replaced: dict[str, str] = {}  # by NIC, the root qdisc that was there before
 
     def want(self, wanted: NetworkPlan) -> None:
         """Bring a plan about soon."""
@@ -126,13 +158,14 @@ class NetworkApplier:
         return result.output
 
     async def _set_up(self, wanted: NetworkPlan) -> None:
-        ours, shown = await self._ours(wanted.device), await self._root(wanted.device)
-        if not self._before(wanted.device, "" if ours else shown):
+        shown = await self._root(wanted.device)
+        ours = _TREE.match(shown) is not None
+        if not ours and _CHOSEN.match(shown) and wanted.device in self._record.read():
+            self._record.drop(wanted.device)  # somebody has chosen another one since
+        if not self._record.add(wanted.device, "" if ours else shown):
             raise CommandError(f"the root qdisc of {wanted.device} cannot be put on record; it is left alone")
         if not ours:
-            self._replaced[wanted.device] = shown
             await self._must(tcplan.qdisc(wanted))
-        self._replaced.setdefault(wanted.device, "")
         for command in tcplan.classes(wanted):
             await self._must(command)
         shown = await self._must(("tc", "filter", "show", "dev", wanted.device, "parent", "1:"))
@@ -161,26 +194,37 @@ class NetworkApplier:
     async def _leave_others(self, device: str) -> None:
         """NICs that the default route has left are not shaped any more. Those that are gone took their rules along; the others are tried
         again with the next look."""
-        for other in [other for other in self._replaced if other != device]:
+        for other, before in self._record.read().items():
+            if other == device:
+                continue
             try:
-                await self._give_back(other, self._replaced[other])
+                await self._give_back(other, before)
             except CommandError as error:
                 if GONE not in str(error):
                     log.warning("network QoS: %s is still shaped: %s", other, error)
                     continue
-            del self._replaced[other]
+            self._record.drop(other)
 
     async def _give_back(self, device: str, before: str) -> None:
-        """Remove the tree, and give the NIC the kind of root qdisc back that somebody had chosen."""
-        if await self._ours(device):
+        """Remove the tree, and give the NIC the kind of root qdisc back that somebody had chosen, unless another one was chosen since."""
+        shown = await self._root(device)
+        if _TREE.match(shown):
             await self._must(("tc", "qdisc", "del", "dev", device, "root"))
-        chosen = re.match(r"qdisc (\w+) ([1-9a-f][0-9a-f]*): root", before)  # what the kernel chose has the handle 0:
-        if chosen is not None:
+        elif _CHOSEN.match(shown):
+            return
+        if chosen := _CHOSEN.match(before):
             await self._must(("tc", "qdisc", "replace", "dev", device, "root", "handle", f"{chosen[2]}:", chosen[1]))
 
     async def _take_down(self, device: str) -> None:
-        """Remove what this agent, now or in a former life, set up: it is known by its names."""
-        await self._give_back(device, "")
+        """Remove what this agent, now or in a former life, set up."""
+        recorded = self._record.read()
+        await self.undo(device, recorded.get(device, ""))
+        if device in recorded:
+            self._record.drop(device)
+
+    async def undo(self, device: str, before: str) -> None:
+        """Give a NIC back, whose root qdisc was ``before``, and remove what is known by its names. Raises CommandError."""
+        await self._give_back(device, before)
         for name in tcplan.SETS:
             with contextlib.suppress(CommandError):  # without the tools there is nothing of theirs to remove
                 if (await self._run(tcplan.rule_of(name, "-C"))).status == 0:
@@ -188,16 +232,7 @@ class NetworkApplier:
                 if (await self._run(("ipset", "list", "-name", tcplan.SETS[name]))).status == 0:
                     await self._must(("ipset", "destroy", tcplan.SETS[name]))
 
-    async def undo(self, device: str, before: str) -> None:
-        """Take down what was set up, and give a NIC the kind of root qdisc back that somebody had chosen. Raises CommandError."""
-        await self._take_down(device)
-        await self._give_back(device, before)
-
     async def _root(self, device: str) -> str:
         """The line of the root qdisc; not every tool can be asked for it alone."""
         shown = await self._must(("tc", "qdisc", "show", "dev", device))
         return next((line for line in shown.splitlines() if _ROOT.match(line)), "")
-
-    async def _ours(self, device: str) -> bool:
-        """Whether the root qdisc is the tree's."""
-        return _TREE.match(await self._root(device)) is not None

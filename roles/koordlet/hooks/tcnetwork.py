@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ipaddress
 import logging
+import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
@@ -49,6 +50,26 @@ class TCRule:
     own: tuple[tuple[str, int], ...] = ()
 
 
+@dataclass(frozen=True, slots=True)
+class OnRecord:
+    """What the root qdiscs of NICs were, by a hook's record; ``sys`` is where sysfs is."""
+
+    hook: Hook[TCRule]
+    sys: str
+
+    def read(self) -> dict[str, str]:
+        return {device: entry.value for device, entry in self._entries().items()}
+
+    def add(self, device: str, qdisc: str) -> bool:
+        return self.hook.note(Entry(f"{self.sys}/class/net/{device}", qdisc, Undo.NETWORK, "qdisc"))
+
+    def drop(self, device: str) -> None:
+        self.hook.forget(self._entries()[device])
+
+    def _entries(self) -> dict[str, Entry]:
+        return {os.path.basename(entry.path): entry for entry in self.hook.noted(Undo.NETWORK)}
+
+
 class TCNetworkQoS(Hook[TCRule]):
     """``applier`` None: the running kernel's, where the network is the machine's own."""
 
@@ -84,7 +105,7 @@ class TCNetworkQoS(Hook[TCRule]):
             if why := foreign(root, NETWORK):
                 self._complain(f"no traffic is shaped: {why}")
                 return
-            self._applier = NetworkApplier(partial(run_command, root=root), before=partial(self._noted, root.sys))
+            self._applier = NetworkApplier(partial(run_command, root=root), record=OnRecord(self, root.sys))
         device = default_device(snapshot)
         if device is None:
             self._complain("there is no IPv4 default route, so no NIC to shape")
@@ -92,10 +113,6 @@ class TCNetworkQoS(Hook[TCRule]):
         addresses = {pod.uid: (pod, _address(pod)) for pod, _ in pods.values()}
         wanted: NetworkPlan = plan(device, rule.network, addresses)
         self._applier.want(wanted)
-
-    def _noted(self, sys: str, device: str, qdisc: str) -> bool:
-        """Put the root qdisc of a NIC on record before it is replaced."""
-        return self.note(Entry(f"{sys}/class/net/{device}", qdisc, Undo.NETWORK, "qdisc"))
 
     def _complain(self, text: str) -> None:
         if text != self._complaint:

@@ -16,9 +16,12 @@ import msgspec
 import pytest
 
 from koord.api.objects_pod import PodIP
+from roles.koordlet.actuation.executor import Executor
+from roles.koordlet.actuation.journal import Journal
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.hooks.network import Bandwidth, NetworkRule
 from roles.koordlet.hooks.tcapply import AGAIN, CommandError, NetworkApplier, Result, run_command
-from roles.koordlet.hooks.tcnetwork import default_device
+from roles.koordlet.hooks.tcnetwork import OnRecord, default_device
 from roles.koordlet.hooks.tcplan import class_rates, minors
 from tests.support import patience
 
@@ -292,8 +295,8 @@ def test_the_root_qdisc_is_on_record_before_it_is_replaced_and_given_back(hooked
             shown[0] = "qdisc noqueue 0: root"
         return Result(0, "", "")
 
-    node.asking.hooks[0].note = lambda entry: node.machine.executor.note(entry, "TCNetworkQoS")
-    network.hook._applier = NetworkApplier(tools, before=lambda *seen: network.hook._noted(str(node.machine.root.sys), *seen))
+    network.hook.keep_record(node.machine.executor)
+    network.hook._applier = NetworkApplier(tools, record=OnRecord(network.hook, node.machine.root.sys))
     node.world.spec = spec()
     network.run()
     assert shown[0].startswith("qdisc htb")
@@ -352,6 +355,124 @@ def test_a_nic_that_the_default_route_has_left_is_not_shaped_any_more(hooked) ->
     assert seen == [
         {"eth9": "htb", "eth1": "noqueue"}, {"eth9": "htb", "eth1": "htb"}, {"eth9": "fq", "eth1": "htb"}, {"eth9": "htb"}
     ]  # fmt: skip
+
+
+class Qdiscs(Tools):
+    """tc in memory: the root qdiscs of NICs."""
+
+    def __init__(self, **shown: str) -> None:
+        super().__init__()
+        self.shown = {device: f"qdisc {what} root refcnt 2" for device, what in shown.items()}
+
+    async def __call__(self, command: tuple[str, ...]) -> Result:
+        done = await super().__call__(command)
+        if command[:2] != ("tc", "qdisc"):
+            return done
+        device = command[command.index("dev") + 1]
+        if command[2] == "show":
+            return Result(0, self.shown[device], "")
+        if command[2] == "del":
+            self.shown[device] = "qdisc noqueue 0: root refcnt 2"
+        else:
+            made = "htb 1: root r2q 10 default 0x2" if "htb" in command else f"{command[-1]} {command[-2]} root refcnt 2"
+            self.shown[device] = f"qdisc {made}"
+        return done
+
+
+def restarted(network: Network) -> None:
+    """Another life of the agent: of the one before it knows what is on disk."""
+    machine = network.node.machine
+    journal = Journal(machine.journal.path, machine.root)
+    journal.open()
+    machine.journal, machine.executor = journal, Executor(machine.host, journal)
+    network.hook._applier = NetworkApplier(network.tools, record=OnRecord(network.hook, machine.root.sys))
+    network.hook.keep_record(machine.executor)
+
+
+def on_record(network: Network) -> list[str]:
+    return [entry.value.split()[1] for entry in network.node.machine.journal if entry.undo is Undo.NETWORK]
+
+
+@pytest.mark.feature("KA-HK-09")
+@pytest.mark.feature("BEY-JRN-01")
+@pytest.mark.parametrize("restarts", [(), ("shaped",), ("off",)], ids=["one life", "restarted while shaped", "switched off in between"])
+def test_the_policy_that_is_switched_off_gives_the_root_qdisc_back(hooked, restarts) -> None:
+    network = Network(hooked("TCNetworkQoS"), Qdiscs(lo="fq 8005:"))
+    network.node.machine.file("sys/class/net/lo/operstate", "up")
+    restarted(network)
+    network.node.world.spec = spec()
+    network.run()
+    assert "htb" in network.tools.shown["lo"]
+    assert on_record(network) == ["fq"]
+    if "shaped" in restarts:
+        restarted(network)
+        network.run()
+    network.node.world.spec = spec(policy="terway-qos")
+    if "off" in restarts:
+        restarted(network)
+    network.run()
+    assert network.tools.shown["lo"].startswith("qdisc fq 8005: root")
+    assert on_record(network) == []
+
+    network.tools.shown["lo"] = "qdisc cake 8006: root refcnt 2"
+    for policy, shown in (("tc", "htb"), ("terway-qos", "cake")):
+        network.node.world.spec = spec(policy)
+        network.run()
+        assert network.tools.shown["lo"].split()[1] == shown, "what was there the first time is forgotten"
+
+
+@pytest.mark.feature("KA-HK-09")
+def test_a_root_qdisc_that_others_chose_since_stays(hooked) -> None:
+    network = Network(hooked("TCNetworkQoS"), Qdiscs(lo="fq 8005:"))
+    network.node.machine.file("sys/class/net/lo/operstate", "up")
+    restarted(network)
+    network.node.world.spec = spec()
+    network.run()
+    network.tools.shown["lo"] = "qdisc cake 8006: root refcnt 2"
+    restarted(network)
+    for policy, shown, recorded in (("tc", "htb", ["cake"]), ("terway-qos", "cake", [])):
+        network.node.world.spec = spec(policy)
+        network.run()
+        assert (network.tools.shown["lo"].split()[1], on_record(network)) == (shown, recorded)
+
+    network.node.world.spec = spec()
+    network.run()
+    network.tools.shown["lo"] = "qdisc fq 8007: root refcnt 2"
+    network.node.world.spec = spec("terway-qos")
+    network.run()
+    assert (network.tools.shown["lo"].split()[1:3], on_record(network)) == (["fq", "8007:"], [])
+
+
+@pytest.mark.feature("KA-HK-09")
+def test_a_nic_that_the_default_route_left_while_the_agent_was_down_is_given_back(hooked) -> None:
+    network = Network(hooked("TCNetworkQoS"), Qdiscs(lo="fq 8005:", eth9="noqueue 0:"))
+    for device in ("lo", "eth9"):
+        network.node.machine.file(f"sys/class/net/{device}/operstate", "up")
+    restarted(network)
+    network.node.world.spec = spec()
+    network.run()
+    network.node.machine.file("proc/net/route", ROUTES.replace("lo\t00000000", "lo\t0001A8C0"))
+    restarted(network)
+    network.run()
+    assert {device: shown.split()[1] for device, shown in network.tools.shown.items()} == {"lo": "fq", "eth9": "htb"}
+    assert on_record(network) == ["noqueue"]
+
+
+@pytest.mark.root
+@pytest.mark.feature("KA-HK-09")
+def test_the_running_kernel_has_its_root_qdisc_back(hooked, namespace) -> None:
+    def tc(*arguments: str) -> str:
+        return subprocess.run(["nsenter", "-t", str(namespace), "-n", "tc", *arguments], check=True, capture_output=True, text=True).stdout
+
+    network = Network(hooked("TCNetworkQoS"), Tools(namespace))
+    network.node.machine.file("sys/class/net/lo/operstate", "up")
+    restarted(network)
+    tc("qdisc", "replace", "dev", "lo", "root", "handle", "8005:", "pfifo")
+    for policy, shown in (("tc", "qdisc htb 1: root"), ("terway-qos", "qdisc pfifo 8005: root")):
+        network.node.world.spec = spec(policy)
+        restarted(network)
+        network.run()
+        assert shown in tc("qdisc", "show", "dev", "lo")
 
 
 def test_a_class_without_limits_may_use_the_whole_bandwidth() -> None:
