@@ -40,8 +40,6 @@ log = logging.getLogger(__name__)
 #: Cache entries that nobody renewed are dropped after this long (seconds); swept once a minute.
 CACHE_TTL = 120.0
 SWEEP_EVERY = 60.0
-#: Hierarchies of cgroup v1, one of which a group that exists is in.
-_HIERARCHIES = ("cpu", "cpuset", "memory", "blkio")
 AUDIT_VERBOSITY = 3
 #: So often a file is read again that changes while its value is put on record.
 _LOOKS = 3
@@ -472,10 +470,7 @@ class Executor:
 
     def _gone(self, targets: set[str]) -> set[str]:
         """Those of cgroup directories that are in no hierarchy any more."""
-        cgroups = self.host.cgroups
-        tops = [cgroups.root.cgroup] if cgroups.v2 else [os.path.join(cgroups.root.cgroup, name) for name in _HIERARCHIES]
-        relative = [target for target in targets if not os.path.isabs(target)]
-        return {target for target in relative if not any(os.path.isdir(os.path.join(top, target)) for top in tops)}
+        return {target for target in targets if not os.path.isabs(target) and not self.host.cgroups.exists(target)}
 
 
 def _cached_value(write: Write) -> str:

@@ -7,6 +7,7 @@ Directories are relative to the cgroup root (v2) or to a subsystem's root (v1), 
 from __future__ import annotations
 
 import os
+import re
 from collections.abc import Set
 from dataclasses import dataclass, field
 from enum import IntEnum, StrEnum
@@ -32,8 +33,11 @@ KUBE_QOS = (GUARANTEED, BURSTABLE, BESTEFFORT)
 #: Paths that are kept: more than a full node needs. Containers come and go, and nobody says of each that it went.
 _MAX_KEPT = 16_384
 
+#: Hierarchies of cgroup v1, one of which a group that exists is in.
+_HIERARCHIES = ("cpu", "cpuset", "memory", "blkio")
 _RUNTIME_PREFIX = {"docker": "docker", "containerd": "cri-containerd", "pouch": "pouch", "cri-o": "crio"}
 RUNTIMES = tuple(_RUNTIME_PREFIX)
+_CRIO_NO_SANDBOX = re.compile(r"crio-(conmon-|.*\.scope$)")
 
 
 def detect_version(root: HostRoot) -> CgroupVersion:
@@ -191,11 +195,13 @@ class Cgroups:
         return f"{parent}/{stem}-pod{uid.replace('-', '_')}.slice"
 
     def container_dir(self, pod_dir: str, container_id: str) -> str:
-        """``container_id`` with its scheme (``containerd://…``)."""
+        """``container_id`` with its scheme (``containerd://…``). CRI-O has its prefix with either driver; a group without it, as upstream
+        looks for, counts where it is there."""
         scheme, bare = split_container_id(container_id)
-        if self.driver is CgroupDriver.CGROUPFS:
-            return f"{pod_dir}/{bare}"
-        return f"{pod_dir}/{_RUNTIME_PREFIX[scheme]}-{bare}.scope"
+        prefixed, plain = f"{pod_dir}/{_RUNTIME_PREFIX[scheme]}-{bare}", f"{pod_dir}/{bare}"
+        if self.driver is CgroupDriver.SYSTEMD:
+            return f"{prefixed}.scope"
+        return prefixed if scheme == "cri-o" and not self.exists(plain) else plain
 
     def pod_uid_of(self, basename: str) -> str | None:
         """Pod id from a directory name, as it stands there (systemd: with underscores); None if it is no pod directory."""
@@ -212,7 +218,7 @@ class Cgroups:
     def container_id_of(self, basename: str) -> str | None:
         """Bare container id from a directory name; None if it is no container directory."""
         if self.driver is CgroupDriver.CGROUPFS:
-            return basename or None
+            return basename.removeprefix("crio-") or None
         for prefix in ("docker-", "cri-containerd-", "pouch-", "crio-"):
             if basename.startswith(prefix):
                 rest = basename[len(prefix) :]
@@ -222,7 +228,7 @@ class Cgroups:
         return None
 
     def sandbox_dir(self, pod_dir: str, container_dirs: set[str]) -> str:
-        """The pod's sandbox directory: the only one under its cpuset directory that no known container owns.
+        """The pod's sandbox directory: the only one under its cpuset directory that no known container owns, nor a monitor of CRI-O's.
 
         ``container_dirs`` are the directories of all containers, init ones included. None or several candidates are a
         :class:`HostError` (retry later).
@@ -234,7 +240,7 @@ class Cgroups:
         except OSError as error:
             raise HostFileError(base, f"cannot be listed: {error.strerror}") from error
         known = {d.rsplit("/", 1)[-1] for d in container_dirs}
-        left = [n for n in names if n not in known and not (n.startswith("crio-") and n.endswith(".scope"))]
+        left = [n for n in names if n not in known and not _CRIO_NO_SANDBOX.match(n)]
         if len(left) != 1:
             raise HostError(f"{base}: {len(left)} directories could be the sandbox, exactly one is needed")
         return f"{pod_dir}/{left[0]}"
@@ -256,6 +262,11 @@ class Cgroups:
                 "CgroupRoot, Kubepods, KubepodsBurstable, KubepodsBesteffort"
             )
         return "/".join(p.strip("/") for p in (head, parent_dir, relative_path) if p.strip("/"))
+
+    def exists(self, directory: str) -> bool:
+        """Whether the group is there, in any hierarchy."""
+        tops = [self.root.cgroup] if self.v2 else [os.path.join(self.root.cgroup, name) for name in _HIERARCHIES]
+        return any(os.path.isdir(os.path.join(top, directory)) for top in tops)
 
     # -- paths -----------------------------------------------------------------------------------------------------------
 

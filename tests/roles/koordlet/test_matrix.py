@@ -1,9 +1,9 @@
 """koordlet on every layout of a machine that people have (KLO-SYS-01, BEY-JRN-01): it writes where the kernel looks, leaves alone what is
 not its own, and puts everything back, seen from wherever.
 
-cgroup v1, v2, hybrid × cgroupfs, systemd × the top, kind's root × containerd, CRI-O × kubelet's settings × where the machine is seen: all
-192 with KOORD_MATRIX=all. With KOORD_BINARY (a frozen executable) its ``--restore`` puts back, in a mount namespace of its own. The
-kernel's own v2 is in tests/vm.
+cgroup v1, v2, hybrid × cgroupfs, systemd × the top, kind's root × containerd, CRI-O, Docker × kubelet's settings × where the machine is
+seen: all 288 with KOORD_MATRIX=all. With KOORD_BINARY (a frozen executable) its ``--restore`` puts back, in a mount namespace of its
+own. The kernel's own v2 is in tests/vm.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ from tests.support import patience
 
 CPUS = 8
 VERSIONS, DRIVERS, TOPS = ("v1", "v2", "hybrid"), ("cgroupfs", "systemd"), ("", "kubelet")
-RUNTIMES, KUBELETS, SEEN = ("containerd", "cri-o"), ("plain", "static", "no quota", "10 ms"), ("/", "/host")
+RUNTIMES, KUBELETS, SEEN = ("containerd", "cri-o", "docker"), ("plain", "static", "no quota", "10 ms"), ("/", "/host")
 #: Every fifth layout has each value of each row, and most pairs of values; nightly all of them.
 LAYOUTS = list(itertools.product(VERSIONS, DRIVERS, TOPS, RUNTIMES, KUBELETS, SEEN))[:: 1 if os.environ.get("KOORD_MATRIX") == "all" else 5]
 V1 = {
@@ -52,6 +52,9 @@ V1 = {
     "cpuset": {"cpuset.cpus": f"0-{CPUS - 1}"},
     "memory": {"memory.limit_in_bytes": "9223372036854771712"},
 }
+SCOPES = {"containerd": "cri-containerd-{}.scope", "cri-o": "crio-{}.scope", "docker": "docker-{}.scope"}
+"""What runtimes call their groups beside systemd, by their own sources, not koordlet's; so below."""
+PLAIN = {"containerd": "{}", "cri-o": "crio-{}", "docker": "{}"}
 V2 = {"cpu.max": "max 100000", "cpu.max.burst": "0", "cpu.weight": "100", "cpuset.cpus": f"0-{CPUS - 1}", "memory.max": "max"}
 
 
@@ -77,6 +80,7 @@ class Layout:
         self.period = 10_000 if kubelet == "10 ms" else 100_000
         for directory in (self.names.kubepods, self.names.qos_dir("Burstable"), self.names.qos_dir("BestEffort")):
             self.group(directory)
+        self.boxes: dict[str, str] = {}
         self.pods = [
             self.pod("web", "LS", "Burstable", "2"),
             self.pod("batch", "BE", "BestEffort"),
@@ -110,11 +114,20 @@ class Layout:
             },
         }  # fmt: skip
         state = pod_state(decoder(Pod)(msgspec.json.encode(wire)), self.names)
+        names = (SCOPES if self.names.driver is CgroupDriver.SYSTEMD else PLAIN)[self.runtime]
         quota = int(cpu) * self.period if cpu and self.kubelet != "no quota" else -1
         pinned = "2-3" if self.kubelet == "static" and kube_qos == "Guaranteed" else f"0-{CPUS - 1}"
         self.group(state.cgroup_dir, quota)
-        self.group(state.containers[0].cgroup_dir, quota, pinned)
+        self.boxes[name] = f"{state.cgroup_dir}/{names.format(f'{name}1')}"
+        self.group(self.boxes[name], quota, pinned)
+        for other in ("sandbox", *(("conmon-sandbox", f"conmon-{name}1") if self.runtime == "cri-o" else ())):
+            self.group(f"{state.cgroup_dir}/{names.format(other)}")
         return state
+
+    def limit(self, name: str) -> str:
+        """The memory limit of a pod's container."""
+        sub, file = ("", "memory.max") if self.v2 else ("memory", "memory.limit_in_bytes")
+        return (self.cgroup / sub / self.boxes[name] / file).read_text()
 
     def values(self) -> dict[str, str]:
         return {str(p.relative_to(self.base)): p.read_text().strip() for p in self.cgroup.rglob("*") if p.is_file()}
@@ -196,6 +209,7 @@ def test_any_machine(tmp_path: Path, version: str, driver: str, top: str, runtim
             batch = agent.pods[1].containers[0].cgroup_dir
             cpus = Path(agent.host.cgroups.file("cpuset.cpus", batch)).read_text()
             assert not CPUSet.parse(cpus) & CPUSet.parse("2-3"), "CPUs that the kubelet gave away are nobody else's"
+    assert int(layout.limit("batch")) == 1 << 30, "its container is found by the name that the runtime gave it"
     now = layout.values()
     theirs = [path for path in now if "besteffort" not in path and now[path] != before[path]]
     assert [path for path in theirs if not path.endswith("cpuset.cpus")] == [], "limits of others are the kubelet's, whatever its period"

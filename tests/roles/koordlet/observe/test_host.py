@@ -106,6 +106,20 @@ class TestCgroupNames:
         with pytest.raises(HostError, match="exactly one"):
             cgroups.sandbox_dir(pod, set())
 
+    @pytest.mark.feature("KLO-SYS-01")
+    @pytest.mark.parametrize("version", [1, 2])
+    @pytest.mark.parametrize(("made", "wanted"), [("crio-c1", "crio-c1"), ("c1", "c1"), ("", "crio-c1")])
+    def test_containers_of_crio_beside_cgroupfs(self, host, version: int, made: str, wanted: str) -> None:
+        tree = host(version=version, driver="cgroupfs")
+        cgroups = Cgroups.detect(HostRoot.at(str(tree.root)))
+        pod = cgroups.pod_dir("Burstable", UID)
+        for name in filter(None, (made, "crio-box", "crio-conmon-c1", "crio-conmon-box")):
+            tree.cgroup(f"{pod}/{name}")
+        container = cgroups.container_dir(pod, "cri-o://c1")
+        assert container == f"{pod}/{wanted}"
+        assert cgroups.container_id_of(wanted) == "c1"
+        assert cgroups.sandbox_dir(pod, {container}) == f"{pod}/crio-box"
+
     @pytest.mark.parametrize(
         ("qos", "base", "wanted"),
         [
