@@ -1,13 +1,18 @@
 """Limits, weights and latency targets of disks: for best-effort pods as a whole, for single pods, for the machine (KA-BLK-01).
 
 A target whose configuration names a disk that cannot be found is left as it is: half a configuration would be worse than none.
+
+cgroup v1 holds back the processes of a group only, not those of the groups in it, where all processes of pods are. There each container
+also gets the narrower of its tier's and its pod's limits.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
+from itertools import product
 from typing import Any, ClassVar
 
 import msgspec
@@ -23,6 +28,7 @@ from roles.koordlet.actuation.writes import NODE, About, Batch, Write, sequence
 from roles.koordlet.host.cgroup import BESTEFFORT
 from roles.koordlet.host.errors import CgroupGoneError, HostError
 from roles.koordlet.host.storage import LocalStorage
+from roles.koordlet.qos import view
 from roles.koordlet.qos.blkio_lines import COST_MODEL, COST_QOS, IO_MAX, THROTTLES, UNLIMITED, WEIGHT, group_lines, root_lines, root_off
 from roles.koordlet.qos.outcome import Outcome, Strategy
 from roles.koordlet.states.model import HostState, PodState, Snapshot
@@ -34,6 +40,8 @@ _GROUP_FILES = (*THROTTLES, IO_MAX, WEIGHT)
 _ROOT_FILES = (COST_QOS, COST_MODEL)
 
 Lines = Callable[[str, IOCfg], list[tuple[str, str]]]
+#: (file, disk) → limit, on cgroup v1.
+Limits = Mapping[tuple[str, str], int]
 
 
 class BlockError(ValueError):
@@ -42,8 +50,8 @@ class BlockError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class BlkIOState:
-    """``configured``: pods by uid that had limits, so that what is taken from the annotation is taken from the disks. None: those that an
-    agent before this one limited, by the journal."""
+    """``configured``: pods by uid that had limits, their own or on cgroup v1 the tier's, so that what is taken from the configuration is
+    taken from the disks. None: those that an agent before this one limited, by the journal."""
 
     configured: frozenset[str] | None = None
     told: frozenset[str] = frozenset()
@@ -104,13 +112,13 @@ def _mount_point(name: str, pod: PodState | None, snapshot: Snapshot) -> str:
     return snapshot.host.root.kubelet_path("pods", pod.uid, "volumes/kubernetes.io~csi", inside, "mount")
 
 
-def present(host: HostState, files: Iterable[str], directory: str) -> dict[str, set[str]]:
-    """Disks that the files of a directory name, for each file that this kernel has. Raises HostError when one cannot be read."""
-    found: dict[str, set[str]] = {}
+def present(host: HostState, files: Iterable[str], directory: str) -> dict[str, dict[str, str]]:
+    """What the files of a directory say of disks, for each file that this kernel has. Raises HostError when one cannot be read."""
+    found: dict[str, dict[str, str]] = {}
     for file in files:
         if host.cgroups.supported(file, directory):
             text = host.files.read(host.cgroups.file(file, directory)).decode("utf-8", "replace")
-            found[file] = set(by_disk(text))
+            found[file] = by_disk(text)
     return found
 
 
@@ -148,26 +156,30 @@ class BlkIOReconcile(Strategy[BlkIOState]):
                 text = f"{about.name or 'node'}: {problem}"
                 problems[text] = Record("koordlet", who, now, "Skipped", rule=self.name, message=problem, features=self.features)
 
-        tier, root = slo.qos.be.blkio, slo.qos.cgroup_root.blkio
-        directory = snapshot.host.cgroups.qos_dir(BESTEFFORT)
-        attempt(About("group", name="besteffort"), lambda: self._group(snapshot, directory, _blocks(tier), None, NODE))
+        tier, root = _blocks(slo.qos.be.blkio), slo.qos.cgroup_root.blkio
+        directory, v1 = snapshot.host.cgroups.qos_dir(BESTEFFORT), not snapshot.host.cgroups.v2
+        attempt(About("group", name="besteffort"), lambda: self._group(snapshot, directory, tier, None, NODE))
         attempt(About("group", name="root"), lambda: self._root(snapshot, _blocks(root)))
+        tier_limits = _limits(lambda: tier, None, snapshot)
         configured = set()
         for pod in snapshot.pods:
-            if pod.phase != "Running" or not pod.cgroup_dir:
+            if not pod.active or not pod.cgroup_dir:
                 continue
-            if not _asks(pod) and not (_limited(snapshot, pod) if state.configured is None else pod.uid in state.configured):
+            inherits = v1 and pod.cgroup_dir.startswith(f"{directory}/")
+            asks = _asks(pod) or (inherits and bool(tier))
+            if not asks and not (_formerly(snapshot, pod) if state.configured is None else pod.uid in state.configured):
                 continue
             configured.add(pod.uid)
             about = About("pod", pod.namespace, pod.name, "", pod.uid)
-            attempt(about, lambda pod=pod, about=about: self._pod(snapshot, pod, about))  # type: ignore[misc]
+            if pod.phase == "Running" and (_asks(pod) or _limited(snapshot, pod.cgroup_dir)):
+                attempt(about, lambda pod=pod, about=about: self._group(snapshot, pod.cgroup_dir, _own(pod), pod, about))  # type: ignore[misc]
+            if v1:
+                own = _limits(partial(_own, pod), pod, snapshot)
+                batches.append(sequence(*_inside(snapshot, pod, [own, tier_limits] if inherits else [own], about)))
         records = tuple(record for text, record in problems.items() if text not in state.told)
         return Outcome(BlkIOState(frozenset(configured), frozenset(problems)), batches=tuple(b for b in batches if b), records=records)
 
     # -- targets -------------------------------------------------------------------------------------------------------------
-
-    def _pod(self, snapshot: Snapshot, pod: PodState, about: About) -> tuple[list[Write], str]:
-        return self._group(snapshot, pod.cgroup_dir, (pod_blocks(pod) or ()) if _asks(pod) else (), pod, about)
 
     def _group(
         self, snapshot: Snapshot, directory: str, blocks: tuple[BlockCfg, ...], pod: PodState | None, about: About
@@ -204,9 +216,57 @@ def _asks(pod: PodState) -> bool:
     return ANNOTATION_BLKIO_QOS in pod.annotations and pod.qos_label is not QoSClass.NONE
 
 
-def _limited(snapshot: Snapshot, pod: PodState) -> bool:
-    """Whether an agent limited the pod, by the journal."""
-    return any(snapshot.changed(file, pod.cgroup_dir) for file in _GROUP_FILES)
+def _own(pod: PodState) -> tuple[BlockCfg, ...]:
+    """Blocks that count for a pod alone. Raises BlockError."""
+    return (pod_blocks(pod) or ()) if _asks(pod) else ()
+
+
+def _limited(snapshot: Snapshot, *directories: str) -> bool:
+    """Whether an agent limited one of the groups, by the journal."""
+    return any(snapshot.changed(file, directory) for directory in directories for file in _GROUP_FILES)
+
+
+def _formerly(snapshot: Snapshot, pod: PodState) -> bool:
+    """Whether an agent before this one limited the pod, or a container of it."""
+    return _limited(snapshot, pod.cgroup_dir, *view.container_dirs(snapshot.host, pod))
+
+
+def _limits(blocks: Callable[[], tuple[BlockCfg, ...]], pod: PodState | None, snapshot: Snapshot) -> Limits | None:
+    """None: they cannot be told, as is said of the group itself."""
+    try:
+        lines = [line for lines in _wanted(blocks(), pod, snapshot, group_lines).values() for line in lines]
+    except BlockError:
+        return None
+    return {(file, line.split()[0]): int(line.split()[1]) for file, line in lines if file in THROTTLES and not _free(line)}
+
+
+def _inside(snapshot: Snapshot, pod: PodState, limits: Sequence[Limits | None], about: About) -> list[Write]:
+    """The narrowest limits for each of a pod's containers. What others set there is not widened, nor is anything while some limits cannot
+    be told."""
+    wanted: dict[tuple[str, str], int] = {}
+    for key, limit in (row for each in limits if each is not None for row in each.items()):
+        wanted[key] = min(limit, wanted.get(key, limit))
+    writes = []
+    for directory, file in product(view.container_dirs(snapshot.host, pod), THROTTLES):
+        here = {disk: limit for (name, disk), limit in wanted.items() if name == file}
+        if not here and not snapshot.changed(file, directory):
+            continue
+        try:
+            there = present(snapshot.host, [file], directory).get(file)
+        except HostError:
+            continue  # not made yet, or just removed
+        if there is None:
+            continue
+        ours = {disk for disk in there if snapshot.changed(file, directory, disk)} if None not in limits else set()
+        here = {disk: limit for disk, limit in here.items() if disk in ours or not _within(there.get(disk, ""), limit)}
+        here |= dict.fromkeys(sorted(ours - {disk for name, disk in wanted if name == file}), 0)
+        writes += [Write(file, directory, f"{disk} {limit}", about=about, device=disk) for disk, limit in here.items()]
+    return writes
+
+
+def _within(text: str, limit: int) -> bool:
+    """Whether a limit that stands there holds back at least as much."""
+    return text.isdecimal() and 0 < int(text) <= limit
 
 
 def _told(host: HostState, directory: str, lacks: list[str]) -> str:
@@ -221,10 +281,10 @@ def _told(host: HostState, directory: str, lacks: list[str]) -> str:
     return f"{' and '.join(lacks)}: {where} has no file for that; the kernel lacks it, or the io controller is not enabled there"
 
 
-def _ours(snapshot: Snapshot, files: dict[str, set[str]], directory: str, wanted: Iterable[str]) -> dict[str, set[str]]:
+def _ours(snapshot: Snapshot, files: Mapping[str, Collection[str]], directory: str, wanted: Iterable[str]) -> dict[str, set[str]]:
     """Disks that files name because of koordlet, and that are not wanted any more: what an administrator set stays."""
     kept = set(wanted)
-    return {file: {disk for disk in disks - kept if snapshot.changed(file, directory, disk)} for file, disks in files.items()}
+    return {file: {disk for disk in set(disks) - kept if snapshot.changed(file, directory, disk)} for file, disks in files.items()}
 
 
 def _blocks(config: BlkIOQOS) -> tuple[BlockCfg, ...]:
@@ -237,7 +297,7 @@ def _wanted(blocks: tuple[BlockCfg, ...], pod: PodState | None, snapshot: Snapsh
     return {(disk := disk_of(block, pod, snapshot, storage)): lines(disk, block.io_cfg) for block in blocks}
 
 
-def _writes(wanted: dict[str, list[tuple[str, str]]], files: dict[str, set[str]], directory: str, about: About) -> list[Write]:
+def _writes(wanted: dict[str, list[tuple[str, str]]], files: Mapping[str, Collection[str]], directory: str, about: About) -> list[Write]:
     """What this kernel has a file for. What sets no limit is only written where a line would have to go."""
     return [
         Write(file, directory, line, about=about, device=disk)

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
+from roles.koordlet.actuation.disklines import by_disk
 from roles.koordlet.actuation.writes import About, Batch, Hold, Write, sequence
 from roles.koordlet.host import parse
 from roles.koordlet.host.cgroup_files import CFS_PERIOD_US, MIN_SHARES, quota_of
@@ -115,14 +116,14 @@ def throttled(snapshot: Snapshot, pod: PodState, held: Held, config: Interferenc
 
 
 def _counting(host: HostState, pod: PodState) -> dict[File, str]:
-    """Limits beyond any disk, for every whole disk of the machine that is in use."""
+    """Limits beyond any disk, for every whole disk of the machine that is in use. Where there is a limit the kernel counts already."""
     try:
         path = host.root.proc_path("diskstats")
         disks = parse.whole_disks(host.files.read(path))
     except (HostError, ValueError):
         return {}
-    rates = {(c.cgroup_dir, disk): {"r": COUNTING_BPS} for c in pod.containers if c.cgroup_dir for disk in disks}
-    return _limits(host, rates)
+    limited = {c.cgroup_dir: by_disk(_text(host, READ_BPS, c.cgroup_dir)) for c in pod.containers if c.cgroup_dir}
+    return _limits(host, {(where, disk): {"r": COUNTING_BPS} for where, there in limited.items() for disk in disks if disk not in there})
 
 
 def _limits(host: HostState, rates: dict[tuple[str, str], dict[str, int]]) -> dict[File, str]:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import ClassVar
 
@@ -69,12 +68,7 @@ def group_of(pod: PodState, *, made: bool = False) -> str | None:
 
 def threads(host: HostState, pod: PodState) -> list[int]:
     """Thread ids of a pod's containers and of its sandbox, ascending."""
-    containers = {c.cgroup_dir for c in pod.all_containers() if c.cgroup_dir}
-    directories = sorted(containers)
-    # not made yet, or not to be told from a container that the kubelet has not listed yet
-    with suppress(HostError):
-        directories.append(host.cgroups.sandbox_dir(pod.cgroup_dir, containers))
-    return sorted({tid for directory in directories for tid in view.ids(host, "tasks", directory)})
+    return sorted({tid for directory in view.container_dirs(host, pod) for tid in view.ids(host, "tasks", directory)})
 
 
 class RdtResctrl(Strategy[ResctrlState]):

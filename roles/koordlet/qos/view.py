@@ -8,7 +8,7 @@ from koord.accounting.cpuset import CPUSet, CPUSetError
 from roles.koordlet.host import parse
 from roles.koordlet.host.cgroup_files import CFS_PERIOD_US
 from roles.koordlet.host.errors import HostError
-from roles.koordlet.states.model import HostState
+from roles.koordlet.states.model import HostState, PodState
 
 
 def cpu_quota(host: HostState, directory: str) -> int | None:
@@ -67,6 +67,16 @@ def tree(host: HostState, subsystem: str, directory: str, depth: int) -> list[li
     for _ in range(depth):
         levels.append([d for parent in levels[-1] for d in subdirectories(host, subsystem, parent)])
     return levels
+
+
+def container_dirs(host: HostState, pod: PodState) -> list[str]:
+    """Directories of a pod's containers, and of its sandbox where that can be told."""
+    containers = {c.cgroup_dir for c in pod.all_containers() if c.cgroup_dir}
+    try:
+        return [*sorted(containers), host.cgroups.sandbox_dir(pod.cgroup_dir, containers)]
+    except HostError:
+        # not made yet, or not to be told from a container that the kubelet has not listed yet
+        return sorted(containers)
 
 
 def ids(host: HostState, resource: str, directory: str) -> list[int]:

@@ -22,6 +22,7 @@ from roles.koordlet.actuation.restore import restore
 from roles.koordlet.app import restore as restore_command
 from roles.koordlet.host.cgroup_files import TABLE
 from roles.koordlet.host.errors import ParseError
+from roles.koordlet.host.parse import whole_disks
 from roles.koordlet.host.storage import LocalStorage, parse_storage
 from roles.koordlet.options import Options
 from roles.koordlet.qos.blkio import BlkIOReconcile
@@ -29,6 +30,7 @@ from roles.koordlet.qos.blkio_lines import group_lines
 from roles.koordlet.sensing.storage import read_storage
 from roles.koordlet.states.slo import IOCfg
 from tests.support.koordlet import BE_TIER, Cluster, agent, exposed, run, until
+from tests.support.realcgroups import CONTROLLERS
 
 LSBLK = """NAME="sda" TYPE="disk" MAJ:MIN="8:0"
 NAME="sda1" TYPE="part" MAJ:MIN="8:1"
@@ -269,6 +271,148 @@ class TestStrategy:
         records = world.decide(strategy).records
         assert [r.subject.name for r in records] == ["a", "b", "c", "d"]
         assert all("koordinator.sh/blkioQOS" in r.message or "tape" in r.message for r in records)
+
+
+def tier(*blocks: dict[str, Any]) -> dict[str, Any]:
+    return {"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": bool(blocks), "blocks": list(blocks)}}}}
+
+
+def asking(*blocks: dict[str, Any]) -> dict[str, str]:
+    return {"koordinator.sh/blkioQOS": orjson.dumps({"blocks": list(blocks)}).decode()}
+
+
+@pytest.mark.feature("KA-BLK-01")
+class TestContainers:
+    """cgroup v1 holds back the processes of a limited group, and not those of the groups in it."""
+
+    READ, WRITE = THROTTLES[1], THROTTLES[3]
+
+    @pytest.fixture
+    def limits(self, world, strategy):
+        """Carry the configuration out; what was written to containers."""
+        disks(world, sda="8:0", sdb="8:16")
+        files(world, BE_TIER)
+        state = strategy.initial()
+
+        def run(*, restarted: bool = False) -> list[tuple[str, str, str]]:
+            nonlocal state
+            outcome = world.decide(strategy, strategy.initial() if restarted else state)
+            applied = world.machine.executor.apply(outcome.batches, rule=strategy.name, now=world.now)
+            assert applied.failed == []
+            state = outcome.state
+            inner = [write for write in applied.written if write.target.count("/") == 3]
+            return [(write.target.rpartition("-")[2].removesuffix(".scope"), write.resource, write.value) for write in inner]
+
+        return run
+
+    def pod(self, world: Any, name: str, *blocks: dict[str, Any], kube_qos: str = "BestEffort", **options: Any) -> Any:
+        pod = world.pod(name, qos="BE" if kube_qos == "BestEffort" else "LS", kube_qos=kube_qos, annotations=asking(*blocks), **options)
+        for directory in (pod.cgroup_dir, *(c.cgroup_dir for c in pod.containers)):
+            files(world, directory)
+        return pod
+
+    def test_each_container_gets_the_narrower_limit(self, world, limits) -> None:
+        world.spec = tier(block("sda", readBPS=100, writeBPS=100))
+        self.pod(world, "plain", containers=2, phase="Pending")
+        self.pod(world, "mixed", block("sda", readBPS=50, writeBPS=500), block("sdb", readBPS=7))
+        self.pod(world, "web", block("sda", readBPS=900), kube_qos="Burstable")
+        assert sorted(limits()) == sorted([
+            ("c0", self.READ, "8:0 100"), ("c0", self.WRITE, "8:0 100"), ("c1", self.READ, "8:0 100"), ("c1", self.WRITE, "8:0 100"),
+            ("c0", self.READ, "8:0 50"), ("c0", self.READ, "8:16 7"), ("c0", self.WRITE, "8:0 100"),
+            ("c0", self.READ, "8:0 900"),
+        ])  # fmt: skip
+        assert limits() == []
+
+    def test_the_sandbox_too(self, world, limits) -> None:
+        pod = self.pod(world, "plain")
+        sandbox = f"{pod.cgroup_dir}/cri-containerd-pause.scope"
+        files(world, sandbox)
+        for directory in (sandbox, pod.containers[0].cgroup_dir):
+            world.machine.put("cpuset.cpus", directory, "0")
+        world.spec = tier(block("sda", readBPS=100))
+        assert limits() == [("c0", self.READ, "8:0 100"), ("pause", self.READ, "8:0 100")]
+
+    @pytest.mark.parametrize("restarted", [False, True])
+    def test_what_is_let_go_is_taken_back_and_nothing_else(self, world, limits, restarted) -> None:
+        world.spec = tier(block("sda", readBPS=100))
+        pod = self.pod(world, "mixed", block("sdb", readBPS=7))
+        box = pod.containers[0].cgroup_dir
+        world.machine.put(self.WRITE, box, "8:0 500")
+        limits()
+        # a plain file keeps the last line only
+        world.machine.put(self.READ, box, "8:0 100\n8:16 7")
+        world.pods[:] = [replace(pod, annotations={})]
+        assert limits(restarted=restarted) == [("c0", self.READ, "8:16 0")]
+        world.machine.put(self.READ, box, "8:0 100")
+        world.spec = tier()
+        assert limits(restarted=restarted) == [("c0", self.READ, "8:0 0")]
+        assert world.machine.get(self.WRITE, box) == "8:0 500", "an administrator's"
+
+    def test_a_narrower_limit_of_others_stays(self, world, limits) -> None:
+        """Runtimes have classes of their own for disks."""
+        world.spec = tier(block("sda", readBPS=100, writeBPS=100))
+        box = self.pod(world, "plain").containers[0].cgroup_dir
+        world.machine.put(self.READ, box, "8:0 50")
+        world.machine.put(self.WRITE, box, "8:0 500")
+        assert limits() == [("c0", self.WRITE, "8:0 100")]
+        assert world.machine.get(self.READ, box) == "8:0 50"
+
+    def test_what_cannot_be_told_widens_nothing(self, world, limits) -> None:
+        """A pod cannot rid itself of the tier's limits by an annotation that nobody can read."""
+        world.spec = tier(block("sda", readBPS=100))
+        pod = self.pod(world, "a", block("sda", readBPS=50), block("sdb", writeBPS=50))
+        limits()
+        bad = replace(pod, annotations=asking(block("sdz", readBPS=1)))
+        world.pods[:] = [bad]
+        self.pod(world, "b", block("sdz", readBPS=1))
+        assert limits() == [("c0", self.READ, "8:0 100")], "of the other one, which has no limit yet"
+        world.pods[:] = [pod]
+        world.spec = tier(block("sdz", readBPS=200))
+        assert limits() == []
+
+    def test_restore(self, world, limits) -> None:
+        pod = self.pod(world, "plain")
+        box = pod.containers[0].cgroup_dir
+        world.machine.put(self.READ, box, "8:0 500")
+        world.spec = tier(block("sda", readBPS=100))
+        limits()
+        assert world.machine.get(self.READ, box) == "8:0 100"
+        world.machine.put(self.READ, box, "8:0 100")  # with the line's end, as the kernel shows it
+        assert restore(world.machine.root).failed == []
+        assert by_disk(world.machine.get(self.READ, box)) == {"8:0": "500"}
+
+    def test_cgroup_v2_passes_limits_down_itself(self, world_v2, strategy) -> None:
+        world = world_v2
+        disks(world, sda="8:0")
+        pod = world.pod("plain", qos="BE", kube_qos="BestEffort")
+        for directory in (BE_TIER, pod.cgroup_dir, pod.containers[0].cgroup_dir):
+            world.machine.put("io.max", directory, "")
+        world.spec = tier(block("sda", readBPS=100))
+        assert {write.target for batch in world.decide(strategy).batches for write in batch} == {BE_TIER}
+
+    @pytest.mark.root
+    def test_the_kernel_limits_the_group_that_the_process_is_in(self, world, strategy, tree) -> None:
+        found = [number for number in whole_disks(Path("/proc/diskstats").read_bytes()) if not number.startswith(("1:", "7:"))]
+        if "blkio" not in CONTROLLERS or not found:
+            pytest.skip("needs cgroup v1's blkio and a disk in use")
+        disks(world, sda=(disk := found[0]))
+        pod = world.pod("plain", qos="BE", kube_qos="BestEffort")
+        tree.make(pod.containers[0].cgroup_dir)
+        pid = tree.run(pod.containers[0].cgroup_dir, "sys.stdin.readline()").pid
+        (where,) = [line.split(":", 2)[2] for line in Path(f"/proc/{pid}/cgroup").read_text().splitlines() if ":blkio:" in line]
+        files = [Path(f"/sys/fs/cgroup/blkio{where}", name) for name in (self.READ, self.WRITE)]
+        state = None
+        for blocks, wanted in (
+            ((block("sda", readBPS=3 << 20, writeBPS=4 << 20),), [f"{disk} {3 << 20}\n", f"{disk} {4 << 20}\n"]),
+            ((block("sda", writeBPS=5 << 20),), ["", f"{disk} {5 << 20}\n"]),
+            ((), ["", ""]),
+            ((block("sda", readBPS=6 << 20),), [f"{disk} {6 << 20}\n", ""]),
+        ):
+            world.spec = tier(*blocks)
+            state = world.run(strategy, state)
+            assert [file.read_text() for file in files] == wanted
+        assert restore(world.machine.root).failed == []
+        assert [file.read_text() for file in files] == ["", ""]
 
 
 @pytest.fixture

@@ -37,6 +37,8 @@ class Case:
         self.random = random.Random(3)
         self.outcomes: list[Any] = []
         self.moved = 0
+        self.counts = True
+        """Whether the kernel counts what the miner reads."""
         v2 = self.machine.v2
         for directory in (self.miner.cgroup_dir, self.box):
             self.machine.put(QUOTA, directory, "max 100000" if v2 else "-1")
@@ -56,7 +58,7 @@ class Case:
             pod = self.miner.cgroup_dir
             if self.machine.v2:
                 self.machine.put(SERVICED, pod, f"8:0 rbytes={self.moved} wbytes=0 rios=1 wios=0")
-            else:
+            elif self.counts:
                 self.machine.put(SERVICED, self.box, f"8:0 Read {self.moved}\n8:0 Write 0\n8:0 Total {self.moved}\nTotal {self.moved}")
             value = waiting * self.random.uniform(0.9, 1.1)
             self.world.sample(kinds.POD_PSI, value, self.web.uid, self.signal, "10", "some")
@@ -215,6 +217,15 @@ class TestThrottle:
         case.look(4, 1.0, 0.5)
         assert case.get(READ, case.box) == "8:0 0", "no limit, in the kernel's words"
         assert case.verdicts() == ["Interfered", "Throttled", "Confirmed", "MigrationAsked", "InterferenceOver", "SetFree"]
+
+    def test_a_limit_that_is_there_is_not_lifted_to_make_the_kernel_count(self, world, gates) -> None:
+        case = Case(world, gates, signal="io")
+        case.counts = False
+        case.machine.file("proc/diskstats", "8 0 sda 1 0 0 0 1 0\n8 16 sdb 1 0 0 0 1 0\n")
+        case.machine.put(READ, case.box, f"8:0 {2 * MIB}")
+        case.look(40, 1.0, 0.5)
+        case.look(5, 80.0, 6.0)
+        assert {write.device for outcome in case.outcomes for batch in outcome.batches for write in batch} == {"8:16"}
 
     def test_cgroup_v2(self, world_v2, gates) -> None:
         case = Case(world_v2, gates, signal="io")
