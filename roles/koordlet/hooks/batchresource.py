@@ -6,7 +6,6 @@ containers the shares, quota and memory limit that native resources of the same 
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import ClassVar
@@ -16,7 +15,7 @@ from koord.api.annotations_node import NO_RATIO, ratios_differ
 from koord.api.qos import QoSClass
 from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, RuleError
-from roles.koordlet.host.cgroup_files import milli_to_quota, milli_to_shares
+from roles.koordlet.host.cgroup_files import milli_to_quota, milli_to_shares, normalized_quota
 from roles.koordlet.states.model import Snapshot
 
 CFS_QUOTA = "cfsQuota"
@@ -39,11 +38,6 @@ def node_ratio(snapshot: Snapshot, last: float) -> float:
     except AnnotationError as error:
         raise RuleError(f"Node {snapshot.node_name}: {error}") from None
     return ratio if ratios_differ(ratio, last) else last
-
-
-def scaled(quota: int, ratio: float) -> int:
-    """The quota that gives the same work on CPUs that are ``ratio`` times as fast as the cluster's slowest."""
-    return math.ceil(quota / ratio) if quota > 0 and ratio > 1 else quota
 
 
 def _total(parts: Sequence[int | None]) -> int:
@@ -99,5 +93,5 @@ class BatchResource(Hook[BatchRule]):
 
     def _answer(self, request: int, cpu: int, memory: int, rule: BatchRule | None) -> Answer:
         rule = rule or BatchRule()
-        quota = -1 if rule.unlimited else scaled(milli_to_quota(cpu), rule.ratio)
+        quota = -1 if rule.unlimited else normalized_quota(milli_to_quota(cpu), rule.ratio)
         return Answer(cpu_shares=milli_to_shares(request), cpu_quota=quota, memory_limit=memory)

@@ -11,9 +11,10 @@ from typing import ClassVar
 
 from koord.api.annotations_node import NO_RATIO
 from koord.api.qos import QoSClass
-from roles.koordlet.hooks.batchresource import node_ratio, scaled
+from roles.koordlet.hooks.batchresource import node_ratio
 from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook
+from roles.koordlet.host.cgroup_files import normalized_quota
 from roles.koordlet.qos.burst import QUOTA_POLICIES, effective
 from roles.koordlet.states.model import Snapshot
 from roles.koordlet.states.nodecpus import ANY_NODE, NodeCPUs
@@ -58,7 +59,7 @@ class CPUNormalization(Hook[RatioRule]):
             return None
         if pod.held(rule.cpus).cpus:
             return None
-        return Answer(cpu_quota=scaled(own, rule.ratio))
+        return Answer(cpu_quota=normalized_quota(own, rule.ratio))
 
     @staticmethod
     def _bursting(pod: PodContext, rule: RatioRule) -> bool:

@@ -6,6 +6,7 @@ written (in that version's own unit) and the converter from the v1 value, which 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from enum import StrEnum
@@ -140,6 +141,12 @@ def milli_to_quota(milli: int, period: int = CFS_PERIOD_US) -> int:
 def quota_of(quota: int, period: int) -> int:
     """A quota of a 100 ms period as one of another period (µs); none stays none."""
     return quota if quota <= 0 or period == CFS_PERIOD_US else max(quota * period // CFS_PERIOD_US, MIN_QUOTA_US)
+
+
+def normalized_quota(quota: int, ratio: float) -> int:
+    """The quota that gives the same work on CPUs that are ``ratio`` times as fast as the cluster's slowest; the kernel takes none below
+    its least."""
+    return max(math.ceil(quota / ratio), MIN_QUOTA_US) if quota > 0 and ratio > 1 else quota
 
 
 def _weight_text(value: str) -> str:

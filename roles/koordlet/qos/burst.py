@@ -6,7 +6,6 @@ Two means: the kernel's burst buffer, and CFS quotas that are raised while conta
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from math import ceil
 from typing import Any, ClassVar
 
 import msgspec
@@ -18,7 +17,7 @@ from koord.api.qos import QoSClass
 from koord.api.quantity import milli_or
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import About, Batch, Write, sequence
-from roles.koordlet.host.cgroup_files import milli_to_quota
+from roles.koordlet.host.cgroup_files import milli_to_quota, normalized_quota
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.qos import view
 from roles.koordlet.qos.burst_limits import NodeState, Tokens, node_state, pod_limit_milli, spend
@@ -270,7 +269,7 @@ class _Pod:
             period = view.cpu_period(self.snapshot.host, container.cgroup_dir)
             value = limit_milli(container) * self.config.cpu_burst_percent * period // 100_000 if on else 0
             quota = self.quotas.get(container.id)
-            limit = ceil(milli_to_quota(limit_milli(container), period) / self.ratio)
+            limit = self._base(limit_milli(container), container.cgroup_dir)
             total, total_limit = total + value, total_limit + max(limit, 0)
             if on or self._ours(BURST, container.cgroup_dir):
                 writes.append(self._burst(container.cgroup_dir, value, _lesser(quota, limit), container.name))
@@ -352,8 +351,7 @@ class _Pod:
         return total
 
     def _base(self, milli: int, directory: str) -> int:
-        base = milli_to_quota(milli, view.cpu_period(self.snapshot.host, directory))
-        return ceil(base / self.ratio) if self.ratio > 1 else base
+        return normalized_quota(milli_to_quota(milli, view.cpu_period(self.snapshot.host, directory)), self.ratio)
 
     def _rest(self, containers: list[ContainerState]) -> Batch | None:
         """The pod's quota where it is not what its containers add up to: a container that restarts begins with its limit, and a pod that is

@@ -211,6 +211,15 @@ class TestNormalization:
         node.world.node = ratio(None)
         assert self.seen(node, pods) == [kept] * 5, "without a ratio they get their own back"
 
+    @pytest.mark.parametrize("v2", [False, True])
+    def test_no_quota_is_below_what_the_kernel_takes(self, hooked, v2) -> None:
+        node = hooked("CPUNormalization", v2=v2)
+        made = node.world.pod("reloader", qos="LS", limits={"cpu": "10m"})
+        node.files("cpu.cfs_quota_us", "1000 100000" if v2 else "1000", made.cgroup_dir, made.containers[0].cgroup_dir)
+        node.world.node = ratio("1.20")
+        node.run()
+        assert quotas(node, made) == ["1000 100000" if v2 else "1000"] * 2
+
     def test_quota_burst_owns_its_containers(self, hooked) -> None:
         node = hooked("CPUNormalization", "CPUBurst")
         node.world.node = ratio("2")
@@ -246,6 +255,22 @@ def test_on_the_real_kernel(real_hooked) -> None:
     node.world.node = ratio(None)
     node.run()
     assert quotas(node, ls) == ["200000", "200000"]
+
+
+@pytest.mark.root
+@pytest.mark.feature("KA-HK-03")
+@pytest.mark.feature("KA-HK-04")
+def test_small_limits_on_the_real_kernel(real_hooked) -> None:
+    node = real_hooked("BatchResource", "CPUNormalization")
+    batch = node.world.pod("batch", qos="BE", kube_qos="BestEffort", limits={"kubernetes.io/batch-cpu": "10"})
+    reloader = node.world.pod("reloader", qos="LS", limits={"cpu": "10m"})
+    for made in (batch, reloader):
+        node.make(made.cgroup_dir, made.containers[0].cgroup_dir)
+        for directory in (made.cgroup_dir, made.containers[0].cgroup_dir):
+            (node.machine.base / "sys/fs/cgroup/cpu" / directory / "cpu.cfs_quota_us").write_text("2000")
+    node.world.node = ratio("1.20")
+    node.run()
+    assert (quotas(node, batch), quotas(node, reloader)) == (["1000"] * 2, ["1000"] * 2), "the least quota that the kernel takes"
 
 
 @pytest.mark.root

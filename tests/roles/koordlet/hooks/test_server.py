@@ -196,7 +196,9 @@ class TestContainers:
                 method = "PreUpdateContainerResourcesHook"
                 known = await server.container(method, qos="LS", container_resources=pb.LinuxContainerResources(cpu_quota=50000))
                 unknown = await server.container(method, qos="LS", container_resources=pb.LinuxContainerResources(cpu_shares=7))
+                small = await server.container(method, qos="LS", container_resources=pb.LinuxContainerResources(cpu_quota=1500))
             assert known.container_resources.cpu_quota == 25000
+            assert small.container_resources.cpu_quota == 1000, "the least that the kernel takes"
             assert unknown.container_resources == pb.LinuxContainerResources(cpu_shares=7)
 
         run(main())

@@ -407,6 +407,17 @@ def test_a_quota_that_the_kubelet_has_just_resized_is_not_undone(world, burst):
     assert turn(world, burst, resized, 0.4)[0] == "240000", "the new limit is the base now"
 
 
+@pytest.mark.feature("KA-BST-02")
+def test_a_burst_of_a_normalized_limit_begins_with_a_quota_that_the_kernel_takes(world, gates, build_node):
+    strategy(world, "cfsQuotaBurstOnly")
+    pod = ls_pod(world, (1000,), 1000, limits={"cpu": "10m"})
+    world.node = build_node(annotations={"node.koordinator.sh/cpu-normalization-ratio": "1.2"})
+    world.now += 1
+    world.use(16.0)  # an overloaded node takes bursts back
+    world.run(CPUBurst(Options(), gates("CPUBurst", "CPUNormalization")))
+    assert quotas(world, pod) == ["1000", "1000"]
+
+
 # -- the pod's quota beside those of its containers --------------------------------------------------------------------------
 
 
