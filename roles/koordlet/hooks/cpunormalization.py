@@ -2,6 +2,7 @@
 
 Quotas of LS pods and of pods without class are divided by the Node's ratio. When the ratio goes away they get their own quota
 back. Where quota burst scales a container, burst starts from the divided quota, and this hook leaves the container to it.
+A container that starts is given its whole quota by a runtime that asks no hook. On cgroup v1 its pod keeps its own until then.
 """
 
 from __future__ import annotations
@@ -14,8 +15,9 @@ from koord.api.qos import QoSClass
 from roles.koordlet.hooks.batchresource import node_ratio
 from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook
-from roles.koordlet.host.cgroup_files import normalized_quota
+from roles.koordlet.host.cgroup_files import milli_to_quota, normalized_quota
 from roles.koordlet.qos.burst import QUOTA_POLICIES, effective
+from roles.koordlet.qos.restarts import awaited_milli
 from roles.koordlet.states.model import Snapshot
 from roles.koordlet.states.nodecpus import ANY_NODE, NodeCPUs
 from roles.koordlet.states.slo import CPUBurstStrategy
@@ -31,6 +33,8 @@ class RatioRule:
     """The node's burst strategy where quota burst may run."""
     widened: bool = False
     cpus: NodeCPUs = ANY_NODE
+    nested: bool = False
+    """Whether no container may have more than its pod (cgroup v1)."""
 
 
 class CPUNormalization(Hook[RatioRule]):
@@ -44,22 +48,26 @@ class CPUNormalization(Hook[RatioRule]):
         last = rule or RatioRule()
         ratio = node_ratio(snapshot, last.ratio)
         burst = snapshot.slo.cpu_burst if snapshot.slo is not None and self.gate("CPUBurst") else None
-        return RatioRule(ratio, last.used or ratio > 0, burst, self.options.allow_pod_quota_burst, snapshot.cpus)
+        nested = not snapshot.host.cgroups.v2
+        return RatioRule(ratio, last.used or ratio > 0, burst, self.options.allow_pod_quota_burst, snapshot.cpus, nested)
 
     def pod(self, pod: PodContext, rule: RatioRule | None) -> Answer | None:
-        return self._answer(pod, pod.own_quota, rule)
+        awaited = awaited_milli(pod.state) if rule is not None and rule.nested and pod.state is not None else 0
+        return self._answer(pod, pod.own_quota, rule, least=milli_to_quota(awaited))
 
     def container(self, container: ContainerContext, rule: RatioRule | None) -> Answer | None:
         return None if container.sandbox else self._answer(container.pod, container.own_quota, rule)
 
-    def _answer(self, pod: PodContext, own: int | None, rule: RatioRule | None) -> Answer | None:
+    def _answer(self, pod: PodContext, own: int | None, rule: RatioRule | None, *, least: int = -1) -> Answer | None:
+        """The divided quota; the whole one where it would be less than ``least``."""
         if rule is None or not rule.used or own is None or own <= 0 or pod.qos not in {QoSClass.LS, QoSClass.NONE}:
             return None
         if self._bursting(pod, rule):
             return None
         if pod.held(rule.cpus).cpus:
             return None
-        return Answer(cpu_quota=normalized_quota(own, rule.ratio))
+        divided = normalized_quota(own, rule.ratio)
+        return Answer(cpu_quota=divided if divided >= least else own)
 
     @staticmethod
     def _bursting(pod: PodContext, rule: RatioRule) -> bool:

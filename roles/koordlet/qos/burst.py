@@ -12,9 +12,8 @@ import msgspec
 
 from koord.api import trust
 from koord.api.annotations import NO_RATIO, AnnotationError, parse_cpu_burst, parse_cpu_normalization_ratio
-from koord.api.names import ANNOTATION_CPU_BURST, RESOURCE_CPU
+from koord.api.names import ANNOTATION_CPU_BURST
 from koord.api.qos import QoSClass
-from koord.api.quantity import milli_or
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import About, Batch, Write, sequence
 from roles.koordlet.host.cgroup_files import milli_to_quota, normalized_quota
@@ -23,6 +22,7 @@ from roles.koordlet.qos import view
 from roles.koordlet.qos.burst_limits import NodeState, Tokens, node_state, pod_limit_milli, spend
 from roles.koordlet.qos.outcome import Outcome, Sample, Strategy
 from roles.koordlet.qos.picker import allocated_cpus
+from roles.koordlet.qos.restarts import awaited_milli, limit_milli
 from roles.koordlet.states.model import ContainerState, PodState, Snapshot
 from roles.koordlet.states.slo import SLO, CPUBurstStrategy
 from roles.koordlet.store import kinds
@@ -96,14 +96,6 @@ def _within(wanted: CPUBurstStrategy, node: CPUBurstStrategy, quota_burst: bool)
         period,
         node.share_pool_threshold_percent,
     )
-
-
-def limit_milli(container: ContainerState, *, asked: bool = False) -> int:
-    """CPU limit in milli-cores, 0 for none; `asked`: that of a resize that waits."""
-    spec = container.asked if asked else container.spec
-    if spec is None:
-        return 0
-    return max(milli_or(spec.resources.limits.get(RESOURCE_CPU)), 0)
 
 
 def operation(config: CPUBurstStrategy, allowed: bool, throttled: float | None, node: NodeState) -> str:
@@ -330,7 +322,7 @@ class _Pod:
         if self.pod_quota is not None and self.pod_quota > 0 and current > 0:
             own = self._pod_own() if self._ours(QUOTA, self.pod.cgroup_dir) else None
             # a pod's quota that was changed before may since be the kubelet's again, or hold the burst of a container that is gone
-            self.pod_quota = self.pod_quota + delta if own is None else own
+            self.pod_quota = max(self.pod_quota + delta, self._awaited()) if own is None else own
             pod = Write(
                 "cpu.cfs_quota_us", self.pod.cgroup_dir, str(self.pod_quota), cached=False, about=self._about(""), reason="CPUBurst"
             )
@@ -339,7 +331,8 @@ class _Pod:
         return sequence(*writes, stop_on_error=True)
 
     def _pod_own(self) -> int | None:
-        """The pod's quota by its limit and what its containers have beyond theirs; None where that cannot be told."""
+        """The pod's quota by its limit and what its containers have beyond theirs, and no less than one that starts is given; None where
+        that cannot be told."""
         limit = pod_limit_milli(self.pod)
         if limit <= 0:
             return None
@@ -348,7 +341,13 @@ class _Pod:
             quota = self.quotas.get(container.id) if container.cgroup_dir else None
             if quota is not None and quota > 0:
                 total += max(quota - self._base(limit_milli(container), container.cgroup_dir), 0)
-        return total
+        return max(total, self._awaited())
+
+    def _awaited(self) -> int:
+        """The least quota of the pod in which what is to start finds room."""
+        if self.snapshot.host.cgroups.v2:
+            return 0
+        return milli_to_quota(awaited_milli(self.pod), view.cpu_period(self.snapshot.host, self.pod.cgroup_dir))
 
     def _base(self, milli: int, directory: str) -> int:
         return normalized_quota(milli_to_quota(milli, view.cpu_period(self.snapshot.host, directory)), self.ratio)

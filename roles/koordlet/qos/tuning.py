@@ -18,11 +18,11 @@ from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.writes import About, Write, sequence
 from roles.koordlet.host.cgroup_files import MAX_INT64, milli_to_quota
 from roles.koordlet.qos import view
-from roles.koordlet.qos.burst import limit_milli
 from roles.koordlet.qos.burst_limits import NodeState, node_state
 from roles.koordlet.qos.memoryqos_config import PAGE, container_request
 from roles.koordlet.qos.outcome import Outcome, Sample, Strategy
 from roles.koordlet.qos.picker import allocated_cpus
+from roles.koordlet.qos.restarts import limit_milli
 from roles.koordlet.qos.tuning_files import BURST, LOW, MIN, QUOTA, Deltas, Files, Key
 from roles.koordlet.qos.tuning_memory import Counters, look, score_writes, scores
 from roles.koordlet.qos.tuning_steps import CPUStep, MemorySigns, MemoryStep, next_cpu, next_memory, protection, score

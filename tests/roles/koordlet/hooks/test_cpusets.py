@@ -6,12 +6,19 @@ import json
 import os
 import subprocess
 import sys
+from pathlib import Path
 from typing import Any
 
+import msgspec
 import pytest
+import yaml
 
+from koord.api.objects import Pod
+from koord.api.objects_meta import decoder
 from roles.koordlet.actuation.restore import restore
 from roles.koordlet.host.topology import parse_cpu_list
+from roles.koordlet.states.pods import pod_state
+from tests.support.processes import ROOT
 
 POOLS = [{"socket": 0, "node": 0, "cpuset": "0-5"}, {"socket": 1, "node": 1, "cpuset": "8-15"}]
 BE_POOLS = [{"socket": 0, "node": 0, "cpuset": "0-7"}, {"socket": 1, "node": 1, "cpuset": "8-15"}]
@@ -230,6 +237,114 @@ class TestNormalization:
         node.world.spec = {}
         node.run()
         assert quotas(node, made) == ["100000", "100000"]
+
+
+RUNNING: dict[str, Any] = {"running": {}}
+WAITING: dict[str, Any] = {"waiting": {"reason": "CrashLoopBackOff"}}
+FAILED: dict[str, Any] = {"terminated": {"exitCode": 1}}
+DONE: dict[str, Any] = {"terminated": {"exitCode": 0}}
+
+
+def service(node: Any, *containers: dict[str, Any], policy: str = "Always", label: str = "", made: int = 0) -> Any:
+    """The node's only pod, of class LS: its containers as :func:`part` gives them, ``made`` anew so often."""
+    named = [(f"c{number}", one) for number, one in enumerate(containers)]
+
+    def listed(*, init: bool) -> tuple[list[Any], list[Any]]:
+        mine = [(name, one) for name, one in named if one["init"] is init]
+        specs = [{"name": name, "restartPolicy": one["policy"], "resources": {"limits": {"cpu": one["cpu"]}}} for name, one in mine]
+        told = [
+            {"name": name, "containerID": f"containerd://{name}-{made}", "state": one["state"]}
+            for name, one in mine
+            if one["state"] is not None
+        ]
+        return specs, told
+
+    (specs, told), (inits, inits_told) = listed(init=False), listed(init=True)
+    labels = {"koordinator.sh/qosClass": "LS", **({"koord-app": label} if label else {})}
+    wire = {
+        "metadata": {"name": "web", "namespace": "default", "uid": "uid-web", "labels": labels},
+        "spec": {"restartPolicy": policy, "containers": specs, "initContainers": inits},
+        "status": {"phase": "Running", "qosClass": "Burstable", "containerStatuses": told, "initContainerStatuses": inits_told},
+    }
+    node.world.pods[:] = [pod_state(decoder(Pod)(msgspec.json.encode(wire)), node.machine.host.cgroups)]
+    return node.world.pods[0]
+
+
+def part(state: dict[str, Any] | None = None, cpu: str = "2", *, init: bool = False, policy: str | None = None) -> dict[str, Any]:
+    """A container of limit ``cpu``; ``state`` None: nobody has told of it."""
+    return {"state": state, "cpu": cpu, "init": init, "policy": policy}
+
+
+@pytest.mark.feature("KA-HK-04")
+class TestRoomForContainersThatStart:
+    """cgroup v1 gives no container more than its pod, and a runtime begins with the whole quota of the limit."""
+
+    def quota(self, node: Any, made: Any) -> int:
+        """The pod's, after a pass."""
+        node.files("cpu.cfs_quota_us", "100000", made.cgroup_dir, *(c.cgroup_dir for c in made.all_containers() if c.cgroup_dir))
+        node.world.node = ratio("1.25")
+        node.run()
+        return int(node.machine.get("cpu.cfs_quota_us", made.cgroup_dir))
+
+    @pytest.mark.parametrize(("containers", "policy", "seen"), [
+        ([part(RUNNING)], "Always", 160_000),
+        ([part()], "Always", 200_000),
+        ([part(WAITING)], "Always", 200_000),
+        ([part(FAILED)], "Always", 200_000),
+        ([part(DONE)], "Always", 200_000),
+        ([part(RUNNING), part(WAITING)], "Always", 320_000),
+        ([part(RUNNING, "400m"), part(DONE)], "OnFailure", 192_000),
+        ([part(RUNNING, "400m"), part(FAILED)], "OnFailure", 240_000),
+        ([part(RUNNING, "400m"), part(FAILED)], "Never", 192_000),
+        ([part(RUNNING, "400m"), part(FAILED, policy="Always")], "Never", 240_000),
+        ([part(DONE, "4", init=True), part(RUNNING)], "Always", 320_000),
+        ([part(RUNNING, "4", init=True), part()], "Always", 320_000),
+        ([part(WAITING, "4", init=True), part()], "Always", 400_000),
+        ([part(RUNNING, init=True, policy="Always"), part(RUNNING, "100m")], "Always", 168_000),
+        ([part(DONE, init=True, policy="Always"), part(RUNNING, "100m")], "Never", 210_000),
+    ])  # fmt: skip
+    def test_the_pod_keeps_its_quota_where_one_would_not_fit(self, hooked, containers, policy, seen) -> None:
+        node = hooked("CPUNormalization")
+        assert self.quota(node, service(node, *containers, policy=policy)) == seen
+
+    @pytest.mark.parametrize("manifest", ["install/43-koordlet.yaml", "optional/koordlet-guard/daemonset.yaml"])
+    def test_koordlet_could_not_make_room_for_itself(self, hooked, manifest) -> None:
+        node = hooked("CPUNormalization")
+        daemon = yaml.safe_load((ROOT / "configs" / manifest).read_text())
+        made = service(node, part(RUNNING), label=daemon["spec"]["template"]["metadata"]["labels"]["koord-app"])
+        assert self.quota(node, made) == 200_000
+        assert node.machine.get("cpu.cfs_quota_us", made.containers[0].cgroup_dir) == "160000", "its container is as others are"
+
+    def test_the_kernel_of_v2_lets_a_container_have_more(self, hooked) -> None:
+        node = hooked("CPUNormalization", v2=True)
+        made = service(node, part())
+        node.files("cpu.cfs_quota_us", "200000 100000", made.cgroup_dir)
+        node.world.node = ratio("1.25")
+        node.run()
+        assert node.machine.get("cpu.cfs_quota_us", made.cgroup_dir) == "160000 100000"
+
+    @pytest.mark.root
+    def test_a_container_starts_and_restarts_on_the_real_kernel(self, real_hooked) -> None:
+        node = real_hooked("CPUNormalization")
+        node.world.node = ratio("1.25")
+        top = Path(node.machine.root.cgroup, "cpu")
+
+        def runtime_starts(directory: str) -> None:
+            (top / directory).mkdir()
+            (top / directory / "cpu.cfs_quota_us").write_text("200000")
+
+        made = service(node, part())
+        node.make(made.cgroup_dir)
+        (top / made.cgroup_dir / "cpu.cfs_quota_us").write_text("200000")
+        node.run()
+        for restarts in range(2):
+            made = service(node, part(RUNNING), made=restarts)
+            runtime_starts(made.containers[0].cgroup_dir)
+            node.run()
+            assert quotas(node, made) == ["160000", "160000"], "what the ratio asks for once it runs"
+            (top / made.containers[0].cgroup_dir).rmdir()
+            service(node, part(WAITING), made=restarts)
+            node.run()
 
 
 def ratio(text: str | None) -> Any:

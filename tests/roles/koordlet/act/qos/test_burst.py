@@ -468,3 +468,33 @@ def test_a_burst_that_ends_takes_nothing_of_the_limit_that_a_pod_was_resized_to(
     throttle(world, pod, 0.0, 0.0)
     world.run(burst)
     assert quotas(world, pod) == ["200000", "100000", "100000"]
+
+
+def overloaded(world):
+    """A node that takes bursts back, a second later."""
+    world.now += 1
+    world.use(16.0)
+
+
+@pytest.mark.feature("KA-BST-02")
+@pytest.mark.feature("KA-HK-04")
+@pytest.mark.parametrize(
+    ("restarts", "labels", "whole"), [(False, {}, 80_000), (True, {}, 100_000), (False, {"koord-app": "koordlet"}, 100_000)]
+)
+def test_a_pod_with_normalized_containers_has_room_for_one_that_starts_with_its_whole_limit(
+    world, gates, build_node, restarts, labels, whole
+):
+    strategy(world, "cfsQuotaBurstOnly")
+    burst = CPUBurst(Options(), gates("CPUBurst", "CPUNormalization"))
+    world.node = build_node(annotations={"node.koordinator.sh/cpu-normalization-ratio": "1.25"})
+    pod = ls_pod(world, (100_000,), 100_000, labels=labels)
+    overloaded(world)
+    state = world.run(burst)
+    if restarts:
+        assert quotas(world, pod) == ["80000", "80000"]
+        Path(world.machine.host.cgroups.file("cpu.cfs_quota_us", pod.containers[0].cgroup_dir)).unlink()
+        world.pods.clear()
+        pod = world.pod("ls", qos="LS", limits={"cpu": "1"}, running=False)
+        overloaded(world)
+        world.run(burst, state)
+    assert int(world.machine.get("cpu.cfs_quota_us", pod.cgroup_dir)) == whole
