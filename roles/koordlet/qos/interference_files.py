@@ -87,7 +87,7 @@ def squeezed(snapshot: Snapshot, slo: SLO, pod: PodState, held: Held, config: In
     if current is None or 0 < current <= wanted:
         return files
     # containers first: on cgroup v1 none may have more than its pod
-    for container in pod.containers:
+    for container in pod.all_containers():
         own = view.usual_quota(snapshot.host, container.cgroup_dir) if container.cgroup_dir else None
         if own is not None and own > wanted:
             files[QUOTA, container.cgroup_dir, ""] = str(quota_of(wanted, view.cpu_period(snapshot.host, container.cgroup_dir)))
@@ -122,7 +122,7 @@ def _counting(host: HostState, pod: PodState) -> dict[File, str]:
         disks = parse.whole_disks(host.files.read(path))
     except (HostError, ValueError):
         return {}
-    limited = {c.cgroup_dir: by_disk(_text(host, READ_BPS, c.cgroup_dir)) for c in pod.containers if c.cgroup_dir}
+    limited = {c.cgroup_dir: by_disk(_text(host, READ_BPS, c.cgroup_dir)) for c in pod.all_containers() if c.cgroup_dir}
     return _limits(host, {(where, disk): {"r": COUNTING_BPS} for where, there in limited.items() for disk in disks if disk not in there})
 
 
@@ -142,7 +142,7 @@ def disk_use(host: HostState, pod: PodState, now: float) -> DiskUse:
 
     On cgroup v1 a limit holds for the processes of its very directory, so containers are looked at and limited one by one.
     """
-    directories = [pod.cgroup_dir] if host.cgroups.v2 else [c.cgroup_dir for c in pod.containers if c.cgroup_dir]
+    directories = [pod.cgroup_dir] if host.cgroups.v2 else [c.cgroup_dir for c in pod.all_containers() if c.cgroup_dir]
     use = DiskUse(at=now)
     for directory in directories:
         try:

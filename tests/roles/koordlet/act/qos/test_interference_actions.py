@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -49,6 +50,14 @@ class Case:
                 self.machine.put(READ, directory, "")
                 self.machine.put(WRITE, directory, "")
 
+    def with_sidecar(self) -> str:
+        """Give the miner a native sidecar; its directory."""
+        [box] = self.miner.containers
+        directory = f"{self.miner.cgroup_dir}/cri-containerd-proxy.scope"
+        proxy = replace(box, name="proxy", id="containerd://proxy", cgroup_dir=directory, init=True)
+        self.world.pods[self.world.pods.index(self.miner)] = self.miner = replace(self.miner, init_containers=(proxy,))
+        return directory
+
     def look(self, count: int, waiting: float, use: float, *, mode: Mode = Mode.ENFORCE) -> None:
         for _ in range(count):
             for _ in range(10):
@@ -59,7 +68,9 @@ class Case:
             if self.machine.v2:
                 self.machine.put(SERVICED, pod, f"8:0 rbytes={self.moved} wbytes=0 rios=1 wios=0")
             elif self.counts:
-                self.machine.put(SERVICED, self.box, f"8:0 Read {self.moved}\n8:0 Write 0\n8:0 Total {self.moved}\nTotal {self.moved}")
+                for one in self.miner.all_containers():
+                    text = f"8:0 Read {self.moved}\n8:0 Write 0\n8:0 Total {self.moved}\nTotal {self.moved}"
+                    self.machine.put(SERVICED, one.cgroup_dir, text)
             value = waiting * self.random.uniform(0.9, 1.1)
             self.world.sample(kinds.POD_PSI, value, self.web.uid, self.signal, "10", "some")
             outcome = self.world.decide(self.strategy, self.state)
@@ -115,6 +126,16 @@ class TestSqueeze:
         assert int(case.get(QUOTA, case.box)) == int(case.get(QUOTA)) < 400_000
         case.look(4, 4.0, 0.5)
         assert (case.get(QUOTA), case.get(QUOTA, case.box)) == ("800000", "700000")
+
+    def test_sidecars_with_larger_quotas_make_way_too(self, case) -> None:
+        proxy = case.with_sidecar()
+        case.machine.put(QUOTA, case.miner.cgroup_dir, "800000")
+        case.machine.put(QUOTA, proxy, "700000")
+        case.look(40, 4.0, 0.5)
+        case.look(4, 30.0, 6.0)
+        assert int(case.get(QUOTA, proxy)) == int(case.get(QUOTA)) < 400_000
+        case.look(4, 4.0, 0.5)
+        assert case.get(QUOTA, proxy) == "700000"
 
     def test_where_suppression_works_by_the_tiers_quota_only_the_weight_is_taken(self, case) -> None:
         case.world.spec = {"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressPolicy": "cfsQuota"}}
@@ -226,6 +247,15 @@ class TestThrottle:
         case.look(40, 1.0, 0.5)
         case.look(5, 80.0, 6.0)
         assert {write.device for outcome in case.outcomes for batch in outcome.batches for write in batch} == {"8:16"}
+
+    def test_disks_of_sidecars_are_limited_too(self, world, gates) -> None:
+        case = Case(world, gates, signal="io")
+        proxy = case.with_sidecar()
+        case.machine.put(READ, proxy, "")
+        case.machine.put(WRITE, proxy, "")
+        case.look(40, 1.0, 0.5)
+        case.look(5, 80.0, 6.0)
+        assert case.get(READ, proxy) == case.get(READ, case.box) != ""
 
     def test_cgroup_v2(self, world_v2, gates) -> None:
         case = Case(world_v2, gates, signal="io")
