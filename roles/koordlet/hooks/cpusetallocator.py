@@ -6,7 +6,7 @@ By the scheduler's allocation if there is one, else by the share pools that the 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import ClassVar
 
 from koord.accounting.cpuset import CPUSet, CPUSetError
@@ -23,6 +23,7 @@ from koord.api.quantity import QuantityError, parse_milli
 from roles.koordlet.hooks.context import Answer, ContainerContext, HostAppContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods, RuleError
 from roles.koordlet.host.cgroup import BESTEFFORT
+from roles.koordlet.qos import view
 from roles.koordlet.qos.outcome import Sample
 from roles.koordlet.states.allocation import requests_cpu, stated_cpus
 from roles.koordlet.states.model import Snapshot
@@ -42,6 +43,8 @@ class PoolRule:
     system: str = ""
     """CPUs of class SYSTEM."""
     cpus: NodeCPUs = ANY_NODE
+    beyond: frozenset[str] = frozenset()
+    """Which of the CPUs for classes the BestEffort level has not all of: on cgroup v1 the kernel refuses them there."""
 
     @property
     def shared(self) -> str | None:
@@ -99,13 +102,14 @@ class CPUSetAllocator(Hook[PoolRule]):
         try:
             policy = parse_kubelet_cpu_manager_policy(annotations)
             system = parse_system_qos_resource(annotations)
-            return PoolRule(
+            rule = PoolRule(
                 pools=_pools(annotations, best_effort=False),
                 be_pools=_pools(annotations, best_effort=True),
                 policy=policy.policy if policy is not None else "",
                 system=system.cpuset if system is not None else "",
                 cpus=snapshot.cpus,
             )
+            return replace(rule, beyond=_beyond(snapshot, rule.system, rule.shared or ""))
         except AnnotationError as error:
             raise RuleError(f"NodeResourceTopology {snapshot.node_name}: {error}") from None
 
@@ -144,6 +148,11 @@ class CPUSetAllocator(Hook[PoolRule]):
         nodes = tuple(node for node in _nodes(pod) if rule.has(node))
         if nodes and (pod.qos is not QoSClass.BE or self.gate("BECPUManager")):
             return rule.of_nodes(nodes, best_effort=pod.qos is QoSClass.BE)
+        cpus = self._of_class(pod, rule)
+        return "" if pod.kube_qos == BESTEFFORT and cpus in rule.beyond else cpus
+
+    @staticmethod
+    def _of_class(pod: PodContext, rule: PoolRule) -> str | None:
         if pod.qos is QoSClass.SYSTEM and rule.system:
             return rule.system
         if pod.qos is QoSClass.LS:
@@ -151,6 +160,12 @@ class CPUSetAllocator(Hook[PoolRule]):
         if pod.kube_qos == BESTEFFORT:
             return ""
         return None if rule.policy == "static" else rule.shared
+
+
+def _beyond(snapshot: Snapshot, *lists: str) -> frozenset[str]:
+    host = snapshot.host
+    level = None if host.cgroups.v2 else view.cpuset(host, host.cgroups.qos_dir(BESTEFFORT))
+    return frozenset() if level is None else frozenset(cpus for cpus in lists if not CPUSet.parse(cpus) <= level)
 
 
 def _pools(annotations: dict[str, str], *, best_effort: bool) -> NodePools:

@@ -24,6 +24,7 @@ POOLS = [{"socket": 0, "node": 0, "cpuset": "0-5"}, {"socket": 1, "node": 1, "cp
 BE_POOLS = [{"socket": 0, "node": 0, "cpuset": "0-7"}, {"socket": 1, "node": 1, "cpuset": "8-15"}]
 BATCH = {"kubernetes.io/batch-cpu": "2000"}
 RATIO = "node.koordinator.sh/cpu-normalization-ratio"
+BE_LEVEL = "kubepods.slice/kubepods-besteffort.slice"
 
 
 def nrt(policy: str = "none", **more: str) -> dict[str, str]:
@@ -117,6 +118,20 @@ class TestCPUSets:
         made = pod(node, "late", qos="LS")
         node.run()
         assert cpus(node, made) == "0-5,8-15"
+
+    @pytest.mark.parametrize("v2", [False, True])
+    @pytest.mark.parametrize(("level", "ls", "system"), [("0-15", True, True), ("0-3", False, False), ("0-5,8-15", True, False)])
+    def test_what_the_best_effort_level_lacks(self, hooked, v2, level, ls, system) -> None:
+        """A pod without requests lies there whatever its label says."""
+        node = hooked("CPUSetAllocator", v2=v2)
+        node.world.nrt = nrt(**{"node.koordinator.sh/system-qos-resource": '{"cpuset":"6-7"}'})
+        files = ("cpuset.cpus", "cpuset.cpus.effective") if v2 else ("cpuset.cpus",)
+        made = [node.world.pod(qos.lower(), qos=qos, kube_qos="BestEffort") for qos in ("LS", "SYSTEM")]
+        for name in files:
+            node.files(name, level, BE_LEVEL, *(directory for p in made for directory in (p.cgroup_dir, p.containers[0].cgroup_dir)))
+        node.run()
+        assert cpus(node, made[0]) == ("0-5,8-15" if ls or v2 else level)
+        assert cpus(node, made[1]) == ("6-7" if system or v2 else level)
 
     @pytest.mark.feature("BEY-SEC-03")
     @pytest.mark.parametrize("status", [
@@ -370,6 +385,23 @@ def test_on_the_real_kernel(real_hooked) -> None:
     node.world.node = ratio(None)
     node.run()
     assert quotas(node, ls) == ["200000", "200000"]
+
+
+@pytest.mark.root
+@pytest.mark.feature("KA-HK-02")
+def test_a_narrow_best_effort_level_on_the_real_kernel(real_hooked) -> None:
+    node = real_hooked("CPUSetAllocator")
+    here = sorted(parse_cpu_list("cpuset.cpus", (node.machine.base / "sys/fs/cgroup/cpuset/cpuset.cpus").read_text().strip()))
+    if len(here) < 2:
+        pytest.skip("needs two CPUs")
+    every = ",".join(map(str, here))
+    node.world.nrt = {"node.koordinator.sh/cpu-shared-pools": f'[{{"socket":0,"node":0,"cpuset":"{every}"}}]'}
+    made = node.world.pod("web", qos="LS", kube_qos="BestEffort")
+    node.make(BE_LEVEL)
+    (node.machine.base / "sys/fs/cgroup/cpuset" / BE_LEVEL / "cpuset.cpus").write_text(str(here[0]))
+    node.make(made.containers[0].cgroup_dir)
+    node.run()
+    assert cpus(node, made) == str(here[0]), "nothing is written that the kernel refuses"
 
 
 @pytest.mark.root

@@ -169,6 +169,35 @@ def test_containers_from_before_are_adjusted_at_connect_and_after_a_loss(tmp_pat
     run(tmp_path, story)
 
 
+@pytest.mark.feature("KA-HK-02")
+@pytest.mark.feature("KA-SUP-03")
+def test_a_container_on_the_suppressed_level_is_made_with_the_cpus_of_its_pod(tmp_path) -> None:
+    """cgroup v1 refuses others; a pod without requests lies on that level whatever its label says."""
+
+    async def story(c: Cluster) -> None:
+        await c.node({"resourceUsedThresholdWithBE": {"enable": True, "cpuSuppressThresholdPercent": 65}})
+        c.use["node"] = 8.0
+        web = await c.pod("web", qos="LS", kube_qos="BestEffort")
+        directory, _ = c.dirs(web)
+        gates = ("BECPUSuppress", "CPUSetAllocator", "NodeTopologyReport")
+        async with Runtime(socket_of(c)) as runtime, agent(c, *gates, **nri_options(c)) as app:
+            await asyncio.wait_for(runtime.connected.wait(), patience.seconds(15))
+            asking = app.acting.hooks.asking
+            await until(lambda: getattr(asking.rule(asking.hooks[0]), "shared", None), "share pools")
+            await until(lambda: c.read("cpuset", directory, "cpuset.cpus") != "0-15", "suppression")
+            pod = sandbox("web", qos="LS", uid=web["metadata"]["uid"])
+            pod.linux.cgroup_parent = f"/{directory}"
+
+            async def made_with_its_pods() -> bool:
+                request = nri.CreateContainerRequest(pod=pod, container=container(pod="web"))
+                answer = await runtime.call("CreateContainer", request)
+                return not answer.adjust.linux.resources.cpu.cpus
+
+            await until(made_with_its_pods, "a container without CPUs of its own")
+
+    run(tmp_path, story)
+
+
 @pytest.mark.feature("KA-RH-02")
 def test_stages_that_are_off_and_hooks_that_fail(tmp_path) -> None:
     async def story(c: Cluster) -> None:
