@@ -51,9 +51,9 @@ def _positive_sum(parts: Sequence[int | None]) -> int:
     return sum(part for part in parts if part is not None and part > 0)
 
 
-def _at_least(running: int, inits: Sequence[int]) -> int:
-    """A pod's limit has to hold its containers side by side and each init container alone; -1 is no limit."""
-    return -1 if running == -1 or -1 in inits else max(running, *inits, -1)
+def _largest(totals: Sequence[int]) -> int:
+    """The limit that holds each of them; -1 is no limit."""
+    return -1 if -1 in totals else max(totals)
 
 
 class BatchResource(Hook[BatchRule]):
@@ -77,12 +77,12 @@ class BatchResource(Hook[BatchRule]):
         return BatchRule(unlimited, ratio)
 
     def pod(self, pod: PodContext, rule: BatchRule | None) -> Answer | None:
-        if pod.qos is not QoSClass.BE or not (pod.batch or pod.init_batch):
+        together = (pod.batch, *pod.init_batch)
+        if pod.qos is not QoSClass.BE or not any(together):
             return None
-        side, inits = pod.batch, pod.init_batch
-        request = max(_positive_sum([b.cpu_request for b in side]), *(b.cpu_request or 0 for b in inits), 0)
-        cpu = _at_least(_total([b.cpu_limit for b in side]), [_total([b.cpu_limit]) for b in inits])
-        memory = _at_least(_total([b.memory_limit for b in side]), [_total([b.memory_limit]) for b in inits])
+        request = max(_positive_sum([b.cpu_request for b in side]) for side in together)
+        cpu = _largest([_total([b.cpu_limit for b in side]) for side in together])
+        memory = _largest([_total([b.memory_limit for b in side]) for side in together])
         return self._answer(request, cpu, memory, rule)
 
     def container(self, container: ContainerContext, rule: BatchRule | None) -> Answer | None:

@@ -62,8 +62,8 @@ class PodContext:
     """The label's class, NONE when it says nothing known."""
     batch: tuple[BatchResources, ...] = ()
     """Of the containers that run side by side (sidecars too), those that declare something."""
-    init_batch: tuple[BatchResources, ...] = ()
-    """Of the init containers that run one after the other before them, those that declare something."""
+    init_batch: tuple[tuple[BatchResources, ...], ...] = ()
+    """The same of each init container that runs before them, with the sidecars that run beside it."""
     own_quota: int | None = None
     """CFS quota that Kubernetes gives the pod; None where the delivery does not know it."""
     state: PodState | None = None

@@ -77,26 +77,22 @@ def native(container: ContainerState) -> dict[str, int | str]:
 
 def pod_quota(state: PodState) -> int:
     """The quota that the kubelet gives a pod: only when all its containers have a CPU limit; -1 for none."""
-    inits = [c for c in state.init_containers if c.spec is not None]
-    sidecars = [c for c in inits if c.spec is not None and c.spec.is_sidecar]
     whole = state.pod.spec.resources
     if whole is not None and resize_pending(state.pod):
         whole = state.pod.status.resources or whole
     if whole is not None and RESOURCE_CPU in whole.limits:
         return milli_to_quota(parse_milli(whole.limits[RESOURCE_CPU]))
-    side = [_limit_milli(c) for c in (*(c for c in state.containers if c.spec is not None), *sidecars)]
-    alone = [_limit_milli(c) for c in inits if c not in sidecars]
-    if not side or any(not milli for milli in (*side, *alone)):
+    together = [[_limit_milli(c) or 0 for c in side if c.spec is not None] for side in state.side_by_side()]
+    if not together[0] or any(0 in side for side in together):
         return -1
     overhead = parse_milli(state.pod.spec.overhead.get(RESOURCE_CPU, "0"))
-    return milli_to_quota(max(sum(m or 0 for m in side), *(m or 0 for m in alone), 0) + overhead)
+    return milli_to_quota(max(map(sum, together)) + overhead)
 
 
 def contexts(state: PodState) -> tuple[PodContext, tuple[ContainerContext, ...]]:
     """The pod and those of its containers that exist, init containers first. Raises ValueError for resources that cannot be read."""
     batch = _batch(state)
-    side = [c.name for c in state.containers] + [c.name for c in state.init_containers if c.spec is not None and c.spec.is_sidecar]
-    alone = [c.name for c in state.init_containers if c.name not in side]
+    side, *inits = (tuple(batch[c.name] for c in side if c.name in batch) for side in state.side_by_side())
     pod = PodContext(
         namespace=state.namespace,
         name=state.name,
@@ -106,8 +102,8 @@ def contexts(state: PodState) -> tuple[PodContext, tuple[ContainerContext, ...]]
         cgroup_dir=state.cgroup_dir,
         kube_qos=state.kube_qos,
         qos=state.qos_label,
-        batch=tuple(batch[name] for name in side if name in batch),
-        init_batch=tuple(batch[name] for name in alone if name in batch),
+        batch=side,
+        init_batch=tuple(inits),
         own_quota=pod_quota(state),
         state=state,
         requests=requests_of(state),

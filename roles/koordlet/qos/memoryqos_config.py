@@ -140,18 +140,19 @@ def _container_value(container: ContainerState, name: str, *, limit: bool) -> in
 
 
 def pod_request(pod: PodState) -> int:
-    """Effective memory request in bytes; of BE pods the sum of their batch memory."""
+    """Effective memory request in bytes; of BE pods the sum of their batch memory, sidecars included."""
     if pod.qos is QoSClass.BE:
-        return sum(_container_value(c, RESOURCE_BATCH_MEMORY, limit=False) or 0 for c in pod.containers)
+        return sum(_container_value(c, RESOURCE_BATCH_MEMORY, limit=False) or 0 for c in pod.side_by_side()[0])
     return requested(pod, RESOURCE_MEMORY)
 
 
 def pod_limit(pod: PodState) -> int:
-    """Memory limit in bytes, -1 for none; of BE pods the sum of their batch limits."""
+    """Memory limit in bytes, -1 for none; of BE pods the sum of their batch limits, sidecars included."""
+    running = pod.side_by_side()[0]
     if pod.qos is QoSClass.BE:
-        limits = [_container_value(c, RESOURCE_BATCH_MEMORY, limit=True) for c in pod.containers]
+        limits = [_container_value(c, RESOURCE_BATCH_MEMORY, limit=True) for c in running]
         return -1 if not limits or any(not value for value in limits) else sum(value or 0 for value in limits)
-    if any(not _container_value(c, RESOURCE_MEMORY, limit=True) for c in pod.containers):
+    if any(not _container_value(c, RESOURCE_MEMORY, limit=True) for c in running):
         return -1
     try:
         return pod_limits(pod.pod).get(RESOURCE_MEMORY, -1)

@@ -120,6 +120,18 @@ class PodState:
         """Init containers first."""
         return self.init_containers + self.containers
 
+    def side_by_side(self) -> tuple[tuple[ContainerState, ...], ...]:
+        """What runs at the same time: the regular containers with all sidecars, then each init container with the sidecars that were
+        started before it."""
+        sidecars: list[ContainerState] = []
+        starting: list[tuple[ContainerState, ...]] = []
+        for container in self.init_containers:
+            if container.spec is not None and container.spec.is_sidecar:
+                sidecars.append(container)
+            else:
+                starting.append((*sidecars, container))
+        return ((*self.containers, *sidecars), *starting)
+
 
 @dataclass(frozen=True, slots=True)
 class TopologyState:

@@ -6,11 +6,14 @@ import asyncio
 import shutil
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kinds import NODES, NODESLOS
+from koord.api.objects import Pod
+from koord.api.objects_meta import decoder
 from koord.api.qos import QoSClass
 from koord.apiserver.testing import running_server
 from roles.koordlet.actuation.executor import Mode
@@ -20,6 +23,7 @@ from roles.koordlet.hooks.context import BatchResources, ContainerContext, PodCo
 from roles.koordlet.hooks.delivery import Delivery
 from roles.koordlet.hooks.requests import contexts
 from roles.koordlet.options import Options
+from roles.koordlet.states.pods import pod_state
 
 GIB = 1 << 30
 BE = {"koordinator.sh/qosClass": "BE"}
@@ -60,6 +64,40 @@ def test_limits_of_pod_and_containers(hooked) -> None:
     assert {r.rule for r in node.records} == {"BatchResource"}
     told = {r.subject.name.rsplit("/", 1)[-1]: (r.numbers["old"], r.numbers["new"]) for r in node.records if "c0" in r.subject.name}
     assert told["cpu.cfs_quota_us"] == ("-1", "150000")
+
+
+@pytest.mark.feature("KA-HK-03")
+@pytest.mark.parametrize(("order", "cores"), [("proxy fetch", 5), ("fetch proxy", 4)])
+def test_an_init_container_runs_beside_the_sidecars_before_it(hooked, order, cores) -> None:
+    node = hooked("BatchResource")
+    limits = {"proxy": batch("1000", "1Gi"), "fetch": batch("4000", "4Gi"), "main": batch("1000", "1Gi")}
+    parts = {name: {"name": name, "resources": {"requests": amounts, "limits": amounts}} for name, amounts in limits.items()}
+    parts["proxy"]["restartPolicy"] = "Always"
+    wire = {
+        "metadata": {"name": "job", "namespace": "default", "uid": "uid-job", "labels": BE},
+        "spec": {"initContainers": [parts[name] for name in order.split()], "containers": [parts["main"]]},
+        "status": {"phase": "Pending", "qosClass": "BestEffort"},
+    }
+    pod = pod_state(decoder(Pod)(msgspec.json.encode(wire)), node.machine.host.cgroups)
+    node.world.pods.append(pod)
+    unlimited(node, pod.cgroup_dir)
+    node.run()
+    assert values(node, pod.cgroup_dir) == (str(1024 * cores), str(100_000 * cores), str(cores * GIB))
+
+
+@pytest.mark.feature("KA-HK-03")
+def test_nothing_is_set_for_a_pod_with_an_init_container_that_declares_nothing(hooked) -> None:
+    node = hooked("BatchResource")
+    wire = {
+        "metadata": {"name": "job", "namespace": "default", "uid": "uid-job", "labels": BE},
+        "spec": {"initContainers": [{"name": "fetch"}], "containers": [{"name": "main"}]},
+        "status": {"phase": "Pending", "qosClass": "BestEffort"},
+    }
+    pod = pod_state(decoder(Pod)(msgspec.json.encode(wire)), node.machine.host.cgroups)
+    node.world.pods.append(pod)
+    node.files("cpu.shares", "7", pod.cgroup_dir)
+    node.run()
+    assert node.machine.get("cpu.shares", pod.cgroup_dir) == "7"
 
 
 @pytest.mark.feature("KA-HK-03")
@@ -104,7 +142,7 @@ class TestWhoGetsWhat:
         assert hook().container(ContainerContext(context(), "c", "i", "d"), None) is None
 
     def test_a_large_init_container_fits_into_its_pod(self) -> None:
-        pod = context(batch=(BatchResources(100, 100, GIB, GIB),), init_batch=(BatchResources(4000, 4000, 2 * GIB, 2 * GIB),))
+        pod = context(batch=(BatchResources(100, 100, GIB, GIB),), init_batch=((BatchResources(4000, 4000, 2 * GIB, 2 * GIB),),))
         answer = hook().pod(pod, None)
         assert answer is not None
         assert (answer.cpu_shares, answer.cpu_quota, answer.memory_limit) == (4096, 400_000, 2 * GIB)

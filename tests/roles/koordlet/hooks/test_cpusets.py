@@ -322,6 +322,11 @@ class TestRoomForContainersThatStart:
         node = hooked("CPUNormalization")
         assert self.quota(node, service(node, *containers, policy=policy)) == seen
 
+    def test_an_init_container_runs_beside_the_sidecars_before_it(self, hooked) -> None:
+        node = hooked("CPUNormalization")
+        made = service(node, part(RUNNING, "1", init=True, policy="Always"), part(RUNNING, "4", init=True), part(None, "1"))
+        assert self.quota(node, made) == 400_000, "of the five CPUs that the kubelet gives the pod"
+
     @pytest.mark.parametrize("manifest", ["install/43-koordlet.yaml", "optional/koordlet-guard/daemonset.yaml"])
     def test_koordlet_could_not_make_room_for_itself(self, hooked, manifest) -> None:
         node = hooked("CPUNormalization")

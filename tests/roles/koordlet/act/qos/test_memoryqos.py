@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
+from koord.api.objects import Pod
+from koord.api.objects_meta import decoder
 from roles.koordlet.options import Options
 from roles.koordlet.qos.memoryqos import MemoryQoS, allocatable_memory
+from roles.koordlet.states.pods import pod_state
 
 GI, MI = 1 << 30, 1 << 20
 MAX = 2**63 - 1
@@ -184,3 +188,31 @@ def test_nothing_is_decided_again_until_something_changes(world, strategy):
     assert strategy.decide(snapshot, snapshot.slo, first.state, 111.0).batches
     world.node = None
     assert strategy.decide(world.snapshot(), snapshot.slo, strategy.initial(), 105.0).batches == ()
+
+
+@pytest.mark.feature("KA-MEM-01")
+@pytest.mark.feature("KA-MEM-02")
+@pytest.mark.parametrize(("qos", "resource"), [("BE", "kubernetes.io/batch-memory"), ("LS", "memory")])
+def test_sidecars_count_for_their_pod(world_v2, strategy, qos, resource):
+    classes(world_v2, be={"minLimitPercent": 50, "pageCacheLimitPercent": 50}, ls={"minLimitPercent": 50, "pageCacheLimitPercent": 50})
+    kube = "BestEffort" if qos == "BE" else "Burstable"
+    amounts = {"requests": {resource: "1Gi"}, "limits": {resource: "2Gi"}}
+
+    def pod(name, sidecar):
+        wire = {
+            "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", "labels": {"koordinator.sh/qosClass": qos}},
+            "spec": {
+                "initContainers": [{"name": "proxy", "restartPolicy": "Always", "resources": sidecar}],
+                "containers": [{"name": "main", "resources": amounts}],
+            },
+            "status": {"phase": "Running", "qosClass": kube},
+        }
+        made = pod_state(decoder(Pod)(msgspec.json.encode(wire)), world_v2.machine.host.cgroups)
+        world_v2.pods.append(made)
+        return made.cgroup_dir
+
+    whole, open_ = pod("whole", amounts), pod("open", {})
+    tree(world_v2)
+    world_v2.run(strategy)
+    assert values(world_v2, whole, "min", "pagecache_limit.size") == [GI, 2 * GI]
+    assert values(world_v2, open_, "min", "pagecache_limit.size") == [GI // 2, 7], "no limit of the pod, no share of it"
