@@ -76,9 +76,9 @@ class Jobs:
             if any(ctx.state.evictions.awaited(pod.uid) for pod in (*pods, *self._cache.members(gang, WAITING))):
                 return PostFilterResult(unschedulable())
             return self._give_up(unschedulable(), ctx.pod, pods, current)
-        if not self._enabled:
-            return PostFilterResult(unschedulable())
         pods = sorted(self._cache.ready(gang), key=rank_of) if gang is not None else [ctx.pod]
+        if not self._enabled or all(pod.reservation for pod in pods or [ctx.pod]):
+            return PostFilterResult(unschedulable())  # whether Reservations displace anybody is an argument of their own plugin
         priority = gang.spec.priority if gang is not None and gang.spec is not None else None
         rule = job_rule(PLUGIN, pods or [ctx.pod], priority, self._cache.priority_of)
         refusal, plan = yield from self._decide(ctx, failure, pods, gang, rule)
