@@ -66,6 +66,12 @@ from roles.scheduler.plugins.topology_manager.manager import TopologyManager
 log = logging.getLogger(__name__)
 
 _KEPT_REQUESTS, _KEPT_CODES = 256, 1 << 13
+_ANY_CHANGE = Action.ADD | Action.UPDATE | Action.DELETE
+_DEVICES_CHANGE = (
+    Subscription(DEVICES.kind, _ANY_CHANGE),
+    Subscription(CONFIGMAPS.kind, _ANY_CHANGE),
+    Subscription(RESOURCECLAIMS.kind, Action.UPDATE | Action.DELETE, claim_helps),
+)
 _FEW = 64  # rows about which columns are asked without looking which are alike
 
 
@@ -93,9 +99,10 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         self._planned: PlanMetric | None = None
         self._codes = StatusCodes(first=REFUSED + 1)
         self._topology = TopologyManager.of(handle)
+        self._topology.add_asker(self)
         self._aligned = not args.disable_device_numa_topology_alignment
         if self._aligned:
-            self._topology.add_provider(self.name, DeviceHints(self.chooser))
+            self._topology.add_provider(self.name, DeviceHints(self.chooser), self.columns.kind, _DEVICES_CHANGE)
         if self._keeper:
             self.columns.guess = self._guess
             self.columns.beside(handle.cluster.register("DynamicResources", Claims()))
@@ -168,13 +175,10 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         return bool(pods) and all(pod is not None and state.leaving(pod) for pod in pods)
 
     def subscriptions(self) -> Sequence[Subscription]:
-        any_change = Action.ADD | Action.UPDATE | Action.DELETE
         return (
+            *_DEVICES_CHANGE,
             Subscription(ASSIGNED_POD, Action.DELETE, _held_devices),
-            Subscription(DEVICES.kind, any_change),
-            Subscription(CONFIGMAPS.kind, any_change),
-            Subscription(RESERVATIONS.kind, any_change, offers_anew),
-            Subscription(RESOURCECLAIMS.kind, Action.UPDATE | Action.DELETE, claim_helps),
+            Subscription(RESERVATIONS.kind, _ANY_CHANGE, offers_anew),
             Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_LABELS),
             Subscription(UNSCHEDULED_POD, Action.ALL),  # it may ask for other devices by now
         )

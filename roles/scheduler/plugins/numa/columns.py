@@ -121,7 +121,6 @@ class NumaColumns(Columns):
         view = self.cluster.row(slot).view if slot >= 0 else None
         if view is not None:
             self._facts(slot, view)
-            self.cluster.changes.note(slot, self.kind)
         return True
 
     def _facts(self, slot: int, view: NodeView) -> None:
@@ -156,7 +155,6 @@ class NumaColumns(Columns):
         else:
             state.records[new.uid] = record
         self._touch(slot)
-        self.cluster.changes.note(slot, self.kind)
 
     def quiet_begins(self) -> None:
         self._before = {}
@@ -191,20 +189,17 @@ class NumaColumns(Columns):
         self._decided[pod.uid] = record
         self.at(slot).records[pod.uid] = record
         self._touch(slot)
-        self.cluster.changes.note(slot, self.kind)
 
     def take_nothing(self, slot: int, uid: str) -> None:
         """A pod holds nothing yet, whatever was decided or guessed."""
         self._decided.pop(uid, None)
         if self.at(slot).records.pop(uid, None) is not None:
             self._touch(slot)
-            self.cluster.changes.note(slot, self.kind)
 
     def release(self, slot: int, uid: str) -> None:
         """Take a reservation of `reserve` back; nothing happens without one, or once the node is gone (slot -1)."""
         if self._decided.pop(uid, None) is not None and slot >= 0 and self.at(slot).records.pop(uid, None) is not None:
             self._touch(slot)
-            self.cluster.changes.note(slot, self.kind)
 
     def decided(self, uid: str) -> Record | None:
         """What `reserve` was told for a pod whose binding is under way."""
@@ -279,6 +274,7 @@ class NumaColumns(Columns):
         state.usage = state.pool = None
         state.version = next(self._versions)
         self._dirty.add(slot)
+        self.cluster.changes.note(slot, self.kind)
 
     def _write(self, slot: int) -> None:
         facts, usage = self.at(slot).facts, self.usage(slot)

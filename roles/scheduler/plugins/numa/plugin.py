@@ -78,7 +78,8 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         self.reads = self.score_reads = NODE | PODS | self.columns.kind
         self.topology = TopologyManager.of(handle)
         self.topology.source = self
-        self.topology.add_provider(NAME, self)
+        self.topology.add_provider(NAME, self, self.columns.kind)
+        self.topology.add_asker(self)
         self._trials = Trials(self.columns)
         self._scorer = Scorer(args.scoring_strategy)
         self._numa_scorer = Scorer(args.numa_scoring_strategy)
@@ -97,6 +98,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             Subscription(NODERESOURCETOPOLOGIES.kind, Action.ADD | Action.UPDATE | Action.DELETE),
             Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_ALLOCATABLE | Action.UPDATE_LABELS | Action.UPDATE_ANNOTATIONS),
             Subscription(UNSCHEDULED_POD, Action.ALL),  # it may ask for other CPUs or NUMA nodes by now
+            *self.topology.subscriptions,
         )
 
     def pod_seen(self, pod: PodInfo) -> None:

@@ -7,13 +7,14 @@ with the pod's shape for as long as no provider's state of the node moves.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Hashable, Mapping
-from typing import NamedTuple
+from collections.abc import Hashable, Iterable, Mapping
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from roles.scheduler.framework.context import CycleContext, Rows
+from roles.scheduler.framework.events import Subscription
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
 from roles.scheduler.plugins.topology_manager.hints import Hints, NodeUse, Policy, merge
@@ -78,13 +79,24 @@ class PolicySource(ABC):
         return None
 
 
+class Asker(Protocol):
+    """A plugin whose filter and score ask for agreements."""
+
+    reads: int
+    score_reads: int
+
+
 class TopologyManager:
-    """Agreements by pod shape and node. Get the profile's with `TopologyManager.of(handle)`."""
+    """Agreements by pod shape and node. Get the profile's with `TopologyManager.of(handle)`. `subscriptions` are the providers' events on
+    which a pod that was refused for want of an agreement is worth another try."""
 
     def __init__(self) -> None:
         self.source: PolicySource | None = None
         self.reserving = False  # while an agreement for Reserve is made: only the nominated reservation may be used
+        self.subscriptions: tuple[Subscription, ...] = ()
         self._providers: dict[str, HintProvider] = {}
+        self._kinds = 0
+        self._askers: list[Asker] = []
 
     @classmethod
     def of(cls, handle: Handle) -> TopologyManager:
@@ -92,10 +104,19 @@ class TopologyManager:
         found: TopologyManager = handle.shared.setdefault(_KEY, cls())
         return found
 
-    def add_provider(self, name: str, provider: HintProvider) -> None:
-        """Take part in every agreement from now on; the order of names decides the order of asking."""
+    def add_provider(self, name: str, provider: HintProvider, kind: int, subscriptions: Iterable[Subscription] = ()) -> None:
+        """Take part in every agreement from now on; the order of names decides the order of asking. `kind` is noted in the change log
+        whenever the provider's version moves."""
         self._providers[name] = provider
         self._providers = dict(sorted(self._providers.items(), reverse=True))  # NodeNUMAResource before DeviceShare
+        self.subscriptions += tuple(subscriptions)
+        self._kinds |= kind
+        self._share()
+
+    def add_asker(self, plugin: Asker) -> None:
+        """The plugin's kept answers follow all providers from now on."""
+        self._askers.append(plugin)
+        self._share()
 
     def concerns_only(self, name: str, ctx: CycleContext) -> bool:
         """Whether one provider alone has to do with the pod."""
@@ -133,6 +154,11 @@ class TopologyManager:
         return None if self.source is None else self.source.strict_rows(rows)
 
     # ---------------------------------------------------------------- inside
+
+    def _share(self) -> None:
+        for plugin in self._askers:
+            plugin.reads |= self._kinds
+            plugin.score_reads |= self._kinds
 
     def _wanted(self, ctx: CycleContext, slot: int) -> Wanted | Status | None:
         return None if self.source is None else self.source.numa_policy(ctx, slot)

@@ -17,11 +17,13 @@ from roles.scheduler.observing.observer import Observer
 from roles.scheduler.queue.entry import UNSCHEDULABLE
 from roles.scheduler.queue.queue import SchedulingQueue
 from tests.support.devices import ALLOCATED, CORE, EVERYTHING, RATIO, device, gpus
+from tests.support.numa import nrt
 
 Obj = dict[str, Any]
 ZONE = "topology.kubernetes.io/zone"
 QUOTA = "quota.scheduling.koordinator.sh/name"
 AFFINITY = "scheduling.koordinator.sh/reservation-affinity"
+POLICY = "node.koordinator.sh/numa-topology-policy"
 NUMA = "scheduling.koordinator.sh/numa-topology-spec"
 HINT = "scheduling.koordinator.sh/device-allocate-hint"
 
@@ -179,6 +181,15 @@ def tied_to_a_numa_node(found: Waking) -> None:
     found.refused("NodeNUMAResource", annotations={NUMA: '{"numaTopologyPolicy": "SingleNUMANode"}'})
 
 
+def strict(found: Waking) -> None:
+    """The nodes' only cards are broken, and a card has to be of the NUMA node that the CPUs are of."""
+    for name in "ab":
+        found.node(name, labels={ZONE: name, POLICY: "SingleNUMANode"}, **EVERYTHING)
+        found.tell("NodeResourceTopology", name, nrt(name, sockets=1, nodes=2, cores=4))
+        found.tell("Device", name, device(name, gpus(1, health=False)))
+    found.refused("NodeNUMAResource", requests={CORE: "100", RATIO: "100"})
+
+
 def full_of_volumes(found: Waking) -> None:
     """Each node takes one volume and has one attached that no pod uses."""
     driver = {"name": "disks", "nodeID": "x", "allocatable": {"count": 1}}
@@ -235,6 +246,7 @@ CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]]
     "a stranger comes": (skewed, lambda w: w.pod(node="a", labels={"app": "db"}), False),
     "a domain moves": (skewed, lambda w: w.node("a", labels={ZONE: "c"}), True),
     "a card is given back": (card, lambda w: w.observer.pod_deleted(w.web[0]), True),  # type: ignore[attr-defined]
+    "a card of its NUMA node is repaired": (strict, lambda w: w.tell("Device", "a", device("a", gpus(1))), True),
     "a pod without devices leaves": (card, lambda w: w.observer.pod_deleted(w.pod(node="a")), False),
     "one of its quota leaves": (quota, lambda w: w.observer.pod_deleted(w.web[0]), True),  # type: ignore[attr-defined]
     "one of another quota leaves": (quota, lambda w: w.observer.pod_deleted(w.web[1]), False),  # type: ignore[attr-defined]
