@@ -364,7 +364,10 @@ class Restorer(Plugin):
 
 
 class ReservationFilter(Plugin):
-    """Says whether a pod could take what it needs with the help of one reservation; a node passes when one reservation does."""
+    """Says whether a pod could take what it needs with the help of one reservation; a node passes when one reservation does. The restorer
+    keeps its answers: `reads` and subscriptions are as for `Filter`."""
+
+    reads: int = NODE | PODS
 
     def fits_reservation(self, ctx: CycleContext, slot: int, reservation: RestoredReservation) -> tuple[str, ...]:
         """Reasons why not, each as it is told to users; () when it could. Called inside `ctx.restoring(slot)`."""

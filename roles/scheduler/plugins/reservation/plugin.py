@@ -104,6 +104,9 @@ class Reservation(
 
     def connect(self, filters: Sequence[ReservationFilter]) -> None:
         self.judge.others = tuple(filters)
+        for plugin in filters:
+            self.reads |= plugin.reads
+        self.score_reads = self.reads  # the reservation that counts is one of those that fit
 
     def feeds(self) -> Sequence[Feed]:
         own = (Feed(RESERVATIONS, ReservationObject, self.observer.observe),) if self._keeper else ()
@@ -116,6 +119,7 @@ class Reservation(
             Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_ALLOCATABLE | Action.UPDATE_LABELS | Action.UPDATE_TAINTS),
             Subscription(RESERVATIONS.kind, Action.ADD | Action.UPDATE | Action.DELETE, offers_anew),
             Subscription(UNSCHEDULED_POD, Action.ALL),  # another affinity, or an owner of others by now
+            *(each for plugin in self.judge.others for each in plugin.subscriptions()),
         )
 
     def endpoints(self) -> Sequence[Endpoint]:

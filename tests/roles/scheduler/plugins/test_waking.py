@@ -177,6 +177,18 @@ def bound_to_a_reservation(found: Waking) -> None:
     found.refused("Reservation", annotations={AFFINITY: "{}"})
 
 
+def owner(found: Waking) -> None:
+    """The card of its reservation is broken."""
+    found.tell("Device", "a", device("a", gpus(1, health=False)))
+    asked = {CORE: "100", RATIO: "100"}
+    container = {"name": "main", "resources": {"requests": {"cpu": "1", **asked}}}
+    template = {"spec": {"schedulerName": testing.SCHEDULER, "containers": [container]}}
+    spec = {"template": template, "owners": [{"labelSelector": {"matchLabels": {"app": "owner"}}}], "allocatePolicy": "Restricted"}
+    status = {"phase": "Available", "nodeName": "a", "allocatable": {"cpu": "1", **asked}}
+    found.tell("Reservation", "r", {"spec": spec, "status": status})
+    found.refused("Reservation", labels={"app": "owner"}, annotations={AFFINITY: "{}"}, requests=asked)
+
+
 def tied_to_a_numa_node(found: Waking) -> None:
     found.refused("NodeNUMAResource", annotations={NUMA: '{"numaTopologyPolicy": "SingleNUMANode"}'})
 
@@ -253,6 +265,8 @@ CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]]
     "its quota grows": (quota, lambda w: w.tell("ElasticQuota", "ours", {"spec": {"min": {"cpu": "1"}, "max": {"cpu": "1"}}}), True),
     "it needs no reservation any more": (bound_to_a_reservation, lambda w: w.changes(), True),
     "it is an owner": (bound_to_a_reservation, lambda w: w.changes(annotations={AFFINITY: "{}"}, labels={"app": "owner"}), True),
+    "the card of its reservation is repaired": (owner, lambda w: w.tell("Device", "a", device("a", gpus(1))), True),
+    "the topology of its reservation's node is told": (owner, lambda w: w.tell("NodeResourceTopology", "a", nrt("a", sockets=1)), True),
     "it needs no NUMA node any more": (tied_to_a_numa_node, lambda w: w.changes(), True),
     "it is of another quota": (quota, lambda w: w.changes(labels={QUOTA: "others"}), True),
     "its devices are others": (card, lambda w: w.changes(annotations={HINT: "{}"}, requests={CORE: "100", RATIO: "100"}), True),

@@ -99,8 +99,14 @@ def check(plan: list[tuple[str, int, int]]) -> None:
             world.add_nodes(testing.node(node, cpu=str(2 + number)))
         elif kind == "remove":
             world.cluster.remove_node(node)
+        elif kind == "report":
+            report(world, node, number)
         for template in templates:
             compare(world, testing.pod(**template))
+
+
+def report(world: World, node: str, number: int) -> None:
+    """Agents tell of a node: of what this profile does not look at."""
 
 
 def compare(world: World, pod: Pod) -> None:

@@ -25,7 +25,8 @@ from tests.support.examples import examples
 
 INSTALLED = Path(__file__).resolve().parents[4] / "configs" / "install" / "30-config.yaml"
 CARD = {devices.CORE: "50", devices.RATIO: "50"}
-ACTIONS = ["pod", "pod", "pod", "pod", "assigned", "delete", "hold", "hold", "drop", "change", "node", "remove"]
+ACTIONS = ["pod", "pod", "pod", "pod", "assigned", "delete", "hold", "hold", "drop", "change", "node", "remove", "report", "report"]
+POLICIES = ("None", "SingleNUMANodePodLevel", "Restricted")
 
 
 def installed_profile(args: Any = None) -> dict[str, Any]:
@@ -64,7 +65,12 @@ def reservation(name: str, node: str, kind: int, *, phase: str = "Available", ma
     return made
 
 
-def compare(world: worlds.World, pod: Pod) -> None:
+def report(world: worlds.World, node: str, number: int) -> None:
+    world.feed("NodeResourceTopology", numa.nrt(node, sockets=1, nodes=2, cores=2 + number % 2, policy=POLICIES[number % 3]))
+    world.feed("Device", devices.device(node, devices.gpus(2, per_switch=1, per_numa=1, health=number < 6)))
+
+
+def compare(world: testing.World, pod: Pod) -> None:
     info = world.parser.parse(pod)
     kept = world.cycle.evaluation(world.framework, CycleContext(world.state, info))
     fresh = Evaluation(world.framework, world.cluster)
@@ -84,6 +90,34 @@ def test_kept_vectors_equal_fresh_ones_with_every_plugin(seed: int) -> None:
     plan = [(draw.choice(ACTIONS), draw.randrange(9), draw.randrange(8)) for _ in range(20)]
     with (
         patch.object(worlds, "profile", installed_profile), patch.object(plain, "World", World), patch.object(plain, "shapes", shapes),
-        patch.object(plain, "reservation", reservation), patch.object(plain, "compare", compare),
+        patch.object(plain, "reservation", reservation), patch.object(plain, "compare", compare), patch.object(plain, "report", report),
     ):  # fmt: skip
         plain.check(plan)
+
+
+def kept(world: testing.World, pod: Pod) -> bool:
+    """Whether the pod finds a node by what is kept, which is the same as what is worked out anew."""
+    compare(world, pod)
+    return world.decide(pod).scheduled
+
+
+@pytest.mark.feature("SCH-DEV-16")
+def test_owners_follow_the_devices_of_their_reservation() -> None:
+    world = testing.World(installed_profile())
+    world.add_nodes(devices.bare("n"))
+    world.feed("Reservation", worlds.placed("r", "n", cpu="2", memory="1Gi", requests=CARD, policy="Restricted"))
+    owner = devices.pod(CARD, labels=worlds.OWNER, cpu="2", annotations={worlds.AFFINITY: "{}"})
+    for health in (False, True, False):
+        world.feed("Device", devices.device("n", devices.gpus(1, health=health)))
+        assert kept(world, owner) is health
+
+
+@pytest.mark.feature("SCH-NUMA-13")
+def test_owners_follow_the_topology_of_their_reservation() -> None:
+    world = testing.World(installed_profile())
+    world.add_nodes(testing.node("n"))
+    world.feed("Reservation", worlds.placed("r", "n", cpu="4", memory="4Gi"))
+    owner = numa.bound_pod(cpu="2", priority=9500, labels={**numa.LSR, **worlds.OWNER})
+    assert not kept(world, owner)
+    world.feed("NodeResourceTopology", numa.nrt("n", sockets=1, nodes=1, cores=8))
+    assert kept(world, owner)
