@@ -270,14 +270,14 @@ class Coscheduling(
     uses_feasible = True
 
     def pre_score(self, ctx: CycleContext) -> Status:
-        return SUCCESS if selector_of(ctx.pod) and self.network.tree() is not None else SKIP
+        return SUCCESS if selector_of(ctx.pod) else SKIP
 
     def score(self, ctx: CycleContext, rows: Rows) -> Vector | float:
         tree = self.network.tree()
         return closeness(ctx, self.network, tree, selector_of(ctx.pod))[rows] if tree is not None else 0.0
 
     def score_stamp(self, ctx: CycleContext) -> Any:
-        return (self.network.version, ctx.cluster.node_version)
+        return (self.network.tree(), self.network.version)
 
     # ---------------------------------------------------------------- with a node
 

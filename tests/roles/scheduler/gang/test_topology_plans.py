@@ -222,3 +222,26 @@ def test_how_many_like_pods_nodes_take_is_seen_at_one_look() -> None:
     with pytest.raises(StopIteration) as told:
         next(offers(world.cycle, world.state, pods, world.cluster.alive, "Coscheduling"))
     assert told.value.value[0][[world.cluster.slot_of("a"), world.cluster.slot_of("b")]].tolist() == [3, 1]
+
+
+@pytest.mark.feature("SCH-NT-03")
+def test_pods_of_a_kind_stay_close_in_a_tree_that_comes_and_changes_after_them() -> None:
+    """What is kept of the kind's pods follows the tree."""
+    from koord.api.names import ANNOTATION_NETWORK_TOPOLOGY_SELECTOR
+    from roles.scheduler import testing
+
+    only = {point: {"enabled": [{"name": "Coscheduling"}]} for point in ("preScore", "score")}
+    world = testing.World({"plugins": {**only, "score": {"disabled": [{"name": "*"}], **only["score"]}}})
+    for name, first, second in (("a", "x", "x"), ("b", "y", "y"), ("c", "x", "y")):
+        world.add_nodes(testing.node(name, labels={"first": first, "second": second}, cpu="1" if name == "b" else "8"))
+    ring = {"annotations": {ANNOTATION_NETWORK_TOPOLOGY_SELECTOR: "ring"}}
+    world.add_pods(testing.pod(node="b", cpu="1", **ring))
+
+    def topology(label: str) -> dict[str, Any]:
+        entries = [{"topologyLayer": NODE, "parentTopologyLayer": RACK}, {"topologyLayer": RACK, "labelKey": [label]}]
+        return {"metadata": {"name": "default"}, "spec": {"networkTopologySpec": entries}}
+
+    assert world.decide(testing.pod(cpu="1", **ring)).scheduled  # anywhere
+    for label, close in (("second", "c"), ("first", "a")):
+        world.feed("ClusterNetworkTopology", topology(label))
+        assert world.decide(testing.pod(cpu="1", **ring)).node == close
