@@ -154,7 +154,8 @@ class Stranding:
         kept = self._store()
         same = (kept.content[slots] == content) & (kept.cpu[slots] == cpu) & (kept.memory[slots] == memory)
         if insist is not None:
-            same &= ~insist  # their policies are not looked at
+            same &= ~insist  # their policies are not looked at, and may be gone the next time
+            content = np.where(insist, -1, content)
         stale = slots[~same]
         if len(stale):
             kept.write(stale, self._fresh(stale), content[~same], cpu[~same], memory[~same])

@@ -18,6 +18,7 @@ from tests.benchmarks import openb
 from tests.roles.scheduler.device.test_numa import RESTRICTED, SINGLE, both
 from tests.roles.scheduler.device.test_numa import machine as numa_machine
 from tests.support.devices import CORE, RATIO, add, device, gpus, minors, pod, world
+from tests.support.numa import nrt
 
 ARGS: Any = {"scoringStrategy": {"type": "LeastStranded"}}
 
@@ -219,6 +220,19 @@ def test_scores_of_nodes_with_numa_policies_equal_brute_force(policy: str) -> No
     for _ in range(4):
         found.schedule(see(found, draw())[0])
     assert check_grouped(found, draw, {"a": sets, "b": sets}, 12)
+
+
+@pytest.mark.feature("SCH-DEV-18")
+def test_a_node_whose_numa_policy_has_gone_is_worth_what_its_like_is() -> None:
+    found = both(ARGS)
+    for name in ("a", "b"):
+        numa_machine(found, name, "", gpus(4, per_switch=1, per_numa=2))
+    one = pod({CORE: 100, RATIO: 100}, cpu="1", memory="1Gi")
+    see(found, one, *(pod({CORE: 100 * cards, RATIO: 100 * cards}, cpu="1") for cards in (2, 3) for _ in range(6)))
+    for policy in ("SingleNUMANodePodLevel", "None"):
+        found.feed("NodeResourceTopology", nrt("a", policy=policy, sockets=1, nodes=2, cores=4))
+        totals = found.decide(one).evaluation.totals[:2].tolist()
+    assert totals[0] == totals[1]
 
 
 @pytest.mark.feature("SCH-DEV-18")
