@@ -158,6 +158,7 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         worth = tuple(int(value) for value in np.rint(stranding.tables.card * STEPS).tolist())
         self._scorer = replace(self._scorer, worth=worth)
         self.chooser.set_rules(replace(self.chooser.rules, scorer=self._scorer))
+        self._topology.version += 1  # other cards are the best ones
 
     def pod_gone(self, uid: str) -> None:
         if self._stranding is not None:

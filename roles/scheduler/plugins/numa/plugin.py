@@ -308,6 +308,9 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
 
     # ---------------------------------------------------------------- score
 
+    def score_stamp(self, ctx: CycleContext) -> int:
+        return 0 if self.topology.concerns_only(NAME, ctx) else self.topology.version
+
     def score(self, ctx: CycleContext, rows: AnyRows) -> Any:
         request, columns = self._request(ctx), self.columns
         if not request.amounts:

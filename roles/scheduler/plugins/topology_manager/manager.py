@@ -88,12 +88,14 @@ class Asker(Protocol):
 
 class TopologyManager:
     """Agreements by pod shape and node. Get the profile's with `TopologyManager.of(handle)`. `subscriptions` are the providers' events on
-    which a pod that was refused for want of an agreement is worth another try."""
+    which a pod that was refused for want of an agreement is worth another try. A provider moves `version` when its hints about any node may
+    be others."""
 
     def __init__(self) -> None:
         self.source: PolicySource | None = None
         self.reserving = False  # while an agreement for Reserve is made: only the nominated reservation may be used
         self.subscriptions: tuple[Subscription, ...] = ()
+        self.version = 0
         self._providers: dict[str, HintProvider] = {}
         self._kinds = 0
         self._askers: list[Asker] = []
@@ -169,7 +171,8 @@ class TopologyManager:
         if reserving and before is not None and before[1] == ctx.pod.uid:
             # Reserving has begun: a provider that has taken its part must not change what the others agreed to.
             return before[2]
-        stamp = (reserving, wanted.policy, *(provider.version(slot) for provider in self._providers.values()), ctx.restored.get(slot))
+        versions = (provider.version(slot) for provider in self._providers.values())
+        stamp = (reserving, wanted.policy, self.version, *versions, ctx.restored.get(slot))
         if before is None or before[0] != stamp:
             before = kept[slot] = (stamp, ctx.pod.uid if reserving else "", self._agree(ctx, slot, wanted))
         elif reserving:

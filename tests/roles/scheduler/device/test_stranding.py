@@ -272,6 +272,27 @@ def test_kept_scores_equal_fresh_ones() -> None:
 
 
 @pytest.mark.feature("SCH-DEV-18")
+@pytest.mark.feature("SCH-DEV-12")
+@pytest.mark.parametrize("seed", [3, 21, 25])
+def test_scores_of_numa_nodes_follow_what_cards_are_worth(seed: int) -> None:
+    found, rng = both(ARGS), random.Random(seed)
+    for name in ("a", "b"):
+        numa_machine(found, name, SINGLE, gpus(4, per_switch=1, per_numa=2))
+    found.cycle.verify = 1
+
+    def some(*percents: int) -> Any:
+        percent = rng.choice(percents)
+        return pod({CORE: percent, RATIO: percent}, cpu=rng.choice(("1", "4")))
+
+    for _ in range(12):
+        see(found, *(some(25, 30, 50, 75, 100, 200) for _ in range(rng.randint(1, 30))))
+        found.bind(see(found, some(25, 50, 100))[0].pod)
+        for percent in (25, 50, 100):
+            found.decide(pod({CORE: percent, RATIO: percent}, cpu="1"))
+    assert not found.framework.trust.unkept
+
+
+@pytest.mark.feature("SCH-DEV-18")
 def test_answers_kept_before_devices_came_equal_fresh_ones() -> None:
     """As after a restart: pods are known before Devices, and a pod without devices is the first one for whom nodes are scored."""
     found = world(ARGS)
