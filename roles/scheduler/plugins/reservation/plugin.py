@@ -160,7 +160,7 @@ class Reservation(
         held = self.ledger.held.get(pod.uid)
         if held is None:
             return None
-        return (held.terms.policy, pod.uid if held.terms.pre_allocation else "")
+        return held.terms if held.terms.pre_allocation else held.terms.policy  # new terms stand for every edit
 
     def restored_rows(self, ctx: CycleContext) -> dict[int, tuple[RestoredReservation, ...]] | None:
         return self.pre_allocation.rows(ctx) if ctx.pod.reservation else self.matcher.rows(ctx)

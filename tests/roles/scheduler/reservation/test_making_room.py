@@ -10,10 +10,12 @@ import pytest
 from koord.api import names
 from koord.api.objects import Pod
 from roles.scheduler import testing
+from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import Decision
 from tests.roles.scheduler.reservation.worlds import AFFINITY, ALLOCATED, OWNER, World, placed
 
 REQUIRED = {names.LABEL_PRE_ALLOCATION_REQUIRED: "true"}
+STRANGERS = [{"labelSelector": {"matchLabels": {"app": "stranger"}}}]
 CLUSTER = {"preAllocationConfig": {"enableClusterMode": True}}
 
 
@@ -217,3 +219,37 @@ def test_owners_that_cannot_be_read_make_it_a_plain_pod() -> None:
     world.add_pods(broken)
     assert world.free("a") == 2000
     assert not world.owner(cpu="6").scheduled
+
+
+def waits(world: World, name: str, **more: Any) -> PodInfo:
+    """A Reservation that takes running pods over or stays where it is; its reserve pod."""
+    content = {"cpu": "4", "memory": "1Gi", "policy": "Restricted", "preAllocation": True, "labels": REQUIRED, **more}
+    world.feed("Reservation", placed(name, **content), world.plugin.ledger.objects.get(f"{name}-uid"))
+    return world.plugin.ledger.given[f"{name}-uid"]
+
+
+@pytest.mark.feature("SCH-RSV-11")
+@pytest.mark.parametrize(
+    "mistake",
+    [
+        {"owners": [{"labelSelector": {"matchLabels": {"app": "onwer"}}}]},
+        {"preAllocationPolicy": {"mode": "Cluster"}},
+        {"unschedulable": True},
+    ],
+)
+def test_a_corrected_reservation_is_judged_by_what_it_says_now(mistake: dict[str, Any]) -> None:
+    world = World(CLUSTER, verify=0)
+    world.add_nodes(testing.node("a"))
+    world.add_pods(running("old", "a", cpu="4", memory="1Gi"))
+    assert not world.decide(waits(world, "r", **mistake)).scheduled
+    assert world.decide(waits(world, "r")).node == "a"
+    assert not world.decide(waits(world, "r", **mistake)).scheduled
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_several_pods_may_be_taken_over_once_it_says_so() -> None:
+    world = World(verify=0)
+    world.add_nodes(testing.node("a", cpu="4"))
+    world.add_pods(*(running(f"old{n}", "a", cpu="2", memory="512Mi") for n in range(2)))
+    assert not world.decide(waits(world, "r")).scheduled
+    assert world.decide(waits(world, "r", preAllocationPolicy={"enableMultiple": True})).node == "a"
