@@ -73,7 +73,7 @@ class PreAllocation:
     def row(self, ctx: CycleContext, slot: int) -> tuple[RestoredReservation, ...]:
         """Candidates of one slot, the best first."""
         held = self._held(ctx)
-        if held is None:
+        if held is None or not ctx.cluster.alive[slot]:
             return ()
         pods = [pod for pod in ctx.cluster.row(slot).pods.values() if self._is_candidate(ctx, held, pod)]
         pods.sort(key=self._by_priority if held.terms.cluster_mode else lambda pod: (-share(pod, held), pod.uid))

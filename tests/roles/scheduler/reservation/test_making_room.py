@@ -253,3 +253,13 @@ def test_several_pods_may_be_taken_over_once_it_says_so() -> None:
     world.add_pods(*(running(f"old{n}", "a", cpu="2", memory="512Mi") for n in range(2)))
     assert not world.decide(waits(world, "r")).scheduled
     assert world.decide(waits(world, "r", preAllocationPolicy={"enableMultiple": True})).node == "a"
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_it_goes_on_waiting_when_a_node_goes() -> None:
+    world = World(verify=0)
+    world.add_nodes(testing.node("a", cpu="1"), testing.node("b", cpu="1"))
+    pod = waits(world, "r", labels={})
+    assert "0/2 nodes" in world.decide(pod).message()
+    world.cluster.remove_node("b")
+    assert "0/1 nodes" in world.decide(pod).message()
