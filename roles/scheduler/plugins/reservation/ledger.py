@@ -129,6 +129,7 @@ class Ledger(Columns):
         self._assumed: dict[str, str] = {}  # pod UID -> reservation UID, said by Reserve
         self._claims: dict[str, dict[str, tuple[int, PodInfo]]] = {}  # reservation UID -> pods that use it, with their slots
         self._claimed: dict[str, str] = {}  # pod UID -> reservation UID
+        self._taking: set[str] = set()  # reservations, by UID, that wait for a place and may take running pods over
         self._current: dict[str, str] = {}  # pod UID -> operating pod that names it as its owner
 
     def attach(self, cluster: Cluster) -> None:
@@ -172,6 +173,10 @@ class Ledger(Columns):
         if old.labels != terms.labels or held.terms is old:
             self.index.leave(terms.uid)
             self.index.enter(terms.uid, terms.labels)
+        if terms.pre_allocation and not terms.active:
+            self._taking.add(terms.uid)
+        else:
+            self._taking.discard(terms.uid)
         self._recount(held)
         held.changed()
         self.touch(terms.uid)
@@ -182,6 +187,7 @@ class Ledger(Columns):
     def leave(self, uid: str) -> None:
         """Forget a reservation whose reserve pod does not count any more."""
         held = self.held.pop(uid, None)
+        self._taking.discard(uid)
         if held is not None:
             self._leave_owners(held)
             self.index.leave(uid)
@@ -232,6 +238,7 @@ class Ledger(Columns):
     def _claim(self, pod: PodInfo, uid: str, slot: int) -> None:
         self._claims.setdefault(uid, {})[pod.uid] = (slot, pod)
         self._claimed[pod.uid] = uid
+        self.cluster.changes.note(slot, self.kind)
         self._owners_changed(uid)
 
     def _unclaim(self, pod_uid: str) -> None:
@@ -239,7 +246,8 @@ class Ledger(Columns):
         if uid is None:
             return
         members = self._claims[uid]
-        del members[pod_uid]
+        slot, _ = members.pop(pod_uid)
+        self.cluster.changes.note(slot, self.kind)
         if not members:
             del self._claims[uid]
         self._owners_changed(uid)
@@ -325,6 +333,8 @@ class Ledger(Columns):
         if held is None:
             if not new.reservation:
                 self._pod_seen(slot, new)
+                if self._taking and _candidacy(old) != _candidacy(new):
+                    self.cluster.changes.note(slot, self.kind)
             return
         held.changed()
         self.cluster.changes.note(slot, self.kind)
@@ -385,6 +395,11 @@ class Ledger(Columns):
             if terms_owner is not None and not self._claimed.get(owner):
                 self._claim(terms_owner, pod.uid, self.cluster.slot_of_pod(owner))
         self.enter(terms, whole)
+
+
+def _candidacy(pod: PodInfo) -> tuple[object, ...]:
+    """What decides, beside its shape and the reservation that it uses, whether a pod may be taken over (preallocation.py)."""
+    return (bool(pod.node_name), pod.deleting, pod.labels, pod.pod.metadata.owner_references)
 
 
 def annotated(pod: PodInfo) -> str:

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from koord.api import names
 from koord.api.objects import Pod
@@ -263,3 +264,44 @@ def test_it_goes_on_waiting_when_a_node_goes() -> None:
     assert "0/2 nodes" in world.decide(pod).message()
     world.cluster.remove_node("b")
     assert "0/1 nodes" in world.decide(pod).message()
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_a_candidate_counts_from_when_it_is_bound_until_it_leaves() -> None:
+    world = World(verify=0)
+    world.add_nodes(testing.node("a"))
+    pod = waits(world, "r")
+    old = running("old", "a", cpu="4", memory="1Gi")
+    world.schedule(running("old", "", cpu="4", memory="1Gi"))
+    assert not world.decide(pod).scheduled
+    world.add_pods(old)
+    assert world.decide(pod).node == "a"
+    going = replace(old.metadata, deletion_timestamp="2026-01-01T00:00:00Z")
+    world.add_pods(replace(old, metadata=going))
+    assert not world.decide(pod).scheduled
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_a_pod_is_a_candidate_while_it_uses_no_reservation() -> None:
+    world = World(verify=0)
+    world.add_nodes(testing.node("a"))
+    pod = waits(world, "r")
+    world.add_pods(running("old", "a", cpu="4", memory="1Gi", annotations={ALLOCATED: '{"name":"x","uid":"x"}'}))
+    assert not world.decide(pod).scheduled
+    world.add_pods(running("old", "a", cpu="4", memory="1Gi"))
+    assert world.decide(pod).node == "a"
+    world.add_pods(running("old", "a", cpu="4", memory="1Gi", annotations={ALLOCATED: '{"name":"x","uid":"x"}'}))
+    assert not world.decide(pod).scheduled
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_a_pod_that_its_controller_adopts_becomes_a_candidate() -> None:
+    world = World(verify=0)
+    world.add_nodes(testing.node("a"))
+    pod = waits(world, "r", owners=[{"controller": {"name": "web"}, "labelSelector": {"matchLabels": OWNER}}])
+
+    for controller in ("former", "web"):
+        assert not world.decide(pod).scheduled
+        reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": controller, "uid": controller}
+        world.add_pods(running("old", "a", cpu="4", memory="1Gi", ownerReferences=[reference]))
+    assert world.decide(pod).node == "a"
