@@ -79,12 +79,15 @@ class FitFailure:
         return counts
 
     def plugins(self) -> frozenset[str]:
-        """Plugins that refused at least one node, or the pod."""
+        """Plugins that refused at least one node, or the pod, and who may open a node that others refused."""
         if self.pre_filter is not None:
             return frozenset((self.pre_filter.plugin,)) if self.pre_filter.plugin else frozenset()
         found = {plugin.name for plugin, slots, _ in self.first_codes() if self.candidates is None or self.candidates[slots].any()}
         found.update(name for name, _ in self.blocked.values())
         found.update(self.pre_filter_plugins)
+        restorer = self.evaluation.framework.restorer
+        if restorer is not None and restorer.may_open(self.ctx):
+            found.add(restorer.name)
         return frozenset(found)
 
     def resolvable(self) -> list[int]:

@@ -362,6 +362,10 @@ class Restorer(Plugin):
         """The reservation that the pod will use on the slot that was chosen, of those that pass `fits_reservation` of all plugins."""
         raise NotImplementedError
 
+    def may_open(self, ctx: CycleContext) -> bool:
+        """Whether nodes that others refused may suit the pod once it may use more there: it waits for this plugin's events, too."""
+        return False
+
 
 class ReservationFilter(Plugin):
     """Says whether a pod could take what it needs with the help of one reservation; a node passes when one reservation does. The restorer

@@ -124,12 +124,13 @@ class Ledger(Columns):
         self.shown = 0  # moves when any of them changes
         self.given: dict[str, PodInfo] = {}  # reserve pods in queue or cluster, by UID
         self.orphans: list[Orphan] = []
+        self.taking: dict[str, None] = {}  # reservations, by UID, that wait for a place and may take running pods over
         self.opened: Callable[[Held], None] = lambda held: None
+        self.offered: Callable[[], None] = lambda: None  # a pod may be taken over by now, which no event tells
         self._on: dict[int, dict[str, Held]] = {}
         self._assumed: dict[str, str] = {}  # pod UID -> reservation UID, said by Reserve
         self._claims: dict[str, dict[str, tuple[int, PodInfo]]] = {}  # reservation UID -> pods that use it, with their slots
         self._claimed: dict[str, str] = {}  # pod UID -> reservation UID
-        self._taking: set[str] = set()  # reservations, by UID, that wait for a place and may take running pods over
         self._current: dict[str, str] = {}  # pod UID -> operating pod that names it as its owner
 
     def attach(self, cluster: Cluster) -> None:
@@ -174,9 +175,9 @@ class Ledger(Columns):
             self.index.leave(terms.uid)
             self.index.enter(terms.uid, terms.labels)
         if terms.pre_allocation and not terms.active:
-            self._taking.add(terms.uid)
+            self.taking[terms.uid] = None
         else:
-            self._taking.discard(terms.uid)
+            self.taking.pop(terms.uid, None)
         self._recount(held)
         held.changed()
         self.touch(terms.uid)
@@ -187,7 +188,7 @@ class Ledger(Columns):
     def leave(self, uid: str) -> None:
         """Forget a reservation whose reserve pod does not count any more."""
         held = self.held.pop(uid, None)
-        self._taking.discard(uid)
+        self.taking.pop(uid, None)
         if held is not None:
             self._leave_owners(held)
             self.index.leave(uid)
@@ -332,9 +333,11 @@ class Ledger(Columns):
         held = self.held.get(new.uid)
         if held is None:
             if not new.reservation:
+                before = self.reservation_of(new.uid)
                 self._pod_seen(slot, new)
-                if self._taking and _candidacy(old) != _candidacy(new):
+                if self.taking and (before, *_candidacy(old)) != (self.reservation_of(new.uid), *_candidacy(new)):
                     self.cluster.changes.note(slot, self.kind)
+                    self.offered()
             return
         held.changed()
         self.cluster.changes.note(slot, self.kind)

@@ -6,6 +6,7 @@ import logging
 from typing import Any
 
 from koord.api.objects import Reservation
+from koord.api.v1alpha1.reservation import PHASE_PENDING
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.events import ClusterEvent
 from roles.scheduler.framework.handle import Handle
@@ -23,6 +24,7 @@ class ReservationObserver:
         self.ledger = ledger
         self._handle = handle
         ledger.opened = self._wake
+        ledger.offered = lambda: handle.activate([ledger.given[uid] for uid in ledger.taking])
 
     def observe(self, old: Reservation | None, new: Reservation | None) -> None:
         """A Reservation appeared, changed or went."""
@@ -75,6 +77,7 @@ class ReservationObserver:
             pods.pod_added(pod)
         else:
             pods.pod_updated(before, pod)
+            self._handle.activate((pod,))  # if it waits, it asks for something else now
 
     def _withdraw(self, uid: str) -> None:
         """It holds nothing any more."""
@@ -104,7 +107,7 @@ def is_another_offer(old: Reservation, new: Reservation) -> bool:
     return (
         old.spec != new.spec
         or (before.labels, before.annotations, before.deletion_timestamp) != (now.labels, now.annotations, now.deletion_timestamp)
-        or (a.phase, a.node_name, a.allocatable) != (b.phase, b.node_name, b.allocatable)
+        or (a.phase or PHASE_PENDING, a.node_name, a.allocatable) != (b.phase or PHASE_PENDING, b.node_name, b.allocatable)
     )
 
 

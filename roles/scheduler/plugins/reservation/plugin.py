@@ -115,7 +115,7 @@ class Reservation(
     def subscriptions(self) -> Sequence[Subscription]:
         return (
             Subscription(ASSIGNED_POD, Action.DELETE | Action.UPDATE_LABELS | Action.SCALE_DOWN),
-            Subscription(ASSIGNED_POD, Action.ADD, _may_take_over),
+            Subscription(ASSIGNED_POD, Action.ADD | Action.UPDATE, _may_take_over),
             Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_ALLOCATABLE | Action.UPDATE_LABELS | Action.UPDATE_TAINTS),
             Subscription(RESERVATIONS.kind, Action.ADD | Action.UPDATE | Action.DELETE, offers_anew),
             Subscription(UNSCHEDULED_POD, Action.ALL),  # another affinity, or an owner of others by now
@@ -167,6 +167,9 @@ class Reservation(
 
     def restored_row(self, ctx: CycleContext, slot: int) -> tuple[RestoredReservation, ...]:
         return self.pre_allocation.row(ctx, slot) if ctx.pod.reservation else self.matcher.row(ctx, slot)
+
+    def may_open(self, ctx: CycleContext) -> bool:
+        return self.pre_allocation.concerns(ctx)
 
     # ---------------------------------------------------------------- filters
 

@@ -46,6 +46,10 @@ class PreAllocation:
         held = self._ledger.held.get(ctx.pod.uid)
         return held if held is not None and held.terms.pre_allocation else None
 
+    def concerns(self, ctx: CycleContext) -> bool:
+        """Whether it is a reservation that pre-allocates."""
+        return self._held(ctx) is not None
+
     def refusal(self, ctx: CycleContext) -> Status | None:
         """What speaks against the reservation on whatever node."""
         held = self._held(ctx)

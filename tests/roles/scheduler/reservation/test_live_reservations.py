@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,7 +15,7 @@ from koord import seams
 from koord.api.kinds import EVENTS, NODES, PODS, RESERVATIONS
 from koord.api.times import format_time
 from koord.kube.servertime import ServerTime
-from tests.roles.scheduler.reservation.worlds import AFFINITY, ALLOCATED, OWNER, body, profile
+from tests.roles.scheduler.reservation.worlds import AFFINITY, ALLOCATED, BY_LABEL, OWNER, body, profile
 from tests.support import patience
 
 Obj = dict[str, Any]
@@ -433,6 +433,46 @@ def test_a_running_pod_is_handed_over_before_the_reservation_is_there(scheduler:
             assert allocated(await live.get("next")) == "r"
 
     asyncio.run(run())
+
+
+async def one_is_taken_over(scheduler: Any, meta: Obj, reservation: Obj, change: Callable[[Any], Awaitable[Any]]) -> None:
+    """A Reservation for which a full node has no room takes over the pod there once something has changed."""
+    async with started(scheduler) as live:
+        found = Reservations(live)
+        await live.node("n", cpu="4")
+        await live.pod("old", cpu="4", nodeName="n", meta=meta)
+        await live.until("old", lambda pod: live.app.cache.cluster.pod_count)
+        await found.make("r", cpu="4", memory="64Mi", policy="Restricted", **reservation)
+        await found.until("r", lambda r: r.get("status", {}).get("conditions"))
+        await change(live.client)
+        await found.phase("r", "Available")
+        assert allocated(await live.get("old")) == "r"
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_a_reservation_is_tried_again_when_a_pod_becomes_one_that_it_may_take_over(scheduler: Any) -> None:
+    async def labelled(client: Any) -> None:
+        await client.patch(PODS, "old", {"metadata": {"labels": OWNER}}, "default")
+
+    async def released(client: Any) -> None:
+        await client.patch(PODS, "old", {"metadata": {"annotations": {ALLOCATED: None}}}, "default")
+
+    used = {"labels": OWNER, "annotations": {ALLOCATED: '{"name":"former","uid":"former"}'}}
+    asyncio.run(one_is_taken_over(scheduler, {}, {"preAllocation": True}, labelled))
+    asyncio.run(one_is_taken_over(scheduler, used, {"preAllocation": True}, released))
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_a_reservation_is_tried_again_when_it_may_take_pods_over(scheduler: Any) -> None:
+    async def corrected(client: Any) -> None:
+        await client.patch(RESERVATIONS, "r", {"spec": {"owners": BY_LABEL}})
+
+    async def allowed(client: Any) -> None:
+        await client.patch(RESERVATIONS, "r", {"spec": {"preAllocation": True}})
+
+    strangers = [{"labelSelector": {"matchLabels": {"app": "stranger"}}}]
+    asyncio.run(one_is_taken_over(scheduler, {"labels": OWNER}, {"preAllocation": True, "owners": strangers}, corrected))
+    asyncio.run(one_is_taken_over(scheduler, {"labels": OWNER}, {}, allowed))
 
 
 @pytest.mark.feature("SCH-RSV-13")

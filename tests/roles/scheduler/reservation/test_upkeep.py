@@ -195,7 +195,9 @@ def test_what_brings_waiting_pods_back() -> None:
     assert not helps("Reservation", Action.UPDATE, there, used)
     assert helps("AssignedPod", Action.DELETE, waiting, None)
     assert not helps("AssignedPod", Action.ADD, None, waiting)
+    assert not helps("AssignedPod", Action.UPDATE, waiting, waiting)
     assert helps("AssignedPod", Action.ADD, None, waiting, world.plugin.ledger.given["t-uid"])
+    assert helps("AssignedPod", Action.UPDATE, waiting, waiting, world.plugin.ledger.given["t-uid"])  # a controller has adopted it
 
 
 @pytest.mark.feature("SCH-RSV-12")
