@@ -121,6 +121,7 @@ class DeviceColumns(Columns):
         self.by_type: dict[str, CardColumns] = {}
         self._nodes: dict[str, NodeDevices] = {}
         self._taken: dict[str, Holding] = {}
+        self._read: dict[str, Allocation] = {}  # by UID of a bound pod, what its annotation said when it could last be read
         self._deleted: set[str] = set()
         self._contents: dict[Hashable, int] = {}
         self._numbers = itertools.count(1)
@@ -290,7 +291,7 @@ class DeviceColumns(Columns):
         if not self._concerns(new) and not self._concerns(old):
             return
         node = self.node(slot)
-        before, now = node.holdings.get(new.uid), self._holding(node, new) if self._concerns(new) else None
+        before, now = node.holdings.get(new.uid), self._holding(node, new)
         if before == now:
             return
         if now is None:
@@ -302,6 +303,7 @@ class DeviceColumns(Columns):
     def pod_gone(self, uid: str) -> None:
         """The pod is no more."""
         self._taken.pop(uid, None)
+        self._read.pop(uid, None)
 
     def take(self, slot: int, uid: str, holding: Holding) -> None:
         """A pod that counts on the node gets these shares."""
@@ -341,13 +343,18 @@ class DeviceColumns(Columns):
         if not pod.node_name:
             return self._taken.get(pod.uid) or self.guess(node, pod)
         self._taken.pop(pod.uid, None)
-        annotations = pod.metadata.annotations
+        before = node.holdings.get(pod.uid)
+        last = self._read.pop(pod.uid, before.allocation if before is not None else ())
         try:
-            allocation = read_allocation(annotations)
+            allocation = read_allocation(pod.metadata.annotations)
         except ValueError as error:
-            log.warning("pod %s: %s; what it holds of the node's devices is not known", pod.key, error)
+            stays = "what it holds of the node's devices stays" if last else "what it holds of the node's devices is not known"
+            log.warning("pod %s: %s; %s", pod.key, error, stays)
+            allocation = last
+        if not allocation:
             return None
-        return holding_of(pod, allocation, _owner_of(pod)) if allocation else None
+        self._read[pod.uid] = allocation
+        return holding_of(pod, allocation, _owner_of(pod))
 
     # ---------------------------------------------------------------- what-ifs that leave no trace
 

@@ -63,6 +63,7 @@ class NumaColumns(Columns):
         self._states: dict[int, NodeState] = {}
         self._reports: dict[str, Report] = {}
         self._decided: dict[str, Record] = {}
+        self._read: dict[str, Record] = {}  # by UID of a bound pod, what its annotations told when they could last be read
         self._dirty: set[int] = set()
         self._supposed: set[int] = set()  # rows whose arrays show a what-if that leaves no trace
         self._versions = itertools.count(1)
@@ -172,17 +173,19 @@ class NumaColumns(Columns):
 
     def _record(self, pod: PodInfo) -> Record | None:
         """What a pod holds. Annotations count once the API shows it on a node: those of a pending pod are left from another attempt."""
-        annotations = pod.pod.metadata.annotations
-        if pod.node_name and annotations:
-            try:
-                record = read_record(pod.key, annotations)
-            except ValueError as error:
-                log.warning("pod %s: %s; it counts as holding nothing", pod.key, error)
-                record = None
-            if record is not None:
-                self._decided.pop(pod.uid, None)
-                return record
-        return self._decided.get(pod.uid)
+        if not pod.node_name:
+            return self._decided.get(pod.uid)
+        last = self._read.pop(pod.uid, None)
+        try:
+            record = read_record(pod.key, pod.pod.metadata.annotations)
+        except ValueError as error:
+            record = last or self._decided.get(pod.uid)
+            log.warning("pod %s: %s; it counts as holding %s", pod.key, error, "nothing" if record is None else "what it held before")
+        if record is None:
+            return self._decided.get(pod.uid)
+        self._decided.pop(pod.uid, None)
+        self._read[pod.uid] = record
+        return record
 
     def reserve(self, slot: int, pod: PodInfo, record: Record) -> None:
         """The pod holds this from now on, until its own annotations say so or `release`."""
@@ -208,6 +211,7 @@ class NumaColumns(Columns):
     def gone(self, uid: str) -> None:
         """The pod is no more."""
         self._decided.pop(uid, None)
+        self._read.pop(uid, None)
 
     # ---------------------------------------------------------------- reading
 

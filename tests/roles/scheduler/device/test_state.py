@@ -306,3 +306,40 @@ def test_a_nominated_pod_keeps_those_that_are_free_while_others_leave() -> None:
     found.add_pods(holder("leaving", "n", {"gpu": [entry(0)]}))
     found.state.nominations.add(found.parser.parse(gpu(200, priority=10)), "n")
     assert "1 Insufficient GPU Devices" in refusal(found, gpu(100, priority=5))
+
+
+@pytest.mark.feature("SCH-DEV-11")
+@pytest.mark.parametrize("labels", [{}, {"shape": "another"}])
+def test_devices_stay_taken_when_the_annotation_cannot_be_read_any_more(labels: dict[str, str]) -> None:
+    found = world()
+    add(found, "a", gpus(1))
+
+    def shown(text: str | None, **more: Any) -> None:
+        found.add_pods(gpu(100, name="x", uid="x", node="a", annotations={} if text is None else {ALLOCATED: text}, **more))
+
+    good = json.dumps({"gpu": [entry(0)]})
+    shown(good)
+    shown("{oops", labels=labels)
+    assert "Insufficient GPU Devices" in refusal(found, gpu(100))
+    with found.state.suppose() as supposed:
+        supposed.remove("x")
+        assert found.decide(gpu(100)).scheduled
+    shown("{again", labels=labels)
+    assert "Insufficient GPU Devices" in refusal(found, gpu(100))
+    shown(None, labels=labels)  # this gives them back
+    shown("{oops")
+    assert found.decide(gpu(100)).scheduled
+    shown(good)
+    found.cluster.remove_pod("x")
+    found.framework.plugins["DeviceShare"].pod_gone("x")  # type: ignore[attr-defined]
+    shown("{oops")  # as at a start, nobody has seen what it says
+    assert found.decide(gpu(100)).scheduled
+
+
+@pytest.mark.feature("SCH-DEV-11")
+def test_devices_that_were_chosen_stay_taken_when_the_bound_pod_cannot_be_read() -> None:
+    found = world()
+    add(found, "a", gpus(1))
+    assert found.schedule(gpu(100, name="x", uid="x")).scheduled
+    found.add_pods(gpu(100, name="x", uid="x", node="a", annotations={ALLOCATED: "{oops"}))
+    assert "Insufficient GPU Devices" in refusal(found, gpu(100))

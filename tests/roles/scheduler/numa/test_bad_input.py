@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.accounting.cpuset import CPUSet
 from koord.api import names
 from roles.scheduler import testing
 from roles.scheduler.plugins.numa.records import read_record
@@ -82,3 +83,38 @@ def test_a_numa_node_that_no_machine_has_holds_nothing() -> None:
     record = read_record("default/p", {names.ANNOTATION_RESOURCE_STATUS: status})
     assert record is not None
     assert record.amounts == {1: {"cpu": 1000}}
+
+
+@pytest.mark.feature("SCH-NUMA-11")
+@pytest.mark.parametrize("more", [{}, {"priority": 1}])
+def test_cpus_stay_taken_when_the_annotation_cannot_be_read_any_more(more: dict[str, Any]) -> None:
+    world = NumaWorld()
+    world.machine("n", sockets=1, nodes=1, cores=4)
+
+    def shown(text: str | None, **more: Any) -> None:
+        annotations = {} if text is None else {names.ANNOTATION_RESOURCE_STATUS: text}
+        world.add_pods(bound_pod("x", uid="x", node="n", cpu="4", memory="1Mi", annotations=annotations, **more))
+
+    def given() -> str:
+        seen = world.bind(bound_pod("y", uid="y", cpu="4", memory="1Mi"))[1]
+        assert seen is not None
+        world.cluster.remove_pod("y")
+        found = read_record("default/y", seen.pod.metadata.annotations)
+        assert found is not None
+        return str(CPUSet.from_mask(found.cpus))
+
+    shown('{"cpuset":"0-3"}')
+    shown('{"cpuset":"0-', **more)
+    assert given() == "4-7"
+    with world.state.suppose() as supposed:
+        supposed.remove("x")
+    shown('{"cpuset":', **more)
+    assert given() == "4-7"
+    shown(None, **more)  # this gives them back
+    shown('{"cpuset":"0-')
+    assert given() == "0-3"
+    shown('{"cpuset":"0-3"}')
+    world.cluster.remove_pod("x")
+    world.plugin.pod_gone("x")
+    shown('{"cpuset":"0-')  # as at a start, nobody has seen what it says
+    assert given() == "0-3"
