@@ -231,6 +231,7 @@ class Ledger(Columns):
         """The API server has the pod no more: nothing said about it holds."""
         self._assumed.pop(pod_uid, None)
         self._current.pop(pod_uid, None)
+        self._retire(pod_uid)
 
     def owners_of(self, uid: str) -> dict[str, PodInfo]:
         """All pods on nodes that use a reservation, wherever they are."""
@@ -295,6 +296,8 @@ class Ledger(Columns):
     def sized(self, slot: int, pod: PodInfo) -> PodInfo:
         if pod.shape.labels.get(names.LABEL_POD_OPERATING_MODE) == names.OPERATING_MODE_RESERVATION:
             self._operating(pod)
+        else:
+            self._retire(pod.uid)
         held = self.held.get(pod.uid)
         if held is None:
             return pod
@@ -390,14 +393,30 @@ class Ledger(Columns):
         full = pod.shape.memo.get(_FULL, pod.shape)
         whole = pod if full is pod.shape else PodInfo(pod.pod, full, pod.reservation)
         terms = of_pod(pod.pod, {name: amount for name, amount in full.amounts.items() if amount > 0})
-        self._current = {owner: uid for owner, uid in self._current.items() if uid != pod.uid}
         owner = _current_owner(pod)
-        if owner:
-            self._current[owner] = pod.uid
-            terms_owner = self.cluster.pod(owner)
-            if terms_owner is not None and not self._claimed.get(owner):
-                self._claim(terms_owner, pod.uid, self.cluster.slot_of_pod(owner))
+        if owner is not None:
+            self._name(pod.uid, owner)
         self.enter(terms, whole)
+
+    def _retire(self, uid: str) -> None:
+        """If a pod was a reservation, it is none any more."""
+        held = self.held.get(uid)
+        if held is not None and held.terms.kind == "Pod":
+            self.leave(uid)
+            self.touched.pop(uid, None)  # the API server has no Reservation of it
+            self._name(uid, "")
+
+    def _name(self, uid: str, owner: str) -> None:
+        """An operating pod names a pod as its current owner, or none ("")."""
+        former = [pod_uid for pod_uid, named in self._current.items() if named == uid and pod_uid != owner]
+        for pod_uid in former:
+            del self._current[pod_uid]
+        if owner:
+            self._current[owner] = uid
+        for pod_uid in (*former, owner):  # whose they are now
+            pod = self.cluster.pod(pod_uid)
+            if pod is not None and pod_uid not in self.held:
+                self._pod_seen(self.cluster.slot_of_pod(pod_uid), pod)
 
 
 def _candidacy(pod: PodInfo) -> tuple[object, ...]:
@@ -417,9 +436,10 @@ def annotated(pod: PodInfo) -> str:
     return allocated.uid if allocated is not None else ""
 
 
-def _current_owner(pod: PodInfo) -> str:
+def _current_owner(pod: PodInfo) -> str | None:
+    """UID of the pod that an operating pod's annotation names, "" for none; None where it cannot be read."""
     try:
         owner = parse_reservation_current_owner(pod.pod.metadata.annotations)
     except ValueError:
-        return ""
+        return None
     return owner.uid if owner is not None else ""

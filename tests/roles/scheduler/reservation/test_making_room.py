@@ -212,6 +212,58 @@ def test_the_current_owner_is_known_from_the_annotation() -> None:
 
 
 @pytest.mark.feature("SCH-RSV-14")
+def test_a_pod_that_is_taken_out_of_operating_mode_is_a_plain_pod_again() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    op = operating("op", "a", cpu="6")
+    plain = replace(op, metadata=replace(op.metadata, labels={}))
+    world.add_pods(op)
+    assert world.uses(world.decide(testing.pod(cpu="6", labels=OWNER))) == "op"
+    world.add_pods(plain)
+    assert "Insufficient cpu" in world.decide(testing.pod(cpu="6", labels=OWNER)).message()
+    assert world.free("a") == 2000
+    world.add_pods(op)
+    assert world.owner("p", uid="p", cpu="4").scheduled
+    assert world.free("a") == 2000
+    world.add_pods(plain)  # both count in full now
+    assert world.free("a") == -2000
+    world.cluster.remove_pod("op")
+    assert world.free("a") == 4000
+
+
+@pytest.mark.feature("SCH-RSV-14")
+def test_a_reservation_pod_that_is_gone_leaves_nothing_behind() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    world.add_pods(running("p", "a", cpu="1"), operating("op", "a", cpu="6", current="p"))
+    world.plugin.pod_gone("op")
+    world.cluster.remove_pod("op")
+    assert not world.plugin.ledger.held
+    assert not len(world.plugin.ledger.owners)
+    assert not world.plugin.ledger.touched
+    assert not world.plugin.ledger.reservation_of("p")
+    assert world.free("a") == 7000
+
+
+@pytest.mark.feature("SCH-RSV-14")
+def test_a_current_owner_that_is_not_named_any_more_is_none() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    world.add_pods(running("p", "a", cpu="2"), running("q", "a", cpu="2"), operating("op", "a", cpu="4", current="p"))
+    assert world.free("a") == 2000
+    world.add_pods(operating("op", "a", cpu="4", current="q"))
+    assert (world.plugin.ledger.reservation_of("p"), world.plugin.ledger.reservation_of("q")) == ("", "op")
+    assert world.free("a") == 2000
+    unreadable = operating("op", "a", cpu="4", current="p")
+    annotations = {**unreadable.metadata.annotations, names.ANNOTATION_RESERVATION_CURRENT_OWNER: "{oops"}
+    world.add_pods(replace(unreadable, metadata=replace(unreadable.metadata, annotations=annotations)))
+    assert world.plugin.ledger.reservation_of("q") == "op"
+    world.add_pods(operating("op", "a", cpu="4"))
+    assert not world.plugin.ledger.reservation_of("q")
+    assert world.free("a") == 0
+
+
+@pytest.mark.feature("SCH-RSV-14")
 def test_owners_that_cannot_be_read_make_it_a_plain_pod() -> None:
     world = World()
     world.add_nodes(testing.node("a", cpu="8"))
