@@ -16,7 +16,7 @@ from koord.api.kinds import (
 from koord.api.objects import PersistentVolumeClaim
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.events import ASSIGNED_POD, Action, ClusterEvent, Subscription
-from roles.scheduler.plugins.volumes.matching import largest, requested, suits
+from roles.scheduler.plugins.volumes.matching import largest, names, requested, suits
 from roles.scheduler.plugins.volumes.store import VolumeColumns, volumes_of
 
 _CHANGES = Action.ADD | Action.UPDATE
@@ -29,7 +29,7 @@ def storage_events(store: VolumeColumns) -> tuple[Subscription, ...]:
     return (
         Subscription(ASSIGNED_POD, Action.DELETE, hints.pod_left),
         Subscription(PERSISTENTVOLUMECLAIMS.kind, _CHANGES, hints.claim),
-        Subscription(PERSISTENTVOLUMES.kind, _CHANGES, hints.volume),
+        Subscription(PERSISTENTVOLUMES.kind, _CHANGES | Action.DELETE, hints.volume),
         Subscription(STORAGECLASSES.kind, _CHANGES, hints.storage_class),
         Subscription(CSISTORAGECAPACITIES.kind, _CHANGES, hints.capacity),
         Subscription(CSINODES.kind, _CHANGES, _any_claim),
@@ -76,9 +76,14 @@ class _Hints:
         return meta.namespace == pod.namespace and (bool(volumes.ephemeral) or meta.name in volumes.claims)
 
     def volume(self, pod: PodInfo, event: ClusterEvent) -> bool:
-        volumes, new = volumes_of(pod.shape), event.new
+        """That of a claim, one that a claim could get, or one that was kept for a claim: if it no longer suits, others may."""
+        volumes, old, new = volumes_of(pod.shape), event.old, event.new
         if volumes.ephemeral:
             return True
+        if old is not None and any(names(old, claim) for _, claim in self._unbound(pod)):
+            return True
+        if new is None:
+            return False
         claims = (self._store.claims.get(f"{pod.namespace}/{name}") for name in volumes.claims)
         if any(claim is not None and claim.spec.volume_name == new.metadata.name for claim in claims):
             return True

@@ -144,27 +144,34 @@ def requested(claim: PersistentVolumeClaim) -> int:
 
 
 def _candidates(store: VolumeColumns, key: str) -> tuple[PersistentVolume, ...]:
-    """Volumes that a claim could be bound to, one that is meant for it first, then the smallest."""
+    """Volumes that a claim could be bound to, the smallest first. Volumes that name the claim leave it no other choice."""
     claim = store.claims[key]
     found = [volume for volume in store.volumes.values() if suits(store, volume, claim, key)]
-    found.sort(key=lambda v: (v.spec.claim_ref is None, amount(v.spec.capacity.get(RESOURCE_STORAGE, 0)), v.metadata.name))
+    found = [volume for volume in found if volume.spec.claim_ref is not None] or found
+    found.sort(key=lambda v: (amount(v.spec.capacity.get(RESOURCE_STORAGE, 0)), v.metadata.name))
     return tuple(found)
+
+
+def names(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
+    """Whether a volume is reserved for a claim or bound to it."""
+    ref, meta = volume.spec.claim_ref, claim.metadata
+    return ref is not None and (ref.namespace, ref.name) == (meta.namespace, meta.name) and ref.uid in ("", meta.uid)
 
 
 def suits(store: VolumeColumns, volume: PersistentVolume, claim: PersistentVolumeClaim, key: str) -> bool:
     """Whether a claim, "namespace/name", could be bound to a volume."""
     spec, wanted = volume.spec, claim.spec
-    if volume.metadata.deletion_timestamp is not None or volume.status.phase not in ("Available", ""):
+    if volume.metadata.deletion_timestamp is not None or store.assumed_volumes.get(volume.metadata.name, key) != key:
         return False
-    if store.assumed_volumes.get(volume.metadata.name, key) != key:
+    if (spec.volume_mode or "Filesystem") != (wanted.volume_mode or "Filesystem"):
+        return False
+    if amount(spec.capacity.get(RESOURCE_STORAGE, 0)) < requested(claim):
         return False
     if spec.claim_ref is not None:
-        meta = claim.metadata
-        return (spec.claim_ref.namespace, spec.claim_ref.name) == (meta.namespace, meta.name) and spec.claim_ref.uid in ("", meta.uid)
+        return names(volume, claim)
     return (
-        spec.storage_class_name == store.class_of(claim)
-        and (spec.volume_mode or "Filesystem") == (wanted.volume_mode or "Filesystem")
+        volume.status.phase in ("Available", "")
+        and spec.storage_class_name == store.class_of(claim)
         and set(wanted.access_modes) <= set(spec.access_modes)
-        and amount(spec.capacity.get(RESOURCE_STORAGE, 0)) >= requested(claim)
         and (wanted.selector is None or selects(label_selector(wanted.selector), volume.metadata.labels))
     )

@@ -123,6 +123,38 @@ def test_local_volumes_are_chosen_smallest_first_and_not_twice() -> None:
     assert other.decide(using("x", "y")).node == "b1"
 
 
+def reserved(item: dict[str, Any], claim: str, *, uid: str = "", phase: str = "Available", **spec: Any) -> dict[str, Any]:
+    """A volume that names its claim."""
+    ref = {"namespace": "default", "name": claim, "uid": uid}
+    return {**item, "spec": {**item["spec"], "claimRef": ref, **spec}, "status": {"phase": phase}}
+
+
+@pytest.mark.parametrize(
+    "mine",
+    [reserved(volume("mine", node="b1"), "c"), reserved(volume("mine", node="b1"), "c", uid="uid-c", phase="Bound")],
+    ids=["reserved", "bound"],
+)
+def test_a_volume_that_names_the_claim_is_its_only_one(mine: dict[str, Any]) -> None:
+    """An administrator gives a restored volume back, or an earlier attempt wrote the name."""
+    found = world()
+    feed(found, classes=[LOCAL], claims=[claim("c", storage_class="local")], volumes=[mine, volume("empty", node="a1")])
+    [busy] = found.add_pods(testing.pod(node="b1", cpu="6", memory="24Gi"))
+    assert found.decide(using("c")).node == "b1"
+    found.cluster.remove_pod(busy.uid)
+    refused = found.decide(using("c", nodeSelector={ZONE: "a"}))
+    assert "2 node(s) didn't find available persistent volumes to bind" in refused.message()
+    assert found.schedule(using("c")).node == "b1"
+
+
+@pytest.mark.parametrize("wrong", [{"capacity": {"storage": "500Mi"}}, {"volumeMode": "Block"}], ids=["too small", "a device"])
+def test_a_volume_that_names_the_claim_must_be_what_it_asks_for(wrong: dict[str, Any]) -> None:
+    found = world()
+    feed(found, classes=[LOCAL], claims=[claim("c", storage_class="local")], volumes=[reserved(volume("mine", node="a1"), "c", **wrong)])
+    assert not found.decide(using("c")).scheduled
+    feed(found, volumes=[volume("other", node="b1")])
+    assert found.decide(using("c")).node == "b1"
+
+
 def test_unreserve_gives_the_volumes_back() -> None:
     found = world()
     feed(

@@ -230,6 +230,18 @@ def tolerates(found: Waking, key: str) -> None:
     found.changes(tolerations=[{"key": key, "operator": "Exists"}])
 
 
+def kept_for(claim: str) -> Obj:
+    nowhere = {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["c"]}]}]}}
+    return volume(claimRef={"namespace": "default", "name": claim}, nodeAffinity=nowhere)
+
+
+def kept_elsewhere(found: Waking) -> None:
+    """A volume is free, but the claim is to get one that no node reaches."""
+    found.tell("PersistentVolume", "free", volume())
+    found.tell("PersistentVolume", "v", kept_for("mine"))
+    waits(found)
+
+
 CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]] = {
     "its claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "mine", claim()), True),
     "another claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "other", claim()), False),
@@ -240,6 +252,13 @@ CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]]
     "a small volume": (waits, lambda w: w.tell("PersistentVolume", "v", volume(size="9Gi")), False),
     "a volume of another class": (waits, lambda w: w.tell("PersistentVolume", "v", volume("fast")), False),
     "a volume in use": (waits, lambda w: w.tell("PersistentVolume", "v", volume(phase="Bound")), False),
+    "a volume that names its claim": (
+        waits,
+        lambda w: w.tell("PersistentVolume", "v", {**kept_for("mine"), "status": {"phase": "Bound"}}),
+        True,
+    ),
+    "the volume that was kept for it is gone": (kept_elsewhere, lambda w: w.tell("PersistentVolume", "v", None), True),
+    "the volume that was kept for it is another's": (kept_elsewhere, lambda w: w.tell("PersistentVolume", "v", kept_for("other")), True),
     "its class": (waits, lambda w: w.tell("StorageClass", "slow", {"provisioner": "other"}), True),
     "another class": (waits, lambda w: w.tell("StorageClass", "fast", {"provisioner": "other"}), False),
     "more room": (no_room, lambda w: w.tell("CSIStorageCapacity", "a", capacity("20Gi")), True),
