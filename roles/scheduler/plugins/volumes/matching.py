@@ -165,6 +165,8 @@ def suits(store: VolumeColumns, volume: PersistentVolume, claim: PersistentVolum
         return False
     if (spec.volume_mode or "Filesystem") != (wanted.volume_mode or "Filesystem"):
         return False
+    if (spec.volume_attributes_class_name or "") != (wanted.volume_attributes_class_name or ""):
+        return False
     if amount(spec.capacity.get(RESOURCE_STORAGE, 0)) < requested(claim):
         return False
     if spec.claim_ref is not None:

@@ -155,6 +155,21 @@ def test_a_volume_that_names_the_claim_must_be_what_it_asks_for(wrong: dict[str,
     assert found.decide(using("c")).node == "b1"
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_a_volume_must_have_the_attributes_class_of_the_claim(named: bool) -> None:
+    found = world()
+    gold = claim("c", storage_class="local")
+    gold["spec"]["volumeAttributesClassName"] = "gold"
+    volumes = [volume("plain", node="a1"), volume("silver", node="a2")]
+    volumes[1]["spec"]["volumeAttributesClassName"] = "silver"
+    feed(found, classes=[LOCAL], claims=[gold], volumes=[reserved(item, "c") if named else item for item in volumes])
+    assert not found.decide(using("c")).scheduled
+    right = volume("gold", node="b1")
+    right["spec"]["volumeAttributesClassName"] = "gold"
+    feed(found, volumes=[right])
+    assert found.decide(using("c")).node == "b1"
+
+
 def test_unreserve_gives_the_volumes_back() -> None:
     found = world()
     feed(
