@@ -14,7 +14,7 @@ from roles.scheduler.cluster.labels import BoolVector
 from roles.scheduler.cluster.terms import IN, NodeTerm, Requirement, label_selector, node_term, selects
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext
 from roles.scheduler.plugins.node_affinity import any_term
-from roles.scheduler.plugins.volumes.store import SELECTED_NODE, VolumeColumns
+from roles.scheduler.plugins.volumes.store import VolumeColumns
 
 FITS, NODE_CONFLICT, NO_VOLUME, NO_SPACE = 0, 1, 2, 3
 _NO_PROVISIONER = "kubernetes.io/no-provisioner"
@@ -88,7 +88,7 @@ def _mark_unbound(ctx: CycleContext, store: VolumeColumns, key: str, chosen: NDA
     """Rows where a claim finds no volume must be able to provision one."""
     claim = store.claims[key]
     without = chosen == -1
-    selected = store.assumed_nodes.get(key) or claim.metadata.annotations.get(SELECTED_NODE, "")
+    selected = store.selected_node(claim, key)
     if selected:
         elsewhere = np.ones(len(codes), dtype=np.bool_)
         slot = ctx.cluster.slot_of(selected)
@@ -161,6 +161,8 @@ def names(volume: PersistentVolume, claim: PersistentVolumeClaim) -> bool:
 def suits(store: VolumeColumns, volume: PersistentVolume, claim: PersistentVolumeClaim, key: str) -> bool:
     """Whether a claim, "namespace/name", could be bound to a volume."""
     spec, wanted = volume.spec, claim.spec
+    if store.selected_node(claim, key):
+        return False  # a volume is being made for it
     if volume.metadata.deletion_timestamp is not None or store.assumed_volumes.get(volume.metadata.name, key) != key:
         return False
     if (spec.volume_mode or "Filesystem") != (wanted.volume_mode or "Filesystem"):

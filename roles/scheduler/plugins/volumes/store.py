@@ -212,6 +212,10 @@ class VolumeColumns(Columns):
         found = self.classes.get(self.class_of(claim))
         return found is not None and found.volume_binding_mode == "WaitForFirstConsumer"
 
+    def selected_node(self, claim: PersistentVolumeClaim, key: str) -> str:
+        """The node for which the claim, "namespace/name", is being provisioned, "" for none."""
+        return self.assumed_nodes.get(key) or claim.metadata.annotations.get(SELECTED_NODE, "")
+
     def changed(self) -> None:
         """An assumption was made or dropped."""
         self.version += 1

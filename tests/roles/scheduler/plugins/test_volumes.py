@@ -200,6 +200,18 @@ def test_provisioning_keeps_to_topologies_and_free_capacity() -> None:
     assert not found.decide(using("big")).scheduled
 
 
+def test_a_claim_that_is_being_provisioned_takes_no_other_volume() -> None:
+    found = world()
+    asked = claim("c", annotations={"volume.kubernetes.io/selected-node": "a1"})
+    feed(found, classes=[WAIT], claims=[asked, claim("other")], volumes=[volume("free", node="a1", storage_class="wait")])
+    assert found.schedule(using("c")).node == "a1"
+    other = found.schedule(using("other", nodeSelector={"kubernetes.io/hostname": "a1"}))
+    found.handle.may_write = lambda: True
+    client = found.handle.client = Writes(lambda: remove(found, "other"))
+    pre_bind(found, other)
+    assert [body["spec"]["claimRef"]["name"] for body in client.bodies] == ["other"], "the volume was left to it"
+
+
 def test_a_driver_takes_only_so_many_volumes() -> None:
     found = world()
     limit = {"spec": {"drivers": [{"name": "d", "nodeID": "x", "allocatable": {"count": 1}}]}}
@@ -348,16 +360,17 @@ def pre_bind(found: testing.World, decision: Any) -> Any:
     return asyncio.run(plugin.pre_bind(decision.ctx, decision.node, BindDraft()))
 
 
+def remove(found: testing.World, name: str) -> None:
+    found.feed("PersistentVolumeClaim", None, old=msgspec.convert(claim(name), PersistentVolumeClaim))
+
+
 def test_a_claim_that_vanishes_while_its_pod_is_bound_is_told() -> None:
     found = world()
     found.handle.may_write = lambda: True
     feed(found, classes=[WAIT], claims=[claim("one", resourceVersion="7"), claim("two", resourceVersion="8")])
     decision = found.schedule(using("one", "two"))
 
-    def meanwhile() -> None:
-        found.feed("PersistentVolumeClaim", None, old=msgspec.convert(claim("two"), PersistentVolumeClaim))
-
-    client = found.handle.client = Writes(meanwhile)
+    client = found.handle.client = Writes(lambda: remove(found, "two"))
     status = pre_bind(found, decision)
     assert status.message == "binding volumes: persistentvolumeclaim default/two is gone"
     assert [body["metadata"]["resourceVersion"] for body in client.bodies] == ["7"]  # who wrote since wins
