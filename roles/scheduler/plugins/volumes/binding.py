@@ -213,10 +213,9 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
         if found is None:
             raise _Gone(f"persistentvolume {volume} is gone")
         known = found.metadata
-        body = {
-            "metadata": {"uid": known.uid, "resourceVersion": known.resource_version, "annotations": {_BOUND_BY: "yes"}},
-            "spec": {"claimRef": claim},
-        }
+        body: dict[str, Any] = {"metadata": {"uid": known.uid, "resourceVersion": known.resource_version}, "spec": {"claimRef": claim}}
+        if found.spec.claim_ref is None:  # else it was reserved, and stays so when the claim is gone
+            body["metadata"]["annotations"] = {_BOUND_BY: "yes"}
         self._may_write()
         await self.handle.api.patch(PERSISTENTVOLUMES, volume, body)
 

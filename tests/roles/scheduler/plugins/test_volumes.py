@@ -388,6 +388,22 @@ def test_no_volume_is_written_without_the_lease() -> None:
     assert len(client.bodies) == 1
 
 
+@pytest.mark.parametrize("named", [False, True])
+def test_only_what_nobody_had_reserved_is_marked_as_bound_by_a_controller(named: bool) -> None:
+    """The volume controller takes back what is marked so, reservations of administrators too."""
+    found = world()
+    found.handle.may_write = lambda: True
+    item = volume("v", node="a1", resourceVersion="3")
+    feed(found, classes=[LOCAL], claims=[claim("c", storage_class="local")], volumes=[reserved(item, "c") if named else item])
+    decision = found.schedule(using("c"))
+    client = found.handle.client = Writes(lambda: remove(found, "c"))
+    pre_bind(found, decision)
+    [body] = client.bodies
+    assert body["spec"]["claimRef"]["uid"] == "uid-c"
+    mark = {} if named else {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}}
+    assert body["metadata"] == {"uid": "uid-v", "resourceVersion": "3", **mark}
+
+
 # -- scoring by storage ------------------------------------------------------------------------------------------------------
 
 CAPACITY = {"CSIDriver": [{"metadata": {"name": "csi.example.com"}, "spec": {"storageCapacity": True}}]}
