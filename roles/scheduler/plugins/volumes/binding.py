@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 from koord import seams
 from koord.api.kinds import PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES
@@ -36,23 +36,15 @@ _POLL = 0.1  # seconds between looks at claims that are being bound
 _BOUND_BY = "pv.kubernetes.io/bound-by-controller"
 
 
-class _Gone(Exception):
-    """A claim or a volume that was chosen is there no more."""
+class _Failed(Exception):
+    """The claims of a pod cannot get what was chosen for them."""
 
 
-class _NotLeading(Exception):
-    """Another scheduler may lead by now."""
+class Assumed(NamedTuple):
+    """What a pod's claims are to get: by claim the name of a volume, or "" for one that is to be made for the node."""
 
-
-class Assumed:
-    """What a pod's claims are to get: volumes by claim, and claims to be provisioned for a node."""
-
-    __slots__ = ("node", "provisioned", "volumes")
-
-    def __init__(self, node: str) -> None:
-        self.node = node
-        self.volumes: dict[str, str] = {}
-        self.provisioned: list[str] = []
+    node: str
+    volumes: dict[str, str]
 
 
 class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
@@ -159,29 +151,18 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
         choices = self._choices(ctx)
         if choices is None or not choices.claims:
             return SUCCESS
-        assumed = Assumed(ctx.cluster.name_of(slot))
+        assumed = Assumed(ctx.cluster.name_of(slot), {})
         for key, volumes, chosen in zip(choices.claims, choices.candidates, choices.chosen, strict=True):
             index = int(chosen[slot])
-            if index >= 0:
-                assumed.volumes[key] = volumes[index].metadata.name
-                self.store.assumed_volumes[volumes[index].metadata.name] = key
-            else:
-                assumed.provisioned.append(key)
-                self.store.assumed_nodes[key] = assumed.node
+            volume = assumed.volumes[key] = volumes[index].metadata.name if index >= 0 else ""
+            self.store.assume(key, ctx.pod.uid, volume=volume, node=assumed.node)
         self._assumed[ctx.pod.uid] = assumed
-        self.store.changed()
         return SUCCESS
 
     def unreserve(self, ctx: CycleContext, slot: int) -> None:
         assumed = self._assumed.pop(ctx.pod.uid, None)
-        if assumed is None:
-            return
-        for key, volume in assumed.volumes.items():
-            if self.store.assumed_volumes.get(volume) == key:
-                del self.store.assumed_volumes[volume]
-        for key in assumed.provisioned:
-            self.store.assumed_nodes.pop(key, None)
-        self.store.changed()
+        for key in assumed.volumes if assumed is not None else ():
+            self.store.give_up(key, ctx.pod.uid)
 
     def waits(self, ctx: CycleContext) -> bool:
         return ctx.pod.uid in self._assumed
@@ -192,16 +173,23 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
         if assumed is None:
             return SUCCESS
         try:
-            for key, volume in assumed.volumes.items():
-                await self._bind(key, volume)
-            for key in assumed.provisioned:
-                await self._provision(key, node)
-        except (Conflict, NotFound, _Gone, _NotLeading) as failure:
+            async with asyncio.timeout(self.args.bind_timeout_seconds or None):
+                await self._carry_out(ctx.pod.uid, assumed)
+        except TimeoutError:
+            return error(f"binding volumes: timed out after {self.args.bind_timeout_seconds} s")
+        except (Conflict, NotFound, _Failed) as failure:
             return error(f"binding volumes: {failure}")
-        status = await self._bound(assumed)
-        if status.ok:
-            self._assumed.pop(ctx.pod.uid, None)
-        return status
+        self._assumed.pop(ctx.pod.uid, None)
+        return SUCCESS
+
+    async def _carry_out(self, uid: str, assumed: Assumed) -> None:
+        """Another pod that shares a claim may be at it, and may give up."""
+        todo, seen = list(assumed.volumes), set[str]()
+        while [key for key in assumed.volumes if not self._bound(key, assumed, seen)]:
+            for key in [key for key in todo if self.store.writes(key, uid)]:
+                todo.remove(key)
+                await (self._bind(key, assumed.volumes[key]) if assumed.volumes[key] else self._provision(key, assumed.node))
+            await seams.sleep(_POLL)
 
     async def _bind(self, key: str, volume: str) -> None:
         meta = self._claim(key)
@@ -211,10 +199,12 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
         }  # fmt: skip
         found = self.store.volumes.get(volume)
         if found is None:
-            raise _Gone(f"persistentvolume {volume} is gone")
-        known = found.metadata
+            raise _Failed(f"persistentvolume {volume} is gone")
+        known, ref = found.metadata, found.spec.claim_ref
+        if ref is not None and ref.uid == meta.uid:
+            return  # by another pod with the claim, or an earlier attempt
         body: dict[str, Any] = {"metadata": {"uid": known.uid, "resourceVersion": known.resource_version}, "spec": {"claimRef": claim}}
-        if found.spec.claim_ref is None:  # else it was reserved, and stays so when the claim is gone
+        if ref is None:  # else it was reserved, and stays so when the claim is gone
             body["metadata"]["annotations"] = {_BOUND_BY: "yes"}
         self._may_write()
         await self.handle.api.patch(PERSISTENTVOLUMES, volume, body)
@@ -222,40 +212,33 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
     def _claim(self, key: str) -> ObjectMeta:
         claim = self.store.claims.get(key)
         if claim is None or claim.metadata.deletion_timestamp is not None:
-            raise _Gone(f"persistentvolumeclaim {key} is gone")
+            raise _Failed(f"persistentvolumeclaim {key} is gone")
         return claim.metadata
 
     def _may_write(self) -> None:
         if not self.handle.may_write():
-            raise _NotLeading("the lease is lost: no more writes")
+            raise _Failed("the lease is lost: no more writes")
 
     async def _provision(self, key: str, node: str) -> None:
         """Say where a claim is to be provided. Somebody who has said otherwise since it was read wins."""
         meta = self._claim(key)
+        if meta.annotations.get(SELECTED_NODE) == node:
+            return
         body = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": {SELECTED_NODE: node}}}
         self._may_write()
         await self.handle.api.patch(PERSISTENTVOLUMECLAIMS, meta.name, body, meta.namespace)
 
-    async def _bound(self, assumed: Assumed) -> Status:
-        keys = (*assumed.volumes, *assumed.provisioned)
-        seen: set[str] = set()
-        try:
-            async with asyncio.timeout(self.args.bind_timeout_seconds or None):
-                while True:
-                    waiting = 0
-                    for key in keys:
-                        claim = self.store.claims.get(key)
-                        if claim is None or claim.metadata.deletion_timestamp is not None:
-                            return error(f"binding volumes: persistentvolumeclaim {key} is gone")
-                        waiting += not (claim.spec.volume_name and BIND_COMPLETED in claim.metadata.annotations)
-                        if key in assumed.provisioned and not claim.spec.volume_name:
-                            # The provisioner takes the node off a claim that it cannot provide there.
-                            if claim.metadata.annotations.get(SELECTED_NODE) == assumed.node:
-                                seen.add(key)
-                            elif key in seen:
-                                return error(f"binding volumes: provisioning failed for persistentvolumeclaim {key}")
-                    if not waiting:
-                        return SUCCESS
-                    await seams.sleep(_POLL)
-        except TimeoutError:
-            return error(f"binding volumes: timed out after {self.args.bind_timeout_seconds} s")
+    def _bound(self, key: str, assumed: Assumed, seen: set[str]) -> bool:
+        """Whether a claim has its volume. `seen` are the claims of which was seen that they are being bound."""
+        claim = self.store.claims.get(key)
+        if claim is None or claim.metadata.deletion_timestamp is not None:
+            raise _Failed(f"persistentvolumeclaim {key} is gone")
+        if claim.spec.volume_name:
+            return BIND_COMPLETED in claim.metadata.annotations
+        if not assumed.volumes[key]:
+            # The provisioner takes the node off a claim that it cannot provide there.
+            if claim.metadata.annotations.get(SELECTED_NODE) == assumed.node:
+                seen.add(key)
+            elif key in seen:
+                raise _Failed(f"provisioning failed for persistentvolumeclaim {key}")
+        return False

@@ -34,7 +34,7 @@ def judge(ctx: CycleContext, store: VolumeColumns, keys: tuple[str, ...]) -> Cho
     codes = np.zeros(ctx.cluster.capacity, dtype=np.int32)
     waiting = []
     for key in keys:
-        name = store.claims[key].spec.volume_name or _assumed(store, key)
+        name = store.claims[key].spec.volume_name
         volume = store.volumes.get(name) if name else None
         if volume is None:
             waiting.append(key)
@@ -51,10 +51,6 @@ def judge(ctx: CycleContext, store: VolumeColumns, keys: tuple[str, ...]) -> Cho
         chosen.append(one)
         _mark_unbound(ctx, store, key, one, codes)
     return Choices(codes, tuple(waiting), candidates, tuple(chosen))
-
-
-def _assumed(store: VolumeColumns, key: str) -> str:
-    return next((name for name, claim in store.assumed_volumes.items() if claim == key), "")
 
 
 def _mark(codes: NDArray[np.int32], refused: BoolVector, code: int) -> None:
@@ -144,10 +140,12 @@ def requested(claim: PersistentVolumeClaim) -> int:
 
 
 def _candidates(store: VolumeColumns, key: str) -> tuple[PersistentVolume, ...]:
-    """Volumes that a claim could be bound to, the smallest first. Volumes that name the claim leave it no other choice."""
+    """Volumes that a claim could be bound to, the smallest first. One that another pod with the claim waits for, or volumes that name the
+    claim, leave no other choice."""
     claim = store.claims[key]
     found = [volume for volume in store.volumes.values() if suits(store, volume, claim, key)]
-    found = [volume for volume in found if volume.spec.claim_ref is not None] or found
+    aside = [volume for volume in found if volume.metadata.name in store.assumed_volumes]
+    found = aside or [volume for volume in found if volume.spec.claim_ref is not None] or found
     found.sort(key=lambda v: (amount(v.spec.capacity.get(RESOURCE_STORAGE, 0)), v.metadata.name))
     return tuple(found)
 

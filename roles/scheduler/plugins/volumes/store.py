@@ -115,6 +115,8 @@ class VolumeColumns(Columns):
         self.capacities: dict[str, CSIStorageCapacity] = {}
         self.assumed_volumes: dict[str, str] = {}  # volume name -> key of the claim that is to get it
         self.assumed_nodes: dict[str, str] = {}  # claim key -> node for which it is to be provisioned
+        self._holders: dict[str, set[str]] = {}  # claim key -> UIDs of the pods that are to get one of these, of all profiles
+        self._writers: dict[str, str] = {}  # claim key -> UID of the one of them that writes it
         self.version = 0
         self.users = 0
         self._states = itertools.count(1)
@@ -148,10 +150,7 @@ class VolumeColumns(Columns):
     def claim_set(self, old: Any, new: Any) -> bool:
         """A claim appeared, changed or went; whether that changes anything that is looked at, as for the other kinds."""
         if new is not None and new.spec.volume_name:
-            key = f"{new.metadata.namespace}/{new.metadata.name}"
-            self.assumed_nodes.pop(key, None)
-            for volume in [volume for volume, claim in self.assumed_volumes.items() if claim == key]:  # it may have got another one
-                del self.assumed_volumes[volume]
+            self._settle(f"{new.metadata.namespace}/{new.metadata.name}")  # it may have got another one
         return self._put(self.claims, old, new, lambda meta: f"{meta.namespace}/{meta.name}")
 
     def volume_set(self, old: Any, new: Any) -> bool:
@@ -216,9 +215,39 @@ class VolumeColumns(Columns):
         """The node for which the claim, "namespace/name", is being provisioned, "" for none."""
         return self.assumed_nodes.get(key) or claim.metadata.annotations.get(SELECTED_NODE, "")
 
-    def changed(self) -> None:
-        """An assumption was made or dropped."""
-        self.version += 1
+    # ---------------------------------------------------------------- assumptions
+
+    def assume(self, key: str, uid: str, *, volume: str = "", node: str = "") -> None:
+        """A pod is to get a volume for its claim, or one that is made for a node. Pods may share the claim."""
+        table, name, value = (self.assumed_volumes, volume, key) if volume else (self.assumed_nodes, key, node)
+        if table.get(name) != value:
+            table[name] = value
+            self.version += 1
+        self._holders.setdefault(key, set()).add(uid)
+
+    def writes(self, key: str, uid: str) -> bool:
+        """Whether it is up to this pod to write what its claim gets: one of those that share it does."""
+        return uid in self._holders.get(key, ()) and self._writers.setdefault(key, uid) == uid
+
+    def give_up(self, key: str, uid: str) -> None:
+        """A pod is not to get it any more. If no other waits for it, it is free again."""
+        holders = self._holders.get(key, set())
+        if uid not in holders:
+            return
+        holders.remove(uid)
+        if self._writers.get(key) == uid:
+            del self._writers[key]
+        if not holders:
+            self._settle(key)
+            self.version += 1
+
+    def _settle(self, key: str) -> None:
+        """Nothing is assumed of a claim any more."""
+        self._holders.pop(key, None)
+        self._writers.pop(key, None)
+        self.assumed_nodes.pop(key, None)
+        for volume in [volume for volume, claim in self.assumed_volumes.items() if claim == key]:
+            del self.assumed_volumes[volume]
 
     # ---------------------------------------------------------------- nodes and pods
 

@@ -8,10 +8,11 @@ from typing import Any
 import msgspec
 import pytest
 
-from koord.api.kinds import PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, STORAGECLASSES
+from koord.api.kinds import PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, PODS, STORAGECLASSES
 from koord.api.objects import PersistentVolumeClaim, VolumeAttachment
 from koord.config.errors import InvalidConfig
 from koord.config.loader import validate_model
+from koord.kube.errors import Conflict
 from roles.scheduler import testing
 from roles.scheduler.config.args import VolumeBindingArgs
 from roles.scheduler.framework.context import BindDraft
@@ -20,6 +21,8 @@ from tests.support import patience
 ZONE = "topology.kubernetes.io/zone"
 WAIT = {"metadata": {"name": "wait"}, "provisioner": "csi.example.com", "volumeBindingMode": "WaitForFirstConsumer"}
 LOCAL = {"metadata": {"name": "local"}, "provisioner": "kubernetes.io/no-provisioner", "volumeBindingMode": "WaitForFirstConsumer"}
+
+DONE = {"pv.kubernetes.io/bind-completed": "yes"}
 
 pytestmark = pytest.mark.feature("SCH-KS-09")
 
@@ -335,7 +338,7 @@ def test_claims_are_bound_before_the_pod_and_slow_ones_hold_nobody_up(scheduler:
                 PERSISTENTVOLUMES, {"apiVersion": "v1", "kind": "PersistentVolume", **volume("made", storage_class="wait")}
             )
             for name, bound in (("static", "v"), ("dynamic", "made")):
-                done = {"metadata": {"annotations": {"pv.kubernetes.io/bind-completed": "yes"}}, "spec": {"volumeName": bound}}
+                done = {"metadata": {"annotations": DONE}, "spec": {"volumeName": bound}}
                 await live.client.patch(PERSISTENTVOLUMECLAIMS, name, done, "default")
                 assert await live.bound(name) == "n"
 
@@ -402,6 +405,118 @@ def test_only_what_nobody_had_reserved_is_marked_as_bound_by_a_controller(named:
     assert body["spec"]["claimRef"]["uid"] == "uid-c"
     mark = {} if named else {"annotations": {"pv.kubernetes.io/bound-by-controller": "yes"}}
     assert body["metadata"] == {"uid": "uid-v", "resourceVersion": "3", **mark}
+
+
+class Binds(Writes):
+    """A client that takes its time, and a volume controller that binds the claim then."""
+
+    def __init__(self, found: testing.World, name: str, volume: str) -> None:
+        super().__init__()
+        self._bind = lambda: feed(found, claims=[claim(name, volume=volume, annotations=DONE)])
+
+    async def patch(self, *args: Any, **options: Any) -> None:
+        await super().patch(*args, **options)
+        for _ in range(5):
+            await asyncio.sleep(0)
+        self._bind()
+
+
+SHARED: list[dict[str, Any]] = [
+    {"claims": [claim("shared", storage_class="local")], "volumes": [volume("v", node="a1")]},
+    {"claims": [claim("shared")], "volumes": []},
+]
+
+
+@pytest.mark.parametrize("objects", SHARED, ids=["a volume", "provisioning"])
+def test_pods_that_share_a_claim_wait_for_it_and_one_of_them_writes(objects: dict[str, Any]) -> None:
+    found = world()
+    found.handle.may_write = lambda: True
+    feed(found, classes=[LOCAL, WAIT], **objects)
+    pods = [found.schedule(using("shared")) for _ in range(3)]
+    assert len({pod.node for pod in pods}) == 1
+    plugin: Any = found.framework.plugins["VolumeBinding"]
+    assert all(plugin.waits(pod.ctx) for pod in pods)
+    client = found.handle.client = Binds(found, "shared", "v")
+    feed(found, volumes=[volume("v", node=pods[0].node)])
+
+    async def run() -> list[Any]:
+        return await asyncio.gather(*(plugin.pre_bind(pod.ctx, pod.node, BindDraft()) for pod in pods))
+
+    assert all(status.ok for status in asyncio.run(run()))
+    assert len(client.bodies) == 1
+
+
+@pytest.mark.parametrize("objects", SHARED, ids=["a volume", "provisioning"])
+def test_what_a_claim_is_to_get_stays_so_while_a_pod_is_left_that_shares_it(objects: dict[str, Any]) -> None:
+    found = world()
+    found.handle.may_write = lambda: True
+    feed(found, classes=[LOCAL, WAIT], **objects)
+    first, second = found.schedule(using("shared")), found.schedule(using("shared"))
+    found.framework.run_unreserve(first.ctx, first.slot)
+    found.cluster.remove_pod(first.pod.uid)
+    found.add_pods(testing.pod(node=first.node, cpu="5", memory="20Gi"))
+    assert found.decide(using("shared")).node == first.node
+    client = found.handle.client = Binds(found, "shared", "v")
+    feed(found, volumes=[volume("v", node=first.node)])
+    assert pre_bind(found, second).ok
+    assert len(client.bodies) == 1
+
+
+def test_a_pod_takes_over_from_one_that_fails_to_bind_their_claim() -> None:
+    found = world()
+    found.handle.may_write = lambda: True
+    feed(found, classes=[LOCAL], claims=[claim("shared", storage_class="local")], volumes=[volume("v", node="a1")])
+    first, second = found.schedule(using("shared")), found.schedule(using("shared"))
+    plugin: Any = found.framework.plugins["VolumeBinding"]
+    client = Binds(found, "shared", "v")
+
+    class Refuses(Writes):
+        async def patch(self, *args: Any, **options: Any) -> None:
+            await super().patch(*args, **options)
+            await asyncio.sleep(0)  # the other looks meanwhile
+            found.handle.client = client
+            raise Conflict(409, "Conflict", "somebody else wrote it")
+
+    found.handle.client = Refuses()
+
+    async def fails() -> None:
+        assert "somebody else wrote it" in (await plugin.pre_bind(first.ctx, first.node, BindDraft())).message
+        assert not client.bodies
+        plugin.unreserve(first.ctx, first.slot)
+
+    async def run() -> Any:
+        return (await asyncio.gather(fails(), plugin.pre_bind(second.ctx, second.node, BindDraft())))[1]
+
+    assert asyncio.run(run()).ok
+    assert len(client.bodies) == 1
+
+
+def test_pods_of_several_profiles_share_a_claim(scheduler: Any) -> None:
+    async def run() -> None:
+        async with scheduler({"profiles": [{"schedulerName": name} for name in ("one", "two")]}) as live:
+            await live.node("n")
+            await live.client.create(STORAGECLASSES, {"apiVersion": "storage.k8s.io/v1", "kind": "StorageClass", **WAIT})
+            shared = {"apiVersion": "v1", "kind": "PersistentVolumeClaim", **claim("shared")}
+            await live.client.create(PERSISTENTVOLUMECLAIMS, shared, "default")
+            mounted = {"volumes": [{"name": "d", "persistentVolumeClaim": {"claimName": "shared"}}]}
+            for name in ("one", "two"):
+                await live.pod(name, schedulerName=name, terminationGracePeriodSeconds=0, **mounted)
+            await live.pod("quick", schedulerName="two")
+            assert await live.bound("quick") == "n"
+            store = live.app.engine.frameworks["two"].plugins["VolumeBinding"].store
+            assert store.assumed_nodes == {"default/shared": "n"}
+            await live.client.delete(PODS, "one", "default", grace_period_seconds=0)
+            await live.pod("later", schedulerName="one")
+            assert await live.bound("later") == "n"
+            assert store.assumed_nodes == {"default/shared": "n"}
+            assert not (await live.get("two"))["spec"].get("nodeName")
+            made = {"apiVersion": "v1", "kind": "PersistentVolume", **volume("made", storage_class="wait")}
+            await live.client.create(PERSISTENTVOLUMES, made)
+            done = {"metadata": {"annotations": DONE}, "spec": {"volumeName": "made"}}
+            await live.client.patch(PERSISTENTVOLUMECLAIMS, "shared", done, "default")
+            assert await live.bound("two") == "n"
+
+    asyncio.run(run())
 
 
 # -- scoring by storage ------------------------------------------------------------------------------------------------------
