@@ -8,7 +8,7 @@ from typing import Any, NamedTuple
 
 from koord import seams
 from koord.api.kinds import PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES
-from koord.api.objects_meta import ObjectMeta
+from koord.api.objects import PersistentVolumeClaim
 from koord.kube.errors import Conflict, NotFound
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
@@ -21,7 +21,7 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, Status, error, unres
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.node_resources import ratio_table
 from roles.scheduler.plugins.volumes.hints import storage_events
-from roles.scheduler.plugins.volumes.matching import NO_SPACE, NO_VOLUME, NODE_CONFLICT, Choices, judge
+from roles.scheduler.plugins.volumes.matching import NO_SPACE, NO_VOLUME, NODE_CONFLICT, Choices, judge, names
 from roles.scheduler.plugins.volumes.scoring import scores
 from roles.scheduler.plugins.volumes.store import BIND_COMPLETED, SELECTED_NODE, VolumeColumns, claim_keys, volumes_of
 
@@ -186,34 +186,39 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
         """Another pod that shares a claim may be at it, and may give up."""
         todo, seen = list(assumed.volumes), set[str]()
         while [key for key in assumed.volumes if not self._bound(key, assumed, seen)]:
-            for key in [key for key in todo if self.store.writes(key, uid)]:
-                todo.remove(key)
-                await (self._bind(key, assumed.volumes[key]) if assumed.volumes[key] else self._provision(key, assumed.node))
+            for key in tuple(todo):
+                if self.store.writes(key, uid):
+                    todo.remove(key)
+                    await (self._bind(key, assumed.volumes[key]) if assumed.volumes[key] else self._provision(key, assumed.node))
             await seams.sleep(_POLL)
 
     async def _bind(self, key: str, volume: str) -> None:
-        meta = self._claim(key)
-        claim = {
+        """Write the claim into the volume. Somebody who has written another since it was read wins."""
+        claim = self._claim(key)
+        meta = claim.metadata
+        ref = {
             "apiVersion": "v1", "kind": "PersistentVolumeClaim", "namespace": meta.namespace, "name": meta.name,
             "uid": meta.uid, "resourceVersion": meta.resource_version,
         }  # fmt: skip
         found = self.store.volumes.get(volume)
         if found is None:
             raise _Failed(f"persistentvolume {volume} is gone")
-        known, ref = found.metadata, found.spec.claim_ref
-        if ref is not None and ref.uid == meta.uid:
+        known, before = found.metadata, found.spec.claim_ref
+        if before is not None and not names(found, claim):
+            raise _Failed(f"persistentvolume {volume} was given to another claim")
+        if before is not None and before.uid:
             return  # by another pod with the claim, or an earlier attempt
-        body: dict[str, Any] = {"metadata": {"uid": known.uid, "resourceVersion": known.resource_version}, "spec": {"claimRef": claim}}
-        if ref is None:  # else it was reserved, and stays so when the claim is gone
+        body: dict[str, Any] = {"metadata": {"uid": known.uid, "resourceVersion": known.resource_version}, "spec": {"claimRef": ref}}
+        if before is None:  # else it was reserved, and stays so when the claim is gone
             body["metadata"]["annotations"] = {_BOUND_BY: "yes"}
         self._may_write()
         await self.handle.api.patch(PERSISTENTVOLUMES, volume, body)
 
-    def _claim(self, key: str) -> ObjectMeta:
+    def _claim(self, key: str) -> PersistentVolumeClaim:
         claim = self.store.claims.get(key)
         if claim is None or claim.metadata.deletion_timestamp is not None:
             raise _Failed(f"persistentvolumeclaim {key} is gone")
-        return claim.metadata
+        return claim
 
     def _may_write(self) -> None:
         if not self.handle.may_write():
@@ -221,18 +226,19 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
 
     async def _provision(self, key: str, node: str) -> None:
         """Say where a claim is to be provided. Somebody who has said otherwise since it was read wins."""
-        meta = self._claim(key)
-        if meta.annotations.get(SELECTED_NODE) == node:
+        meta = self._claim(key).metadata
+        selected = meta.annotations.get(SELECTED_NODE)
+        if selected == node:
             return
+        if selected:
+            raise _Failed(f"persistentvolumeclaim {key} is provisioned for node {selected}")
         body = {"metadata": {"uid": meta.uid, "resourceVersion": meta.resource_version, "annotations": {SELECTED_NODE: node}}}
         self._may_write()
         await self.handle.api.patch(PERSISTENTVOLUMECLAIMS, meta.name, body, meta.namespace)
 
     def _bound(self, key: str, assumed: Assumed, seen: set[str]) -> bool:
         """Whether a claim has its volume. `seen` are the claims of which was seen that they are being bound."""
-        claim = self.store.claims.get(key)
-        if claim is None or claim.metadata.deletion_timestamp is not None:
-            raise _Failed(f"persistentvolumeclaim {key} is gone")
+        claim = self._claim(key)
         if claim.spec.volume_name:
             return BIND_COMPLETED in claim.metadata.annotations
         if not assumed.volumes[key]:

@@ -379,6 +379,29 @@ def test_a_claim_that_vanishes_while_its_pod_is_bound_is_told() -> None:
     assert [body["metadata"]["resourceVersion"] for body in client.bodies] == ["7"]  # who wrote since wins
 
 
+def test_a_volume_that_got_another_claim_meanwhile_is_left_to_it() -> None:
+    """Say, while the pod waited on permit."""
+    found = world()
+    found.handle.may_write = lambda: True
+    feed(found, classes=[LOCAL], claims=[claim("c", storage_class="local")], volumes=[volume("v", node="a1")])
+    decision = found.schedule(using("c"))
+    feed(found, volumes=[reserved(volume("v", node="a1"), "other")])
+    client = found.handle.client = Writes(lambda: remove(found, "c"))
+    assert pre_bind(found, decision).message == "binding volumes: persistentvolume v was given to another claim"
+    assert not client.bodies
+
+
+def test_a_claim_that_is_provisioned_for_another_node_meanwhile_is_left_there() -> None:
+    found = world()
+    found.handle.may_write = lambda: True
+    feed(found, classes=[WAIT], claims=[claim("c")])
+    decision = found.schedule(using("c", nodeSelector={ZONE: "b"}))
+    feed(found, claims=[claim("c", annotations={"volume.kubernetes.io/selected-node": "a1"})])
+    client = found.handle.client = Writes(lambda: remove(found, "c"))
+    assert pre_bind(found, decision).message == "binding volumes: persistentvolumeclaim default/c is provisioned for node a1"
+    assert not client.bodies
+
+
 @pytest.mark.feature("SCH-FW-03")
 def test_no_volume_is_written_without_the_lease() -> None:
     found = world()
