@@ -23,7 +23,7 @@ from roles.scheduler.plugins.node_resources import ratio_table
 from roles.scheduler.plugins.volumes.hints import storage_events
 from roles.scheduler.plugins.volumes.matching import NO_SPACE, NO_VOLUME, NODE_CONFLICT, Choices, judge, names
 from roles.scheduler.plugins.volumes.scoring import scores
-from roles.scheduler.plugins.volumes.store import BIND_COMPLETED, SELECTED_NODE, VolumeColumns, claim_keys, volumes_of
+from roles.scheduler.plugins.volumes.store import SELECTED_NODE, VolumeColumns, bound, claim_keys, volumes_of
 
 _REJECTIONS = {
     NODE_CONFLICT: Rejection(("node(s) had volume node affinity conflict",), resolvable=False),
@@ -96,9 +96,10 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
         if claim.status.phase == "Lost":
             return f'persistentvolumeclaim "{name}" bound to non-existent persistentvolume "{claim.spec.volume_name}"'
         volume = claim.spec.volume_name
-        if volume:
+        if bound(claim):
             return "" if volume in self.store.volumes else f'persistentvolume "{volume}" of persistentvolumeclaim "{name}" not found'
-        return "" if self.store.waits(claim) else "pod has unbound immediate PersistentVolumeClaims"
+        # A claim that names its volume is bound by the volume controller or not at all: the volume may be another claim's.
+        return "" if self.store.waits(claim) and not volume else "pod has unbound immediate PersistentVolumeClaims"
 
     def filter_stamp(self, ctx: CycleContext) -> Any:
         return (self.store.version, ctx.cluster.node_version) if volumes_of(ctx.pod.shape).any_claim else None
@@ -240,7 +241,7 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
         """Whether a claim has its volume. `seen` are the claims of which was seen that they are being bound."""
         claim = self._claim(key)
         if claim.spec.volume_name:
-            return BIND_COMPLETED in claim.metadata.annotations
+            return bound(claim)
         if not assumed.volumes[key]:
             # The provisioner takes the node off a claim that it cannot provide there.
             if claim.metadata.annotations.get(SELECTED_NODE) == assumed.node:

@@ -34,9 +34,9 @@ from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.interfaces import Feed
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
-BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
+_BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
 _CLASS_ANNOTATION = "volume.beta.kubernetes.io/storage-class"
-_ANNOTATIONS = (SELECTED_NODE, BIND_COMPLETED, _CLASS_ANNOTATION)
+_ANNOTATIONS = (SELECTED_NODE, _BIND_COMPLETED, _CLASS_ANNOTATION)
 _ALWAYS = "ebs"  # a disk of this sort is never shared
 
 
@@ -80,6 +80,11 @@ def claim_keys(pod: PodInfo) -> tuple[str, ...]:
         *(f"{pod.namespace}/{name}" for name in volumes.claims),
         *(f"{pod.namespace}/{pod.name}-{name}" for name in volumes.ephemeral),
     )
+
+
+def bound(claim: PersistentVolumeClaim) -> bool:
+    """Whether the volume controller has bound a claim; one that only names a volume may never get it."""
+    return bool(claim.spec.volume_name) and _BIND_COMPLETED in claim.metadata.annotations
 
 
 def _content(obj: Any) -> tuple[Any, ...]:

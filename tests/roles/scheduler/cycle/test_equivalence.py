@@ -137,7 +137,7 @@ def furnish(world: testing.World, reference: Reference) -> None:
         affinity = {"required": {"nodeSelectorTerms": [term]}}
         world.feed("PersistentVolume", {"metadata": {"name": f"v-{zone}"}, "spec": {"nodeAffinity": affinity}})
         claim = {
-            "metadata": {"name": f"c-{zone}", "namespace": "default"},
+            "metadata": {"name": f"c-{zone}", "namespace": "default", "annotations": {"pv.kubernetes.io/bind-completed": "yes"}},
             "spec": {"volumeName": f"v-{zone}"},
             "status": {"phase": "Bound"},
         }

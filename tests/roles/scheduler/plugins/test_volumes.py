@@ -34,9 +34,10 @@ def world() -> testing.World:
 
 
 def claim(name: str, *, volume: str = "", storage_class: str = "wait", size: str = "1Gi", modes: tuple[str, ...] = ("ReadWriteOnce",),
-          phase: str = "", **meta: Any) -> dict[str, Any]:  # fmt: skip
+          phase: str = "", bound: bool = True, **meta: Any) -> dict[str, Any]:  # fmt: skip
+    done = {"annotations": DONE} if volume and bound else {}
     return {
-        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", **meta},
+        "metadata": {"name": name, "namespace": "default", "uid": f"uid-{name}", **done, **meta},
         "spec": {
             "volumeName": volume,
             "storageClassName": storage_class,
@@ -81,12 +82,14 @@ def feed(found: testing.World, **objects: list[dict[str, Any]]) -> None:
         (claim("c", storage_class="now"), "pod has unbound immediate PersistentVolumeClaims"),
         (claim("c", deletionTimestamp="2026-01-01T00:00:00Z"), 'persistentvolumeclaim "c" is being deleted'),
         (claim("c", volume="gone", phase="Lost"), 'persistentvolumeclaim "c" bound to non-existent persistentvolume "gone"'),
+        (claim("c", volume="theirs", bound=False), "pod has unbound immediate PersistentVolumeClaims"),
         (claim("c", volume="unknown"), 'persistentvolume "unknown" of persistentvolumeclaim "c" not found'),
     ],
 )
 def test_claims_that_keep_a_pod_from_every_node(item: dict[str, Any] | None, said: str) -> None:
     found = world()
-    feed(found, classes=[WAIT, {"metadata": {"name": "now"}, "provisioner": "csi.example.com"}], claims=[item] if item else [])
+    feed(found, classes=[WAIT, {"metadata": {"name": "now"}, "provisioner": "csi.example.com"}], claims=[item] if item else [],
+         volumes=[reserved(volume("theirs"), "other", uid="uid-other", phase="Bound")])  # fmt: skip
     decision = found.decide(using("c"))
     assert decision.message().startswith(f"0/3 nodes are available: {said}.")
     assert decision.rejected_by == {"VolumeBinding"}
@@ -435,7 +438,7 @@ class Binds(Writes):
 
     def __init__(self, found: testing.World, name: str, volume: str) -> None:
         super().__init__()
-        self._bind = lambda: feed(found, claims=[claim(name, volume=volume, annotations=DONE)])
+        self._bind = lambda: feed(found, claims=[claim(name, volume=volume)])
 
     async def patch(self, *args: Any, **options: Any) -> None:
         await super().patch(*args, **options)

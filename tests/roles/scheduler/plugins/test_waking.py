@@ -25,6 +25,7 @@ QUOTA = "quota.scheduling.koordinator.sh/name"
 AFFINITY = "scheduling.koordinator.sh/reservation-affinity"
 POLICY = "node.koordinator.sh/numa-topology-policy"
 NUMA = "scheduling.koordinator.sh/numa-topology-spec"
+DONE = {"pv.kubernetes.io/bind-completed": "yes"}
 HINT = "scheduling.koordinator.sh/device-allocate-hint"
 
 
@@ -207,7 +208,7 @@ def full_of_volumes(found: Waking) -> None:
     driver = {"name": "disks", "nodeID": "x", "allocatable": {"count": 1}}
     csi = {"csi": {"driver": "disks", "volumeHandle": "v"}}
     found.tell("PersistentVolume", "v", volume(**csi))
-    found.tell("PersistentVolumeClaim", "mine", claim("v"))
+    found.tell("PersistentVolumeClaim", "mine", claim("v"), annotations=DONE)
     for node in "ab":
         found.tell("PersistentVolume", f"old-{node}", volume(csi={"driver": "disks", "volumeHandle": f"old-{node}"}))
         found.tell("CSINode", node, {"spec": {"drivers": [driver]}})
@@ -230,6 +231,12 @@ def tolerates(found: Waking, key: str) -> None:
     found.changes(tolerations=[{"key": key, "operator": "Exists"}])
 
 
+def names_a_volume(found: Waking) -> None:
+    found.tell("PersistentVolume", "v", volume())
+    found.tell("PersistentVolumeClaim", "mine", claim("v"))
+    found.refused("VolumeBinding", **CLAIMED)
+
+
 def kept_for(claim: str) -> Obj:
     nowhere = {"required": {"nodeSelectorTerms": [{"matchExpressions": [{"key": ZONE, "operator": "In", "values": ["c"]}]}]}}
     return volume(claimRef={"namespace": "default", "name": claim}, nodeAffinity=nowhere)
@@ -246,7 +253,12 @@ CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]]
     "its claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "mine", claim()), True),
     "another claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "other", claim()), False),
     "a volume without a claim": (no_claim, lambda w: w.tell("PersistentVolume", "v", volume()), False),
-    "its claim is bound": (waits, lambda w: w.tell("PersistentVolumeClaim", "mine", claim("v")), True),
+    "its claim is bound": (waits, lambda w: w.tell("PersistentVolumeClaim", "mine", claim("v"), annotations=DONE), True),
+    "its claim is bound to the volume that it names": (
+        names_a_volume,
+        lambda w: w.tell("PersistentVolumeClaim", "mine", claim("v"), annotations=DONE),
+        True,
+    ),
     "its claim as it was": (waits, lambda w: w.tell("PersistentVolumeClaim", "mine", claim(), annotations={"x": "y"}), False),
     "a volume": (waits, lambda w: w.tell("PersistentVolume", "v", volume()), True),
     "a small volume": (waits, lambda w: w.tell("PersistentVolume", "v", volume(size="9Gi")), False),
