@@ -21,7 +21,7 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, Status, error, unres
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.node_resources import ratio_table
 from roles.scheduler.plugins.volumes.hints import storage_events
-from roles.scheduler.plugins.volumes.matching import NO_SPACE, NO_VOLUME, NODE_CONFLICT, Choices, judge, names
+from roles.scheduler.plugins.volumes.matching import NO_SPACE, NO_VOLUME, NODE_CONFLICT, Choices, judge, names, reachable
 from roles.scheduler.plugins.volumes.scoring import scores
 from roles.scheduler.plugins.volumes.store import SELECTED_NODE, VolumeColumns, bound, claim_keys, volumes_of
 
@@ -175,7 +175,7 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
             return SUCCESS
         try:
             async with asyncio.timeout(self.args.bind_timeout_seconds or None):
-                await self._carry_out(ctx.pod.uid, assumed)
+                await self._carry_out(ctx, assumed)
         except TimeoutError:
             return error(f"binding volumes: timed out after {self.args.bind_timeout_seconds} s")
         except (Conflict, NotFound, _Failed) as failure:
@@ -183,12 +183,12 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
         self._assumed.pop(ctx.pod.uid, None)
         return SUCCESS
 
-    async def _carry_out(self, uid: str, assumed: Assumed) -> None:
+    async def _carry_out(self, ctx: CycleContext, assumed: Assumed) -> None:
         """Another pod that shares a claim may be at it, and may give up."""
         todo, seen = list(assumed.volumes), set[str]()
-        while [key for key in assumed.volumes if not self._bound(key, assumed, seen)]:
+        while [key for key in assumed.volumes if not self._bound(ctx, key, assumed, seen)]:
             for key in tuple(todo):
-                if self.store.writes(key, uid):
+                if self.store.writes(key, ctx.pod.uid):
                     todo.remove(key)
                     await (self._bind(key, assumed.volumes[key]) if assumed.volumes[key] else self._provision(key, assumed.node))
             await seams.sleep(_POLL)
@@ -237,15 +237,27 @@ class VolumeBinding(PreFilter, Filter, PreScore, Score, Reserve, PreBind):
         self._may_write()
         await self.handle.api.patch(PERSISTENTVOLUMECLAIMS, meta.name, body, meta.namespace)
 
-    def _bound(self, key: str, assumed: Assumed, seen: set[str]) -> bool:
+    def _bound(self, ctx: CycleContext, key: str, assumed: Assumed, seen: set[str]) -> bool:
         """Whether a claim has its volume. `seen` are the claims of which was seen that they are being bound."""
-        claim = self._claim(key)
+        claim, chosen = self._claim(key), assumed.volumes[key]
+        name = claim.spec.volume_name or chosen
+        volume = self.store.volumes.get(name)
+        if volume is None and name and (name == chosen or claim.status.phase == "Lost"):
+            raise _Failed(f"persistentvolume {name} is gone")
         if claim.spec.volume_name:
-            return bound(claim)
-        if not assumed.volumes[key]:
-            # The provisioner takes the node off a claim that it cannot provide there.
-            if claim.metadata.annotations.get(SELECTED_NODE) == assumed.node:
-                seen.add(key)
-            elif key in seen:
-                raise _Failed(f"provisioning failed for persistentvolumeclaim {key}")
+            if volume is None or not bound(claim):
+                return False  # a volume that was made may be shown later than its claim
+            slot = ctx.cluster.slot_of(assumed.node)
+            if slot >= 0 and not reachable(ctx, volume)[slot]:
+                raise _Failed(f"persistentvolume {name} cannot be used from node {assumed.node}")
+            return True
+        # The volume controller takes its claim off a volume, and the provisioner the node off a claim, when that cannot be.
+        ref = volume.spec.claim_ref if volume is not None else None
+        underway = (
+            ref is not None and ref.uid == claim.metadata.uid if chosen else claim.metadata.annotations.get(SELECTED_NODE) == assumed.node
+        )
+        if underway:
+            seen.add(key)
+        elif key in seen:
+            raise _Failed(f"{'binding' if chosen else 'provisioning'} failed for persistentvolumeclaim {key}")
         return False

@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from koord.api.kinds import PERSISTENTVOLUMECLAIMS, PERSISTENTVOLUMES, PODS, STORAGECLASSES
-from koord.api.objects import PersistentVolumeClaim, VolumeAttachment
+from koord.api.objects import PersistentVolume, PersistentVolumeClaim, VolumeAttachment
 from koord.config.errors import InvalidConfig
 from koord.config.loader import validate_model
 from koord.kube.errors import Conflict
@@ -403,6 +403,48 @@ def test_a_claim_that_is_provisioned_for_another_node_meanwhile_is_left_there() 
     client = found.handle.client = Writes(lambda: remove(found, "c"))
     assert pre_bind(found, decision).message == "binding volumes: persistentvolumeclaim default/c is provisioned for node a1"
     assert not client.bodies
+
+
+MINE = reserved(volume("v", node="a1"), "c", uid="uid-c")
+WHILE_WAITING: dict[str, tuple[list[dict[str, Any]], str]] = {
+    "bound elsewhere": (
+        [{"volumes": [volume("other", node="b1")], "claims": [claim("c", storage_class="local", volume="other")]}],
+        "persistentvolume other cannot be used from node a1",
+    ),
+    "the volume is elsewhere": (
+        [{"volumes": [reserved(volume("v", node="b1"), "c", uid="uid-c")], "claims": [claim("c", storage_class="local", volume="v")]}],
+        "persistentvolume v cannot be used from node a1",
+    ),
+    "the volume is gone": ([{"volumes": [MINE]}, {}], "persistentvolume v is gone"),
+    "the claim is taken off": (
+        [{"volumes": [MINE]}, {"volumes": [volume("v", node="a1")]}],
+        "binding failed for persistentvolumeclaim default/c",
+    ),
+    "the bound volume is gone": (
+        [{"claims": [claim("c", storage_class="local", volume="made", phase="Lost")]}],
+        "persistentvolume made is gone",
+    ),
+}
+
+
+@pytest.mark.parametrize("what", WHILE_WAITING)
+def test_a_pod_whose_claim_does_not_get_what_was_chosen_is_not_bound(what: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    steps, message = WHILE_WAITING[what]
+    found = world()
+    found.handle.may_write = lambda: True
+    feed(found, classes=[LOCAL], claims=[claim("c", storage_class="local")], volumes=[volume("v", node="a1")])
+    decision = found.schedule(using("c"))
+    left = iter(steps)
+
+    async def happens(seconds: float) -> None:
+        step = next(left)
+        feed(found, **step)
+        if not step:
+            found.feed("PersistentVolume", None, old=msgspec.convert(MINE, PersistentVolume))
+
+    found.handle.client = Writes()
+    monkeypatch.setattr("koord.seams.sleep", happens)
+    assert pre_bind(found, decision).message == f"binding volumes: {message}"
 
 
 @pytest.mark.feature("SCH-FW-03")
