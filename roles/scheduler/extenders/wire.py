@@ -38,18 +38,17 @@ def node_args(pod: Object, names: Iterable[str], nodes: Mapping[str, Object] | N
 
 
 def filtered(answer: Any, asked: Set[str]) -> Filtered:
-    """An ExtenderFilterResult about these nodes. Raises BadAnswer, also for the error that the extender itself reports."""
+    """An ExtenderFilterResult about these nodes; one without nodes lets none pass. Raises BadAnswer, also for the error that the extender
+    itself reports."""
     fields = _fields(answer, "an ExtenderFilterResult")
     if fields.get("error"):
         raise BadAnswer(str(fields["error"]))
-    names, nodes = fields.get("nodenames"), fields.get("nodes")
-    if isinstance(names, list):
-        passed = frozenset(str(name) for name in names)
-    elif isinstance(nodes, dict):
-        items = [_fields(item or {}, "a Node") for item in _list(_fields(nodes, "a NodeList").get("items"), "items")]
-        passed = frozenset(str(_fields(item.get("metadata") or {}, "metadata").get("name", "")) for item in items)
+    names = fields.get("nodenames")
+    if names is None:
+        items = [_fields(item, "a Node") for item in _list(_fields(fields.get("nodes"), "a NodeList").get("items"), "items")]
+        passed = frozenset(str(_fields(item.get("metadata"), "metadata").get("name", "")) for item in items)
     else:
-        raise BadAnswer("the answer has neither NodeNames nor Nodes")
+        passed = frozenset(str(name) for name in _list(names, "node names"))
     if not passed <= asked:
         raise BadAnswer(f"it lets pass node {min(passed - asked)!r}, which it was not asked about")
     return Filtered(passed, _texts(fields.get("failednodes")), _texts(fields.get("failedandunresolvablenodes")))
@@ -60,7 +59,7 @@ def scores(answer: Any) -> dict[str, int]:
     found: dict[str, int] = {}
     for item in _list(answer, "{Host, Score}"):
         fields = _fields(item, "{Host, Score}")
-        host, score = fields.get("host"), fields.get("score")
+        host, score = fields.get("host", ""), fields.get("score", 0)
         if not isinstance(host, str) or not isinstance(score, int) or isinstance(score, bool):
             raise BadAnswer(f"{item!r} is no {{Host, Score}} with a whole number")
         found[host] = found.get(host, 0) + score
@@ -83,9 +82,7 @@ def preemption_args(pod: Object, candidates: Iterable[Candidate], pods: Mapping[
 
 def preempted(answer: Any, candidates: Iterable[Candidate]) -> tuple[Candidate, ...]:
     """The candidates that an ExtenderPreemptionResult leaves, with the victims that it names. Raises BadAnswer."""
-    left = _fields(answer, "an ExtenderPreemptionResult").get("nodenametometavictims")
-    if left is None:
-        return ()
+    left = _fields(answer, "an ExtenderPreemptionResult").get("nodenametometavictims", {})
     if not isinstance(left, dict):
         raise BadAnswer("NodeNameToMetaVictims must be an object")
     found: list[Candidate] = []
@@ -95,7 +92,7 @@ def preempted(answer: Any, candidates: Iterable[Candidate]) -> tuple[Candidate, 
     for node, candidate in known.items():
         if node not in left:
             continue
-        fields = _fields(left[node] or {}, "MetaVictims")
+        fields = _fields(left[node], "MetaVictims")
         uids = [str(_fields(pod, "a MetaPod").get("uid")) for pod in _list(fields.get("pods"), "MetaPods")]
         by_uid = {victim.uid: victim for victim in candidate.victims}
         strangers = [uid for uid in uids if uid not in by_uid]
@@ -118,9 +115,12 @@ def binding_error(answer: Any) -> str:
 
 
 def _fields(value: Any, what: str) -> dict[str, Any]:
+    """The fields that are set. As Go reads JSON, null sets nothing: neither a field nor a whole object."""
+    if value is None:
+        return {}
     if not isinstance(value, dict):
         raise BadAnswer(f"{what} was expected")
-    return {str(key).lower(): item for key, item in value.items()}
+    return {str(key).lower(): item for key, item in value.items() if item is not None}
 
 
 def _list(value: Any, what: str) -> list[Any]:
@@ -136,4 +136,4 @@ def _texts(value: Any) -> dict[str, str]:
         return {}
     if not isinstance(value, dict):
         raise BadAnswer("failed nodes must be an object of texts by node name")
-    return {str(name): str(text) for name, text in value.items()}
+    return {str(name): "" if text is None else str(text) for name, text in value.items()}

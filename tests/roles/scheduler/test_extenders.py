@@ -127,6 +127,38 @@ def test_a_refusal_is_explained_and_any_event_brings_the_pod_back(scheduler: Any
 
 
 @pytest.mark.feature("SCH-FW-05")
+def nobody(body: Obj) -> Obj:
+    """As a Go program writes it when it appended no node."""
+    failed = dict.fromkeys(names_in(body), "no licence")
+    return {"Nodes": None, "NodeNames": None, "FailedNodes": failed, "FailedAndUnresolvableNodes": None, "Error": ""}
+
+
+NOBODY: dict[str, tuple[Answer, str]] = {
+    "null lists": (nobody, "3 no licence"),
+    "null texts": (lambda body: {"FailedNodes": dict.fromkeys(names_in(body))}, "3 node(s) were refused by an extender"),
+    "no field": (lambda body: {}, "3 node(s) were refused by an extender"),
+    "null": (lambda body: None, "3 node(s) were refused by an extender"),
+}
+
+
+@pytest.mark.feature("SCH-FW-06")
+@pytest.mark.parametrize("ignorable", [True, False])
+@pytest.mark.parametrize("said", NOBODY)
+def test_an_answer_without_nodes_refuses_all_of_them(scheduler: Any, said: str, ignorable: bool) -> None:
+    answer, text = NOBODY[said]
+
+    async def run() -> None:
+        async with extender(filter=answer) as (url, _):
+            config = {"urlPrefix": url, "filterVerb": "filter", "nodeCacheCapable": True, "ignorable": ignorable}
+            async with scheduler({"extenders": [config]}, before=three_nodes) as live:
+                await live.pod("p")
+                condition = await live.refused("p")
+                assert condition["reason"] == "Unschedulable"
+                assert condition["message"].startswith(f"0/3 nodes are available: {text}.")
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-FW-06")
 @pytest.mark.parametrize("result", ["scheduled", "unschedulable"])
 def test_the_time_of_an_attempt_is_also_that_of_its_extenders(scheduler: Any, result: str) -> None:
@@ -328,17 +360,23 @@ def filtered(answer: Any) -> Any:
     ("read", "answer", "text"),
     [
         (filtered, [], "ExtenderFilterResult was expected"),
-        (filtered, {}, "neither NodeNames nor Nodes"),
+        (filtered, {"nodenames": "n1"}, "a list of node names"),
         (filtered, {"error": "disk on fire", "nodenames": []}, "disk on fire"),
         (wire.scores, {"host": "a"}, "a list of"),
         (wire.scores, [{"host": "a", "score": "9"}], "whole number"),
         (lambda answer: wire.preempted(answer, ()), {"nodeNameToMetaVictims": {"x": {}}}, "not among the candidates"),
-        (wire.binding_error, None, "ExtenderBindingResult was expected"),
+        (wire.binding_error, True, "ExtenderBindingResult was expected"),
     ],
 )
 def test_nonsense_is_one_clear_error(read: Callable[[Any], Any], answer: Any, text: str) -> None:
     with pytest.raises(wire.BadAnswer, match=text):
         read(answer)
+
+
+def test_what_is_null_or_left_out_has_its_zero_value() -> None:
+    assert wire.binding_error(None) == ""
+    assert wire.preempted(None, (Candidate("n1", (), 0),)) == ()
+    assert wire.scores([{"Host": "n1"}, {"Host": "n2", "Score": None}, {"Host": "n3", "Score": 7}]) == {"n1": 0, "n2": 0, "n3": 7}
 
 
 _SCALARS = st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.sampled_from(["n1", "x", ""])
