@@ -13,7 +13,7 @@ import msgspec
 from koord.accounting.pods import RESIZE_DEFERRED, is_resized, non_zero_requests, pod_limits, pod_requests, resize_growth, resize_pending
 from koord.api import names
 from koord.api.deprecated import rewrite_pod
-from koord.api.objects import Condition, ObjectMeta, Pod, PodAffinity, PodSpec, TopologySpreadConstraint, Volume
+from koord.api.objects import Condition, ObjectMeta, Pod, PodAffinity, PodSpec, Volume
 from koord.api.priority import PriorityClass, priority_class_with_default
 from koord.api.qos import QoSClass, pod_qos
 from roles.scheduler.cluster.gpuforms import translate_rest
@@ -24,10 +24,10 @@ from roles.scheduler.cluster.terms import (
     Selector,
     SpreadConstraint,
     WeightedPodTerm,
-    label_selector,
     map_selector,
     node_term,
     pod_term,
+    spread_constraint,
 )
 from roles.scheduler.cluster.tolerations import Toleration, compile_tolerations
 from roles.scheduler.cluster.transform import Transform
@@ -285,7 +285,7 @@ class PodParser:
         shape.priority_class = priority_class_with_default(shape.labels, spec.priority, shape.qos)
         _compile_node_affinity(shape, pod)
         _compile_pod_affinity(shape, pod)
-        shape.spread = tuple(_spread(constraint, shape.labels) for constraint in spec.topology_spread_constraints)
+        shape.spread = tuple(spread_constraint(constraint, shape.labels) for constraint in spec.topology_spread_constraints)
         return shape
 
 
@@ -438,19 +438,3 @@ def _preferred_terms(part: PodAffinity | None, sign: int, namespace: str, labels
     if part is None:
         return ()
     return tuple(WeightedPodTerm(sign * item.weight, pod_term(item.pod_affinity_term, namespace, labels)) for item in part.preferred)
-
-
-def _spread(constraint: TopologySpreadConstraint, labels: dict[str, str]) -> SpreadConstraint:
-    selector = label_selector(constraint.label_selector)
-    if selector is not None:
-        own = map_selector({key: labels[key] for key in constraint.match_label_keys if key in labels})
-        selector = selector + own
-    return SpreadConstraint(
-        constraint.topology_key,
-        constraint.max_skew,
-        constraint.when_unsatisfiable != "ScheduleAnyway",
-        selector,
-        constraint.min_domains or 1,
-        constraint.node_affinity_policy != "Ignore",
-        constraint.node_taints_policy == "Honor",
-    )

@@ -158,3 +158,20 @@ def pod_term(term: Any, namespace: str, labels: Mapping[str, str]) -> PodTerm:
     if not namespaces and chosen is None:
         namespaces = frozenset((namespace,))
     return PodTerm(term.topology_key, selector, namespaces, chosen)
+
+
+def spread_constraint(constraint: Any, labels: Mapping[str, str]) -> SpreadConstraint:
+    """Compile a TopologySpreadConstraint of a pod with `labels` (for matchLabelKeys)."""
+    selector = label_selector(constraint.label_selector)
+    if selector is not None:
+        own = map_selector({key: labels[key] for key in constraint.match_label_keys if key in labels})
+        selector = selector + own
+    return SpreadConstraint(
+        constraint.topology_key,
+        constraint.max_skew,
+        constraint.when_unsatisfiable != "ScheduleAnyway",
+        selector,
+        constraint.min_domains or 1,
+        constraint.node_affinity_policy != "Ignore",
+        constraint.node_taints_policy == "Honor",
+    )

@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import AfterValidator, Field, model_validator
 
 from koord.api.names import RESOURCE_CPU, RESOURCE_MEMORY
+from koord.api.selectors import validate_key
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel, Seconds
 from koord.config.scheduler import API_VERSION
 
+LabelKey = Annotated[str, AfterValidator(validate_key)]
 Percent = Annotated[int, Field(ge=0, le=100)]
 AggregationType = Literal["", "avg", "p50", "p90", "p95", "p99"]
 
@@ -145,11 +147,41 @@ class InterPodAffinityArgs(PluginArgs):
     """Score without the preferred terms of running pods."""
 
 
+class TopologySpreadConstraint(ConfigModel):
+    """A constraint as in a pod, without what selects the pods that count."""
+
+    max_skew: int = Field(gt=0)
+    """How many more matching pods a domain may have than the emptiest one."""
+    topology_key: LabelKey
+    """Node label whose values are the domains."""
+    when_unsatisfiable: Literal["DoNotSchedule", "ScheduleAnyway"]
+    """`DoNotSchedule` refuses nodes, `ScheduleAnyway` scores them."""
+    min_domains: int | None = Field(default=None, gt=0)
+    """With fewer domains the emptiest one counts as having no pods. Only with DoNotSchedule; unset: 1."""
+    node_affinity_policy: Literal["Honor", "Ignore"] = "Honor"
+    """Whether nodes that the pod's node selector and node affinity rule out are left out of the count."""
+    node_taints_policy: Literal["Honor", "Ignore"] = "Ignore"
+    """Whether nodes with taints that the pod does not tolerate are left out of the count."""
+    label_selector: dict[str, Any] | None = None
+    """Must not be set: the selector is derived from the pod's Services and owner."""
+    match_label_keys: list[str] | None = None
+    """Must not be set, either; kube-scheduler accepts it here and ignores it."""
+
+    @model_validator(mode="after")
+    def _usable(self) -> TopologySpreadConstraint:
+        for key, value in (("labelSelector", self.label_selector), ("matchLabelKeys", self.match_label_keys)):
+            if value is not None:
+                raise ConfigError(key, "must not be set: the selector is derived from the pod")
+        if self.min_domains is not None and self.when_unsatisfiable != "DoNotSchedule":
+            raise ConfigError("minDomains", "may only be set if whenUnsatisfiable is DoNotSchedule")
+        return self
+
+
 class PodTopologySpreadArgs(PluginArgs):
     """PodTopologySpread: constraints for pods that name none."""
 
-    default_constraints: list[dict[str, Any]] = Field(default_factory=list)
-    """Constraints for pods that name none, without label selector. Only with defaultingType List."""
+    default_constraints: list[TopologySpreadConstraint] = Field(default_factory=list)
+    """Constraints for pods that name none. Only with defaultingType List."""
     defaulting_type: Literal["System", "List"] = "System"
     """`System`: kube-scheduler's two soft constraints by host and zone; `List`: those of defaultConstraints."""
 
@@ -157,16 +189,12 @@ class PodTopologySpreadArgs(PluginArgs):
     def _constraints(self) -> PodTopologySpreadArgs:
         if self.defaulting_type == "System" and self.default_constraints:
             raise ConfigError("defaultConstraints", "must be empty when defaultingType is System")
-        for index, entry in enumerate(self.default_constraints):
-            where = f"defaultConstraints[{index}]"
-            if not isinstance(entry.get("maxSkew"), int) or entry["maxSkew"] < 1:
-                raise ConfigError(f"{where}.maxSkew", "must be a whole number above zero")
-            if not entry.get("topologyKey"):
-                raise ConfigError(f"{where}.topologyKey", "is required")
-            if entry.get("whenUnsatisfiable") not in ("DoNotSchedule", "ScheduleAnyway"):
-                raise ConfigError(f"{where}.whenUnsatisfiable", "must be DoNotSchedule or ScheduleAnyway")
-            if entry.get("labelSelector") is not None:
-                raise ConfigError(f"{where}.labelSelector", "must not be set: the selector is derived from the pod")
+        seen: set[tuple[str, str]] = set()
+        for index, one in enumerate(self.default_constraints):
+            if (one.topology_key, one.when_unsatisfiable) in seen:
+                told = f"there is already a constraint with topologyKey {one.topology_key} and {one.when_unsatisfiable}"
+                raise ConfigError(f"defaultConstraints[{index}]", told)
+            seen.add((one.topology_key, one.when_unsatisfiable))
         return self
 
 

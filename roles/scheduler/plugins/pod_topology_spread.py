@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.labels import ABSENT
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape, may_select
-from roles.scheduler.cluster.terms import HOSTNAME, SpreadConstraint, selects
+from roles.scheduler.cluster.terms import HOSTNAME, SpreadConstraint, selects, spread_constraint
 from roles.scheduler.cluster.tolerations import HARD, first_untolerated
 from roles.scheduler.config.args import PodTopologySpreadArgs
 from roles.scheduler.framework.context import ALL_ROWS, CycleContext, Rows
@@ -28,7 +28,7 @@ _SKEWED, _NO_KEY = 1, 2
 _TEXT = "node(s) didn't match pod topology spread constraints"
 _REJECTIONS = {_SKEWED: Rejection((_TEXT,)), _NO_KEY: Rejection((f"{_TEXT} (missing required label)",), resolvable=False)}
 _ZONE = "topology.kubernetes.io/zone"
-_SYSTEM_DEFAULTS = ((HOSTNAME, 3, False), (_ZONE, 5, False))
+_SYSTEM_DEFAULTS = tuple(SpreadConstraint(key, skew, False, None, 1, True, False) for key, skew in ((HOSTNAME, 3), (_ZONE, 5)))
 _PLACES = "PodTopologySpread/places"
 _IGNORED = -1.0  # raw score of a node without the topology keys
 
@@ -72,7 +72,7 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
         self._columns = handle.cluster.register("PodCounts", CountColumns())
         self._system = args.defaulting_type == "System"
         self._defaults = _SYSTEM_DEFAULTS if self._system else tuple(
-            (item["topologyKey"], item["maxSkew"], item["whenUnsatisfiable"] == "DoNotSchedule") for item in args.default_constraints
+            spread_constraint(constraint, {}) for constraint in args.default_constraints
         )  # fmt: skip
         self._selectors = DefaultSelectors()
 
@@ -123,7 +123,7 @@ class PodTopologySpread(PreFilter, Filter, PreScore, Score):
             return ()
         known: tuple[SpreadConstraint, ...] | None = shape.memo.get((self, selector))
         if known is None:
-            known = tuple(SpreadConstraint(key, skew, hard, selector, 1, True, False) for key, skew, hard in self._defaults)
+            known = tuple(constraint._replace(selector=selector) for constraint in self._defaults)
             shape.memo[self, selector] = known
         return known
 

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
 
+from koord.config.errors import InvalidConfig
 from roles.scheduler import testing
 
 ZONE = "topology.kubernetes.io/zone"
@@ -108,6 +110,63 @@ def test_pods_of_an_owner_spread_by_default(kind: str) -> None:
     decision = found.decide(pod)
     assert (decision.node, decision.ties) == ("b1", 1)
     assert found.decide(testing.pod(labels={"app": "a"})).ties == 3  # one that nobody owns
+
+
+def defaults(*constraints: dict[str, Any]) -> dict[str, Any]:
+    args = {"defaultingType": "List", "defaultConstraints": list(constraints)}
+    return {"pluginConfig": [{"name": "PodTopologySpread", "args": args}]}
+
+
+def constraint(**more: Any) -> dict[str, Any]:
+    return {"topologyKey": HOST, "maxSkew": 1, "whenUnsatisfiable": "DoNotSchedule", **more}
+
+
+@pytest.mark.feature("SCH-KS-07")
+@pytest.mark.parametrize(
+    ("written", "node"),
+    [
+        pytest.param({}, "", id="the tainted node is empty"),
+        pytest.param({"nodeTaintsPolicy": "Honor"}, "w1", id="there is one node"),
+        pytest.param({"nodeTaintsPolicy": "Honor", "nodeAffinityPolicy": "Ignore"}, "", id="the node outside the pool is empty"),
+        pytest.param({"nodeTaintsPolicy": "Honor", "minDomains": 2}, "", id="one domain is too few"),
+    ],
+)
+def test_default_constraints_count_as_the_same_ones_in_a_pod(written: dict[str, Any], node: str) -> None:
+    taint = {"key": "node-role.kubernetes.io/control-plane", "effect": "NoSchedule"}
+    decisions = []
+    for profile, own in ((defaults(constraint(**written)), []), (None, [spread("DoNotSchedule", HOST, **written)])):
+        found = testing.World(profile)
+        found.add_nodes(
+            testing.node("w1", labels={"pool": "x"}), testing.node("cp", labels={"pool": "x"}, taints=[taint]), testing.node("other")
+        )
+        found.feed("Service", {"metadata": {"name": "s", "namespace": "default"}, "spec": {"selector": {"app": "a"}}})
+        found.add_pods(testing.pod(labels={"app": "a"}, node="w1"))
+        pod = testing.pod(labels={"app": "a"}, nodeSelector={"pool": "x"}, topologySpreadConstraints=own)
+        decisions.append(found.decide(pod).node)
+    assert decisions == [node, node]
+
+
+@pytest.mark.feature("SCH-CFG-01")
+@pytest.mark.parametrize(
+    ("constraints", "complaint"),
+    [
+        ([constraint(nodeTaintPolicy="Honor")], "defaultConstraints[0].nodeTaintPolicy: unknown field; did you mean 'nodeTaintsPolicy'?"),
+        ([constraint(nodeTaintsPolicy="Sometimes")], "nodeTaintsPolicy: input should be 'Honor' or 'Ignore', got 'Sometimes'"),
+        ([constraint(nodeAffinityPolicy="honor")], "nodeAffinityPolicy: input should be 'Honor' or 'Ignore', got 'honor'"),
+        ([constraint(maxSkew=True)], "maxSkew: must be a whole number, got true"),
+        ([constraint(maxSkew=0)], "maxSkew: input should be greater than 0, got 0"),
+        ([{"maxSkew": 1, "topologyKey": HOST}], "whenUnsatisfiable: is required"),
+        ([constraint(topologyKey="")], "topologyKey: '' is no valid label key"),
+        ([constraint(minDomains=0)], "minDomains: input should be greater than 0, got 0"),
+        ([constraint(minDomains=2, whenUnsatisfiable="ScheduleAnyway")], "minDomains: may only be set if whenUnsatisfiable is"),
+        ([constraint(labelSelector={})], "labelSelector: must not be set"),
+        ([constraint(matchLabelKeys=["a"])], "matchLabelKeys: must not be set"),
+        ([constraint(), constraint(maxSkew=2)], "defaultConstraints[1]: there is already a constraint with topologyKey"),
+    ],
+)  # fmt: skip
+def test_a_default_constraint_is_read_strictly(constraints: list[dict[str, Any]], complaint: str) -> None:
+    with pytest.raises(InvalidConfig, match=re.escape(complaint)):
+        testing.World(defaults(*constraints))
 
 
 @pytest.mark.feature("SCH-KS-06")
