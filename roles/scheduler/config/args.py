@@ -14,6 +14,7 @@ from koord.api.selectors import validate_key
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel, Seconds
 from koord.config.scheduler import API_VERSION
+from roles.scheduler.config.node_affinity import NodeAffinity
 
 LabelKey = Annotated[str, AfterValidator(validate_key)]
 Percent = Annotated[int, Field(ge=0, le=100)]
@@ -132,10 +133,10 @@ class NodeResourcesBalancedAllocationArgs(PluginArgs):
 
 
 class NodeAffinityArgs(PluginArgs):
-    """NodeAffinity: `addedAffinity` is a NodeAffinity that every pod of the profile gets in addition to its own."""
+    """NodeAffinity."""
 
-    added_affinity: dict[str, Any] | None = None
-    """A NodeAffinity that every pod of the profile must satisfy besides its own."""
+    added_affinity: NodeAffinity | None = None
+    """A NodeAffinity that every pod of the profile gets besides its own."""
 
 
 class InterPodAffinityArgs(PluginArgs):

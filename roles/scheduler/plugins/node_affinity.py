@@ -3,13 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
-import msgspec
 import numpy as np
 
-from koord.api.objects import NodeAffinity as NodeAffinityProjection
-from koord.api.objects import convert
 from roles.scheduler.cluster.changes import NODE as NODE_CHANGED
 from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Vector
@@ -43,11 +39,12 @@ class NodeAffinity(PreFilter, Filter, PreScore, Score):
         super().__init__(args, handle)
         self._added: tuple[NodeTerm, ...] | None = None
         self._added_preferred: tuple[PreferredNodeTerm, ...] = ()
-        if args.added_affinity is not None:
-            added = _decode(args.added_affinity)
-            if added.required is not None:
-                self._added = tuple(node_term(term) for term in added.required.node_selector_terms)
-            self._added_preferred = tuple(PreferredNodeTerm(item.weight, node_term(item.preference)) for item in added.preferred)
+        added = args.added_affinity
+        if added is not None:
+            required = added.required_during_scheduling_ignored_during_execution
+            preferred = added.preferred_during_scheduling_ignored_during_execution
+            self._added = None if required is None else tuple(node_term(term) for term in required.node_selector_terms)
+            self._added_preferred = tuple(PreferredNodeTerm(item.weight, node_term(item.preference)) for item in preferred)
 
     def pre_filter(self, ctx: CycleContext) -> Status | NodeSet:
         shape = ctx.pod.shape
@@ -109,13 +106,6 @@ class NodeAffinity(PreFilter, Filter, PreScore, Score):
             and (wanted is None or any(term.matches(view.name, view.labels) for term in wanted))
             and (self._added is None or any(term.matches(view.name, view.labels) for term in self._added))
         )
-
-
-def _decode(content: dict[str, Any]) -> NodeAffinityProjection:
-    try:
-        return convert(content, NodeAffinityProjection)
-    except msgspec.ValidationError as error:
-        raise ValueError(f"addedAffinity is no NodeAffinity: {error}") from None
 
 
 def _pinned(term: NodeTerm) -> set[str] | None:

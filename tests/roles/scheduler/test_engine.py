@@ -100,6 +100,62 @@ def test_an_added_affinity_with_null_for_an_empty_list_is_understood() -> None:
     assert Simulation(Snapshot(nodes), config=written, now=1e6).fits(testing.pod()).node == "b"
 
 
+REQUIRED, PREFERRED = (f"{kind}DuringSchedulingIgnoredDuringExecution" for kind in ("required", "preferred"))
+GOOD: dict[str, Any] = {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"]}]}
+
+
+def required(*terms: dict[str, Any]) -> dict[str, Any]:
+    return {REQUIRED: {"nodeSelectorTerms": list(terms)}}
+
+
+def expression(**wrong: Any) -> dict[str, Any]:
+    return required(GOOD, {"matchExpressions": [{"key": "pool", "operator": "In", "values": ["a"], **wrong}]})
+
+
+def field(**wrong: Any) -> dict[str, Any]:
+    return required({"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"], **wrong}]})
+
+
+@pytest.mark.feature("SCH-KS-05")
+@pytest.mark.feature("SCH-CFG-01")
+@pytest.mark.parametrize(
+    ("added", "where", "complaint"),
+    [
+        ({"requiredDuringScheduling": {"nodeSelectorTerms": [GOOD]}}, "requiredDuringScheduling", f"did you mean {REQUIRED!r}?"),
+        (required(), f"{REQUIRED}.nodeSelectorTerms", "needs at least one term"),
+        ({REQUIRED: {}}, f"{REQUIRED}.nodeSelectorTerms", "needs at least one term"),
+        (required(GOOD, {}), f"{REQUIRED}.nodeSelectorTerms[1]", "needs matchExpressions or matchFields"),
+        (required({"matchExpression": []}), f"{REQUIRED}.nodeSelectorTerms[0].matchExpression", "did you mean 'matchExpressions'?"),
+        (expression(operator="in"), f"{REQUIRED}.nodeSelectorTerms[1].matchExpressions[0].operator", "should be 'In', 'NotIn', "),
+        (expression(value="a"), f"{REQUIRED}.nodeSelectorTerms[1].matchExpressions[0].value", "did you mean 'values'?"),
+        (expression(values=[]), f"{REQUIRED}.nodeSelectorTerms[1]", "pool: operator In needs at least one value"),
+        (expression(operator="Exists"), f"{REQUIRED}.nodeSelectorTerms[1]", "pool: operator Exists takes no values"),
+        (expression(operator="Gt"), f"{REQUIRED}.nodeSelectorTerms[1]", "pool: operator Gt needs exactly one integer"),
+        (expression(key=""), f"{REQUIRED}.nodeSelectorTerms[1]", "'' is no valid label key"),
+        (field(key="metadata.namespace"), f"{REQUIRED}.nodeSelectorTerms[0]", "accepted: metadata.name"),
+        (field(operator="Exists"), f"{REQUIRED}.nodeSelectorTerms[0]", "accepted: In, NotIn"),
+        ({PREFERRED: [{"weight": 0, "preference": GOOD}]}, f"{PREFERRED}[0].weight", "greater than or equal to 1, got 0"),
+        ({PREFERRED: [{"weight": 1}]}, f"{PREFERRED}[0].preference", "is required"),
+        ({PREFERRED: [{"weight": 1, "preference": {}}]}, f"{PREFERRED}[0].preference", "needs matchExpressions or matchFields"),
+    ],
+)  # fmt: skip
+def test_an_added_affinity_that_would_match_nothing_is_refused(added: dict[str, Any], where: str, complaint: str) -> None:
+    with pytest.raises(InvalidConfig, match=rf"addedAffinity\.{re.escape(where)}: .*{re.escape(complaint)}") as refused:
+        Engine(config(pluginConfig=[{"name": "NodeAffinity", "args": {"addedAffinity": added}}]), registry())
+    assert len(refused.value.errors) == 1
+
+
+@pytest.mark.feature("SCH-KS-05")
+def test_an_added_affinity_may_ask_for_names_and_prefer() -> None:
+    added = {
+        **required({"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["a"]}]}),
+        PREFERRED: [{"weight": 5, "preference": {"matchExpressions": [{"key": "generation", "operator": "Gt", "values": ["2"]}]}}],
+    }
+    written = config(pluginConfig=[{"name": "NodeAffinity", "args": {"addedAffinity": added}}])
+    nodes = [testing.node("a", labels={"generation": "3"}), testing.node("b"), testing.node("c", labels={"generation": "3"})]
+    assert Simulation(Snapshot(nodes), config=written, now=1e6).fits(testing.pod()).node == "c"
+
+
 @pytest.mark.feature("SCH-FW-01")
 def test_a_file_in_which_coscheduling_sorts_the_queue_is_still_understood() -> None:
     """As Koordinator's own manifests had it up to 1.6. It is the one plugin at that point."""
@@ -130,8 +186,6 @@ def test_mistakes_are_named_with_their_place(profile: dict[str, Any], complaint:
 
 @pytest.mark.feature("SCH-CFG-01")
 def test_load_aware_args_default_and_refuse() -> None:
-    from koord.config.errors import InvalidConfig
-
     points = {"filter": {"enabled": [{"name": "LoadAwareScheduling"}]}}
     engine = Engine(config(plugins=points), registry())
     args = engine.frameworks[testing.SCHEDULER].plugins["LoadAwareScheduling"].args
