@@ -76,7 +76,7 @@ class Plugin(ConfigModel):
     name: str = Field(min_length=1)
     """Name of the plugin, as `koord scheduler --validate-config` knows it."""
     weight: int = Field(default=0, ge=0)
-    """What its scores are multiplied with at the point score; 0 means 1."""
+    """What its scores are multiplied with at the point score; 0 means 1, also for a default plugin that is listed again."""
 
 
 class PluginSet(ConfigModel):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple
 
 from koord.config.scheduler import Plugin as PluginEntry
@@ -21,38 +21,31 @@ class Enabled(NamedTuple):
     """A plugin at an extension point with its score weight."""
 
     name: str
-    weight: int
-
-
-class DefaultPlugin(NamedTuple):
-    """A row of the default MultiPoint list; weight 0 means 1."""
-
-    name: str
-    weight: int = 0
+    weight: int = 1
 
 
 # In this order; a default that this build does not have is left out by `expand`.
 MULTI_POINT = (
-    DefaultPlugin("SchedulingGates"),
-    DefaultPlugin("PrioritySort"),
-    DefaultPlugin("NodeUnschedulable"),
-    DefaultPlugin("NodeName"),
-    DefaultPlugin("TaintToleration", 3),
-    DefaultPlugin("NodeAffinity", 2),
-    DefaultPlugin("NodePorts"),
-    DefaultPlugin("NodeResourcesFit", 1),
-    DefaultPlugin("VolumeRestrictions"),
-    DefaultPlugin("NodeVolumeLimits"),
-    DefaultPlugin("VolumeBinding"),
-    DefaultPlugin("VolumeZone"),
-    DefaultPlugin("PodTopologySpread", 2),
-    DefaultPlugin("InterPodAffinity", 2),
-    DefaultPlugin("DynamicResources", 2),
-    DefaultPlugin("DefaultPreemption"),
-    DefaultPlugin("NodeResourcesBalancedAllocation", 1),
-    DefaultPlugin("ImageLocality", 1),
-    DefaultPlugin("DefaultBinder"),
-    DefaultPlugin("NodeDeclaredFeatures"),
+    Enabled("SchedulingGates"),
+    Enabled("PrioritySort"),
+    Enabled("NodeUnschedulable"),
+    Enabled("NodeName"),
+    Enabled("TaintToleration", 3),
+    Enabled("NodeAffinity", 2),
+    Enabled("NodePorts"),
+    Enabled("NodeResourcesFit"),
+    Enabled("VolumeRestrictions"),
+    Enabled("NodeVolumeLimits"),
+    Enabled("VolumeBinding"),
+    Enabled("VolumeZone"),
+    Enabled("PodTopologySpread", 2),
+    Enabled("InterPodAffinity", 2),
+    Enabled("DynamicResources", 2),
+    Enabled("DefaultPreemption"),
+    Enabled("NodeResourcesBalancedAllocation"),
+    Enabled("ImageLocality"),
+    Enabled("DefaultBinder"),
+    Enabled("NodeDeclaredFeatures"),
 )
 
 # Up to Koordinator 1.6 Coscheduling sorted the queue so that the pods of a gang followed one another; its rounds see to that now.
@@ -100,34 +93,36 @@ def _check_names(profile: ProfileConfig, plugins: Plugins, registry: Mapping[str
 
 def _merge_multi_point(custom: PluginSet) -> list[Enabled]:
     disabled = {entry.name for entry in custom.disabled}
-    own = {entry.name: entry for entry in custom.enabled}
+    own = {entry.name: entry for entry in _weighed(custom.enabled)}
     result: list[Enabled] = []
     if _EVERYTHING not in disabled:
         for default in MULTI_POINT:
             if default.name in own:
-                entry = own.pop(default.name)
-                result.append(Enabled(entry.name, entry.weight or default.weight))
+                result.append(own.pop(default.name))
             elif default.name not in disabled:
-                result.append(Enabled(default.name, default.weight))
-    result.extend(Enabled(entry.name, entry.weight) for entry in custom.enabled if entry.name in own)
-    return result
+                result.append(default)
+    return [*result, *own.values()]
 
 
 def _expand_point(
     point: Point, configured: list[PluginEntry], disabled: set[str], multi: list[Enabled], registry: Mapping[str, type[Plugin]]
 ) -> list[Enabled]:
+    own = _weighed(configured)
     if _EVERYTHING in disabled:
-        return [Enabled(entry.name, entry.weight or 1) for entry in configured]
-    names = {entry.name for entry in configured}
-    defaults = {entry.name: entry for entry in multi}
-    first = [Enabled(e.name, e.weight or defaults[e.name].weight or 1) for e in configured if e.name in defaults]
+        return own
+    names = {entry.name for entry in own}
+    defaults = {entry.name for entry in multi}
+    first = [entry for entry in own if entry.name in defaults]
     middle = [
-        Enabled(entry.name, entry.weight or 1)
-        for entry in multi
-        if entry.name not in names and entry.name not in disabled and point.implemented_by(registry[entry.name])
+        entry for entry in multi if entry.name not in names and entry.name not in disabled and point.implemented_by(registry[entry.name])
     ]
-    last = [Enabled(entry.name, entry.weight or 1) for entry in configured if entry.name not in defaults]
+    last = [entry for entry in own if entry.name not in defaults]
     return first + middle + last
+
+
+def _weighed(listed: Iterable[PluginEntry]) -> list[Enabled]:
+    """Entries with the weights that they write themselves: one that replaces a default does not inherit the default's."""
+    return [Enabled(entry.name, entry.weight or 1) for entry in listed]
 
 
 def _append_patch(profile: ProfileConfig, plugins: Plugins, layout: Layout, registry: Mapping[str, type[Plugin]]) -> None:
@@ -137,7 +132,7 @@ def _append_patch(profile: ProfileConfig, plugins: Plugins, layout: Layout, regi
     disabled = {entry.name for entry in plugins.pre_bind.disabled}
     listed = {entry.name for entry in layout[Point.PRE_BIND]}
     if PRE_BIND_PATCH not in listed and PRE_BIND_PATCH not in disabled and _EVERYTHING not in disabled:
-        layout[Point.PRE_BIND].append(Enabled(PRE_BIND_PATCH, 1))
+        layout[Point.PRE_BIND].append(Enabled(PRE_BIND_PATCH))
 
 
 def _check_layout(profile: ProfileConfig, layout: Layout) -> None:

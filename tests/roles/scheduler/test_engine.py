@@ -88,6 +88,23 @@ def test_plugins_merge_in_kube_schedulers_order() -> None:
     assert names(engine, Point.QUEUE_SORT) == ["PrioritySort"]
 
 
+@pytest.mark.feature("SCH-FW-01")
+@pytest.mark.parametrize(
+    ("plugins", "weight"),
+    [
+        ({}, 3),
+        ({"score": {"enabled": [{"name": "TaintToleration"}]}}, 1),
+        ({"multiPoint": {"enabled": [{"name": "TaintToleration"}]}}, 1),
+        ({"multiPoint": {"enabled": [{"name": "TaintToleration", "weight": 7}]}}, 7),
+        ({"multiPoint": {"enabled": [{"name": "TaintToleration", "weight": 7}]}, "score": {"enabled": [{"name": "TaintToleration"}]}}, 1),
+        ({"filter": {"enabled": [{"name": "TaintToleration"}]}}, 3),
+    ],
+)
+def test_a_plugin_that_is_listed_has_the_weight_that_stands_there(plugins: dict[str, Any], weight: int) -> None:
+    engine = Engine(config(plugins=plugins), registry())
+    assert {entry.name: entry.weight for entry in engine.frameworks[testing.SCHEDULER].layout[Point.SCORE]}["TaintToleration"] == weight
+
+
 @pytest.mark.feature("SCH-KS-05")
 def test_an_added_affinity_with_null_for_an_empty_list_is_understood() -> None:
     term = {"matchExpressions": [{"key": "pool", "operator": "Exists", "values": None}], "matchFields": None}
