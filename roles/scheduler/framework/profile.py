@@ -97,10 +97,8 @@ def _merge_multi_point(custom: PluginSet) -> list[Enabled]:
     result: list[Enabled] = []
     if _EVERYTHING not in disabled:
         for default in MULTI_POINT:
-            if default.name in own:
-                result.append(own.pop(default.name))
-            elif default.name not in disabled:
-                result.append(default)
+            if default.name not in disabled:
+                result.append(own.pop(default.name, default))
     return [*result, *own.values()]
 
 
@@ -111,11 +109,9 @@ def _expand_point(
     if _EVERYTHING in disabled:
         return own
     names = {entry.name for entry in own}
-    defaults = {entry.name for entry in multi}
+    defaults = {entry.name for entry in multi} - disabled
     first = [entry for entry in own if entry.name in defaults]
-    middle = [
-        entry for entry in multi if entry.name not in names and entry.name not in disabled and point.implemented_by(registry[entry.name])
-    ]
+    middle = [entry for entry in multi if entry.name in defaults and entry.name not in names and point.implemented_by(registry[entry.name])]
     last = [entry for entry in own if entry.name not in defaults]
     return first + middle + last
 

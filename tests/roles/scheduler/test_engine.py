@@ -105,6 +105,17 @@ def test_a_plugin_that_is_listed_has_the_weight_that_stands_there(plugins: dict[
     assert {entry.name: entry.weight for entry in engine.frameworks[testing.SCHEDULER].layout[Point.SCORE]}["TaintToleration"] == weight
 
 
+@pytest.mark.feature("SCH-FW-01")
+def test_a_default_plugin_that_is_disabled_and_listed_comes_where_it_is_listed() -> None:
+    again = [{"name": "DefaultPreemption"}]
+    point = {"disabled": again, "enabled": [{"name": "ElasticQuota"}, *again]}
+    engine = Engine(config(plugins={"postFilter": point}), registry())
+    assert names(engine, Point.POST_FILTER)[-2:] == ["ElasticQuota", "DefaultPreemption"]
+    every = {"disabled": again, "enabled": [{"name": "Coscheduling"}, *again]}
+    engine = Engine(config(plugins={"multiPoint": every}), registry())
+    assert names(engine, Point.POST_FILTER)[-2:] == ["Coscheduling", "DefaultPreemption"]
+
+
 @pytest.mark.feature("SCH-KS-05")
 def test_an_added_affinity_with_null_for_an_empty_list_is_understood() -> None:
     term = {"matchExpressions": [{"key": "pool", "operator": "Exists", "values": None}], "matchFields": None}
