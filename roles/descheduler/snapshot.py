@@ -129,6 +129,11 @@ class NodeView:
     def name(self) -> str:
         return self.node.metadata.name
 
+    @property
+    def staying(self) -> Vector:
+        """Requests of the pods that are not on their way out: an earlier round has relieved the node of the others already."""
+        return resources.sub(self.requested, _requested(view for view in self.pods if view.leaving))
+
     def held(self, name: str) -> int:
         """What of a resource nobody else can have: requests of the pods, and of the places that are held."""
         return self.requested.get(name, 0) + self.reserved.get(name, 0)

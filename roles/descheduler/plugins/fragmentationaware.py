@@ -100,7 +100,7 @@ class FragmentationAware:
         for node in selected if self.args.even_nodes else ():
             if handle.pause(1 + len(node.everyone)):
                 yield PAUSE
-            before = imbalance(node.requested, node.allocatable, self.args.resources)
+            before = imbalance(node.staying, node.allocatable, self.args.resources)
             if before <= self.args.imbalance_threshold:
                 continue
             gains = self._gains(node, before, handle)
@@ -121,8 +121,9 @@ class FragmentationAware:
         """The pods that may leave and whose gain is above the least one asked for, with what is left without them."""
         refuse = self._choice.filter_with(handle.filter)
         gains = []
+        staying = node.staying
         for view in sorted(node.pods, key=lambda view: view.key):
-            after = imbalance(sub(node.requested, view.requests), node.allocatable, self.args.resources)
+            after = imbalance(sub(staying, view.requests), node.allocatable, self.args.resources)
             if not view.leaving and before - after > self.args.min_improvement_threshold and not refuse(view.pod):
                 gains.append((view, after))
         return gains

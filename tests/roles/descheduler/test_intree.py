@@ -283,6 +283,16 @@ def test_without_node_fit_the_other_nodes_do_not_matter() -> None:
     assert fragmented({"nodeFit": False}, small).pods == {"cpu2", "even"}
 
 
+@pytest.mark.feature("DS-FA-01")
+def test_no_other_pod_leaves_a_node_while_the_one_that_evens_it_out_terminates() -> None:
+    slow = {"terminationGracePeriodSeconds": 600}
+    cpu = [pod(name, "n1", cpu="2", **slow) for name in ("a", "b", "c")]
+    objects = [node("n1"), node("n2"), *cpu, pod("memory", "n1", cpu="", memory="4Gi", **slow)]
+    # shares before: cpu 6/10, memory 4/20, a deviation of 0.2; without one of the three 4/10: 0.1, which is even enough
+    text = configuration({"balance": ["FragmentationAware"]}, {"FragmentationAware": {}}, deschedulingInterval="50ms")
+    assert after_rounds(objects, text, 4).subjects("Evicted") == ["a"]
+
+
 WEB = {"labels": {"app": "web"}, "ownerReferences": pod("o", "x")["metadata"]["ownerReferences"]}
 BINPACK = [
     *(node(name, cpu="8", memory="16Gi") for name in ("na", "nb", "nc")),

@@ -55,14 +55,10 @@ class Requested:
 
     @classmethod
     def of(cls, view: NodeView, resources: Iterable[str]) -> Requested:
-        """The resources that count, and always cpu, memory and pods. Pods that are on their way out do not count: an earlier round
-        has relieved the node of them already."""
-        usage = {name: len(view.pods) if name == "pods" else view.requested.get(name, 0) for name in {*resources, *BASIC}}
-        made = cls(view, usage, view.allocatable, {**view.reserved, "pods": view.arriving.get("pods", 0)})
-        for pod in view.pods:
-            if pod.leaving:
-                made.give(pod.requests)
-        return made
+        """The resources that count, and always cpu, memory and pods, without the pods that are on their way out."""
+        staying = {**view.staying, "pods": sum(not pod.leaving for pod in view.pods)}
+        usage = {name: staying.get(name, 0) for name in {*resources, *BASIC}}
+        return cls(view, usage, view.allocatable, {**view.reserved, "pods": view.arriving.get("pods", 0)})
 
     @classmethod
     def used(cls, view: NodeView, resources: Iterable[str], told: Vector, taken: Callable[[PodView], Vector]) -> Requested:
