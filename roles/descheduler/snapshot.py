@@ -53,8 +53,6 @@ class PodView:
     accepted: bool = False
     here: bool = True
     """Whether it is still on its node: not taken off in this round."""
-    migrate_out: Mapping[str, str] | None = None
-    """Why the node's agent asks that the pod moves: `reason`, `victim`, `signal`, `since` of the NodeMetric; None when it does not."""
     known: Known | None = None
 
     @property
@@ -101,6 +99,9 @@ class NodeView:
     capacity: Vector = field(default_factory=dict)
     everyone: list[Pod] = field(default_factory=list)
     metric: NodeMetric | None = None
+    asked: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    """The pods that the node's agent asks to move, by their keys: `reason`, `victim`, `signal`, `since` of the NodeMetric. One that has
+    left since the report is still among them."""
     arriving: Vector = field(default_factory=dict)
     """What will be used here beyond `usage`: by pods that came since the report, and by those that have a place here."""
     prod_arriving: Vector = field(default_factory=dict)
@@ -234,9 +235,7 @@ class Snapshots:
         if metric is not None and metric.status.node_metric is not None and metric.status.update_time is not None:
             view.metric_age = now - parse_time(metric.status.update_time)
             view.usage, view.prod_usage = _usage(views, resources.parse(metric.status.node_metric.system_usage.resources))
-            asked = _asked_to_leave(metric)
-            for own in views if asked else ():
-                own.migrate_out = asked.get((own.pod.metadata.namespace, own.pod.metadata.name))
+            view.asked = _asked_to_leave(metric)
         return view
 
     def _pod(self, pod: Pod, usage: Vector | None) -> PodView:
@@ -260,13 +259,13 @@ def _reported(metric: NodeMetric | None) -> dict[tuple[str, str], Vector]:
     return {(item.namespace, item.name): resources.parse(item.pod_usage.resources) for item in metric.status.pods_metric}
 
 
-def _asked_to_leave(metric: NodeMetric) -> dict[tuple[str, str], Mapping[str, str]]:
-    """Requests of the node's agent, by namespace and name; what is no request is none."""
-    out: dict[tuple[str, str], Mapping[str, str]] = {}
+def _asked_to_leave(metric: NodeMetric) -> dict[str, Mapping[str, str]]:
+    """Requests of the node's agent, by the keys of pods; what is no request is none."""
+    out: dict[str, Mapping[str, str]] = {}
     for item in metric.status.pods_metric:
         request = (item.extensions or {}).get("migrateOut")
         if isinstance(request, dict):
-            out[item.namespace, item.name] = {str(key): str(value) for key, value in request.items()}
+            out[f"{item.namespace}/{item.name}"] = {str(key): str(value) for key, value in request.items()}
     return out
 
 

@@ -42,7 +42,7 @@ class RemoveInterferingPodsArgs(ConfigModel):
 
 
 class RemoveInterferingPods:
-    """A Deschedule plugin without memory; at most one pod leaves a node in a round, for what its leaving changes has to be seen first."""
+    """A Deschedule plugin without memory. One pod leaves a node at a time, as the next report may ask for no other one."""
 
     name: ClassVar[str] = "RemoveInterferingPods"
     point: ClassVar[str] = DESCHEDULE
@@ -59,7 +59,7 @@ class RemoveInterferingPods:
             return
         selected = [node for node in nodes if self._nodes is None or self._nodes.matches(node.node.metadata.labels)]
         columns = yield from Columns.paced(selected)
-        if self.args.node_fit and any(view.migrate_out is not None for node in selected for view in node.pods):
+        if self.args.node_fit and any(node.asked for node in selected):
             for _ in columns.learn():
                 yield PAUSE
         for node in selected:
@@ -68,7 +68,7 @@ class RemoveInterferingPods:
             if node.metric_age > self.args.max_metric_age_seconds:
                 continue
             for view, target in self._candidates(node, columns, handle):
-                request = view.migrate_out or {}
+                request = node.asked[view.key]
                 reason = f"pod {request.get('victim', 'unknown')} waits for {request.get('signal', 'unknown')} because of it"
                 numbers: dict[str, float | int | str] = {key: value for key, value in request.items() if key != "reason"}
                 if (yield Evict(view.pod, reason, target, numbers, self.args.dry_run)):
@@ -77,8 +77,12 @@ class RemoveInterferingPods:
 
     def _candidates(self, node: NodeView, columns: Columns, handle: Handle) -> Iterator[tuple[PodView, str]]:
         refuse = self._choice.filter_with(handle.filter)
-        asked = [view for view in node.pods if view.migrate_out is not None and not view.leaving]
-        for view in sorted(asked, key=lambda view: ((view.migrate_out or {}).get("since", ""), view.key)):
+        asked = [view for view in node.pods if view.key in node.asked and not view.leaving]
+        if gone := node.asked.keys() - {view.key for view in asked}:
+            names = ", ".join(sorted(gone))
+            handle.note(f"no pod leaves node {node.name} before a report without {names}, on the way out or gone")
+            return
+        for view in sorted(asked, key=lambda view: (node.asked[view.key].get("since", ""), view.key)):
             if why := refuse(view.pod):
                 handle.note(f"pod {view.key} is asked to leave node {node.name} and may not: {why}")
                 continue

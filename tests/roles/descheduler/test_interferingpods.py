@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
 
-from tests.roles.descheduler.support import after_rounds, configuration, metric, node, pod
+from koord.api import kinds
+from tests.roles.descheduler.support import after_rounds, configuration, descheduling, eventually, metric, node, pod
 
 REQUEST = {"reason": "Interference", "signal": "cpu", "victim": "default/web", "since": "2026-01-01T00:00:00Z"}
 
@@ -57,6 +59,27 @@ def test_one_pod_a_node_and_round_the_one_asked_for_longest() -> None:
 )
 def test_when_nobody_leaves(args: dict[str, Any], metrics: dict[str, Any]) -> None:
     assert done(args, metrics).pods == {"web", "miner", "other"}
+
+
+@pytest.mark.feature("BEY-INT-01")
+@pytest.mark.parametrize("seconds", [0, 600], ids=["gone", "terminating"])
+def test_the_next_pod_leaves_when_a_report_still_asks_for_it_after_the_first_has_left(seconds: int) -> None:
+    pods = [pod(name, "n1", terminationGracePeriodSeconds=seconds) for name in ("web", "miner", "other")]
+    objects = [node("n1"), node("n2"), *pods, reported(miner=REQUEST, other=REQUEST)]
+    text = configuration({"deschedule": ["RemoveInterferingPods"]}, {"RemoveInterferingPods": {}}, deschedulingInterval="50ms")
+
+    async def scenario() -> None:
+        async with descheduling(objects, text) as running:
+            await running.wait_rounds(4)
+            assert running.subjects("Evicted") == ["miner"]
+            if seconds:
+                await running.client.delete(kinds.PODS, "miner", "default", grace_period_seconds=0)
+            status = reported(other=REQUEST)["status"]
+            status["podsMetric"] = [each for each in status["podsMetric"] if each["name"] != "miner"]
+            await running.client.patch(kinds.NODEMETRICS, "n1", {"status": status}, subresource="status")
+            await eventually(lambda: running.subjects("Evicted") == ["miner", "other"])
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.feature("BEY-INT-01")
