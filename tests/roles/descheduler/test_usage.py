@@ -52,10 +52,11 @@ async def prometheus(answer: Obj) -> AsyncIterator[tuple[str, list[tuple[str, st
         await runner.cleanup()
 
 
-def by_query(url: str, **args: Any) -> str:
+def by_query(url: str, *, interval: str = "5m", **args: Any) -> str:
     found = {"thresholds": {METRIC_RESOURCE: 30}, "targetThresholds": {METRIC_RESOURCE: 60}, "metricsUtilization": {"source": "Prometheus"}}
     providers = [{"source": "Prometheus", "prometheus": {"url": url}}]
-    return configuration({"balance": ["LowNodeUtilization"]}, {"LowNodeUtilization": found | args}, metricsProviders=providers)
+    plugins = {"balance": ["LowNodeUtilization"]}
+    return configuration(plugins, {"LowNodeUtilization": found | args}, metricsProviders=providers, deschedulingInterval=interval)
 
 
 @pytest.mark.feature("DS-K8S-09")
@@ -70,6 +71,19 @@ def test_a_query_says_which_nodes_are_full(args: Obj, left: int) -> None:
                 assert "MetricResource usage(80.00%)>target(60.00%)" in running.records("Evicted")[0].message
                 assert any("node unknown is left out" in record.message for record in running.records("Round"))
             assert asked == [(QUERY, "")]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-K8S-09")
+@pytest.mark.parametrize(("args", "leave"), [({}, 1), ({"evictionLimits": {"node": 2}}, 2)])
+def test_no_more_pods_leave_a_node_by_a_query_while_as_many_as_may_are_terminating(args: Obj, leave: int) -> None:
+    async def scenario() -> None:
+        async with prometheus(vector(busy=0.8, calm=0.1)) as (url, _):
+            slow = [pod(f"p{number}", "busy", cpu="100m", terminationGracePeriodSeconds=600) for number in range(4)]
+            async with descheduling([node("busy"), node("calm"), *slow], by_query(url, interval="50ms", **args)) as running:
+                await running.wait_rounds(4)
+                assert len(running.records("Evicted")) == leave
 
     asyncio.run(scenario())
 

@@ -79,7 +79,8 @@ class LowNodeUtilizationArgs(LenientModel):
     evictable_namespaces: ExcludedNamespaces | None = None
     """Namespaces whose pods stay."""
     eviction_limits: EvictionLimits | None = None
-    """How many pods may leave in a round. With Prometheus one a node if unset: what a pod's leaving does to the answer is not known."""
+    """How many pods may leave in a round. With Prometheus one a node if unset, as what a pod's leaving does to the answer is not known;
+    pods that are still on their way out count."""
 
     @model_validator(mode="after")
     def _accepted(self) -> LowNodeUtilizationArgs:
@@ -145,7 +146,7 @@ class LowNodeUtilization:
             still=lambda node: bool(node.over(high_limits)),
             allowed=lambda view: view.pod.metadata.namespace not in self._stay and not handle.filter(view.pod),
             reason=lambda node: _reason(node, high_limits, "usage" if self._metrics is not None else "requests"),
-            per_node=self._per_node(),
+            per_node=self._per_node,
             pause=handle.pause,
             now=handle.now,
         ).turn()
@@ -171,9 +172,12 @@ class LowNodeUtilization:
         told = reading.pods if reading is not None else {}
         return lambda view: view.usage or told.get((view.pod.metadata.namespace, view.pod.metadata.name), {})
 
-    def _per_node(self) -> int | None:
+    def _per_node(self, node: NodeView) -> int | None:
+        """How many pods may leave a node now. What Prometheus tells still has those that are on their way out in it."""
         given = self.args.eviction_limits.node if self.args.eviction_limits is not None else None
-        return 1 if given is None and self._metrics is not None and self._metrics.source == PROMETHEUS else given
+        if self._metrics is None or self._metrics.source != PROMETHEUS:
+            return given
+        return (1 if given is None else given) - sum(view.leaving for view in node.pods)
 
     def _limits(self, nodes: list[Requested]) -> tuple[dict[str, float], dict[str, float]]:
         """Low and high limits in percent. With deviations a low threshold of 0 ignores the resource."""

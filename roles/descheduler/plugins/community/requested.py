@@ -119,7 +119,7 @@ class Leaving:
     allowed: Callable[[PodView], bool]
     reason: Callable[[Requested], str]
     now: float
-    per_node: int | None = None
+    per_node: Callable[[NodeView], int | None] = lambda _: None
     pause: Callable[[int], bool] = lambda _: False
     taken: Callable[[PodView], Vector] = lambda view: view.requests
     places: FirstFit | None = None  # only targets, where one would take the pod; None: the scheduler decides
@@ -132,12 +132,12 @@ class Leaving:
         if self.pause(len(self.targets)):
             yield PAUSE
         for source in self.sources:
-            evicted = 0
+            evicted, most = 0, self.per_node(source.view)
             if self.pause(1 + len(source.view.pods)):
                 yield PAUSE
             allowed = [view for view in source.view.pods if not view.leaving and self.allowed(view)]
             for view in least_important_first(allowed, self.now):
-                if not self._goes_on(source) or (self.per_node is not None and evicted >= self.per_node):
+                if not self._goes_on(source) or (most is not None and evicted >= most):
                     break
                 if not tolerates_a_target(view.pod, taints):
                     continue
