@@ -56,7 +56,7 @@ class Ledger:
         """Count a job that a dry run would have made, until the next round or until what is returned is called."""
         meta = pod.metadata
         job = f"dry run of {pod.key}"
-        made = Migration(job, meta.namespace, meta.name, meta.uid, pod.spec.node_name, self._workload_uid(pod), dead=dead(pod))
+        made = Migration(job, meta.namespace, meta.name, meta.uid, pod.spec.node_name, self._workload_uid(pod), counts=not dead(pod))
         self._assumed.append(made)
         self._with_assumed = None
 
@@ -82,7 +82,7 @@ class Ledger:
             workload = None
         jobs = self._jobs.of_workload(workload.owner_uids) if workload is not None else ()
         found = (self.migration(job) for job in jobs if not status.finished(job) and status.eviction_begun(job))
-        return {each.pod: each for each in found if each.pod_uid != pod.metadata.uid and not each.dead}
+        return {each.pod: each for each in found if each.pod_uid != pod.metadata.uid and each.counts}
 
     def is_leaving(self, pod: Pod) -> bool:
         """Whether a job has asked for the pod's eviction."""
@@ -119,16 +119,20 @@ class Ledger:
         return Migrating.of(self.migration(job) for job in self._jobs.list() if counts(job) and status.pod_key(job))
 
     def migration(self, job: PodMigrationJob) -> Migration:
-        """How a job counts. A pod that has come in the place of the one that left counts for it."""
+        """How a job counts. A pod that has come in the place of the one that left counts for it. Nobody misses a pod that has ended, and
+        what is paused before it has begun takes nobody away."""
+        waits = job.spec.paused and not self._has_started(job)
         namespace, _, name = status.pod_key(job).partition("/")
         pod = self.its_pod(job)
         if pod is not None:
             workload = self._workload_uid(pod) or self._remembered(job, namespace)
-            return Migration(job.metadata.name, namespace, name, pod.metadata.uid, pod.spec.node_name, workload, dead=dead(pod))
+            counts = not (waits or dead(pod))
+            return Migration(job.metadata.name, namespace, name, pod.metadata.uid, pod.spec.node_name, workload, counts=counts)
         new = job.status.pod_ref
         if new is not None and new.uid:
             return Migration(job.metadata.name, namespace, new.name, new.uid, "", self._remembered(job, namespace))
-        return Migration(job.metadata.name, namespace, name, status.pod_uid(job), "", self._remembered(job, namespace), gone=True)
+        workload = self._remembered(job, namespace)
+        return Migration(job.metadata.name, namespace, name, status.pod_uid(job), "", workload, gone=True, counts=not waits)
 
     def its_pod(self, job: PodMigrationJob) -> Pod | None:
         """The pod that the job moves, as long as it is there."""

@@ -80,7 +80,7 @@ class Migration:
     node: str = ""
     workload: str = ""
     gone: bool = False  # the pod has left, its replacement is not ready yet
-    dead: bool = False  # the pod has ended: it counts in no limit
+    counts: bool = True  # toward limits
 
     @property
     def pod(self) -> str:
@@ -105,9 +105,9 @@ class Migrating:
         return migrating
 
     def add(self, migration: Migration) -> None:
-        """Count one more job."""
+        """One more job."""
         self.by_pod.setdefault(migration.pod, set()).add(migration.job)
-        if migration.dead:
+        if not migration.counts:
             return
         self.jobs[migration.job] = migration
         self.namespaces.setdefault(migration.namespace, set()).add(migration.job)
@@ -129,7 +129,7 @@ class Migrating:
         return self.by_pod.get(meta.uid, set()) | self.by_pod.get(f"{meta.namespace}/{meta.name}", set())
 
     def globally(self, pod: Pod) -> int:
-        return len(self.jobs) - len(self._own(pod))
+        return len(self.jobs) - sum(job in self.jobs for job in self._own(pod))
 
     def on_node(self, pod: Pod) -> int:
         return len(self.nodes.get(pod.spec.node_name, set()) - _identities(pod))

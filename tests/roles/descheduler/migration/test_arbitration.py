@@ -14,7 +14,7 @@ import pytest
 from koord.api import kinds, names, objects
 from koord.api.times import parse_time
 from roles.descheduler.migration.arbitration import Waiting, ordered
-from tests.support.migration import NS, Cluster, cluster, condition
+from tests.support.migration import NS, Cluster, Life, cluster, condition
 
 PASSED = {names.ANNOTATION_PASSED_ARBITRATION: "true"}
 FORCE = {"annotations": {names.ANNOTATION_DESCHEDULER_EVICT: "true"}}
@@ -193,6 +193,48 @@ def test_a_limit_that_is_reached_is_waited_for_also_by_the_next_life(fields: dic
         await world.reserve(job["metadata"]["uid"], phase="Succeeded", currentOwners=used)
         await world.until_job("a", phase="Succeeded")
         await world.until_job("b", condition="ReservationCreated=True/")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-03")
+def test_a_paused_job_that_has_not_begun_counts_toward_no_limit() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+        await world.job("later", "p", paused=True)
+        life = await world.live(maxMigratingGlobally=1, maxMigratingPerNode=1, maxMigratingPerNamespace=1, maxUnavailablePerWorkload=1)
+        assert "not ended" in life.refusal("p")
+        assert life.refusal("q") == ""
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "later", {"spec": {"paused": False}})
+        await world.until_job("later", condition="ReservationCreated=True/")
+        assert "migrate already" in life.refusal("q")
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "later", {"spec": {"paused": True}})
+        await world.until(lambda: paused(life))
+        assert "migrate already" in life.refusal("q")
+
+    async def paused(life: Life) -> bool:
+        job = life.migrations.jobs.get("later")
+        return job is not None and job.spec.paused
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-03")
+def test_a_paused_job_that_has_not_begun_uses_no_disruption_budget_up() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset(replicas=20)
+        for name in ("p", "q"):
+            await world.pod(name, owner=owner)
+        match = {"selector": {"matchLabels": {"app": "web"}}, "minAvailable": 1}
+        await world.put(kinds.PODDISRUPTIONBUDGETS, "hold", {"spec": match, "status": {"disruptionsAllowed": 1}})
+        await world.job("later", "p", paused=True)
+        life = await world.live(maxUnavailablePerWorkload=10, maxMigratingPerWorkload=10)
+        assert life.refusal("q") == ""
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "later", {"spec": {"paused": False}})
+        await world.until_job("later", condition="ReservationCreated=True/")
+        assert "disruption budget hold" in life.refusal("q")
 
     play(scenario)
 
