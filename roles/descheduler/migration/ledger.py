@@ -219,7 +219,8 @@ class Ledger:
 
     # ---------------------------------------------------------------- events
 
-    def _updated(self, _old: Pod, pod: Pod) -> None:
+    def _updated(self, old: Pod, pod: Pod) -> None:
+        self._changed(old)  # a workload may have let it go
         self._changed(pod)
 
     def _changed(self, pod: Pod) -> None:

@@ -239,6 +239,26 @@ def test_a_paused_job_that_has_not_begun_uses_no_disruption_budget_up() -> None:
     play(scenario)
 
 
+@pytest.mark.feature("DS-ARB-03")
+def test_a_pod_that_its_workload_has_let_go_is_missed_there() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset(replicas=4, status={"observedGeneration": 1})
+        for name in ("p", "q", "r", "s"):
+            await world.pod(name, owner=owner)
+        life = await world.live(maxUnavailablePerWorkload=1)
+        assert life.refusal("p") == ""
+
+        async def alone() -> bool:
+            found = life.setup.cluster.pod(NS, "s")
+            return found is not None and not found.metadata.owner_references
+
+        await world.client.patch(kinds.PODS, "s", {"metadata": {"labels": {"app": "debug"}, "ownerReferences": None}}, NS)
+        await world.until(alone)
+        assert "1 pods of ReplicaSet web (4 replicas) are unavailable" in life.refusal("p")
+
+    play(scenario)
+
+
 @pytest.mark.feature("DS-ARB-01")
 def test_only_jobs_that_wait_are_arbitrated_after_a_restart() -> None:
     async def scenario(world: Cluster) -> None:
