@@ -107,7 +107,6 @@ class NodeView:
     prod_arriving: Vector = field(default_factory=dict)
     reserved: Vector = field(default_factory=dict)
     """Requests of places that are held for pods which have not come yet."""
-    _shift: Vector = field(default_factory=dict)
     _watchers: list[Callable[[NodeView], None]] = field(default_factory=list)
 
     def watch(self, changed: Callable[[NodeView], None]) -> None:
@@ -117,14 +116,6 @@ class NodeView:
     def _changed(self) -> None:
         for watcher in self._watchers:
             watcher(self)
-
-    def shift_usage(self, by: Vector) -> None:
-        """Let the node count as using that much more (or less, but never less than nothing), in place of an earlier shift."""
-        if self.usage is None or (not by and not self._shift):
-            return
-        resources.sub_into(self.usage, self._shift)
-        self._shift = {name: max(value, -self.usage[name]) for name, value in by.items() if name in self.usage}
-        resources.add_into(self.usage, self._shift)
 
     @property
     def name(self) -> str:

@@ -11,6 +11,7 @@ import pytest
 from koord import seams
 from koord.api import kinds
 from koord.api.objects import Node, convert
+from roles.descheduler.plugins.lownodeload.percentile import usage_of
 from roles.descheduler.snapshot import NodeView
 from tests.roles.descheduler.support import Obj, after_rounds, configuration, descheduling, eventually, metric, node, pod
 
@@ -392,14 +393,29 @@ def test_a_node_with_peaks_is_hot_by_its_percentile(aggregated: Obj | None, left
 
 
 @pytest.mark.feature("DS-LNL-01")
-def test_a_shift_of_usage_replaces_the_one_before() -> None:
-    view = NodeView(convert(node("n"), Node), {}, [], usage={"cpu": 1000, "memory": 5})
-    view.shift_usage({"cpu": 500, "gpu": 3})
-    assert view.usage == {"cpu": 1500, "memory": 5}
-    view.shift_usage({"cpu": -4000})
-    assert view.usage == {"cpu": 0, "memory": 5}
-    view.shift_usage({})
-    assert view.usage == {"cpu": 1000, "memory": 5}
+def test_a_percentile_adds_to_what_is_used_and_takes_no_more_than_there_is() -> None:
+    view = NodeView(convert(node("n"), Node), {}, [], usage={"cpu": 1000, "memory": 5}, prod_usage={"cpu": 700})
+    assert usage_of(view, {"cpu": 500, "gpu": 3}, prod=False) == {"cpu": 1500, "memory": 5}
+    assert usage_of(view, {"cpu": -4000}, prod=False) == {"cpu": 0, "memory": 5}
+    assert usage_of(view, {"cpu": 500}, prod=True) == {"cpu": 700}
+
+
+@pytest.mark.feature("DS-LNL-01")
+@pytest.mark.feature("DS-K8S-09")
+@pytest.mark.parametrize("dry_run", [False, True])
+def test_plugins_that_come_after_one_that_goes_by_a_percentile_see_the_average(dry_run: bool) -> None:
+    pods = {f"p{number}": "1" for number in range(3)}
+    report = metric("n1", "1", pods)
+    info = report["status"]["nodeMetric"]
+    info["nodeUsage"] = {"resources": {"cpu": "4", "memory": "4Gi"}}
+    info["aggregatedNodeUsages"] = [{"duration": "5m0s", "usage": {"p95": {"resources": {"cpu": "8"}}}}]
+    objects = [node("n1"), node("n2"), report, metric("n2", "1"), *(pod(name, "n1", cpu="100m") for name in pods)]
+    low = {**BASE, "highThresholds": {"cpu": 75 if dry_run else 90}, "aggregated": {"usageAggregationType": "p95"}, "dryRun": dry_run}
+    by_usage = {"thresholds": {"cpu": 20}, "targetThresholds": {"cpu": 50}, "metricsUtilization": {"source": "KubernetesMetrics"}}
+    text = configuration({"balance": ["LowNodeLoad", "LowNodeUtilization"]}, {"LowNodeLoad": low, "LowNodeUtilization": by_usage})
+    done = after_rounds(objects, text)
+    assert len(done.records("WouldEvict")) == dry_run  # 8 of 10 CPU at the percentile
+    assert not done.records("Evicted")  # 4 of 10 on average
 
 
 @pytest.mark.feature("DS-LNL-07")

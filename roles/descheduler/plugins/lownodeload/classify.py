@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from roles.descheduler.plugins.lownodeload.args import Pool
+from roles.descheduler.plugins.lownodeload.percentile import Shifts, usage_of
 from roles.descheduler.snapshot import NodeView, Vector
 
 
@@ -38,6 +39,11 @@ class Placed:
     view: NodeView
     bounds: Bounds
     node_class: NodeClass
+    shift: Vector | None = None
+
+    def usage(self, *, prod: bool) -> Vector:
+        """What counts as used there now."""
+        return usage_of(self.view, self.shift, prod=prod)
 
 
 def quantity_at(percent: float, allocatable: int) -> int:
@@ -45,16 +51,15 @@ def quantity_at(percent: float, allocatable: int) -> int:
     return int((percent * 0.01) * allocatable)
 
 
-def average_percent(views: Iterable[NodeView], resources: Iterable[str], *, prod: bool) -> dict[str, float]:
+def average_percent(views: Iterable[NodeView], resources: Iterable[str], shifts: Shifts, *, prod: bool) -> dict[str, float]:
     """Mean utilisation of each resource in percent over the nodes with metrics."""
-    measured = [view for view in views if view.usage is not None]
+    measured = [(usage_of(view, shifts.get(view.name), prod=prod), view.capacity) for view in views if view.usage is not None]
     averages: dict[str, float] = {}
     for name in resources:
         total = 0.0
-        for view in measured:
-            usage = view.prod_usage if prod else view.usage
-            if usage is not None and view.capacity.get(name):
-                total += usage.get(name, 0) / view.capacity[name] * 100.0
+        for usage, capacity in measured:
+            if capacity.get(name):
+                total += usage.get(name, 0) / capacity[name] * 100.0
         averages[name] = total / len(measured) if measured else 0.0
     return averages
 
@@ -97,10 +102,8 @@ def over(usage: Mapping[str, int], bounds: Mapping[str, int]) -> list[str]:
     return sorted(name for name, bound in bounds.items() if name in usage and usage[name] > bound)
 
 
-def class_of(view: NodeView, bounds: Bounds) -> NodeClass:
-    """The table of DS-LNL-01. The node must have metrics."""
-    usage, prod_usage = view.usage or {}, view.prod_usage or {}
-    cordoned = view.node.spec.unschedulable
+def class_of(usage: Vector, prod_usage: Vector, bounds: Bounds, *, cordoned: bool) -> NodeClass:
+    """The table of DS-LNL-01."""
     prod_hot = bool(over(prod_usage, bounds.prod_high))
     if is_under(usage, bounds.low) and not cordoned:
         if prod_hot:
@@ -116,19 +119,21 @@ def class_of(view: NodeView, bounds: Bounds) -> NodeClass:
 class Classifier:
     """Classes of the nodes of a pool that have metrics; the averages over all of them are taken once."""
 
-    def __init__(self, views: Iterable[NodeView], pool: Pool) -> None:
+    def __init__(self, views: Iterable[NodeView], pool: Pool, shifts: Shifts) -> None:
         self.measured = [view for view in views if view.usage is not None]
-        self._pool = pool
-        self._averages = average_percent(self.measured, pool.resources, prod=False) if pool.deviation else {}
-        self._prod_averages = average_percent(self.measured, pool.resources, prod=True) if pool.deviation else {}
+        self._pool, self._shifts = pool, shifts
+        self._averages = average_percent(self.measured, pool.resources, shifts, prod=False) if pool.deviation else {}
+        self._prod_averages = average_percent(self.measured, pool.resources, shifts, prod=True) if pool.deviation else {}
 
     def place(self, view: NodeView) -> Placed:
         """A node with its thresholds and class."""
         bounds = bounds_of(view, self._pool, self._averages, self._prod_averages)
-        return Placed(view, bounds, class_of(view, bounds))
+        shift = self._shifts.get(view.name)
+        used, prod_used = usage_of(view, shift, prod=False), usage_of(view, shift, prod=True)
+        return Placed(view, bounds, class_of(used, prod_used, bounds, cordoned=view.node.spec.unschedulable), shift)
 
 
 def classify(views: Iterable[NodeView], pool: Pool) -> list[Placed]:
     """Every node that has metrics, with its thresholds and class, in the order given."""
-    classifier = Classifier(views, pool)
+    classifier = Classifier(views, pool, {})
     return [classifier.place(view) for view in classifier.measured]

@@ -13,6 +13,7 @@ from dataclasses import dataclass, field, replace
 from koord.accounting import resources
 from koord.api.times import format_time
 from roles.descheduler.arrivals import reported_at
+from roles.descheduler.plugins.lownodeload.percentile import usage_of
 from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 ENOUGH = 0.25  # of what was expected; less than that is no help
@@ -131,7 +132,7 @@ class Effects:
     def __init__(self) -> None:
         self._nodes: dict[str, _Node] = {}
 
-    def observe(self, view: NodeView, now: float) -> list[Measured]:
+    def observe(self, view: NodeView, now: float, shift: Vector | None = None) -> list[Measured]:
         """Look at a node; the moves whose effect can be told now."""
         node = self._nodes.get(view.name)
         if node is None or view.usage is None:
@@ -148,7 +149,7 @@ class Effects:
         if not done:
             return []
         move = _as_one(done)
-        usage = dict(view.usage)
+        usage = dict(usage_of(view, shift, prod=False))
         counted = {pod.pod.metadata.uid for pod in view.pods if not pod.accepted}
         for each in left:  # the report may be without their pods already, but that is not the work of those that are told now
             resources.add_into(usage, {name: value for name, value in each.uncounted(counted).items() if name in usage})

@@ -24,9 +24,9 @@ def classified(handle: Handle, pool: Pool, placed: Placed) -> None:
     """A node's class with the usage and the thresholds behind it."""
     view = placed.view
     numbers: dict[str, Number] = {"pool": pool.name, "class": placed.node_class.value}
-    parts = []
+    usage, parts = placed.usage(prod=False), []
     for name in pool.resources:
-        used = (view.usage or {}).get(name)
+        used = usage.get(name)
         if used is None:
             continue
         capacity = view.capacity.get(name, 0)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import cmp_to_key
 
 from koord.api import names
 from koord.api.objects import Pod
@@ -11,9 +10,9 @@ from koord.api.priority import PriorityClass
 from koord.api.qos import QoSClass, kubernetes_qos, pod_qos_raw
 from koord.api.times import parse_time
 from roles.descheduler.cost import canonical_int32, eviction_cost, restart_cost
-from roles.descheduler.snapshot import NodeView, PodView, Vector
+from roles.descheduler.snapshot import PodView, Vector
 
-__all__ = ["canonical_int32", "eviction_cost", "hottest_first", "leaving_order", "node_score", "pod_rank", "usage_score"]
+__all__ = ["canonical_int32", "eviction_cost", "leaving_order", "node_score", "pod_rank", "usage_score"]
 
 _CLASS_ORDER = {PriorityClass.FREE: 0, PriorityClass.BATCH: 1, PriorityClass.MID: 2, PriorityClass.PROD: 3, PriorityClass.NONE: 4}
 _KUBERNETES_ORDER = {"BestEffort": 0, "Burstable": 1, "Guaranteed": 2}
@@ -72,13 +71,3 @@ def leaving_order(pods: list[PodView], excess: Vector, weights: Mapping[str, int
         )
 
     return sorted(pods, key=key)
-
-
-def hottest_first(views: list[NodeView], weights: Mapping[str, int]) -> list[NodeView]:
-    """Source nodes by utilisation score, highest first, then by name."""
-
-    def compare(left: NodeView, right: NodeView) -> int:
-        a, b = (node_score(view.usage or {}, view.capacity, weights) for view in (left, right))
-        return b - a or (left.name > right.name) - (left.name < right.name)
-
-    return sorted(views, key=cmp_to_key(compare))

@@ -6,11 +6,22 @@ system and of the pods that stay; so pods that left since the report count as li
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from koord.accounting import resources
 from koord.api.objects import NodeMetric
 from koord.api.times import parse_duration
 from roles.descheduler.plugins.lownodeload.args import Aggregated
-from roles.descheduler.snapshot import Vector
+from roles.descheduler.snapshot import NodeView, Vector
+
+Shifts = Mapping[str, Vector]
+"""By node: what is added to its usage. Not to the view of the node, by which other plugins go, too."""
+
+
+def usage_of(view: NodeView, shift: Vector | None, *, prod: bool) -> Vector:
+    """What counts as used on a node, never less than nothing; of Prod pods there are no percentiles."""
+    usage = (view.prod_usage if prod else view.usage) or {}
+    return usage if prod or not shift else {name: max(value + shift.get(name, 0), 0) for name, value in usage.items()}
 
 
 def shift(metric: NodeMetric | None, by: Aggregated | None) -> Vector:

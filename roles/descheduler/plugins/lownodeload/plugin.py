@@ -18,11 +18,11 @@ from roles.descheduler.plugins.lownodeload.args import LowNodeLoadArgs, Pool
 from roles.descheduler.plugins.lownodeload.classify import Classifier, NodeClass, Placed
 from roles.descheduler.plugins.lownodeload.detector import Detectors
 from roles.descheduler.plugins.lownodeload.effect import Effects
-from roles.descheduler.plugins.lownodeload.percentile import shift
+from roles.descheduler.plugins.lownodeload.percentile import Shifts, shift
 from roles.descheduler.plugins.lownodeload.room import Expected, headroom
 from roles.descheduler.plugins.lownodeload.select import Outcome, Pass, relieve
 from roles.descheduler.selection import PodChoice
-from roles.descheduler.snapshot import NodeView
+from roles.descheduler.snapshot import NodeView, Vector
 
 log = logging.getLogger(__name__)
 
@@ -69,15 +69,16 @@ class LowNodeLoad:
             return
         for detectors in self._detectors.values():
             detectors.drop_expired(handle.now)
+        shifts: dict[str, Vector] = {}
         for node in nodes:
             if handle.pause():
                 yield PAUSE
             try:
-                node.shift_usage(shift(node.metric, self.args.aggregated))
+                if by := shift(node.metric, self.args.aggregated):
+                    shifts[node.name] = by
             except ValueError as error:
                 handle.note(f"node {node.name} is judged by its average usage: a percentile of its NodeMetric cannot be read: {error}")
-                node.shift_usage({})
-            for measured in self._effects.observe(node, handle.now):
+            for measured in self._effects.observe(node, handle.now, shifts.get(node.name)):
                 yield explain.measured(node, measured)
         self._effects.only({node.name for node in nodes})
         processed: set[str] = set()
@@ -89,14 +90,16 @@ class LowNodeLoad:
                 for node in nodes
                 if pool.selector is None or (node.name not in processed and pool.selector.matches(node.node.metadata.labels))
             ]
-            processed |= yield from self._run_pool(pool, chosen, expected, handle)
+            processed |= yield from self._run_pool(pool, chosen, shifts, expected, handle)
             if handle.pause(len(chosen)):
                 yield PAUSE
         self._effects.not_hot(self._seen[False].measured - self._seen[True].hot)
         for prod, seen in self._seen.items():
             self._detectors[prod].clean_round(seen.measured - seen.hot)
 
-    def _run_pool(self, pool: Pool, nodes: list[NodeView], expected: Expected, handle: Handle) -> Generator[Effect, bool, set[str]]:
+    def _run_pool(
+        self, pool: Pool, nodes: list[NodeView], shifts: Shifts, expected: Expected, handle: Handle
+    ) -> Generator[Effect, bool, set[str]]:
         """Returns the names of the pool's hot nodes when the pool ran to its end."""
         fresh: list[NodeView] = []
         for node in nodes:
@@ -106,7 +109,7 @@ class LowNodeLoad:
                 explain.skipped(handle, pool, node, why)
             else:
                 fresh.append(node)
-        classifier = Classifier(fresh, pool)
+        classifier = Classifier(fresh, pool, shifts)
         placed: list[Placed] = []
         by_class: ByClass = {cls: [] for cls in NodeClass}
         for node in classifier.measured:

@@ -20,9 +20,9 @@ Expected = dict[str, list[tuple[PodView, Vector]]]
 def used(node: Placed, name: str, *, prod: bool, expected: Expected) -> int:
     """What is used of a resource, with what is on its way."""
     view = node.view
-    usage, arriving = (view.prod_usage, view.prod_arriving) if prod else (view.usage, view.arriving)
+    arriving = view.prod_arriving if prod else view.arriving
     sent = sum(pod_use(each, name) for pod, each in expected.get(view.name, ()) if pod.is_prod or not prod)
-    return (usage or {}).get(name, 0) + arriving.get(name, 0) + sent
+    return node.usage(prod=prod).get(name, 0) + arriving.get(name, 0) + sent
 
 
 def headroom(nodes: Iterable[Placed], expected: Expected, *, prod: bool) -> Vector:

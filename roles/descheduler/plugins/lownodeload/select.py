@@ -15,7 +15,7 @@ from roles.descheduler.framework.handle import Filter, Handle
 from roles.descheduler.plugins.lownodeload.args import Pool
 from roles.descheduler.plugins.lownodeload.classify import Placed, over
 from roles.descheduler.plugins.lownodeload.effect import Effects, unreported, used_up
-from roles.descheduler.plugins.lownodeload.order import hottest_first, leaving_order
+from roles.descheduler.plugins.lownodeload.order import leaving_order, node_score
 from roles.descheduler.plugins.lownodeload.room import Expected, Room
 from roles.descheduler.plugins.lownodeload.stuck import NO_PLACE, Kept, terms
 from roles.descheduler.relief import CANDIDATES, TARGETS, Ceiling, Relief
@@ -53,7 +53,7 @@ class Pass:
     _ceilings: dict[str, Ceiling] = field(default_factory=dict)
 
     def usage(self, node: Placed) -> Vector:
-        return (node.view.prod_usage if self.prod else node.view.usage) or {}
+        return node.usage(prod=self.prod)
 
     def high(self, node: Placed) -> Vector:
         return node.bounds.prod_high if self.prod else node.bounds.high
@@ -94,18 +94,22 @@ def relieve(
     if not run.targets:
         outcome.update({node.view.name: Outcome(False, "no node can take its pods") for node in run.sources})
         return
-    by_name = {node.view.name: node for node in run.sources}
-    for view in hottest_first([node.view for node in run.sources], run.pool.weights):
+
+    def coolness(node: Placed) -> tuple[int, str]:
+        return -node_score(node.usage(prod=False), node.view.capacity, run.pool.weights), node.view.name
+
+    for node in sorted(run.sources, key=coolness):
+        view = node.view
         if handle.pause(1 + len(view.pods)):
             yield PAUSE
         if why := effects.why_not(view.name, handle.now):
             outcome[view.name] = Outcome(False, why)
             continue
-        source = _Source(by_name[view.name], run, refuse, handle, node_fit, dry_run)
-        before = dict(view.usage or {})
+        source = _Source(node, run, refuse, handle, node_fit, dry_run)
+        before = dict(node.usage(prod=False))
         yield from source.relieve(outcome)
         if source.left:
-            hot = over(before, by_name[view.name].bounds.high) or sorted({name for use in source.left.values() for name in use})
+            hot = over(before, node.bounds.high) or sorted({name for use in source.left.values() for name in use})
             known = {name: before.get(name, 0) for name in hot if name != "pods"}
             effects.moved(view.name, source.left, known, full=used_up(view), new=unreported(view))
 
