@@ -263,7 +263,7 @@ async def whole_body(request: Request, handler: Handler) -> Response:
 async def _listening(address: str, port: int) -> list[socket.socket]:
     """Sockets that listen on all that the address stands for; with port 0 all on the same free one."""
     loop = asyncio.get_running_loop()
-    every = address in ("", "::")  # as elsewhere, the latter means IPv4 too
+    every = address in ("", "::", "0.0.0.0")  # as in Go, whose flags and defaults these are: both of the latter mean IPv4 and IPv6
     found = await loop.getaddrinfo(None if every else address, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)
     sockets: list[socket.socket] = []
     failure: OSError | None = None

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import gc
 import os
 import resource
@@ -11,6 +12,7 @@ import socket
 import warnings
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import aiohttp
 import pytest
@@ -195,18 +197,52 @@ def test_beyond_the_bound_only_health_is_answered_and_then_nobody() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("address", ["", "::"])
+def _families() -> set[socket.AddressFamily]:
+    """Whatever this machine can listen on."""
+    found = set()
+    for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
+        with contextlib.suppress(OSError), socket.socket(family) as sock:
+            sock.bind((host, 0))
+            found.add(family)
+    return found
+
+
+@pytest.mark.parametrize("address", ["", "::", "0.0.0.0"])
 def test_the_port_of_all_interfaces_is_the_same_one_everywhere(address: str) -> None:
+    """As net.Listen in Go: 0.0.0.0, upstream's default, serves the API server of a cluster that only has IPv6 too."""
+
     async def main() -> None:
         server = OpsServer(address, 0)
         await server.start()
         assert server._listener is not None
         ports = {sock.getsockname()[1] for sock in server._listener._sockets}
         assert ports == {server.port}
+        assert {sock.family for sock in server._listener._sockets} == _families()
         for family, host in ((socket.AF_INET, "127.0.0.1"), (socket.AF_INET6, "::1")):
             if any(sock.family == family for sock in server._listener._sockets):
                 _, writer = await asyncio.open_connection(host, server.port)
                 writer.close()
+        await server.stop()
+
+    asyncio.run(main())
+
+
+def test_without_ipv6_all_interfaces_are_those_of_ipv4(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = socket.socket
+
+    def of_ipv4(family: int = -1, *more: Any, **named: Any) -> socket.socket:
+        if family == socket.AF_INET6:
+            raise OSError(errno.EAFNOSUPPORT, "Address family not supported by protocol")
+        return real(family, *more, **named)
+
+    async def main() -> None:
+        server = OpsServer("0.0.0.0", 0)
+        with monkeypatch.context() as patch:
+            patch.setattr("koord.process.listener.socket.socket", of_ipv4)
+            await server.start()
+        assert server._listener is not None
+        assert [sock.family for sock in server._listener._sockets] == [socket.AF_INET]
+        assert await health(server) == 200
         await server.stop()
 
     asyncio.run(main())
