@@ -216,6 +216,11 @@ OWNED: Final[tuple[str, ...]] = tuple(rule.key for rule in TABLE if rule.writer 
 FORBIDDEN: Final[tuple[str, ...]] = tuple(rule.key for rule in TABLE if rule.writer is Writer.NOBODY)
 
 
+def unplaced(annotations: Mapping[str, str]) -> dict[str, str]:
+    """A pod's annotations as its successor will have them: without what the scheduler gave to it on its node."""
+    return {key: value for key, value in annotations.items() if key not in RESERVED}
+
+
 def default_writers(namespace: str) -> tuple[str, ...]:
     """Users and groups that write allocations where nothing else is configured; ``namespace`` is that of koord's own roles."""
     return (

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import msgspec
 
 from koord import seams
-from koord.api import kinds, names
+from koord.api import kinds, trust
 from koord.api.objects import Namespace, Pod, PodStatus, Reservation
 from koord.config.errors import InvalidConfig
 from koord.kube.informers import InformerFactory
@@ -164,17 +164,8 @@ class Placements:
         return f"the scheduler would find no place for it: {found.message}"
 
 
-_OF_ITS_NODE = frozenset(
-    (
-        names.ANNOTATION_DEVICE_ALLOCATED, names.ANNOTATION_GPU_MINORS, names.ANNOTATION_RESOURCE_STATUS,
-        names.ANNOTATION_RESERVATION_ALLOCATED,
-    )
-)  # fmt: skip
-
-
 def unplaced(pod: Pod) -> Pod:
     """The pod as its successor will be: without a node, and without what was given to it there."""
-    annotations = {key: value for key, value in pod.metadata.annotations.items() if key not in _OF_ITS_NODE}
-    meta = msgspec.structs.replace(pod.metadata, annotations=annotations)
+    meta = msgspec.structs.replace(pod.metadata, annotations=trust.unplaced(pod.metadata.annotations))
     spec = msgspec.structs.replace(pod.spec, node_name="")
     return msgspec.structs.replace(pod, metadata=meta, spec=spec, status=PodStatus())

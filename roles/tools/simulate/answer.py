@@ -19,7 +19,7 @@ from roles.koordlet.qos.cpuevict import CPUEvict
 from roles.koordlet.qos.memevict import MemoryEvict
 from roles.scheduler.whatif import Placement, Scheduler, Simulation, Snapshot
 from roles.tools.simulate.agent import Agent, Evicted, gates_of
-from roles.tools.simulate.changes import Changed, clones, shape_of
+from roles.tools.simulate.changes import Changed, belongs_to_node, clones, ended, shape_of
 from roles.tools.simulate.cluster import Cluster, Obj, Structs, key_of
 from roles.tools.simulate.moving import Moved, moves
 from roles.tools.simulate.overcommit import Overcommit, admitted, config_of
@@ -341,7 +341,7 @@ class Simulator:
 
     def _bound(self, cluster: Cluster) -> Iterator[Pod]:
         for pod in cluster.all(kinds.PODS).values():
-            if (pod.get("spec") or {}).get("nodeName") and (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+            if (pod.get("spec") or {}).get("nodeName") and not ended(pod):
                 yield self._structs.of(pod, Pod)
 
     def _hot_nodes(
@@ -368,7 +368,7 @@ class Simulator:
 def _by_node(cluster: Cluster) -> dict[str, list[Obj]]:
     found: dict[str, list[Obj]] = defaultdict(list)
     for pod in cluster.all(kinds.PODS).values():
-        if (pod.get("status") or {}).get("phase") not in ("Succeeded", "Failed"):
+        if not ended(pod):
             found[(pod.get("spec") or {}).get("nodeName", "")].append(pod)
     return found
 
@@ -379,11 +379,8 @@ def _waits(pod: Obj) -> bool:
 
 
 def _stays(pod: Obj) -> bool:
-    """Whether the pod belongs to its node: it does not keep the node from being free."""
-    meta = pod["metadata"]
-    owners = {owner.get("kind") for owner in meta.get("ownerReferences") or ()}
-    ended = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-    return ended or bool(owners & {"DaemonSet", "Node"}) or names.ANNOTATION_CONFIG_MIRROR in (meta.get("annotations") or {})
+    """Whether the pod does not keep its node from being free."""
+    return ended(pod) or belongs_to_node(pod)
 
 
 def _fate(placement: Placement, leave: dict[str, str], waiting: set[str]) -> Fate:

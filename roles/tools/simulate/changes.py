@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from koord.accounting.resources import format_value, parse_quantity
-from koord.api import kinds, names
+from koord.api import kinds, names, trust
 from koord.process.errors import ConfigurationError, UsageError
 from roles.tools.simulate.cluster import Cluster, Obj, key_of
 
@@ -15,8 +15,6 @@ _WORKLOADS = frozenset({"Deployment", "ReplicaSet", "ReplicationController", "St
 _STATUS = frozenset({"capacity", "allocatable"})
 _NEVER = "1970-01-01T00:00:00Z"
 _READY = [{"type": "Ready", "status": "True"}]
-_STAY = frozenset({"DaemonSet", "Node"})
-"""Owners of pods that end with their node and come again nowhere else."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +65,7 @@ def apply(cluster: Cluster, changes: Changes, now: str) -> Changed:
             result.cluster.put(obj)
     for count, like in changes.fewer:
         for name in _emptiest(result.cluster, like, count):
-            _empty(result, name)
+            _empty(result, name, goes=True)
             result.gone.append(name)
             for kind in (kinds.NODES, kinds.NODEMETRICS, kinds.DEVICES, kinds.NODERESOURCETOPOLOGIES):
                 result.cluster.all(kind).pop(name, None)
@@ -77,7 +75,7 @@ def apply(cluster: Cluster, changes: Changes, now: str) -> Changed:
             result.cluster.put(_idle(node["metadata"]["name"], now))
     for name in changes.drain:
         node = _node(result.cluster, name)
-        _empty(result, name)
+        _empty(result, name, goes=False)
         result.gone.append(name)
         result.cluster.put({**node, "spec": {**(node.get("spec") or {}), "unschedulable": True}})
     if changes.usage != 1.0:
@@ -151,27 +149,38 @@ def _alive(pod: Obj) -> Obj:
     return {**pod, "metadata": meta}
 
 
-def _empty(result: Changed, name: str) -> None:
-    """The pods of a node leave: they are made again elsewhere, end with the node, or are lost."""
+def _empty(result: Changed, name: str, *, goes: bool) -> None:
+    """The pods of a node leave: they are made again elsewhere, or are lost. What belongs to the node ends only if the node `goes`."""
     pods = result.cluster.all(kinds.PODS)
     for key, pod in list(pods.items()):
         if (pod.get("spec") or {}).get("nodeName") != name:
             continue
-        meta = pod["metadata"]
-        del pods[key]
-        if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed") or names.ANNOTATION_CONFIG_MIRROR in (
-            meta.get("annotations") or {}
-        ):
+        meta, over, own = pod["metadata"], ended(pod), belongs_to_node(pod)
+        if own and not over and not goes:
             continue
-        owners = [owner.get("kind") for owner in meta.get("ownerReferences") or () if owner.get("controller")]
-        if not owners:
+        del pods[key]
+        if over or own:
+            continue
+        if not any(owner.get("controller") for owner in meta.get("ownerReferences") or ()):
             result.lost.append(key)
-        elif owners[0] not in _STAY:
-            spec = {field: value for field, value in pod["spec"].items() if field != "nodeName"}
-            annotations = {each: text for each, text in (meta.get("annotations") or {}).items() if "koordinator.sh/" not in each}
-            again = {**meta, "uid": f"{meta.get('uid', key)}-again", "annotations": annotations}
-            result.new.append({**pod, "metadata": again, "spec": spec, "status": {}})
-            result.leave[key] = name
+            continue
+        spec = {field: value for field, value in pod["spec"].items() if field != "nodeName"}
+        annotations = trust.unplaced(meta.get("annotations") or {})
+        again = {**meta, "uid": f"{meta.get('uid', key)}-again", "annotations": annotations}
+        result.new.append({**pod, "metadata": again, "spec": spec, "status": {}})
+        result.leave[key] = name
+
+
+def ended(pod: Obj) -> bool:
+    """Whether the pod has run to its end."""
+    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+
+
+def belongs_to_node(pod: Obj) -> bool:
+    """Whether the pod ends with its node, and comes again nowhere else."""
+    meta = pod["metadata"]
+    owners = {owner.get("kind") for owner in meta.get("ownerReferences") or ()}
+    return bool(owners & {"DaemonSet", "Node"}) or names.ANNOTATION_CONFIG_MIRROR in (meta.get("annotations") or {})
 
 
 # ---------------------------------------------------------------- nodes

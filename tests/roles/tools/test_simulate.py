@@ -17,7 +17,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from koord.api import kinds
+from koord.api import kinds, names
 from koord.apiserver.testing import running_server
 from koord.cli import main
 from koord.kube.client import Client
@@ -31,6 +31,7 @@ from tests.benchmarks import scheduling
 
 Obj = dict[str, Any]
 NOW = "2026-01-01T00:00:00Z"
+MIRRORED = {"metadata": {"annotations": {names.ANNOTATION_CONFIG_MIRROR: "x"}}}
 
 
 def node(name: str, cpu: str = "8", **labels: str) -> Obj:
@@ -114,6 +115,37 @@ class TestAnswers:
         assert sorted(fate["pod"] for fate in answer["fates"]) == ["default/web-0-0", "default/web-0-1", "default/web-0-2"]
         assert all(fate["node"] in ("n1", "n2", "n3") for fate in answer["fates"])
         assert answer["free"] == ["n0"]
+
+    @pytest.mark.parametrize("change", [("--drain", "n0"), ("--fewer", "1=n0")])
+    @pytest.mark.parametrize(
+        "asked",
+        [
+            {names.ANNOTATION_RESERVATION_AFFINITY: json.dumps({"reservationSelector": {"team": "shop"}})},
+            {names.ANNOTATION_GANG_NAME: "g", names.ANNOTATION_GANG_MIN_AVAILABLE: "2"},
+        ],
+        ids=["reservation", "gang"],
+    )
+    def test_a_pod_that_leaves_asks_for_what_it_asked_for(self, asked: dict[str, str], change: tuple[str, str], tmp_path: Path) -> None:
+        """As a new pod with the same annotations, without what the scheduler gave to it on the old node."""
+        given = {names.ANNOTATION_RESERVATION_ALLOCATED: '{"name": "r", "uid": "r"}'}
+        nodes = [node("n0", size="small"), node("n1")]
+        there = pod("web-0", "n0", metadata={"annotations": {**asked, **given}})
+        code, answer = simulate("-s", written(tmp_path / "there.yaml", *nodes, there), *change)
+        new = written(tmp_path / "new.yaml", pod("web-0", metadata={"annotations": asked}))
+        assert simulate("-s", written(tmp_path / "nodes.yaml", nodes[1]), "-f", new)[0] == 2
+        assert (code, [fate["node"] for fate in answer["fates"]]) == (2, [""])
+
+    @pytest.mark.parametrize(
+        "its",
+        [{"owner": "DaemonSet"}, {"owner": "Node"}, {"owner": "", "metadata": {"annotations": {names.ANNOTATION_CONFIG_MIRROR: "x"}}}],
+    )
+    def test_what_belongs_to_a_node_stays_on_a_drained_one_and_ends_with_one_that_goes(self, its: dict[str, Any], tmp_path: Path) -> None:
+        cluster = written(tmp_path / "c.yaml", node("n0", size="small"), node("n1"), pod("agent", "n0", **its))
+        for change, left in ((("--drain", "n0"), 2000), (("--fewer", "1=n0"), 0)):
+            code, answer = simulate("-s", cluster, *change)
+            (cpu,) = [use for use in answer["uses"] if use["resource"] == "cpu"]
+            assert (code, answer["lost"], answer["fates"], cpu["requested"]) == (0, [], [], [2000, left])
+        assert "n0" in simulate("-s", cluster, "--drain", "n0")[1]["free"]
 
     def test_fewer_nodes_go_empty_first(self, cluster: str, tmp_path: Path) -> None:
         empty = written(tmp_path / "more.yaml", node("spare"), metric("spare", "0"))
