@@ -9,7 +9,7 @@ import logging
 import os
 import ssl
 from collections.abc import Callable, Mapping
-from contextlib import AsyncExitStack
+from contextlib import AsyncExitStack, suppress
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -17,9 +17,8 @@ from koord import seams
 from koord.kube.errors import ApiError
 from koord.process.certificates import CHECK, RENEW_DAYS, SERVER_DAYS
 from koord.process.errors import ConfigurationError
-from koord.process.listener import TlsSource
 from koord.process.requests import Handler, Middleware, Request, Response
-from koord.process.tls import load_certificate, tls_context
+from koord.process.tls import tls_context
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
@@ -66,18 +65,31 @@ class Serving:
 
 async def client_authority(client: Any, options: Serving) -> str:
     """The cluster's authority of client certificates (PEM), unless the flags forbid looking. Raises ConfigurationError."""
-    from koord.api.kinds import CONFIGMAPS
-
     if options.skip_lookup:
         return ""
-    namespace, name = _LOOKUP
     try:
-        found = await client.get(CONFIGMAPS, name, namespace)
+        return await _look_up(client)
     except ApiError as error:
+        where = "/".join(_LOOKUP)
         if options.tolerate_lookup_failure:
-            log.info("no client authority from ConfigMap %s/%s (%s): only tokens are reviewed", namespace, name, error)
+            log.info("no client authority from ConfigMap %s (%s): only tokens are reviewed", where, error)
             return ""
-        raise ConfigurationError(f"--authentication-skip-lookup=false: ConfigMap {namespace}/{name} cannot be read: {error}") from error
+        raise ConfigurationError(f"--authentication-skip-lookup=false: ConfigMap {where} cannot be read: {error}") from error
+
+
+async def follow_authority(client: Any, options: Serving, source: Source) -> None:
+    """Trust whom the cluster trusts by now; while that cannot be read, whom it trusted before."""
+    while not options.skip_lookup:
+        await seams.sleep(_RELOAD)
+        with suppress(ApiError):
+            source.client_ca = await _look_up(client)
+
+
+async def _look_up(client: Any) -> str:
+    from koord.api.kinds import CONFIGMAPS
+
+    namespace, name = _LOOKUP
+    found = await client.get(CONFIGMAPS, name, namespace)
     return str((found.get("data") or {}).get("client-ca-file") or "")
 
 
@@ -218,23 +230,24 @@ def gate_for(stack: AsyncExitStack, options: Serving, target: ClientConfig, acce
     return Gate(options, tokens, client(access) if access is not None else tokens)
 
 
-def tls_source(options: Serving, client_ca: str = "") -> TlsSource:
-    """The certificate of a port, renewed while the process lives: a given one when its file changes, one of our own before it ends.
+def tls_source(options: Serving, client_ca: str = "") -> Source:
+    """What a port needs for TLS, kept up to date while the process lives: given files when they change, a certificate of our own before it
+    ends.
 
-    A given one is read now, one of our own is made when the first client wants it: most koordlets never need theirs. Raises
+    Given files are read now, a certificate of our own is made when the first client wants it: most koordlets never need theirs. Raises
     ConfigurationError.
     """
-    source = _Source(options, client_ca)
+    source = Source(options, client_ca)
     if options.cert_file or options.key_file or options.client_ca_file or options.cipher_suites or options.cert_dir:
         source()
     return source
 
 
-class _Source:
-    """One TLS context, loaded anew in time."""
+class Source:
+    """One TLS context, replaced in time. `client_ca` may be set anew (PEM)."""
 
     def __init__(self, options: Serving, client_ca: str) -> None:
-        self._options, self._client_ca = options, client_ca
+        self._options, self.client_ca = options, client_ca
         self._context: ssl.SSLContext | None = None
         self._looked = self._loaded = 0.0
         self._stamp: object = None
@@ -242,34 +255,32 @@ class _Source:
     def __call__(self) -> ssl.SSLContext:
         now = seams.monotonic()
         if self._context is None:
-            self._stamp, self._context = self._files(), tls_context(self._options, self._client_ca)
-            self._looked = self._loaded = now
-        elif now - self._looked >= (_RELOAD if self._options.cert_file else CHECK):
+            return self._load(now)
+        if now - self._looked >= _RELOAD:
             self._looked = now
             if self._due(now):
-                self._renew(self._context, now)
+                try:
+                    return self._load(now)
+                except ConfigurationError as error:  # half of it is written: the next look finds it whole
+                    log.warning("certificate and client authorities stay as they were: %s", error)
         return self._context
 
     def _due(self, now: float) -> bool:
-        """Whether there may be another certificate: a given file changed, one of our own is old; what lies in a directory knows itself."""
-        if self._options.cert_file:
-            return self._files() != self._stamp
-        return bool(self._options.cert_dir) or now - self._loaded >= (SERVER_DAYS - RENEW_DAYS) * 86400
+        """Whether there may be something else: what is given changed, one of our own is old; what lies in a directory knows itself."""
+        if self._given() != self._stamp:
+            return True
+        lasts = CHECK if self._options.cert_dir else (SERVER_DAYS - RENEW_DAYS) * 86400
+        return not self._options.cert_file and now - self._loaded >= lasts
 
-    def _files(self) -> object:
-        files = filter(None, (self._options.cert_file, self._options.key_file))
+    def _given(self) -> object:
+        files = filter(None, (self._options.cert_file, self._options.key_file, self._options.client_ca_file))
         try:
-            return tuple((facts.st_mtime_ns, facts.st_ino) for facts in map(os.stat, files))
+            return self.client_ca, *((facts.st_mtime_ns, facts.st_ino) for facts in map(os.stat, files))
         except OSError:
             return self._stamp
 
-    def _renew(self, context: ssl.SSLContext, now: float) -> None:
-        stamp = self._files()
-        try:
-            if self._options.cert_file:  # a pair that does not fit would leave the context without a key
-                load_certificate(ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), self._options)
-            load_certificate(context, self._options)
-        except (OSError, ssl.SSLError) as error:  # half of it is written: the next look finds it whole
-            log.warning("the certificate is kept: %s", error)
-        else:
-            self._stamp, self._loaded = stamp, now
+    def _load(self, now: float) -> ssl.SSLContext:
+        stamp = self._given()
+        context = self._context = tls_context(self._options, self.client_ca)
+        self._stamp, self._looked, self._loaded = stamp, now, now
+        return context

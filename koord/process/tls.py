@@ -41,7 +41,7 @@ def tls_context(options: Listening, client_ca: str = "") -> ssl.SSLContext:
     try:
         if options.cipher_suites:
             context.set_ciphers(_ciphers(options.cipher_suites))
-        load_certificate(context, options)
+        _load_certificate(context, options)
         trusted = authorities(client_ca.encode(), "ConfigMap extension-apiserver-authentication", "client-ca-file") if client_ca else ""
         if options.client_ca_file:
             trusted += authorities(Path(options.client_ca_file).read_bytes(), options.client_ca_file, "--client-ca-file")
@@ -54,8 +54,8 @@ def tls_context(options: Listening, client_ca: str = "") -> ssl.SSLContext:
     return context
 
 
-def load_certificate(context: ssl.SSLContext, options: Listening) -> None:
-    """Put the certificate of the options, or one made here, into a context; again when it was renewed. Raises OSError, SSLError."""
+def _load_certificate(context: ssl.SSLContext, options: Listening) -> None:
+    """Put the certificate of the options, or one made here, into a context. Raises OSError, SSLError."""
     if options.cert_file:
         context.load_cert_chain(options.cert_file, options.key_file)
         return

@@ -284,7 +284,7 @@ async def _run(
         journal = FileJournal(file) if file is not None else None
         app = App(options, client=client, informers=informers, recorder=recorder, ops=ops, journal=journal)
         if flags["secure_port"]:
-            secure = await _secure(app, listening, client, gate)
+            secure = await _secure(life, app, listening, client, gate)
             life.on_stop(secure.stop, "https")
         if flags["port"]:
             await ops.start()
@@ -293,17 +293,18 @@ async def _run(
         await app.run(life)
 
 
-async def _secure(app: Any, options: Serving, client: Any, gate: Gate) -> Any:
+async def _secure(life: Life, app: Any, options: Serving, client: Any, gate: Gate) -> Any:
     """The HTTPS listener, started. Raises ConfigurationError."""
     from koord.process.http import OpsServer
-    from koord.process.serving import client_authority, tls_source
+    from koord.process.serving import client_authority, follow_authority, tls_source
 
-    context = tls_source(options, await client_authority(client, options))
-    await seams.to_thread(context)
+    source = tls_source(options, await client_authority(client, options))
+    await seams.to_thread(source)
+    life.spawn(follow_authority(client, options, source), "client authority")
     plain = app.ops
     server = OpsServer(
         options.address, options.port, health=plain.health, registry=plain.registry, recorder=plain.recorder, role="scheduler",
-        ssl_context=context, middlewares=(gate.middleware(),),
+        ssl_context=source, middlewares=(gate.middleware(),),
     )  # fmt: skip
     if app.options.config.enable_profiling:
         server.enable_profiling()

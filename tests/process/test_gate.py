@@ -17,8 +17,9 @@ from koord.process.certificates import ensure
 from koord.process.errors import ConfigurationError
 from koord.process.http import OpsServer
 from koord.process.requests import Headers, Request
-from koord.process.serving import TOKEN_HEADER, Gate, Serving, tls_source
+from koord.process.serving import TOKEN_HEADER, Gate, Serving, client_authority, follow_authority, tls_source
 from tests.support import patience
+from tests.support.authority import Authority
 
 pytestmark = pytest.mark.feature("BEY-SEC-01")
 
@@ -184,6 +185,80 @@ def test_what_stands_around_the_client_authorities_does_not_matter(tmp_path: Pat
     assert tls_source(options)().cert_store_stats()["x509"] == 1
     assert tls_source(Serving(), comment.decode("utf-8", "replace") + made.ca.decode().rstrip())().cert_store_stats()["x509"] == 1
     assert tls_source(options, made.ca.decode().rstrip())().verify_mode == ssl.CERT_OPTIONAL
+
+
+async def shown(server: OpsServer, authority: Authority, folder: Path) -> int:
+    """The status for a client with a certificate of this authority, 0 if there is no TLS with it."""
+    pair, file = authority.issue("reader"), folder / "client.pem"
+    file.write_bytes(pair.certificate + pair.key)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    context.load_cert_chain(file)
+    try:
+        async with aiohttp.ClientSession() as session, session.get(f"https://127.0.0.1:{server.port}/configz", ssl=context) as answer:
+            return answer.status
+    except aiohttp.ClientError:
+        return 0
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_client_authorities_are_followed(
+    given: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr("koord.process.serving._RELOAD", 0.0)
+    ours, other, file = Authority(), Authority(), tmp_path / "clients.crt"
+    file.write_bytes(ours.certificate)
+    own = ensure(tmp_path / "own", "127.0.0.1")
+    files: dict[str, Any] = {"cert_file": str(own.cert_file), "key_file": str(own.key_file)} if given else {}
+
+    async def main() -> None:
+        reviewer = Reviewer()
+        source = tls_source(Serving(client_ca_file=str(file), **files))
+        async with served(Gate(Serving(), reviewer, reviewer), source) as server:
+            assert [await shown(server, each, tmp_path) for each in (ours, other)] == [200, 0]
+            file.write_text("half")
+            assert await shown(server, ours, tmp_path) == 200
+            assert str(file) in caplog.text
+            file.write_bytes(other.certificate)
+            assert [await shown(server, each, tmp_path) for each in (ours, other)] == [0, 200]
+
+    asyncio.run(main())
+
+
+def test_the_authorities_of_the_cluster_are_followed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As kube-scheduler does: kube-controller-manager writes what kube-apiserver publishes."""
+    monkeypatch.setattr("koord.process.serving._RELOAD", 0.0)
+    ours, other = Authority(), Authority()
+
+    class Cluster:
+        """Answers by turns; there is nothing to read after that."""
+
+        def __init__(self) -> None:
+            self.answers: list[Any] = []
+            self.read = asyncio.Event()
+
+        async def get(self, *_: Any) -> Any:
+            if not self.answers:
+                self.read.set()
+                await asyncio.Event().wait()
+            answer = self.answers.pop(0)
+            if isinstance(answer, ApiError):
+                raise answer
+            return {"data": {"client-ca-file": answer}}
+
+    async def main() -> None:
+        cluster, reviewer, options = Cluster(), Reviewer(), Serving()
+        cluster.answers.append(ours.certificate.decode())
+        source = tls_source(options, await client_authority(cluster, options))
+        async with served(Gate(options, reviewer, reviewer), source) as server:
+            assert [await shown(server, each, tmp_path) for each in (ours, other)] == [200, 0]
+            cluster.answers += [other.certificate.decode(), ApiError(503, "ServiceUnavailable", "no answer")]
+            following = asyncio.create_task(follow_authority(cluster, options, source))
+            await cluster.read.wait()
+            assert [await shown(server, each, tmp_path) for each in (ours, other)] == [0, 200]
+            following.cancel()
+
+    asyncio.run(main())
 
 
 def test_client_authorities_without_a_certificate_are_refused(tmp_path: Path) -> None:
