@@ -50,13 +50,10 @@ def _in_unit(resource: str, amount: int) -> tuple[str, float]:
 
 
 def resource_page(pods: Callable[[], Iterable[PodInfo]]) -> Any:
-    """A handler that answers with the samples of these pods; an empty body when there are none (on a standby)."""
+    """A handler that answers with the samples of these pods; there are none on a standby."""
 
     async def answer(request: Request) -> Response:
-        found = list(pods())
-        if not found:
-            return Response(body=b"")
-        body, kind = await seams.to_thread(_page, found, request.headers.get("Accept", ""))
+        body, kind = await seams.to_thread(_page, list(pods()), request.headers.get("Accept", ""))
         return Response(body=body, headers={"Content-Type": kind})
 
     return answer

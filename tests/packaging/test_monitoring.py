@@ -18,6 +18,7 @@ ROOT = Path(__file__).resolve().parents[2]
 FOLDER = ROOT / "configs/components/monitoring"
 DASHBOARDS = sorted((FOLDER / "dashboards").glob("*.json"))
 Obj = dict[str, Any]
+MONITOR = ("ServiceMonitor", "koord-scheduler")
 
 # Labels that Prometheus or the ServiceMonitor put on every series.
 TARGET_LABELS = {"job", "instance", "namespace", "pod", "service", "endpoint", "container"}
@@ -211,7 +212,17 @@ def test_monitors_reach_the_metrics_of_every_role() -> None:
         template = pods[monitor["metadata"]["name"]]
         assert service["spec"]["selector"].items() <= template["metadata"]["labels"].items()
         [port] = service["spec"]["ports"]
-        assert [endpoint["port"] for endpoint in spec["endpoints"]] == [port["name"]]
+        assert {endpoint["port"] for endpoint in spec["endpoints"]} == {port["name"]}
         [container] = template["spec"]["containers"]
         assert {p["name"]: p["containerPort"] for p in container["ports"]}[port["targetPort"]] == port["port"]
         assert any(str(port["port"]) in argument for argument in container["args"]) or monitor["metadata"]["name"] == "koord-descheduler"
+
+
+def test_the_scheduler_s_requests_of_pods_are_scraped_as_they_are() -> None:
+    """`koord cost` needs them. Two targets of the same labels would be one for Prometheus, and `up` of both the replica's."""
+    [monitor] = [d for d in manifests.rendered(crds=False, overlays=("monitoring",)) if (d["kind"], d["metadata"]["name"]) == MONITOR]
+    plain, resources = monitor["spec"]["endpoints"]
+    assert "path" not in plain
+    assert (resources["path"], resources["honorLabels"]) == ("/metrics/resources", True)
+    assert [each["targetLabel"] for each in resources["relabelings"]] == ["job"]
+    assert resources.items() >= plain.items()

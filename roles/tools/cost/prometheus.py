@@ -127,6 +127,9 @@ async def _read(
         penalties = await _penalties(server, since, until, p99)
     if not capacity:
         raise ConfigurationError(f"--prometheus {address}: no kube_node_status_capacity in this time: kube-state-metrics has to be scraped")
+    if not requests and (cpu or memory):
+        told = "no kube_pod_resource_request in this time: /metrics/resources of koord's scheduler has to be scraped, with honorLabels"
+        raise ConfigurationError(f"--prometheus {address}: {told}")
     book = _Book(prices, capacity, requests, {"cpu": cpu, "memory": memory}, node_labels, pod_labels)
     ledger, empty = Ledger(prices), 0
     for number in range(int((until - since) // step)):

@@ -226,6 +226,20 @@ def test_prometheus_gives_the_same_and_the_penalty_beside_it(prometheus: str, tm
     assert "2.5 %" in shown
 
 
+def test_use_of_pods_whose_requests_are_not_scraped_is_a_mistake_and_not_idle(
+    prometheus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "prices.yaml").write_text(PRICES)
+    line = ["cost", "--prices", str(tmp_path / "prices.yaml"), "--prometheus", prometheus]
+    monkeypatch.setitem(SERIES, "kube_pod_resource_request", [])
+    done = CliRunner().invoke(main, line)
+    assert done.exit_code == 1
+    assert "/metrics/resources of koord's scheduler has to be scraped" in done.output
+    assert done.output.count("\n") == 1
+    monkeypatch.setitem(SERIES, "container_cpu_usage_seconds_total", [])
+    assert CliRunner().invoke(main, line).exit_code == 0, "there are no pods"
+
+
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
