@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import binascii
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -218,7 +218,7 @@ def _from_files(paths: list[str], context: str | None, master: str | None, envir
         ca=_pem(cluster, "certificate-authority", cluster_path),
         cert=_pem(user, "client-certificate", user_path),
         key=_pem(user, "client-key", user_path),
-        credentials=_credentials(user, user_path, cluster, name),
+        credentials=_credentials(user, user_path, name, lambda: _told(cluster, cluster_path, master or cluster["server"])),
         insecure=_insecure(cluster, cluster_path),
         tls_server_name=_server_name(cluster, cluster_path),
         proxy=_proxy(cluster, cluster_path) or _environment_proxy(server, environ),
@@ -297,7 +297,26 @@ def _impersonation(user: Mapping[str, Any], path: str) -> tuple[tuple[str, str],
     return tuple(pairs)
 
 
-def _credentials(user: Mapping[str, Any], path: str, cluster: Mapping[str, Any], context: str) -> Credentials:
+def _told(cluster: Mapping[str, Any], path: str, server: str) -> dict[str, Any]:
+    """What credential plugins that want to are told of a cluster, as by client-go: the address in use, and authorities themselves."""
+    authority = _pem(cluster, "certificate-authority", path)
+    configs = (
+        extension.get("extension")
+        for extension in cluster.get("extensions") or ()
+        if isinstance(extension, dict) and extension.get("name") == "client.authentication.k8s.io/exec"
+    )
+    told = {
+        "tls-server-name": _server_name(cluster, path),
+        "insecure-skip-tls-verify": _insecure(cluster, path),
+        "certificate-authority-data": base64.b64encode(authority.read()).decode() if authority else "",
+        "proxy-url": _proxy(cluster, path),
+        "disable-compression": cluster.get("disable-compression"),
+        "config": next(configs, None),
+    }
+    return {"server": server, **{key: value for key, value in told.items() if value}}
+
+
+def _credentials(user: Mapping[str, Any], path: str, context: str, told: Callable[[], dict[str, Any]]) -> Credentials:
     token = str(user.get("token") or "").strip()
     if user.get("tokenFile"):  # as in client-go: the file is renewed, a token beside it serves only while it cannot be read
         return TokenFile(_beside(path, str(user["tokenFile"])), _header=f"Bearer {token}" if token else "")
@@ -306,13 +325,13 @@ def _credentials(user: Mapping[str, Any], path: str, cluster: Mapping[str, Any],
     if user.get("username"):
         return StaticHeader.basic(str(user["username"]), str(user.get("password") or ""))
     if user.get("exec"):
-        return _exec(user["exec"], path, cluster)
+        return _exec(user["exec"], path, told)
     if user.get("auth-provider"):
         return AuthProvider(path, context)
     return NoCredentials()
 
 
-def _exec(spec: Any, path: str, cluster: Mapping[str, Any]) -> ExecPlugin:
+def _exec(spec: Any, path: str, told: Callable[[], dict[str, Any]]) -> ExecPlugin:
     if not isinstance(spec, dict) or not isinstance(spec.get("command"), str) or not isinstance(spec.get("apiVersion"), str):
         raise KubeConfigError(path, "exec needs command and apiVersion")
     if spec.get("interactiveMode") == "Always":
@@ -322,23 +341,13 @@ def _exec(spec: Any, path: str, cluster: Mapping[str, Any]) -> ExecPlugin:
         raise KubeConfigError(path, "exec: args and env must be lists")
     if not all(isinstance(item, dict) and "name" in item for item in variables):
         raise KubeConfigError(path, "exec: each entry of env needs name and value")
-    told: dict[str, Any] | None = None
-    if spec.get("provideClusterInfo"):
-        told = {
-            key: cluster[key]
-            for key in ("server", "tls-server-name", "insecure-skip-tls-verify", "certificate-authority-data")
-            if key in cluster
-        }
-        for extension in cluster.get("extensions") or ():
-            if isinstance(extension, dict) and extension.get("name") == "client.authentication.k8s.io/exec":
-                told["config"] = extension.get("extension")
     return ExecPlugin(
         source=path,
         command=spec["command"],
         api_version=spec["apiVersion"],
         args=tuple(str(item) for item in arguments),
         env={str(item["name"]): str(item.get("value") or "") for item in variables},
-        cluster=told,
+        cluster=told() if spec.get("provideClusterInfo") else None,
         directory=os.path.dirname(os.path.abspath(path)),
         install_hint=str(spec.get("installHint") or ""),
     )

@@ -122,7 +122,7 @@ class ExecPlugin:
     api_version: str
     args: tuple[str, ...] = ()
     env: Mapping[str, str] = field(default_factory=dict, repr=False)
-    cluster: Mapping[str, Any] | None = None
+    cluster: Mapping[str, Any] | None = field(default=None, repr=False)
     directory: str = ""
     install_hint: str = ""
     wall_clock: Callable[[], float] = seams.now

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import datetime
 import ipaddress
+import json
 import os
 import ssl
 import stat
@@ -228,6 +229,30 @@ def test_exec_plugin_is_cached_until_it_expires(tmp_path: Path) -> None:
         assert runs.read_text().count("run") == 3
 
     asyncio.run(main())
+
+
+@pytest.mark.parametrize("master", [None, "https://two.example:6443"])
+@pytest.mark.parametrize("inline", [True, False])
+def test_an_exec_plugin_is_told_of_the_cluster_as_by_client_go(tmp_path: Path, inline: bool, master: str | None) -> None:
+    plugin(tmp_path / "plugin", answer(token="t"))
+    entry = {"exec": {"command": "./plugin", "apiVersion": API, "provideClusterInfo": True}}
+    (tmp_path / "ca.crt").write_bytes(b"PEM")
+    data = base64.b64encode(b"PEM").decode()
+    cluster = {
+        "server": "https://one.example:6443", "proxy-url": "http://user:word@proxy:3128", "tls-server-name": "one",
+        "extensions": [{"name": "client.authentication.k8s.io/exec", "extension": {"audience": "a"}}],
+        **({"certificate-authority-data": data} if inline else {"certificate-authority": "ca.crt"}),
+    }  # fmt: skip
+    loaded = config.load(kubeconfig(tmp_path / "k", user=entry, cluster=cluster), master=master)
+    asyncio.run(loaded.credentials.authorization())
+    assert json.loads((tmp_path / "plugin.info").read_text())["spec"]["cluster"] == {
+        "server": master or "https://one.example:6443",
+        "tls-server-name": "one",
+        "certificate-authority-data": data,
+        "proxy-url": "http://user:word@proxy:3128",
+        "config": {"audience": "a"},
+    }
+    assert "word" not in repr(loaded.credentials)
 
 
 @pytest.mark.parametrize(
