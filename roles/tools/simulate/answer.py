@@ -181,20 +181,19 @@ class Simulator:
         asked = {pod.key: pod for pod in pods}
         self._books(answer, before, after, [(asked[key], node) for key, node in nodes.items()])
         if self.rounds is not None:
-            self._cooler(answer, self._moves(answer, after))
+            self._cooler(answer, self._moves(answer, after, {key_of(pod): pod for pod in (*moved, *made, *waiting)}))
         if answer.pending and helping:
             answer.helps = self._helps(after, pods, answer)
         return answer
 
-    def _moves(self, answer: Answer, after: Cluster) -> Cluster:
-        """The cluster after the descheduler's rounds, with new pods where they were placed."""
+    def _moves(self, answer: Answer, after: Cluster, asked: dict[str, Obj]) -> Cluster:
+        """The cluster after the descheduler's rounds, with the pods that asked for a node where they were placed."""
         assert self.rounds is not None
         options, rounds = self.rounds
         cluster = after.copy()
         for fate in answer.placed:
-            pod = after.all(kinds.PODS).get(fate.pod) or answer.admitted.get(fate.pod)
-            if pod is not None:
-                cluster.put({**pod, "spec": {**pod["spec"], "nodeName": fate.node}, "status": {"phase": "Running"}})
+            pod = asked[fate.pod]
+            cluster.put({**pod, "spec": {**pod["spec"], "nodeName": fate.node}, "status": {"phase": "Running"}})
         cluster, answer.moved = moves(
             cluster, options, lambda there, pods: self._simulated(there).ask(pods), self._structs, self._now, rounds
         )

@@ -370,6 +370,15 @@ def used(name: str, pods: dict[str, tuple[str, str]], system: str = "1") -> Obj:
 
 
 @pytest.mark.feature("BEY-SIM-01")
+def test_the_descheduler_finds_the_pods_of_a_drained_node_where_they_went(tmp_path: Path) -> None:
+    cluster = written(tmp_path / "c.yaml", node("n0"), node("n1"), *(pod(f"web-{each}", on="n0") for each in range(3)), metric("n1", "2"))
+    off = tmp_path / "off.yaml"
+    off.write_text("apiVersion: descheduler/v1alpha2\nkind: DeschedulerConfiguration\nprofiles: []\n")
+    answer = simulate("-s", cluster, "--drain", "n0", "--rounds", "1", "--descheduler-config", str(off))[1]
+    assert [name for name, _, _ in answer["hot"]] == answer["hot_then"] == ["n1"]
+
+
+@pytest.mark.feature("BEY-SIM-01")
 def test_the_descheduler_moves_what_it_would_move(tmp_path: Path) -> None:
     pods = [pod(f"web-{number}", on="n0", cpu="1", priority=9000) for number in range(5)]
     report = used("n0", {f"web-{number}": ("1", "1") for number in range(5)})
