@@ -15,7 +15,7 @@ from typing import Any
 import msgspec
 
 from koord.accounting.resources import format_value, parse_quantity
-from koord.api import kinds
+from koord.api import kinds, trust
 from koord.api.objects import Node, NodeMetric, Pod
 from koord.api.times import format_time
 from roles.descheduler.build import Options
@@ -88,8 +88,9 @@ async def _moves(
 def _again(pod: Pod, why: EvictOptions) -> Pod:
     """The pod as its reservation asks for it."""
     made = elsewhere(pod, tuple(why.relief.nodes) if why.relief is not None else None)
+    meta = msgspec.structs.replace(made.metadata, annotations=trust.unplaced(made.metadata.annotations))
     spec = msgspec.structs.replace(made.spec, node_name="")
-    return msgspec.structs.replace(made, spec=spec, status=msgspec.structs.replace(made.status, phase="Pending"))
+    return msgspec.structs.replace(made, metadata=meta, spec=spec, status=msgspec.structs.replace(made.status, phase="Pending"))
 
 
 def _seen(cluster: Cluster, structs: Structs) -> list[Seen]:
@@ -117,9 +118,10 @@ def _report(cluster: Cluster, at: float) -> None:
 
 
 def _move(cluster: Cluster, key: str, source: str, target: str) -> None:
-    """The pod runs on the other node now, with what it used."""
+    """The pod runs on the other node now, with what it used. Which CPUs and devices it has there, nobody knows."""
     pod = cluster.all(kinds.PODS)[key]
-    cluster.put({**pod, "spec": {**pod["spec"], "nodeName": target}})
+    meta = {**pod["metadata"], "annotations": trust.unplaced(pod["metadata"].get("annotations") or {})}
+    cluster.put({**pod, "metadata": meta, "spec": {**pod["spec"], "nodeName": target}})
     metrics = cluster.all(kinds.NODEMETRICS)
     entry = None
     if source in metrics:

@@ -24,9 +24,11 @@ from koord.kube.client import Client
 from koord.process.errors import ConfigurationError
 from roles.scheduler import testing
 from roles.scheduler.whatif import unknown
+from roles.tools.simulate import answer as answer_module
 from roles.tools.simulate.answer import Simulator
 from roles.tools.simulate.changes import Changes, apply
 from roles.tools.simulate.cluster import Cluster, read
+from roles.tools.simulate.moving import moves
 from tests.benchmarks import scheduling
 
 Obj = dict[str, Any]
@@ -367,6 +369,29 @@ def used(name: str, pods: dict[str, tuple[str, str]], system: str = "1") -> Obj:
     made["status"]["podsMetric"] = entries
     made["status"]["nodeMetric"]["nodeUsage"] = {"resources": {"cpu": str(total[0]), "memory": f"{total[1]}Gi"}}
     return made
+
+
+@pytest.mark.feature("BEY-SIM-01")
+def test_a_moved_pod_leaves_its_cpus_and_devices_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Later rounds do not find the old node's allocation on the new one."""
+    found: list[Cluster] = []
+
+    def noting(*arguments: Any) -> Any:
+        then, moved = moves(*arguments)
+        found.append(then)
+        return then, moved
+
+    monkeypatch.setattr(answer_module, "moves", noting)
+    own = {names.ANNOTATION_RESOURCE_SPEC: '{"preferredCPUBindPolicy": "FullPCPUs"}'}
+    given = {names.ANNOTATION_RESOURCE_STATUS: '{"cpuset": "0-1"}', names.ANNOTATION_DEVICE_ALLOCATED: '{"gpu": [{"minor": 0}]}'}
+    pods = [pod(f"web-{number}", on="n0", cpu="1", priority=9000, metadata={"annotations": own | given}) for number in range(7)]
+    report = used("n0", {f"web-{number}": ("1", "1") for number in range(7)})
+    cluster = written(tmp_path / "c.yaml", node("n0"), node("n1"), *pods, report, used("n1", {}))
+    assert simulate("-s", cluster, "--rounds", "8")[1]["moved"] != []
+    there = found[0].all(kinds.PODS).values()
+    assert {each["spec"]["nodeName"] for each in there} == {"n0", "n1"}
+    for each in there:
+        assert each["metadata"]["annotations"] == (own if each["spec"]["nodeName"] == "n1" else own | given)
 
 
 @pytest.mark.feature("BEY-SIM-01")
