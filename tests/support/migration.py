@@ -19,7 +19,7 @@ from koord.kube.client import Client
 from koord.kube.events import EventRecorder
 from koord.kube.informers import InformerFactory
 from roles.descheduler.cluster import ClusterState
-from roles.descheduler.framework.evicting import EvictOptions, EvictResult, Setup
+from roles.descheduler.framework.evicting import EvictOptions, EvictResult, Foresees, Setup
 from roles.descheduler.metrics import Metrics
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.migration.plugin import MigrationController
@@ -45,7 +45,9 @@ def arguments(**fields: Any) -> MigrationControllerArgs:
 class Life:
     """One life of the descheduler's process: caches, plugin, controller."""
 
-    def __init__(self, client: Client, args: MigrationControllerArgs, gates: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, client: Client, args: MigrationControllerArgs, gates: str, clock: Callable[[], float], successors: Foresees | None = None
+    ) -> None:
         self.client = client
         self.informers = InformerFactory(client)
         self.recorder = Recorder("descheduler", [RingSink(per_subject=1000)])
@@ -67,6 +69,7 @@ class Life:
             metrics=self.metrics,
             gates=features,
             clock=clock,
+            successors=successors,
         )
         self.plugin = MigrationController(args, self.setup)
         self.migrations = self.setup.shared["MigrationController"]
@@ -117,12 +120,12 @@ class Cluster:
     def now(self) -> float:
         return time.time() + self.shift
 
-    async def live(self, *, gates: str = "", client: Client | None = None, **fields: Any) -> Life:
-        """A new life with these arguments of MigrationController."""
+    async def live(self, *, gates: str = "", client: Client | None = None, successors: Foresees | None = None, **fields: Any) -> Life:
+        """A new life with these arguments of MigrationController; `successors` stands for the scheduler, asked before a pod leaves."""
         if client is None:
             client = self.server.client()
             self._clients.append(client)
-        life = Life(client, arguments(**fields), gates, self.now)
+        life = Life(client, arguments(**fields), gates, self.now, successors)
         self.lives.append(life)
         await life.start()
         return life

@@ -212,21 +212,20 @@ class Acting:
 
     async def _evict(self, view: View, policy: Policy) -> None:
         """Let the pod leave, at most once: look at it as it is, write the intention, ask, write the answer. Not by old caches: another
-        descheduler may have moved it meanwhile."""
+        descheduler may have moved it meanwhile. The scheduler takes its time, so it is asked before anything is looked at."""
+        unforeseen = await self._foreseen(view)
         pod = await self._writing.pod(status.pod_key(view.job))
         if pod is None or not _meant(view.job, pod.metadata.uid):
             raise Again(0.05, f"{view.about_pod} is gone")  # the cache will say so in a moment
         if pod.metadata.deletion_timestamp or (status.eviction_begun(view.job) and evictors.asked_softly(pod)):
             await self._write(view, leaving.going(view), policy, view.job)
             return
-        young, old = self._fresh()
-        if not young:
-            raise Again(LOOK, old)
+        self._require_young_caches()
         if why := await self._nobody_replaces(view, pod, policy):
             await self.carry_out(view, fail(view, Reason.FORBIDDEN, f"{view.about_pod} stays: {why}"), policy)
             return
         held = await self._still_good(view, pod, policy)
-        if held is not None and (why := await self._foreseen(view, pod, held) or await self._hot_by_now(view, pod, held)):
+        if held is not None and (why := unforeseen or await self._hot_by_now(view, pod, held)):
             await self.carry_out(view, machine.give_back(view, held, why), policy)
             return
         undo = self._take_turn(view, pod, policy)
@@ -240,12 +239,18 @@ class Acting:
         view = replace(view, job=job, pod=pod, hold=None)
         await self._ask(view, pod, policy, undo)
 
+    def _require_young_caches(self) -> None:
+        """Raises Again."""
+        young, old = self._fresh()
+        if not young:
+            raise Again(LOOK, old)
+
     async def _nobody_replaces(self, view: View, pod: Pod, policy: Policy) -> str:
         """Why the pod's controller would make no other one, "" where it would, or where that is no matter: the workload may have been
         made anew since arbitration, or before it, if its watch was late. The first of a gang that moves as one asks for all of it."""
         if status.eviction_begun(view.job) or (view.unit is not None and view.unit.begun):
             return ""
-        others = (each for each, _ in self._moves.places(view.job)) if view.unit is not None else ()
+        others = (each for _, each in self._moves.others(view.job))
         needed = [each for each in (pod, *others) if policy.needs_successor(each)]
         controllers = {owner.uid: each for each in needed if (owner := each.metadata.controller) is not None}
         for each in controllers.values():
@@ -253,30 +258,58 @@ class Acting:
                 return why
         return ""
 
+    async def _foreseen(self, view: View) -> str:
+        """Why the scheduler, asked with its whole profile, would not let the pod's successor come into the place; a turn for others
+        meanwhile. For a gang that moves as one it is asked once, about all of it. Raises Again."""
+        job, pod = view.job, view.pod
+        begun = status.eviction_begun(job) or (view.unit is not None and view.unit.begun)
+        if self._successors is None or begun or pod is None or pod.metadata.deletion_timestamp or status.reservation_ref(job) is None:
+            return ""
+        self._require_young_caches()
+        moving = [(job, pod), *self._moves.others(job)]
+        held = [await self._place(each) for each, _ in moving]
+        async with self._turns.away():
+            return await self._successors.refuse([each for _, each in moving], held)
+
     async def _still_good(self, view: View, pod: Pod, policy: Policy) -> Reservation | None:
-        """Look at the place and its node as they are; the place where the eviction has not begun yet. Raises Again."""
-        ref = status.reservation_ref(view.job)
-        if ref is None:
+        """Look at the place and its node as they are, for the first of a gang that moves as one at those of all members; the place where
+        the eviction has not begun yet. Raises Again."""
+        if status.reservation_ref(view.job) is None:
             return None
-        found = _free(view, await self._writing.reservation(ref.name))
-        name = found.status.node_name
-        node = await self._writing.node(name)
-        spread = await self._targets.spread(view.job, pod)
+        found = await self._place(view.job)
         begun = status.eviction_begun(view.job)
-        if why := self._targets.unfit(view.job, pod, name, spread, node) if node is not None else f'node "{name}" does not exist':
+        if why := await self._unfit(view.job, pod, found):
             if begun:  # without an answer, and the pod is there: it is meant no more
                 await self._write(view, leaving.refused(view, why), policy, view.job)
             raise Again(0.2, why)
-        return None if begun else found
+        if begun:
+            return None
+        await self._others_still_good(view.job)
+        return found
 
-    async def _foreseen(self, view: View, pod: Pod, held: Reservation) -> str:
-        """Why the scheduler, asked with its whole profile, would not let the pod's successor come into the place; a turn for others
-        meanwhile. For a gang that moves as one it is asked once, about all of it."""
-        if self._successors is None or (view.unit is not None and view.unit.begun):
-            return ""
-        others = self._moves.places(view.job) if view.unit is not None else []
-        async with self._turns.away():
-            return await self._successors.refuse([pod, *(each for each, _ in others)], [held, *(place for _, place in others)])
+    async def _others_still_good(self, job: PodMigrationJob) -> None:
+        """The same for the other members of a gang none of which has been told to leave. Raises Again: their jobs will see to it."""
+        unit = self._moves.unit(job)
+        if unit is None or unit.begun:
+            return
+        others = self._moves.others(job)
+        why = unit.lost or unit.waits() or ("" if len(others) + 1 == unit.count else f"a member of gang {unit.gang} has gone")
+        for each, pod in others:
+            why = why or await self._unfit(each, pod, await self._place(each))
+        if why:
+            raise Again(LOOK, why)
+
+    async def _place(self, job: PodMigrationJob) -> Reservation:
+        """The place of a job as it is. Raises Again for one that is not free."""
+        ref = status.reservation_ref(job)
+        return _free(job, await self._writing.reservation(ref.name) if ref is not None else None)
+
+    async def _unfit(self, job: PodMigrationJob, pod: Pod, place: Reservation) -> str:
+        """Why the pod must not go to the node of its place, which is looked at as it is; "" when it may."""
+        name = place.status.node_name
+        node = await self._writing.node(name)
+        spread = await self._targets.spread(job, pod)
+        return self._targets.unfit(job, pod, name, spread, node) if node is not None else f'node "{name}" does not exist'
 
     async def _hot_by_now(self, view: View, pod: Pod, held: Reservation) -> str:
         """Why the pod must not go to its target by what that has reported last: a watch may say nothing for long."""
@@ -296,7 +329,7 @@ class Acting:
         if ttl := template.longer(held, view.now, seconds):
             self._writing.check()
             name, body = held.metadata.name, {"spec": {"ttl": ttl}}
-            _free(view, convert(await self._writing.client.patch(kinds.RESERVATIONS, name, body, field_manager=MANAGER), Reservation))
+            _free(view.job, convert(await self._writing.client.patch(kinds.RESERVATIONS, name, body, field_manager=MANAGER), Reservation))
 
     def _take_turn(self, view: View, pod: Pod, policy: Policy) -> Callable[[], None]:
         """Count the eviction at the pace and the object limiters, at once, so that no two pass on one token. Raises Again."""
@@ -368,10 +401,11 @@ class Acting:
         raise Again(error.retry_after or None, step.message) from error
 
 
-def _free(view: View, place: Reservation | None) -> Reservation:
+def _free(job: PodMigrationJob, place: Reservation | None) -> Reservation:
     """A place that was read a moment ago. Raises Again for one that was taken, lost or has expired: the cache will say so in a moment."""
     if place is None or place.status.phase in ("Succeeded", "Failed"):
-        raise Again(0.05, f"{view.about_reservation} is not free any more")
+        ref = status.reservation_ref(job)
+        raise Again(0.05, f'Reservation "{ref.name if ref is not None else ""}" is not free any more')
     return place
 
 

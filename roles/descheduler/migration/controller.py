@@ -66,7 +66,7 @@ class Migrations:
         self.expectations = Expectations(self.jobs, self.reservations, self.pools, setup.cluster, setup.clock)
         self.targets = targets = Targets(setup.cluster, self.expectations, self.accepted, setup.clock)
         self._turns = turns = Turns()
-        moves = Moves(self.jobs, self.reservations, setup.cluster, setup.clock)
+        moves = Moves(self.jobs, setup.cluster, setup.clock)
         acting = Acting(
             self.writing,
             self.ledger,

@@ -11,8 +11,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from koord.api import names
-from koord.api.objects import Pod, PodMigrationJob, Reservation
-from koord.kube.informers import Informer
+from koord.api.objects import Pod, PodMigrationJob
 from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import status
 from roles.descheduler.migration.jobs import Jobs
@@ -47,9 +46,8 @@ def move_of(job: PodMigrationJob) -> Move | None:
 class Moves:
     """The jobs of each move, from the caches."""
 
-    def __init__(self, jobs: Jobs, reservations: Informer[Reservation], cluster: ClusterState, clock: Callable[[], float]) -> None:
+    def __init__(self, jobs: Jobs, cluster: ClusterState, clock: Callable[[], float]) -> None:
         self._jobs = jobs
-        self._reservations = reservations
         self._cluster = cluster
         self._clock = clock
 
@@ -73,12 +71,13 @@ class Moves:
             return f"of {move.count} PodMigrationJobs {len(all_of_it)} are there"
         return ""
 
-    def places(self, job: PodMigrationJob) -> list[tuple[Pod, Reservation]]:
-        """The pods of the other jobs of its move that have not left, with their places."""
-        found = []
-        for each in self._jobs.of_move(job):
-            ref, pod = status.reservation_ref(each), self._cluster.pods.get(status.pod_key(each))
-            held = self._reservations.get(ref.name) if ref is not None else None
-            if each.metadata.uid != job.metadata.uid and held is not None and pod is not None and pod.metadata.uid == status.pod_uid(each):
-                found.append((pod, held))
-        return found
+    def others(self, job: PodMigrationJob) -> list[tuple[PodMigrationJob, Pod]]:
+        """The other jobs of its move whose pods have not left, with these; nobody for a pod that moves alone."""
+        if move_of(job) is None:
+            return []
+        pods = ((each, self._cluster.pods.get(status.pod_key(each))) for each in self._jobs.of_move(job))
+        return [
+            (each, pod)
+            for each, pod in pods
+            if each.metadata.uid != job.metadata.uid and pod is not None and pod.metadata.uid == status.pod_uid(each)
+        ]

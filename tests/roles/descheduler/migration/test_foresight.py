@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 
-from koord.api import kinds
+from koord.api import kinds, names
+from koord.api.objects import Pod, Reservation
 from roles.descheduler.placement import SchedulerFlags
 from tests.roles.descheduler.migration.test_whole import configuration
-from tests.support.migration import NS, condition
+from tests.support.migration import NS, Cluster, cluster, condition
 from tests.support.wholecluster import PROFILE, Whole, at_work, descheduling, whole
 
 pytestmark = pytest.mark.feature("DS-MC-03")
@@ -112,3 +113,91 @@ def test_a_pod_whose_successor_would_find_no_place_stays() -> None:
             assert not workers.born
 
     play(scenario)
+
+
+class Slow:
+    """The scheduler says yes, and while it is asked something happens."""
+
+    def __init__(self, happens: Callable[[], Awaitable[None]]) -> None:
+        self.happens = happens
+        self.asked = 0
+
+    async def refuse(self, pods: Sequence[Pod], held: Sequence[Reservation]) -> str:
+        assert len(pods) == len(held)
+        self.asked += 1
+        if self.asked == 1:
+            await self.happens()
+        return ""
+
+
+async def meanwhile(world: Cluster, what: str, reservation: str) -> None:
+    """What may become of a place."""
+    if what == "taken":
+        await world.reserve(reservation, phase="Succeeded", currentOwners=[{"namespace": NS, "name": "extra", "uid": "extra"}])
+    else:
+        await world.client.patch(kinds.NODES, "n2", {"spec": {"unschedulable": True}})
+
+
+@pytest.mark.parametrize(
+    ("what", "wanted"),
+    [
+        ("taken", {"phase": "Failed", "reason": "ForbiddenMigratePod"}),
+        ("cordoned", {"condition": "ReservationScheduled=False/Unschedulable"}),
+    ],
+)
+def test_a_pod_stays_that_lost_its_place_while_the_scheduler_was_asked(what: str, wanted: dict[str, str]) -> None:
+    async def scenario() -> None:
+        async with cluster() as world:
+            owner = await world.replicaset()
+            await world.pod("p", owner=owner)
+
+            async def happens() -> None:
+                await meanwhile(world, what, job["spec"]["reservationOptions"]["reservationRef"]["name"])
+
+            slow = Slow(happens)
+            await world.live(successors=slow)
+            await world.job("j")
+            job = await world.until_job("j", condition="ReservationCreated=True/")
+            await world.reserve(job["spec"]["reservationOptions"]["reservationRef"]["name"])
+            found = await world.until_job("j", **wanted)
+            assert not condition(found, "Eviction")
+            assert slow.asked
+            assert await world.get(kinds.PODS, "p") is not None
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("SCH-GANG-01")
+@pytest.mark.parametrize("what", ["taken", "cordoned"])
+def test_a_gang_stays_if_another_member_lost_its_place_while_the_scheduler_was_asked(what: str) -> None:
+    async def scenario() -> None:
+        async with cluster() as world:
+            await world.put(kinds.PODGROUPS, "train", {"spec": {"minMember": 2}})
+            owner = await world.replicaset()
+            for name in ("m0", "m1"):
+                await world.pod(name, "n1", owner, metadata={"labels": {"app": "web", names.LABEL_POD_GROUP: "train"}})
+            places: dict[str, str] = {}
+
+            async def happens() -> None:
+                await meanwhile(world, what, places[max(places)])  # the first by name is to leave first
+
+            slow = Slow(happens)
+            life = await world.live(successors=slow, migrateWholeGangs=True)
+            assert (await life.evict("m0")).accepted
+            jobs = await world.names(kinds.PODMIGRATIONJOBS)
+            for name in jobs:
+                job = await world.until_job(name, condition="ReservationCreated=True/")
+                places[name] = job["spec"]["reservationOptions"]["reservationRef"]["name"]
+            for name, node in zip(sorted(places), ("n3", "n2"), strict=True):
+                await world.reserve(places[name], nodeName=node)
+            if what == "taken":
+                for name in jobs:
+                    await world.until_job(name, phase="Failed")
+            else:
+                await world.until_job(max(places), condition="ReservationScheduled=False/Unschedulable")
+            assert slow.asked
+            for name in jobs:
+                assert not condition(await world.get(kinds.PODMIGRATIONJOBS, name) or {}, "Eviction")
+            assert await world.names(kinds.PODS) == ["m0", "m1"]
+
+    asyncio.run(scenario())
