@@ -1,8 +1,8 @@
 """Gangs that move as one: all members get a place first, then all leave, or none does (DS-MC-03, SCH-GANG-01).
 
 The jobs of one move carry the same note. Every job looks at the others: it waits until all have a place, the first one by name leaves
-first, and as long as nobody has been told to leave one that fails ends all. So nothing is kept in memory, and a process that is killed
-anywhere goes on.
+first, the others when its eviction is accepted, and before it is asked for one that fails ends all. So nothing is kept in memory, and a
+process that is killed anywhere goes on.
 """
 
 from __future__ import annotations
@@ -57,10 +57,11 @@ class Moves:
         if move is None:
             return None
         all_of_it = self._jobs.of_move(job)
-        begun = any(status.eviction_begun(each) or each.status.phase == Phase.SUCCEEDED for each in all_of_it)
+        begun = any(status.accepted(each) or each.status.phase == Phase.SUCCEEDED for each in all_of_it)
+        asked = any(status.eviction_begun(each) and not status.finished(each) for each in all_of_it)  # the pod may be gone already
         placed = sum(1 for each in all_of_it if status.running(each) and status.holds(each, Kind.RESERVATION_SCHEDULED))
         first = min((each.metadata.name for each in all_of_it), default=job.metadata.name) == job.metadata.name
-        lost = "" if begun else self._lost(move, job, all_of_it)
+        lost = "" if begun or asked else self._lost(move, job, all_of_it)
         return Unit(move.gang, move.count, placed, begun, first, lost)
 
     def _lost(self, move: Move, job: PodMigrationJob, all_of_it: Sequence[PodMigrationJob]) -> str:

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """`placed` of `count` members have a place; `begun`: one was told to leave; `first`: this one is to leave before the others; `lost`:
-    why the gang stays where it is, "" as long as it may move."""
+    """`placed` of `count` members have a place; `begun`: the eviction of one was accepted; `first`: this one is to leave before the others;
+    `lost`: why the gang stays where it is, "" as long as it may move."""
 
     gang: str
     count: int

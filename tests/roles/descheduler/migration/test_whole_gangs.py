@@ -12,6 +12,7 @@ import yaml
 
 from koord.api import kinds, names
 from koord.api.objects import PodMigrationJob, convert
+from koord.kube import errors
 from roles.descheduler.migration.arbitration import Outcome, Waiting, arbitrate
 from roles.descheduler.migration.limits import Migrating, Migration, Refusal
 from roles.descheduler.migration.machine import decide
@@ -205,6 +206,77 @@ def test_no_member_of_a_gang_leaves_if_one_would_not_be_replaced_since_the_jobs_
                 assert "has another uid than the pod's owner" in ended["status"]["message"]
                 assert not condition(ended, "Eviction")
             assert await world.names(kinds.PODS) == ["m0", "m1"]
+
+    asyncio.run(scenario())
+
+
+async def placed(world: Cluster, life: Life) -> dict[str, str]:
+    """The gang is to move, and all its members have places: these, by their jobs in the order of names."""
+    assert (await life.evict("m0")).accepted
+    places = {}
+    for name in sorted(await world.names(kinds.PODMIGRATIONJOBS)):
+        made = await world.until_job(name, condition="ReservationCreated=True/")
+        places[name] = str(made["spec"]["reservationOptions"]["reservationRef"]["name"])
+    for reservation in places.values():
+        await world.reserve(reservation)
+    return places
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("DS-MC-04")
+@pytest.mark.feature("SCH-GANG-01")
+def test_no_other_member_of_a_gang_leaves_before_the_eviction_of_the_first_is_accepted() -> None:
+    async def scenario() -> None:
+        async with cluster() as world:
+            life = await orphans(world, "")
+            asked: list[str] = []
+            answered = asyncio.Event()
+            evict = life.client.evict
+
+            async def refuse_once(namespace: str, pod: str, **more: Any) -> None:
+                if "dryRun" not in (more.get("options") or {}):
+                    asked.append(pod)
+                    if len(asked) == 1:
+                        await answered.wait()
+                        raise errors.TooManyRequests(429, "TooManyRequests", "no disruption is allowed")
+                await evict(namespace, pod, **more)
+
+            life.client.evict = refuse_once  # type: ignore[method-assign,assignment]
+            first, second = await placed(world, life)
+            await world.until_job(first, condition="Eviction=Unknown/Evicting")
+            await world.until_job(second, condition="ReservationScheduled=True/")
+            await life.migrations.reconciler.reconcile(second)
+            assert len(asked) <= 1
+            assert not condition(await world.get(kinds.PODMIGRATIONJOBS, second) or {}, "Eviction")
+            answered.set()
+            for pod in ("m0", "m1"):
+                await world.until_gone(kinds.PODS, pod)
+            assert len(asked) == 3
+            assert asked[0] == asked[1]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-MC-03")
+@pytest.mark.feature("SCH-GANG-01")
+def test_a_gang_stays_if_the_job_of_the_first_ends_without_an_answer_to_its_eviction() -> None:
+    async def scenario() -> None:
+        async with cluster() as world:
+            life = await orphans(world, "")
+
+            async def silent(_namespace: str, _pod: str, **more: Any) -> None:
+                if "dryRun" not in (more.get("options") or {}):
+                    raise errors.Unreachable("the line is dead")
+
+            life.client.evict = silent  # type: ignore[method-assign,assignment]
+            places = await placed(world, life)
+            first, second = places
+            await world.until_job(first, condition="Eviction=Unknown/Evicting")
+            await world.reserve(places[first], phase="Succeeded", currentOwners=[{"namespace": NS, "name": "extra", "uid": "extra"}])
+            await world.until_job(first, phase="Failed")
+            ended = await world.until_job(second, phase="Failed")
+            assert "moves as one or not at all" in ended["status"]["message"]
+            assert not condition(ended, "Eviction")
 
     asyncio.run(scenario())
 
