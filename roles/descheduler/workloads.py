@@ -147,7 +147,7 @@ class Workloads:
         found = self._found.get(owner.uid)
         if found is None or found.namespace != pod.metadata.namespace:
             found = self.behind(owner, pod.metadata.namespace)
-            if (_group(owner.api_version), owner.kind) in self._informers:
+            if self._watches(owner):
                 self._found[owner.uid] = found
         return found
 
@@ -156,7 +156,7 @@ class Workloads:
 
     async def lost(self, pod: Pod) -> str:
         """Why the pod's controller would make no other one, "" if it would. The API server is asked where the controller has a scale
-        subresource, as its watch may be late; raises ApiError."""
+        subresource, as its watch may be late or there is none: `of` goes by the answer then; raises ApiError."""
         owner = controller_of(pod)
         if owner is None:
             return ""
@@ -164,7 +164,9 @@ class Workloads:
             await self.learn([pod])
             if (kind := self._kind(owner)) is not None:
                 try:
-                    await self._scale(kind, owner, pod.metadata.namespace)
+                    found = await self._scale(kind, owner, pod.metadata.namespace)
+                    if not self._watches(owner):
+                        self._scales[owner.uid] = (self._clock(), found)
                     return ""
                 except (errors.NotFound, errors.Forbidden) as error:
                     log.debug("the scale of %s %s/%s cannot be read: %s", owner.kind, pod.metadata.namespace, owner.name, error)
@@ -205,7 +207,7 @@ class Workloads:
             if number % AT_ONCE == 0:
                 await seams.sleep(0)
             owner = controller_of(pod)
-            if owner is not None and (_group(owner.api_version), owner.kind) not in self._informers:
+            if owner is not None and not self._watches(owner):
                 seen.setdefault(owner.api_version, set()).add(owner.kind)
         for api_version, wanted in sorted(seen.items()):
             known = self._served.get(api_version)
@@ -225,7 +227,7 @@ class Workloads:
         wanted: dict[str, tuple[OwnerReference, str]] = {}
         for pod in pods:
             owner = controller_of(pod)
-            if owner is None or (_group(owner.api_version), owner.kind) in self._informers or self._has_no_scale(owner):
+            if owner is None or self._watches(owner) or self._has_no_scale(owner):
                 continue
             known = self._scales.get(owner.uid)
             if known is None or now - known[0] >= SCALE_LIFETIME:
@@ -294,6 +296,9 @@ class Workloads:
         plural = served.scales.get(owner.kind, "") if served is not None else ""
         group, _, version = owner.api_version.rpartition("/")
         return Kind(group, version, owner.kind, plural, True) if plural else None
+
+    def _watches(self, owner: OwnerReference) -> bool:
+        return (_group(owner.api_version), owner.kind) in self._informers
 
     def _has_no_scale(self, owner: OwnerReference) -> bool:
         known = self._served.get(owner.api_version)

@@ -108,7 +108,7 @@ class Policy:
         try:
             owner = ledger.owner(pod) if limits.asks_about_workloads(self.args) else None
         except WorkloadError:
-            owner = None  # arbitration knew it
+            owner = None  # right before the pod leaves it is asked for
         if owner is not None and (found := limits.too_many_unavailable(self.args, owner, ledger.others_leaving(pod))) is not None:
             return found
         why = self._gangs.refuse(pod, ledger.is_leaving)

@@ -156,6 +156,28 @@ def test_a_kind_whose_definition_comes_later_is_asked_for_its_scale() -> None:
     play(scenario)
 
 
+@pytest.mark.feature("DS-WL-01")
+@pytest.mark.feature("DS-ARB-03")
+def test_the_next_life_looks_at_a_workload_that_is_known_by_its_scale_before_a_pod_leaves() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await _workload(world, "Widget", 8)
+        for number in range(8):
+            await world.pod(f"p{number}", metadata={"ownerReferences": [owner]})
+        life = await world.live()
+        await world.job("j", "p0")
+        job = await world.until_job("j", condition="ReservationCreated=True/")
+        await life.kill()
+        down = {"status": {"conditions": [{"type": "Ready", "status": "False"}]}}
+        for name in ("p3", "p5", "p7"):  # two may be
+            await world.client.patch(kinds.PODS, name, down, NS, subresource="status")
+        await world.live()
+        await world.reserve(job["spec"]["reservationOptions"]["reservationRef"]["name"])
+        await world.until_job("j", condition="Arbitration=False/MaxUnavailablePerWorkload")
+        assert await world.get(kinds.PODS, "p0") is not None
+
+    play(scenario)
+
+
 @pytest.mark.feature("DS-ARB-04")
 @pytest.mark.parametrize(
     ("gate", "fields", "pod"),
