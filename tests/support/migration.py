@@ -94,6 +94,10 @@ class Life:
     def died(self) -> bool:
         return self._task is not None and self._task.done()
 
+    async def leads(self) -> bool:
+        """Whether it has begun to work: it has read what earlier lives did."""
+        return bool(self.migrations.writing.held())
+
     async def evict(self, pod: str, **options: Any) -> EvictResult:
         """What a plugin of the profile would ask for."""
         found = self.setup.cluster.pod(NS, pod)

@@ -30,7 +30,7 @@ CONDITION_TYPES = (
 REASONS = (
     "Timeout", "FailedCreateReservation", "ReservationExpired", "Unschedulable", "ForbiddenMigratePod", "MissingPod",
     "MissingReservation", "Preempting", "PreemptComplete", "Evicting", "FailedEvict", "EvictComplete", "WaitForPodBindReservation",
-    "WaitForBoundPodReady", "InvalidPodRef", "WaitForNode", "ObjectLimiter", "InvalidSpec",
+    "WaitForBoundPodReady", "InvalidPodRef", "WaitForNode", "ObjectLimiter", "InvalidSpec", "PodEnded",
 )  # fmt: skip
 
 

@@ -232,7 +232,7 @@ class Acting:
         try:
             if held is not None:
                 await self._keep(view, pod, held, policy)
-            job = await self._write(view, leaving.intention(view), policy, view.job)
+            job = await self._write(view, leaving.intention(replace(view, pod=pod)), policy, view.job)
         except BaseException:
             undo()
             raise

@@ -32,7 +32,7 @@ from roles.descheduler.migration.reconciler import Reconciler
 from roles.descheduler.migration.reporting import MigrationMetrics, Reporting
 from roles.descheduler.migration.scavenger import Scavenger
 from roles.descheduler.migration.targets import Targets
-from roles.descheduler.migration.together import Moves
+from roles.descheduler.migration.together import Moves, move_of
 from roles.descheduler.migration.turns import Turns
 from roles.descheduler.migration.words import Kind, Phase, Reason
 from roles.descheduler.migration.writing import NotLeading, Writing
@@ -189,17 +189,23 @@ class Migrations:
             group.create_task(self._release_all())
 
     def replay(self) -> None:
-        """Count for the object limiters what earlier lives of this process have evicted, as far as jobs tell of it."""
+        """Count for the object limiters what earlier lives of this process have evicted, as far as jobs tell of it: a gang that moved as
+        one once, pods that had ended not at all."""
         told = []
         for job in self.jobs.list():
             condition = status.condition(job, Kind.EVICTION)
-            if condition is None or condition.reason not in (Reason.EVICTING, Reason.EVICT_COMPLETE) or condition.status == "Unknown":
+            if condition is None or not status.accepted(job) or status.pod_had_ended(job):
                 continue
             try:
                 told.append((parse_time(condition.last_transition_time or ""), job))
             except TimeError:
                 continue
+        moves: set[str] = set()
         for at, job in sorted(told, key=lambda pair: pair[0]):
+            if (move := move_of(job)) is not None:
+                if move.uid in moves:
+                    continue
+                moves.add(move.uid)
             reference, workload = status.workload_reference(job), self.ledger.behind(job)
             namespace = status.pod_key(job).partition("/")[0]
             for policy in self.policies.values():

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from koord.api import names
 from koord.api.objects import Pod
-from roles.descheduler.migration import status
+from roles.descheduler.migration import limits, status
 from roles.descheduler.migration.pairing import used
 from roles.descheduler.migration.step import Act, Step, View, change, fail
 from roles.descheduler.migration.words import COMPLETE, Kind, Reason
@@ -90,9 +90,15 @@ def directly(view: View) -> Step:
 
 
 def intention(view: View) -> Step:
-    """What is written before the eviction is asked for. `Unknown` is neither done nor undone."""
+    """What is written before the eviction is asked for. `Unknown` is neither done nor undone. That a pod had ended is noted, too: once it
+    is gone nobody could tell that it counts in no limit."""
+    noted = None
+    if view.pod is not None and limits.dead(view.pod):
+        ended = f"{view.about_pod} has ended: no limit counts it"
+        noted = status.with_condition(view.job.status, Kind.ARBITRATION, "True", Reason.POD_ENDED, ended, view.now)
     message = f"{view.about_pod} is being evicted"
-    return Step("Evicting", message, status.with_condition(view.job.status, Kind.EVICTION, "Unknown", Reason.EVICTING, message, view.now))
+    asked = status.with_condition(noted or view.job.status, Kind.EVICTION, "Unknown", Reason.EVICTING, message, view.now)
+    return Step("Evicting", message, asked or noted)
 
 
 def evicted(view: View, pod: Pod, reason: str) -> Step:

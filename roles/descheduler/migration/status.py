@@ -198,6 +198,12 @@ def accepted(job: PodMigrationJob) -> bool:
     return found is not None and (found.status == "True" or (found.status == "False" and found.reason == Reason.EVICTING))
 
 
+def pod_had_ended(job: PodMigrationJob) -> bool:
+    """Whether the pod had ended before its eviction was asked for."""
+    found = condition(job, Kind.ARBITRATION)
+    return found is not None and found.reason == Reason.POD_ENDED
+
+
 def proceeds(job: PodMigrationJob, now: float) -> bool:
     """Whether the job is on its way: its pod will probably leave soon. Not so once something has refused it, or when nothing has come of
     it for a while; then others must not count on it, though it may still succeed."""

@@ -59,3 +59,4 @@ class Reason(StrEnum):
     OBJECT_LIMITER = "ObjectLimiter"
     INVALID_POD_REF = "InvalidPodRef"
     INVALID_SPEC = "InvalidSpec"  # koord's own: a mode or a ttl that nobody can read
+    POD_ENDED = "PodEnded"  # koord's own: no limit counts the pod of the job

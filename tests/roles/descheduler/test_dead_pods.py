@@ -9,7 +9,7 @@ import pytest
 from koord.api import kinds
 from roles.descheduler.framework.evicting import EvictOptions
 from tests.roles.descheduler.support import OWNER, Obj, configuration, descheduling, eventually, node, pod, replicaset
-from tests.support.migration import NS, cluster
+from tests.support.migration import NS, cluster, condition
 
 FREE = {"evictQPS": "1000", "evictBurst": 1000, "arbitrationArgs": {"interval": "10ms"}}
 
@@ -100,5 +100,27 @@ def test_dead_pods_count_in_no_limit_of_running_pods() -> None:
                 assert found is not None
                 assert (await life.plugin.evict(found, EvictOptions("RemoveFailedPods", "dead"))).accepted
             assert not life.refusal("a")  # neither the dead nor their jobs keep a running pod from moving
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.feature("DS-MC-09")
+def test_after_a_restart_object_limiters_count_no_pods_that_had_ended() -> None:
+    async def scenario() -> None:
+        async with cluster() as world:
+            owner = await world.replicaset()
+            for name in ("a", "b"):
+                await world.pod(name, owner=owner)
+            await world.client.patch(kinds.PODS, "a", {"status": {"phase": "Failed"}}, NS, subresource="status")
+            limiters = {"workload": {"duration": "1h"}, "namespace": {"duration": "1h", "maxMigrating": 1}}
+            life = await world.live(objectLimiters=limiters)
+            assert (await life.evict("a", plugin="RemoveFailedPods", reason="dead")).accepted
+            (job,) = await world.names(kinds.PODMIGRATIONJOBS)
+            ended = await world.until_job(job, phase="Succeeded", status="Complete")
+            assert condition(ended, "Arbitration")["reason"] == "PodEnded"
+            await life.kill()
+            life = await world.live(objectLimiters=limiters)
+            await world.until(life.leads)
+            assert (await life.evict("b")).accepted
 
     asyncio.run(scenario())

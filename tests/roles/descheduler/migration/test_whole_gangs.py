@@ -281,6 +281,26 @@ def test_a_gang_stays_if_the_job_of_the_first_ends_without_an_answer_to_its_evic
     asyncio.run(scenario())
 
 
+@pytest.mark.feature("DS-MC-09")
+@pytest.mark.feature("SCH-GANG-01")
+def test_after_a_restart_object_limiters_count_a_gang_once() -> None:
+    async def scenario() -> None:
+        async with cluster() as world:
+            life = await orphans(world, "")
+            for name in await placed(world, life):
+                await world.until_job(name, condition="Eviction=True/EvictComplete")
+            await life.kill()
+            own = await world.get(kinds.REPLICASETS, "web")
+            assert own is not None
+            await world.pod("alone", "n3", own["metadata"]["uid"])
+            limiters = {"workload": {"duration": "1h", "maxMigrating": 1, "burst": 2}}
+            life = await world.live(maxMigratingPerWorkload=6, maxUnavailablePerWorkload=6, objectLimiters=limiters)
+            await world.until(life.leads)
+            assert (await life.evict("alone")).accepted
+
+    asyncio.run(scenario())
+
+
 def job(name: str, phase: str = "Running") -> PodMigrationJob:
     body = {
         "metadata": {"name": name, "uid": name, "creationTimestamp": "2026-01-01T00:00:00Z"},
