@@ -201,12 +201,35 @@ class Workloads:
 
     async def learn(self, pods: Iterable[Pod]) -> None:
         """Ask which kinds among the owners of these pods have a scale, where that is not known: one request a group and version."""
+        await self._learn(map(controller_of, pods))
+
+    async def refresh(self, pods: Iterable[Pod]) -> None:
+        """Ask for the scale of the workloads of these pods, as `look_up` does: only for pods that may be about to leave."""
+        await self.look_up((owner, pod.metadata.namespace) for pod in pods if (owner := controller_of(pod)) is not None)
+
+    async def look_up(self, owners: Iterable[tuple[OwnerReference, str]]) -> None:
+        """Ask for the scale of the workloads behind these references (with their namespaces) that are not watched and have one, where the
+        last answer is too old. One request a workload."""
+        owners = list(owners)
+        await self._learn(owner for owner, _ in owners)
+        now = self._clock()
+        wanted: dict[str, tuple[OwnerReference, str]] = {}
+        for owner, namespace in owners:
+            if self._watches(owner) or self._has_no_scale(owner):
+                continue
+            known = self._scales.get(owner.uid)
+            if known is None or now - known[0] >= SCALE_LIFETIME:
+                wanted[owner.uid] = (owner, namespace)
+        self._scales = {uid: entry for uid, entry in self._scales.items() if now - entry[0] < 60 * SCALE_LIFETIME}
+        for uid, (owner, namespace) in wanted.items():
+            self._scales[uid] = (now, await self._ask(owner, namespace))
+
+    async def _learn(self, owners: Iterable[OwnerReference | None]) -> None:
         now = self._clock()
         seen: dict[str, set[str]] = {}
-        for number, pod in enumerate(pods, 1):
+        for number, owner in enumerate(owners, 1):
             if number % AT_ONCE == 0:
                 await seams.sleep(0)
-            owner = controller_of(pod)
             if owner is not None and not self._watches(owner):
                 seen.setdefault(owner.api_version, set()).add(owner.kind)
         for api_version, wanted in sorted(seen.items()):
@@ -217,24 +240,6 @@ class Workloads:
                 self._served[api_version] = await self._discover(api_version, now)
             except errors.ApiError as error:
                 log.warning("the kinds of %s cannot be read: %s", api_version, error)
-
-    async def refresh(self, pods: Iterable[Pod]) -> None:
-        """Ask for the scale of the workloads of these pods that are not watched and have one, where the last answer is too old. One
-        request a workload: only for pods that may be about to leave."""
-        pods = list(pods)
-        await self.learn(pods)
-        now = self._clock()
-        wanted: dict[str, tuple[OwnerReference, str]] = {}
-        for pod in pods:
-            owner = controller_of(pod)
-            if owner is None or self._watches(owner) or self._has_no_scale(owner):
-                continue
-            known = self._scales.get(owner.uid)
-            if known is None or now - known[0] >= SCALE_LIFETIME:
-                wanted[owner.uid] = (owner, pod.metadata.namespace)
-        self._scales = {uid: entry for uid, entry in self._scales.items() if now - entry[0] < 60 * SCALE_LIFETIME}
-        for uid, (owner, namespace) in wanted.items():
-            self._scales[uid] = (now, await self._ask(owner, namespace))
 
     # ---------------------------------------------------------------- the kinds
 

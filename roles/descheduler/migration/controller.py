@@ -156,6 +156,7 @@ class Migrations:
         self._leadership = leadership
         await self.wait_synced()
         await self._require_evictions()
+        await self._learn_replicas()
         self.replay()
         self._leading = True
         removals = self._listen()
@@ -187,6 +188,15 @@ class Migrations:
             group.create_task(self.arbiter.run(interval))
             group.create_task(self.scavenger.run())
             group.create_task(self._release_all())
+
+    async def _learn_replicas(self) -> None:
+        """Ask how many replicas the workloads want whose pods earlier lives have asked to leave: `replay` counts by that."""
+        begun = [job for job in self.jobs.list() if status.eviction_begun(job)]
+        owners = [(owner, status.pod_key(job).partition("/")[0]) for job in begun if (owner := status.workload_reference(job)) is not None]
+        try:
+            await self._workloads.look_up(owners)
+        except Exception:  # one bad job must not end the process
+            log.exception("the workloads of pods that have left cannot be looked up")
 
     def replay(self) -> None:
         """Count for the object limiters what earlier lives of this process have evicted, as far as jobs tell of it: a gang that moved as

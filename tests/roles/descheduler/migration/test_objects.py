@@ -178,6 +178,26 @@ def test_the_next_life_looks_at_a_workload_that_is_known_by_its_scale_before_a_p
     play(scenario)
 
 
+@pytest.mark.feature("DS-WL-01")
+@pytest.mark.feature("DS-MC-09")
+def test_the_next_life_counts_what_has_left_a_workload_that_is_known_by_its_scale() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await _workload(world, "Widget", 8)
+        for name in ("p", "q"):
+            await world.pod(name, metadata={"ownerReferences": [owner]})
+        limiters = {"objectLimiters": {"workload": {"duration": "1h"}}}
+        life = await world.live(**limiters)
+        await world.job("j", "p", mode="EvictDirectly")
+        await world.until_job("j", phase="Succeeded")
+        await life.kill()
+        await world.live(**limiters)
+        await world.job("k", "q", mode="EvictDirectly")
+        await world.until_job("k", condition="Arbitration=False/ObjectLimiter")
+        assert await world.get(kinds.PODS, "q") is not None
+
+    play(scenario)
+
+
 @pytest.mark.feature("DS-ARB-04")
 @pytest.mark.parametrize(
     ("gate", "fields", "pod"),
