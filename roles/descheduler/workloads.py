@@ -1,6 +1,6 @@
 """The workload behind a pod: how many replicas it wants and which pods are its own (DS-WL-01).
 
-Kinds that are common are watched, with nothing kept but their names, uids and replicas (of a batch Job: its parallelism). Any other kind is
+Kinds that are common are watched, with nothing kept but their names, uids and replicas (a batch Job's counts of pods). Any other kind is
 asked for its `scale` subresource ahead of time (`refresh`), so that `of` can answer at once; which kinds have one is asked once in a while
 (`learn`). A workload of a kind that has none wants as many pods as it has now.
 """
@@ -50,12 +50,15 @@ class ReplicasSpec(Projection):
 
     replicas: int | None = None
     parallelism: int | None = None
+    completions: int | None = None
 
 
 class ObservedStatus(Projection):
-    """That a controller has looked at the workload."""
+    """That a controller has looked at the workload; of a batch Job, what has become of its pods."""
 
     observed_generation: int = 0
+    active: int = 0
+    succeeded: int = 0
 
 
 class Replicated(Object):
@@ -327,8 +330,13 @@ def _group(api_version: str) -> str:
 
 
 def _replicas(found: Replicated) -> int:
-    wanted = found.spec.parallelism if found.spec.replicas is None else found.spec.replicas
-    return 1 if wanted is None else wanted
+    """How many pods are to run now. A batch Job without `completions` makes no more pods once one has succeeded."""
+    spec, state = found.spec, found.status
+    wanted = spec.parallelism if spec.replicas is None else spec.replicas
+    wanted = 1 if wanted is None else wanted
+    if spec.completions is not None:
+        return max(0, min(wanted, spec.completions - state.succeeded))
+    return min(wanted, state.active) if state.succeeded else wanted
 
 
 def _observed(found: Replicated) -> bool:

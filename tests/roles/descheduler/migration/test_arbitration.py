@@ -259,6 +259,35 @@ def test_a_pod_that_its_workload_has_let_go_is_missed_there() -> None:
     play(scenario)
 
 
+@pytest.mark.feature("DS-ARB-03")
+@pytest.mark.parametrize(
+    ("completions", "succeeded", "why"),
+    [
+        (10, 0, ""),
+        (10, 2, ""),
+        (None, 2, ""),
+        (20, 2, "2 pods of Job train (10 replicas) are unavailable or migrate, 2 may"),
+        (10, 9, "Job train has 1 replicas"),
+    ],
+    ids=["at the start", "at the end", "no completions", "others are to come", "the last one"],
+)
+def test_a_batch_job_wants_what_is_left_of_its_completions(completions: int | None, succeeded: int, why: str) -> None:
+    async def scenario(world: Cluster) -> None:
+        template = {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}
+        spec = {"parallelism": 10, "template": template} | ({} if completions is None else {"completions": completions})
+        made = await world.put(kinds.JOBS, "train", {"spec": spec, "status": {"active": 10 - succeeded, "succeeded": succeeded}})
+        owner = {"apiVersion": "batch/v1", "kind": "Job", "name": "train", "uid": made["metadata"]["uid"], "controller": True}
+        for number in range(10):
+            await world.pod(f"p{number}", controller="train", metadata={"ownerReferences": [owner]})
+        ended = {"phase": "Succeeded", "conditions": [{"type": "Ready", "status": "False", "reason": "PodCompleted"}]}
+        for number in range(succeeded):
+            await world.client.patch(kinds.PODS, f"p{number}", {"status": ended}, NS, subresource="status")
+        life = await world.live()
+        assert life.refusal("p9").startswith(why) if why else life.refusal("p9") == ""
+
+    play(scenario)
+
+
 @pytest.mark.feature("DS-ARB-01")
 def test_only_jobs_that_wait_are_arbitrated_after_a_restart() -> None:
     async def scenario(world: Cluster) -> None:
