@@ -120,6 +120,10 @@ class Migrating:
         """Whether a job is about this pod."""
         return bool(self._own(pod))
 
+    def takes(self, pod: Pod) -> bool:
+        """Whether a job that counts is about this pod."""
+        return any(job in self.jobs for job in self._own(pod))
+
     def of_pod(self, pod: Pod) -> set[str]:
         """Names of the jobs about this pod."""
         return self._own(pod)

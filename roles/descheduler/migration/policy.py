@@ -53,7 +53,7 @@ class Policy:
 
     def unit(self, pod: Pod, migrating: Migrating) -> list[Pod]:
         """The gang of the pod, when it may only leave as a whole and may do that; else nobody."""
-        if not self.args.migrate_whole_gangs or self.mode(pod) != Mode.RESERVATION_FIRST or not self._gangs.refuse(pod, migrating.has):
+        if not self.args.migrate_whole_gangs or self.mode(pod) != Mode.RESERVATION_FIRST or not self._gangs.refuse(pod, migrating.takes):
             return []
         members = self._gangs.whole(pod)
         return [] if forced(pod) or any(migrating.has(each) for each in members) else members
@@ -88,7 +88,7 @@ class Policy:
                 return found
         except WorkloadError as error:
             return None if error.unasked and not asked else Refusal(UNKNOWN_WORKLOAD, str(error), 0, 0)
-        why = self._gangs.refuse(pod, migrating.has)
+        why = self._gangs.refuse(pod, migrating.takes)
         whole = "" if self.args.migrate_whole_gangs else "; migrateWholeGangs, by which it could move as one, is off"
         return Refusal(GANG, why + whole, 0, 0) if why else None
 

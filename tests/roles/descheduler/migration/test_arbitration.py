@@ -240,6 +240,23 @@ def test_a_paused_job_that_has_not_begun_uses_no_disruption_budget_up() -> None:
 
 
 @pytest.mark.feature("DS-ARB-03")
+def test_a_paused_job_that_has_not_begun_takes_no_member_from_its_gang() -> None:
+    async def scenario(world: Cluster) -> None:
+        owner = await world.replicaset()
+        gang = {names.ANNOTATION_GANG_NAME: "g", names.ANNOTATION_GANG_MIN_AVAILABLE: "2"}
+        for name in ("p", "q", "r"):
+            await world.pod(name, owner=owner, metadata={"annotations": gang})
+        await world.job("later", "p", paused=True)
+        life = await world.live()
+        assert life.refusal("q") == ""
+        await world.client.patch(kinds.PODMIGRATIONJOBS, "later", {"spec": {"paused": False}})
+        await world.until_job("later", condition="ReservationCreated=True/")
+        assert "would have 1 of the 2 members" in life.refusal("q")
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-ARB-03")
 def test_a_pod_that_its_workload_has_let_go_is_missed_there() -> None:
     async def scenario(world: Cluster) -> None:
         owner = await world.replicaset(replicas=4, status={"observedGeneration": 1})
