@@ -69,10 +69,11 @@ def _deletions() -> None:
 )
 def _eager() -> None:
     def class_of(old: Any) -> Any:
-        def eager(view: Any, bounds: Any) -> Any:
+        def eager(usage: Any, prod_usage: Any, bounds: Any, *, cordoned: bool) -> Any:
             from roles.descheduler.plugins.lownodeload.classify import NodeClass, over
 
-            return NodeClass.HOT if over(view.usage or {}, {n: v * 7 // 10 for n, v in bounds.low.items()}) else old(view, bounds)
+            found = old(usage, prod_usage, bounds, cordoned=cordoned)
+            return NodeClass.HOT if over(usage, {n: v * 7 // 10 for n, v in bounds.low.items()}) else found
 
         return eager
 
@@ -107,10 +108,10 @@ def _forgetful() -> None:
 @MUTANTS.add("hot-nodes-are-left-alone", "no node is ever hot", rule="HotIsRelieved", workloads=(HOT, Workload("web", 4, 250, 128)))
 def _blind() -> None:
     def class_of(old: Any) -> Any:
-        def never(view: Any, bounds: Any) -> Any:
+        def never(usage: Any, prod_usage: Any, bounds: Any, *, cordoned: bool) -> Any:
             from roles.descheduler.plugins.lownodeload.classify import NodeClass
 
-            found = old(view, bounds)
+            found = old(usage, prod_usage, bounds, cordoned=cordoned)
             return NodeClass.NORMAL if found is NodeClass.HOT else found
 
         return never
