@@ -145,7 +145,7 @@ def _given_up() -> None:
 
 @MUTANTS.add(
     "the-scheduler-has-counted",
-    "where a pod's topology spread lets its successor come is left to the scheduler, which counts the pod itself",
+    "where a pod's topology spread lets its successor come is left to the scheduler, which counts the pod itself and is not asked again",
     rule="MovesLoseNothing",
     workloads=(
         Workload("held", 2, 300, 256, usage=700, prefers="sim-002", min_available=2),
@@ -159,7 +159,11 @@ def _counted() -> None:
     async def domains(self: Any, job: Any, pod: Any) -> tuple[Any, ...]:
         return ()
 
+    async def foreseen(self: Any, view: Any) -> str:
+        return ""
+
     replace("roles.descheduler.migration.spread:SpreadCounts.domains", domains)
+    replace("roles.descheduler.migration.acting:Acting._foreseen", foreseen)
 
 
 TENDED: dict[str, Any] = {"profiles": "community", "plan": (), "chores": ()}
