@@ -123,7 +123,8 @@ class RecommenderController(Controller):
             if not pods:
                 learnt.findings.append(Finding(CONDITION_NO_OBJECTS_MATCHED, "NoPods", "no pod matches the target"))
             await self._learn_history(recommendation, learnt, pods)
-            await self._feed(recommendation, learnt, pods)
+            if learnt.loading is None or learnt.stored:  # time goes forwards: what is measured now comes after what was before
+                await self._feed(recommendation, learnt, pods)
             self._expire(learnt, pods)
             await self._resize(recommendation, learnt, pods)
         try:
@@ -175,10 +176,11 @@ class RecommenderController(Controller):
             return
         requests = {c.name: samples.request(c, "cpu") for pod in pods for c in samples.watched(pod)}
         try:
-            known = (point for point in learnt.loading.result() if point.container in requests)
-            learnt.changed |= learnt.learner.feed(
-                Sample(one.container, f"history/{one.pod}", one.time, one.cpu, one.memory, requests[one.container]) for one in known
-            )
+            for one in learnt.loading.result():
+                if one.container in requests:
+                    sample = Sample(one.container, f"history/{one.pod}", one.time, one.cpu, one.memory, requests[one.container])
+                    learnt.changed |= learnt.learner.feed((sample,))
+                    await self.turns.pause()
         except history.HistoryError as error:
             log.warning("recommendation %s: no history from %s: %s; it starts without", recommendation.key, self.policy.prometheus, error)
         learnt.stored = True  # asked once: what comes from now on is measured here

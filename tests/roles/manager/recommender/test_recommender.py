@@ -282,7 +282,8 @@ def matrix(*series):
 
 
 @pytest.mark.feature("MGR-REC-01")
-def test_history_of_eight_days_comes_from_prometheus(bed, make):
+@pytest.mark.parametrize("measured", [False, True], ids=["history alone", "beside what is measured meanwhile"])
+def test_history_of_eight_days_comes_from_prometheus(bed, make, measured):
     async def test(bed):
         labels = {"pod": "web-0", "container": "main"}
         hours = [int(time()) - 3600 * n for n in range(8 * 24)]
@@ -294,6 +295,7 @@ def test_history_of_eight_days_comes_from_prometheus(bed, make):
                 deployment(),
                 make.pod("web-1", "n1", labels={"app": "web"}),
                 recommendation(workload={"kind": "Deployment", "name": "web"}),
+                *([make.metric("n1", pods=[("default", "web-1", "", ("2", "950Mi"))])] if measured else []),
             )
             await start(bed, policy=Policy(interval=0.2, prometheus=address))
             found = await recommended(bed)
