@@ -169,8 +169,9 @@ class Simulation:
         """Where one pod would go now; nothing is kept."""
         return self.ask((pod,))[0]
 
-    def ask(self, pods: Iterable[Pod], more: Sequence[Node] = ()) -> list[Placement]:
-        """As `place`, with `more` empty nodes beside those that are there; nothing is kept."""
+    def ask(self, pods: Iterable[Pod], more: Sequence[Node] = (), described: Mapping[str, Sequence[Any]] | None = None) -> list[Placement]:
+        """As `place`, with `more` empty nodes beside those that are there; nothing is kept. `described`: the objects of further kinds that
+        tell of these nodes, as in a Snapshot."""
         self._refresh()
         engine, rehearsal = self._engine, self._rehearsal
         state, infos = engine.state, self._sorted(pods)
@@ -178,10 +179,14 @@ class Simulation:
         before = {info.uid: (state.nominations.node_of(info.uid), info.uid in rehearsal.pending) for info in infos}
         for node in more:
             engine.cluster.set_node(NodeView(node))
+        self._feed(described or {})
         placements = self._place(infos)
         jobs = any(engine.job_of(info) is not None for info in infos)
         self._spoiled = jobs or rehearsal.attempts > len(infos)  # what is kept of a job does not go back
         rehearsal.take_back()
+        for kind, objects in (described or {}).items():
+            for item in objects:
+                self.tell(kind, item, None)
         for node in more:
             engine.cluster.remove_node(node.metadata.name)
         for info in infos:

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from koord.accounting.resources import is_bytes
-from koord.api.names import LABEL_POD_GROUP, LABEL_QUOTA_PARENT
+from koord.api.names import ANNOTATION_CONFIG_MIRROR, LABEL_POD_GROUP, LABEL_QUOTA_PARENT
 from koord.api.quantity import QuantityError, format_binary, parse_milli, parse_value
 from koord.decisions.record import Number, Record, Term
 from roles.tools import quota
@@ -233,12 +233,13 @@ _ENDED = ("Succeeded", "Failed")
 _FILES = frozenset({"cpu_shares", "cpu_quota", "cpu_period"})
 
 
-def section_of(record: Record, now: float, repeated: int = 1) -> Section:
-    """The section of one record; `repeated` says how many equal ones there were."""
+def section_of(record: Record, now: float, repeated: int = 1, *, former: bool = False) -> Section:
+    """The section of one record; `repeated` says how many equal ones there were, `former` whether it is of an object that is gone."""
     body = _BY_VERDICT.get(record.verdict, _formula)(record)
     by = f" by {record.rule}" if record.rule and record.verdict not in ("Scheduled", "Unschedulable") else ""
     times = f", {repeated} times" if repeated > 1 else ""
     who = f" {record.subject.name}" if record.subject.kind == "CgroupFile" else ""
+    who += f" a former {record.subject.kind} of this name:" if former else ""
     return Section(f"{record.role}:{who} {record.verdict}{by} ({ago(now - record.time)}{times})", body.lines, body.tables)
 
 
@@ -250,7 +251,7 @@ def _latest(records: Iterable[Record]) -> list[tuple[Record, int]]:
     newest: dict[tuple[str, ...], tuple[Record, int]] = {}
     for record in records:
         topic = "placement" if record.verdict in ("Scheduled", "Unschedulable", "Error") else f"{record.rule}/{record.verdict}"
-        key = (record.role, topic, record.subject.kind, record.subject.name)
+        key = (record.role, topic, record.subject.kind, record.subject.name, record.subject.uid)
         before = newest.get(key)
         same = before is not None and before[0].verdict == record.verdict
         newest[key] = (record, before[1] + 1 if before is not None and same else 1)
@@ -449,7 +450,8 @@ def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float
     if not records and live is None:
         return None
     subject = f"{kind} {namespace}/{name}" if kind != "Node" and namespace else f"{kind} {name}"
-    own = _hot_first(_decided([record for record, _ in records if record.subject.kind == kind]))
+    former = _former(kind, found)
+    own = _hot_first(_decided([record for record, _ in records if record.subject.kind == kind and not former(record)]))
     failure = _failure((found.live.obj.get("status") or {}) if kind == "Pod" and found.live and found.live.obj else {})
     if failure and own and own[0].verdict in _BEFORE_THE_END:
         own = []  # what became of the pod since is not koord's doing
@@ -467,11 +469,21 @@ def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float
             summary = f"{brief} is pending: {said}" if said else f"{brief}: no role has decided on it lately"
         summary = short(summary, LENGTH - 1)
     result = Explanation(subject, summary if summary.endswith("…") else summary.rstrip(".") + ".", own[0].verdict if own else "")
-    result.sections = [section_of(record, now, repeated) for record, repeated in records]
+    result.sections = [section_of(record, now, repeated, former=former(record)) for record, repeated in records]
     if live is not None:
         result.sections.append(live)
     result.sections = _once(result.sections, result.summary)
     return result
+
+
+def _former(kind: str, found: Gathered) -> Callable[[Record], bool]:
+    """Whether a record is about an object that had the name before the one that is there. A node's agent knows a static pod by another
+    UID than the API server."""
+    meta = ((found.live.obj if found.live is not None else None) or {}).get("metadata") or {}
+    uids = {meta.get("uid", ""), (meta.get("annotations") or {}).get(ANNOTATION_CONFIG_MIRROR, "")} - {""}
+    if kind not in ("Pod", "PodGroup") or not meta.get("uid"):
+        return lambda record: False
+    return lambda record: record.subject.kind == kind and record.subject.uid not in ("", *uids)
 
 
 def _brief(kind: str, name: str) -> str:

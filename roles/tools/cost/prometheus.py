@@ -7,6 +7,7 @@ koordlet.
 from __future__ import annotations
 
 import math
+import re
 from collections import defaultdict
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,7 +28,7 @@ _POINTS = 5000  # of a series in one answer; Prometheus gives 11,000 at most
 _CAPACITY = 'max by (node, resource) (kube_node_status_capacity{resource=~"cpu|memory"})'
 _NODE_LABELS = "max without (instance, job, uid) (kube_node_labels)"
 _REQUESTS = (
-    "max by (namespace, pod, node, priority, resource) "
+    "max by (namespace, pod, node, resource) "
     '(kube_pod_resource_request{node!="",resource=~"cpu|memory|kubernetes.io/(batch|mid)-(cpu|memory)"})'
 )
 _CPU = 'sum by (namespace, pod) (rate(container_cpu_usage_seconds_total{{container!=""}}[{step}s]))'
@@ -121,9 +122,8 @@ async def _read(
 ) -> tuple[Ledger, dict[str, Penalty], float]:  # fmt: skip
     async with aiohttp.ClientSession(timeout=_TIMEOUT) as session:
         server = Prometheus(address, session)
-        queries = (_CAPACITY, _REQUESTS, _CPU.format(step=max(step, 120)), _MEMORY)
-        capacity, requests, cpu, memory = [await server.range(query, since, until, step) for query in queries]
-        node_labels, pod_labels = [await server.now(query, until) for query in (_NODE_LABELS, _POD_LABELS)]
+        queries = (_CAPACITY, _REQUESTS, _CPU.format(step=max(step, 120)), _MEMORY, _NODE_LABELS, _POD_LABELS)
+        capacity, requests, cpu, memory, node_labels, pod_labels = [await server.range(query, since, until, step) for query in queries]
         penalties = await _penalties(server, since, until, p99)
     if not capacity:
         raise ConfigurationError(f"--prometheus {address}: no kube_node_status_capacity in this time: kube-state-metrics has to be scraped")
@@ -154,23 +154,37 @@ async def _penalties(server: Prometheus, since: float, until: float, p99: str) -
     return dict(found)
 
 
+class _Labels:
+    """The labels of objects over time: those that are gone by the end had some, too, and a name may have had several objects."""
+
+    def __init__(self, series: Any, *key: str) -> None:
+        self._found: dict[tuple[str, ...], list[tuple[dict[str, str], dict[int, float]]]] = defaultdict(list)
+        for labels, values in series:
+            self._found[tuple(labels.get(name, "") for name in key)].append((labels, values))
+
+    def at(self, key: tuple[str, ...], number: int) -> dict[str, str]:
+        """Of a step; in a gap those of any other one."""
+        found = self._found.get(key, ())
+        return next((labels for labels, values in found if number in values), found[-1][0] if found else {})
+
+
 class _Book:
     """Series by node and pod."""
 
     def __init__(self, prices: Prices, capacity: Any, requests: Any, used: Any, node_labels: Any, pod_labels: Any) -> None:
-        self._prices = prices
-        self._labels = {labels.get("node", ""): labels for labels, _ in node_labels}
+        self._prices = _as_exported(prices)
+        self._labels = _Labels(node_labels, "node")
         self._nodes: dict[str, dict[str, dict[int, float]]] = defaultdict(dict)
         for labels, values in capacity:
             self._nodes[labels["node"]][labels["resource"]] = values
         self._requests: dict[str, dict[tuple[str, str], dict[str, dict[int, float]]]] = defaultdict(lambda: defaultdict(dict))
         for labels, values in requests:
-            self._requests[labels["node"]][labels["namespace"], labels["pod"]][labels["resource"]] = values
+            self._requests[labels["node"]][labels["namespace"], labels["pod"]].setdefault(labels["resource"], {}).update(values)
         self._used: dict[tuple[str, str], dict[str, dict[int, float]]] = defaultdict(dict)
         for resource, series in used.items():
             for labels, values in series:
                 self._used[labels.get("namespace", ""), labels.get("pod", "")][resource] = values
-        self._pods = {(labels.get("namespace", ""), labels.get("pod", "")): labels for labels, _ in pod_labels}
+        self._pods = _Labels(pod_labels, "namespace", "pod")
 
     def at(self, number: int) -> Iterator[tuple[str, Node, list[Pod]]]:
         """Nodes with their pods at a step."""
@@ -178,18 +192,17 @@ class _Book:
             amounts = _at(resources, number)
             if not amounts:
                 continue
-            rates = self._prices.of_node(
-                _node_labels(self._labels.get(name, {})), amounts.get("cpu", 0) / 1000, amounts.get("memory", 0) / 2**30
-            )
+            labels = self._labels.at((name,), number)
+            rates = self._prices.of_node(labels, amounts.get("cpu", 0) / 1000, amounts.get("memory", 0) / 2**30)
             pods = []
             for key, series in self._requests[name].items():
                 asked = _at(series, number)
                 if asked:
-                    pods.append(Pod(self._owner(key, asked), asked, _at(self._used.get(key, {}), number) or None))
+                    pods.append(Pod(self._owner(key, number, asked), asked, _at(self._used.get(key, {}), number) or None))
             yield name, Node(rates, amounts), pods
 
-    def _owner(self, key: tuple[str, str], asked: ResourceVector) -> Owner:
-        labels = self._pods.get(key, {})
+    def _owner(self, key: tuple[str, str], number: int, asked: ResourceVector) -> Owner:
+        labels = self._pods.at(key, number)
         quota = next((labels[name] for name in _QUOTA if name in labels), "")
         qos = next((labels[name] for name in _QOS if name in labels), "")
         if not qos and (names.RESOURCE_BATCH_CPU in asked or names.RESOURCE_BATCH_MEMORY in asked):
@@ -201,11 +214,11 @@ def _at(series: dict[str, dict[int, float]], number: int) -> ResourceVector:
     return {name: round(values[number] * _SCALE.get(name, 1.0)) for name, values in series.items() if number in values}
 
 
-def _node_labels(labels: dict[str, str]) -> dict[str, str]:
-    """Labels as kube-state-metrics writes them, under the names that they have on nodes as far as those are well known."""
-    known = ("node.kubernetes.io/instance-type", "topology.kubernetes.io/zone", "topology.kubernetes.io/region", "kubernetes.io/arch")
-    found = {name: labels[key] for name in known if (key := "label_" + name.translate(_PLAIN)) in labels}
-    return found | {key.removeprefix("label_"): value for key, value in labels.items() if key.startswith("label_")}
+def _as_exported(prices: Prices) -> Prices:
+    """Prices whose nodes are told by labels as kube-state-metrics names them."""
+    nodes = [node.model_copy(update={"match": {_exported(key): value for key, value in node.match.items()}}) for node in prices.nodes]
+    return prices.model_copy(update={"nodes": nodes})
 
 
-_PLAIN = str.maketrans("./-", "___")
+def _exported(label: str) -> str:
+    return "label_" + re.sub(r"([a-z0-9])([A-Z])", r"\1_\2", re.sub(r"[^a-zA-Z0-9_]", "_", label)).lower()

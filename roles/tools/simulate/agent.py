@@ -42,6 +42,7 @@ from roles.koordlet.store import kinds
 from roles.koordlet.store.store import MetricStore
 from roles.koordlet.store.view import MetricsView
 from roles.manager.controllers.nodeslo import build
+from roles.tools.simulate.suppression import host_applications
 
 Obj = dict[str, Any]
 Gate = Callable[[str], bool]
@@ -142,18 +143,18 @@ class Agent:
             total = {name: amount - gone[name] for name, amount in total.items()}
         samples += [(kinds.NODE_CPU, (), total["cpu"] / 1000), (kinds.NODE_MEMORY, (), total["memory"])]
         request = sum(pod_requests(pod.pod).get(names.RESOURCE_BATCH_CPU, 0) for pod in self.pods if pod.qos is QoSClass.BE)
-        limit = self._limit(others, _amount("cpu", info.system_usage.resources))
+        limit = self._limit(others, host_applications(metric), _amount("cpu", info.system_usage.resources))
         tier = (("usage", best_effort), ("request", request), ("real-limit", limit))
         samples += [(kinds.NODE_BE, ("cpu", allocation), value) for allocation, value in tier]
         store.append(self._now, samples)
 
-    def _limit(self, others: float, system: float) -> float:
+    def _limit(self, others: float, applications: int, system: float) -> float:
         """Milli-cores that the best-effort tier may use."""
         capacity, reserved, threshold = capacity_milli(self._node), reserved_milli(self._node), self._slo.threshold
         if not threshold.enable or not self._gate("BECPUSuppress"):
             return capacity
         found = allowed(
-            capacity, threshold.cpu_suppress_threshold_percent, int(others), 0, max(int(system), reserved), reserved,
+            capacity, threshold.cpu_suppress_threshold_percent, int(others), applications, max(int(system), reserved), reserved,
             threshold.cpu_suppress_min_percent,
         )  # fmt: skip
         return max(0, found.milli)

@@ -19,7 +19,7 @@ from roles.koordlet.qos.cpuevict import CPUEvict
 from roles.koordlet.qos.memevict import MemoryEvict
 from roles.scheduler.whatif import Placement, Scheduler, Simulation, Snapshot
 from roles.tools.simulate.agent import Agent, Evicted, gates_of
-from roles.tools.simulate.changes import Changed, belongs_to_node, clones, ended, shape_of
+from roles.tools.simulate.changes import Changed, belongs_to_node, clones, described_as, ended, shape_of
 from roles.tools.simulate.cluster import Cluster, Obj, Structs, key_of
 from roles.tools.simulate.moving import Moved, moves
 from roles.tools.simulate.overcommit import Overcommit, admitted, config_of
@@ -263,7 +263,12 @@ class Simulator:
 
     def _all_fit(self, after: Cluster, pods: Sequence[Pod], like: str, count: int) -> bool:
         more = [convert(node, Node) for node in clones(after, like, count)]
-        return all(each.placed for each in self._simulation(after).ask(pods, more))
+        described: dict[str, list[Any]] = defaultdict(list)
+        for node in more:
+            for kind, obj in described_as(after, like, node.metadata.name):
+                if kind.key in self._feeds:
+                    described[kind.key].append(convert(obj, self._feeds[kind.key].projection))
+        return all(each.placed for each in self._simulation(after).ask(pods, more, described))
 
     # ---------------------------------------------------------------- books
 

@@ -15,6 +15,8 @@ _WORKLOADS = frozenset({"Deployment", "ReplicaSet", "ReplicationController", "St
 _STATUS = frozenset({"capacity", "allocatable"})
 _NEVER = "1970-01-01T00:00:00Z"
 _READY = [{"type": "Ready", "status": "True"}]
+_OF_NODES = (kinds.DEVICES, kinds.NODERESOURCETOPOLOGIES)
+"""What describes a node under its name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +60,11 @@ def apply(cluster: Cluster, changes: Changes, now: str) -> Changed:
     result = Changed(cluster.copy())
     for obj in changes.objects:
         if obj["kind"] in _WORKLOADS:
-            result.new += pods_of(obj)
+            made = pods_of(obj)
+            _replace(result.cluster, obj, made)
+            result.new += made
         elif obj["kind"] == "Pod" and not (obj.get("spec") or {}).get("nodeName"):
+            _replace(result.cluster, obj, (obj,))
             result.new.append(_alive(obj))
         else:
             result.cluster.put(obj)
@@ -67,12 +72,14 @@ def apply(cluster: Cluster, changes: Changes, now: str) -> Changed:
         for name in _emptiest(result.cluster, like, count):
             _empty(result, name, goes=True)
             result.gone.append(name)
-            for kind in (kinds.NODES, kinds.NODEMETRICS, kinds.DEVICES, kinds.NODERESOURCETOPOLOGIES):
+            for kind in (kinds.NODES, kinds.NODEMETRICS, *_OF_NODES):
                 result.cluster.all(kind).pop(name, None)
     for count, like in changes.more:
         for node in clones(result.cluster, like, count):
             result.cluster.put(node)
             result.cluster.put(_idle(node["metadata"]["name"], now))
+            for _, described in described_as(result.cluster, like, node["metadata"]["name"]):
+                result.cluster.put(described)
     for name in changes.drain:
         node = _node(result.cluster, name)
         _empty(result, name, goes=False)
@@ -132,7 +139,7 @@ def pods_of(workload: Obj) -> list[Obj]:
     """The pods that a workload's controller would make."""
     spec, meta = workload.get("spec") or {}, workload["metadata"]
     template = spec.get("template") or {}
-    count = spec.get("parallelism", 1) if workload["kind"] == "Job" else spec.get("replicas", 1)
+    count = _of_job(workload) if workload["kind"] == "Job" else spec.get("replicas", 1)
     uid = meta.get("uid") or f"new-{workload['kind']}-{key_of(workload)}"
     owner = {"apiVersion": workload.get("apiVersion"), "kind": workload["kind"], "name": meta["name"], "uid": uid, "controller": True}
     found = []
@@ -141,6 +148,35 @@ def pods_of(workload: Obj) -> list[Obj]:
         made |= {"namespace": meta.get("namespace", "default"), "uid": f"{uid}-{number}"}
         found.append({"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": template.get("spec") or {}, "status": {}})
     return found
+
+
+def _of_job(job: Obj) -> int:
+    """How many pods run at once: none of a suspended Job, and no more than are left of its completions."""
+    spec = job.get("spec") or {}
+    if spec.get("suspend"):
+        return 0
+    most, wanted = spec.get("parallelism"), spec.get("completions")
+    most = most if isinstance(most, int) else 1
+    return min(most, max(0, wanted - int((job.get("status") or {}).get("succeeded") or 0))) if isinstance(wanted, int) else most
+
+
+def _replace(cluster: Cluster, obj: Obj, made: Iterable[Obj]) -> None:
+    """Pods that were there go: those of the names that are `made` now, and those that the workload's controller had made."""
+    pods, name, namespace = cluster.all(kinds.PODS), obj["metadata"]["name"], obj["metadata"].get("namespace", "default")
+    for each in made:
+        pods.pop(key_of(each), None)
+    if obj["kind"] == "Pod":
+        return
+    for key, pod in list(pods.items()):
+        meta = pod["metadata"]
+        if meta.get("namespace", "") != namespace:
+            continue
+        owner, labels = next((each for each in meta.get("ownerReferences") or () if each.get("controller")), {}), meta.get("labels") or {}
+        wanted = (obj["kind"], name)
+        if obj["kind"] == "Deployment":
+            wanted = ("ReplicaSet", f"{name}-{labels.get('pod-template-hash', '')}")
+        if (owner.get("kind"), owner.get("name")) == wanted and not ended(pod):
+            del pods[key]
 
 
 def _alive(pod: Obj) -> Obj:
@@ -222,6 +258,18 @@ def clones(cluster: Cluster, like: str, count: int) -> Iterator[Obj]:
         status = {field: value for field, value in (model.get("status") or {}).items() if field in _STATUS} | {"conditions": _READY}
         meta = {"name": name, "uid": f"new-{name}", "labels": labels, "annotations": annotations}
         yield {"apiVersion": "v1", "kind": "Node", "metadata": meta, "spec": spec, "status": status}
+
+
+def described_as(cluster: Cluster, like: str, name: str) -> Iterator[tuple[kinds.Kind, Obj]]:
+    """The devices and the CPU topology of a new node of a node's shape: without them it has none that could be allocated."""
+    for kind in _OF_NODES:
+        model = cluster.all(kind).get(like)
+        if model is not None:
+            meta = model["metadata"]
+            own = (meta.get("annotations") or {}).items()
+            annotations = {key: text for key, text in own if not any(each in key for each in ("alloc", "pools", "last-applied"))}
+            made = {"name": name, "uid": f"new-{name}", "labels": meta.get("labels") or {}, "annotations": annotations}
+            yield kind, {field: value for field, value in model.items() if field != "status"} | {"metadata": made}
 
 
 def _idle(name: str, now: str) -> Obj:

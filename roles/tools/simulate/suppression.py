@@ -31,6 +31,11 @@ def cpu_of(usage: ResourceMap) -> int:
     return parse_quantity("cpu", usage.resources.get("cpu", 0))
 
 
+def host_applications(metric: NodeMetric) -> int:
+    """Milli-cores that host applications use, best-effort ones aside: part neither of the pods' use nor of the system's."""
+    return sum(cpu_of(app.usage) for app in metric.status.host_application_metric if app.qos != QoSClass.BE)
+
+
 def estimate(pod: Pod) -> int:
     """Milli-cores that a pod which is not measured is taken to use."""
     request = pod_requests(pod)
@@ -53,7 +58,8 @@ def suppressed(
         strategy = config.threshold_for(found) if found is not None else {}
         if found is None or info is None or not strategy.get("enable") or not capacity_milli(found):
             continue
-        others = wanted = known = 0
+        others = wanted = 0
+        known = sum(cpu_of(app.usage) for app in metric.status.host_application_metric)
         for each in metric.status.pods_metric:
             used = cpu_of(each.pod_usage)
             known += used
@@ -69,8 +75,8 @@ def suppressed(
         system = cpu_of(info.system_usage) or max(0, cpu_of(info.node_usage) - known)
         reserved = reserved_milli(found)
         allowance = allowed(
-            capacity_milli(found), int(strategy.get("cpuSuppressThresholdPercent", 65)), others, 0, max(system, reserved), reserved,
-            strategy.get("cpuSuppressMinPercent"),
+            capacity_milli(found), int(strategy.get("cpuSuppressThresholdPercent", 65)), others, host_applications(metric),
+            max(system, reserved), reserved, strategy.get("cpuSuppressMinPercent"),
         )  # fmt: skip
         if wanted > max(0, allowance.milli):
             yield Suppressed(name, max(0, allowance.milli), wanted)

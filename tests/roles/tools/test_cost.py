@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -156,7 +157,7 @@ def test_property_rows_and_idle_are_what_the_nodes_cost(
 
 # ---------------------------------------------------------------- Prometheus
 
-SERIES: dict[str, list[tuple[dict[str, str], float]]] = {
+SERIES: dict[str, list[Any]] = {
     "kube_node_status_capacity": [({"node": "n", "resource": "cpu"}, 4), ({"node": "n", "resource": "memory"}, 8 * 2**30)],
     "kube_node_labels": [({"node": "n", "label_node_kubernetes_io_instance_type": "m5"}, 1)],
     "kube_pod_resource_request": [
@@ -172,18 +173,22 @@ SERIES: dict[str, list[tuple[dict[str, str], float]]] = {
 
 
 class Answering(BaseHTTPRequestHandler):
-    """As Prometheus answers, for the series above."""
+    """As Prometheus answers, for the series above; one may be there only from so many hours ago until so many."""
 
     def do_POST(self) -> None:
         form = {key: values[0] for key, values in parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode()).items()}
-        series = next((found for name, found in SERIES.items() if name in form["query"]), [])
+        series = [(*found, 99, 0)[:4] for found in next((found for name, found in SERIES.items() if name in form["query"]), [])]
         result: list[Any]
         if self.path.endswith("query_range"):
             count = round((float(form["end"]) - float(form["start"])) / float(form["step"])) + 1
             times = [float(form["start"]) + number * float(form["step"]) for number in range(count)]
-            result = [{"metric": labels, "values": [[time, str(value)] for time in times]} for labels, value in series]
+            now = time.time()
+            result = [
+                {"metric": labels, "values": [[at, str(value)] for at in times if since >= (now - at) / 3600 - 1 / 60 > until - 1 / 60]}
+                for labels, value, since, until in series
+            ]
         else:
-            result = [{"metric": labels, "value": [float(form["time"]), str(value)]} for labels, value in series]
+            result = [{"metric": labels, "value": [float(form["time"]), str(value)]} for labels, value, _, until in series if not until]
         body = orjson.dumps({"status": "success", "data": {"resultType": "matrix", "result": result}})
         if "broken" in form["query"]:
             body = b"<html>"
@@ -205,6 +210,35 @@ def prometheus() -> Iterator[str]:
     server.shutdown()
     thread.join()
     server.server_close()
+
+
+def test_what_ended_before_the_end_keeps_its_labels(prometheus: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its quota and its node's price; and a name may have had a second pod. A label is told as the node has it."""
+    series = {
+        **SERIES,
+        "kube_node_status_capacity": [
+            ({"node": "spot", "resource": name}, value, 40, 16) for name, value in (("cpu", 4), ("memory", 2**33))
+        ],
+        "kube_node_labels": [({"node": "spot", "label_karpenter_sh_capacity_type": "spot", "label_my_pool": "a"}, 1, 40, 16)],
+        "kube_pod_resource_request": [
+            ({"namespace": "shop", "pod": "web", "node": "spot", "priority": priority, "resource": "cpu"}, 3, since, until)
+            for priority, since, until in (("9000", 40, 28), ("5000", 28, 16))
+        ],
+        "kube_pod_labels": [
+            ({"namespace": "shop", "pod": "web", "uid": quota, "label_quota_scheduling_koordinator_sh_name": quota}, 1, since, until)
+            for quota, since, until in (("gold", 40, 28), ("tin", 28, 16))
+        ],
+        "container_cpu_usage_seconds_total": [],
+    }
+    monkeypatch.setitem(globals(), "SERIES", series)
+    (tmp_path / "prices.yaml").write_text(PRICES.replace("{kind: metal}", "{karpenter.sh/capacity-type: spot, myPool: a}"))
+    line = ["cost", "--prices", str(tmp_path / "prices.yaml"), "--prometheus", prometheus, "--since", "2d", "-o", "json"]
+    found = orjson.loads(CliRunner().invoke(main, line).stdout)
+    assert found["nodesCost"] == pytest.approx(24 * 3.0)
+    rows = {row["quota"]: row["cost"] for row in found["by"]["quota"]}
+    assert set(rows) == {"gold", "tin"}
+    assert rows["gold"] == pytest.approx(rows["tin"])
+    assert found["by"]["namespace"][0]["cpu"]["requested"] == pytest.approx(72)
 
 
 def test_prometheus_gives_the_same_and_the_penalty_beside_it(prometheus: str, tmp_path: Path) -> None:

@@ -54,7 +54,10 @@ def metric(name: str, cpu: str) -> Obj:
 def pod(name: str, on: str = "", cpu: str = "2", owner: str = "ReplicaSet", **more: Any) -> Obj:
     meta: Obj = {"name": name, "namespace": "default", "uid": f"u-{name}", **more.pop("metadata", {})}
     if owner:
-        meta["ownerReferences"] = [{"apiVersion": "apps/v1", "kind": owner, "name": "web", "uid": "rs", "controller": True}]
+        controller = {"apiVersion": "apps/v1", "kind": owner, "name": more.pop("by", "web"), "uid": "rs", "controller": True}
+        meta["ownerReferences"] = [controller]
+    if template := more.pop("hash", ""):
+        meta["labels"] = {"pod-template-hash": template}
     container = {"name": "c", "image": "i", "resources": {"requests": {"cpu": cpu, "memory": "1Gi"}}}
     spec = {"schedulerName": "koord-scheduler", "containers": [container], **({"nodeName": on} if on else {}), **more}
     return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec, "status": {"phase": "Running" if on else "Pending"}}
@@ -107,6 +110,84 @@ class TestAnswers:
         assert answer["helps"] == ["2 more nodes like n0 (--more 2=n0)"]
         assert simulate("-s", cluster, "-f", add, "--more", "2=n0")[0] == 0
         assert simulate("-s", cluster, "-f", add, "--more", "1=n0")[0] == 2
+
+    @pytest.mark.parametrize(
+        ("there", "added", "fits"),
+        [
+            (pod("web", cpu="20", owner=""), pod("web", cpu="12", owner=""), False),
+            (pod("web", cpu="20", owner=""), pod("web", cpu="4", owner=""), True),
+            (pod("web", "n0", "5", owner=""), pod("web", cpu="6", owner=""), True),
+            (pod("web-0", "n0", "4", "StatefulSet"), deployment("web", 2, "4") | {"kind": "StatefulSet"}, True),
+            (pod("web-abc-x", "n0", "5", by="web-abc", hash="abc"), deployment("web", 1, "6"), True),
+            (pod("other-abc-x", "n0", "5", by="other-abc", hash="abc"), deployment("web", 1, "6"), False),
+        ],
+        ids=["waits, too large still", "waits, small enough now", "bound", "StatefulSet", "Deployment", "another's"],
+    )
+    def test_what_is_added_takes_the_place_of_what_has_its_name(self, there: Obj, added: Obj, fits: bool, tmp_path: Path) -> None:
+        code, answer = simulate("-s", written(tmp_path / "c.yaml", node("n0"), there), "-f", written(tmp_path / "a.yaml", added))
+        assert (code, answer["fits"]) == (0 if fits else 2, fits)
+        assert not any(fate["waited"] for fate in answer["fates"])
+
+    @pytest.mark.parametrize(
+        ("spec", "succeeded", "count"),
+        [
+            ({"parallelism": 5}, 0, 5),
+            ({"parallelism": 5, "completions": 3}, 0, 3),
+            ({"parallelism": 5, "completions": 3}, 2, 1),
+            ({"completions": 3}, 0, 1),
+            ({"parallelism": 5, "suspend": True}, 0, 0),
+        ],
+    )
+    def test_a_job_has_the_pods_that_its_controller_would_make(self, spec: Obj, succeeded: int, count: int, tmp_path: Path) -> None:
+        job = deployment("etl", 1, "1")
+        job |= {"apiVersion": "batch/v1", "kind": "Job", "status": {"succeeded": succeeded}}
+        job["spec"] = {"template": job["spec"]["template"], **spec}
+        _, answer = simulate("-s", written(tmp_path / "c.yaml", node("n0")), "-f", written(tmp_path / "a.yaml", job))
+        assert len(answer["fates"]) == count
+
+    def test_new_nodes_have_the_devices_and_the_cpu_topology_of_their_shape(self, tmp_path: Path) -> None:
+        """Whatever is asked: they are as two real ones."""
+        per_card = {names.RESOURCE_GPU_CORE: "100", names.RESOURCE_GPU_MEMORY_RATIO: "100", names.RESOURCE_GPU_MEMORY: "80Gi"}
+
+        def machine(name: str) -> list[Obj]:
+            made = node(name, "32")
+            for part in ("capacity", "allocatable"):
+                made["status"][part] |= {
+                    names.RESOURCE_GPU_CORE: "200",
+                    names.RESOURCE_GPU_MEMORY_RATIO: "200",
+                    names.RESOURCE_GPU_MEMORY: "160Gi",
+                }
+            cards = [{"type": "gpu", "minor": minor, "id": f"{name}-{minor}", "health": True, "resources": per_card} for minor in (0, 1)]
+            topology = json.dumps({"detail": [{"id": cpu, "core": cpu // 2, "socket": 0, "node": 0} for cpu in range(32)]})
+            meta = {"name": name, "annotations": {names.ANNOTATION_NRT_CPU_TOPOLOGY: topology}}
+            described = [
+                (kinds.DEVICES, {"spec": {"devices": cards}}),
+                (kinds.NODERESOURCETOPOLOGIES, {"topologyPolicies": ["None"], "zones": []}),
+            ]
+            return [made, *({"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta, **body} for kind, body in described)]
+
+        def gpu(name: str) -> Obj:
+            made = pod(name, owner="")
+            asked = {names.RESOURCE_GPU_CORE: "60", names.RESOURCE_GPU_MEMORY_RATIO: "60"}
+            made["spec"]["containers"][0]["resources"] = {"requests": {"cpu": "1", **asked}, "limits": {"cpu": "1", **asked}}
+            return made
+
+        def bound(name: str) -> Obj:
+            spec = {names.ANNOTATION_RESOURCE_SPEC: json.dumps({"requiredCPUBindPolicy": "FullPCPUs"})}
+            made = pod(name, owner="", priority=9500, metadata={"labels": {names.LABEL_POD_QOS: "LSR"}, "annotations": spec})
+            made["spec"]["containers"][0]["resources"] = {
+                "requests": {"cpu": "16", "memory": "1Gi"},
+                "limits": {"cpu": "16", "memory": "1Gi"},
+            }
+            return made
+
+        one, two = written(tmp_path / "1.yaml", *machine("n0")), written(tmp_path / "2.yaml", *machine("n0"), *machine("n1"))
+        for asked, count in ((gpu, 5), (gpu, 4), (bound, 4)):
+            add = written(tmp_path / "add.yaml", *(asked(f"p{number}") for number in range(count)))
+            _, alone = simulate("-s", one, "-f", add)
+            more, real = simulate("-s", one, "-f", add, "--more", "1=n0"), simulate("-s", two, "-f", add)
+            assert more[0] == real[0] == (0 if count == 4 else 2), (more, real)
+            assert alone["helps"][-1].startswith("1 more node like n0" if count == 4 else "2 more nodes like n0")
 
     def test_a_drained_node_gives_its_pods_to_others_and_loses_those_that_nobody_makes_again(self, cluster: str, tmp_path: Path) -> None:
         more = written(tmp_path / "more.yaml", pod("bare", "n0", "100m", ""), pod("agent", "n0", "100m", "DaemonSet"), node("n3"))
@@ -369,6 +450,20 @@ def used(name: str, pods: dict[str, tuple[str, str]], system: str = "1") -> Obj:
     made["status"]["podsMetric"] = entries
     made["status"]["nodeMetric"]["nodeUsage"] = {"resources": {"cpu": str(total[0]), "memory": f"{total[1]}Gi"}}
     return made
+
+
+@pytest.mark.feature("BEY-SIM-01")
+def test_host_applications_are_no_room_for_best_effort_pods(tmp_path: Path) -> None:
+    report = used("n0", {"job": ("5", "1")}, "0.5")
+    app = {"name": "nginx", "usage": {"resources": {"cpu": "3", "memory": "1Gi"}}, "priority": "koord-prod", "qos": "LS"}
+    report["status"]["hostApplicationMetric"] = [app, {**app, "name": "crawler", "qos": "BE"}]
+    job = pod("job", "n0", "1", metadata={"labels": {names.LABEL_POD_QOS: "BE"}})
+    strategy = json.dumps({"clusterStrategy": {"enable": True, "cpuSuppressThresholdPercent": 65}})
+    config = {"apiVersion": "v1", "kind": "ConfigMap", "data": {"resource-threshold-config": strategy}}
+    config["metadata"] = {"name": names.CONFIGMAP_SLO_CONTROLLER_CONFIG, "namespace": "koordinator-system"}
+    code, answer = simulate("-s", written(tmp_path / "c.yaml", node("n0", "10"), job, report, config))
+    assert code == 0
+    assert answer["suppressed"] == [{"node": "n0", "allowed": 3000, "wanted": 5000}]
 
 
 @pytest.mark.feature("BEY-SIM-01")

@@ -16,6 +16,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kinds import ELASTICQUOTAS, EVENTS, NODES, PODS
+from koord.api.names import ANNOTATION_CONFIG_MIRROR
 from koord.apiserver.testing import running_server
 from koord.cli import main
 from koord.decisions.record import Record, Subject, Term
@@ -354,6 +355,26 @@ def test_tables_on_a_terminal(capsys: pytest.CaptureFixture[str]) -> None:
     text = screen.getvalue()
     assert "Insufficient cpu" in text
     assert "No answer from: koordlet: refused" in text
+
+
+@pytest.mark.feature("BEY-WHY-01")
+@pytest.mark.parametrize(
+    ("uid", "annotations", "summary", "reason"),
+    [
+        ("new", {}, "Pod d/p is pending: its scheduling gates hold it back (later).", ""),
+        ("old", {}, "Pod d/p was evicted (koordlet): too hot.", "Evicted"),
+        ("new", {ANNOTATION_CONFIG_MIRROR: "old"}, "Pod d/p was evicted (koordlet): too hot.", "Evicted"),
+    ],
+    ids=["a successor of the name", "the pod itself", "a static pod, by the agent's UID"],
+)
+def test_a_pod_is_not_explained_by_what_became_of_an_earlier_one(uid: str, annotations: dict[str, str], summary: str, reason: str) -> None:
+    meta = {"name": "p", "namespace": "d", "uid": uid, "annotations": annotations}
+    live = Live({"kind": "Pod", "metadata": meta, "spec": {"schedulingGates": [{"name": "later"}]}, "status": {"phase": "Pending"}})
+    evicted = Record("koordlet", Subject("Pod", "d", "p", "old"), 5.0, "Evicted", "MemoryEvict", "too hot")
+    found = explain("Pod", Gathered(records=[evicted], live=live, answered=1), namespace="d", name="p", now=9.0)
+    assert found is not None
+    assert (found.summary, found.reason) == (summary, reason)
+    assert ("former" in found.sections[0].title) is (not reason)
 
 
 @pytest.mark.parametrize(
