@@ -2,12 +2,13 @@
 
 With ``--only-evict-by-api=true`` the API is everything. Otherwise containers are also stopped through the CRI, without grace: after
 the API agreed, so that what they hold is free at once, and instead of it when the API server is silent and the need is critical.
-Silence is no connection, no answer in time, or 504. Every other answer is one, a refusal above all: a disruption budget, an admission
-policy, missing rights, a server that failed.
+Silence is no connection, no answer within :data:`ANSWER`, or 504. Every other answer is one, a refusal above all: a disruption budget, an
+admission policy, missing rights, a server that failed.
 """
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 from collections.abc import Awaitable, Callable
@@ -28,6 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+#: So long (seconds) an eviction may take. The node may not have the time, and a lost answer does no harm: the uid is a precondition.
+ANSWER = 5.0
 #: An evicted pod is not evicted again for this long (seconds); it may take that long to go away.
 REMEMBER = 120.0
 #: So long (seconds) after its eviction a pod counts as gone that is not known to be about to go. It may have a long grace, or have been
@@ -46,6 +49,12 @@ class Answer(Enum):
     REFUSED = auto()
     """Or gone already."""
     SILENCE = auto()
+
+
+class Unanswered(str):
+    """A refusal for which the API server's silence is the only reason. Asking for the next pod would take as long, and end as this."""
+
+    __slots__ = ()
 
 
 #: Tells about a pod: (pod, reason, message); the event is a Warning.
@@ -108,17 +117,16 @@ class PodEvictor:
             return None
         refusal, answer = await self._by_api(pod)
         message = f"trigger by koordlet feature {gate}, kill pod: {pod.name}"
-        if self._stop_containers is not None and not self._only_api:
-            if answer is Answer.AGREED:
-                stopped = await self._stop(pod, gate, "the API server agreed to evict it")
-                if not stopped and pod.pod.metadata.deletion_timestamp is not None:
-                    refusal = "it was told to leave already, and its containers were not all stopped"
-                    self._remember(pod, REMEMBER)
-            elif answer is Answer.SILENCE and critical:
-                stopped = await self._stop(pod, gate, f"the API server is silent ({refusal}) and the need is critical: {why}")
-                why, refusal = (f"containers stopped without the API server, which is silent; {why}", None) if stopped else (why, refusal)
-            elif answer is Answer.SILENCE:
-                refusal = f"{refusal}; no container is stopped below the critical threshold"
+        if self.hastens and answer is Answer.AGREED:
+            stopped = await self._stop(pod, gate, "the API server agreed to evict it")
+            if not stopped and pod.pod.metadata.deletion_timestamp is not None:
+                refusal = "it was told to leave already, and its containers were not all stopped"
+                self._remember(pod, REMEMBER)
+        elif self.hastens and answer is Answer.SILENCE and critical:
+            stopped = await self._stop(pod, gate, f"the API server is silent ({refusal}) and the need is critical: {why}")
+            why, refusal = (f"containers stopped without the API server, which is silent; {why}", None) if stopped else (why, refusal)
+        elif answer is Answer.SILENCE:
+            refusal = Unanswered(f"{refusal}; no container is stopped below the critical threshold" if self.hastens else refusal)
         if refusal is not None:
             self._tell(pod, EVENT_FAIL, f"{message}: {refusal}")
             return refusal
@@ -157,7 +165,10 @@ class PodEvictor:
     async def _by_api(self, pod: PodState) -> tuple[str | None, Answer]:
         """What stood against it (None: nothing), and what kind of answer that is."""
         try:
-            await self._client.evict(pod.namespace, pod.name, uid=pod.uid)
+            async with asyncio.timeout(ANSWER):
+                await self._client.within(ANSWER).evict(pod.namespace, pod.name, uid=pod.uid)
+        except TimeoutError:
+            return f"the API server does not answer: nothing came within {ANSWER:g} s", Answer.SILENCE
         except errors.NotFound:
             return None, Answer.REFUSED  # it is gone already: there is nothing to stop
         except errors.TooManyRequests as error:

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from koord import seams
 from koord.decisions.record import Record, Subject
 from roles.koordlet.actuation.executor import Mode
-from roles.koordlet.eviction.evictor import LINGERS, REMEMBER, Evictor
+from roles.koordlet.eviction.evictor import LINGERS, REMEMBER, Evictor, Unanswered
 from roles.koordlet.eviction.tasks import EvictionTask, Ledger, Victim
 
 if TYPE_CHECKING:
@@ -88,15 +88,18 @@ class EvictionRunner:
 
         Pods that are about to leave anyhow are waited for, unless the need is critical; what those hold that may stay for long is not
         counted on. What a task that only observes would have evicted
-        counts for its like: it frees nothing for a task that evicts.
+        counts for its like: it frees nothing for a task that evicts. While the API server is silent, nobody is asked in vain: a need that
+        is critical may be waiting for its turn.
         """
         ledgers = {observe: Ledger(tasks) for observe in (False, True)}
         handled: dict[bool, set[str]] = {False: set(), True: set()}
-        fresh = 0
+        fresh, silent = 0, False
         critical = any(task.critical for task in tasks)
         for task in tasks:
             observe = Mode.OBSERVE in (mode, self._mode_of(task.gate))
             ledger = ledgers[observe]
+            if silent and not (observe or task.critical):
+                continue
             for victim in sorted(task.victims, key=self._evicted_in_vain):
                 if ledger.covers(task):
                     break
@@ -114,7 +117,12 @@ class EvictionRunner:
                     ledger.add(victim)
                     self._observed(task, victim)
                     continue
-                if await self._evict(task, victim):
+                refusal = await self._evict(task, victim)
+                if isinstance(refusal, Unanswered):
+                    silent = True
+                    handled[observe].discard(uid)
+                    break
+                if refusal is None:
                     ledger.add(victim)
                     if uid not in handled[True]:
                         handled[True].add(uid)
@@ -136,7 +144,8 @@ class EvictionRunner:
         """Seconds since the pod was evicted."""
         return self._steady() - self._told_to_leave.get(victim.pod.uid, -math.inf)
 
-    async def _evict(self, task: EvictionTask, victim: Victim) -> bool:
+    async def _evict(self, task: EvictionTask, victim: Victim) -> str | None:
+        """What stood against it, or None."""
         pod = victim.pod
         how = {"critical": task.critical} if self._takes_critical else {}
         try:
@@ -150,10 +159,10 @@ class EvictionRunner:
             self._told_to_leave[pod.uid] = now
             self._record(task, victim, "Evicted", task.message)
             log.info("%s evicted pod %s: %s", task.gate, pod.key, task.message)
-            return True
+            return None
         self._record(task, victim, "EvictionRefused", f"{refusal}; {task.message}")
         log.warning("%s could not evict pod %s: %s", task.gate, pod.key, refusal)
-        return False
+        return refusal
 
     def _observed(self, task: EvictionTask, victim: Victim) -> None:
         """Once a minute for a gate and a pod: it would be evicted again and again, since nothing is done."""

@@ -17,6 +17,7 @@ from roles.koordlet.eviction.tasks import EvictionTask, Victim
 from roles.koordlet.options import Options
 from roles.koordlet.qos.memevict import MemoryEvict
 from roles.koordlet.store import kinds
+from roles.sandbox.world import loop as virtual
 
 
 class Stub:
@@ -146,14 +147,23 @@ def test_runs_in_the_background_one_a_strategy(world):
 # -- the evictor -------------------------------------------------------------------------------------------------------------
 
 
+LOST = object()
+"""No answer ever comes."""
+
+
 class API:
     """Answers evictions as told; only the verb that the evictor uses."""
 
     def __init__(self, answer=None):
         self.answer, self.calls = answer, []
 
+    def within(self, seconds):
+        return self
+
     async def evict(self, namespace, pod, *, grace_period_seconds=None, uid=None):
         self.calls.append((namespace, pod, uid, grace_period_seconds))
+        if self.answer is LOST:
+            await asyncio.Event().wait()
         if self.answer is not None:
             raise self.answer
 
@@ -272,6 +282,41 @@ def test_silence_stops_containers_only_beyond_the_second_threshold(world, silenc
     else:
         assert verdicts == {"EvictionRefused"}
         assert "below the critical threshold" in told[0][1]
+
+
+@pytest.mark.feature("KA-EVX-01")
+@pytest.mark.parametrize("only_api", [True, False])
+def test_an_api_server_that_is_silent_holds_up_nobody(world, only_api):
+    """One pod is asked for a task that is not critical, and where nothing but the API may end a pod."""
+    api, stopped = API(LOST), []
+
+    async def stop(pod):
+        stopped.append(pod.name)
+
+    evictor = PodEvictor(api, only_api=only_api, stop_containers=stop, tell=lambda *event: None)
+    runner = EvictionRunner(evictor, world.machine.recorder, lambda gate: Mode.ENFORCE)
+
+    async def main():
+        done, both = [], asyncio.Event()
+
+        def ended(fresh):
+            done.append(fresh)
+            if len(done) == 2:
+                both.set()
+
+        runner.submit("CPUEvict", [task(world, gate="CPUEvict", a=60, b=60)], Mode.ENFORCE, ended)
+        tasks = [
+            task(world, c=60, d=60),
+            task(world, gate="X", d=60),
+            replace(task(world, gate="BEMemoryEvict", c=60, d=60), critical=True),
+        ]
+        runner.submit("MemoryEvict", tasks, Mode.ENFORCE, ended)
+        await both.wait()
+        return done
+
+    assert virtual.run(virtual.VirtualLoop(), main()) == [0, 2 * (not only_api)]
+    assert stopped == ([] if only_api else ["c", "d"])
+    assert [pod for _, pod, *_ in api.calls] == ["a", "c", "c", *["d"] * (not only_api)]
 
 
 @pytest.mark.feature("KA-EVX-01")
