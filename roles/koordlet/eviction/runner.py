@@ -91,10 +91,11 @@ class EvictionRunner:
         counts for its like: it frees nothing for a task that evicts. While the API server is silent, nobody is asked in vain: a need that
         is critical may be waiting for its turn.
         """
-        ledgers = {observe: Ledger(tasks) for observe in (False, True)}
-        handled: dict[bool, set[str]] = {False: set(), True: set()}
-        fresh, silent = 0, False
         critical = any(task.critical for task in tasks)
+        going = {v.pod.uid: v for task in tasks for v in task.victims if self._goes(v, critical)}
+        ledgers = {observe: Ledger(tasks, going.values()) for observe in (False, True)}
+        handled = {observe: set(going) for observe in (False, True)}
+        fresh, silent = 0, False
         for task in tasks:
             observe = Mode.OBSERVE in (mode, self._mode_of(task.gate))
             ledger = ledgers[observe]
@@ -104,13 +105,9 @@ class EvictionRunner:
                 if ledger.covers(task):
                     break
                 uid = victim.pod.uid
-                if uid in handled[observe]:
+                if uid in handled[observe] or self._evictor.recently_evicted(uid):
                     continue
                 handled[observe].add(uid)
-                if self._evictor.recently_evicted(uid) or (victim.ending and not critical):
-                    if self._frees(victim):
-                        ledger.add(victim)
-                    continue
                 if victim.lingering and not self._hastens:
                     continue
                 if observe:
@@ -132,9 +129,10 @@ class EvictionRunner:
                 log.info("%s: not enough could be evicted: %s of %s", task.gate, ledger.released(task), dict(task.targets))
         return fresh
 
-    def _frees(self, victim: Victim) -> bool:
-        """Whether what a pod holds that was evicted may be counted on: not for long unless it is about to go."""
-        return victim.ending or self._since(victim) < LINGERS
+    def _goes(self, victim: Victim, critical: bool) -> bool:
+        """Whether what a pod holds comes free without a call. One that was evicted is not counted on for long unless it is about to go."""
+        told = self._evictor.recently_evicted(victim.pod.uid) or (victim.ending and not critical)
+        return told and (victim.ending or self._since(victim) < LINGERS)
 
     def _evicted_in_vain(self, victim: Victim) -> bool:
         """Whether a pod is still there although its eviction was long enough ago: others are taken first."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from koord.decisions.record import Term
@@ -49,11 +49,16 @@ def critical_percent(threshold: float) -> float:
 
 
 class Ledger:
-    """What a run has released, by (key, resource), shared by all its tasks so that nothing is counted twice."""
+    """What a run has released, by (key, resource), shared by all its tasks so that nothing is counted twice.
 
-    def __init__(self, tasks: tuple[EvictionTask, ...]) -> None:
+    ``going`` are those whose resources come free in any case.
+    """
+
+    def __init__(self, tasks: tuple[EvictionTask, ...], going: Iterable[Victim] = ()) -> None:
         self._keys = {t.key for t in tasks if any(v > 0 for v in t.targets.values())}
         self._released: dict[tuple[str, str], int] = {}
+        for victim in going:
+            self.add(victim)
 
     def add(self, victim: Victim) -> None:
         """A victim's resources count for every key that a task uses."""

@@ -62,11 +62,21 @@ def test_a_refused_victim_is_passed_over(world):
     assert record.verdict == "EvictionRefused"
 
 
-def test_an_earlier_eviction_counts_without_a_call(world):
+@pytest.mark.feature("KA-EVX-01")
+@pytest.mark.parametrize("told", ["by koordlet", "by others"])
+@pytest.mark.parametrize(
+    "later", [({"a": 100, "b": 60},), ({"b": 60, "a": 100},), ({"b": 60}, {"a": 100})], ids=["first", "last", "of another task"]
+)
+def test_an_earlier_eviction_counts_without_a_call(world, told, later):
+    """Wherever the pod stands by now: it may use less, since it goes, and have more priority than others."""
     stub = Stub()
     _, runner = run(world, stub, task(world, a=100, b=60))
-    stub.earlier = {"uid-a"}
-    assert (asyncio.run(runner.run((task(world, a=100, b=60),))), stub.asked) == (0, ["a"])
+    if told == "by koordlet":
+        stub.earlier = {"uid-a"}
+    ending = told == "by others"
+    tasks = [task(world, **pods) for pods in later]
+    tasks = [replace(t, victims=tuple(replace(v, ending=ending and v.pod.name == "a") for v in t.victims)) for t in tasks]
+    assert (asyncio.run(runner.run(tuple(tasks))), stub.asked) == (0, ["a"])
 
 
 @pytest.mark.parametrize(("critical", "asked"), [(False, []), (True, ["a"])])
