@@ -27,14 +27,16 @@ def _quantity(name: str, milli: int) -> str:
     return format_decimal(milli // 1000) if name == "cpu" else format_binary(milli // 1000)
 
 
-def numa_reserved(capacity: Mapping[str, str | int | float], allocatable: Mapping[str, str | int | float], zones: int) -> dict[str, int]:
-    """Share of capacity - allocatable that each of ``zones`` NUMA nodes bears, in milli units, rounded up."""
+def numa_reserved(
+    capacity: Mapping[str, str | int | float], allocatable: Mapping[str, str | int | float], zones: Mapping[str, int]
+) -> dict[str, int]:
+    """Share of capacity - allocatable that each of the ``zones`` NUMA nodes with a resource bears, in milli units, rounded up."""
     out: dict[str, int] = {}
-    for name in ("cpu", "memory"):
-        if name in capacity and name in allocatable and zones > 0:
+    for name, bearers in zones.items():
+        if name in capacity and name in allocatable and bearers > 0:
             reserved = _milli(capacity[name]) - _milli(allocatable[name])
             if reserved > 0:
-                out[name] = -(-reserved // zones)
+                out[name] = -(-reserved // bearers)
     return out
 
 
