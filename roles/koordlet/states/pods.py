@@ -1,6 +1,7 @@
 """Pods of the node, from the kubelet's list to what strategies and collectors read (KLO-SI-02). Pure.
 
-An unchanged pod keeps its object from list to list, so that "is" tells consumers whether anything about it changed.
+An unchanged pod keeps its object from list to list, and so do the pods together, so that "is" tells consumers whether anything changed.
+The kubelet lists pods in any order; here they are in that of their uids.
 """
 
 from __future__ import annotations
@@ -165,14 +166,17 @@ class PodCache:
             self._add(bytes(raw), fresh)
         if not fresh:
             raise PodListError(f"none of the {len(listed)} pods of the kubelet's answer can be read")
-        self._raw = fresh
+        self._raw = dict(sorted(fresh.items()))
         self._body = digest
-        before, self.pods = self.pods, tuple(state for _, state in fresh.values())
+        pods = tuple(state for _, state in self._raw.values())
+        changed = len(pods) != len(self.pods) or any(a is not b for a, b in zip(pods, self.pods, strict=True))
+        if changed:
+            self.pods = pods
         now, told = self.clock(), [pod for pod in self.pods if pod.pod.metadata.deletion_timestamp is not None]
         self._ends = {pod.uid: self._ends.get(pod.uid, now + _grace(pod.pod)) for pod in told}
         self.synced = self.confirmed = True
         self._empty_answers = 0
-        return len(before) != len(self.pods) or any(a is not b for a, b in zip(before, self.pods, strict=True))
+        return changed
 
     def leaving(self) -> dict[str, float]:
         """Pods that were told to leave: uid → seconds until their grace ends, counted from when the kubelet first said so."""

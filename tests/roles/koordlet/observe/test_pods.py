@@ -60,6 +60,8 @@ class TestBook:
         assert pod_cache.take(listed(make_pod("a", "u-1"), make_pod("b", "u-2")))
         first = pod_cache.pods
         assert not pod_cache.take(listed(make_pod("a", "u-1"), make_pod("b", "u-2")))
+        assert not pod_cache.take(listed(make_pod("b", "u-2"), make_pod("a", "u-1"))), "the kubelet lists them in any order"
+        assert pod_cache.pods is first
         assert pod_cache.take(listed(make_pod("a", "u-1"), make_pod("b", "u-2", phase="Failed")))
         assert pod_cache.pods[0] is first[0]
         assert pod_cache.pods[1].terminated
