@@ -11,7 +11,7 @@ import logging
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from dataclasses import replace
 from typing import Any
 
@@ -116,7 +116,8 @@ class NVML:
         self._nvml = library
         self._root = root
         self.health = health
-        self._seen: dict[str, int] = {}
+        self._sampled: dict[str, tuple[int, frozenset[int]]] = {}
+        """Of each card the time of the newest sample, and the processes that have ever had one."""
         self._static: dict[str, GPUCard] = {}
         self._handles: dict[str, Any] = {}
         self._learn()
@@ -181,28 +182,29 @@ class NVML:
                 memory = {int(p.pid): int(p.usedGpuMemory or 0) for p in nvml.nvmlDeviceGetComputeRunningProcesses(handle)}
                 if not memory:
                     continue
-                used = self._utilization(uuid, handle)
+                used = self._utilization(uuid, handle, memory.keys())
             except nvml.NVMLError as error:
                 log.debug("card %s: %s", uuid, error)
                 continue
             out += [GPUProcess(pid, uuid, used[pid], size) for pid, size in memory.items() if pid in used]
         return out
 
-    def _utilization(self, uuid: str, handle: Any) -> dict[int, float]:
-        """Use of multiprocessors by process: of each the newest sample since the last reading, else of the driver's whole buffer."""
-        nvml = self._nvml
-        newest: dict[int, tuple[int, float]] = {}
-        for since in dict.fromkeys((self._seen.get(uuid, 0), 0)):
-            try:
-                found = nvml.nvmlDeviceGetProcessUtilization(handle, since)
-            except nvml.NVMLError_NotFound:
-                continue
-            for sample in found:
-                pid, at = int(sample.pid), int(sample.timeStamp)
-                if pid and at >= newest.get(pid, (0, 0.0))[0]:
-                    newest[pid] = (at, float(sample.smUtil))
-            break
-        self._seen[uuid] = max((at for at, _ in newest.values()), default=self._seen.get(uuid, 0))
+    def _utilization(self, uuid: str, handle: Any, running: Set[int]) -> dict[int, float]:
+        """Use of multiprocessors by process: of each the newest sample since the last reading, at first of the driver's whole buffer.
+
+        NVML has samples only of those that worked: who has none since the last reading, but had one ever, uses nothing now.
+        """
+        since, sampled = self._sampled.get(uuid, (0, frozenset()))
+        newest = dict.fromkeys(sampled & running, (since, 0.0))
+        try:
+            found = self._nvml.nvmlDeviceGetProcessUtilization(handle, since)
+        except self._nvml.NVMLError_NotFound:
+            found = ()
+        for sample in found:
+            pid, at = int(sample.pid), int(sample.timeStamp)
+            if pid and at > newest.get(pid, (0, 0.0))[0]:
+                newest[pid] = (at, float(sample.smUtil))
+        self._sampled[uuid] = (max((at for at, _ in newest.values()), default=since), frozenset(newest))
         return {pid: use for pid, (_, use) in newest.items()}
 
     # -- health --------------------------------------------------------------------------------------------------------------

@@ -11,8 +11,9 @@ from typing import Any
 import pytest
 
 from koord.api.kinds import DEVICES
+from roles.koordlet.host.root import HostRoot
 from roles.koordlet.sensing import nvml
-from roles.koordlet.sensing.nvml import Health, bus_address
+from roles.koordlet.sensing.nvml import NVML, Health, bus_address
 from roles.koordlet.store import kinds
 from tests.support.koordlet import GI, Cluster, agent, run, until
 
@@ -44,6 +45,7 @@ class Library(types.ModuleType):
         self.cards = list(cards)
         self.memory: dict[str, list[Any]] = {}
         self.used: dict[str, list[Any]] = {}
+        """Samples of each reading, with their times since the last one."""
         self.events: queue.Queue[Any] = queue.Queue()
 
     def nvmlInit(self) -> None:
@@ -82,7 +84,7 @@ class Library(types.ModuleType):
     def nvmlDeviceGetProcessUtilization(self, card: Any, since: int) -> list[Any]:
         if card.uuid not in self.used:
             raise NotFound
-        return self.used[card.uuid]
+        return [record(pid=s.pid, timeStamp=since + s.timeStamp, smUtil=s.smUtil) for s in self.used[card.uuid]]
 
     def nvmlEventSetCreate(self) -> str:
         return "set"
@@ -207,6 +209,32 @@ def test_inventory_use_and_health(tmp_path: Path, library: Library, monkeypatch:
             await until(healthy, "the recovery")
 
     run(tmp_path, story)
+
+
+@pytest.mark.feature("KLO-DEV-01")
+def test_a_process_that_pauses_uses_nothing_but_its_memory(tmp_path: Path, library: Library) -> None:
+    """NVML has samples only of those that worked since the last reading, and none at all where nobody did."""
+    c = Cluster(tmp_path, None)
+    plug(c, "0000:18:00.0", "0")
+    sizes = {101: 40 * GI, 102: 20 * GI, 103: GI}
+    found = NVML(library, HostRoot.at(str(tmp_path)), Health())
+
+    def used(*samples: tuple[int, int]) -> dict[int, float]:
+        library.memory["GPU-a"] = [record(pid=pid, usedGpuMemory=size) for pid, size in sizes.items()]
+        library.used = {"GPU-a": [record(pid=pid, timeStamp=5, smUtil=use) for pid, use in samples]} if samples else {}
+        processes = found.processes()
+        assert all(each.memory == sizes[each.pid] for each in processes)
+        return {each.pid: each.core_percent for each in processes}
+
+    assert used() == {}, "of one that never worked nothing is known"
+    assert used((101, 90), (102, 5)) == {101: 90, 102: 5}
+    assert used((102, 7)) == {101: 0, 102: 7}
+    assert used() == {101: 0, 102: 0}
+    assert used((101, 50)) == {101: 50, 102: 0}
+    gone = sizes.pop(102)
+    assert used((101, 50)) == {101: 50}
+    sizes[102] = gone
+    assert used((101, 50)) == {101: 50}, "another process with its number"
 
 
 @pytest.mark.feature("KLO-DEV-01")
