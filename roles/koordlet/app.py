@@ -362,11 +362,12 @@ class App:
                 self.acting.pressure(snapshot, at.mono)
             else:
                 self.acting.tick(snapshot, at.mono)
-        policy = self.state.policy
-        self.store.want(
-            node_window=max(*policy.durations, policy.aggregate),
-            window=max(policy.aggregate, self.options.prediction_training_interval),
-        )
+        if self.state.lists_synced:  # till then nobody knows for how long; series of an earlier run would be cut
+            policy = self.state.policy
+            self.store.want(
+                node_window=max(*policy.durations, policy.aggregate),
+                window=max(policy.aggregate, self.options.prediction_training_interval),
+            )
 
     def _change(self, name: str, path: str, value: str) -> str:
         return self.acting.change(name, path, value)

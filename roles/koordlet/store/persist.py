@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 import os
 
 import msgspec
@@ -22,6 +23,8 @@ class _Dump(msgspec.Struct, array_like=True):
     byte_order: str
     saved: float
     rows: list[tuple[str, tuple[str, ...], bytes, bytes]]
+    windows: tuple[int, int] | None = None
+    """Seconds of node-level series and of all others: nobody asks for them again before the objects of the node are there."""
 
 
 def save(store: MetricStore, directory: str, now: float) -> None:
@@ -29,7 +32,8 @@ def save(store: MetricStore, directory: str, now: float) -> None:
     import sys
 
     path = os.path.join(directory, FILE)
-    body = msgspec.msgpack.encode(_Dump(_VERSION, sys.byteorder, now, store.dump()))
+    node_window, window = store.windows
+    body = msgspec.msgpack.encode(_Dump(_VERSION, sys.byteorder, now, store.dump(), (math.ceil(node_window), math.ceil(window))))
     try:
         seams.files().make_directory(directory)
         replace(path, body)
@@ -48,6 +52,8 @@ def load(store: MetricStore, directory: str, now: float) -> int:
         if dump.version != _VERSION or dump.byte_order != sys.byteorder or dump.saved > now:
             log.warning("%s is of another kind or of the future and is ignored", path)
             return 0
+        if dump.windows is not None:
+            store.want(node_window=dump.windows[0], window=dump.windows[1])
         return store.load(dump.rows, now)
     except FileNotFoundError:
         return 0

@@ -47,16 +47,21 @@ class MetricStore:
 
     def want(self, *, node_window: float | None = None, window: float | None = None) -> None:
         """Keep node-level series, or all others, at least that long (seconds; capped by the retention)."""
-        before = (self._node_window, self._window)
+        before = self.windows
         if node_window is not None:
             self._node_window = min(max(node_window, DEFAULT_NODE_WINDOW), self._retention)
         if window is not None:
             self._window = min(max(window, DEFAULT_WINDOW), self._retention)
-        if before == (self._node_window, self._window):
+        if before == self.windows:
             return  # asked for on every tick
         for kind, group in self._series.items():
             for points in group.values():
                 points.window_ms = self._window_ms(kind)
+
+    @property
+    def windows(self) -> tuple[float, float]:
+        """Seconds that node-level series, and all others, are kept."""
+        return self._node_window, self._window
 
     def _window_ms(self, kind: str) -> int:
         return int((self._node_window if kind in kinds.NODE_LEVEL else self._window) * 1000 + _SLACK * 1000)

@@ -87,13 +87,21 @@ rows = st.lists(
 )
 
 
-def dumped(version: Any, order: Any, saved: Any, listed: Any) -> bytes:
-    return msgspec.msgpack.encode([version, order, saved, listed])
+def dumped(version: Any, order: Any, saved: Any, listed: Any, windows: Any) -> bytes:
+    return msgspec.msgpack.encode([version, order, saved, listed, windows])
+
+
+numbers = st.one_of(st.integers(-(2**63), 2**64 - 1), st.floats())
 
 
 @pytest.mark.feature("KLO-TSDB-01")
 @with_files
-@given(st.one_of(st.binary(max_size=40), st.builds(dumped, st.just(1), st.just("little"), st.floats(allow_nan=True), rows)))
+@given(
+    st.one_of(
+        st.binary(max_size=40),
+        st.builds(dumped, st.just(1), st.just("little"), st.floats(allow_nan=True), rows, st.none() | st.tuples(numbers, numbers)),
+    )
+)
 def test_fuzz_kept_series(body: bytes) -> None:
     with tempfile.TemporaryDirectory(prefix="koord-fuzz-") as directory:
         Path(directory, persist.FILE).write_bytes(body)

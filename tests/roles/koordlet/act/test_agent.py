@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from koord.api.kinds import EVENTS, NODES, NODESLOS, PODDISRUPTIONBUDGETS
+from koord.api.kinds import EVENTS, NODEMETRICS, NODES, NODESLOS, PODDISRUPTIONBUDGETS
 from roles.koordlet.app import restore as restore_command
 from tests.support.koordlet import BE_TIER, GI, OFF, Cluster, agent, exposed, run, until
 
@@ -62,6 +62,29 @@ def test_a_node_under_load_and_back(tmp_path) -> None:
         assert c.values() != before
         assert restore_command(c.options) == 0
         assert c.values() == before
+
+    run(tmp_path, story)
+
+
+@pytest.mark.feature("KLO-TSDB-01")
+def test_series_are_kept_as_long_as_the_objects_of_the_node_ask(tmp_path) -> None:
+    """Before they are there nobody knows for how long: what an earlier run kept is not cut."""
+
+    async def story(c: Cluster) -> None:
+        await c.node({})
+        policy = {"metricCollectPolicy": {"nodeAggregatePolicy": {"durations": ["5m", "2h"]}}}
+        body = {"apiVersion": NODEMETRICS.api_version, "kind": NODEMETRICS.kind, "metadata": {"name": "n1"}, "spec": policy}
+        await c.client.create(NODEMETRICS, body)
+        async with agent(c) as app:
+            asked, want = [], app.store.want
+
+            def watched(**windows: float) -> None:
+                asked.append(windows)
+                want(**windows)
+
+            app.store.want = watched
+            await until(lambda: asked, "the windows")
+            assert asked[0] == {"node_window": 7200, "window": 300}
 
     run(tmp_path, story)
 

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import math
+import sys
 from pathlib import Path
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -189,6 +191,7 @@ class TestClockSteps:
         assert store.keys(kinds.POD_CPU) == []
 
 
+@pytest.mark.feature("KLO-TSDB-01")
 class TestPersistence:
     def test_series_survive_a_restart(self, tmp_path: Path) -> None:
         store = filled([1, 2, 3])
@@ -198,6 +201,29 @@ class TestPersistence:
         assert MetricsView(fresh, T0 + 4).avg(kinds.NODE_CPU, 60) == 2
         assert persist.load(MetricStore(), str(tmp_path / "d"), T0 + 90_000) == 0, "too old"
         assert persist.load(MetricStore(), str(tmp_path / "d"), T0 - 60) == 0, "of the future"
+
+    def test_long_windows_survive_a_restart(self, tmp_path: Path) -> None:
+        """They are asked for when the objects of the node are there, which is after the series were read."""
+        store = MetricStore()
+        store.want(node_window=3 * 3600.0, window=1200.5)
+        for i in range(0, 3 * 3600, 10):
+            store.append(T0 + i, [(kinds.NODE_CPU, (), 1.0), (kinds.POD_CPU, ("a",), 1.0)])
+        now = T0 + 3 * 3600
+        persist.save(store, str(tmp_path), now)
+        fresh = MetricStore()
+        assert persist.load(fresh, str(tmp_path), now) == 2
+        fresh.append(now, [(kinds.NODE_CPU, (), 1.0), (kinds.POD_CPU, ("a",), 1.0)])
+        view = MetricsView(fresh, now)
+        assert view.query(kinds.NODE_CPU, 3 * 3600).covered_ms == 3 * 3600_000
+        assert view.query(kinds.POD_CPU, 1200, pod_uid="a").covered_ms == 1200_000
+        short = MetricStore(retention=600.0)
+        persist.load(short, str(tmp_path), now)
+        assert MetricsView(short, now).query(kinds.NODE_CPU, 3 * 3600).covered_ms < 640_000
+
+    def test_series_of_an_earlier_release(self, tmp_path: Path) -> None:
+        body = msgspec.msgpack.encode([1, sys.byteorder, T0, filled([1, 2, 3]).dump()])
+        (tmp_path / persist.FILE).write_bytes(body)
+        assert persist.load(MetricStore(), str(tmp_path), T0 + 4) == 1
 
     @pytest.mark.parametrize("rubbish", [b"", b"\x93", b"hello", b"\x94\x01\xa3big\x01\x90"])
     def test_rubbish_is_ignored(self, tmp_path: Path, rubbish: bytes) -> None:
