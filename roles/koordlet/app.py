@@ -363,11 +363,10 @@ class App:
             else:
                 self.acting.tick(snapshot, at.mono)
         if self.state.lists_synced:  # till then nobody knows for how long; series of an earlier run would be cut
-            policy = self.state.policy
-            self.store.want(
-                node_window=max(*policy.durations, policy.aggregate),
-                window=max(policy.aggregate, self.options.prediction_training_interval),
-            )
+            policy, slo = self.state.policy, self.state.slo
+            window = max(policy.aggregate, self.options.prediction_training_interval)
+            evict = (slo.threshold.cpu_evict_time_window_seconds if slo is not None else None) or 0
+            self.store.want(node_window=max(*policy.durations, window, evict), window=window)
 
     def _change(self, name: str, path: str, value: str) -> str:
         return self.acting.change(name, path, value)

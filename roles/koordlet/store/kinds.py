@@ -106,7 +106,7 @@ SCHEMAS: dict[str, tuple[str, ...]] = {
     HOST_APP_MEMORY_COLD_PAGE: _APP,
 }
 
-#: Kinds kept as long as the longest node aggregation; the others follow the aggregate duration of pods.
+#: Kinds kept as long as the longest node aggregation or eviction window; the others follow the aggregate duration of pods.
 NODE_LEVEL = frozenset(
     {
         NODE_CPU,
@@ -114,6 +114,7 @@ NODE_LEVEL = frozenset(
         NODE_MEMORY_WITH_PAGE_CACHE,
         SYS_CPU,
         SYS_MEMORY,
+        NODE_BE,
         NODE_MEMORY_WITH_HOT_PAGE,
         NODE_GPU_CORE,
         NODE_GPU_MEMORY,

@@ -67,11 +67,12 @@ def test_a_node_under_load_and_back(tmp_path) -> None:
 
 
 @pytest.mark.feature("KLO-TSDB-01")
-def test_series_are_kept_as_long_as_the_objects_of_the_node_ask(tmp_path) -> None:
+@pytest.mark.parametrize(("evict", "window"), [(None, 7200), (10_000, 10_000)])
+def test_series_are_kept_as_long_as_the_objects_of_the_node_ask(tmp_path, evict, window) -> None:
     """Before they are there nobody knows for how long: what an earlier run kept is not cut."""
 
     async def story(c: Cluster) -> None:
-        await c.node({})
+        await c.node({"resourceUsedThresholdWithBE": {"cpuEvictTimeWindowSeconds": evict}} if evict else {})
         policy = {"metricCollectPolicy": {"nodeAggregatePolicy": {"durations": ["5m", "2h"]}}}
         body = {"apiVersion": NODEMETRICS.api_version, "kind": NODEMETRICS.kind, "metadata": {"name": "n1"}, "spec": policy}
         await c.client.create(NODEMETRICS, body)
@@ -84,7 +85,7 @@ def test_series_are_kept_as_long_as_the_objects_of_the_node_ask(tmp_path) -> Non
 
             app.store.want = watched
             await until(lambda: asked, "the windows")
-            assert asked[0] == {"node_window": 7200, "window": 300}
+            assert asked[0] == {"node_window": window, "window": 300}
 
     run(tmp_path, story)
 

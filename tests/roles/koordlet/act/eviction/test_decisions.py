@@ -103,6 +103,15 @@ def test_satisfaction_by_allocatable(world, cpu, build_node):
     assert only(world.decide(cpu, READY), "BECPUEvict").targets[BATCH_CPU] == 15999
 
 
+@pytest.mark.feature("KA-CEV-01")
+@pytest.mark.parametrize(("seconds", "goes"), [(1300, True), (300, False)])
+def test_satisfaction_over_a_long_window(world, cpu, seconds, goes):
+    satisfied(world)
+    world.spec["resourceUsedThresholdWithBE"]["cpuEvictTimeWindowSeconds"] = 1300
+    tier(world, 7800, 20000, 8000, seconds=seconds)
+    assert (only(world.decide(cpu, READY), "BECPUEvict") is not None) is goes
+
+
 def test_few_samples_prove_nothing(world, cpu):
     satisfied(world)
     tier(world, 7800, 20000, 8000, seconds=0)
