@@ -475,6 +475,17 @@ def test_a_reservation_takes_some_steps_from_pending_to_succeeded(times: int, sa
     assert bool(list(told.rule.end())) is said
 
 
+@pytest.mark.parametrize(("made", "times", "said"), [(30.0, 5, False), (30.0, 6, True), (5.0, 3, False), (5.0, 4, True)])
+def test_a_young_pod_is_tried_often_and_may_lack_something_else_each_time(made: float, times: int, said: bool) -> None:
+    told = Told(ItSettles)
+    told.time = made
+    told.quota_pod("p", "", 1000)
+    path = "/api/v1/namespaces/d/pods/p/status"
+    told.history.requests.extend(Request(33.0 + second, "scheduler-a", "PATCH", path) for second in range(times))
+    told.time = 50.0
+    assert bool(list(told.rule.end())) is said
+
+
 @pytest.mark.parametrize(
     ("author", "time", "said"), [("scheduler-b", 69.0, False), ("scheduler-b", 105.0, True), ("scheduler-a", 69.0, True)]
 )
