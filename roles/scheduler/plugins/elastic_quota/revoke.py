@@ -20,8 +20,8 @@ def _importance(pod: PodInfo) -> tuple[int, str]:
 def victims(members: Iterable[Member], used: ResourceVector, runtime: ResourceVector, gangs: Gangs) -> list[PodInfo]:
     """Which pods have to go so that a quota uses no more than its runtime, least important first.
 
-    Non-preemptible pods stay. A job gives what it has above its minimum, or goes as a whole, with its pods in other quotas. If the quota
-    does not fit without all of those, they all go; else the important ones among those taken come back where there is room.
+    Non-preemptible pods stay, and so do pods that hold nothing of what is exceeded. A job gives what it has above its minimum, or goes as a
+    whole, with its pods in other quotas. The important ones among those taken come back where there is room.
     """
     own = {member.pod.uid: member for member in members if member.assigned and member.preemptible}
     victim_groups = VictimGroups(gangs, is_preemptible, _importance)
@@ -29,12 +29,15 @@ def victims(members: Iterable[Member], used: ResourceVector, runtime: ResourceVe
     left = dict(used)
     taken: list[VictimGroup] = []
     for group in reversed(groups):
-        if not exceeded(left, runtime):
+        over = exceeded(left, runtime)
+        if not over:
             break
-        for amount in _amounts(group, own):
-            sub_into(left, amount)
-        taken.append(group)
-    gone = dict.fromkeys(taken) if exceeded(left, runtime) else _not_back(taken, own, left, runtime)
+        # What a job can spare comes before the rest of it, and has to be among those taken if that rest goes.
+        if _holds(_amounts(group, own), over) or (group.minimum is not None and _holds(_amounts(group.minimum, own), over)):
+            for amount in _amounts(group, own):
+                sub_into(left, amount)
+            taken.append(group)
+    gone = _not_back(taken, own, left, runtime)
     return [pod for group in taken if group in gone for pod in reversed(group.pods)]
 
 
@@ -47,10 +50,11 @@ def _not_back(
         if group.minimum in gone:
             gone[group] = None
             continue
-        for amount in _amounts(group, own):
+        amounts = _amounts(group, own)
+        for amount in amounts:
             add_into(left, amount)
-        if exceeded(left, runtime):
-            for amount in _amounts(group, own):
+        if _holds(amounts, exceeded(left, runtime)):
+            for amount in amounts:
                 sub_into(left, amount)
             gone[group] = None
     return gone
@@ -59,6 +63,11 @@ def _not_back(
 def _amounts(group: VictimGroup, own: Mapping[str, Member]) -> list[ResourceVector]:
     """What the group's pods count with in the quota at hand."""
     return [own[pod.uid].amount for pod in group.pods if pod.uid in own]
+
+
+def _holds(amounts: Iterable[ResourceVector], names: Iterable[str]) -> bool:
+    """Whether there is anything of these resources in the amounts."""
+    return any(amount.get(name, 0) > 0 for amount in amounts for name in names)
 
 
 class Revoker:

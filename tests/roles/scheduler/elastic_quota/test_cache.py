@@ -284,6 +284,22 @@ def test_over_use_is_borne_for_a_while() -> None:
     assert revoker.due(cache, 115.0, NoGangs()) == []  # it has the same time again
 
 
+@pytest.mark.feature("SCH-EQ-09")
+@pytest.mark.parametrize(("preemptible", "cpu", "gone"), [("false", "20", []), ("true", "20", ["gpu"]), ("false", "14", ["p1"])])
+def test_what_is_over_takes_none_who_has_nothing_of_it(preemptible: str, cpu: str, gone: list[str]) -> None:
+    made, cache = world()
+    made.add_nodes(testing.node("n", cpu=cpu, **{"nvidia.com/gpu": "7"}))  # one of eight has failed
+    made.feed("ElasticQuota", quota("a", {"cpu": "20", "nvidia.com/gpu": "8"}))
+    labels = {PREFIX + "name": "a", PREFIX + "preemptible": preemptible}
+    made.add_pods(testing.pod("gpu", uid="gpu", cpu="1", labels=labels, node="n", priority=9, requests={"nvidia.com/gpu": "8"}))
+    for number in range(5):
+        made.add_pods(pod(f"p{number}", "a", number + 1, node="n", priority=number))
+    cache.trees[""].refresh_all()
+    revoker = Revoker(0.0)
+    assert revoker.due(cache, 100.0, NoGangs()) == []
+    assert [victim.name for _, victim in revoker.due(cache, 100.1, NoGangs())] == gone
+
+
 # ---------------------------------------------------------------- hooks
 
 

@@ -327,6 +327,24 @@ def test_what_is_revoked_leaves_no_gang_below_its_minimum(teams: list[tuple[int,
         assert not gone
 
 
+@pytest.mark.feature("SCH-EQ-09")
+@pytest.mark.parametrize(("gpus", "names"), [(3, []), (2, ["team-0", "team-1"])])
+def test_what_a_gang_can_spare_goes_with_it_whatever_it_holds(gpus: int, names: list[str]) -> None:
+    made = in_quota(1, 100)
+    amounts = {"cpu": "100", "nvidia.com/gpu": "8"}
+    made.feed("ElasticQuota", {"metadata": {"name": "q", "namespace": "q"}, "spec": {"min": amounts, "max": amounts}})
+    made.gang("team", 1)
+    labels = {QUOTA + "name": "q", LABEL_POD_GROUP: "team"}
+    made.alone("team-0", "n0", priority=2, cpu="1", labels=labels, requests={"nvidia.com/gpu": "3"})
+    made.alone("team-1", "n0", priority=1, cpu="1", labels=labels)
+    made.alone("other", "n0", priority=0, cpu="1", labels={QUOTA + "name": "q"})
+    cache: Any = made.framework.plugins["ElasticQuota"]
+    used = cache.cache.quota("q")[1].used
+    assert used == {"cpu": 3000, "nvidia.com/gpu": 3}
+    gone = revoked(cache.cache.members("q"), used, {"cpu": 3000, "nvidia.com/gpu": gpus}, made.state.gangs)
+    assert sorted(pod.name for pod in gone) == names
+
+
 def test_the_projection_of_a_podgroup_is_what_is_fed() -> None:
     """The worlds above feed PodGroups as dictionaries: a misspelt field would make every gang one without a minimum."""
     made = world(1)
