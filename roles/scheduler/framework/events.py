@@ -60,7 +60,7 @@ class Subscription(NamedTuple):
 
     A hint may look at the pod's shape and the event only, not at the single pod: its answer is shared by pods of one shape. Events are
     kept for pods in flight, and those of one object merged: `keep` cuts an event down to what the hint reads of it. `nobody` is asked once
-    about an event, before the hint is about each shape: whether it helps no pod at all.
+    about an event, before the hint is about each shape: whether it helps no pod that waits.
     """
 
     resource: str
@@ -70,7 +70,7 @@ class Subscription(NamedTuple):
     nobody: Callable[[ClusterEvent], bool] | None = None
 
     def helps_nobody(self, event: ClusterEvent) -> bool:
-        """Whether no pod is worth another try after such an event. A test that fails rules nothing out."""
+        """Whether no pod that waits is worth another try after such an event. A test that fails rules nothing out."""
         try:
             return self.nobody is not None and self.nobody(event)
         except DEFECTS:

@@ -242,11 +242,11 @@ class SchedulingQueue:
         """Something happened in the cluster; returns how many pods it brought back."""
         if not self._parked and not self._log.opened:
             return 0
-        interested = [name for name, found in self._plugins_for(event).items() if not all(s.helps_nobody(event) for s in found)]
         if self._log.opened:
-            self._log.append(self._cut(event) if interested else event._replace(old=None, new=None))
+            self._log.append(self._cut(event))
         if not self._parked:
             return 0
+        interested = [name for name, found in self._plugins_for(event).items() if not all(s.helps_nobody(event) for s in found)]
         helped: dict[_Group, None] = {}
         for name in ("", *interested):
             for group in list(self._groups_of.get(name, ())):

@@ -364,6 +364,19 @@ def test_what_does_not_make_a_node_less_busy_brings_nobody_back() -> None:
 
 
 @pytest.mark.feature("SCH-LA-01")
+def test_a_report_of_a_busy_node_during_an_attempt_is_no_reason_for_another(caplog: pytest.LogCaptureFixture) -> None:
+    found = world(usageThresholds={"cpu": 50})
+    found.feed("NodeMetric", metric(cpu="6"))
+    waiting = Waiting(found)
+    waiting.queue.add(found.parser.parse(pod("2")), NOW)
+    entry: Any = waiting.queue.pop(NOW)
+    waiting.report("n", "6.5")
+    waiting.queue.requeue(entry.pod.uid, waiting.now, rejected_by=found.decide(entry.pod).rejected_by)
+    assert waiting.queue.counts()["unschedulable"] == 1
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
+
+
+@pytest.mark.feature("SCH-LA-01")
 def test_a_report_that_helps_nobody_is_looked_at_once_however_many_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     found = world(usageThresholds={"cpu": 65})
     found.feed("NodeMetric", metric(cpu="9"))
