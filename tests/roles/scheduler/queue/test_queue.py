@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from koord.api.gangs import gang_id
 from roles.scheduler import testing
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo, PodParser
@@ -229,6 +230,18 @@ def test_nobody_of_a_job_is_tried_before_those_who_were_have_rested() -> None:
     assert pop(found, 4.0) == "", "the one that was refused more often rests for longer"
     found.activate([first], 4.0, rested=True)
     assert {pop(found, 4.0), pop(found, 4.0)} == {"first", "second"}, "what they waited for is over"
+
+
+@pytest.mark.feature("SCH-FW-05")
+def test_room_that_a_job_gives_up_is_of_use_to_other_jobs_of_the_same_template() -> None:
+    found = queue({"job_of": lambda pod: gang_id(pod.pod) or None}, Fit=(Subscription(ASSIGNED_POD, Action.DELETE),))
+    ours, theirs = (info(f"{name}-0", uid=name, schedulingGroup={"podGroupName": name}) for name in ("ours", "theirs"))
+    for pod in (ours, theirs):
+        found.add(pod, 0.0)
+        found.pop(0.0)
+        refuse(found, pod, 0.0)
+    assert found.room_given_up(ours, 20.0) == 1
+    assert pop(found, 20.0) == "theirs-0"
 
 
 @pytest.mark.feature("SCH-FW-05")
