@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Iterable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -236,20 +237,31 @@ class LoadColumns(Columns):
         """The node as the debug endpoint shows it (SCH-LA-10), amounts by resource in base units."""
         load = self._load(slot)
         self._recount(load)
+        pods = load.metric.pods if load.metric is not None else {}
 
-        def named(values: list[float]) -> dict[str, float]:
+        def on_top(charge: Charge) -> Usage:
+            """What counts as prod usage beyond what is reported as that."""
+            reported, counts = pods.get(charge.key), charge.parts(load.metric)[1]
+            if not charge.prod or reported is None or not reported.prod:
+                return counts
+            return tuple(amount - used for amount, used in zip(counts, reported.usage, strict=True))
+
+        def named(values: Iterable[float]) -> dict[str, float]:
             return dict(zip(self.resources, values, strict=True))
 
+        deltas = [(charge.key, on_top(charge)) for charge in load.charges.values()]
+        prod_delta = [sum(amounts) for amounts in zip(self._nothing, *(delta for _, delta in deltas), strict=True)]
         return {
             "pods": [
                 {"timestamp": format_micro_time(charge.assigned), "pod": charge.key}
                 for charge in sorted(load.charges.values(), key=lambda charge: (charge.assigned, charge.key))
             ],
-            "prodUsage": named(load.prod),
+            "prodUsage": named(prod - delta for prod, delta in zip(load.prod, prod_delta, strict=True)),
             "nodeDelta": named(load.delta),
+            "prodDelta": named(prod_delta),
             "nodeEstimated": named(load.estimates),
             "nodeDeltaPods": sorted(c.key for c in load.charges.values() if any(c.parts(load.metric)[0])),
-            "prodDeltaPods": sorted(c.key for c in load.charges.values() if any(c.parts(load.metric)[1])),
+            "prodDeltaPods": sorted(key for key, delta in deltas if any(delta)),
             "nodeEstimatedPods": sorted(charge.key for charge in load.charges.values()),
         }
 

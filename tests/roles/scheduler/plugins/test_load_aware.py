@@ -77,6 +77,22 @@ def test_prod_pods_are_judged_by_prod_usage_alone() -> None:
     assert not found.decide(pod("1", labels={"koordinator.sh/priority-class": "koord-batch"})).scheduled
 
 
+@pytest.mark.feature("SCH-LA-10")
+def test_the_debug_page_tells_what_prod_pods_use_from_what_they_are_charged_on_top() -> None:
+    found = world(usageThresholds={"cpu": 50}, prodUsageThresholds={"cpu": 40})
+    prod, batch = ({"koordinator.sh/priority-class": f"koord-{name}"} for name in ("prod", "batch"))
+    since = {"conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": format_time(NOW - 3600)}]}
+    found.add_pods(
+        pod("2", name="new", node="n", labels=prod), pod("2", name="old", node="n", labels=prod, status=since),
+        pod("2", name="odd", node="n", labels=prod), pod("2", name="spark", node="n", labels=batch),
+    )  # fmt: skip
+    reported = [("new", "koord-prod", "1"), ("old", "koord-prod", "1500m"), ("odd", "koord-batch", "1"), ("spark", "koord-batch", "1")]
+    found.feed("NodeMetric", metric(cpu="5", pods=reported))
+    page = found.framework.plugins["LoadAwareScheduling"].endpoints()[0].answer({"name": "n"})  # type: ignore[attr-defined]
+    assert (page["prodUsage"]["cpu"], page["prodDelta"]["cpu"]) == (2500, 700 + 1700)  # an odd one is charged whole
+    assert page["prodDeltaPods"] == ["default/new", "default/odd"]
+
+
 @pytest.mark.feature("SCH-LA-03")
 def test_aggregated_thresholds_replace_the_plain_ones() -> None:
     found = world(usageThresholds={"cpu": 10}, aggregated={"usageThresholds": {"cpu": 50}, "usageAggregationType": "p95"})
