@@ -77,6 +77,7 @@ class Cluster:
         self._next_kind = FIRST_FREE_KIND
         self.supposing = 0  # what-ifs that are open: pods are taken away and added as if
         self.returning = False  # a what-if puts a pod back that counts somewhere: nothing has to be guessed of it
+        self._vacated: set[int] = set()  # rows that were left with nothing in a what-if: what it took away comes back to them
         self.supposed = 0  # how many changes what-ifs noted; the one that is open began at a position
         self.supposing_since = 0
         self._quiet = 0
@@ -244,6 +245,11 @@ class Cluster:
         if not self._quiet:
             self._tell("quiet_ends")
 
+    def release_vacated(self) -> None:
+        """The last what-if is over: rows that still hold nothing are given up."""
+        while self._vacated:
+            self._release_if_empty(self.row(self._vacated.pop()))
+
     # ---------------------------------------------------------------- columns of plugins
 
     def register(self, name: str, columns: C) -> C:
@@ -327,6 +333,9 @@ class Cluster:
 
     def _release_if_empty(self, row: Row) -> None:
         if row.pods or row.view is not None:
+            return
+        if self.supposing:
+            self._vacated.add(row.slot)
             return
         self._rows[row.slot] = None
         del self._slots[row.name]

@@ -66,10 +66,13 @@ class Hypothesis:
         return self
 
     def __exit__(self, kind: type[BaseException] | None, value: BaseException | None, trace: TracebackType | None) -> None:
-        for _ in self.undo():
-            pass
-        self._cluster.supposing -= 1
-        if self._quiet:
-            self._cluster.end_quiet(self._position)
-        if not self._cluster.supposing:
-            self._cluster.supposed += self._cluster.changes.position - self._cluster.supposing_since
+        try:
+            for _ in self.undo():
+                pass
+        finally:
+            self._cluster.supposing -= 1
+            if self._quiet:
+                self._cluster.end_quiet(self._position)
+            if not self._cluster.supposing:
+                self._cluster.supposed += self._cluster.changes.position - self._cluster.supposing_since
+                self._cluster.release_vacated()

@@ -329,6 +329,38 @@ class Trips(Columns):
     pod_replaced = lambda self, slot, old, new: self.pod_added(slot, new)  # noqa: E731
 
 
+class Stopping(Columns):
+    """Is interrupted where a pod is taken off, and counts quiet what-ifs that are open."""
+
+    quiet = 0
+
+    def pod_removed(self, slot: int, pod: Any) -> None:
+        raise KeyboardInterrupt
+
+    def quiet_begins(self) -> None:
+        self.quiet += 1
+
+    def quiet_ends(self) -> None:
+        self.quiet -= 1
+
+
+@pytest.mark.feature("SCH-FW-06")
+@pytest.mark.parametrize("quiet", [True, False])
+def test_a_what_if_is_over_also_when_undoing_it_is_interrupted(quiet: bool) -> None:
+    made = testing.World()
+    stopping = made.cluster.register("stopping", Stopping())
+    made.add_nodes(testing.node("n", cpu="8"), testing.node("goes", cpu="8"))
+
+    def interrupted() -> None:
+        with Hypothesis(made.cluster, quiet=quiet) as what_if:
+            what_if.add(made.parser.parse(testing.pod(cpu="1")), made.cluster.slot_of("n"))
+            made.cluster.remove_node("goes")
+
+    with pytest.raises(KeyboardInterrupt):
+        interrupted()
+    assert (made.cluster.supposing, stopping.quiet, made.cluster.slot_of("goes")) == (0, 0, -1)
+
+
 @pytest.mark.feature("SCH-FW-06")
 @pytest.mark.parametrize("first", [True, False])
 def test_columns_that_raise_keep_the_others_and_what_ifs_right(first: bool) -> None:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from koord.api.names import ANNOTATION_GANG_GROUPS, LABEL_POD_GROUP
 from roles.scheduler import testing
+from roles.scheduler.cluster.audit import recount
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.cycle.record import record_of, victim_records
@@ -292,6 +293,35 @@ def test_preemption_in_a_quota_admits_the_whole_gang_with_no_more_victims_than_n
         for victim in decision.victims:
             back = sum(amounts[pod.uid] for pod in teams) if victim in teams else amounts[victim.uid]
             assert used - free + back + members * cpu > maximum
+
+
+# -------------------------------------------------------------------------------- a node that went
+
+
+@pytest.mark.feature("SCH-FW-06")
+@pytest.mark.parametrize(
+    ("post_filter", "args", "members"),
+    [(JOBS, {"enablePreemption": True}, 1), (IN_QUOTA, {"enablePreemption": True}, 2), (IN_QUOTA, {}, 1), (PLAIN, {}, 1)],
+)
+def test_pods_that_a_what_if_takes_off_a_node_that_went_are_counted_there_again(
+    post_filter: tuple[str, ...], args: Any, members: int
+) -> None:
+    label = {QUOTA + "name": "q"}
+    made = in_quota(2, 2, **args) if post_filter is IN_QUOTA else world(2, post_filter=post_filter, cpu="1", **args)
+    team = made.gang("team", 2, "n0", "n1", cpu="1", labels=label)
+    made.cluster.remove_node("n1")
+
+    def books() -> tuple[Any, ...]:
+        cluster = made.cluster
+        return cluster.supposing, cluster.pod_count, {row.name: (cluster.free[0][row.slot], sorted(row.pods)) for row in cluster.rows()}
+
+    before = books()
+    job = made.gang("job", members, *[""] * members, priority=100, cpu="1", labels=label)
+    assert gone(made.decide(job[0])) == ["team-0", "team-1"]
+    assert books() == before
+    assert recount(made.cluster) == []
+    made.cluster.remove_pod(team[1].uid)
+    assert made.cluster.slot_of("n1") < 0
 
 
 # -------------------------------------------------------------------------------- revoking
