@@ -10,8 +10,7 @@ from bisect import insort
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from itertools import count
-from typing import Any
+from typing import Any, NamedTuple
 
 from koord.accounting.resources import ResourceVector, add_into, only, parse, sub, sub_into
 from koord.api import names
@@ -46,6 +45,15 @@ class Rules:
     drop_overdue: bool = False  # when their grace period is over too
 
 
+class _Age(NamedTuple):
+    """Sorts quotas, the oldest first (RFC 3339 in UTC sorts as text). Of the objects, not of when they were seen: a restart or another
+    leader sees them in another order, and has to find the same."""
+
+    created: str
+    namespace: str
+    name: str
+
+
 class Member:
     """A pod in the cache. `amount` is what it counts with: its request, of the resources in its quota's max."""
 
@@ -76,16 +84,15 @@ class QuotaCache(Columns):
         self._clock = clock
         self.trees: dict[str, QuotaTree] = {}
         self._tree_of: dict[str, str] = {}
-        self._specs: dict[str, dict[str, QuotaSpec]] = {}  # by name and namespace, the one that holds first
-        self._ages: dict[str, int] = {}  # by name, smaller for what was known earlier
-        self._births = count()
+        self._specs: dict[str, dict[str, QuotaSpec]] = {}  # by name and namespace, the one that holds first: the oldest
+        self._ages: dict[tuple[str, str], _Age] = {}  # by name and namespace
         self._objects: dict[tuple[str, str], ElasticQuota] = {}
         self._members: dict[str, Member] = {}
         self._by_quota: dict[str, dict[str, Member]] = {}
         self._deleting: set[str] = set()  # UIDs of members
         self._homes: dict[str, str] = {}  # by namespace the quota of its pods that name none, where that is not the default one
-        self._lists: dict[str, tuple[str, ...]] = {}  # namespaces by the quota that lists them
-        self._listed: dict[str, list[tuple[int, str]]] = {}  # by namespace, ages and names of the quotas that list it
+        self._lists: dict[str, tuple[_Age, tuple[str, ...]]] = {}  # by quota, its age and the namespaces that it lists
+        self._listed: dict[str, list[_Age]] = {}  # by namespace, the quotas that list it
         self._roots: dict[str, QuotaSpec] = {}  # root quotas of other trees than the default one
         self._taken: ResourceVector = {}  # what they take off the nodes
         self._node_total: ResourceVector = {}
@@ -211,20 +218,24 @@ class QuotaCache(Columns):
         except ValueError as error:
             self.refused(f"{new.metadata.namespace}/{new.metadata.name}", f"{error}; its last good state stays")
             return
-        known = self._specs.setdefault(spec.name, {})
-        first = next(iter(known), spec.namespace)
+        known, key, age = self._specs.get(spec.name, {}), (spec.name, spec.namespace), _age(new)
+        held = next(iter(known), "")
         if spec.name in self._tree_of and known:
             spec = replace(spec, tree=self._tree_of[spec.name])  # a quota's tree is fixed at first sight
-        if known.get(spec.namespace) == spec:
+        if known.get(spec.namespace) == spec and self._ages[key] == age:
             hooks = self.hooks.tell(spec.tree, "IsQuotaUpdated", lambda hook: hook.is_updated(old or new, new))
-            if first != spec.namespace or not any(hooks):
+            if held != spec.namespace or not any(hooks):
                 return
-        known[spec.namespace] = spec
-        if first != spec.namespace:
+        self._ages[key] = age
+        known = dict(sorted({**known, spec.namespace: spec}.items(), key=lambda item: self._ages[spec.name, item[0]]))
+        self._specs[spec.name] = known
+        holds = next(iter(known))
+        if spec.namespace in (held, holds):
+            self._apply(known[holds])
+        else:
             self._map_namespaces(spec.name)
-            self.refused(f"{spec.namespace}/{spec.name}", f"quota {first}/{spec.name} has that name already; it is used instead")
-            return
-        self._apply(spec)
+        for other in {held, spec.namespace} - {holds, ""}:
+            self.refused(f"{other}/{spec.name}", f"quota {holds}/{spec.name} has that name and is older; it is used instead")
 
     def _apply(self, spec: QuotaSpec) -> None:
         tree_name = DEFAULT_TREE if spec.name in (ROOT, SYSTEM, DEFAULT) else spec.tree
@@ -251,6 +262,7 @@ class QuotaCache(Columns):
         known = self._specs.get(name, {})
         held = next(iter(known), "") == namespace
         known.pop(namespace, None)
+        self._ages.pop((name, namespace), None)
         if not known:
             self._specs.pop(name, None)
         if not held:
@@ -280,24 +292,22 @@ class QuotaCache(Columns):
 
     def _map_namespaces(self, name: str) -> None:
         """What a quota says of namespaces may have changed: find anew which quota those have. It is the one in a namespace that is named
-        like it, or else of those that list it the one known longest. Pods leave the former one."""
-        known = self._specs.get(name, {})
-        age = self._ages.setdefault(name, next(self._births))
-        before, after = self._lists.pop(name, ()), next(iter(known.values())).namespaces if known else ()
+        like it, or else the oldest of those that list it. Pods leave the former one."""
+        spec, nothing = next(iter(self._specs.get(name, {}).values()), None), (_Age("", "", name), ())
+        before = self._lists.pop(name, nothing)
+        after = (self._ages[name, spec.namespace], spec.namespaces) if spec is not None and spec.namespaces else nothing
         concerned = {name}
         if after != before:
-            concerned.update(before, after)
-            for namespace in before:
-                self._listed[namespace].remove((age, name))
-            for namespace in after:
-                insort(self._listed.setdefault(namespace, []), (age, name))
-        if after:
+            concerned.update(before[1], after[1])
+            for namespace in before[1]:
+                self._listed[namespace].remove(before[0])
+            for namespace in after[1]:
+                insort(self._listed.setdefault(namespace, []), after[0])
+        if after is not nothing:
             self._lists[name] = after
-        if not known:
-            del self._ages[name]
         for namespace in concerned:
             listed, own = self._listed.get(namespace), namespace in self._specs.get(namespace, ())
-            home = namespace if own else listed[0][1] if listed else ""
+            home = namespace if own else listed[0].name if listed else ""
             former = self._homes.pop(namespace, "")
             if home:
                 self._homes[namespace] = home
@@ -307,7 +317,7 @@ class QuotaCache(Columns):
                 self._unsettled.add(DEFAULT if former in ("", ROOT) else former)
 
     def _set_root(self, name: str, spec: QuotaSpec | None) -> None:
-        """Whether a quota is the root of a tree of its own, and how. Of several in a tree the one known last has its total."""
+        """Whether a quota is the root of a tree of its own, and how. Of several in a tree the youngest has its total."""
         before = self._roots.pop(name, None)
         if spec is not None:
             self._roots[name] = spec
@@ -315,7 +325,7 @@ class QuotaCache(Columns):
             return
         totals: dict[str, ResourceVector] = {key: {} for key in self.trees}
         self._taken = {}
-        for root in sorted(self._roots, key=self._ages.__getitem__):
+        for root in sorted(self._roots, key=lambda root: self._ages[root, self._roots[root].namespace]):
             totals[self._tree_of[root]] = self._roots[root].total
             if not self._roots[root].outside_default:
                 add_into(self._taken, self._roots[root].total)
@@ -453,6 +463,11 @@ class QuotaCache(Columns):
 
 def _negative(amounts: ResourceVector) -> ResourceVector:
     return {name: -amount for name, amount in amounts.items()}
+
+
+def _age(quota: ElasticQuota) -> _Age:
+    meta = quota.metadata
+    return _Age(meta.creation_timestamp or "", meta.namespace, meta.name)
 
 
 def _version(quota: ElasticQuota) -> int:

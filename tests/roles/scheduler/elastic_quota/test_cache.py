@@ -189,8 +189,8 @@ def test_a_malformed_quota_keeps_its_last_good_state_and_a_second_one_of_its_nam
     first = quota("a", {"cpu": "4"})
     cache.quota_event(None, first)
     cache.quota_event(first, quota("a", {"cpu": "four"}, version=2))
-    cache.quota_event(None, quota("a", {"cpu": "7"}, namespace="other"))
-    assert [name for name, _ in problems] == ["quotas/a", "other/a"]
+    cache.quota_event(None, quota("a", {"cpu": "7"}, namespace="some"))
+    assert [name for name, _ in problems] == ["quotas/a", "some/a"]
     assert "'four' is not a quantity" in problems[0][1]
     assert cache.quota("a")[1].spec.max == {"cpu": 4000}  # type: ignore[index]
     cache.quota_event(first, None)

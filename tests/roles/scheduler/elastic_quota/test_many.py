@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from itertools import count
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,11 +33,13 @@ TREES = {"d": "other", "e": "other"}  # a quota's tree is fixed at first sight
 SPACES = ("quotas", *NAMES)
 
 
-def quota(name: str, *, namespace: str = "quotas", spaces: Any = (), spec: Any = None, total: Any = None, **labels: str) -> ElasticQuota:
+def quota(
+    name: str, *, namespace: str = "quotas", spaces: Any = (), spec: Any = None, total: Any = None, created: int = 0, **labels: str
+) -> ElasticQuota:
     notes = {"namespaces": json.dumps(sorted(spaces)), **({"total-resource": json.dumps(total)} if total else {})}
     content = {
         "metadata": {
-            "name": name, "namespace": namespace, "uid": f"{namespace}/{name}",
+            "name": name, "namespace": namespace, "uid": f"{namespace}/{name}", "creationTimestamp": f"2026-01-01T00:00:{created:02}Z",
             "labels": {PREFIX + key.replace("_", "-"): value for key, value in labels.items()},
             "annotations": {PREFIX + key: value for key, value in notes.items()},
         },
@@ -80,6 +83,7 @@ class Objects:
         self.parser = testing.World().parser
         self.quotas: dict[str, dict[str, ElasticQuota]] = {}
         self.pods: dict[str, Any] = {}
+        self.births, self.created = count(), dict[tuple[str, str], int]()
         self.nodes = {9: NodeView(testing.node("n9", cpu="1"))}  # without any node nobody knows what there is to be shared
         self.told.node_set(9, None, self.nodes[9])
 
@@ -117,7 +121,10 @@ class Objects:
             spec = {"min": {"cpu": str(low)}, "max": {"cpu": str(low + more), **({"memory": "1Gi"} if memory else {})}}
             labels = {"parent": above[place % len(above)], "tree_id": tree, "is_root": str(root).lower()}
             labels["ignore_default_tree"] = str(outside).lower()
-            known[namespace] = quota(name, namespace=namespace, spaces=spaces, spec=spec, total={"cpu": str(more)}, **labels)
+            if before is None:
+                self.created[name, namespace] = next(self.births) // 2  # two in a second
+            created, total = self.created[name, namespace], {"cpu": str(more)}
+            known[namespace] = quota(name, namespace=namespace, spaces=spaces, spec=spec, total=total, created=created, **labels)
             self.told.quota_event(before, known[namespace])
         elif before is not None:
             del known[namespace]
@@ -129,19 +136,26 @@ class Objects:
         seen: list[str] = []
         while name in self.quotas and name not in seen:
             seen.append(name)
-            name = next(iter(self.quotas[name].values())).metadata.labels[PREFIX + "parent"]
+            name = self.holder(name).metadata.labels[PREFIX + "parent"]
         return name in seen
+
+    def holder(self, name: str) -> ElasticQuota:
+        return min(self.quotas[name].values(), key=age)
 
     def anew(self) -> QuotaCache:
         made = cache_of(**self.rules)
         for slot, view in self.nodes.items():
             made.node_set(slot, None, view)
-        for known in self.quotas.values():
-            for found in known.values():
-                made.quota_event(None, found)
+        listed = [found for known in self.quotas.values() for found in known.values()]
+        for found in sorted(listed, key=lambda found: (found.metadata.namespace, found.metadata.name)):  # as the API server lists them
+            made.quota_event(None, found)
         for pod in self.pods.values():
             see(made, pod)
         return made
+
+
+def age(found: ElasticQuota) -> tuple[Any, ...]:
+    return found.metadata.creation_timestamp, found.metadata.namespace, found.metadata.name
 
 
 def see(cache: QuotaCache, pod: Any) -> None:
@@ -185,12 +199,11 @@ def test_after_any_changes_all_is_as_a_start_from_the_same_objects_finds_it(chan
         objects.change(*change)
     for name in (*NAMES, *NAMES):  # which quota of a cycle has no parent is told by what came last
         if objects.in_cycle(name):
-            objects.change("no quota", name, next(iter(objects.quotas[name])))
+            objects.change("no quota", name, objects.holder(name).metadata.namespace)
     assert state(objects.told) == state(objects.anew())
     for space in SPACES:
-        listing = (
-            name for name, known in objects.quotas.items() if space in quota_namespaces(next(iter(known.values())).metadata.annotations)
-        )
+        holders = sorted(map(objects.holder, objects.quotas), key=age)
+        listing = (found.metadata.name for found in holders if space in quota_namespaces(found.metadata.annotations))
         home = space if space in objects.quotas.get(space, ()) else next(listing, DEFAULT)
         expected = "" if "label_only" in rules else DEFAULT if home == ROOT else home
         assert objects.told.resolve(objects.parser.parse(testing.pod(namespace=space)).shape) == expected
