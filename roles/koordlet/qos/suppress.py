@@ -71,6 +71,8 @@ class SuppressState:
     quota_free: bool = False
     widened: Mapping[str, Widening] = field(default_factory=dict)
     """Directories of the tier whose CPUs were given back since the cpuset policy was last used."""
+    unbarred: CPUSet = EMPTY
+    """The CPUs that nobody but the kubelet kept from the tier when that was judged."""
     grew_at: float = 0.0
     """When the tier was last given more: growth is so much an interval, however often pressure asks."""
     shrank_at: float = -REST
@@ -146,8 +148,7 @@ class BECPUSuppress(Strategy[SuppressState]):
         samples = (Sample("be_suppress_ls_used", (allow.non_be_pods + allow.non_be_host_apps) / 1000),)
         if slo.threshold.cpu_suppress_policy == CFS_QUOTA:
             outcome = self._by_quota(snapshot, allow, replace(state, quota_free=False), now)
-            recovered, widened = self._free_cpuset(snapshot, state, now, used=True)
-            kept = replace(outcome.state, widened=widened)
+            recovered, kept = self._free_cpuset(snapshot, outcome.state, now, used=True)
             return replace(outcome, state=kept, batches=outcome.batches + recovered, samples=samples + outcome.samples)
         outcome = self._by_cpuset(snapshot, allow, state, now)
         quota, free = self._free_quota(snapshot, state)
@@ -269,25 +270,32 @@ class BECPUSuppress(Strategy[SuppressState]):
 
     def _free_cpuset(
         self, snapshot: Snapshot, state: SuppressState, now: float, *, used: bool, placed: Container[str] = ()
-    ) -> tuple[tuple[Batch, ...], Mapping[str, Widening]]:
+    ) -> tuple[tuple[Batch, ...], SuppressState]:
         """The whole set of the tier for the level, its pods and their containers (but those of ``placed`` pods), until each is seen to
         have it; after that its CPUs are somebody else's again. While nothing is ``used``, only where that takes something back that
-        koordlet took. CPUs that others have for themselves by now are taken from whoever has them, at any time."""
+        koordlet took. CPUs that others have for themselves by now are taken from whoever has them, at any time; whoever has all that was
+        left gets them back afterwards."""
         if snapshot.topology is None or snapshot.nrt is None:
-            return (), state.widened
+            return (), state
         held = pools(snapshot.pods, snapshot.nrt, snapshot.cpus)
         full = held.full(snapshot.topology)
         levels = view.tree(snapshot.host, "cpuset", snapshot.host.cgroups.qos_dir(BESTEFFORT), 2)
         levels[2] = [directory for directory in levels[2] if os.path.dirname(directory) not in placed]
         # the kubelet itself keeps containers off the CPUs that it gave away, and their parents as they are
-        barred = (held.lse | held.reserved | held.system) - snapshot.cpus.pinned_to_others("")
+        pinned = snapshot.cpus.pinned_to_others("")
+        barred = (held.lse | held.reserved | held.system) - pinned
+        unbarred = CPUSet(snapshot.topology.ids) - barred
         have = {directory: view.cpuset(snapshot.host, directory) or EMPTY for level in levels for directory in level}
         ours = used or any(snapshot.changed("cpuset.cpus", directory) for directory in have)
+        before = dict(state.widened)
+        if not unbarred <= state.unbarred:
+            left = state.unbarred - pinned
+            before.update((directory, Widening()) for directory, cpus in have.items() if directory in before and left <= cpus)
         widened: dict[str, Widening] = {}
         wanted: set[str] = set()
-        wide = {directory for directory, known in state.widened.items() if known.over}
+        wide = {directory for directory, known in before.items() if known.over}
         for directory, cpus in have.items():
-            known = state.widened.get(directory)
+            known = before.get(directory)
             if known is None and os.path.dirname(directory) in wide:
                 # made in a group that had its CPUs back: it was not koordlet that narrowed it, nor what is in it
                 wide.add(directory)
@@ -301,10 +309,11 @@ class BECPUSuppress(Strategy[SuppressState]):
                 wanted.add(directory)
                 known = known.tried(now)
             widened[directory] = known
+        after = replace(state, widened=widened, unbarred=unbarred or state.unbarred)
         if not full or not wanted:
-            return (), widened
+            return (), after
         sets = [[directory for directory in level if directory in wanted] for level in levels]
-        return (cpuset_batch(sets, [full, full, full], cached=False),), widened
+        return (cpuset_batch(sets, [full, full, full], cached=False),), after
 
     # -- off -----------------------------------------------------------------------------------------------------------------
 
@@ -314,10 +323,10 @@ class BECPUSuppress(Strategy[SuppressState]):
         quota, free = self._free_quota(snapshot, state, used=used)
         # containers that the BE CPU manager placed keep their CPUs
         placed = {pod.cgroup_dir for pod in snapshot.pods if _placed(pod.annotations)} if manager else ()
-        cpusets, widened = self._free_cpuset(snapshot, state, now, used=used, placed=placed)
+        cpusets, state = self._free_cpuset(snapshot, state, now, used=used, placed=placed)
         told, records = self._record(snapshot, state, now, "Unrestricted", why, None, {})
         return Outcome(
-            replace(state, quota_free=free, widened=widened, told=told),
+            replace(state, quota_free=free, told=told),
             batches=quota + cpusets,
             records=records,
             samples=_allowed(None, CPUSET),

@@ -407,6 +407,56 @@ def test_what_has_its_cpus_back_is_left_to_others(world, gates, said):
     assert {machine.get("cpuset.cpus", d) for d in (QOS, *dirs)} == {"0-15"}, "what is taken anew is given back anew"
 
 
+@pytest.mark.feature("KA-SUP-03")
+@pytest.mark.parametrize("said", ["off", "quota", "idle", "nothing"])
+@pytest.mark.parametrize("machine_name", ["world", "world_v2"])
+@pytest.mark.parametrize("barred_by", ["pod", "reservation"])
+def test_cpus_that_come_free_come_back(request, suppress, machine_name, said, barred_by):
+    """But not to what somebody else narrowed."""
+    world = request.getfixturevalue(machine_name)
+    machine, v2 = world.machine, world.machine.v2
+    unlimited = "max 100000" if v2 else "-1"
+    dirs = [QOS, *be_tree(world, quota=unlimited, child_quota=unlimited, pods=2)]
+
+    def put(directory: str, cpus: str) -> None:
+        machine.put("cpuset.cpus", directory, cpus)
+        if v2:
+            machine.put("cpuset.cpus.effective", directory, cpus)
+
+    world.spec = {}
+    if said == "idle":
+        machine.put("cpu.idle", QOS, "1")
+    if said != "nothing":
+        more = {"off": {"enable": False}, "quota": {"cpuSuppressPolicy": "cfsQuota"}, "idle": {"cpuSuppressThresholdPercent": 100}}
+        threshold(world, **more[said])
+    state = None
+
+    def settle() -> list[str]:
+        nonlocal state
+        for _ in range(4):
+            machine.now += 1
+            world.now += 1
+            world.load(1.0)
+            state = world.run(suppress, state)
+            for directory in dirs:
+                put(directory, machine.get("cpuset.cpus", directory))
+        return [machine.get("cpuset.cpus", directory) for directory in dirs]
+
+    for directory in dirs:
+        put(directory, "0-15")
+    assert settle() == ["0-15"] * 5
+    for theirs in ("0-15", "6-7"):
+        put(dirs[-1], theirs)
+        if barred_by == "pod":
+            bound(world, "LSE", "0-3", 4)
+        else:
+            world.nrt = {RESERVED: '{"reservedCPUs":"0-3"}'}
+        assert settle() == ["4-15"] * 4 + ["4-15" if theirs == "0-15" else theirs]
+        world.nrt = {}
+        world.pods[:] = [pod for pod in world.pods if pod.qos.value != "LSE"]
+        assert settle() == ["0-15"] * 4 + [theirs]
+
+
 def test_a_kernel_that_does_not_take_the_cpus_is_not_asked_every_second(world, suppress, monkeypatch):
     be_tree(world, "0-1")
     threshold(world, enable=False)
