@@ -72,10 +72,10 @@ class ResourceTuning(Strategy[TuningState]):
     def decide(self, snapshot: Snapshot, slo: SLO, state: TuningState, now: float) -> Outcome[TuningState]:
         round_ = _Round(self, snapshot, slo, state, now)
         for pod in snapshot.pods:
-            if pod.active and pod.qos in _SENSITIVE and not pod.best_effort:
-                for container in pod.containers:
-                    if container.cgroup_dir and container.running:
-                        round_.look(pod, container)
+            tuned = pod.active and pod.qos in _SENSITIVE and not pod.best_effort
+            for container in pod.containers:
+                if container.cgroup_dir and container.running:
+                    (round_.look if tuned else round_.leave)(pod, container)
         files, batch = state.files.changed(snapshot.host, round_.deltas, round_.rebased, round_.abouts, self.name)
         batches = (batch, sequence(*round_.scores)) if round_.scores else (batch,)
         return Outcome(
@@ -129,7 +129,7 @@ class _Round:
 
     def look(self, pod: PodState, container: ContainerState) -> None:
         before = self.state.containers.get(container.id, Tuned())
-        about = About("pod", pod.namespace, pod.name, container.name, pod.uid)
+        about = _about(pod, container)
         after = self._cpu(pod, container, before)
         after = self._memory(pod, container, after, about)
         if after != Tuned():
@@ -138,6 +138,12 @@ class _Round:
             self.abouts[container.cgroup_dir] = about
             self.abouts[pod.cgroup_dir] = replace(about, container="")
             self._shown.append((pod, container, after))
+
+    def leave(self, pod: PodState, container: ContainerState) -> None:
+        """Scores of a container that is tuned no more. Its files are given back because nobody adds to them."""
+        before = self.state.containers.get(container.id)
+        if before is not None:
+            self._give_back(container, before, _about(pod, container))
 
     # -- CPU -----------------------------------------------------------------------------------------------------------------
 
@@ -213,6 +219,7 @@ class _Round:
         if level == 0 and before.base_score is None:
             return after
         if self.strategy.leaves_score_to_others(pod):
+            self._give_back(container, before, about)
             return replace(after, base_score=None, score=0)
         found = scores(self.snapshot, container)
         base = before.base_score if before.base_score is not None else found[min(found)] if found else None
@@ -223,6 +230,11 @@ class _Round:
         if target != base or last != base:
             self.scores += score_writes(self.snapshot, found, base, last, target, about)
         return replace(after, base_score=base, score=target) if level else replace(after, base_score=None, score=0)
+
+    def _give_back(self, container: ContainerState, before: Tuned, about: About) -> None:
+        base = before.base_score
+        if base is not None:
+            self.scores += score_writes(self.snapshot, scores(self.snapshot, container), base, before.score, base, about)
 
     # -- records -------------------------------------------------------------------------------------------------------------
 
@@ -256,6 +268,10 @@ class _Round:
                     yield Sample("tuning", value, (*labels, kind))
             if tuned.base_score is not None:
                 yield Sample("tuning", tuned.score, (*labels, "oom_score_adj"))
+
+
+def _about(pod: PodState, container: ContainerState) -> About:
+    return About("pod", pod.namespace, pod.name, container.name, pod.uid)
 
 
 def _numbers(signs: MemorySigns, level: int, least: int, low: int, after: Tuned) -> dict[str, Any]:

@@ -8,9 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord.api.qos import QoSClass
 from roles.koordlet.acting import modes
 from roles.koordlet.actuation.executor import Mode
 from roles.koordlet.actuation.restore import restore
+from roles.koordlet.actuation.writes import Kind, Write, sequence
 from roles.koordlet.options import Options
 from roles.koordlet.qos.burst import CPUBurst
 from roles.koordlet.qos.burst_limits import NodeState
@@ -310,6 +312,37 @@ class TestMemory:
             service.memory(1000, refaults=5000)
             service.turn()
         assert (world.machine.base / "proc/11/oom_score_adj").read_text() == "123\n"
+
+    @pytest.mark.parametrize("owner", ["hook", "class"])
+    def test_scores_are_given_back_to_who_decides_on_them_now(self, world, gates, with_holder, owner) -> None:
+        with_holder(world)
+        service, executor = Service(world, gates), world.machine.executor
+        service.tuning = ResourceTuning(Options(), gates("ResourceTuning", "OOMScoreAdj"))
+        path = world.machine.file("proc/11/oom_score_adj", "900\n")
+        world.machine.file("proc/11/stat", "11 (web) S " + " ".join(["1"] * 18) + " 11 0\n")
+        world.machine.put("cgroup.procs", service.box, "11")
+        hook = sequence(Write("oom_score_adj", str(path), "500", kind=Kind.FILE, cached=False))
+
+        def turn(*, kills: int = 0) -> str:
+            service.memory(1000, kills=kills)
+            service.turn()
+            if "koordinator.sh/oom-score-adj" in world.pods[0].annotations:
+                executor.apply([hook], rule="OOMScoreAdj", now=world.now)
+            return path.read_text().strip()
+
+        turn()
+        assert turn(kills=1) == "300"
+        plain = world.pods[0]
+        own = (
+            {"annotations": {"koordinator.sh/oom-score-adj": "500"}} if owner == "hook" else {"qos_label": QoSClass.BE, "qos": QoSClass.BE}
+        )
+        world.pods[0] = replace(plain, **own)
+        assert turn() == ("500" if owner == "hook" else "900")
+        assert len(executor.holds) == 0
+        path.write_text("900\n")
+        world.pods[0] = plain
+        turn()
+        assert turn(kills=1) == "300", "of the score that it has without tuning"
 
 
 class TestConfiguration:
