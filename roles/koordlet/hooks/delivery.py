@@ -20,11 +20,13 @@ from roles.koordlet.hooks.reconciler import Reconciler
 from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.cgroup_files import shares_to_milli
 from roles.koordlet.host.root import HostRoot
+from roles.koordlet.qos import view
 from roles.koordlet.states.allocation import requests_of
 from roles.koordlet.states.model import Snapshot
 
 #: Asks the kubelet for its pods; whether it answered.
 Fetch = Callable[[], Awaitable[bool]]
+QUOTA = "cpu.cfs_quota_us"
 #: Whose the registration is in the journal, and what requests have made.
 OWNER = "runtime hooks"
 ALLOCATIONS = (ANNOTATION_RESOURCE_STATUS, ANNOTATION_DEVICE_ALLOCATED)
@@ -97,7 +99,7 @@ class Delivery:
         if stage in self._disabled:
             return NOTHING
         container = replace(container, pod=self._known(container.pod, self._snapshot(), container.own_shares))
-        answers = self._in_a_group_that_is_there(container, self._asking.container(container, stage))
+        answers = self._within_its_pod(container.pod, self._in_a_group_that_is_there(container, self._asking.container(container, stage)))
         self._record(stage, container.pod, container.name, answers, seams.now())
         answer = answers.only(self._enforced).answer
         self._reconciler.answered(container.pod.uid, container.name, answer)
@@ -136,6 +138,17 @@ class Delivery:
         self._asking.trouble(hook, about, ValueError(f"{group} is not made (yet); containers start without a group of their own"))
         owners = {field: owner for field, owner in answers.owners.items() if field != "rdt_class"}
         return Answers(replace(answers.answer, rdt_class=None), owners)
+
+    def _within_its_pod(self, pod: PodContext, answers: Answers) -> Answers:
+        """On cgroup v1 the kernel refuses a container more than its pod has, and it could not start: where a strategy holds the pod's quota
+        it gets no more than that, until the reconciler may give it the rest."""
+        quota = answers.answer.cpu_quota
+        if self.cgroups.v2 or quota is None or quota <= 0 or not self._executor.holds.holder(QUOTA, pod.cgroup_dir):
+            return answers
+        whole = view.usual_quota(self._executor.host, pod.cgroup_dir)
+        if whole is None or not 0 < whole < quota:
+            return answers
+        return Answers(replace(answers.answer, cpu_quota=whole), answers.owners)
 
     def _enforced(self, hook: str) -> bool:
         return self._modes(hook) is Mode.ENFORCE

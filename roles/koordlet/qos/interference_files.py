@@ -76,23 +76,24 @@ def squeezed(snapshot: Snapshot, slo: SLO, pod: PodState, held: Held, config: In
         files[SHARES, directory, ""] = str(MIN_SHARES)
     if slo.threshold.enable and slo.threshold.cpu_suppress_policy == CFS_QUOTA_POLICY:
         return files
-    key = (QUOTA, directory, "")
-    if key in held.files:
-        return files | {known: value for known, value in held.files.items() if known[0] == QUOTA}
-    used = snapshot.metrics.last(kinds.POD_CPU, pod_uid=pod.uid)
-    if used is None:
-        return files
-    wanted = max(int(used * CFS_PERIOD_US * config.squeeze_percent / 100), LEAST_QUOTA_US)
-    current = view.usual_quota(snapshot.host, directory)
-    if current is None or 0 < current <= wanted:
-        return files
-    # containers first: on cgroup v1 none may have more than its pod
+    key, period = (QUOTA, directory, ""), view.cpu_period(snapshot.host, directory)
+    known = {file: value for file, value in held.files.items() if file[0] == QUOTA}
+    if key in known:
+        wanted = int(known[key]) * CFS_PERIOD_US // period
+    else:
+        used = snapshot.metrics.last(kinds.POD_CPU, pod_uid=pod.uid)
+        if used is None:
+            return files
+        wanted = max(int(used * CFS_PERIOD_US * config.squeeze_percent / 100), LEAST_QUOTA_US)
+        current = view.usual_quota(snapshot.host, directory)
+        if current is None or 0 < current <= wanted:
+            return files
+    # containers first, also those that were made since: on cgroup v1 none may have more than its pod, nor may a hook ask for more
     for container in pod.all_containers():
         own = view.usual_quota(snapshot.host, container.cgroup_dir) if container.cgroup_dir else None
-        if own is not None and own > wanted:
+        if own is not None and own >= wanted:
             files[QUOTA, container.cgroup_dir, ""] = str(quota_of(wanted, view.cpu_period(snapshot.host, container.cgroup_dir)))
-    files[key] = str(quota_of(wanted, view.cpu_period(snapshot.host, directory)))
-    return files
+    return files | {key: str(quota_of(wanted, period))} | known
 
 
 def throttled(snapshot: Snapshot, pod: PodState, held: Held, config: InterferenceStrategy, now: float) -> tuple[dict[File, str], DiskUse]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import shutil
+from dataclasses import replace
 from typing import Any
 
 import msgspec
@@ -23,7 +24,9 @@ from roles.koordlet.hooks.context import BatchResources, ContainerContext, PodCo
 from roles.koordlet.hooks.delivery import Delivery
 from roles.koordlet.hooks.requests import contexts
 from roles.koordlet.options import Options
+from roles.koordlet.qos.interference_files import Held, batches, squeezed
 from roles.koordlet.states.pods import pod_state
+from roles.koordlet.store import kinds
 
 GIB = 1 << 30
 BE = {"koordinator.sh/qosClass": "BE"}
@@ -214,6 +217,41 @@ def test_what_the_hook_gave_at_creation_is_not_put_back_when_the_policy_has_chan
     node.machine.journal.close()
     assert restore(node.machine.root).failed == []
     assert values(node, directory) == ("2", "-1", "9223372036854771712")
+
+
+@pytest.mark.feature("BEY-INT-01")
+@pytest.mark.feature("KA-HK-03")
+@pytest.mark.parametrize("kernel", ["hooked", pytest.param("real_hooked", marks=pytest.mark.root)])
+def test_a_container_of_a_squeezed_pod_starts(request, kernel) -> None:
+    """cgroup v1 refuses a container more than its pod has."""
+    node = request.getfixturevalue(kernel)("BatchResource")
+    executor, world = node.machine.executor, node.world
+    pod = world.pod("b", qos="BE", kube_qos="BestEffort", limits=batch("2000"))
+    directory = pod.containers[0].cgroup_dir
+    unlimited(node, pod.cgroup_dir)
+    node.run()
+    free = Held(pod.namespace, pod.name, pod.uid)
+
+    def squeeze(before: Held) -> Held:
+        world.sample(kinds.POD_CPU, 0.4, pod.uid)
+        snapshot = world.snapshot()
+        held = replace(free, files=squeezed(snapshot, snapshot.slo, pod, before, snapshot.slo.interference))
+        assert not executor.apply(batches([before], [held]), rule="InterferenceDetection", now=world.now).failed
+        return held
+
+    def quotas() -> list[str]:
+        node.run()
+        return [node.machine.get("cpu.cfs_quota_us", d) for d in (pod.cgroup_dir, directory)]
+
+    held = squeeze(free)
+    asked = Delivery(node.asking, node.reconciler, executor, world.snapshot, lambda _: Mode.ENFORCE, disabled=frozenset(), feature="")
+    answer = asked.container(Stage.PRE_CREATE_CONTAINER, contexts(pod)[1][0])
+    unlimited(node, directory)
+    node.files("cpu.cfs_quota_us", str(answer.cpu_quota), directory)
+    held = squeeze(held)
+    assert quotas() == ["20000", "20000"]
+    assert not executor.apply(batches([held], ()), rule="InterferenceDetection", now=world.now).failed
+    assert quotas() == ["200000", "200000"]
 
 
 def act_node(**annotations: str) -> Any:
