@@ -38,6 +38,7 @@ DEVICE, VOLUME_GROUP, POD_VOLUME = "device", "volumegroup", "podvolume"
 TYPES = (DEVICE, VOLUME_GROUP, POD_VOLUME)
 _GROUP_FILES = (*THROTTLES, IO_MAX, WEIGHT)
 _ROOT_FILES = (COST_QOS, COST_MODEL)
+_LIMITS = ("read_iops", "read_bps", "write_iops", "write_bps")
 
 Lines = Callable[[str, IOCfg], list[tuple[str, str]]]
 #: (file, disk) → limit, on cgroup v1.
@@ -294,7 +295,25 @@ def _blocks(config: BlkIOQOS) -> tuple[BlockCfg, ...]:
 def _wanted(blocks: tuple[BlockCfg, ...], pod: PodState | None, snapshot: Snapshot, lines: Lines) -> dict[str, list[tuple[str, str]]]:
     """Lines by disk. Raises BlockError."""
     storage = snapshot.storage or LocalStorage()
-    return {(disk := disk_of(block, pod, snapshot, storage)): lines(disk, block.io_cfg) for block in blocks}
+    wanted: dict[str, IOCfg] = {}
+    for block in blocks:
+        disk = disk_of(block, pod, snapshot, storage)
+        wanted[disk] = _together(wanted[disk], block, disk) if disk in wanted else block.io_cfg
+    return {disk: lines(disk, config) for disk, config in wanted.items()}
+
+
+def _together(before: IOCfg, block: BlockCfg, disk: str) -> IOCfg:
+    """What a block adds to others of its disk: of limits the narrower one, of all else what one of them says. Raises BlockError."""
+    both: dict[str, Any] = {}
+    for field in msgspec.structs.fields(IOCfg):
+        one, other = getattr(before, field.name), getattr(block.io_cfg, field.name)
+        if field.name in _LIMITS:
+            both[field.name] = min(filter(None, (one, other)), default=None)
+        elif None in (one, other) or one == other:
+            both[field.name] = other if one is None else one
+        else:
+            raise BlockError(f"block {block.name!r}: {field.encode_name} is {other}, and {one} in another block of disk {disk}")
+    return IOCfg(**both)
 
 
 def _writes(wanted: dict[str, list[tuple[str, str]]], files: Mapping[str, Collection[str]], directory: str, about: About) -> list[Write]:

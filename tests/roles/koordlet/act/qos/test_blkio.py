@@ -44,6 +44,8 @@ VGS = "  vg-data  1 /dev/sdb\n  wide  2 /dev/sdc\n  wide  2 /dev/sdd\n"
 LVS = "  lv vg-data\n"
 THROTTLES = [f"blkio.throttle.{way}_{unit}_device" for way in ("read", "write") for unit in ("iops", "bps")]
 
+READ_WRITE = (("read_iops", 900), ("read_bps", 500), ("write_iops", 30), ("write_bps", 4096))
+
 
 def findmnt(base: str, uid: str = "uid-db") -> str:
     mount = f"{base}/var/lib/kubelet/pods/{uid}/volumes/kubernetes.io~csi"
@@ -180,6 +182,30 @@ class TestStrategy:
         assert not any(first.batches)
         assert "sdz" in first.records[0].message
         assert world.decide(strategy, first.state).records == ()
+
+    @pytest.mark.feature("KA-BLK-01")
+    @pytest.mark.parametrize("version", ["world", "world_v2"])
+    def test_blocks_of_one_disk_count_together(self, request, strategy, version) -> None:
+        """A disk and the volume group on it, or two volumes of a pod on one disk: the narrower limits, and whatever only one says."""
+        world = request.getfixturevalue(version)
+        world.storage = LocalStorage(disks={"/dev/sda": "8:0"}, partitions={}, groups={"vg0": "/dev/sda"}, volumes={}, mounts={})
+        pod = world.pod("a", qos="LS")
+        for file in (*THROTTLES, "blkio.cost.weight") if version == "world" else ("io.max", "blkio.cost.weight"):
+            world.machine.put(file, BE_TIER, "")
+            world.machine.put(file, pod.cgroup_dir, "")
+        group = {**block("vg0", readBPS=0, readIOPS=900, writeBPS=4096), "type": "volumegroup"}
+        blocks = [block("/dev/sda", readIOPS=1000, readBPS=500, writeIOPS=30, ioWeightPercent=40), group]
+        world.spec = {"resourceQOSStrategy": {"beClass": {"blkioQOS": {"enable": True, "blocks": blocks}}}}
+        world.pods[:] = [replace(pod, annotations={"koordinator.sh/blkioQOS": orjson.dumps({"blocks": blocks}).decode()})]
+        limits = [f"throttle.{name} 8:0 {limit}" for name, limit in READ_WRITE]
+        line = "io.max 8:0 riops=900 rbps=500 wiops=30 wbps=4096"
+        assert written(world, strategy) == 2 * [*(limits if version == "world" else [line]), "cost.weight 8:0 40"]
+        group["ioCfg"]["ioWeightPercent"] = 50
+        outcome = world.decide(strategy)
+        assert [(r.subject.kind, r.verdict) for r in outcome.records] == [("Node", "Skipped")]
+        assert "vg0" in outcome.records[0].message
+        assert "ioWeightPercent" in outcome.records[0].message
+        assert not [w for b in outcome.batches for w in b if w.target == BE_TIER]
 
     def test_an_annotation_that_is_taken_away_while_the_agent_is_down(self, world, strategy) -> None:
         disks(world, sda="8:0")
