@@ -107,7 +107,7 @@ class Hook(ABC, Generic[R]):
         return None
 
     def walk(self, snapshot: Snapshot, rule: R | None, pods: Pods) -> Iterable[Write]:
-        """Further writes after those of the answers: once when the rule changed, or each pass with ``walks_always``.
+        """Further writes after those of the answers: once when the rule changed (until none fails), or each pass with ``walks_always``.
 
         ``pods`` are the listed ones by cgroup directory.
         """

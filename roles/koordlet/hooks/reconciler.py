@@ -77,12 +77,15 @@ class Reconciler:
         self._plans: dict[str, _Plan] = {}
         self._sandboxes: dict[str, str] = {}
         self._hooks: tuple[Hook[Any], ...] = ()
+        self._unwalked: set[str] = set()
+        """Hooks whose rule changed and whose walk has not gone through since."""
         self._answered: dict[tuple[str, str], dict[str, int | str]] = {}
         """By pod and container, what the runtime was told when it made the container; the newest last."""
 
     async def run(self, snapshot: Snapshot, changed: frozenset[str] = frozenset()) -> Pass:
         """One pass over everything. ``changed``: hooks whose rule is new."""
         done = Pass()
+        self._unwalked |= changed
         self._forget(snapshot)
         hooks = self._ready(snapshot, done)
         if changed or hooks != self._hooks:
@@ -98,7 +101,7 @@ class Reconciler:
                 self._carry_out(job, "pod", snapshot, done)
             if number % _PODS_A_SLICE == _PODS_A_SLICE - 1:
                 await seams.sleep(0)
-        self._walk(snapshot, hooks, changed, done)
+        self._walk(snapshot, hooks, done)
         return done
 
     def pod_now(self, pod: PodContext, answers: Answers, snapshot: Snapshot, stage: Stage) -> None:
@@ -191,14 +194,17 @@ class Reconciler:
                 inner += writes(answers, container.cgroup_dir, _about(pod, container.name), period, container.native, told)
         return _Plan(state, jobs([outer, inner]), (pod, containers), complete)
 
-    def _walk(self, snapshot: Snapshot, hooks: tuple[Hook[Any], ...], changed: frozenset[str], done: Pass) -> None:
+    def _walk(self, snapshot: Snapshot, hooks: tuple[Hook[Any], ...], done: Pass) -> None:
         listed = {p.contexts[0].cgroup_dir: p.contexts for p in self._plans.values() if p.contexts is not None}
         for hook in hooks:
             rule = self._asking.rule(hook)
             try:
-                if hook.walks_always or hook.name in changed:
+                if hook.walks_always or hook.name in self._unwalked:
+                    failed = done.failed
                     for batch in in_steps(hook.walk(snapshot, rule, listed)):
                         self._carry_out(Job(hook.name, batch), "allpods", snapshot, done)
+                    if done.failed == failed:
+                        self._unwalked.discard(hook.name)
                 if self._modes(hook.name) is Mode.ENFORCE:
                     hook.act(snapshot, rule, listed, self._metrics)
                 self._gauge(hook, hook.samples(rule, listed))

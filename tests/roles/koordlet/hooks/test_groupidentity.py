@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import pytest
+
+from roles.koordlet.actuation import kernel
+from roles.koordlet.actuation.errors import Trouble, WriteError
 
 BVT = "cpu.bvt_warp_ns"
 LS_BE = {"lsClass": {"cpuQOS": {"enable": True}}, "beClass": {"cpuQOS": {"enable": True}}}
@@ -109,6 +113,31 @@ class TestSwitches:
         node.world.spec = spec(**LS_BE)
         node.run()
         assert bvt(node, made) == "2", "a directory in place of the switch is no switch"
+
+    @pytest.mark.feature("KA-RH-03")
+    @pytest.mark.parametrize("trouble", ["switch", "journal"])
+    def test_containers_follow_although_the_first_pass_failed(self, node, monkeypatch, trouble) -> None:
+        """A kernel that is busy for a moment, a disk that is full for a moment."""
+        node.machine.file("proc/sys/kernel/sched_core", "1\n")
+        made = pod(node, "be", qos="BE", kube_qos="BestEffort")
+        node.world.spec = spec(**LS_BE)
+
+        def busy(path: str, text: str) -> None:
+            raise WriteError(Trouble.BUSY, path, "is refused")
+
+        with monkeypatch.context() as failing:
+            if trouble == "switch":
+                failing.setattr(kernel, "write", busy)
+            else:
+                failing.setattr(node.machine.journal, "remember", lambda *args, **options: False)
+            snapshot = node.world.snapshot()
+            assert asyncio.run(node.reconciler.run(snapshot, node.asking.learn(snapshot))).failed > 0
+        assert node.run().written > 0
+        assert [bvt(node, d) for d in (node.qos["BestEffort"], made, made.containers[0].cgroup_dir)] == ["-1"] * 3
+        node.files(BVT, "1", made.containers[0].cgroup_dir)
+        node.machine.now += 1000
+        node.run()
+        assert bvt(node, made.containers[0].cgroup_dir) == "1", "what others set afterwards stays"
 
     def test_kernels_without(self, hooked) -> None:
         bare = hooked("GroupIdentity")
