@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, ClassVar
 
 from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.threeway import Undo
-from roles.koordlet.hooks.context import Answer, PodContext, Stage
+from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods
 from roles.koordlet.hooks.network import NET_CLASSES, NetworkRule, network_rule, pod_limits
 from roles.koordlet.hooks.tcapply import NetworkApplier, run_command
@@ -96,6 +96,10 @@ class TCNetworkQoS(Hook[TCRule]):
             minor = dict(rule.own).get(pod.uid)
             return None if minor is None else Answer(net_classid=_MAJOR + minor)
         return None if name is None else Answer(net_classid=_MAJOR + CLASS_MINORS[name])
+
+    def container(self, container: ContainerContext, rule: TCRule | None) -> Answer | None:
+        """The kernel asks the very group of a process, which copied its pod's class when it was made and not since."""
+        return self.pod(container.pod, rule)
 
     def act(self, snapshot: Snapshot, rule: TCRule | None, pods: Pods, metrics: Metrics | None) -> None:
         if rule is None:

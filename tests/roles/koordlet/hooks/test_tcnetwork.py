@@ -167,6 +167,26 @@ def test_classes_sets_and_class_ids(network) -> None:
 
 
 @pytest.mark.feature("KA-HK-09")
+def test_containers_that_are_older_than_the_policy_are_classified(network) -> None:
+    """net_cls counts for the processes of its very group, and a group copies it only when it is made."""
+    pod = network.pod("host", host=True, qos="LS")
+    sandbox = f"{pod.cgroup_dir}/cri-containerd-pause.scope"
+    inner = (pod.containers[0].cgroup_dir, sandbox)
+    for directory in inner:
+        network.node.files("net_cls.classid", "0", directory)
+        network.node.files("cpuset.cpus", "0", directory)
+
+    def classids() -> list[int]:
+        network.run()
+        return [int(network.node.machine.get("net_cls.classid", directory)) for directory in inner]
+
+    network.node.world.spec = spec()
+    assert classids() == [0x10003] * 2
+    network.node.world.pods[:] = [replace(pod, annotations=LIMITS)]
+    assert classids() == [0x10000 + minors([pod.uid])[pod.uid]] * 2
+
+
+@pytest.mark.feature("KA-HK-09")
 def test_pods_whose_first_address_is_ipv6(network) -> None:
     network.node.world.spec = spec()
     state = network.pod("be", "fd00::4", qos="BE", kube_qos="BestEffort")
