@@ -333,6 +333,7 @@ class App:
             volume_of_claim=self.volumes.volume_name if self.volumes is not None else lambda namespace, claim: "",
             holder=self.acting.executor.holds.holder,
             changed=self.acting.executor.changed,
+            holds_ours=self.acting.executor.holds_ours,
             leaving=self.pod_cache.leaving(),
         )
 

@@ -23,7 +23,7 @@ from roles.koordlet.actuation.journal import Journal, JournalError
 from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.memsw import swap_limit
 from roles.koordlet.actuation.target import REGISTRATION_FILE, Target, key_of, limited_with, reset_by, reset_to, resolve
-from roles.koordlet.actuation.threeway import Undo
+from roles.koordlet.actuation.threeway import Undo, put_back
 from roles.koordlet.actuation.triggers import Triggers
 from roles.koordlet.actuation.writes import Batch, Hold, Kind, Merge, Write, sequence
 from roles.koordlet.audit.log import AuditEvent
@@ -147,13 +147,28 @@ class Executor:
     def changed(self, resource: str, directory: str, device: str = "") -> bool:
         """Whether the journal says that a cgroup file, as it is there now, or a disk's line of it, was changed by this agent or one before
         it."""
+        entry = self._entry(resource, directory)
+        return entry is not None and (not device or entry.ours is None or _names(device, entry.ours))
+
+    def holds_ours(self, resource: str, directory: str, device: str = "") -> bool:
+        """Whether there is something to take back: such a file, or line, still says what the agent wrote, and did not before."""
+        entry = self._entry(resource, directory)
+        if entry is None:
+            return False
+        try:
+            now = self.host.files.read(entry.path).decode("utf-8", "replace")
+        except HostError:
+            return False
+        back = put_back(entry.undo, entry.resource, entry.value, entry.ours, now).texts
+        return _names(device, back) if device else bool(back)
+
+    def _entry(self, resource: str, directory: str) -> Entry | None:
+        """What is on record of the cgroup file that is there now."""
         try:
             entry = self.journal.get(self.host.cgroups.file(resource, directory)) if self.journal is not None else None
         except (HostError, ValueError):
-            return False
-        if entry is None or self.journal is None or not self.journal.found(entry):
-            return False
-        return not device or entry.ours is None or any(line.split()[:1] == [device] for line in entry.ours)
+            return None
+        return entry if entry is not None and self.journal is not None and self.journal.found(entry) else None
 
     def forget(self, directory: str) -> None:
         """Drop what is known about a cgroup directory and everything below it."""
@@ -471,6 +486,10 @@ class Executor:
     def _gone(self, targets: set[str]) -> set[str]:
         """Those of cgroup directories that are in no hierarchy any more."""
         return {target for target in targets if not os.path.isabs(target) and not self.host.cgroups.exists(target)}
+
+
+def _names(device: str, lines: Iterable[str]) -> bool:
+    return any(line.split()[:1] == [device] for line in lines)
 
 
 def _cached_value(write: Write) -> str:

@@ -55,6 +55,8 @@ class Pass:
     failed: int = 0
     absent: int = 0
     held_back: set[str] = field(default_factory=set)
+    ours: dict[tuple[str, str], bool] = field(default_factory=dict)
+    """Which cgroup files (resource, directory) held what koordlet gave them before this pass wrote to them, as far as that was asked."""
 
 
 class Reconciler:
@@ -251,18 +253,25 @@ class Reconciler:
     def _only_resetting(self) -> frozenset[str]:
         return frozenset(hook.name for hook in self._asking.hooks if hook.only_resets(self._asking.rule(hook)))
 
-    def _resets(self, batch: Batch) -> Batch:
-        """Of a batch that takes back, what concerns files that koordlet changed, or that were made in a group of which it did."""
+    def _resets(self, batch: Batch, done: Pass) -> Batch:
+        """Of a batch that takes back, what concerns files that hold what koordlet gave them, or that were made in a group of which one
+        does."""
+
+        def held(resource: str, directory: str) -> bool:
+            key = (resource, directory)
+            if key not in done.ours:
+                done.ours[key] = self._executor.holds_ours(resource, directory)
+            return done.ours[key]
 
         def ours(write: Write) -> bool:
             above = write.target.split("/")
-            return any(self._executor.changed(write.resource, "/".join(above[:depth])) for depth in range(len(above), 0, -1))
+            return any(held(write.resource, "/".join(above[:depth])) for depth in range(len(above), 0, -1))
 
         return Batch(tuple(tuple(filter(ours, level)) for level in batch.levels), batch.stop_on_error)
 
     def _carry_out(self, job: Job, level: str, snapshot: Snapshot, done: Pass) -> None:
         begun = seams.perf_counter()
-        batch = self._resets(job.batch) if job.hook in self._only_resetting() else job.batch
+        batch = self._resets(job.batch, done) if job.hook in self._only_resetting() else job.batch
         applied = self._executor.apply((batch,), rule=job.hook, now=snapshot.time, mode=self._modes(job.hook))
         handled = len(applied.written) + len(applied.would) + len(applied.failed) + applied.skipped
         done.written += len(applied.written)

@@ -223,8 +223,8 @@ def _own(pod: PodState) -> tuple[BlockCfg, ...]:
 
 
 def _limited(snapshot: Snapshot, *directories: str) -> bool:
-    """Whether an agent limited one of the groups, by the journal."""
-    return any(snapshot.changed(file, directory) for directory in directories for file in _GROUP_FILES)
+    """Whether one of the groups still has what an agent limited it to."""
+    return any(snapshot.holds_ours(file, directory) for directory in directories for file in _GROUP_FILES)
 
 
 def _formerly(snapshot: Snapshot, pod: PodState) -> bool:
@@ -250,7 +250,7 @@ def _inside(snapshot: Snapshot, pod: PodState, limits: Sequence[Limits | None], 
     writes = []
     for directory, file in product(view.container_dirs(snapshot.host, pod), THROTTLES):
         here = {disk: limit for (name, disk), limit in wanted.items() if name == file}
-        if not here and not snapshot.changed(file, directory):
+        if not here and not snapshot.holds_ours(file, directory):
             continue
         try:
             there = present(snapshot.host, [file], directory).get(file)
@@ -258,7 +258,7 @@ def _inside(snapshot: Snapshot, pod: PodState, limits: Sequence[Limits | None], 
             continue  # not made yet, or just removed
         if there is None:
             continue
-        ours = {disk for disk in there if snapshot.changed(file, directory, disk)} if None not in limits else set()
+        ours = {disk for disk in there if snapshot.holds_ours(file, directory, disk)} if None not in limits else set()
         here = {disk: limit for disk, limit in here.items() if disk in ours or not _within(there.get(disk, ""), limit)}
         here |= dict.fromkeys(sorted(ours - {disk for name, disk in wanted if name == file}), 0)
         writes += [Write(file, directory, f"{disk} {limit}", about=about, device=disk) for disk, limit in here.items()]
@@ -285,7 +285,7 @@ def _told(host: HostState, directory: str, lacks: list[str]) -> str:
 def _ours(snapshot: Snapshot, files: Mapping[str, Collection[str]], directory: str, wanted: Iterable[str]) -> dict[str, set[str]]:
     """Disks that files name because of koordlet, and that are not wanted any more: what an administrator set stays."""
     kept = set(wanted)
-    return {file: {disk for disk in set(disks) - kept if snapshot.changed(file, directory, disk)} for file, disks in files.items()}
+    return {file: {disk for disk in set(disks) - kept if snapshot.holds_ours(file, directory, disk)} for file, disks in files.items()}
 
 
 def _blocks(config: BlkIOQOS) -> tuple[BlockCfg, ...]:

@@ -218,7 +218,7 @@ class _Pod:
         bound: bool,
     ) -> None:
         self.strategy, self.snapshot, self.pod, self.config, self.node, self.now = strategy, snapshot, pod, config, node, now
-        self.bound = bound
+        self.bound, self.bursting = bound, config.policy in QUOTA_POLICIES
         self.ratio = ratio if ratio > 1 and not bound else 1.0
         self.pod_quota = view.cpu_quota(snapshot.host, pod.cgroup_dir)
         self.quotas: dict[str, int | None] = {}
@@ -248,7 +248,7 @@ class _Pod:
         bursts = self._bursts(containers)
         shrinks = [b for b in growing if _shrinks(b)]
         self.batches = [*bursts, *shrinks, *(b for b in growing if not _shrinks(b))] if shrinks else [*growing, *bursts]
-        steady = self.config.policy not in QUOTA_POLICIES and self.config.cfs_quota_burst_period_seconds < 0
+        steady = not self.bursting and self.config.cfs_quota_burst_period_seconds < 0
         self.settled = steady and not growing and all(self._written(write) for batch in bursts for write in batch)
 
     # -- kernel burst --------------------------------------------------------------------------------------------------------
@@ -272,7 +272,13 @@ class _Pod:
 
     def _ours(self, resource: str, directory: str) -> bool:
         """Whether there is something to take back: what others set stays, whatever it is."""
-        return self.snapshot.changed(resource, directory)
+        return self.snapshot.holds_ours(resource, directory)
+
+    def _keeps_pod(self) -> bool:
+        """Whether koordlet keeps the pod's quota at its limit: while there is quota burst whatever it holds, if it was ever changed;
+        afterwards only what koordlet gave is taken back."""
+        own = self.snapshot.changed if self.bursting else self.snapshot.holds_ours
+        return own(QUOTA, self.pod.cgroup_dir)
 
     def _burst(self, directory: str, value: int, quota: int | None, container: str) -> Write:
         fallback = ""
@@ -319,8 +325,9 @@ class _Pod:
         writes = [
             Write("cpu.cfs_quota_us", container.cgroup_dir, str(target), cached=False, about=self._about(container.name), reason="CPUBurst")
         ]
-        if self.pod_quota is not None and self.pod_quota > 0 and current > 0:
-            own = self._pod_own() if self._ours(QUOTA, self.pod.cgroup_dir) else None
+        keeps = self._keeps_pod()
+        if self.pod_quota is not None and self.pod_quota > 0 and current > 0 and (keeps or self.bursting):
+            own = self._pod_own() if keeps else None
             # a pod's quota that was changed before may since be the kubelet's again, or hold the burst of a container that is gone
             self.pod_quota = max(self.pod_quota + delta, self._awaited()) if own is None else own
             pod = Write(
@@ -354,11 +361,11 @@ class _Pod:
 
     def _rest(self, containers: list[ContainerState]) -> Batch | None:
         """The pod's quota where it is not what its containers add up to: a container that restarts begins with its limit, and a pod that is
-        resized gets the sum of the limits, whatever was added for a burst. Only of a quota that koordlet changed."""
+        resized gets the sum of the limits, whatever was added for a burst. Only of a quota that koordlet keeps."""
         directory, current = self.pod.cgroup_dir, self.pod_quota
-        if current is None or current <= 0 or self.strategy.unset_quota(self.bound) or not self._ours(QUOTA, directory):
+        if current is None or current <= 0 or self.strategy.unset_quota(self.bound) or not self._keeps_pod():
             return None
-        if self.ratio > 1 and self.config.policy not in QUOTA_POLICIES:
+        if self.ratio > 1 and not self.bursting:
             return None  # normalization sets it
         if any(self.snapshot.holder(QUOTA, d) for d in (directory, *(c.cgroup_dir for c in containers))):
             return None

@@ -83,7 +83,7 @@ def _writes(
     return [
         _write(resource, directory, value, about)
         for resource, value in values
-        if value is not None and (asked or value != _NEUTRAL.get(resource) or snapshot.changed(resource, directory))
+        if value is not None and (asked or value != _NEUTRAL.get(resource) or snapshot.holds_ours(resource, directory))
     ]
 
 

@@ -213,11 +213,11 @@ class BECPUSuppress(Strategy[SuppressState]):
 
     def _free_quota(self, snapshot: Snapshot, state: SuppressState, *, used: bool = True) -> tuple[tuple[Batch, ...], bool]:
         """No limit, until it is seen to have taken effect; after that the quota is somebody else's again. While nothing is ``used`` a quota
-        that koordlet never set is so from the start."""
+        that others set is so from the start."""
         if state.quota_free:
             return (), True
         directory = snapshot.host.cgroups.qos_dir(BESTEFFORT)
-        if not used and not snapshot.changed("cpu.cfs_quota_us", directory):
+        if not used and not snapshot.holds_ours("cpu.cfs_quota_us", directory):
             return (), False
         if view.cpu_quota(snapshot.host, directory) in (-1, None):
             return (), view.cpu_quota(snapshot.host, directory) is not None

@@ -176,8 +176,10 @@ class Snapshot:
     """The strategy that has a cgroup file (resource, directory) for itself, "" for none."""
 
     changed: Callable[..., bool] = lambda resource, directory, device="": False
-    """Whether this agent, or one before it, changed a cgroup file (resource, directory), or a disk's line of it, by the journal: only that
-    is reset."""
+    """Whether this agent, or one before it, changed a cgroup file (resource, directory), or a disk's line of it, by the journal."""
+
+    holds_ours: Callable[..., bool] = lambda resource, directory, device="": False
+    """Whether such a file, or line, still says what the agent wrote: only that is taken back, what others set since stays."""
 
     leaving: Mapping[str, float] = field(default_factory=dict)
     """Pods that were told to leave: uid → seconds until their grace ends, below zero afterwards. By this agent's steady clock, since the

@@ -161,6 +161,7 @@ class Agent:
             time=1000.0, node_name="n", host=self.host, node=decoder(Node)(msgspec.json.encode(node)), slo=effective_slo(spec)[0],
             pods=self.pods, topology=make_topology(CPU(i, i // 2, 0, 0) for i in range(CPUS)), nrt=TopologyState(self.nrt, {}),
             metrics=MetricsView(self.store, 1000.0), collect_interval=1.0, pods_synced=True, changed=self.executor.changed,
+            holds_ours=self.executor.holds_ours,
         )  # fmt: skip
 
     def tick(self, spec: dict[str, Any]) -> None:

@@ -52,6 +52,11 @@ class Machine:
         self.journal.open()
         self.executor = Executor(self.host, self.journal, metrics=self.metrics, recorder=self.recorder, clock=lambda: self.now)
 
+    def restart(self) -> None:
+        """Another life of the agent: of the one before it knows what is on disk."""
+        self.journal.close()
+        self.__post_init__()
+
     def put(self, resource: str, directory: str, text: str) -> Path:
         """Make a cgroup file, and its directory."""
         spec = self.host.cgroups.spec(resource)
@@ -215,6 +220,7 @@ class World:
             pods_synced=True,
             storage=self.storage,
             changed=self.machine.executor.changed,
+            holds_ours=self.machine.executor.holds_ours,
             leaving=self.leaving,
         )
 

@@ -83,6 +83,30 @@ class TestValues:
         node.run()
         assert [bvt(node, d) for d in (made, *node.qos.values())] == ["0"] * 4
 
+    @pytest.mark.feature("BEY-JRN-01")
+    def test_what_others_set_after_it_was_switched_off_stays(self, node) -> None:
+        made = pod(node, "be", qos="BE", kube_qos="BestEffort")
+        box = made.containers[0].cgroup_dir
+        for _ in range(2):
+            node.world.spec = spec(**LS_BE)
+            node.run()
+            inherits = pod(node, "inherits", "-1", qos="BE", kube_qos="BestEffort")
+            groups = (made, box, inherits, inherits.containers[0].cgroup_dir, node.qos["BestEffort"])
+            node.run()
+            assert {bvt(node, group) for group in groups} == {"-1"}
+            node.world.spec = {}
+            node.run()
+            assert {bvt(node, group) for group in groups} == {"0"}, "and what was made in a group that was changed"
+            node.world.pods.remove(inherits)
+        later = pod(node, "later", qos="BE", kube_qos="BestEffort")
+        groups = (made, box, later, node.qos["BestEffort"])
+        for group in groups:
+            node.files(BVT, "1", group if isinstance(group, str) else group.cgroup_dir)
+        for _ in range(3):
+            node.machine.now += 61
+            node.run()
+        assert {bvt(node, group) for group in groups} == {"1"}
+
     def test_what_others_set_stays_while_it_is_off(self, node) -> None:
         made = pod(node, "ls", "1", qos="LS")
         other = pod(node, "be", "-1", qos="BE", kube_qos="BestEffort")

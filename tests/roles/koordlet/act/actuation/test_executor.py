@@ -22,6 +22,7 @@ from tests.support.koordlet import exposed
 QOS = "kubepods.slice/kubepods-besteffort.slice"
 POD = f"{QOS}/kubepods-besteffort-poda.slice"
 BOX = f"{POD}/cri-containerd-c.scope"
+SHARES, READ_BPS = "cpu.shares", "blkio.throttle.read_bps_device"
 
 
 @pytest.fixture
@@ -68,6 +69,32 @@ def test_uncached_writes_look_every_time_but_write_only_differences(machine, cal
     machine.put("cpu.cfs_quota_us", QOS, "1")
     machine.executor.apply([sequence(quota(QOS, 5000, cached=False))], rule="r", now=1)
     assert len(calls) == 1
+
+
+@pytest.mark.feature("BEY-JRN-01")
+def test_a_file_holds_ours_until_others_set_it_or_it_says_what_it_said_before(machine):
+    machine.put(SHARES, "kubepods.slice", "1024")
+    machine.put(READ_BPS, "kubepods.slice", "8:16 500")
+
+    def holds() -> tuple[bool, ...]:
+        machine.host.files.begin_tick()
+        ours = machine.executor.holds_ours
+        return (ours(SHARES, "kubepods.slice"), *(ours(READ_BPS, "kubepods.slice", disk) for disk in ("", "8:0", "8:16")))
+
+    def write(shares: str, *limits: str) -> tuple[bool, ...]:
+        writes = [Write(READ_BPS, "kubepods.slice", limit, device=limit.split()[0]) for limit in limits]
+        machine.executor.apply([sequence(Write(SHARES, "kubepods.slice", shares), *writes)], rule="r", now=1.0)
+        return holds()
+
+    assert holds() == (False,) * 4
+    assert write("2", "8:0 100") == (True, True, True, False)
+    machine.put(SHARES, "kubepods.slice", "3")
+    machine.put(READ_BPS, "kubepods.slice", "8:0 70\n8:16 500")
+    assert holds() == (False,) * 4
+    machine.restart()
+    assert holds() == (False,) * 4
+    assert write("2", "8:0 200") == (True, True, True, False)
+    assert write("3", "8:0 70") == (False,) * 4, "what it said before, which is what others said last"
 
 
 def test_growth_goes_down_and_shrinking_goes_up(machine, calls):

@@ -374,6 +374,31 @@ class TestContainers:
         assert limits(restarted=restarted) == [("c0", self.READ, "8:0 0")]
         assert world.machine.get(self.WRITE, box) == "8:0 500", "an administrator's"
 
+    @pytest.mark.feature("BEY-JRN-01")
+    @pytest.mark.parametrize("restarted", [False, True])
+    def test_what_others_set_after_it_was_switched_off_stays(self, world, limits, restarted) -> None:
+        """Of the tier, of a pod and of its containers; while it is on, a narrower limit of others stays after the first one, too."""
+        world.spec = tier(block("sda", readBPS=100))
+        pod = self.pod(world, "mixed", block("sda", readBPS=50))
+        directories = (BE_TIER, pod.cgroup_dir, pod.containers[0].cgroup_dir)
+        limits()
+        assert [world.machine.get(self.READ, directory) for directory in directories] == ["8:0 100", "8:0 50", "8:0 50"]
+        world.machine.put(self.READ, directories[-1], "8:0 20")
+        limits(restarted=restarted)
+        assert world.machine.get(self.READ, directories[-1]) == "8:0 20"
+        world.machine.put(self.READ, directories[-1], "8:0 50")
+        world.spec, world.pods[:] = tier(), [replace(pod, annotations={})]
+        limits()
+        assert {world.machine.get(self.READ, directory).partition(" ")[2] for directory in directories} == {"0"}
+        for directory in directories:
+            world.machine.put(self.READ, directory, "8:0 70")
+        for _ in range(3):
+            world.machine.now += 61
+            if restarted:
+                world.machine.restart()
+            limits(restarted=restarted)
+        assert {world.machine.get(self.READ, directory) for directory in directories} == {"8:0 70"}
+
     def test_a_narrower_limit_of_others_stays(self, world, limits) -> None:
         """Runtimes have classes of their own for disks."""
         world.spec = tier(block("sda", readBPS=100, writeBPS=100))

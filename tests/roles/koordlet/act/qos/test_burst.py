@@ -91,7 +91,6 @@ def test_a_pod_that_has_what_it_wants_is_left_alone_until_something_changes(worl
     world.run(burst, state)
     assert bursts(world, pod)[1] == "1000000"
     # time passes: the executor is asked again
-    strategy(world, "none")
     state = world.run(burst, world.run(burst))
     world.now += 61
     assert any(world.decide(burst, state).batches)
@@ -357,6 +356,46 @@ def test_a_raised_quota_is_taken_back_by_the_next_agent_too(world, burst):
     world.spec = {}
     world.run(CPUBurst(burst.options, burst.gate))
     assert quotas(world, pod) == ["100000", "100000"]
+
+
+@pytest.mark.feature("KA-BST-01")
+@pytest.mark.feature("KA-BST-02")
+@pytest.mark.feature("BEY-JRN-01")
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_others_set_after_it_was_switched_off_stays(world, burst, restarts):
+    strategy(world, "auto")
+    pod = ls_pod(world, (100_000, 100_000), 200_000)
+    throttle(world, pod, 0.4, 0.4)
+    state = world.run(burst)
+    strategy(world, "none")
+    assert quotas(world, pod) == ["240000", "120000", "120000"]
+    state = world.run(burst, state)
+    assert (quotas(world, pod), bursts(world, pod)) == (["200000", "100000", "100000"], ["0"] * 3)
+    directories = (pod.cgroup_dir, *(c.cgroup_dir for c in pod.containers))
+    for directory, quota in zip(directories, ("150000", "50000", "100000"), strict=True):
+        world.machine.put("cpu.cfs_quota_us", directory, quota)
+        world.machine.put("cpu.cfs_burst_us", directory, "7000")
+    for _ in range(120):
+        world.now += 1
+        world.machine.now += 1
+        world.use(1.0)
+        if restarts:
+            world.machine.restart()
+        state = world.run(burst, None if restarts else state)
+    assert (quotas(world, pod), bursts(world, pod)) == (["150000", "50000", "100000"], ["7000"] * 3)
+
+
+@pytest.mark.feature("KA-BST-02")
+def test_a_container_gives_back_its_burst_in_a_pod_that_others_narrowed(world, burst):
+    strategy(world, "cfsQuotaBurstOnly")
+    pod = ls_pod(world, (100_000, 100_000), 200_000)
+    throttle(world, pod, 0.4, 0.0)
+    state = world.run(burst)
+    assert quotas(world, pod) == ["220000", "120000", "100000"]
+    world.machine.put("cpu.cfs_quota_us", pod.cgroup_dir, "150000")
+    strategy(world, "none")
+    world.run(burst, state)
+    assert quotas(world, pod) == ["150000", "100000", "100000"]
 
 
 # -- resizes in place --------------------------------------------------------------------------------------------------------

@@ -130,6 +130,35 @@ def test_what_the_kubelet_protects_stays_protected_while_nothing_is_asked_for(wo
         assert values(world, directory, "min", "low", "high") == [4096 * (number + 5)] * 3
 
 
+@pytest.mark.feature("KA-MEM-01")
+@pytest.mark.feature("BEY-JRN-01")
+@pytest.mark.parametrize("restarts", [False, True])
+def test_what_others_protect_after_it_was_switched_off_stays_protected(world_v2, strategy, restarts):
+    world = world_v2
+    classes(world, ls={"minLimitPercent": 50, "throttlingPercent": 80})
+    pod = world.pod("a", qos="LS", requests={"memory": "1Gi"}, limits={"memory": "2Gi"})
+    tree(world)
+    box = pod.containers[0].cgroup_dir
+    state = world.run(strategy)
+    world.spec = {}
+    for _ in range(2):
+        state = world.run(strategy, state)
+        world.now += 11
+        world.machine.now += 11
+        assert values(world, box, "min", "low", "high") == [0, 0, MAX]
+    for directory in (TIERS[0], pod.cgroup_dir, box):
+        for name in ("min", "low", "high"):
+            world.machine.put(f"memory.{name}", directory, "8192")
+    for _ in range(11):
+        if restarts:
+            world.machine.restart()
+        state = world.run(strategy, None if restarts else state)
+        world.now += 11
+        world.machine.now += 11
+    for directory in (TIERS[0], pod.cgroup_dir, box):
+        assert values(world, directory, "min", "low", "high") == [8192] * 3
+
+
 @pytest.mark.parametrize(
     ("annotation", "expected"),
     [

@@ -333,6 +333,9 @@ def test_switching_off_gives_everything_back_once(world, suppress):
     world.machine.put("cpu.cfs_quota_us", QOS, "777777")  # somebody's own wish after that
     world.run(suppress, state)
     assert world.machine.get("cpu.cfs_quota_us", QOS) == "777777"
+    world.machine.restart()
+    world.run(suppress)
+    assert world.machine.get("cpu.cfs_quota_us", QOS) == "777777"
 
 
 @pytest.mark.feature("KA-SUP-03")
