@@ -27,7 +27,6 @@ log = logging.getLogger(__name__)
 
 _ATTEMPTS = 5
 _KEY = names.ANNOTATION_RESERVATION_ALLOCATED
-_REMEMBERED = 4096
 _POLL = 1.0  # seconds between looks at annotations that are to be taken off
 
 
@@ -45,10 +44,12 @@ class Writer:
             if pod.uid in self._written or _KEY in pod.pod.metadata.annotations:
                 draft.annotations[_KEY] = None
             return
-        if len(self._written) > _REMEMBERED:
-            self._written = {uid for uid in self._written if not self._ledger.reservation_of(uid)}
         self._written.add(pod.uid)
         draft.annotations[_KEY] = allocated_by(reservation.name, reservation.uid)
+
+    def forget(self, uid: str) -> None:
+        """The pod is no more, and with it what was written on it."""
+        self._written.discard(uid)
 
     def take_back(self, pod: PodInfo, uid: str, *, running: bool = False) -> None:
         """The pod does not use the reservation after all."""

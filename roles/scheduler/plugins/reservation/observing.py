@@ -90,6 +90,7 @@ class ReservationObserver:
         uid = reservation.metadata.uid
         self._withdraw(uid)
         self.ledger.objects.pop(uid, None)
+        self.ledger.touched.pop(uid, None)  # only a leader looks, and clears what it has looked at
         self.ledger.shown += 1
         if self._handle.gates.get("CleanExpiredReservationAllocated"):
             self.ledger.orphans.extend(Orphan(pod, uid, running=True) for pod in self.ledger.owners_of(uid).values())

@@ -151,6 +151,7 @@ class Reservation(
 
     def pod_gone(self, uid: str) -> None:
         self.ledger.gone(uid)
+        self.writer.forget(uid)
 
     # ---------------------------------------------------------------- what may be used
 

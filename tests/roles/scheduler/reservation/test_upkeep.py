@@ -14,13 +14,15 @@ from koord.api.objects import Reservation
 from koord.api.times import format_time, parse_time
 from koord.config.errors import InvalidConfig
 from roles.scheduler import testing
+from roles.scheduler.cluster.podinfo import PodInfo
+from roles.scheduler.framework.context import BindDraft
 from roles.scheduler.framework.events import Action, ClusterEvent
 from roles.scheduler.plugins.reservation.controller import Controller
 from roles.scheduler.plugins.reservation.metrics import ReservationMetrics
 from roles.scheduler.plugins.reservation.reserve_pod import HIGHEST_PRIORITY, read
 from roles.scheduler.plugins.reservation.status import expired, unscheduled
 from roles.scheduler.plugins.reservation.terms import of_reservation
-from tests.roles.scheduler.reservation.worlds import World, placed
+from tests.roles.scheduler.reservation.worlds import ALLOCATED, World, placed
 
 CREATED = parse_time("1970-01-12T00:00:00Z")
 HOUR = 3600.0
@@ -172,6 +174,39 @@ def test_a_pod_that_is_gone_leaves_nothing_behind() -> None:
     world.add_pods(testing.pod("p", uid="p", node="a", cpu="2"))
     assert not held.owners
     assert world.free("a") == 2000
+
+
+@pytest.mark.feature("SCH-RSV-08")
+def test_pods_whose_annotation_is_being_written_are_known_until_they_are_gone() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    held = world.hold("r", "a", cpu="4")
+    late, writer = world.owner("late", cpu="1"), world.plugin.writer
+
+    def left_over(pod: PodInfo) -> bool:
+        draft = BindDraft()
+        writer.draft(pod, None, draft)
+        return ALLOCATED in draft.annotations
+
+    asyncio.run(world.plugin.pre_bind(late.ctx, "a", BindDraft()))
+    others = [world.parser.parse(testing.pod()) for _ in range(5000)]
+    for pod in others:
+        writer.draft(pod, held.shown(), BindDraft())
+    world.framework.run_unreserve(late.ctx, late.slot)
+    assert [orphan.pod.name for orphan in world.plugin.ledger.orphans] == ["late"]
+    assert left_over(others[-1])
+    world.plugin.pod_gone(others[-1].uid)
+    assert not left_over(others[-1])
+
+
+@pytest.mark.feature("SCH-RSV-12")
+def test_of_a_reservation_that_is_gone_there_is_nothing_to_look_at() -> None:
+    """A scheduler that stands by is told of them as well, and looks at none."""
+    world = World()
+    world.add_nodes(testing.node("a"))
+    world.hold("r", "a")
+    world.feed("Reservation", None, old=placed("r", "a"))
+    assert not world.plugin.ledger.touched
 
 
 @pytest.mark.feature("SCH-RSV-06")
