@@ -150,7 +150,7 @@ class Chooser:
     def with_reservation(
         self, ctx: CycleContext, slot: int, request: DeviceRequest, reservation: RestoredReservation, mask: int | None = None
     ) -> Outcome:
-        """With what one reservation has left. A Restricted one gives nothing beyond it, another one is used up before the node is."""
+        """With what one reservation has left, which is used up before the node is; of some types a Restricted one gives nothing else."""
         node = self.node(ctx, slot)
         if node.inventory is None:
             return ()
@@ -160,7 +160,7 @@ class Chooser:
         def work(view: View) -> Outcome:
             view = _masked(view, mask)
             if strict:
-                return choose(request, view.limited(rest, kinds), self.rules)
+                view = view.limited(rest, kinds)
             places = frozenset(share.place for share in rest if any(amount for _, amount in share.amounts))
             found = choose(request, view.only(places), self.rules) if places else unschedulable()
             return choose(request, view.preferring(places), self.rules) if isinstance(found, Status) else found

@@ -86,10 +86,14 @@ def test_reserved_devices_are_for_owners() -> None:
     assert not found.decide(owner(100)).scheduled
 
 
+_CPU_ONLY = {"scheduling.koordinator.sh/reservation-restricted-options": '{"resources": ["cpu"]}'}
+
+
 @pytest.mark.feature("SCH-DEV-16")
-def test_an_aligned_reservation_is_used_up_before_the_node_is() -> None:
+@pytest.mark.parametrize("more", [{}, {"policy": "Restricted", "annotations": _CPU_ONLY}], ids=["aligned", "devices not restricted"])
+def test_a_reservation_that_does_not_restrict_devices_is_used_up_before_the_node_is(more: dict[str, Any]) -> None:
     found = world()
-    reserve(found, "r", {"gpu": [entry(2)]})
+    reserve(found, "r", {"gpu": [entry(2)]}, **more)
     assert minors(found, owner(200)) == [2, 3]
     assert "Insufficient" in refusal(found, gpu(300))
     assert minors(found, gpu(200)) == [0, 1]
