@@ -46,7 +46,7 @@ def next_status(reservation: Reservation, terms: Terms, ledger: Ledger, now: flo
     if held is None or not terms.available:
         return None
     owners = [pod for pod in held.owners.values() if pod.node_name]
-    return used(reservation, owners, now, finished=terms.allocate_once and held.consumed)
+    return used(reservation, owners, now, finished=terms.allocate_once and held.consumed, inner=terms.inner)
 
 
 class Controller:

@@ -2,7 +2,7 @@
 
 Everything follows from pods that count on nodes: a reserve pod makes its reservation hold resources, a pod that carries the annotation
 `reservation-allocated` (or for which Reserve has said so) is an owner. The reserve pod counts with what owners have not taken yet, at
-least nothing, so that every amount counts once; what an owner takes beyond the reservation it takes from the node.
+least with what it keeps for itself, so that every amount counts once; what an owner takes beyond that it takes from the node.
 """
 
 from __future__ import annotations
@@ -282,7 +282,10 @@ class Ledger(Columns):
         held.dirty = False
         held.changed()
         before = held.rest
-        rest = {name: max(0, amount - allocated.get(name, 0)) for name, amount in held.pod.shape.amounts.items()}
+        rest = {
+            name: max(0, min(amount, terms.inner.get(name, 0)), amount - allocated.get(name, 0))
+            for name, amount in held.pod.shape.amounts.items()
+        }
         base = before.memo.get(_FULL, before)
         if base is not held.pod.shape or before.amounts != rest:
             held.rest = held.pod.shape

@@ -67,8 +67,9 @@ def expired(reservation: Reservation, now: float, message: str = "") -> Obj:
     return {"phase": PHASE_FAILED, "conditions": conditions}
 
 
-def used(reservation: Reservation, owners: Iterable[PodInfo], now: float, *, finished: bool) -> Obj | None:
-    """Who uses it and how much; None when it shows that already. `finished`: it was to be used once, and was."""
+def used(reservation: Reservation, owners: Iterable[PodInfo], now: float, *, finished: bool, inner: Mapping[str, int]) -> Obj | None:
+    """Who uses it and how much; None when it shows that already. `finished`: it was to be used once, and was. `inner`: what it keeps for
+    itself."""
     status = reservation.status
     wanted = sorted(owners, key=lambda pod: pod.uid)
     references = [{"namespace": pod.namespace, "name": pod.name, "uid": pod.pod.metadata.uid} for pod in wanted]
@@ -76,8 +77,8 @@ def used(reservation: Reservation, owners: Iterable[PodInfo], now: float, *, fin
     allocated: ResourceVector = {}
     for pod in wanted:
         add_into(allocated, {name: amount for name, amount in as_held(pod.shape.amounts, holds).items() if name in holds})
-    # What owners of an Aligned reservation take beyond it comes from the node.
-    allocated = {name: min(amount, holds[name]) for name, amount in allocated.items()}
+    # What owners of an Aligned reservation take beyond what it gives comes from the node.
+    allocated = {name: max(0, min(amount, holds[name] - inner.get(name, 0))) for name, amount in allocated.items()}
     shown = [(owner.namespace, owner.name, owner.uid) for owner in sorted(status.current_owners, key=lambda owner: owner.uid)]
     same = [tuple(reference.values()) for reference in references] == shown and equal(allocated, _amounts(status.allocated))
     if same and not finished:

@@ -201,7 +201,8 @@ def _inner(annotations: Mapping[str, str], problems: list[str]) -> ResourceVecto
     """What the reservation keeps back for itself."""
     try:
         kept = parse_node_reservation(annotations)
-        return parse(node_reservation_resources(kept)) if kept is not None else {}
+        amounts = parse(node_reservation_resources(kept)) if kept is not None else {}
+        return {name: amount for name, amount in amounts.items() if amount > 0}
     except ValueError as error:
         problems.append(str(error))
         return {}

@@ -15,6 +15,7 @@ from koord.accounting.resources import parse
 from koord.api.objects import Pod
 from roles.scheduler import testing
 from roles.scheduler.cluster.audit import recount
+from roles.scheduler.plugins.reservation.status import used
 from tests.roles.scheduler.reservation.worlds import AFFINITY, ALLOCATED, OWNER, World, placed
 from tests.support.examples import examples
 
@@ -157,6 +158,21 @@ def test_an_owner_bigger_than_its_reservation_takes_the_difference_from_the_node
         assert world.uses(world.owner(cpu="3")) == "r"
     assert world.free("a") == 2000  # two pods of 3; the reservation of 4 is used up, not given back as a whole
     assert not world.schedule(testing.pod(cpu="3")).scheduled
+
+
+@pytest.mark.feature("SCH-RSV-04")
+def test_what_a_reservation_keeps_for_itself_is_for_nobody() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="6"))
+    held = world.hold("r", "a", cpu="4", annotations={"node.koordinator.sh/reservation": '{"resources": {"cpu": "1"}}'})
+    assert world.uses(world.owner("p", uid="p", cpu="5")) == "r"  # 3 of the reservation and 2 of the node
+    assert world.free("a") == 0
+    assert not world.schedule(testing.pod(cpu="1")).scheduled
+    shown = used(placed("r", "a", cpu="4"), held.owners.values(), 0.0, finished=False, inner=held.terms.inner)
+    assert shown is not None
+    assert shown["allocated"]["cpu"] == "3"
+    world.cluster.remove_pod("p")
+    assert world.free("a") == 2000
 
 
 @pytest.mark.feature("SCH-RSV-06")

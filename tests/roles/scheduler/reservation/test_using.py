@@ -161,6 +161,8 @@ def test_inner_reserved_amounts_and_pods(world: World) -> None:
     world.hold("kept", "a", cpu="4", memory="4Gi", policy="Restricted", annotations=kept)
     assert not world.owner(cpu="4", annotations=wish()).scheduled
     assert world.owner(cpu="3", annotations=wish()).scheduled
+    odd = {"node.koordinator.sh/reservation": json.dumps({"resources": {"cpu": "-1"}})}
+    assert world.hold("odd", "c", cpu="4", annotations=odd).left("cpu") == 4000
     world.hold("one", "b", cpu="4", memory="4Gi", policy="Restricted", requests={"pods": "1"})
     assert world.owner(annotations=wish(name="one")).scheduled
     assert "Reservation(s) Too many pods" in world.owner(annotations=wish(name="one")).message()
@@ -361,9 +363,9 @@ def test_the_status_shows_no_more_than_is_reserved() -> None:
     reservation = placed("r", "a", cpu="2", memory="2Gi")
     parse = World().parser.parse
     big, small = parse(testing.pod("big", cpu="3", memory="1Gi")), parse(testing.pod("small", cpu=None, memory=None))
-    shown = used(reservation, [big], 0.0, finished=False)
+    shown = used(reservation, [big], 0.0, finished=False, inner={})
     assert shown is not None
     assert shown["allocated"] == {"cpu": "2", "memory": "1Gi"}
-    idle = used(reservation, [small], 0.0, finished=False)
+    idle = used(reservation, [small], 0.0, finished=False, inner={})
     assert idle is not None
     assert idle["allocated"] is None
