@@ -83,7 +83,6 @@ class Stranding:
     def _use(self, tables: frag.Tables) -> None:
         self.tables = tables
         self._placed_at = (-1, -1)
-        self._kept = None
         self._idle.clear()
 
     @property
@@ -176,18 +175,18 @@ class Stranding:
     def _store(self) -> _Kept:
         found = self.tables
         assert found is not None
-        before, cards = self._placed_at, max(1, frag.width(self.columns))
         self._where(found)
-        kept = self._kept
-        if kept is None or before != self._placed_at or kept.free.shape[1] != cards:
+        kept, cards = self._kept, max(1, frag.width(self.columns))
+        if kept is None or kept.free.shape[1] != cards:
             kept = self._kept = _Kept.of(self.cluster.capacity, cards, len(found.classes))
         return kept
 
     def _where(self, found: frag.Tables) -> None:
-        """Which class may run where, as nodes are labelled now."""
+        """Which class may run where, as nodes are labelled now. What was worked out for other labels is forgotten."""
         now = (self.cluster.node_version, self.cluster.capacity)
         if self._placed_at != now:
             self._placed_at = now
+            self._kept = None
             places = [_meant(self.cluster, selector, terms) for selector, terms in found.places]
             self._allowed = np.stack(places, axis=1)[:, found.groups] if found.selective else None
 

@@ -366,6 +366,22 @@ def test_a_card_whose_model_few_may_use_is_left_to_them() -> None:
 
 
 @pytest.mark.feature("SCH-DEV-18")
+def test_a_node_with_other_labels_is_worth_something_else_also_after_a_record_was_made() -> None:
+    requests = ({"nvidia.com/gpu": "1", "cpu": "4"}, {"nvidia.com/gpu": "8", "cpu": "8"})
+    typical = [{"requests": each, "nodeSelector": {"pool": pool}} for each, pool in zip(requests, "xy", strict=True)]
+    found = world({"scoringStrategy": {"type": "LeastStranded", "typicalPods": typical}})
+    for name in "abc":
+        machine(found, name, 8, 64, 256, pool="x" if name == "a" else "y", zone="2" if name == "c" else "1")
+    other = found.schedule(see(found, pod({CORE: 100, RATIO: 100}, cpu="4", nodeSelector={"zone": "2"}))[0])
+    for pool in ("x", "z"):
+        machine(found, "a", 8, 64, 256, pool=pool, zone="1")
+        plugin(found).placed(other.ctx, other.slot)
+        decision = found.decide(pod({CORE: 100, RATIO: 100}, cpu="4", nodeSelector={"zone": "1"}))
+    assert decision.node == "a"  # nobody's any more
+    assert plugin(found).score(decision.ctx, slice(None))[decision.slot] == 0
+
+
+@pytest.mark.feature("SCH-DEV-18")
 @pytest.mark.parametrize("seed", range(3))
 def test_pods_without_devices_keep_off_nodes_with_devices_while_others_have_room(seed: int) -> None:
     """Packing never makes a pod unplaceable: whoever fits somewhere is placed, on a node without devices if one of these has room."""
