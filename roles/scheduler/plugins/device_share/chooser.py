@@ -114,17 +114,13 @@ class Chooser:
         node = self.node(ctx, slot)
         if node.inventory is None:
             return ()
-        wanted = designated(ctx.pod)
-        if wanted is not None:
-            return self._exactly(ctx, slot, node, wanted, mask)
         restored = ctx.restored.get(slot, ())
-        if not restored:
+        if not restored and designated(ctx.pod) is None:
             return self.plain(node, request, mask)
         if ctx.pod.reservation:
             return self._taking_over(ctx, slot, request, restored, mask)
         if all(reservation.ignored for reservation in restored):
-            use = self._use(ctx, slot, node, restored)
-            return self._considered(node, use, (request.key, mask), lambda view: choose(request, _masked(view, mask), self.rules))
+            return self.alone(ctx, slot, request, mask, restored)
         if ctx.reservation is not None:
             return self.with_reservation(ctx, slot, request, ctx.reservation, mask)
         if self.reserving(ctx, slot):
@@ -139,13 +135,20 @@ class Chooser:
             return unschedulable(*(f"Reservation(s) {reason}" for reason in reasons))
         return self.alone(ctx, slot, request, mask)
 
-    def alone(self, ctx: CycleContext, slot: int, request: DeviceRequest, mask: int | None = None) -> Outcome:
-        """Without any reservation. Only owners use reserved devices: what is left for others is what nobody holds."""
+    def alone(
+        self, ctx: CycleContext, slot: int, request: DeviceRequest, mask: int | None = None, released: tuple[RestoredReservation, ...] = ()
+    ) -> Outcome:
+        """Without any reservation. Only owners use reserved devices: what is left for others is what nobody holds, and what the `released`
+        ones have left."""
         node = self.node(ctx, slot)
         if node.inventory is None:
             return ()
-        use = self._use(ctx, slot, node)
-        return self._considered(node, use, (request.key, mask), lambda view: choose(request, _masked(view, mask), self.rules))
+        exact, use = designated(ctx.pod), self._use(ctx, slot, node, released)
+        return self._considered(node, use, (request.key, mask, exact), lambda view: self._choice(request, _masked(view, mask), exact))
+
+    def _choice(self, request: DeviceRequest, view: View, exact: Allocation | None) -> Outcome:
+        """The devices of a view that are best for a request, or exactly those that its pod names."""
+        return choose(request, view, self.rules) if exact is None else _exactly(view, exact)
 
     def with_reservation(
         self, ctx: CycleContext, slot: int, request: DeviceRequest, reservation: RestoredReservation, mask: int | None = None
@@ -155,18 +158,18 @@ class Chooser:
         if node.inventory is None:
             return ()
         rest, kinds = self._rest(ctx, slot, node, reservation)
-        strict = reservation.policy == RESTRICTED
+        strict, exact = reservation.policy == RESTRICTED, designated(ctx.pod)
 
         def work(view: View) -> Outcome:
             view = _masked(view, mask)
             if strict:
                 view = view.limited(rest, kinds)
             places = frozenset(share.place for share in rest if any(amount for _, amount in share.amounts))
-            found = choose(request, view.only(places), self.rules) if places else unschedulable()
-            return choose(request, view.preferring(places), self.rules) if isinstance(found, Status) else found
+            found = self._choice(request, view.only(places), exact) if places else unschedulable()
+            return self._choice(request, view.preferring(places), exact) if isinstance(found, Status) else found
 
         use = self._use(ctx, slot, node, (reservation,))
-        return self._considered(node, use, (request.key, mask, strict, rest, kinds), work)
+        return self._considered(node, use, (request.key, mask, strict, rest, kinds, exact), work)
 
     def _rest(self, ctx: CycleContext, slot: int, node: NodeDevices, reservation: RestoredReservation) -> tuple[Allocation, frozenset[str]]:
         """What a reservation has left, and the types of which a Restricted one gives nothing else."""
@@ -191,7 +194,7 @@ class Chooser:
         for pods in choices:
             view = _masked(self._view(ctx, slot, node, pods), mask)
             places = frozenset(share.place for pod in pods for share in held_by(pod.pod).allocation)
-            found = choose(request, view.forcing(places), self.rules)
+            found = self._choice(request, view.forcing(places), designated(ctx.pod))
             if not isinstance(found, Status):
                 if places <= {share.place for share in found}:
                     return found
@@ -246,18 +249,6 @@ class Chooser:
         """Whether the pod counts on the node already."""
         return ctx.cluster.slot_of_pod(ctx.pod.uid) == slot
 
-    def _exactly(self, ctx: CycleContext, slot: int, node: NodeDevices, wanted: Allocation, mask: int | None) -> Outcome:
-        """The very devices that a pod names, if all of them are free."""
-        view = _masked(self._view(ctx, slot, node, ctx.restored.get(slot, ())), mask)
-        for share in wanted:
-            unit = next((unit for unit in view.units.get(share.type, ()) if unit.minor == share.minor), None)
-            if unit is None or not unit.card.healthy or any(unit.free.get(name, 0) < amount for name, amount in share.amounts):
-                return unschedulable(f"Insufficient {share.type} devices")
-            left = {function.bus_id for _, group in unit.functions for function in group}
-            if any(function.bus_id not in left for function in share.functions):
-                return unschedulable(f"Insufficient {share.type} VirtualFunctions")
-        return wanted
-
 
 def designated(pod: PodInfo) -> Allocation | None:
     """Devices that a pod must get exactly: a scheduling hint for this plugin makes its own annotation an order."""
@@ -269,6 +260,18 @@ def designated(pod: PodInfo) -> Allocation | None:
         return read_allocation(pod.metadata.annotations) or None
     except ValueError:
         return None
+
+
+def _exactly(view: View, wanted: Allocation) -> Outcome:
+    """The very devices that a pod names, if all of them are free."""
+    for share in wanted:
+        unit = next((unit for unit in view.units.get(share.type, ()) if unit.minor == share.minor), None)
+        if unit is None or not unit.card.healthy or any(unit.free.get(name, 0) < amount for name, amount in share.amounts):
+            return unschedulable(f"Insufficient {share.type} devices")
+        left = {function.bus_id for _, group in unit.functions for function in group}
+        if any(function.bus_id not in left for function in share.functions):
+            return unschedulable(f"Insufficient {share.type} VirtualFunctions")
+    return wanted
 
 
 def taken_over(ctx: CycleContext, slot: int) -> frozenset[str] | None:

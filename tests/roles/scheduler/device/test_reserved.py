@@ -110,6 +110,32 @@ def test_a_restricted_reservation_gives_no_more_than_it_has() -> None:
     assert "Reservation(s) Insufficient GPU Devices" in refusal(found, owner(50, annotations=REQUIRED))
 
 
+def designated(minor: int) -> dict[str, str]:
+    hint = {"scheduling.koordinator.sh/scheduling-hint": json.dumps({"extensions": {"DeviceShare": {}}})}
+    return {**hint, ALLOCATED: json.dumps({"gpu": [entry(minor)]})}
+
+
+@pytest.mark.feature("SCH-DEV-16")
+@pytest.mark.feature("SCH-DEV-11")
+@pytest.mark.parametrize("policy", ["Aligned", "Restricted"])
+def test_a_designated_card_comes_from_the_reservation_that_holds_it(policy: str) -> None:
+    found = world()
+    order = {"scheduling.koordinator.sh/reservation-order": "1"}
+    reserve(found, "r", {"gpu": [entry(1)]}, policy=policy, labels=order)
+    reserve(found, "s", {"gpu": [entry(2)]}, policy=policy)
+    used = found.schedule(owner(100, annotations=designated(2)))
+    assert used.ctx.reservation is not None
+    assert (used.ctx.reservation.name, annotation(found, used)["gpu"][0]["minor"]) == ("s", 2)
+    for named in ("r", "s"):
+        assert not found.decide(owner(100, annotations={**designated(2), AFFINITY: json.dumps({"name": named})})).scheduled
+    free = found.schedule(owner(100, annotations=designated(3)))
+    assert annotation(found, free)["gpu"][0]["minor"] == 3
+    assert (free.ctx.reservation is None) is (policy == "Restricted")
+    assert not found.decide(gpu(100, annotations=designated(1))).scheduled
+    ignoring = {"scheduling.koordinator.sh/reservation-ignored": "true"}
+    assert found.decide(gpu(100, annotations=designated(1), labels=ignoring)).scheduled
+
+
 @pytest.mark.feature("SCH-DEV-16")
 def test_owners_shares_inside_a_reservation_count_once() -> None:
     found = world(1)
