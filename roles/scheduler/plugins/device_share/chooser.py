@@ -25,6 +25,7 @@ from roles.scheduler.plugins.device_share.node import NodeDevices
 from roles.scheduler.plugins.device_share.request import DeviceRequest
 from roles.scheduler.plugins.device_share.view import View, view_of
 from roles.scheduler.plugins.scheduling_hint import extension_of
+from roles.scheduler.plugins.topology_manager.manager import TopologyManager
 
 T = TypeVar("T")
 
@@ -37,8 +38,9 @@ _NAME = "DeviceShare"
 class Chooser:
     """Decides for one profile. `set_rules` forgets everything that was kept."""
 
-    def __init__(self, columns: DeviceColumns, rules: Rules) -> None:
+    def __init__(self, columns: DeviceColumns, topology: TopologyManager, rules: Rules) -> None:
         self.columns = columns
+        self._topology = topology
         self._numbers = itertools.count()
         self._kept: OrderedDict[Hashable, Any] = OrderedDict()
         self.set_rules(rules)
@@ -109,8 +111,8 @@ class Chooser:
     # ---------------------------------------------------------------- in a cycle
 
     def outcome(self, ctx: CycleContext, slot: int, request: DeviceRequest, mask: int | None = None) -> Outcome:
-        """What the pod of the cycle would get: with one of the reservations that it may use, else of what is free. Once the pod counts on
-        the node (it is being reserved) with the reservation that was nominated only."""
+        """What the pod of the cycle would get: with one of the reservations that it may use, else of what is free. When it is reserved,
+        with the reservation that was nominated only."""
         node = self.node(ctx, slot)
         if node.inventory is None:
             return ()
@@ -246,8 +248,8 @@ class Chooser:
         return node.without(ctx.pod.uid) if ctx.pod.uid in node.holdings else node
 
     def reserving(self, ctx: CycleContext, slot: int) -> bool:
-        """Whether the pod counts on the node already."""
-        return ctx.cluster.slot_of_pod(ctx.pod.uid) == slot
+        """Whether the reservation is nominated, if the pod uses any: the pod counts on the node already, or is judged as if it did."""
+        return self._topology.reserving or ctx.cluster.slot_of_pod(ctx.pod.uid) == slot
 
 
 def designated(pod: PodInfo) -> Allocation | None:

@@ -61,7 +61,7 @@ from roles.scheduler.plugins.device_share.vectors import REFUSED, coarse, neares
 from roles.scheduler.plugins.dynamic_resources.claims import Claims
 from roles.scheduler.plugins.dynamic_resources.hints import claim_helps
 from roles.scheduler.plugins.reservation.observing import offers_anew
-from roles.scheduler.plugins.topology_manager.manager import TopologyManager
+from roles.scheduler.plugins.topology_manager.manager import NO_RESTRICTION, Admission, TopologyManager
 
 log = logging.getLogger(__name__)
 
@@ -93,12 +93,12 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         self._scorer = Scorer.of(args.scoring_strategy)
         unshared = frozenset((model.vendor, model.model) for model in args.gpu_share_unsupported_models)
         templates = Templates(frozenset(self._config.matched_resources))
-        self.chooser = Chooser(self.columns, Rules(self._scorer, templates, unshared))
+        self._topology = TopologyManager.of(handle)
+        self.chooser = Chooser(self.columns, self._topology, Rules(self._scorer, templates, unshared))
         self._refusals: dict[Hashable, dict[int, int]] = {}  # by request, and by content of the node
         self._writer = Writer(handle, self.columns)
         self._planned: PlanMetric | None = None
         self._codes = StatusCodes(first=REFUSED + 1)
-        self._topology = TopologyManager.of(handle)
         self._topology.add_asker(self)
         self._aligned = not args.disable_device_numa_topology_alignment
         if self._aligned:
@@ -302,15 +302,20 @@ class DeviceShare(PreFilter, Filter, Score, Reserve, PreBind, ReservationFilter,
         request = request_for(ctx.pod.shape)
         if not isinstance(request, DeviceRequest):
             return ()
-        found = self.chooser.with_reservation(ctx, slot, request, reservation)
+        said = self._agreed(ctx, slot, reservation)
+        found = self.chooser.with_reservation(ctx, slot, request, reservation, said.affinity) if said.status.ok else said.status
         return tuple(f"Reservation(s) {reason}" for reason in found.reasons) if isinstance(found, Status) else ()
 
     def fits_alone(self, ctx: CycleContext, slot: int) -> tuple[str, ...]:
         request = request_for(ctx.pod.shape)
         if not isinstance(request, DeviceRequest):
             return ()
-        found = self.chooser.alone(ctx, slot, request)
+        said = self._agreed(ctx, slot, None)
+        found = self.chooser.alone(ctx, slot, request, said.affinity) if said.status.ok else said.status
         return found.reasons if isinstance(found, Status) else ()
+
+    def _agreed(self, ctx: CycleContext, slot: int, reservation: RestoredReservation | None) -> Admission:
+        return self._topology.with_only(ctx, slot, reservation) if self._aligned else NO_RESTRICTION
 
     # ---------------------------------------------------------------- score
 

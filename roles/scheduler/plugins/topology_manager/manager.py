@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from roles.scheduler.framework.context import CycleContext, Rows
 from roles.scheduler.framework.events import Subscription
 from roles.scheduler.framework.handle import Handle
+from roles.scheduler.framework.restoring import RestoredReservation
 from roles.scheduler.framework.status import SUCCESS, Status, unschedulable
 from roles.scheduler.plugins.topology_manager.hints import Hints, NodeUse, Policy, merge
 
@@ -93,7 +94,7 @@ class TopologyManager:
 
     def __init__(self) -> None:
         self.source: PolicySource | None = None
-        self.reserving = False  # while an agreement for Reserve is made: only the nominated reservation may be used
+        self.reserving = False  # while an agreement is made as for Reserve: only the nominated reservation may be used
         self.subscriptions: tuple[Subscription, ...] = ()
         self.version = 0
         self._providers: dict[str, HintProvider] = {}
@@ -132,6 +133,19 @@ class TopologyManager:
         if wanted is None or wanted.policy is Policy.BEST_EFFORT:
             return NO_RESTRICTION
         return self._kept(ctx, slot, wanted)
+
+    def with_only(self, ctx: CycleContext, slot: int, reservation: RestoredReservation | None) -> Admission:
+        """As at the filter, for the pod with one of its reservations or without any: what Reserve agrees to if that is nominated."""
+        wanted = self._wanted(ctx, slot)
+        if isinstance(wanted, Status):
+            return Admission(None, wanted)
+        if wanted is None or wanted.policy is Policy.BEST_EFFORT:
+            return NO_RESTRICTION
+        before, ctx.reservation, self.reserving = ctx.reservation, reservation, True
+        try:
+            return self._agree(ctx, slot, wanted)
+        finally:
+            ctx.reservation, self.reserving = before, False
 
     def at_reserve(self, ctx: CycleContext, slot: int) -> Admission:
         """The agreement on the node that was chosen; whichever provider asks first has it worked out."""

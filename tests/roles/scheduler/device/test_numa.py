@@ -8,6 +8,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from roles.scheduler import testing
+from tests.roles.scheduler.reservation.test_equivalence_shipped import installed_profile
+from tests.roles.scheduler.reservation.worlds import OWNER
+from tests.roles.scheduler.reservation.worlds import placed as reservation
 from tests.support.devices import (
     CORE,
     EVERYTHING,
@@ -60,8 +64,8 @@ def placed(found: NumaWorld, item: Any) -> tuple[list[int], list[int]]:
     assert seen is not None, decision.message()
     meta = seen.pod.metadata.annotations or {}
     status = json.loads(meta.get("scheduling.koordinator.sh/resource-status", "{}"))
-    allocated = json.loads(meta["scheduling.koordinator.sh/device-allocated"])
-    return [item["minor"] for item in allocated["gpu"]], [part["node"] for part in status.get("numaNodeResources", [])]
+    allocated = json.loads(meta.get("scheduling.koordinator.sh/device-allocated", "{}"))
+    return [item["minor"] for item in allocated.get("gpu", ())], [part["node"] for part in status.get("numaNodeResources", [])]
 
 
 @pytest.mark.feature("SCH-DEV-12")
@@ -144,6 +148,36 @@ def test_cpus_follow_a_designated_card() -> None:
     ordered = {**hint, "scheduling.koordinator.sh/device-allocated": json.dumps({"gpu": [entry(2)]})}
     assert placed(found, wants(100, annotations=ordered)) == ([2], [1])
     assert placed(found, wants(100))[0] == [3]
+
+
+@pytest.mark.feature("SCH-DEV-12")
+@pytest.mark.feature("SCH-DEV-16")
+@pytest.mark.parametrize(
+    ("reserved", "others", "cpu", "uses", "gets"),
+    [
+        ([("r", (0,), None, "Restricted")], (), "6", "", [2]),  # the card of r is where the CPUs are not
+        ([("r", (2, 3), "1", "Restricted")], (), "6", "", []),  # the cards of r are where the CPUs are, and r has no CPUs for it
+        ([("r", (0,), "1", "Restricted"), ("s", (2,), "1", "Aligned")], (1, 3), "100m", "s", [2]),  # r has no CPUs for it
+        ([("r", (0,), "1", "Restricted")], (1,), "100m", "", [2]),
+    ],
+)
+def test_an_owner_uses_the_reservation_with_which_cpus_and_cards_are_aligned(
+    reserved: Any, others: Any, cpu: str, uses: str, gets: list[int]
+) -> None:
+    """What the filter promises, Reserve keeps: it makes the agreement for that reservation alone."""
+    found = NumaWorld(installed_profile())
+    machine(found)
+    for name, minors, cpus, policy in reserved:
+        annotations = {"scheduling.koordinator.sh/device-allocated": json.dumps({"gpu": [entry(minor) for minor in minors]})}
+        cards = dict.fromkeys((CORE, RATIO), str(100 * len(minors)))
+        found.feed("Reservation", reservation(name, "n", cpu=cpus, memory=None, requests=cards, annotations=annotations, policy=policy))
+    hold(found, *others)
+    assert placed(found, testing.pod(cpu=cpu))[1] == [0]
+    decision = found.decide(wants(100, labels=OWNER))
+    assert decision.scheduled is bool(gets), decision.message()
+    if gets:
+        assert placed(found, wants(100, labels=OWNER))[0] == gets
+        assert (decision.ctx.reservation.name if decision.ctx.reservation is not None else "") == uses
 
 
 @pytest.mark.feature("SCH-DEV-12")
