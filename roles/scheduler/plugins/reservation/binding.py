@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
 from typing import Any
 
 import orjson
@@ -96,9 +95,15 @@ class Writer:
             log.warning("Reservation %s: %s; it is ignored", pod.reservation, problem)
         return amounts
 
-    async def hand_over(self, ctx: CycleContext, pods: Sequence[PodInfo]) -> Status:
-        """Make running pods owners of a Reservation before it becomes available (pre-allocation)."""
-        value = allocated_by(ctx.pod.reservation, ctx.pod.uid)
+    async def hand_over(self, ctx: CycleContext) -> Status:
+        """Make running pods owners of a Reservation before it becomes available (pre-allocation), and those of former attempts no more."""
+        uid, ledger = ctx.pod.uid, self._ledger
+        pods = ledger.handed.get(uid)
+        if pods is None:
+            return SUCCESS
+        value = allocated_by(ctx.pod.reservation, uid)
+        taken = {pod.uid for pod in pods}
+        ledger.orphans.extend(Orphan(pod, uid, running=True) for pod in ledger.owners_of(uid).values() if pod.uid not in taken)
         if pods and not self._handle.may_write():
             return error("the lease is lost: no more writes")
         for pod in pods:
@@ -126,13 +131,15 @@ class Writer:
             await seams.sleep(_POLL)
 
     async def _remove(self, orphan: Orphan) -> None:
-        """Only the pod itself, only an annotation that names this reservation, and not one that is in use after all."""
+        """Only the pod itself, only an annotation that names this reservation, and not one that is in use after all, or again."""
         pod, uid, running = orphan
         current = await self._handle.api.get(PODS, pod.name, pod.namespace)
         meta = current["metadata"]
         if meta["uid"] != pod.pod.metadata.uid:
             return
         if not running and (current["spec"].get("nodeName") or self._ledger.reservation_of(pod.uid) == uid):
+            return
+        if any(each.uid == pod.uid for each in self._ledger.handed.get(uid, ())):
             return
         try:
             allocated = parse_reservation_allocated(meta.get("annotations") or {})

@@ -124,6 +124,7 @@ class Ledger(Columns):
         self.shown = 0  # moves when any of them changes
         self.given: dict[str, PodInfo] = {}  # reserve pods in queue or cluster, by UID
         self.orphans: list[Orphan] = []
+        self.handed: dict[str, tuple[PodInfo, ...]] = {}  # running pods that Reserve has given to a reservation, by its UID
         self.taking: dict[str, None] = {}  # reservations, by UID, that wait for a place and may take running pods over
         self.opened: Callable[[Held], None] = lambda held: None
         self.offered: Callable[[], None] = lambda: None  # a pod may be taken over by now, which no event tells
@@ -229,6 +230,7 @@ class Ledger(Columns):
 
     def gone(self, pod_uid: str) -> None:
         """The API server has the pod no more: nothing said about it holds."""
+        self.handed.pop(pod_uid, None)
         self._assumed.pop(pod_uid, None)
         self._current.pop(pod_uid, None)
         self._retire(pod_uid)

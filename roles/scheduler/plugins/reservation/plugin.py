@@ -350,7 +350,7 @@ class Reservation(
 
     async def pre_bind(self, ctx: CycleContext, node: str, draft: BindDraft) -> Status:
         if ctx.pod.reservation:
-            return await self.writer.hand_over(ctx, self.pre_allocation.taken(ctx))
+            return await self.writer.hand_over(ctx)
         if ctx.reservation is not None and ctx.reservation.uid not in self.ledger.held:
             return unschedulable(f"reservation {ctx.reservation.name} is over")
         self.writer.draft(ctx.pod, ctx.reservation, draft)

@@ -40,7 +40,6 @@ class PreAllocation:
         self._judge = judge
         self._matcher = matcher
         self._views: dict[str, RestoredReservation] = {}  # of candidates, by pod UID
-        self._taken: dict[str, tuple[PodInfo, ...]] = {}  # pods that are being handed over, by reservation UID
 
     def _held(self, ctx: CycleContext) -> Held | None:
         held = self._ledger.held.get(ctx.pod.uid)
@@ -84,7 +83,8 @@ class PreAllocation:
         return tuple(self._view(pod) for pod in pods)
 
     def _is_candidate(self, ctx: CycleContext, held: Held, pod: PodInfo) -> bool:
-        if pod.reservation or pod.deleting or not pod.node_name or self._ledger.reservation_of(pod.uid) or annotated(pod):
+        uses = {self._ledger.reservation_of(pod.uid), annotated(pod)}  # it may have been handed over by an attempt that went no further
+        if pod.reservation or pod.deleting or not pod.node_name or not uses <= {"", held.terms.uid}:
             return False
         if held.terms.cluster_mode:
             return pod.labels.get(self._config.cluster_label_key) == "true"
@@ -180,22 +180,16 @@ class PreAllocation:
             return SUCCESS
         taken: tuple[PodInfo, ...] = ctx.data.get(TAKEN_OVER, {}).get(slot, ())
         for pod in taken:
-            if ctx.cluster.slot_of_pod(pod.uid) != slot or self._ledger.reservation_of(pod.uid):
+            if ctx.cluster.slot_of_pod(pod.uid) != slot or self._ledger.reservation_of(pod.uid) not in ("", ctx.pod.uid):
                 return unschedulable(f"pod {pod.key} can not be taken over any more")
         for pod in taken:
             self._ledger.assume(pod, ctx.pod.uid)
-        if len(self._taken) > _KEPT:
-            self._taken = {uid: pods for uid, pods in self._taken.items() if uid in self._ledger.held}
-        self._taken[ctx.pod.uid] = taken
+        self._ledger.handed[ctx.pod.uid] = taken
         return SUCCESS
-
-    def taken(self, ctx: CycleContext) -> tuple[PodInfo, ...]:
-        """The pods that were chosen by Reserve."""
-        return self._taken.get(ctx.pod.uid, ())
 
     def unreserve(self, ctx: CycleContext, writer: Writer) -> None:
         """They stay what they were."""
-        for pod in self._taken.pop(ctx.pod.uid, ()):
+        for pod in self._ledger.handed.pop(ctx.pod.uid, ()):
             self._ledger.release(pod.uid)
             writer.take_back(pod, ctx.pod.uid, running=True)
 
@@ -213,9 +207,10 @@ def share(pod: PodInfo, held: Held) -> int:
 
 
 def _inside(amounts: Mapping[str, int], held: Held) -> bool:
-    """Whether what pods take fits in what the reservation gives of the names that it restricts."""
+    """Whether what pods take fits in what the reservation, which has no other owners yet, gives of the names that it restricts."""
+    terms = held.terms
     return all(
-        amount <= held.restricted_left(name)
-        for name, amount in as_held(amounts, held.terms.allocatable).items()
-        if name in held.terms.restricted
+        amount <= terms.allocatable.get(name, 0) - terms.inner.get(name, 0)
+        for name, amount in as_held(amounts, terms.allocatable).items()
+        if name in terms.restricted
     )

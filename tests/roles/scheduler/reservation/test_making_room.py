@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 from typing import Any
 
@@ -13,6 +14,7 @@ from koord.api.objects import Pod
 from roles.scheduler import testing
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.decision import Decision
+from roles.scheduler.framework.context import BindDraft
 from tests.roles.scheduler.reservation.worlds import AFFINITY, ALLOCATED, OWNER, World, placed
 
 REQUIRED = {names.LABEL_PRE_ALLOCATION_REQUIRED: "true"}
@@ -53,6 +55,83 @@ def test_one_pod_is_taken_over() -> None:
     world.cluster.remove_pod("r-uid")
     assert world.free("a") == 0
     assert not world.plugin.ledger.reservation_of("old")
+
+
+def handed(name: str) -> dict[str, str]:
+    """What the owner of a Reservation is annotated with."""
+    return {ALLOCATED: json.dumps({"name": name, "uid": f"{name}-uid"})}
+
+
+@pytest.mark.feature("SCH-RSV-11")
+@pytest.mark.parametrize("tries", [1, 2])
+def test_a_pod_that_was_handed_over_before_a_restart_is_taken_over_again(tries: int) -> None:
+    """The other scheduler had not come to write where the Reservation is."""
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    world.add_pods(running("old", "a", cpu="8", annotations=handed("r")))
+    for _ in range(tries):
+        decision = reserve(world, "r", cpu="8", memory="2Gi", preAllocation=True)
+        assert (decision.node, taken(world, "r"), world.free("a")) == ("a", ["old"], 0)
+        world.framework.run_unreserve(decision.ctx, decision.slot)
+        world.cluster.remove_pod("r-uid")
+    assert not reserve(world, "s", cpu="8", memory="2Gi", preAllocation=True).scheduled  # it is r's
+
+
+@pytest.mark.feature("SCH-RSV-11")
+def test_a_pod_that_was_handed_over_before_a_restart_and_is_not_needed_is_released() -> None:
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"), testing.node("b", cpu="8"))
+    world.add_pods(running("old", "a", cpu="8", annotations=handed("r")))
+    decision = reserve(world, "r", cpu="8", memory="2Gi", preAllocation=True, template={"nodeName": "b"})
+    asyncio.run(world.plugin.pre_bind(decision.ctx, "b", BindDraft()))
+    assert [(orphan.pod.name, orphan.reservation, orphan.running) for orphan in world.plugin.ledger.orphans] == [("old", "r-uid", True)]
+
+
+class OnePod:
+    """An API server that has one pod, as far as its annotations go."""
+
+    def __init__(self, pod: Pod) -> None:
+        self.content: dict[str, Any] = {"metadata": {"uid": pod.metadata.uid, "resourceVersion": "1", "annotations": {}}}
+        self.content["spec"] = {"nodeName": pod.spec.node_name}
+
+    async def get(self, *_: Any) -> dict[str, Any]:
+        return self.content
+
+    async def patch(self, _kind: Any, _name: str, body: dict[str, Any], *_: Any, **_more: Any) -> None:
+        annotations: dict[str, str] = self.content["metadata"]["annotations"]
+        for key, value in body["metadata"]["annotations"].items():
+            annotations.pop(key, None) if value is None else annotations.update({key: value})
+
+
+@pytest.mark.feature("SCH-RSV-11")
+@pytest.mark.feature("SCH-RSV-08")
+def test_what_is_left_of_a_failed_attempt_is_not_taken_from_the_next_one() -> None:
+    world = World(gates={"CleanExpiredReservationAllocated": True})
+    world.add_nodes(testing.node("a", cpu="8"))
+    old = running("old", "a", cpu="8")
+    world.add_pods(old)
+    api = OnePod(old)
+    world.handle.client, world.handle.may_write = api, lambda: True  # type: ignore[assignment]
+
+    async def cleaned() -> list[str]:
+        """The annotations once nothing is left to be taken off."""
+        work = asyncio.create_task(world.plugin.writer.run())
+        for _ in range(10):
+            await asyncio.sleep(0)
+        work.cancel()
+        assert not world.plugin.ledger.orphans
+        return list(api.content["metadata"]["annotations"])
+
+    for attempt in range(2):
+        decision = reserve(world, "r", cpu="8", memory="2Gi", preAllocation=True)
+        asyncio.run(world.plugin.pre_bind(decision.ctx, "a", BindDraft()))
+        if not attempt:  # the Reservation's status could not be written
+            world.framework.run_unreserve(decision.ctx, decision.slot)
+            world.cluster.remove_pod("r-uid")
+    assert asyncio.run(cleaned()) == [ALLOCATED]
+    world.plugin.pod_gone("r-uid")
+    world.feed("Reservation", None, old=placed("r"))
+    assert asyncio.run(cleaned()) == []
 
 
 @pytest.mark.feature("SCH-RSV-11")
