@@ -58,12 +58,11 @@ class Attempts:
 
     def on(self, nodes: Sequence[int] | None, *, pick: bool = True) -> Record | Status:
         """The allocation of the first pool that has it on these NUMA nodes, or why none has."""
-        if self._designated is not None:
-            return self._exactly(self._designated, nodes)
         reasons: dict[str, None] = {}
         answer: Record | Status = unschedulable(NOT_ENOUGH)
         for trial in self._trials:
-            answer = allocate(self.facts, self.request, self.binding, trial.pool, nodes, pick=pick or bool(trial.must))
+            picks = pick or bool(trial.must)
+            answer = _allocate(self.facts, self.request, self.binding, trial.pool, nodes, self._designated, pick=picks)
             if isinstance(answer, Record):
                 if not (self.binding is not None and trial.must & ~answer.cpus):
                     return answer
@@ -73,17 +72,6 @@ class Attempts:
         if self._nominated:
             return unschedulable(NOMINATED_DOES_NOT_FIT)
         return unschedulable(*reasons) if reasons and self._required else answer
-
-    def _exactly(self, wanted: Record, nodes: Sequence[int] | None) -> Record | Status:
-        """What the pod's resource-status says, if all of it is free."""
-        missing = bool(wanted.cpus & ~self.pool.free)
-        for node, amounts in holdings(self.facts.machine, wanted).items():
-            free = self.pool.amounts.get(node)
-            short = free is not None and any(value > free.get(name, 0) for name, value in amounts.items())
-            missing = missing or (nodes is not None and node not in nodes) or (bool(wanted.amounts) and short)
-        if missing or (self.binding is not None and wanted.cpus.bit_count() != self.binding.cpus):
-            return unschedulable(NOT_ENOUGH)
-        return Record("", wanted.cpus, wanted.amounts, self.request.exclusive)
 
 
 class Trials:
@@ -106,14 +94,14 @@ class Trials:
     ) -> Record | Status:
         """The allocation with the help of one reservation."""
         facts = self._columns.at(slot).facts
-        return allocate(facts, request, binding, self._inside(ctx, slot, facts, request, use), nodes)
+        return _allocate(facts, request, binding, self._inside(ctx, slot, facts, request, use), nodes, designation(ctx.pod))
 
     def attempt_alone(
         self, ctx: CycleContext, slot: int, request: Request, binding: Binding | None, nodes: Sequence[int] | None
     ) -> Record | Status:
         """The allocation without any of the reservations that the pod may use."""
         facts = self._columns.at(slot).facts
-        return allocate(facts, request, binding, self._beside(ctx, slot, facts, request), nodes, pick=False)
+        return _allocate(facts, request, binding, self._beside(ctx, slot, facts, request), nodes, designation(ctx.pod), pick=False)
 
     def expected(self, slot: int, pod: PodInfo, request: Request, binding: Binding | None, policy: Policy) -> Record | None:
         """What a pod will get of a node that it waits for, whatever reservations there are: of what is free or, where that is not enough,
@@ -194,6 +182,23 @@ class Trials:
         except ValueError as error:
             log.warning("reservation %s: %s; it counts as holding nothing", reserve.reservation, error)
             return _NO_RECORD
+
+
+def _allocate(
+    facts: Facts, request: Request, binding: Binding | None, pool: Pool, nodes: Sequence[int] | None, designated: Record | None, *,
+    pick: bool = True,
+) -> Record | Status:  # fmt: skip
+    """What a pod gets of a pool: what its resource-status says, if it says that and all of it is free."""
+    if designated is None:
+        return allocate(facts, request, binding, pool, nodes, pick=pick)
+    missing = bool(designated.cpus & ~pool.free)
+    for node, amounts in holdings(facts.machine, designated).items():
+        free = pool.amounts.get(node)
+        short = free is not None and any(value > free.get(name, 0) for name, value in amounts.items())
+        missing = missing or (nodes is not None and node not in nodes) or (bool(designated.amounts) and short)
+    if missing or (binding is not None and designated.cpus.bit_count() != binding.cpus):
+        return unschedulable(NOT_ENOUGH)
+    return Record("", designated.cpus, designated.amounts, request.exclusive)
 
 
 def requires_reservation(pod: PodInfo) -> bool:

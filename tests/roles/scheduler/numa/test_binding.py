@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import orjson
@@ -11,6 +12,8 @@ from koord.api import names
 from koord.config.errors import InvalidConfig
 from roles.scheduler import testing
 from roles.scheduler.cycle.record import record_of
+from tests.roles.scheduler.reservation.test_equivalence_shipped import installed_profile
+from tests.roles.scheduler.reservation.worlds import OWNER, placed
 from tests.support.numa import LSR, NumaWorld, bound_pod, profile
 
 FULL_ONLY = {names.LABEL_NODE_CPU_BIND_POLICY: "FullPCPUsOnly"}
@@ -279,6 +282,25 @@ def test_a_designated_pod_gets_exactly_what_its_status_says() -> None:
     assert world.cpus(designated('{"cpuset":"9-12"}')) == "9-12"
     assert "not enough cpus available to satisfy request" in world.refusal(designated('{"cpuset":"12-15"}'))
     assert world.cpus(designated('{"cpuset":"5-8"}')) == "5-8"
+
+
+@pytest.mark.feature("SCH-NUMA-13")
+@pytest.mark.parametrize("policy", ["Aligned", "Restricted"])
+@pytest.mark.parametrize(("cpus", "uses"), [("4-7", "s"), ("8-11", "")])
+def test_designated_cpus_come_from_the_reservation_that_holds_them(policy: str, cpus: str, uses: str) -> None:
+    world = NumaWorld(installed_profile())
+    world.machine("n", sockets=1, nodes=1, cores=8)
+    for name, held in (("r", "0-3"), ("s", "4-7")):
+        annotations = {names.ANNOTATION_RESOURCE_STATUS: json.dumps({"cpuset": held})}
+        labels = {names.LABEL_RESERVATION_ORDER: "1" if name == "r" else "2"}
+        world.feed("Reservation", placed(name, "n", cpu="4", memory=None, policy=policy, annotations=annotations, labels=labels))
+    hint = {names.ANNOTATION_SCHEDULING_HINT: '{"extensions":{"NodeNUMAResource":{}}}'}
+    hint[names.ANNOTATION_RESOURCE_STATUS] = json.dumps({"cpuset": cpus})
+    pod = bound_pod(cpu="4", priority=9500, labels={**LSR, **OWNER}, annotations=hint)
+    decision, seen = world.bind(pod)
+    assert seen is not None, decision.message()
+    used = decision.ctx.reservation.name if decision.ctx.reservation is not None else ""
+    assert used == (uses or ("r" if policy == "Aligned" else ""))  # an Aligned one lets its owner have free ones
 
 
 @pytest.mark.feature("SCH-NUMA-01")
