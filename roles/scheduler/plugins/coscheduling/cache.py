@@ -189,10 +189,10 @@ class Gang:
         pending = self.stages[PENDING]
         return self.count(WAITING, RELEASED, BOUND) + len(pending) - sum(1 for uid in self._held if uid in pending)
 
-    def completes_release(self, pod: PodInfo) -> bool:
-        """Whether a pod was part of a release of which not everybody was bound, because the scheduler ended meanwhile: its siblings
-        tell with how many they were let go, and it was there before they got their nodes."""
-        siblings = [other for other in self.at(BOUND) if _notes(other).get(names.ANNOTATION_BIND_GANG_GROUP_ID) == self.group.id]
+    def completes_release(self, pod: PodInfo, bound: Iterable[PodInfo]) -> bool:
+        """Whether a pod was part of a release of which not everybody was bound, because the scheduler ended meanwhile: the bound pods of
+        its group tell with how many they were let go, and it was there before they got their nodes."""
+        siblings = [other for other in bound if _notes(other).get(names.ANNOTATION_BIND_GANG_GROUP_ID) == self.group.id]
         together = max((_released_with(other) for other in siblings), default=0)
         if len(siblings) >= together:
             return False

@@ -302,7 +302,9 @@ class Coscheduling(
             return SUCCESS
         if gang.spec is None:
             return unschedulable(f"Gang not found: {gang.id}")
-        released_before = pod.uid in gang.group.binding or (not gang.spec.once_satisfied and gang.completes_release(pod))
+        released_before = pod.uid in gang.group.binding or (
+            not gang.spec.once_satisfied and gang.completes_release(pod, self.cache.members(gang, BOUND))
+        )
         gang.move(pod.uid, WAITING)
         self.cache.changed(gang)
         # One whose binding failed after its gang was let go completes that release.

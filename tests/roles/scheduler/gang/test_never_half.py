@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -84,12 +86,18 @@ class Cluster:
         body = {"metadata": meta, "spec": msgspec.to_builtins(pod.spec), "status": {}}
         self.put(PODS, f"default/{name}", body)
 
-    def bound(self, gang: str) -> int:
-        return sum(
-            1
-            for (kind, _), body in self.bodies.items()
-            if kind is PODS and body["metadata"]["labels"].get(LABEL_POD_GROUP) == gang and body["spec"].get("nodeName")
-        )
+    def group_of(self, gangs: tuple[int, ...], policy: str) -> None:
+        """Gangs g0, g1, ... of so many pods each that are scheduled together."""
+        together = json.dumps([f"default/g{gang}" for gang in range(len(gangs))])
+        for gang, members in enumerate(gangs):
+            self.group(f"g{gang}", members, {ANNOTATION_GANG_MATCH_POLICY: policy, ANNOTATION_GANG_GROUPS: together})
+            for member in range(members):
+                self.pod(f"g{gang}-{member}", f"g{gang}")
+
+    def bound(self, gang: str = "") -> int:
+        """Pods of a gang, or of all, that have nodes."""
+        pods = [body for (kind, _), body in self.bodies.items() if kind is PODS and body["spec"].get("nodeName")]
+        return sum(1 for body in pods if gang in ("", body["metadata"]["labels"].get(LABEL_POD_GROUP)))
 
     # the client's side
     async def bind(self, namespace: str, pod: str, node: str, uid: str | None = None) -> None:
@@ -139,6 +147,14 @@ class Cluster:
             with contextlib.suppress(BaseException):
                 await asyncio.wait_for(running, patience.seconds(5))
             await life.finish()
+
+    async def until(self, test: Callable[[], bool]) -> None:
+        """Until something is so."""
+        for _ in patience.tries(4000):
+            if test():
+                return
+            await asyncio.sleep(0.001)
+        raise AssertionError(f"{self.bound()} pods are bound")
 
     async def quiet(self, app: App) -> None:
         """Until nothing is tried or bound any more."""
@@ -206,26 +222,39 @@ def test_a_strict_gang_is_bound_whole_or_not_at_all(
 
 
 @pytest.mark.feature("SCH-GANG-07")
+@pytest.mark.parametrize("gangs", [(5,), (2, 3)])
 @pytest.mark.parametrize("policy", ["once-satisfied", "waiting-and-running", "only-waiting"])
-def test_a_restart_in_the_middle_of_a_gang_binds_the_rest(policy: str) -> None:
+def test_a_restart_in_the_middle_of_a_gang_group_binds_the_rest(policy: str, gangs: tuple[int, ...]) -> None:
     async def run() -> None:
         cluster = Cluster()
         for number in range(3):
             cluster.node(f"n{number}", 2)
-        cluster.group("g", 5, {ANNOTATION_GANG_MATCH_POLICY: policy})
-        for number in range(5):
-            cluster.pod(f"p{number}", "g")
+        cluster.group_of(gangs, policy)
         cluster.left = 2
         async with cluster.scheduler():
-            while cluster.bound("g") < 2:
-                await asyncio.sleep(0.001)
+            await cluster.until(lambda: cluster.bound() == 2)
         cluster.left = -1
         async with cluster.scheduler():
-            for _ in patience.tries(4000):
-                if cluster.bound("g") == 5:
-                    break
-                await asyncio.sleep(0.001)
-        assert cluster.bound("g") == 5
+            await cluster.until(lambda: cluster.bound() == 5)
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-04")
+@pytest.mark.parametrize("gangs", [(4,), (2, 2)])
+@pytest.mark.parametrize(("policy", "bound"), [("once-satisfied", 5), ("waiting-and-running", 5), ("only-waiting", 4)])
+def test_after_a_restart_a_member_beyond_a_whole_release_goes_as_its_policy_says(policy: str, bound: int, gangs: tuple[int, ...]) -> None:
+    async def run() -> None:
+        cluster = Cluster()
+        cluster.node("n", 5)
+        cluster.group_of(gangs, policy)
+        async with cluster.scheduler():
+            await cluster.until(lambda: cluster.bound() == 4)
+        cluster.pod("more", "g0")  # as old as the others
+        async with cluster.scheduler() as app:
+            await cluster.until(lambda: app.queue.get("u-more") is not None or cluster.bound() == 5)
+            await cluster.quiet(app)
+        assert cluster.bound() == bound
 
     asyncio.run(run())
 
