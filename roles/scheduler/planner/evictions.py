@@ -176,15 +176,18 @@ class Evictions:
         self, preemptor: str, victims: Mapping[str, float], members: Iterable[str], leaving: Iterable[str], now: float
     ) -> list[Effect]:  # fmt: skip
         """Victims were chosen, with their grace periods in seconds; those in `leaving` are on their way out already. A plan of before is
-        replaced."""
+        replaced; a preemptor whose plan it was need not wait for the answers any more."""
         before = self._plan(preemptor)
         begun = before is not None and before.begun and not before.victims.keys().isdisjoint(victims)
         self._forget_plan(preemptor)
         on_their_way = frozenset(leaving)
         plan = Plan(preemptor, frozenset((preemptor, *members)), dict.fromkeys(victims), {}, begun)
+        effects: list[Effect] = []
         for member in plan.members:
             former = self._plan_of.get(member)
             if former is not None:
+                if not self._plans[former].issued:
+                    effects.append(Effect(Do.ISSUED, former, failed=True))
                 self._forget_plan(former)
             self._plan_of[member] = preemptor
         self._plans[preemptor] = plan
@@ -200,7 +203,7 @@ class Evictions:
                 plan.begun = True
             else:
                 plan.open[uid] = None
-        return self._ask(plan)
+        return effects + self._ask(plan)
 
     # ---------------------------------------------------------------- at the API server
 

@@ -15,7 +15,8 @@ HERE, DELETING, GONE = "here", "deleting", "gone"
 
 
 class World:
-    """Preemptors that each want one node emptied. `nodes` names the victims on each; a preemptor takes the first node that it finds."""
+    """Preemptors that each want one node emptied. `nodes` names the victims on each; a preemptor takes the first node that it finds. With
+    "job" they are members of one job: whoever was in the queue before another one's plan may still be decided and plan anew."""
 
     def __init__(self, preemptors: int, nodes: dict[str, tuple[str, ...]], faults: dict[str, int]) -> None:
         self.nodes = nodes
@@ -33,6 +34,7 @@ class World:
         self.issued: dict[str, bool] = {}
         self.now = 0.0
         self.faults = dict(faults)
+        self.members = tuple(sorted(self.waiting)) if faults.get("job") else ()
         self.stayed: set[str] = set()
         self.air: list[str] = []  # requests that were given up and may still take place
         self.dead = False
@@ -97,9 +99,10 @@ class World:
 
     def _may_choose(self, uid: str, node: str) -> bool:
         """What DefaultPreemption asks: nobody waits for victims, there are some, and room is not made elsewhere already."""
-        if self.machine.awaited(uid) or self.machine.asking(uid):
+        if self.machine.awaited(uid) or (self.machine.asking(uid) and not self.members):
             return False
-        nominated = [v for chosen in self.chose.get(uid, ()) for v in self.nodes[chosen] if self.shown[v] == DELETING]
+        mates = self.members or (uid,)
+        nominated = [v for mate in mates for chosen in self.chose.get(mate, ()) for v in self.nodes[chosen] if self.shown[v] == DELETING]
         if any(not self.machine.overdue(v) for v in nominated):  # told by the pods themselves, also to the next leader
             return False
         there = [v for v in self.nodes[node] if self.shown[v] != GONE]
@@ -114,7 +117,7 @@ class World:
         self.chose.setdefault(uid, set()).add(node)
         self.nominated[uid] = node
         self.asked.difference_update(victims)
-        self._run(self.machine.plan(uid, dict.fromkeys(victims, 0.0), (), leaving, self.now))
+        self._run(self.machine.plan(uid, dict.fromkeys(victims, 0.0), self.members, leaving, self.now))
 
     def _place(self, uid: str) -> None:
         self.waiting.discard(uid)
@@ -209,7 +212,7 @@ class World:
             elif effect.do is Do.CLEARED:
                 assert not self.machine.awaited(effect.preemptor)
             else:
-                assert not self.machine.asking(effect.preemptor)
+                assert all(plan.issued for plan in self.machine if plan.preemptor == effect.preemptor)
                 self.issued[effect.preemptor] = effect.failed
                 if effect.preemptor not in self.stayed:
                     self.waiting.add(effect.preemptor)
@@ -242,6 +245,7 @@ class World:
             frozenset(self.waiting),
             frozenset((u, frozenset(n)) for u, n in self.chose.items()), frozenset(self.faults.items()), frozenset(self.stayed),
             machine.leading, tuple(self.deletes.items()), tuple(self.air), self.dead,
+            tuple((machine.asking(uid), machine.awaited(uid)) for uid in self.members),
         )  # fmt: skip
 
 
@@ -264,6 +268,8 @@ WORLDS = [
     (1, TWO, {"claims": 1, "lost": 1}),
     (2, {"n0": ("a", "b")}, {"claims": 1, "late": 1}),
     (1, TWO, {"claims": 1, "kill": 1}),
+    (2, TWO, {"job": 1, "fails": 1}),
+    (2, {"n0": ("a", "b")}, {"job": 1, "fails": 1, "vanishes": 1}),
 ]
 
 
