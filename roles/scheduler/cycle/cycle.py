@@ -4,7 +4,7 @@ plugins want changed with a decision happens in `Decision.take_effect`."""
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import ClassVar
 
@@ -71,6 +71,12 @@ class Survey:
         """Why no node was left, as `Cycle.decide` would tell it."""
         plugins = tuple(self.restriction.plugins)
         return FitFailure(self.ctx, self.evaluation, self.refusal, plugins, self.restriction.mask, self.blocked)
+
+    def refusing(self) -> Iterable[str]:
+        """Plugins that keep the pod from a node, told at less cost than who was the first."""
+        if self.refusal is not None:
+            return (self.refusal.plugin,)
+        return (*self.evaluation.refusing(), *self.restriction.plugins, *(name for name, _ in self.blocked.values()))
 
 
 class Cycle:

@@ -81,7 +81,7 @@ class FitFailure:
     def plugins(self) -> frozenset[str]:
         """Plugins that refused at least one node, or the pod, and who may open a node that others refused."""
         if self.pre_filter is not None:
-            return frozenset((self.pre_filter.plugin,)) if self.pre_filter.plugin else frozenset()
+            return frozenset((self.pre_filter.plugin,) if self.pre_filter.plugin else ()) | self.pre_filter.also
         found = {plugin.name for plugin, slots, _ in self.first_codes() if self.candidates is None or self.candidates[slots].any()}
         found.update(name for name, _ in self.blocked.values())
         found.update(self.pre_filter_plugins)

@@ -88,6 +88,12 @@ class Judgement:
                 refined[index] = one[0]
         return refined
 
+    def refusing(self) -> Iterator[str]:
+        """Names of the filters that refuse a node, also one that another refuses as well."""
+        for vector in (*self.filters, *self.row_filters):
+            if vector.codes is not None and np.logical_and(self.cluster.alive, vector.codes).any():
+                yield vector.plugin.name
+
     def terms(self, slot: int) -> tuple[tuple[str, float], ...]:
         """Weighted score by plugin of a row."""
         return tuple([(vector.plugin.name, vector.value(slot)) for vector in self.scores])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import NamedTuple
 
@@ -34,12 +34,14 @@ REJECTIONS = frozenset((Code.UNSCHEDULABLE, Code.UNRESOLVABLE, Code.PENDING))
 
 @dataclass(frozen=True, slots=True)
 class Status:
-    """A code with its reasons. `plugin` is filled in by the framework. `timeout` in seconds goes with WAIT."""
+    """A code with its reasons. `plugin` is filled in by the framework. `timeout` in seconds goes with WAIT. `also` are further plugins
+    whose events may help: those on whose refusals this one rests."""
 
     code: Code = Code.SUCCESS
     reasons: tuple[str, ...] = ()
     plugin: str = ""
     timeout: float = 0.0
+    also: frozenset[str] = frozenset()
 
     @property
     def ok(self) -> bool:
@@ -58,7 +60,7 @@ class Status:
 
     def by(self, plugin: str) -> Status:
         """The same answer, naming the plugin that gave it."""
-        return self if self.plugin else Status(self.code, self.reasons, plugin, self.timeout)
+        return self if self.plugin else replace(self, plugin=plugin)
 
 
 SUCCESS = Status()

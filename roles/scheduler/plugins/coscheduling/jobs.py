@@ -186,10 +186,10 @@ class Jobs:
             leaving = yield from self.preemption.without_leaving(rule, supposed)
             groups = yield from self.preemption.groups_on(slots, rule, protected)
             where = yield from self.preemption.take_away(groups, supposed)
-            layout, first = yield from self._placement.layout(tree, gang, pods, cluster.alive)
+            layout, found = yield from self._placement.layout(tree, gang, pods, cluster.alive)
             if not layout.counts:
                 yield from supposed.undo()
-                return JobPlan(refusal=f"no place in the network even without the victims: {first.failure().message()}")
+                return JobPlan(refusal=f"no place in the network even without the victims: {found.first.failure().message()}")
             placed: dict[int, list[PodInfo]] = {}
             rest = list(pods)
             for name, count in layout.counts:

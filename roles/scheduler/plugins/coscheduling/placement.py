@@ -13,11 +13,11 @@ from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.cycle import Cycle, Survey
 from roles.scheduler.framework.context import CycleContext
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.framework.status import SUCCESS, Status, error, unschedulable
+from roles.scheduler.framework.status import SUCCESS, Code, Status, error
 from roles.scheduler.framework.steps import Steps
 from roles.scheduler.plugins.coscheduling.cache import BOUND, RELEASED, WAITING, Gang, GangCache, Round
 from roles.scheduler.plugins.network_topology.network import Network, selector_of
-from roles.scheduler.plugins.network_topology.offers import offers
+from roles.scheduler.plugins.network_topology.offers import Offers, offers
 from roles.scheduler.plugins.network_topology.plan import Demand, Layout, Offer, Planner, demand_of
 from roles.scheduler.plugins.network_topology.tree import Tree
 
@@ -87,16 +87,16 @@ class Placement:
             return error(f"gang {gang.id}: pod {ctx.pod.key} is not among its pending pods")
         current.unplanned = False
         started = seams.perf_counter()
-        layout, first = yield from self.layout(tree, gang, pods, candidates)
+        layout, found = yield from self.layout(tree, gang, pods, candidates)
         if not layout.counts:
             fewest = self._fewest(gang, pods, ctx.pod)
             if len(fewest) < len(pods):
                 pods = fewest
-                layout, first = yield from self.layout(tree, gang, pods, candidates)
+                layout, found = yield from self.layout(tree, gang, pods, candidates)
         if not layout.counts:
             current.unplanned = True
             current.places = tuple(layout.offered)
-            return unschedulable(self._refusal(gang, len(pods), layout, first))
+            return Status(Code.UNSCHEDULABLE, (self._refusal(gang, len(pods), layout, found.first),), also=found.refusing())
         nodes = [name for name, count in layout.counts for _ in range(count)]
         current.batch = self._handle.gates.get("EnableInlineBatchSchedule", False)
         if current.batch:
@@ -106,22 +106,22 @@ class Placement:
         current.follow({pod.uid: node for pod, node in zip(pods, nodes, strict=True)})
         return SUCCESS
 
-    def layout(self, tree: Tree, gang: Gang, pods: Sequence[PodInfo], candidates: NDArray[np.bool_]) -> Steps[tuple[Layout, Survey]]:
+    def layout(self, tree: Tree, gang: Gang, pods: Sequence[PodInfo], candidates: NDArray[np.bool_]) -> Steps[tuple[Layout, Offers]]:
         """Where pods of a gang, in order of rank, go as things are."""
         spec = gang.spec
         assert spec is not None
         cluster = self._handle.state.cluster
-        counts, first = yield from offers(self.cycle, self._handle.state, pods, candidates, PLUGIN)
+        found = yield from offers(self.cycle, self._handle.state, pods, candidates, PLUGIN)
         leaves = self.network.slots_of(tree)
-        totals, kind = first.evaluation.totals, selector_of(pods[0])
-        slots = np.where(leaves >= 0, counts[leaves], 0)
+        totals, kind = found.first.evaluation.totals, selector_of(pods[0])
+        slots = np.where(leaves >= 0, found.counts[leaves], 0)
         scores = np.where(slots > 0, totals[leaves], 0.0) if len(totals) else None
         existing = _laid(self.network.counts(kind), cluster.capacity)[leaves] if kind else None
         own = self._placed(gang)
         demand = Demand(len(pods), spec.domain)
         if spec.topology is not None:
             demand = demand_of(tree, spec.topology, len(pods))
-        return Planner(tree, demand, Offer(slots, scores, existing, _laid(own, cluster.capacity)[leaves] if own else None)).plan(), first
+        return Planner(tree, demand, Offer(slots, scores, existing, _laid(own, cluster.capacity)[leaves] if own else None)).plan(), found
 
     def _placed(self, gang: Gang) -> dict[int, int]:
         """Members of the group that have nodes already, by slot."""

@@ -7,6 +7,7 @@ pods of a shape it lets in, one look is enough.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,30 +21,45 @@ from roles.scheduler.framework.steps import Steps
 Counts = NDArray[np.intp]
 
 
-def offers(cycle: Cycle, state: State, pods: Sequence[PodInfo], allowed: NDArray[np.bool_], without: str) -> Steps[tuple[Counts, Survey]]:
-    """Slots by node slot, at most as many as there are pods, and how the first pod was judged. `without` names a plugin whose own steps
-    around preFilter are left out."""
+@dataclass(slots=True)
+class Offers:
+    """Slots by node slot, at most as many as there are pods, and how the first pod was judged. `further` are plugins that let in no more
+    of them."""
+
+    counts: Counts
+    first: Survey
+    further: set[str] = field(default_factory=set)
+
+    def refusing(self) -> frozenset[str]:
+        """Plugins without whom nodes would take more."""
+        return self.first.failure().plugins() | self.further
+
+
+def offers(cycle: Cycle, state: State, pods: Sequence[PodInfo], allowed: NDArray[np.bool_], without: str) -> Steps[Offers]:
+    """What nodes take. `without` names a plugin whose own steps around preFilter are left out."""
     first = cycle.survey(pods[0], without=without)
     mask = first.mask & allowed
-    room = _room(first, pods)
-    if room is not None:
-        return np.where(mask, np.minimum(room, len(pods)), 0).astype(np.intp), first
-    counts = np.zeros(state.cluster.capacity, dtype=np.intp)
-    survey = first
+    rooms = _rooms(first, pods)
+    if rooms:
+        room = np.minimum.reduce([*rooms.values()])
+        further = {name for name, column in rooms.items() if (column < len(pods)).any()}
+        return Offers(np.where(mask, np.minimum(room, len(pods)), 0).astype(np.intp), first, further)
+    found = Offers(np.zeros(state.cluster.capacity, dtype=np.intp), first)
     with state.suppose() as supposed:
         for number, pod in enumerate(pods):
             if number:
                 survey = cycle.survey(pod, without=without)
+                found.further.update(survey.refusing())
                 mask = mask & survey.mask
             slots = np.flatnonzero(mask)
             if not len(slots):
                 break
-            counts[slots] += 1
+            found.counts[slots] += 1
             for slot in slots.tolist():
                 supposed.add(twin(pod, f"{pod.uid}@{slot}"), slot)
                 yield
         yield from supposed.undo()
-    return counts, first
+    return found
 
 
 def twin(pod: PodInfo, uid: str) -> PodInfo:
@@ -55,19 +71,20 @@ def twin(pod: PodInfo, uid: str) -> PodInfo:
     return copy
 
 
-def _room(survey: Survey, pods: Sequence[PodInfo]) -> NDArray[np.float64] | None:
-    """Pods that fit by node slot; None where only trying tells (different pods, constraints over several pods, filters that cannot say)."""
+def _rooms(survey: Survey, pods: Sequence[PodInfo]) -> dict[str, NDArray[np.float64]]:
+    """Pods that each filter lets in, by node slot; nothing where only trying tells (different pods, constraints over several pods, filters
+    that cannot say)."""
     shape, evaluation = pods[0].shape, survey.evaluation
     if evaluation is None or evaluation.restored or any(pod.shape is not shape for pod in pods):
-        return None
+        return {}
     if shape.affinity or shape.anti_affinity or shape.spread or shape.ports or shape.claims:
-        return None
-    found: NDArray[np.float64] | None = None
+        return {}
+    found: dict[str, NDArray[np.float64]] = {}
     for vector in (*evaluation.filters, *evaluation.row_filters):
         if not vector.plugin.reads & ~NODE:
             continue
         room = vector.plugin.room(survey.ctx)
         if room is None:
-            return None
-        found = room if found is None else np.minimum(found, room)
+            return {}
+        found[vector.plugin.name] = room
     return found

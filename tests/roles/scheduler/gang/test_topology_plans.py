@@ -221,7 +221,7 @@ def test_how_many_like_pods_nodes_take_is_seen_at_one_look() -> None:
     pods = [world.parser.parse(testing.pod(f"p{number}", cpu="1")) for number in range(3)]
     with pytest.raises(StopIteration) as told:
         next(offers(world.cycle, world.state, pods, world.cluster.alive, "Coscheduling"))
-    assert told.value.value[0][[world.cluster.slot_of("a"), world.cluster.slot_of("b")]].tolist() == [3, 1]
+    assert told.value.value.counts[[world.cluster.slot_of("a"), world.cluster.slot_of("b")]].tolist() == [3, 1]
 
 
 @pytest.mark.feature("SCH-NT-03")

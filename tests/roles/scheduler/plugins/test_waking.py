@@ -9,6 +9,7 @@ from typing import Any
 import msgspec
 import pytest
 
+from koord.api.kinds import SCHEDULING_PODGROUPS
 from roles.scheduler import testing
 from roles.scheduler.cluster.cache import Cache
 from roles.scheduler.framework.events import Action, ClusterEvent
@@ -16,6 +17,8 @@ from roles.scheduler.framework.status import SUCCESS
 from roles.scheduler.observing.observer import Observer
 from roles.scheduler.queue.entry import UNSCHEDULABLE
 from roles.scheduler.queue.queue import SchedulingQueue
+from tests.support.claims import device as claimable
+from tests.support.claims import device_class, of_template, slice_of, template
 from tests.support.devices import ALLOCATED, CORE, EVERYTHING, RATIO, device, gpus
 from tests.support.numa import nrt
 
@@ -35,7 +38,8 @@ class Waking:
     def __init__(self) -> None:
         names = ("Reservation", "NodeNUMAResource", "DeviceShare", "ElasticQuota")
         plugins = {
-            "preFilter": {"enabled": [{"name": name} for name in names]}, "filter": {"enabled": [{"name": name} for name in names[:3]]},
+            "preFilter": {"enabled": [{"name": name} for name in (*names, "Coscheduling")]},
+            "filter": {"enabled": [{"name": name} for name in names[:3]]},
             "reserve": {"enabled": [{"name": name} for name in names]},
         }  # fmt: skip
         self.made = made = testing.World({"plugins": plugins})
@@ -53,7 +57,7 @@ class Waking:
 
     def tell(self, kind: str, name: str, content: Obj | None, **meta: Any) -> None:
         """An object as it is now; None for gone."""
-        feed = next(feed for plugin in self.made.framework.plugins.values() for feed in plugin.feeds() if feed.kind.kind == kind)
+        feed = next(feed for plugin in self.made.framework.plugins.values() for feed in plugin.feeds() if feed.kind.key == kind)
         version = {"resourceVersion": str(len(self.known) + self.made.state.now)}
         metadata = {"name": name, "namespace": "default", "uid": name, **version, **meta}
         new = msgspec.convert({**content, "metadata": metadata}, feed.projection) if content is not None else None
@@ -77,7 +81,7 @@ class Waking:
 
     def refused(self, by: str, **spec: Any) -> None:
         self.mine = self.pod(**spec)
-        entry = self.queue.pop(self.made.state.now)
+        entry = self.queue.take(self.mine.uid, self.made.state.now)
         assert entry is not None
         decision = self.made.decide(entry.pod)
         assert by in decision.rejected_by, decision.message()
@@ -249,6 +253,34 @@ def kept_elsewhere(found: Waking) -> None:
     waits(found)
 
 
+def gang(found: Waking, by: str, *members: Obj) -> None:
+    """Members of a gang that go to one zone; the first one is tried."""
+    spec = {"schedulingPolicy": {"gang": {"minCount": len(members)}}, "schedulingConstraints": {"topology": [{"key": ZONE}]}}
+    found.tell(SCHEDULING_PODGROUPS.key, "g", {"spec": spec})
+    named = [{"name": f"m{number}", "schedulingGroup": {"podGroupName": "g"}, **member} for number, member in enumerate(members)]
+    for member in named[1:]:
+        found.pod(**member)
+    found.refused(by, **named[0])
+
+
+def gang_with_devices(found: Waking) -> None:
+    found.tell("DeviceClass", "gpu", device_class())
+    found.tell("ResourceClaimTemplate", "one", template("one"))
+    gang(found, "DynamicResources", *[{"resourceClaims": of_template("one")}] * 2)
+
+
+def gang_with_a_quota(found: Waking) -> None:
+    """The quota refuses the second member."""
+    found.tell("ElasticQuota", "ours", {"spec": {"min": {"cpu": "20m"}, "max": {"cpu": "20m"}}})
+    gang(found, "ElasticQuota", {"labels": {QUOTA: "ours"}}, {"labels": {QUOTA: "ours"}, "requests": {"cpu": "30m"}})
+
+
+def gang_with_a_device(found: Waking) -> None:
+    """There is one for one of them."""
+    found.tell("ResourceSlice", "a", slice_of("a", claimable("x")))
+    gang_with_devices(found)
+
+
 CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]] = {
     "its claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "mine", claim()), True),
     "another claim": (no_claim, lambda w: w.tell("PersistentVolumeClaim", "other", claim()), False),
@@ -307,6 +339,22 @@ CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]]
     "a node is uncordoned": (cordoned, lambda w: w.node("a", labels={ZONE: "a"}), True),
     "it tolerates cordoned nodes": (cordoned, lambda w: tolerates(w, "node.kubernetes.io/unschedulable"), True),
     "it tolerates something else": (cordoned, lambda w: tolerates(w, "x"), False),
+    "a gang's devices are published": (
+        gang_with_devices,
+        lambda w: w.tell("ResourceSlice", "a", slice_of("a", claimable("x"), claimable("y"))),
+        True,
+    ),
+    "a gang's quota grows": (
+        gang_with_a_quota,
+        lambda w: w.tell("ElasticQuota", "ours", {"spec": {"min": {"cpu": "1"}, "max": {"cpu": "1"}}}),
+        True,
+    ),
+    "a gang's second device is published": (
+        gang_with_a_device,
+        lambda w: w.tell("ResourceSlice", "a", slice_of("a", claimable("x"), claimable("y"))),
+        True,
+    ),
+    "a volume for a gang without any": (gang_with_devices, lambda w: w.tell("PersistentVolume", "v", volume()), False),
     "a domain is labelled": (skewed, lambda w: w.node("a", labels={ZONE: "a", "x": "y"}), False),
 }
 
