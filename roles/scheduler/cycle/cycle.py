@@ -78,6 +78,15 @@ class Survey:
             return (self.refusal.plugin,)
         return (*self.evaluation.refusing(), *self.restriction.plugins, *(name for name, _ in self.blocked.values()))
 
+    def refuses_now(self, slot: int) -> str:
+        """The plugin that keeps the pod from a slot as that is now (inside a what-if), "" for none. Nominated pods are left out."""
+        if self.refusal is not None:
+            return self.refusal.plugin
+        if self.restriction.mask is not None and not self.restriction.mask[slot]:
+            return self.restriction.plugins[-1]
+        found = self.evaluation.check_row(self.ctx, slot)
+        return found[0] if found is not None else ""
+
 
 class Cycle:
     """Decides pods against a State with the frameworks of all profiles, keeping the evaluations of recent shapes.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +13,13 @@ import yaml
 
 from koord.api.kinds import PODS, SCHEDULING_PODGROUPS
 from koord.api.names import LABEL_POD_GROUP
-from koord.api.objects import Pod, SchedulingWorkload
+from koord.api.objects import ElasticQuota, Node, Pod, SchedulingPodGroup, SchedulingWorkload
+from koord.api.objects_resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from koord.config.scheduler import KubeSchedulerConfiguration
 from roles.scheduler import testing
-from roles.scheduler.whatif import Simulation, Snapshot
+from roles.scheduler.whatif import Placement, Simulation, Snapshot
 from tests.support import patience
+from tests.support.claims import DRIVER, claim, device, device_class, of_claim, of_template, slice_of, template
 
 from .conftest import profile
 
@@ -223,6 +226,58 @@ def test_pods_of_a_group_share_a_domain(gangs: Any) -> None:
             assert {node[0] for node in (await g.bound("l0", "l1", "l2")).values()} == {"a", "b"} - racks
 
     asyncio.run(run())
+
+
+KINDS = {kind.__name__: kind for kind in (DeviceClass, ElasticQuota, ResourceClaim, ResourceClaimTemplate, ResourceSlice)}
+
+
+def gathered(nodes: Sequence[Node], members: Sequence[Pod], *objects: Obj, running: Sequence[Pod] = ()) -> list[Placement]:
+    """A gang of all members, which share a rack, among nodes of one rack; `objects` beside its PodGroup."""
+    spec = {"schedulingPolicy": {"gang": {"minCount": len(members)}}, "schedulingConstraints": {"topology": [{"key": "rack"}]}}
+    config = KubeSchedulerConfiguration.model_validate(
+        {"profiles": [profile("ElasticQuota", post_filter=("Coscheduling",), enablePreemption=True)]}
+    )
+    train = msgspec.convert({"metadata": {"name": "train", "namespace": "default"}, "spec": spec}, SchedulingPodGroup)
+    known: dict[str, list[Any]] = {SCHEDULING_PODGROUPS.key: [train], **{kind: [] for kind in KINDS}}
+    for item in objects:
+        known[item["kind"]].append(msgspec.convert(item, KINDS[item["kind"]]))
+    return Simulation(Snapshot(nodes, running, objects=known), config=config, now=1e6).place(members)
+
+
+def of_rack(*names: str, cpu: str = "8") -> list[Node]:
+    return [testing.node(name, labels={"rack": "r"}, cpu=cpu) for name in names]
+
+
+def workers(count: int, **spec: Any) -> list[Pod]:
+    return [testing.pod(f"w{number}", schedulingGroup={"podGroupName": "train"}, **spec) for number in range(count)]
+
+
+@pytest.mark.feature("SCH-WL-05")
+@pytest.mark.feature("SCH-DRA-09")
+@pytest.mark.parametrize(
+    ("claims", "nodes"),
+    [(of_template("one"), {"a", "b"}), (of_claim("shared"), {"a"})],
+    ids=["one for each", "one for all"],
+)
+def test_members_with_claims_share_a_domain_where_each_node_has_a_device(claims: list[Obj], nodes: set[str]) -> None:
+    devices = [slice_of(name, device("x")) for name in "ab"]
+    found = gathered(of_rack("a", "b"), workers(2, resourceClaims=claims), device_class(), template("one"), claim("shared"), *devices)
+    assert {one.node for one in found} == nodes, found[0].message
+
+
+@pytest.mark.feature("SCH-WL-05")
+@pytest.mark.feature("SCH-WL-06")
+@pytest.mark.feature("SCH-DRA-18")
+def test_room_for_members_with_claims_is_made_on_as_many_nodes_as_have_devices() -> None:
+    devices, held, running = [slice_of(name, device("x")) for name in "ab"], [], []
+    for name in "ab":
+        result = {"request": "gpu", "driver": DRIVER, "pool": name, "device": "x"}
+        user = {"resource": "pods", "name": f"low-{name}", "uid": f"low-{name}"}
+        held.append({**claim(f"of-{name}"), "status": {"allocation": {"devices": {"results": [result]}}, "reservedFor": [user]}})
+        running.append(testing.pod(f"low-{name}", uid=f"low-{name}", node=name, priority=1, resourceClaims=of_claim(f"of-{name}")))
+    members = workers(2, resourceClaims=of_template("one"), priority=100)
+    found = gathered(of_rack("a", "b"), members, device_class(), template("one"), *held, *devices, running=running)
+    assert {*found[0].victims} == {"default/low-a", "default/low-b"}, found[0].message
 
 
 def replica(name: str, key: str, *, pod_group: str = "workers") -> Pod:

@@ -224,6 +224,31 @@ def test_how_many_like_pods_nodes_take_is_seen_at_one_look() -> None:
     assert told.value.value.counts[[world.cluster.slot_of("a"), world.cluster.slot_of("b")]].tolist() == [3, 1]
 
 
+@pytest.mark.feature("SCH-NT-02")
+@pytest.mark.feature("SCH-DRA-09")
+@pytest.mark.parametrize(("nominated", "counts"), [(False, [2, 1, 0]), (True, [1, 1, 0])])
+@pytest.mark.parametrize("follows", [False, True], ids=["by themselves", "beside the first"])
+def test_nodes_take_as_many_pods_with_claims_as_they_have_devices(follows: bool, nominated: bool, counts: list[int]) -> None:
+    from roles.scheduler import testing
+    from roles.scheduler.framework.steps import at_once
+    from roles.scheduler.plugins.network_topology.offers import offers
+    from tests.support.claims import device, device_class, of_template, slice_of, template
+
+    world, claims = testing.World(), of_template("one")
+    world.add_nodes(*(testing.node(name) for name in "abc"))
+    for item in (device_class(), template("one"), slice_of("a", device("x"), device("y")), slice_of("b", device("x"))):
+        world.feed(item["kind"], item)
+    if nominated:
+        world.state.nominations.add(world.parser.parse(testing.pod(priority=100, resourceClaims=claims)), "a")
+    term = {"labelSelector": {"matchLabels": {"app": "first"}}, "topologyKey": "kubernetes.io/hostname"}
+    near = {"affinity": {"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}}} if follows else {}
+    made = [testing.pod("p0", labels={"app": "first"}, resourceClaims=claims)]
+    made += [testing.pod(f"p{number}", resourceClaims=claims, **near) for number in range(1, 4)]
+    found = at_once(offers(world.cycle, world.state, [world.parser.parse(pod) for pod in made], world.cluster.alive, "Coscheduling"))
+    assert found.counts[[world.cluster.slot_of(name) for name in "abc"]].tolist() == counts
+    assert "DynamicResources" in found.refusing()
+
+
 @pytest.mark.feature("SCH-NT-03")
 def test_pods_of_a_kind_stay_close_in_a_tree_that_comes_and_changes_after_them() -> None:
     """What is kept of the kind's pods follows the tree."""
