@@ -16,6 +16,7 @@ from koord.accounting.resources import ResourceVector, add_into, only, parse, su
 from koord.api import names
 from koord.api.objects import ElasticQuota
 from koord.api.times import parse_time
+from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
@@ -339,6 +340,9 @@ class QuotaCache(Columns):
 
     # ---------------------------------------------------------------- nodes
 
+    def attach(self, cluster: Cluster) -> None:
+        self.cluster = cluster
+
     def node_set(self, slot: int, old: NodeView | None, new: NodeView) -> None:
         before = self._node_amounts.get(slot)
         if before is None and new.node.metadata.deletion_timestamp:
@@ -387,7 +391,8 @@ class QuotaCache(Columns):
     def pod_added(self, slot: int, pod: PodInfo) -> None:
         member = self._members.get(pod.uid)
         if member is None:
-            if self._counts(pod):
+            # One that nobody has seen, and that a what-if puts on a node, may stand for a pod that it tries on many nodes at once.
+            if self._counts(pod) and (self.cluster.returning or not self.cluster.supposing):
                 self._enter(pod, seen=False, assigned=True)
         elif not member.assigned:
             member.assigned = True

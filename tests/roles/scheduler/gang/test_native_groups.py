@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from koord.api.kinds import PODS, SCHEDULING_PODGROUPS
-from koord.api.names import LABEL_POD_GROUP
+from koord.api.names import LABEL_POD_GROUP, LABEL_QUOTA_NAME
 from koord.api.objects import ElasticQuota, Node, Pod, SchedulingPodGroup, SchedulingWorkload
 from koord.api.objects_resource import DeviceClass, ResourceClaim, ResourceClaimTemplate, ResourceSlice
 from koord.config.scheduler import KubeSchedulerConfiguration
@@ -278,6 +278,24 @@ def test_room_for_members_with_claims_is_made_on_as_many_nodes_as_have_devices()
     members = workers(2, resourceClaims=of_template("one"), priority=100)
     found = gathered(of_rack("a", "b"), members, device_class(), template("one"), *held, *devices, running=running)
     assert {*found[0].victims} == {"default/low-a", "default/low-b"}, found[0].message
+
+
+@pytest.mark.feature("SCH-WL-05")
+@pytest.mark.feature("SCH-EQ-07")
+@pytest.mark.parametrize("alike", [True, False])
+def test_members_in_a_quota_share_a_domain_whether_they_are_alike_or_not(alike: bool) -> None:
+    amounts = {"cpu": "12", "memory": "640Gi"}
+    quota = {"kind": "ElasticQuota", "metadata": {"name": "q", "namespace": "default"}, "spec": {"min": amounts, "max": amounts}}
+    members = [
+        testing.pod(
+            f"w{number}",
+            schedulingGroup={"podGroupName": "train"},
+            labels={LABEL_QUOTA_NAME: "q", **({} if alike else {"number": str(number)})},
+        )
+        for number in range(8)
+    ]
+    found = gathered(of_rack(*(f"n{number}" for number in range(20)), cpu="4"), members, quota)
+    assert len({one.node for one in found if one.placed}) == 2, found[0].message
 
 
 def replica(name: str, key: str, *, pod_group: str = "workers") -> Pod:
