@@ -14,7 +14,7 @@ from enum import StrEnum
 
 from koord.api import names
 from koord.api.gangs import GROUP
-from koord.api.objects import PodGroup, SchedulingPodGroup
+from koord.api.objects import Pod, PodGroup, SchedulingPodGroup
 from koord.decisions.record import Term
 from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.podinfo import PodInfo
@@ -197,7 +197,7 @@ class Gang:
         if len(siblings) >= together:
             return False
         created = pod.pod.metadata.creation_timestamp or ""
-        return any(created <= _bound_at(other) for other in siblings)
+        return any(created <= bound_at(other.pod) for other in siblings)
 
     def valid(self) -> bool:
         """Whether so many have a place that they may go (SCH-GANG-04)."""
@@ -219,10 +219,9 @@ def _released_with(pod: PodInfo) -> int:
     return int(text) if text.isascii() and text.isdigit() else 0
 
 
-def _bound_at(pod: PodInfo) -> str:
+def bound_at(pod: Pod) -> str:
     """When a pod got its node, RFC 3339 in UTC, which sorts as text; "" when it does not tell."""
-    conditions = pod.pod.status.conditions
-    return next((c.last_transition_time or "" for c in conditions if c.type == "PodScheduled" and c.status == "True"), "")
+    return next((c.last_transition_time or "" for c in pod.status.conditions if c.type == "PodScheduled" and c.status == "True"), "")
 
 
 @dataclass(slots=True)

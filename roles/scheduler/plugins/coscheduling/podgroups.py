@@ -16,7 +16,7 @@ from koord.kube.errors import ApiError, NotFound
 from koord.kube.servertime import clock_of
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.handle import Handle
-from roles.scheduler.plugins.coscheduling.cache import Gang, GangCache
+from roles.scheduler.plugins.coscheduling.cache import Gang, GangCache, bound_at
 from roles.scheduler.plugins.coscheduling.conditions import due
 from roles.scheduler.plugins.coscheduling.phases import Member, over, patch, shown, step
 
@@ -29,14 +29,15 @@ _REST_PER_MEMBER = 0.0002
 
 
 class Ended:
-    """A member that has ended, by gang."""
+    """A member that has ended, by gang. `until` is up to when it was one, RFC 3339 in UTC, "" when nothing tells."""
 
-    __slots__ = ("gang", "key", "member")
+    __slots__ = ("gang", "key", "member", "until")
 
-    def __init__(self, gang: str, key: str, member: Member) -> None:
+    def __init__(self, gang: str, key: str, member: Member, until: str) -> None:
         self.gang = gang
         self.key = key
         self.member = member
+        self.until = until
 
 
 def ended_member(pod: Pod) -> Ended | None:
@@ -46,7 +47,15 @@ def ended_member(pod: Pod) -> Ended | None:
     if not name:
         return None
     owners = tuple(f"{meta.namespace}/{owner.name}" for owner in meta.owner_references)
-    return Ended(f"{meta.namespace}/{name}", meta.uid, Member(meta.uid, pod.status.phase, bool(pod.spec.node_name), owners))
+    member = Member(meta.uid, pod.status.phase, bool(pod.spec.node_name), owners)
+    return Ended(f"{meta.namespace}/{name}", meta.uid, member, _until(pod))
+
+
+def _until(pod: Pod) -> str:
+    """When a pod that has ended was at work last: when it finished, but not before it got its node, as the node's clock may be behind. Of
+    one that is being deleted the end tells nothing: it may have been asked to go with an earlier PodGroup."""
+    ends = [one.state.terminated for one in pod.status.container_statuses] if pod.metadata.deletion_timestamp is None else []
+    return max([bound_at(pod), *(end.finished_at or "" for end in ends if end is not None)]) or pod.metadata.creation_timestamp or ""
 
 
 class PodGroups:
@@ -57,7 +66,7 @@ class PodGroups:
         self._cache = cache
         self._workers = workers
         self._clock = clock or clock_of(handle.client)
-        self._ended: dict[str, dict[str, Member]] = {}
+        self._ended: dict[str, dict[str, Ended]] = {}
         self._dirty: dict[str, None] = {}
         self._busy: set[str] = set()
         self._wake = asyncio.Event()
@@ -72,7 +81,7 @@ class PodGroups:
             if not members:
                 self._ended.pop(old.gang, None)
         if new is not None:
-            self._ended.setdefault(new.gang, {})[new.key] = new.member
+            self._ended.setdefault(new.gang, {})[new.key] = new
         for item in (old, new):
             if item is not None:
                 self._mark(item.gang)
@@ -87,12 +96,13 @@ class PodGroups:
         self._wake.set()
 
     def members(self, gang: Gang) -> Iterator[Member]:
-        """All children, with those that have ended; each once."""
+        """All children, with those that have ended; each once. What ended before there was the PodGroup was another one's of its name."""
         past = self._ended.get(gang.id, {})
+        began = (gang.pod_group.metadata.creation_timestamp or "") if gang.pod_group is not None else ""
         for pod in gang.children.values():
             if pod.uid not in past:
                 yield _member(pod)
-        yield from past.values()
+        yield from (ended.member for ended in past.values() if not ended.until or ended.until >= began)
 
     # ---------------------------------------------------------------- writing
 

@@ -9,8 +9,13 @@ import msgspec
 import pytest
 
 from koord.api.kinds import PODGROUPS, PODS
-from koord.api.objects import PodGroup
+from koord.api.names import LABEL_POD_GROUP
+from koord.api.objects import Pod, PodGroup
+from roles.scheduler import testing
 from roles.scheduler.plugins.coscheduling.phases import Member, over, step
+from roles.scheduler.plugins.coscheduling.podgroups import ended_member
+
+BEFORE, MADE, AFTER = "2025-12-31T23:59:59Z", "2026-01-01T00:00:00Z", "2026-01-01T00:00:01Z"  # the PodGroup in between
 
 
 @pytest.mark.feature("SCH-GANG-09")
@@ -87,7 +92,7 @@ def test_what_is_wrong_with_a_gang_is_told_on_the_object(gangs: Any) -> None:
 
 
 def group(minimum: int = 2, **status: Any) -> PodGroup:
-    body = {"metadata": {"name": "g", "namespace": "ns", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": {"minMember": minimum}}
+    body = {"metadata": {"name": "g", "namespace": "ns", "creationTimestamp": MADE}, "spec": {"minMember": minimum}}
     return msgspec.convert({**body, "status": status}, PodGroup)
 
 
@@ -147,3 +152,39 @@ def test_an_update_of_a_group_is_one_merge_patch_with_its_uid(gangs: Any) -> Non
             assert asked == [{"status": {"phase": "Pending"}, "metadata": {"uid": created["metadata"]["uid"]}}]
 
     asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-09")
+@pytest.mark.parametrize(
+    ("times", "phase"),
+    [
+        ({"bound": BEFORE}, "Scheduling"),
+        ({"bound": BEFORE, "ended": BEFORE}, "Scheduling"),
+        ({"bound": BEFORE, "ended": AFTER, "deleted": AFTER}, "Scheduling"),
+        ({"bound": BEFORE, "ended": AFTER}, "Finished"),  # they ran on under the new one
+        ({"bound": MADE, "ended": BEFORE}, "Finished"),  # their node's clock is behind
+        ({"bound": AFTER, "ended": AFTER, "deleted": AFTER}, "Finished"),
+    ],
+)
+def test_a_group_that_is_made_anew_does_not_count_what_ended_before_it(times: dict[str, str], phase: str) -> None:
+    world = testing.World({"plugins": {"preFilter": {"enabled": [{"name": "Coscheduling"}]}}})
+    plugin: Any = world.framework.plugins["Coscheduling"]
+    plugin.cache.pod_group_event(None, group())
+    for number in range(2):
+        plugin.cache.pod_seen(world.parser.parse(testing.pod(f"new{number}", namespace="ns", labels={LABEL_POD_GROUP: "g"})))
+        plugin._pod_groups.ended(None, ended_member(ended_pod(f"old{number}", **times)))
+    shown = ""
+    for _ in range(4):
+        shown = step(group(phase=shown), plugin._pod_groups.members(plugin.cache.gangs["ns/g"]), 0.0).phase
+    assert shown == phase
+
+
+def ended_pod(name: str, *, bound: str, ended: str = "", deleted: str = "") -> Pod:
+    """A pod of the group that succeeded; times in RFC 3339."""
+    meta = {"name": name, "namespace": "ns", "uid": name, "labels": {LABEL_POD_GROUP: "g"}, "creationTimestamp": BEFORE}
+    status = {
+        "phase": "Succeeded", "conditions": [{"type": "PodScheduled", "status": "True", "lastTransitionTime": bound}],
+        "containerStatuses": [{"name": "main", "state": {"terminated": {"finishedAt": ended}}}] if ended else [],
+    }  # fmt: skip
+    body = {"metadata": {**meta, "deletionTimestamp": deleted or None}, "spec": {"nodeName": "n"}, "status": status}
+    return msgspec.convert(body, Pod)
