@@ -121,7 +121,7 @@ class App:
         if options.gates.enabled("WebhookFramework"):
             callers = Callers(options.webhook_client_ca_file, options.webhook_client_allowed_names)
             self.server = WebhookServer(self.view, observe=self._observe, on_answer=self._on_answer, gate=ops.gate, callers=callers)
-            self.webhooks = WebhookLifecycle(self.clients.reviews, self.server, options.webhook, ops.health)
+            self.webhooks = WebhookLifecycle(self.clients.reviews, self.server, options.webhook, ops.health, self._tell_template)
             self._wire_pokes(self.webhooks)
         self.metrics.queues.watch(queue for controller in self.controllers for queue in controller.queues)
 
@@ -235,6 +235,11 @@ class App:
                 continue
             informer = self.informers.informer(kind, Object, namespace=namespace, field_selector=f"metadata.name={name}")
             informer.add_handler(lambda obj: webhooks.poke(), lambda old, new: webhooks.poke())
+
+    def _tell_template(self, about: ObjectRef, mistake: str) -> None:
+        """An event on a webhook configuration whose template cannot be used; only the leader tells."""
+        if self._may_write():
+            self.events.event(about, "Warning", "InvalidWebhookTemplate", f"{mistake}; what is registered stays")
 
     def _tell_mistakes(self) -> None:
         """Events on the ConfigMap for what is wrong in it; only the leader tells."""

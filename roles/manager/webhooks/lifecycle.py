@@ -5,11 +5,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import ssl
+from collections.abc import Callable
 from functools import lru_cache
 
 from koord import seams
 from koord.kube.client import Client
 from koord.kube.errors import ApiError
+from koord.kube.references import ObjectRef
 from koord.process.errors import FatalError
 from koord.process.health import Health
 from roles.manager.options import WebhookOptions
@@ -31,15 +33,25 @@ SERVING = "webhook-serving"
 
 
 class WebhookLifecycle:
-    """Keeps the webhook server reachable by the API server. `poke` asks for a sync before the minute is over."""
+    """Keeps the webhook server reachable by the API server. `poke` asks for a sync before the minute is over.
 
-    def __init__(self, client: Client, server: WebhookServer, options: WebhookOptions, health: Health) -> None:
-        self.client, self.server, self.options, self.health = client, server, options, health
+    `on_mistake` is told of configurations whose template cannot be used, at each sync.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        server: WebhookServer,
+        options: WebhookOptions,
+        health: Health,
+        on_mistake: Callable[[ObjectRef, str], None] = lambda about, mistake: None,
+    ) -> None:
+        self.client, self.server, self.options, self.health, self._on_mistake = client, server, options, health, on_mistake
         self.folder = CertFolder(options.cert_dir)
         self.store = FileStore(self.folder) if options.uses_files else SecretStore(client, options.namespace, options.secret)
         self.synced = asyncio.Event()
         self._poked = asyncio.Event()
-        self._trouble = ""  # what cannot be used, though the server still answers
+        self._trouble = ""  # certificates that cannot be used, though the server still answers
         health.register(SERVING, gate=True)
         health.register(READY)
 
@@ -54,13 +66,10 @@ class WebhookLifecycle:
             self._poked.clear()
             try:
                 await self.sync()
-                self._trouble = ""
                 pause = RETRY[0]
                 wait = PERIOD
             except Exception as error:  # whatever cannot be used: the reason is told, and it is looked at again
-                known = isinstance(error, (ApiError, OSError))
-                self._trouble = "" if known else f"webhook sync: {error}"
-                log.warning("webhook sync: %s; again in %.1fs", error, pause, exc_info=None if known else error)
+                log.warning("webhook sync: %s; again in %.1fs", error, pause, exc_info=None if _known(error) else error)
                 if not self.synced.is_set() and asyncio.get_running_loop().time() + pause > deadline:
                     raise FatalError(f"the first webhook sync did not finish in {FIRST_SYNC:.0f}s: {error}") from error
                 wait, pause = pause, min(pause * 2, RETRY[1])
@@ -75,6 +84,19 @@ class WebhookLifecycle:
 
     async def sync(self) -> None:
         """Certificates into the folder, server up with them, both configurations right. Raises ApiError, OSError or ValueError."""
+        try:
+            ca = await self._serve()
+            self._trouble = ""
+        except Exception as error:
+            self._trouble = "" if _known(error) else f"webhook certificates: {error}"
+            raise
+        for about, mistake in await registration.sync(self.client, self.server.active, self.options, self.server.port, ca):
+            log.error("%s %s: %s; what is registered stays", about.kind, about.name, mistake)
+            self._on_mistake(about, mistake)
+        self.synced.set()
+
+    async def _serve(self) -> bytes:
+        """Certificates into the folder, server up with them; the CA. Raises as `sync`."""
         certs = await self.store.ensure(self.options.dns_name, seams.utcnow())
         changed = self.folder.write(certs, whole=self.options.uses_files)
         if not self.server.port:
@@ -83,8 +105,7 @@ class WebhookLifecycle:
         elif self._other_callers() or changed:
             self.server.reload(self.folder.cert_file, self.folder.key_file)
             log.info("the webhook server uses a new certificate" if changed else "the webhook server has new authorities of its callers")
-        await registration.sync(self.client, self.server.active, self.options, self.server.port, certs.ca_cert)
-        self.synced.set()
+        return certs.ca_cert
 
     def _other_callers(self) -> bool:
         try:
@@ -128,6 +149,11 @@ class WebhookLifecycle:
         while (now := seams.monotonic()) - began < seconds and now - max(began, self.server.asked) < seconds * QUIET:
             await seams.sleep(min(0.05, seconds))
         await self.server.stop()
+
+
+def _known(error: Exception) -> bool:
+    """What passes by itself, and needs no traceback."""
+    return isinstance(error, (ApiError, OSError))
 
 
 @lru_cache(maxsize=4)

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import base64
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
+import msgspec
 import orjson
 
-from koord.api.kinds import MUTATINGWEBHOOKCONFIGURATIONS, VALIDATINGWEBHOOKCONFIGURATIONS
+from koord.api.kinds import MUTATINGWEBHOOKCONFIGURATIONS, VALIDATINGWEBHOOKCONFIGURATIONS, Kind
 from koord.kube.client import Client
-from koord.kube.errors import AlreadyExists, NotFound
+from koord.kube.errors import AlreadyExists, ApiError, Invalid, NotFound
 from koord.kube.patch import json_equal
+from koord.kube.references import ObjectRef, reference
 from roles.manager.options import WEBHOOK_RESOURCES, WebhookOptions
 from roles.manager.webhooks.registry import WEBHOOKS, Registration, Webhook
 
@@ -21,6 +25,26 @@ TEMPLATE = "template"
 
 REMOVED = "removed-webhooks"
 """Annotation with the names, separated by commas, of webhooks that the user does not want: they are not added to the template."""
+
+_NAMESPACE = re.compile(r"(?<![\w-])koordinator-system(?![\w-])")
+
+
+class _Client(msgspec.Struct):
+    service: dict[str, Any] | None = None
+    url: str | None = None
+
+
+class _Rule(msgspec.Struct):
+    resources: list[str] | None = None
+
+
+class _Shape(msgspec.Struct, rename="camel"):
+    """What of a template's entries is read here. The rest is for the API server to judge."""
+
+    name: str
+    client_config: _Client | None = None
+    rules: list[_Rule] | None = None
+    match_conditions: list[dict[str, Any]] | None = None
 
 
 def default_entries(mutating: bool) -> list[dict[str, Any]]:
@@ -100,7 +124,7 @@ def _conditioned(entry: dict[str, Any], kept: dict[str, Any] | None, options: We
     conditions = entry.get("matchConditions")
     if not conditions:
         return entry
-    ours = [{**one, "expression": str(one.get("expression")).replace("koordinator-system", options.namespace)} for one in conditions]
+    ours = [{**one, "expression": _NAMESPACE.sub(options.namespace, str(one.get("expression")))} for one in conditions]
     lost = kept is not None and not kept.get("matchConditions")
     return {**entry, "matchConditions": ours, **({"failurePolicy": "Ignore"} if lost else {})}
 
@@ -124,23 +148,34 @@ def _path(client: dict[str, Any]) -> str:
 
 
 def desired(
-    current: dict[str, Any], mutating: bool, active: Iterable[Webhook], options: WebhookOptions, port: int, ca: bytes
+    current: dict[str, Any],
+    mutating: bool,
+    active: Iterable[Webhook],
+    options: WebhookOptions,
+    port: int,
+    ca: bytes,
+    *,
+    by_template: bool = True,
 ) -> dict[str, Any]:
     """The configuration as it should be: the template annotation, made the first time, with webhooks that are new in this version.
 
+    Without `by_template` the annotation stays as it is, and the list that is in force takes its place.
     Raises ValueError for a broken template.
     """
     metadata = dict(current.get("metadata") or {})
     annotations = dict(metadata.get("annotations") or {})
-    kept = _template(annotations[TEMPLATE], metadata) if annotations.get(TEMPLATE) else current.get("webhooks") or []
+    kept = current.get("webhooks") or []
+    if by_template and annotations.get(TEMPLATE):
+        kept = _template(annotations[TEMPLATE], metadata)
     # What an earlier version, or upstream's list, did not have yet; what the user changed in the others stays.
     unwanted = {name.strip() for name in annotations.get(REMOVED, "").split(",")}
     present = {entry.get("name") for entry in kept}
     defaults = {entry["name"]: entry for entry in default_entries(mutating)}
     template = [*(_with_conditions(entry, defaults.get(entry.get("name"))) for entry in kept)]
     template += [entry for name, entry in defaults.items() if name not in present | unwanted]
-    annotations[TEMPLATE] = orjson.dumps(template).decode()
-    metadata["annotations"] = annotations
+    if by_template:
+        annotations[TEMPLATE] = orjson.dumps(template).decode()
+        metadata["annotations"] = annotations
     webhooks = render(template, active, options, port, ca, current.get("webhooks") or ())
     return {**current, "metadata": metadata, "webhooks": webhooks}
 
@@ -154,29 +189,66 @@ def _with_conditions(entry: dict[str, Any], default: dict[str, Any] | None) -> d
 
 def _template(text: str, metadata: dict[str, Any]) -> list[dict[str, Any]]:
     try:
-        template = orjson.loads(text)
-    except orjson.JSONDecodeError as error:
-        raise ValueError(f"annotation {TEMPLATE} of {metadata.get('name')} is not valid JSON: {error}") from None
-    if not isinstance(template, list) or not all(isinstance(entry, dict) for entry in template):
-        raise ValueError(f"annotation {TEMPLATE} of {metadata.get('name')} must be a list of webhooks")
+        msgspec.json.decode(text, type=list[_Shape])
+    except msgspec.DecodeError as error:
+        raise ValueError(f"annotation {TEMPLATE} of {metadata.get('name')} cannot be read: {error}") from None
+    template: list[dict[str, Any]] = orjson.loads(text)
     return template
 
 
-async def sync(client: Client, active: Iterable[Webhook], options: WebhookOptions, port: int, ca: bytes) -> None:
-    """Write both configurations on difference, making a missing one. Raises ApiError or ValueError; the caller tries again."""
+async def sync(client: Client, active: Iterable[Webhook], options: WebhookOptions, port: int, ca: bytes) -> list[tuple[ObjectRef, str]]:
+    """Write both configurations on difference, making a missing one. The configurations whose template cannot be used, and why.
+
+    Neither waits for the other. Raises ApiError after both; the caller tries again.
+    """
+    mistakes: list[tuple[ObjectRef, str]] = []
+    failures: list[ApiError] = []
     for kind, name, mutating in (
         (MUTATINGWEBHOOKCONFIGURATIONS, options.mutating_name, True),
         (VALIDATINGWEBHOOKCONFIGURATIONS, options.validating_name, False),
     ):
+        wanted = partial(desired, mutating=mutating, active=active, options=options, port=port, ca=ca)
         try:
-            current = await client.get(kind, name)
-        except NotFound:
-            fresh = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}}
-            try:
-                await client.create(kind, desired(fresh, mutating, active, options, port, ca))
-                continue
-            except AlreadyExists:
-                current = await client.get(kind, name)
-        wanted = desired(current, mutating, active, options, port, ca)
-        if not json_equal(wanted, current):
-            await client.replace(kind, wanted)
+            current = await _there(client, kind, name, wanted)
+            mistake = await _mend(client, kind, current, wanted)
+        except ApiError as error:
+            failures.append(error)
+            continue
+        if mistake:
+            mistakes.append((reference(current, kind), mistake))
+    if failures:
+        raise failures[0]
+    return mistakes
+
+
+async def _there(client: Client, kind: Kind, name: str, wanted: Callable[..., dict[str, Any]]) -> dict[str, Any]:
+    """The configuration, made where it is missing. Raises ApiError."""
+    try:
+        return await client.get(kind, name)
+    except NotFound:
+        fresh = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}}
+    try:
+        return await client.create(kind, wanted(fresh))
+    except AlreadyExists:
+        return await client.get(kind, name)
+
+
+async def _mend(client: Client, kind: Kind, current: dict[str, Any], wanted: Callable[..., dict[str, Any]]) -> str:
+    """Write a configuration on difference; what is wrong with its template, "" for nothing. Raises ApiError.
+
+    Whoever edits a template by hand may err: what is registered then stays so, and goes on to get new certificates.
+    """
+    try:
+        await _replace(client, kind, current, wanted(current))
+        return ""
+    except ValueError as error:
+        mistake = str(error)
+    except Invalid as error:
+        mistake = f"annotation {TEMPLATE} of {current['metadata']['name']} is refused: {error}"
+    await _replace(client, kind, current, wanted(current, by_template=False))
+    return mistake
+
+
+async def _replace(client: Client, kind: Kind, current: dict[str, Any], wanted: dict[str, Any]) -> None:
+    if not json_equal(wanted, current):
+        await client.replace(kind, wanted)

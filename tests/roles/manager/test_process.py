@@ -30,10 +30,12 @@ from koord.api.kinds import (
 )
 from koord.api.objects import Device, convert
 from koord.apiserver.testing import running_server
+from koord.kube.errors import Forbidden, Invalid, NotFound
+from koord.kube.patch import copy_json
 from roles.manager.controllers import registry
 from roles.manager.options import CONTROLLERS, WebhookOptions
 from roles.manager.slices.slices import slices_of
-from roles.manager.webhooks import certs, registration
+from roles.manager.webhooks import certs, lifecycle, registration
 from roles.manager.webhooks.registry import WEBHOOKS
 from tests.support import patience
 from tests.support.processes import free_port
@@ -203,9 +205,101 @@ def test_an_upgrade_registers_what_is_new_and_keeps_what_the_user_changed():
     found = {entry["name"]: entry["timeoutSeconds"] for entry in upgraded["webhooks"]}
     assert found == {**dict.fromkeys(names[1:-1], 7), names[0]: 10}
     assert registration.desired(upgraded, True, active, options, 9876, b"ca") == upgraded
-    for broken in ("[1]", "{}", "["):
+    odd = [
+        json.dumps([{"name": "x", **part}]) for part in ({"name": 1}, {"clientConfig": "x"}, {"rules": ["pods"]}, {"matchConditions": [1]})
+    ]
+    for broken in ("[1]", "{}", "[", *odd):
         with pytest.raises(ValueError, match="annotation template of m"):
             registration.desired({"metadata": {"name": "m", "annotations": {"template": broken}}}, True, active, options, 9876, b"ca")
+
+
+@pytest.mark.feature("MGR-WH-03")
+@pytest.mark.feature("MGR-WH-04")
+def test_a_typo_in_a_template_stops_nobody(bed, make, monkeypatch):
+    """What is registered stays and gets new certificates; replicas that answer are ready, and new ones start."""
+    monkeypatch.setattr(lifecycle, "PROBE_PERIOD", 0.05)
+
+    async def test(bed):
+        replicas = [await bed.start() for _ in range(2)]
+
+        async def ready():
+            return {(await replica.get("/readyz"))[0] for replica in replicas} == {200}
+
+        async def authorities():
+            found = [await bed.client.get(MUTATINGWEBHOOKCONFIGURATIONS, MUTATING)]
+            found.append(await bed.client.get(VALIDATINGWEBHOOKCONFIGURATIONS, VALIDATING))
+            assert [len(one["webhooks"]) for one in found] == [3, 4]
+            return {entry["clientConfig"]["caBundle"] for one in found for entry in one["webhooks"]}
+
+        await bed.until(ready)
+        before = await authorities()
+        broken = {"metadata": {"annotations": {registration.TEMPLATE: "[{"}}}
+        await bed.client.patch(MUTATINGWEBHOOKCONFIGURATIONS, MUTATING, broken)
+
+        async def told():
+            reasons = {(event["reason"], event["regarding"]["name"]) for event in (await bed.client.list(EVENTS)).items}
+            return ("InvalidWebhookTemplate", MUTATING) in reasons
+
+        await bed.until(told, 5)
+        aged = certs.renew(None, replicas[0].app.options.webhook.dns_name, datetime.now(UTC) - timedelta(days=3650 * 3 // 4))
+        data = {name: base64.b64encode(content).decode() for name, content in aged.files().items()}
+        await bed.client.patch(SECRETS, "koordinator-webhook-certs", {"data": data}, "koordinator-system")
+
+        async def renewed():
+            return not before & (found := await authorities()) and len(found) == 1
+
+        await bed.until(renewed)
+        replicas.append(await bed.start())
+        await bed.until(ready)
+        assert (await replicas[0].review("/validate-pod", make.pod("w")))["allowed"]
+        kept = (await bed.client.get(MUTATINGWEBHOOKCONFIGURATIONS, MUTATING))["metadata"]["annotations"]
+        assert kept[registration.TEMPLATE] == "[{"
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-WH-03")
+def test_configurations_are_kept_each_for_itself():
+    """One whose template the API server refuses keeps its list, in any namespace; one that may not be written holds up no other."""
+
+    class Api:
+        def __init__(self):
+            self.objects, self.locked = {}, ""
+
+        async def get(self, kind, name):
+            if name not in self.objects:
+                raise NotFound(404, "NotFound", name)
+            return copy_json(self.objects[name])
+
+        async def create(self, kind, obj):
+            self.objects[obj["metadata"]["name"]] = copy_json(obj)
+            return obj
+
+        async def replace(self, kind, obj):
+            if obj["metadata"]["name"] == self.locked:
+                raise Forbidden(403, "Forbidden", "an admission policy guards it")
+            if any(entry["failurePolicy"] not in ("Fail", "Ignore") for entry in obj["webhooks"]):
+                raise Invalid(422, "Invalid", "failurePolicy")
+            return await self.create(kind, obj)
+
+    async def main():
+        api, options = Api(), WebhookOptions(namespace="a-koordinator-system")
+        assert await registration.sync(api, WEBHOOKS, options, 9876, b"ca") == []
+        bad = registration.default_entries(False)
+        bad[-1]["failurePolicy"] = "Fial"
+        api.objects[VALIDATING]["metadata"]["annotations"][registration.TEMPLATE] = json.dumps(bad)
+        listed = api.objects[VALIDATING]["webhooks"]
+        ((about, mistake),) = await registration.sync(api, WEBHOOKS, options, 9876, b"ca")
+        assert (about.name, listed) == (VALIDATING, api.objects[VALIDATING]["webhooks"])
+        assert mistake.startswith(f"annotation template of {VALIDATING} is refused")
+        assert json.loads(api.objects[VALIDATING]["metadata"]["annotations"][registration.TEMPLATE]) == bad
+        api.locked = MUTATING
+        with pytest.raises(Forbidden):
+            await registration.sync(api, WEBHOOKS, options, 9876, b"new")
+        bundles = {name: {entry["clientConfig"]["caBundle"] for entry in one["webhooks"]} for name, one in api.objects.items()}
+        assert bundles == {MUTATING: {base64.b64encode(b"ca").decode()}, VALIDATING: {base64.b64encode(b"new").decode()}}
+
+    asyncio.run(main())
 
 
 @pytest.mark.feature("MGR-WH-02")
