@@ -46,6 +46,7 @@ from koord.process.metrics import watch_events
 from roles.manager.clients import Clients
 from roles.manager.controllers.registry import Parts, build
 from roles.manager.controllers.state import ClusterState
+from roles.manager.controllers.webhookremoval import WebhookRemoval
 from roles.manager.controllers.writer import Writer
 from roles.manager.journal import ManagerFile
 from roles.manager.metrics import Metrics
@@ -112,6 +113,10 @@ class App:
         self._wire_view()
         parts = Parts(options, self.state, informers, self.writer, self.metrics, recorder, self.events, replay_log)
         self.controllers = build(parts)
+        if not options.gates.enabled("WebhookFramework"):
+            removal = WebhookRemoval(self.writer, options.webhook)
+            removal.attach()
+            self.controllers.append(removal)
         if self.leadership is not None:
             for controller in self.controllers:
                 controller.stand_by()

@@ -196,8 +196,10 @@ def _template(text: str, metadata: dict[str, Any]) -> list[dict[str, Any]]:
     return template
 
 
-async def sync(client: Client, active: Iterable[Webhook], options: WebhookOptions, port: int, ca: bytes) -> list[tuple[ObjectRef, str]]:
-    """Write both configurations on difference, making a missing one. The configurations whose template cannot be used, and why.
+async def sync(
+    client: Client, active: Iterable[Webhook], options: WebhookOptions, port: int, ca: bytes, *, create: bool = True
+) -> list[tuple[ObjectRef, str]]:
+    """Write both configurations on difference, making a missing one if `create`. Those whose template cannot be used, and why.
 
     Neither waits for the other. Raises ApiError after both; the caller tries again.
     """
@@ -207,28 +209,28 @@ async def sync(client: Client, active: Iterable[Webhook], options: WebhookOption
         (MUTATINGWEBHOOKCONFIGURATIONS, options.mutating_name, True),
         (VALIDATINGWEBHOOKCONFIGURATIONS, options.validating_name, False),
     ):
+        fresh = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}}
         wanted = partial(desired, mutating=mutating, active=active, options=options, port=port, ca=ca)
         try:
-            current = await _there(client, kind, name, wanted)
-            mistake = await _mend(client, kind, current, wanted)
+            current = await _there(client, kind, name, wanted(fresh) if create else None)
+            if current is not None and (mistake := await _mend(client, kind, current, wanted)):
+                mistakes.append((reference(current, kind), mistake))
         except ApiError as error:
             failures.append(error)
-            continue
-        if mistake:
-            mistakes.append((reference(current, kind), mistake))
     if failures:
         raise failures[0]
     return mistakes
 
 
-async def _there(client: Client, kind: Kind, name: str, wanted: Callable[..., dict[str, Any]]) -> dict[str, Any]:
-    """The configuration, made where it is missing. Raises ApiError."""
+async def _there(client: Client, kind: Kind, name: str, missing: dict[str, Any] | None) -> dict[str, Any] | None:
+    """The configuration, made of `missing` where it is not there. Raises ApiError."""
     try:
         return await client.get(kind, name)
     except NotFound:
-        fresh = {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": {"name": name}}
+        if missing is None:
+            return None
     try:
-        return await client.create(kind, wanted(fresh))
+        return await client.create(kind, missing)
     except AlreadyExists:
         return await client.get(kind, name)
 
@@ -250,5 +252,5 @@ async def _mend(client: Client, kind: Kind, current: dict[str, Any], wanted: Cal
 
 
 async def _replace(client: Client, kind: Kind, current: dict[str, Any], wanted: dict[str, Any]) -> None:
-    if not json_equal(wanted, current):
+    if not json_equal(wanted, {"webhooks": [], **current}):  # an API server leaves out an empty list
         await client.replace(kind, wanted)

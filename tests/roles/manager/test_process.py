@@ -30,7 +30,7 @@ from koord.api.kinds import (
 )
 from koord.api.objects import Device, convert
 from koord.apiserver.testing import running_server
-from koord.kube.errors import Forbidden, Invalid, NotFound
+from koord.kube.errors import ApiError, Forbidden, Invalid, NotFound
 from koord.kube.patch import copy_json
 from roles.manager.controllers import registry
 from roles.manager.options import CONTROLLERS, WebhookOptions
@@ -284,6 +284,8 @@ def test_configurations_are_kept_each_for_itself():
 
     async def main():
         api, options = Api(), WebhookOptions(namespace="a-koordinator-system")
+        assert await registration.sync(api, (), options, 0, b"", create=False) == []
+        assert api.objects == {}
         assert await registration.sync(api, WEBHOOKS, options, 9876, b"ca") == []
         bad = registration.default_entries(False)
         bad[-1]["failurePolicy"] = "Fial"
@@ -391,6 +393,55 @@ QEBZihrmfubfVQyifpqZbw==
     assert late.ca_key != made.ca_key
     assert late.ca_cert.endswith(made.ca_cert)
     assert certs.problem(certs.renew(None, "10.0.0.7", now), "10.0.0.7", now) == ""
+
+
+@pytest.mark.feature("MGR-WH-03")
+def test_with_the_gate_off_nobody_waits_for_webhooks_and_with_it_on_they_are_back(bed):
+    def quota(name):
+        meta = {"name": name, "namespace": "default"}
+        return {
+            "apiVersion": ELASTICQUOTAS.api_version,
+            "kind": "ElasticQuota",
+            "metadata": meta,
+            "spec": {"min": {"cpu": "1"}, "max": {"cpu": "1"}},
+        }
+
+    async def test(bed):
+        async def look():
+            kinds = ((MUTATINGWEBHOOKCONFIGURATIONS, MUTATING), (VALIDATINGWEBHOOKCONFIGURATIONS, VALIDATING))
+            found = [await bed.client.get(kind, name) for kind, name in kinds]
+            return [one.get("webhooks") or [] for one in found], [one["metadata"]["annotations"][registration.TEMPLATE] for one in found]
+
+        first = await bed.start(host="127.0.0.1")
+
+        async def full():
+            return all((await look())[0])
+
+        await bed.until(full)
+        registered, templates = await look()
+        first.life.stop()
+        await first.life.finish()
+        with pytest.raises(ApiError, match="failed calling webhook"):
+            await bed.create(quota("nobody-answers"))
+        second = await bed.start(host="127.0.0.1", gates="WebhookFramework=false")
+
+        async def gone():
+            return (await look())[0] == [[], []]
+
+        await bed.until(gone)
+        assert (await look())[1] == templates
+        await bed.create(quota("off"))
+        second.life.stop()
+        await second.life.finish()
+        await bed.start(host="127.0.0.1")
+
+        async def back():
+            lists = (await look())[0]
+            return [len(entries) for entries in lists] == [len(entries) for entries in registered]
+
+        await bed.until(back)
+
+    bed(test)
 
 
 @pytest.mark.feature("MGR-WH-03")
