@@ -6,8 +6,8 @@ Pure: `parse` takes the ConfigMap's data and the configuration in force, and ret
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
 import orjson
@@ -46,7 +46,7 @@ class KeyConfig:
     available: bool = True
     stale: bool = False
     given: bool = False
-    """Whether the ConfigMap says anything of this key."""
+    """Whether the ConfigMap says anything of this key, or has done so."""
 
     def for_labels(self, labels: Mapping[str, str]) -> dict[str, Any]:
         """The strategy of a node: the first entry whose selector matches, else the cluster's."""
@@ -269,10 +269,19 @@ class SLOConfigStore:
         """Begin with what was in force before this process, where what is now said cannot be read."""
         self.config = self._seen = parse(texts, previous=None).config
 
+    def remember(self, keys: Collection[str]) -> None:
+        """Keys that something was written by before this process: what is not said of them now is a feature rolled back."""
+        known = self.config.keys.items()
+        if any(key in keys and not found.given for key, found in known):
+            self.config = self._seen = SLOConfig({key: replace(found, given=found.given or key in keys) for key, found in known})
+
 
 def good_texts(data: Mapping[str, str], config: SLOConfig, before: Mapping[str, str]) -> dict[str, str]:
-    """The texts of the keys that are in force: what `data` says, or where that was refused what was said `before`."""
-    said = {key: before.get(key) if config.stale(key) else data.get(key) for key in s.KEYS}
+    """The texts of the keys that are in force: what `data` says, or where that was refused what was said `before`.
+
+    A key that was taken out is an empty text, so that whoever reads them takes back what the key has written.
+    """
+    said = {key: before.get(key) if config.stale(key) else data.get(key, "" if config.keys[key].given else None) for key in s.KEYS}
     return {key: text for key, text in said.items() if text is not None}
 
 

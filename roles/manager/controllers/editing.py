@@ -55,7 +55,7 @@ class EditSpreader:
         """
         state, before = self._state, await self._memory.load()
         if before is not None:
-            state.restore(before.present)
+            state.restore(before.present, before.former)
         waiting: dict[str, tuple[SLOConfig, Texts]] = {}
         asked: SLOConfig | None = None
         while before is not None and asked is not state.config and state.config.available:  # it may be edited meanwhile

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import TYPE_CHECKING
 
 from koord.api.deprecated import rewrite_device
@@ -101,12 +101,17 @@ class ClusterState:
         used = self.spread.formers()
         self._texts = [(config, texts) for config, texts in self._texts[:-1] if any(config is one for one in used)] + self._texts[-1:]
 
-    def restore(self, texts: Mapping[str, str]) -> None:
-        """What was in force under the leader before stays so where the present text cannot be read."""
+    def restore(self, texts: Mapping[str, str], former: Iterable[Mapping[str, str]]) -> None:
+        """What was in force under the leader before stays so where the present text cannot be read.
+
+        What it wrote by keys that are not there any more, of `former` ones too, is taken back.
+        """
         if self._data is not None and any(map(self.config.stale, self.config.keys)):
             self._store.restore(texts)
             self._texts = [(self._store.config, texts)]
             self._take(self._data)
+        self._store.remember(set(texts).union(*former))
+        self._texts = [(self.config, good_texts(self._data or {}, self.config, self.texts))]
 
     def resume(self, waiting: Mapping[str, tuple[SLOConfig, Mapping[str, str]]]) -> None:
         """Nodes for which configurations of before still count, each with what it was read from."""

@@ -29,6 +29,7 @@ from roles.manager.options import Options
 
 pytestmark = pytest.mark.feature("MGR-NR-01")
 BATCH = "kubernetes.io/batch-cpu"
+RATIO = "node.koordinator.sh/cpu-normalization-ratio"
 OLD = SLOConfig()
 
 
@@ -94,9 +95,12 @@ class Cluster:
             self.say(colocation, **keys)
         data = self.config
         metadata = {"name": "slo-controller-config", "namespace": "koordinator-system"}
-        self.state.config_maps.receive(
-            "koordinator-system/slo-controller-config", str(self.version), raw({"metadata": metadata, "data": data})
-        )
+        if data:
+            self.state.config_maps.receive(
+                "koordinator-system/slo-controller-config", str(self.version), raw({"metadata": metadata, "data": data})
+            )
+        else:  # there is no ConfigMap
+            self.state.config_synced()
 
     def show(self, name: str) -> None:
         self.version += 1
@@ -116,12 +120,15 @@ class Cluster:
         if kind.kind == "NodeSLO":
             self.slos.append(name)
             self.present[name] = apply_merge_patch(self.present[name], body)
+            self.version += 1
+            self.state.node_slos.receive(name, str(self.version), raw(self.present[name]))
             return {}
         node, changes = self.objects[name], (body.get("status") or {}).get("allocatable") or {}
         for section in ("capacity", "allocatable"):
             for resource, text in ((body.get("status") or {}).get(section) or {}).items():
                 node["status"][section].pop(resource, None) if text is None else node["status"][section].update({resource: text})
-        node["metadata"].setdefault("annotations", {}).update((body.get("metadata") or {}).get("annotations") or {})
+        annotations = {"annotations": (body.get("metadata") or {}).get("annotations") or {}}
+        node["metadata"] = apply_merge_patch(node["metadata"], annotations)
         if BATCH in changes:
             self.written.append((name, changes[BATCH]))
         self.show(name)
@@ -400,6 +407,56 @@ def test_a_key_that_cannot_be_read_keeps_its_last_good_value_over_a_restart(make
         await cluster.restart()
         assert (cluster.written, cluster.slos, cluster.state.spread.active) == ([], [], False)
         assert cluster.state.config.cluster_enabled
+
+    asyncio.run(main())
+
+
+OWN = {
+    "interference-config": {"clusterStrategy": {"actions": ["squeeze", "evict"]}},
+    "resource-tuning-config": {"clusterStrategy": {"cpu": {"enable": True}}},
+    "memory-offloading-config": {"clusterStrategy": {"enable": True}},
+    "cpu-normalization-config": {"enable": True, "defaultRatio": 1.2},
+}
+
+
+@pytest.mark.feature("MGR-CFG-01")
+@pytest.mark.feature("MGR-NSLO-01")
+@pytest.mark.parametrize("how", ["edited", "deleted", "begun", "begun, and another edit", "edited, and another leader"])
+def test_keys_that_are_taken_out_leave_the_nodes_also_under_the_next_leader(make: Any, how: str) -> None:
+    """Nobody leads when the keys go, or the ConfigMap; or who leads ends in the middle; co-location is off."""
+
+    async def main() -> None:
+        cluster = Cluster(make, 40)
+        cluster.configure({"enable": False}, **OWN)
+        await cluster.minutes(8)
+        for name, node in cluster.objects.items():
+            node["metadata"]["annotations"][RATIO] = "1.20"
+            cluster.show(name)
+        await cluster.settle()
+
+        def left() -> tuple[int, int]:
+            written = [any((slo["spec"].get("extensions") or {}).values()) for slo in cluster.present.values()]
+            return sum(written), sum(node["metadata"]["annotations"][RATIO] == "1.20" for node in cluster.objects.values())
+
+        assert left() == (40, 40)
+        begun = 40
+        if how.startswith("begun"):
+            cluster.configure({"enable": False})
+            await cluster.minutes(1)
+            begun = left()[0]
+            assert 0 < begun < 40
+        cluster.say({"enable": False, "metricReportIntervalSeconds": 61} if "another" in how else {"enable": False})
+        if how == "deleted":
+            cluster.config = {}
+        await cluster.restart()
+        assert left() == (begun, begun), "they wait for their turn"
+        if how == "edited, and another leader":
+            await cluster.minutes(1)
+            await cluster.restart()
+        await cluster.minutes(8)
+        assert left() == (0, 0)
+        await cluster.restart()
+        assert (cluster.written, cluster.slos, cluster.state.spread.active) == ([], [], False)
 
     asyncio.run(main())
 
