@@ -19,13 +19,17 @@ from koord.kube.events import EventRecorder
 from koord.kube.references import ObjectRef
 from roles.manager.abnormal.signs import WINDOW, Families, Level, Signs, judge, moved
 from roles.manager.controllers.base import Controller, log
-from roles.manager.controllers.state import ClusterState
+from roles.manager.controllers.state import ClusterState, node_of
 from roles.manager.controllers.writer import Writer
 from roles.manager.noderesource.brake import ALWAYS, SHARE
 
 INTERVAL = 15.0
 _ALL = "all nodes"
 _DISRUPTED = "DisruptionTarget"
+
+
+def _evicted(pod: Pod) -> bool:
+    return pod.status.reason == "Evicted" or any(c.type == _DISRUPTED and c.status == "True" for c in pod.status.conditions)
 
 
 class AbnormalNodeController(Controller):
@@ -49,23 +53,34 @@ class AbnormalNodeController(Controller):
         self._levels: dict[str, Level] = {}
         self._judged: float | None = None
         self._evictions: dict[str, deque[float]] = {}
+        self._shown: set[str] = set()  # pods that are known to be evicted: what the kubelet evicts may stay for days
 
     def attach(self) -> None:
         """Listen."""
-        self.state.pods.add_handler(on_delete=self._on_pod_gone)
+        self.state.pods.add_handler(self._on_pod, lambda old, new: self._on_pod_change(new), self._on_pod_gone)
         self.state.nodes.add_handler(on_add=lambda node: self.queue.add(_ALL), on_delete=self._on_node_gone)
 
     def keys(self) -> Iterable[str]:
         """All nodes are judged together."""
         return (_ALL,)
 
-    def _on_pod_gone(self, pod: Pod) -> None:
-        disrupted = any(c.type == _DISRUPTED and c.status == "True" for c in pod.status.conditions)
-        node = pod.spec.node_name
-        if self.state.nodes.get(node) is not None and (disrupted or pod.status.reason == "Evicted"):
+    def _on_pod(self, pod: Pod) -> None:
+        if _evicted(pod):  # nobody knows when that was
+            self._shown.add(pod.key)
+
+    def _on_pod_change(self, pod: Pod) -> None:
+        if not _evicted(pod) or pod.key in self._shown:
+            return
+        self._shown.add(pod.key)
+        node = node_of(pod) or ""
+        if self.state.nodes.get(node) is not None:
             now = self.clock()
             self._evicted_lately(node, now)  # where this replica does not lead, nobody else lets go of what is long ago
             self._evictions.setdefault(node, deque()).append(now)
+
+    def _on_pod_gone(self, pod: Pod) -> None:
+        self._on_pod_change(pod)  # its last state may be the first to show it
+        self._shown.discard(pod.key)
 
     def _on_node_gone(self, node: Node) -> None:
         self._levels.pop(node.metadata.name, None)

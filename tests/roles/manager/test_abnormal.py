@@ -31,6 +31,12 @@ pytestmark = pytest.mark.feature("BEY-ABN-01")
 NOW = 1_700_000_000.0
 ABNORMAL = "node.koordinator.sh/abnormal"
 BATCH_CPU = "kubernetes.io/batch-cpu"
+EVICTED = {"phase": "Failed", "reason": "Evicted"}
+ASKED = {"phase": "Running", "conditions": [{"type": "DisruptionTarget", "status": "True", "reason": "EvictionByEvictionAPI"}]}
+
+
+def raw(obj):
+    return msgspec.Raw(json.dumps(obj).encode())
 
 
 def reported(name="n1", *, age=0.0, interval=60, **pods):
@@ -123,7 +129,7 @@ def test_an_abnormal_node_is_trusted_less_until_it_recovers(bed, make):
         await bed.client.patch(NODEMETRICS, "n1", {"status": {"updateTime": format_time(real() + 10**6)}}, subresource="status")
         evicted = [make.pod(f"e{i}", "n1") for i in range(20)]
         for pod in evicted:
-            pod["status"] = {"phase": "Failed", "reason": "Evicted"}
+            pod["status"] = EVICTED
         await bed.create(*evicted)
         for i in range(20):
             await bed.client.delete(PODS, f"e{i}", "default", grace_period_seconds=0)
@@ -234,18 +240,45 @@ def test_evictions_are_forgotten_where_nobody_judges_too(make):
     controller.attach()
 
     def evict(name, node):
-        pod = {**make.pod(name, node), "status": {"phase": "Failed", "reason": "Evicted"}}
-        state.pods.receive(f"default/{name}", "1", msgspec.Raw(json.dumps(pod).encode()))
+        state.pods.receive(f"default/{name}", "1", raw(make.pod(name, node)))
+        state.pods.receive(f"default/{name}", "2", raw({**make.pod(name, node), "status": EVICTED}))
         state.pods.forget(f"default/{name}")
 
-    state.nodes.receive("n1", "1", msgspec.Raw(json.dumps(make.node("n1")).encode()))
+    state.nodes.receive("n1", "1", raw(make.node("n1")))
     for number in range(100):
         evict(f"p{number}", "n1")
         now += WINDOW / 10
     assert len(controller._evictions["n1"]) <= 11
     state.nodes.forget("n1")
     evict("late", "n1")
-    assert controller._evictions == {}
+    assert (controller._evictions, controller._shown) == ({}, set())
+
+
+@pytest.mark.parametrize("status", [EVICTED, ASKED], ids=["kubelet", "eviction API"])
+def test_an_eviction_counts_when_it_happens_and_not_when_the_pod_is_cleared_away(make, status):
+    """What the kubelet evicts stays as a failed pod until somebody deletes it, perhaps days later."""
+    now = NOW
+    state = ClusterState(InformerFactory(None), Options())
+    controller = AbnormalNodeController(state, None, None, None, clock=lambda: now)
+    controller.attach()
+    state.nodes.receive("n1", "1", raw(make.node("n1")))
+    running, evicted = make.pod("p", "n1"), {**make.pod("p", "n1"), "status": status}
+    for number in range(20):
+        state.pods.receive(f"default/listed{number}", "1", raw({**make.pod(f"listed{number}", "n1"), "status": status}))
+        state.pods.receive(f"default/p{number}", "1", raw(make.pod(f"p{number}", "n1")))
+    assert controller._evicted_lately("n1", now) == 0, "who knows when that was"
+    for number in range(20):
+        for version in "23":
+            state.pods.receive(f"default/p{number}", version, raw({**make.pod(f"p{number}", "n1"), "status": status}))
+    assert controller._evicted_lately("n1", now) == 20
+    now += 3 * 86400
+    for number in range(20):
+        for name in ("listed", "p"):
+            state.pods.forget(f"default/{name}{number}")
+    assert controller._evicted_lately("n1", now) == 0
+    state.pods.receive("default/p", "1", raw(running))
+    state.pods.forget("default/p", raw(evicted))
+    assert controller._evicted_lately("n1", now) == 1, "its last state was the first to show it"
 
 
 @pytest.mark.feature("MGR-NR-BATCH-02")
