@@ -157,3 +157,34 @@ class AbnormalNodeController(Controller):
                 features=("BEY-ABN-01",),
             )
         )
+
+
+class AbnormalNodeRemoval(Controller):
+    """With the gate off nobody judges: a judgement that is left would lower the node's score for good."""
+
+    name = "abnormalnode"
+
+    def __init__(self, state: ClusterState, writer: Writer) -> None:
+        super().__init__()
+        self.state, self.writer = state, writer
+
+    def attach(self) -> None:
+        """Listen."""
+        self.state.nodes.add_handler(on_add=lambda node: self.queue.add(node.metadata.name) if _marked(node) else None)
+
+    def keys(self) -> Iterable[str]:
+        """Nodes with a judgement."""
+        return (node.metadata.name for node in self.state.nodes.list() if _marked(node))
+
+    async def reconcile(self, key: str) -> float | None:
+        """Take the judgement back."""
+        try:
+            await self.writer.patch(NODES, key, {"metadata": {"annotations": {ANNOTATION_NODE_ABNORMAL: None}}})
+        except NotFound:
+            return None
+        log.info("gate AbnormalNodes is off: the penalty of node %s is taken back", key)
+        return None
+
+
+def _marked(node: Node) -> bool:
+    return ANNOTATION_NODE_ABNORMAL in node.metadata.annotations

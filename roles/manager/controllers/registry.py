@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from koord.decisions.recorder import Recorder
 from koord.kube.events import EventRecorder
 from koord.kube.informers import InformerFactory
-from roles.manager.controllers.abnormalnode import AbnormalNodeController
+from roles.manager.controllers.abnormalnode import AbnormalNodeController, AbnormalNodeRemoval
 from roles.manager.controllers.base import Controller
 from roles.manager.controllers.colocationprofile import ColocationProfileController
 from roles.manager.controllers.deviceslices import DeviceSliceController, DeviceSliceRemoval
@@ -60,6 +60,13 @@ def _recommender(parts: Parts) -> Controller:
     return RecommenderController(parts.state, parts.informers, parts.writer, parts.recorder, options.recommender, options.webhook.namespace)
 
 
+def _abnormalnode(parts: Parts) -> Controller:
+    if parts.options.gates.enabled("AbnormalNodes"):
+        interval = parts.options.abnormal_node_interval
+        return AbnormalNodeController(parts.state, parts.writer, parts.recorder, parts.events, interval=interval)
+    return AbnormalNodeRemoval(parts.state, parts.writer)
+
+
 def _deviceslices(parts: Parts) -> Controller:
     if parts.options.gates.enabled("DeviceResourceSlices"):
         return DeviceSliceController(parts.state, parts.informers, parts.writer)
@@ -78,11 +85,7 @@ CONTROLLERS: tuple[tuple[str, str, Callable[[Parts], Controller]], ...] = (
         lambda p: ColocationProfileController(p.state, p.informers, p.writer, p.options),
     ),
     ("recommender", "Recommender", _recommender),
-    (
-        "abnormalnode",
-        "AbnormalNodes",
-        lambda p: AbnormalNodeController(p.state, p.writer, p.recorder, p.events, interval=p.options.abnormal_node_interval),
-    ),
+    ("abnormalnode", "", _abnormalnode),
     ("deviceslices", "", _deviceslices),
 )
 

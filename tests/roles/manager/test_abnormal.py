@@ -203,6 +203,21 @@ def test_a_judgement_survives_the_manager_and_a_bad_one_is_no_judgement(bed, mak
     bed(test)
 
 
+def test_without_the_gate_no_judgement_stays(bed, make):
+    async def test(bed):
+        stands = {ABNORMAL: '{"penalty": 50, "reasons": ["while the gate was on"]}', "other": "stays"}
+        await bed.create(make.node("n1", annotations=stands), make.node("n2"))
+        await bed.start()
+
+        async def annotations():
+            found = (await bed.client.get(NODES, "n1"))["metadata"]["annotations"]
+            return ABNORMAL not in found and found
+
+        assert (await bed.until(annotations))["other"] == "stays"
+
+    bed(test)
+
+
 def test_a_node_that_cannot_be_written_keeps_no_other_from_its_judgement(bed, make):
     async def test(bed):
         stands = {ABNORMAL: '{"penalty": 50, "reasons": ["before the restart"]}'}
