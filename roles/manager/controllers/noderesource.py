@@ -129,6 +129,7 @@ class NodeResourceController(Controller):
         for known in (self._without_device, self._asked):
             known.discard(node.metadata.name)
         self.brake.forget(node.metadata.name)
+        self.metrics.held_nodes.set(len(self.brake.held))
         if self.journal is not None:
             self.journal.gone(node.metadata.name)
 

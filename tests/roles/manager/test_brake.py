@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.kinds import EVENTS, NODEMETRICS
+from koord.api.kinds import EVENTS, NODEMETRICS, NODES
 from koord.process.steady import SteadyClock
 from roles.manager.noderesource.brake import ALWAYS, SHARE, WINDOW, Brake
 from tests.support.counting import counting
@@ -50,6 +50,13 @@ def test_reports_that_stop_on_all_nodes_leave_most_of_the_batch(bed, make):
             return (await bed.get("Node", f"n{busy}"))["status"]["allocatable"][BATCH] == "0"
 
         await bed.until(shrunk)
+        for number in set(range(count)) - {busy}:
+            await bed.client.delete(NODES, f"n{number}")
+
+        async def nobody():
+            return "held_nodes 0.0" in (await manager.get("/metrics"))[1]
+
+        await bed.until(nobody)
 
     bed(test)
 
