@@ -217,7 +217,7 @@ class App:
         self.state.pods.add_handler(pods.on_pod, lambda old, new: pods.on_pod(new), pods.on_pod_gone)
         quotas.add_handler(view.quotas.on_quota, lambda old, new: view.quotas.on_quota(new), view.quotas.on_quota_gone)
         quotas.add_handler(self._tell_cycle, lambda old, new: self._tell_cycle(new))
-        quotas.add_handler(on_delete=lambda quota: self.metrics.forget_shared_weights(quota.metadata.name))
+        quotas.add_handler(on_add=view.on_new_quota, on_delete=lambda quota: self.metrics.forget_shared_weights(quota.metadata.name))
         if self.options.gates.enabled("Recommender"):
             view.recommendations = informers.informer(RECOMMENDATIONS, Recommendation, optional=True)
         self.state.config_maps.add_handler(self._on_config_map, lambda old, new: self._on_config_map(new), self._on_config_map_gone)

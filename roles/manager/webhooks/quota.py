@@ -39,9 +39,9 @@ async def mutate(quota: dict[str, Any], request: Request, view: View) -> dict[st
             raise Refusal(f"quota {metadata.get('name')}: parent {parent} does not exist")
         if known.tree_id:
             labels[names.LABEL_QUOTA_TREE_ID] = known.tree_id
-    if _shared_weight(quota, metadata) and view.on_shared_weight is not None:
-        for resource, amount in parse((quota.get("spec") or {}).get("max")).items():
-            view.on_shared_weight(str(metadata.get("name")), resource, amount)
+    weights = parse((quota.get("spec") or {}).get("max")) if _shared_weight(quota, metadata) else {}
+    if not request.dry_run:
+        view.weights[f"{request.namespace}/{metadata.get('name')}"] = weights
     return quota
 
 

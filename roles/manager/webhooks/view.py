@@ -5,7 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Protocol
 
+from cachetools import TTLCache
+
 from koord import seams
+from koord.accounting.resources import ResourceVector
 from koord.api import trust
 from koord.api.kinds import NAMESPACES, PRIORITYCLASSES
 from koord.api.objects import ClusterColocationProfile, ElasticQuota, Namespace, PriorityClassObject, convert
@@ -22,7 +25,7 @@ from roles.manager.webhooks.live import LiveReads
 from roles.manager.webhooks.profiles import Profile, compile_profile
 from roles.manager.webhooks.quota_admission import QuotaAdmission
 from roles.manager.webhooks.quota_pods import QuotaPods
-from roles.manager.webhooks.quota_topology import QuotaTopology
+from roles.manager.webhooks.quota_topology import ASSUMED_SECONDS, QuotaTopology
 
 BY_NAME = "name"
 
@@ -69,6 +72,8 @@ class View:
         self._compiled_of: Mapping[str, str] | None = None
         self.on_binding_decision: Callable[[str], None] | None = None
         self.on_shared_weight: Callable[[str, str, int], None] | None = None
+        # By key, the defaults of quotas that are being made, which may still be refused.
+        self.weights: TTLCache[str, ResourceVector] = TTLCache(1000, ASSUMED_SECONDS, timer=seams.monotonic)
 
     @property
     def quotas(self) -> QuotaTopology:
@@ -90,6 +95,12 @@ class View:
         else:
             for recommendation in store.list():
                 self.following.put(recommendation)
+
+    def on_new_quota(self, quota: ElasticQuota) -> None:
+        """A quota has come to be."""
+        for resource, amount in self.weights.pop(quota.key, {}).items():
+            if self.on_shared_weight is not None:
+                self.on_shared_weight(quota.metadata.name, resource, amount)
 
     def on_profile(self, profile: ClusterColocationProfile) -> None:
         """A profile was added or changed."""

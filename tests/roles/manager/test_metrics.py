@@ -4,6 +4,9 @@ import re
 
 import pytest
 
+from koord.api.kinds import ELASTICQUOTAS
+
+WEIGHT = "koord_manager_webhook_quota_shared_weight"
 EXTENDED = "slo_controller_node_extended_resource_allocatable_internal"
 
 
@@ -112,5 +115,38 @@ def test_what_is_gone_has_no_series(bed, make):
         await bed.client.delete(NODES, "n1")
         await bed.client.delete(ELASTICQUOTAS, "q", "default")
         await bed.until(none)
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-MET-01")
+@pytest.mark.feature("MGR-EQ-M-01")
+def test_shared_weights_are_shown_of_quotas_that_come_to_be(bed):
+    """Not of dry runs, nor of what another webhook or the API server refuses: nobody would ever delete those."""
+
+    def quota(name):
+        meta = {"name": name, "namespace": "default"}
+        return {"apiVersion": ELASTICQUOTAS.api_version, "kind": "ElasticQuota", "metadata": meta, "spec": {"max": {"cpu": "4"}}}
+
+    async def test(bed):
+        manager = await bed.start()
+
+        async def shown():
+            found = series((await manager.get("/metrics"))[1])
+            return {dict(labels)["elasticquota_name"]: value for (name, labels), value in found.items() if name == WEIGHT}
+
+        path = "/mutate-scheduling-sigs-k8s-io-v1alpha1-elasticquota"
+        for name in ("dry", "refused", "kept"):
+            assert (await manager.review(path, quota(name), namespace="default", dryRun=name == "dry"))["allowed"]
+        assert await shown() == {}
+        await bed.create(quota("dry"), quota("kept"))
+        await bed.until(shown)
+        assert await shown() == {"kept": 4000}
+        await bed.client.delete(ELASTICQUOTAS, "kept", "default")
+
+        async def gone():
+            return await shown() == {}
+
+        await bed.until(gone)
 
     bed(test)
