@@ -171,10 +171,10 @@ def _replace(cluster: Cluster, obj: Obj, made: Iterable[Obj]) -> None:
         meta = pod["metadata"]
         if meta.get("namespace", "") != namespace:
             continue
-        owner, labels = next((each for each in meta.get("ownerReferences") or () if each.get("controller")), {}), meta.get("labels") or {}
+        owner: Obj = next((each for each in meta.get("ownerReferences") or () if each.get("controller")), {})
         wanted = (obj["kind"], name)
         if obj["kind"] == "Deployment":
-            wanted = ("ReplicaSet", f"{name}-{labels.get('pod-template-hash', '')}")
+            wanted = ("ReplicaSet", f"{name}-{(meta.get('labels') or {}).get('pod-template-hash', '')}")
         if (owner.get("kind"), owner.get("name")) == wanted and not ended(pod):
             del pods[key]
 
