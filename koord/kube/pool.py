@@ -167,10 +167,10 @@ class Pool:
         except TimeoutError:
             connection.close()
             raise NotSent(f"cannot connect within {self._connect_timeout:g} s") from None
-        except (OSError, ssl.SSLError, Lost) as error:
+        except (OSError, ssl.SSLError, Lost, RuntimeError) as error:  # uvloop raises RuntimeError for some sockets
             connection.close()
             raise NotSent(told(error)) from error
-        except asyncio.CancelledError:
+        except BaseException:
             connection.close()
             raise
         self._all.add(connection)
@@ -185,7 +185,7 @@ class Pool:
         found.sort(key=lambda one: one[4] != self._last_good)  # stable: the resolver's order otherwise
         sock = await aiohappyeyeballs.start_connection(found, happy_eyeballs_delay=NEXT_ADDRESS, interleave=1, loop=loop)
         transport, _ = await loop.create_connection(lambda: connection, sock=sock)
-        peer = transport.get_extra_info("peername")
+        peer = transport.get_extra_info("peername") or ()  # None where the other side has reset it already
         self._last_good = next((one[4] for one in found if one[4][:2] == peer[:2]), None)
 
     async def _through(self, connection: Connection, proxy: SplitResult, *, tunnel: bool) -> None:

@@ -6,6 +6,7 @@ import asyncio
 import base64
 import socket
 import ssl
+import types
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from pathlib import Path
@@ -98,6 +99,39 @@ def test_a_dead_address_of_several_is_passed_by_for_requests_and_watches() -> No
 
     with asyncio.Runner(loop_factory=asyncio.SelectorEventLoop) as runner:
         runner.run(main())
+
+
+@pytest.mark.parametrize("fails", ["create_connection", "sock_connect"])
+def test_whatever_fails_at_one_of_several_addresses_is_an_ordinary_failure(monkeypatch: pytest.MonkeyPatch, fails: str) -> None:
+    """The other side has reset the connection before it is asked for its name; uvloop refuses a socket."""
+    monkeypatch.setattr("koord.kube.transport.ATTEMPTS", 1)
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        return  # which closes
+
+    async def main() -> None:
+        async with listening(serve) as port:
+
+            async def addresses(host: str, at: int, **_: Any) -> list[Any]:
+                return [(socket.AF_INET, socket.SOCK_STREAM, 6, "", (address, port)) for address in ("127.0.0.1", "127.0.0.2")]
+
+            loop = asyncio.get_running_loop()
+            loop.getaddrinfo = addresses  # type: ignore[method-assign]
+            connect = loop.create_connection
+
+            async def reset(*given: Any, **named: Any) -> Any:
+                _, protocol = await connect(*given, **named)
+                return types.SimpleNamespace(get_extra_info={"peername": None}.get), protocol
+
+            async def refused(*_: Any) -> None:
+                raise RuntimeError("the descriptor is in use")
+
+            setattr(loop, fails, {"create_connection": reset, "sock_connect": refused}[fails])
+            async with Client(ClientConfig(f"http://api.example:{port}")) as client:
+                with pytest.raises(errors.Unreachable):
+                    await client.list(PODS)
+
+    asyncio.run(main())
 
 
 def test_one_living_address_of_a_name_is_enough() -> None:
