@@ -153,8 +153,9 @@ class Connection(asyncio.Protocol):
     async def start_tls(self, context: ssl.SSLContext, server_name: str) -> None:
         """Encrypt from now on. Raises OSError or ssl.SSLError."""
         assert self._transport is not None
-        made = await self._loop.start_tls(self._transport, self, context, server_hostname=server_name)
-        if made is None:
+        # uvloop says of a connection that is closing that it is encrypted now; whoever asked by it would wait in vain
+        made = await self._loop.start_tls(self._transport, self, context, server_hostname=server_name) if self.reusable else None
+        if made is None or made.is_closing() or not self.open:
             raise ConnectionResetError("the server closed the connection")
         made.set_write_buffer_limits(high=1, low=0)
         self._transport = made

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import gzip
+import ssl
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager, suppress
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -214,6 +216,40 @@ def test_lost_answers(answer: bytes, says: str) -> None:
         async with serving(serve) as connections:
             with pytest.raises(Lost, match=says):
                 await connections.request(ASK, None, 5.0)
+
+    asyncio.run(main())
+
+
+async def whole(connections: Pool, context: ssl.SSLContext) -> None:
+    await connections.request(ASK, context, 5.0)
+
+
+async def streamed(connections: Pool, context: ssl.SSLContext) -> None:
+    async with connections.stream(ASK, context, 5.0):
+        pass
+
+
+@pytest.mark.parametrize("ask", [whole, streamed])
+def test_a_server_that_closes_before_the_handshake_was_asked_nothing(ask: Callable[[Pool, ssl.SSLContext], Awaitable[None]]) -> None:
+    """As a balancer without a server behind it. uvloop takes the connection for an encrypted one, and nothing would ever come."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        return  # which closes
+
+    async def main() -> None:
+        loop = asyncio.get_running_loop()
+        connect = loop.create_connection
+
+        async def closed(*given: Any, **named: Any) -> Any:
+            made = await connect(*given, **named)
+            while not made[0].is_closing():
+                await asyncio.sleep(0)
+            return made
+
+        loop.create_connection = closed  # type: ignore[method-assign]
+        async with serving(serve) as connections:
+            with pytest.raises(NotSent, match="closed the connection"):
+                await ask(connections, ssl.create_default_context())
 
     asyncio.run(main())
 
