@@ -114,6 +114,7 @@ class LineFile:
             self._write(items)
             self._failing = False
         except OSError as error:
+            self._size = None  # half a line may stand there, or the directory be gone: the next write opens it anew
             self.dropped += len(items)
             if not self._failing:
                 log.error("decisions cannot be written to %s: %s; they are dropped until it works again", self.path, error)

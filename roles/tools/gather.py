@@ -196,17 +196,22 @@ async def _ask_all(endpoints: Sequence[Endpoint], kind: str, namespace: str, nam
 
 
 def _read(directory: str, kind: str, namespace: str, name: str, found: Gathered) -> None:
-    """The records of a decision log that are about this object."""
+    """The records of a decision log that are about this object. A file that cannot be read hides no other."""
+    before = len(found.records)
     try:
-        before = len(found.records)
-        for path in log_files(directory):
+        paths = log_files(directory)
+    except OSError as error:
+        found.problems.append(f"decision log {directory}: {error}")
+        return
+    for path in paths:
+        try:
             for record in read_records(path):
                 about = record.subject
                 if about.kind == kind and about.name == name and namespace in ("", about.namespace):
                     found.records.append(record)
-        found.answered += len(found.records) > before
-    except (OSError, EOFError, ValueError) as error:
-        found.problems.append(f"decision log {directory}: {error}")
+        except (OSError, EOFError, ValueError) as error:
+            found.problems.append(f"decision log {directory}: {error}")
+    found.answered += len(found.records) > before
 
 
 async def fetch(endpoint: Endpoint, query: dict[str, str]) -> list[Record]:

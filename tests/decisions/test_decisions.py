@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import logging
+import shutil
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -17,9 +18,11 @@ from koord import seams
 from koord.decisions import query
 from koord.decisions.record import Record, Subject, Term, decode, decode_many, encode
 from koord.decisions.recorder import Recorder
+from koord.decisions.replayfile import ReplayFile, read_lines
 from koord.decisions.ring import RingSink
-from koord.decisions.sinks import FileSink, LogSink, log_files, read_records
+from koord.decisions.sinks import FileSink, LineFile, LogSink, log_files, read_records
 from tests.support import patience
+from tests.support.fulldisk import full_disk
 
 
 def record(name: str = "p", *, time: float = 1.0, verdict: str = "Unschedulable", kind: str = "Pod", **extra: Any) -> Record:
@@ -197,6 +200,38 @@ def test_what_a_crash_leaves_of_a_line_is_no_mistake_and_is_cut_off(tmp_path: Pa
     assert [item.subject.name for item in read_records(path)] == ["before"]
     FileSink(path).write(record("after"))
     assert [item.subject.name for item in read_records(path)] == ["before", "after"]
+
+
+class Replayed(ReplayFile):
+    role = "test"
+
+    def begin(self) -> dict[str, Any]:
+        return {}
+
+    def parts(self, item: Any) -> list[Any]:
+        return [["subject", item.subject.name]]
+
+
+@pytest.mark.parametrize("make", [FileSink, Replayed])
+def test_a_full_disk_and_a_directory_that_was_swept_away_cost_what_was_to_be_written_then(tmp_path: Path, make: type[LineFile]) -> None:
+    path = tmp_path / "log" / "test.jsonl"
+    file = make(path)
+
+    def names() -> list[str]:
+        if make is FileSink:
+            return [item.subject.name for item in read_records(path)]
+        return [line[1] for _, line in read_lines(path) if line[0] != "head"]
+
+    file.put(record("before"))
+    with full_disk(path):
+        file.put(record("refused"))
+        file.put(record("refused"))
+    file.put(record("after"))
+    assert (names(), file.dropped) == (["before", "after"], 2)
+    shutil.rmtree(path.parent)
+    file.put(record("refused"))
+    file.put(record("anew"))
+    assert (names(), file.dropped) == (["anew"], 3)
 
 
 def test_log_lines_carry_the_numbers(caplog: pytest.LogCaptureFixture) -> None:

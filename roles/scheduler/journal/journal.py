@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import dropwhile
 from typing import Any
 
 from koord.decisions.record import Record
@@ -21,6 +22,7 @@ class JournalFile(LineFile):
         super().__init__(path, backlog=_BACKLOG, **limits)
         self._encoder = Encoder()
         self._begun = 0
+        self._lost = 0
         self.excess = -1
         """By how many bytes the file that is being written is larger than it should be: than `max_bytes`, and twice what it begins with."""
 
@@ -29,6 +31,8 @@ class JournalFile(LineFile):
 
     def _write(self, items: list[Any]) -> None:
         self._open()
+        if self.dropped != self._lost:  # what comes before the next beginning may lean on what is missing
+            items = list(dropwhile(lambda item: not isinstance(item, Beginning), items))
         done = 0
         for number, item in enumerate(items):
             if isinstance(item, Beginning):
@@ -38,6 +42,7 @@ class JournalFile(LineFile):
                 done = number + 1
                 self._append(self._lines([item]))
                 self._begun = self._size or 0
+                self._lost = self.dropped
         self._append(self._lines(items[done:]))
         self.excess = (self._size or 0) - max(self.max_bytes, 2 * self._begun)
 

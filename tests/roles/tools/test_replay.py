@@ -24,8 +24,11 @@ from koord.decisions.deltas import applied, difference
 from roles.sandbox.world import runner
 from roles.sandbox.world.spec import Spec
 from roles.scheduler import testing
+from roles.scheduler.journal.journal import JournalFile
+from roles.scheduler.journal.lines import Beginning, Change
 from roles.tools.replay.cli import command
 from tests.benchmarks.scheduling import run_app
+from tests.support.fulldisk import full_disk
 from tests.support.processes import KOORD
 
 pytestmark = pytest.mark.feature("BEY-REPLAY-01")
@@ -121,6 +124,20 @@ def test_a_torn_last_line_is_no_mistake(log: Path, tmp_path: Path) -> None:
     packed = tmp_path / "scheduler.replay.jsonl.1.gz"
     packed.write_bytes(gzip.compress(whole))
     assert told(packed)["decisions"] == 20
+
+
+def test_a_disk_that_was_full_for_a_moment_leaves_what_was_written_before_and_begins_anew(log: Path, tmp_path: Path) -> None:
+    path = tmp_path / "scheduler.replay.jsonl"
+    shutil.copy(next(log.glob("*.replay.jsonl")), path)
+    head = orjson.loads(path.read_bytes().partition(b"\n")[0])[1]
+    file, pod = JournalFile(str(path)), testing.pod("late")
+    with full_disk(path):
+        file.put(Change(1.0, "Pod", None, pod))
+    file.put(Change(2.0, "Pod", pod, testing.pod("late", labels={"a": "b"})))  # makes no sense without the one before
+    assert told(path)["decisions"] == 20
+    file.put(Beginning(head, (("Pod", pod),)))
+    assert path.read_bytes().startswith(b'["head",')
+    assert told(tmp_path)["decisions"] == 20
 
 
 @given(

@@ -21,6 +21,7 @@ from koord.apiserver.testing import running_server
 from koord.cli import main
 from koord.decisions.record import Record, Subject, Term
 from koord.decisions.recorder import Recorder
+from koord.decisions.sinks import FileSink
 from koord.kube.client import Client
 from koord.kube.events import EventRecorder
 from koord.kube.references import ObjectRef
@@ -63,6 +64,16 @@ def unschedulable(at: float) -> Record:
     terms = (Term("Insufficient cpu", 2, unit="nodes"), Term("node(s) had too high load", 1, unit="nodes"))
     numbers: dict[str, Any] = {"evaluated": 3, "feasible": 0, "attempt": 4}
     return Record("scheduler", POD, at, "Unschedulable", "LoadAware", "0/3 nodes are available: 2 Insufficient cpu", numbers, terms)
+
+
+@pytest.mark.feature("BEY-WHY-01")
+def test_a_decision_log_that_cannot_be_read_hides_no_other(tmp_path: Path) -> None:
+    (tmp_path / "descheduler.jsonl").write_text('{"torn\n')
+    FileSink(tmp_path / "scheduler.jsonl").write(unschedulable(time.time()))
+    done = CliRunner().invoke(main, ["why", "pod", "web/api-1", "--decision-log", str(tmp_path)], prog_name="koord")
+    assert done.exit_code == 0, done.output
+    assert "2 × Insufficient cpu" in done.output
+    assert "descheduler.jsonl, line 1: " in done.output
 
 
 @pytest.mark.feature("BEY-WHY-01")
