@@ -22,7 +22,7 @@ log = logging.getLogger("koord.kube.events")
 
 QUEUE = 5000  # events that wait for the server
 WRITERS = 16  # events that are written at once: 1,000 a second with 10 ms an event, and some to spare
-BURST = 25  # events of one object at once …
+BURST = 25  # events of one object and reason at once …
 QPS = 1.0 / 300.0  # … and then one in five minutes
 SERIES_WINDOW = 600.0  # seconds within which an equal event counts up an earlier one
 REMEMBERED = 4096  # objects and events whose history is kept
@@ -86,8 +86,8 @@ class EventRecorder:
     """Writes events of one component.
 
     `event` only queues; up to 16 are written at once, Warnings before Normals. An event equal to one of the last ten minutes
-    counts that one up (`series`); an object that is written about too often is limited; when too many wait, Normals are dropped
-    first. What is dropped is counted by reason (`drops`). Call it on the event loop, and `stop` in the end.
+    counts that one up (`series`); what is told of an object too often, for one reason, is limited; when too many wait, Normals are
+    dropped first. What is dropped is counted by reason (`drops`). Call it on the event loop, and `stop` in the end.
     """
 
     def __init__(
@@ -114,7 +114,7 @@ class EventRecorder:
         self._idle = asyncio.Event()
         self._idle.set()
         self._told: OrderedDict[tuple[str, ...], _Told] = OrderedDict()
-        self._buckets: OrderedDict[tuple[str, str, str], TokenBucket] = OrderedDict()
+        self._buckets: OrderedDict[tuple[str, ...], TokenBucket] = OrderedDict()
         self._complained = float("-inf")
 
     @property
@@ -154,8 +154,8 @@ class EventRecorder:
             ref = about if isinstance(about, ObjectRef) else reference(about)
             note = message if len(message) <= NOTE_LIMIT // 4 else message.encode()[:NOTE_LIMIT].decode("utf-8", "ignore")
             event = _Event(ref, type, reason, note, action or reason, related, self._wall_clock())
-            if not self._allowed(ref):
-                self._drop("too_many", "too many events about %s %s/%s", ref.kind, ref.namespace, ref.name)
+            if not self._allowed(event):
+                self._drop("too_many", "too many events %s about %s %s/%s", reason, ref.kind, ref.namespace, ref.name)
                 return
             if not self._line.put(event):
                 self._drop("queue_full", "%d wait for the API server", QUEUE)
@@ -171,8 +171,8 @@ class EventRecorder:
             self._complained = now
             log.warning("events are dropped (%d so far): " + why, self.dropped, *arguments)
 
-    def _allowed(self, ref: ObjectRef) -> bool:
-        key = (ref.kind, ref.namespace, ref.name)
+    def _allowed(self, event: _Event) -> bool:
+        key = event.key[:-1]  # whatever the note: what is told again and again hides nothing else about the object
         bucket = self._buckets.get(key)
         if bucket is None:
             bucket = self._buckets[key] = TokenBucket(QPS, BURST)

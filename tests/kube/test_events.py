@@ -18,8 +18,8 @@ from koord.kube.events import EventRecorder
 from koord.kube.references import ObjectRef, reference
 
 
-def about(name: str = "p") -> ObjectRef:
-    return ObjectRef("Pod", name, "default", "uid-1")
+def about(name: str = "p", uid: str = "uid-1") -> ObjectRef:
+    return ObjectRef("Pod", name, "default", uid)
 
 
 def test_written_deduplicated_and_counted_up() -> None:
@@ -67,6 +67,27 @@ def test_one_object_cannot_flood(monkeypatch: pytest.MonkeyPatch) -> None:
             notes = {item["note"] for item in (await client.list(EVENTS)).items}
             assert len(notes) == 27
             assert {"heard", "later"} <= notes
+
+    asyncio.run(main())
+
+
+def test_what_was_told_too_often_hides_nothing_else() -> None:
+    """A pod that waited for nine minutes is placed; then its StatefulSet makes it anew."""
+
+    async def main() -> None:
+        async with running_server() as server, server.client() as client:
+            now = [0.0]
+            recorder = EventRecorder(client, "test", clock=lambda: now[0])
+            for _ in range(55):
+                recorder.event(about(), "Warning", "FailedScheduling", "0/3 nodes are available")
+                now[0] += 10.0
+            assert recorder.dropped > 0
+            recorder.event(about(), "Normal", "Scheduled", "bound to n1")
+            recorder.event(about(uid="uid-2"), "Warning", "FailedScheduling", "0/3 nodes are available")
+            recorder.event(about(uid="uid-2"), "Normal", "Scheduled", "bound to n1")
+            await recorder.stop()
+            found = {(item["regarding"]["uid"], item["reason"]) for item in (await client.list(EVENTS)).items}
+            assert found == {(uid, reason) for uid in ("uid-1", "uid-2") for reason in ("FailedScheduling", "Scheduled")}
 
     asyncio.run(main())
 
