@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
-from contextlib import aclosing, suppress
+from contextlib import aclosing
 from typing import Any
 
 import msgspec
@@ -420,11 +420,20 @@ class Reflector:
             timeout_seconds=CATCH_UP,
         )
         ended = False
-        with suppress(TimeoutError):
+        try:
             async with asyncio.timeout(CATCH_UP_LIMIT), aclosing(batches):
                 async for more in batches:
                     lines += more
             ended = True
+        except TimeoutError:
+            pass
+        except errors.TooManyRequests as error:  # says nothing of the watch, and the server would admit no other one
+            if str(error) != self.error:
+                log.warning("%s: the silent watch cannot be verified: %s; trying again", self.label, error)
+            self.error = str(error)
+            self._told_at = seams.monotonic()
+            if asked:  # whoever waits for the answer would ask again at once
+                await asyncio.wait({following}, timeout=DOUBT_RETRY)
         if self._batches != before and asked and ended:
             for _ in range(CATCH_UP_LOOKS):
                 if following.done() or not (lines := self._untold(lines)):
@@ -438,6 +447,7 @@ class Reflector:
             await self._take(lines, since)
             if ended:
                 self._answered(began)
+                self._recovered()
             elif lines:
                 self._heard()
             return False

@@ -136,12 +136,14 @@ class FaultServer:
             if version > since:
                 queue.put_nowait(line)
         self.watchers.add(queue)
+        end = asyncio.get_running_loop().call_later(float(request.query.get("timeoutSeconds", "3600")), queue.put_nowait, None)
         response = web.StreamResponse(headers={"Content-Type": "application/json"})
         try:
             await response.prepare(request)
             while (data := await queue.get()) is not None:
                 await response.write(data)
         finally:
+            end.cancel()
             self.watchers.discard(queue)
         return response
 
@@ -168,9 +170,11 @@ class FaultServer:
 async def _serving() -> AsyncIterator[tuple[FaultServer, Client]]:
     server = FaultServer()
     await server.start()
-    async with Client(ClientConfig(server=server.url), role="test") as client:
-        yield server, client
-    await server.stop()
+    try:
+        async with Client(ClientConfig(server=server.url), role="test") as client:
+            yield server, client
+    finally:  # a loop of uvloop that has a server left does not end
+        await server.stop()
 
 
 @pytest.fixture

@@ -170,6 +170,69 @@ def test_a_quiet_watch_that_lives_is_left_alone_and_its_picture_stays_young(even
     asyncio.run(main())
 
 
+@pytest.mark.parametrize(
+    ("code", "lives", "lists", "watches"), [(429, True, 1, 1), (429, False, 1, 2), (410, True, 2, 2)], ids=["lives", "dead", "too old"]
+)
+def test_a_watch_that_nobody_may_ask_about_just_now_is_left_alone(
+    fault_server: Any, eventually: Any, code: int, lives: bool, lists: int, watches: int
+) -> None:
+    """An API server that throttles admits no new watch; the one that there is goes on. Whether it is dead is seen once one may ask."""
+
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            factory = InformerFactory(client)
+            informer = factory.informer(PODS, Pod)
+            factory.start()
+            await factory.wait_synced()
+            await eventually(lambda: bool(server.watchers))
+            asked = []
+
+            def script(request: web.Request) -> web.Response | None:
+                if "watch" not in request.query or (code == 410 and asked):
+                    return None
+                asked.append(request)
+                return web.Response(status=code, text="not now")
+
+            server.script = script
+            await eventually(lambda: len(asked) >= (1 if code == 410 else 2), 15)
+            if not lives:
+                server.watchers.clear()
+            server.put("news")
+            await eventually(lambda: "default/news" in informer or not lives, 15)
+            server.script = None
+            assert await factory.verify(60.0)
+            assert "default/news" in informer
+            await eventually(lambda: [(row["watches"], row["error"]) for row in factory.status()] == [(watches, "")], 15)
+            assert factory.status()[0]["lists"] == lists
+            await factory.stop()
+
+    asyncio.run(main())
+
+
+def test_who_begins_to_lead_does_not_hammer_a_server_that_throttles(
+    fault_server: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reflector, "QUIET", (600.0, 601.0))
+    monkeypatch.setattr(reflector, "DOUBT_RETRY", 600.0)
+
+    async def main() -> None:
+        async with fault_server() as (server, client):
+            factory = InformerFactory(client)
+            informer = factory.informer(PODS, Pod)
+            factory.start()
+            await factory.wait_synced()
+            await eventually(lambda: bool(server.watchers))
+            before = len(server.requests)
+            server.script = lambda request: web.Response(status=429, text="not now")
+            assert not await factory.verify(1.0)
+            assert len(server.requests) <= before + 1
+            server.put("news")
+            await eventually(lambda: "default/news" in informer, 15)
+            await factory.stop()
+
+    asyncio.run(main())
+
+
 def test_a_picture_grows_old_when_nobody_answers(pipe: Any, eventually: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(reflector, "CATCH_UP_LIMIT", 0.3)
     monkeypatch.setattr(module, "MAX_CACHE_AGE", 2.5)
