@@ -7,9 +7,8 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from contextlib import suppress
-from types import FrameType
 
 PR_SET_PDEATHSIG = 1
 FORWARDED = (signal.SIGTERM, signal.SIGHUP)
@@ -23,20 +22,20 @@ def guarded(body: Callable[[], int], afterwards: Callable[[], None]) -> int:
     """
     sys.stdout.flush()
     sys.stderr.flush()
-    parent = os.getpid()
-    # what comes between the fork and the handlers waits for them: it would end the parent, or be lost where it is ignored (nohup)
-    mask = signal.pthread_sigmask(signal.SIG_BLOCK, (*FORWARDED, signal.SIGINT))
+    parent, watched = os.getpid(), {*FORWARDED, signal.SIGINT, signal.SIGCHLD}
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)  # whoever began this process may have ignored it
+    # Taken one by one instead of handled: what comes just before a process begins to wait is handled only when that is over.
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, watched)
     child = os.fork()
     if child == 0:
         os._exit(_child(body, parent, mask))
-    previous = {number: signal.signal(number, _forward(child)) for number in FORWARDED}
-    previous[signal.SIGINT] = signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.pthread_sigmask(signal.SIG_SETMASK, mask)
     try:
-        code = os.waitstatus_to_exitcode(_wait(child))
+        code = os.waitstatus_to_exitcode(_wait(child, watched))
     finally:
         afterwards()
-        for number, handler in previous.items():
+        before = {number: signal.signal(number, signal.SIG_IGN) for number in watched}  # what has come since is nobody's any more
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in before.items():
             signal.signal(number, handler)
     return code if code >= 0 else 128 - code
 
@@ -61,14 +60,10 @@ def _child(body: Callable[[], int], parent: int, mask: set[int | signal.Signals]
     return code
 
 
-def _forward(child: int) -> Callable[[int, FrameType | None], None]:
-    def handler(number: int, frame: FrameType | None) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(child, signal.SIGTERM)
-
-    return handler
-
-
-def _wait(child: int) -> int:
-    """Wait status of the child; a signal that arrives meanwhile does not end the waiting (PEP 475)."""
-    return os.waitpid(child, 0)[1]
+def _wait(child: int, watched: Collection[signal.Signals]) -> int:
+    """Wait status of the child, which gets what is forwarded."""
+    while not (ended := os.waitpid(child, os.WNOHANG))[0]:
+        if signal.sigwait(watched) in FORWARDED:
+            with suppress(ProcessLookupError):
+                os.kill(child, signal.SIGTERM)
+    return ended[1]
