@@ -218,7 +218,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
 
     def fits_reservation(self, ctx: CycleContext, slot: int, reservation: RestoredReservation) -> tuple[str, ...]:
         request = self._request(ctx)
-        admission = self.topology.at_filter(ctx, slot)
+        admission = self.topology.with_only(ctx, slot, reservation)
         if not request.amounts or not admission.status.ok:
             return admission.status.reasons if request.amounts else ()
         binding, nodes = self._binding(request, slot), _nodes(admission.affinity)

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import pytest
 
 from koord.api import names
 from roles.scheduler import testing
+from tests.roles.scheduler.reservation.test_equivalence_shipped import installed_profile
+from tests.roles.scheduler.reservation.worlds import OWNER
+from tests.roles.scheduler.reservation.worlds import placed as reservation
 from tests.support.numa import NumaWorld, bound_pod, profile
 
 SINGLE = {names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "SingleNUMANode"}
@@ -248,3 +252,20 @@ def test_machines_with_many_numa_nodes() -> None:
     assert set(shares(world.status(plain(cpu="3", memory="1Gi")))) == {0}
     assert set(shares(world.status(plain(cpu="8", memory="1Gi")))) == {1, 2}
     assert set(shares(world.status(plain(cpu="34", memory="16Gi")))) == set(range(3, 12))
+
+
+@pytest.mark.feature("SCH-NUMA-13")
+@pytest.mark.parametrize("small", [0, 1])
+def test_an_owner_gets_the_reservation_on_whichever_numa_node_it_is(small: int) -> None:
+    """The CPUs of r would do, but not its disk: nobody agrees on r's NUMA node for the sake of s."""
+    found = NumaWorld(installed_profile())
+    disk = "ephemeral-storage"
+    found.machine("n", labels=SINGLE, node={disk: "100Gi"}, sockets=1, nodes=2, cores=4)
+    for name, node, amount in (("r", small, "1Gi"), ("s", 1 - small, "8Gi")):
+        kept = json.dumps({"numaNodeResources": [{"node": node, "resources": {"cpu": "6"}}]})
+        more = {"requests": {disk: amount}, "annotations": {names.ANNOTATION_RESOURCE_STATUS: kept}, "policy": "Restricted"}
+        found.feed("Reservation", reservation(name, "n", cpu="6", memory=None, **more))
+    decision, bound = found.bind(testing.pod(cpu="4", memory="1Gi", requests={disk: "4Gi"}, labels=OWNER))
+    assert bound is not None, decision.message()
+    assert decision.ctx.reservation is not None
+    assert decision.ctx.reservation.name == "s"
