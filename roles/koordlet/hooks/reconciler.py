@@ -226,7 +226,7 @@ class Reconciler:
     def _sandbox(self, state: PodState, snapshot: Snapshot) -> str:
         """Directory of the pod's sandbox; empty while it cannot be told."""
         known = self._sandboxes.get(state.uid)
-        if known is not None:
+        if known is not None and (not known or snapshot.host.cgroups.exists(known)):  # one that ends is made anew under another id
             return known
         try:
             found = snapshot.host.cgroups.sandbox_dir(state.cgroup_dir, {c.cgroup_dir for c in state.all_containers() if c.cgroup_dir})

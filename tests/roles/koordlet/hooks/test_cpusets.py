@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -190,6 +191,20 @@ class TestCPUSets:
         node.run()
         assert node.machine.get("cpuset.cpus", "host-latency-sensitive/nginx") == "0-5,8-15"
         assert node.machine.get("cpuset.cpus", "host-best-effort/yarn") == "0-15"
+
+    def test_a_sandbox_that_is_made_anew_follows_as_the_first_one(self, hooked) -> None:
+        node = hooked("CPUSetAllocator")
+        wanted = {"qos": "LSR", "requests": {"cpu": "1"}, "annotations": allocated("4")}
+        made = pod(node, "one", **wanted)
+        node.run()
+        for former in Path(node.machine.root.cgroup).glob(f"*/{made.cgroup_dir}/*.scope"):
+            shutil.rmtree(former)
+        node.world.pods.remove(made)
+        again = node.world.pod("one", **wanted)
+        sandbox = f"{again.cgroup_dir}/cri-containerd-second.scope"
+        node.files("cpuset.cpus", "0-15", again.containers[0].cgroup_dir, sandbox)
+        node.run()
+        assert (made.uid, node.machine.get("cpuset.cpus", sandbox)) == (again.uid, "4")
 
     def test_kata_and_unknown_sandboxes(self, hooked) -> None:
         node = hooked("CPUSetAllocator")
