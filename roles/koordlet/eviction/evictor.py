@@ -166,7 +166,7 @@ class PodEvictor:
         """What stood against it (None: nothing), and what kind of answer that is."""
         try:
             async with asyncio.timeout(ANSWER):
-                await self._client.within(ANSWER).evict(pod.namespace, pod.name, uid=pod.uid)
+                await self._client.evict(pod.namespace, pod.name, uid=pod.uid)
         except TimeoutError:
             return f"the API server does not answer: nothing came within {ANSWER:g} s", Answer.SILENCE
         except errors.NotFound:
