@@ -58,7 +58,7 @@ Hint = Callable[[PodInfo, ClusterEvent], bool]
 class Subscription(NamedTuple):
     """Events a plugin wants its rejected pods retried on. `hint` returns False for an event that cannot help; None means always retry.
 
-    A hint may look at the pod's shape and the event only, not at the single pod: its answer is shared by pods of one shape. Events are
+    A hint may look at the pod's shape, its gang and the event only, not at the single pod: pods alike in these share its answer. Events are
     kept for pods in flight, and those of one object merged: `keep` cuts an event down to what the hint reads of it. `nobody` is asked once
     about an event, before the hint is about each shape: whether it helps no pod that waits.
     """

@@ -180,7 +180,7 @@ class NextPod(Plugin):
 
     def job_of(self, pod: PodInfo) -> Hashable:
         """Pods of one job (not None) are placed together: nominations of some do not stand in the way of the others, and
-        what one gives back is of no use to the others by itself. It must follow from the pod's shape."""
+        what one gives back is of no use to the others by itself. It must follow from the pod's shape and gang."""
         return None
 
     def wording(self, pod: PodInfo, message: str) -> str:

@@ -10,6 +10,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
+from koord.api.gangs import gang_id
 from roles.scheduler.cluster.defects import DEFECTS
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
@@ -29,7 +30,7 @@ _HUSKS = 64  # of pods that left a heap otherwise than by its head, beside those
 _TOGETHER = 1.0  # seconds
 _AT_ONCE, _A_STEP = 64, 32  # pods of a crowd that come back in one piece: each asks the preEnqueue plugins
 
-_Group = tuple[str, str, bytes, frozenset[str]]
+_Group = tuple[str, str, bytes, str, frozenset[str]]
 _Heap = list[tuple[tuple[Any, ...], int, Entry]]
 
 
@@ -67,7 +68,7 @@ class SchedulingQueue:
         self._active: _Heap = []
         self._backoff: _Heap = []
         self._error_backoff: _Heap = []
-        # Waiting pods by what decides an event for all of them alike: profile, shape and the plugins that refused them.
+        # Waiting pods by what decides an event for all of them alike: profile, shape, gang and the plugins that refused them.
         self._parked: dict[_Group, dict[str, Entry]] = {}
         # The groups that a plugin refused; under "" those that no plugin refused.
         self._groups_of: dict[str, dict[_Group, None]] = {}
@@ -498,7 +499,10 @@ class SchedulingQueue:
 
     @staticmethod
     def _group(entry: Entry, state: str) -> _Group:
-        return (state, entry.pod.shape.scheduler_name, entry.pod.shape.digest, entry.rejected_by)
+        pod, shape = entry.pod.pod, entry.pod.shape
+        # labels and annotations are part of the shape, but not the fields that name a gang
+        gang = gang_id(pod) if pod.spec.scheduling_group is not None or pod.spec.workload_ref is not None else ""
+        return (state, shape.scheduler_name, shape.digest, gang, entry.rejected_by)
 
     def _pop_heap(self, heap: _Heap, state: str) -> Entry | None:
         while heap:

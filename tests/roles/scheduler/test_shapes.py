@@ -9,7 +9,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from koord.api.gangs import gang_id
 from koord.api.names import ANNOTATION_REPLACE_RESOURCES
 from koord.api.objects import Pod
 from roles.scheduler import testing
@@ -104,19 +103,9 @@ def test_the_class_of_service_is_each_pod_s_own() -> None:
     assert besteffort.shape.qos is not burstable.shape.qos
 
 
-@pytest.mark.feature("SCH-WL-01")
 @pytest.mark.feature("SCH-WL-02")
-@pytest.mark.parametrize(
-    ("spec", "differs"),
-    [
-        ({"schedulingGroup": {"podGroupName": "a"}}, {"schedulingGroup": {"podGroupName": "b"}}),
-        ({"workloadRef": {"name": "w", "podGroup": "a"}}, {"workloadRef": {"name": "w", "podGroup": "b"}}),
-        ({"workloadRef": {"name": "w", "podGroup": "a"}}, {"workloadRef": {"name": "w", "podGroup": "a", "podGroupReplicaKey": "1"}}),
-    ],
-)
-def test_a_pod_s_gang_belongs_to_its_shape(spec: dict[str, Any], differs: dict[str, Any]) -> None:
+def test_pods_of_other_pod_groups_share_a_shape_and_keep_their_group() -> None:
     parser = PodParser(Vocabulary())
-    one, other, again, alone = (parser.parse(testing.pod(cpu="2", **more)) for more in (spec, differs, spec, {}))
-    assert one.shape is again.shape
-    assert len({one.shape.digest, other.shape.digest, alone.shape.digest}) == 3
-    assert len({gang_id(pod.pod) for pod in (one, other, again, alone)}) == 3
+    pods = [parser.parse(testing.pod(name, cpu="2", schedulingGroup={"podGroupName": name})) for name in "ab"]
+    assert pods[0].shape is pods[1].shape
+    assert [pod.pod.spec.scheduling_group.pod_group_name for pod in pods if pod.pod.spec.scheduling_group is not None] == ["a", "b"]
