@@ -75,7 +75,6 @@ class SchedulingQueue:
         self._tickets = itertools.count(1)
         self._counts = dict.fromkeys((ACTIVE, BACKOFF, UNSCHEDULABLE, GATED, IN_FLIGHT), 0)
         self._log = EventLog()
-        self._readers: dict[tuple[str, Action], list[Subscription]] = {}  # subscriptions with hints, by kind of event
         self._judged: dict[Hashable, tuple[int, bool]] = {}  # up to which event, and whether one helped
         self._asked, self._asked_at = 0, 0.0  # how often a hint was asked lately about what is kept
         self._interested: dict[tuple[str, Action], dict[str, list[Subscription]]] = {}
@@ -297,12 +296,7 @@ class SchedulingQueue:
 
     def _cut(self, event: ClusterEvent) -> ClusterEvent:
         """What is kept of an event: what the hints of those who subscribed read."""
-        readers = self._readers.get((event.resource, event.action))
-        if readers is None:
-            covering = [
-                s for p in self._subscriptions.values() for subs in p.values() for s in subs if s.covers(event) and s.hint is not None
-            ]
-            readers = self._readers[event.resource, event.action] = covering
+        readers = [each for found in self._plugins_for(event).values() for each in found if each.hint is not None]
         if not readers:
             return event._replace(old=None, new=None)
         keep = readers[0].keep
