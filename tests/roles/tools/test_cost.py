@@ -175,6 +175,9 @@ SERIES: dict[str, list[Any]] = {
 class Answering(BaseHTTPRequestHandler):
     """As Prometheus answers, for the series above; one may be there only from so many hours ago until so many."""
 
+    now = 0.0
+    """One for all questions: the same steps are within the hours."""
+
     def do_POST(self) -> None:
         form = {key: values[0] for key, values in parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode()).items()}
         series = [(*found, 99, 0)[:4] for found in next((found for name, found in SERIES.items() if name in form["query"]), [])]
@@ -182,7 +185,7 @@ class Answering(BaseHTTPRequestHandler):
         if self.path.endswith("query_range"):
             count = round((float(form["end"]) - float(form["start"])) / float(form["step"])) + 1
             times = [float(form["start"]) + number * float(form["step"]) for number in range(count)]
-            now = time.time()
+            now = self.now
             result = [
                 {"metric": labels, "values": [[at, str(value)] for at in times if since >= (now - at) / 3600 - 1 / 60 > until - 1 / 60]}
                 for labels, value, since, until in series
@@ -203,6 +206,7 @@ class Answering(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def prometheus() -> Iterator[str]:
+    Answering.now = time.time()
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
