@@ -11,11 +11,11 @@ from typing import Any
 import msgspec
 
 from koord.accounting.resources import is_bytes
-from koord.api.names import ANNOTATION_CONFIG_MIRROR, LABEL_POD_GROUP, LABEL_QUOTA_PARENT
+from koord.api.names import LABEL_POD_GROUP, LABEL_QUOTA_PARENT
 from koord.api.quantity import QuantityError, format_binary, parse_milli, parse_value
 from koord.decisions.record import Number, Record, Term
 from roles.tools import quota
-from roles.tools.facts import Gathered, event_time
+from roles.tools.facts import Gathered, event_time, uids_of
 from roles.tools.headline import ALLOWANCE, LENGTH, cpus, headline, short
 from roles.tools.nearest import Nearest, nearest_node
 
@@ -477,11 +477,10 @@ def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float
 
 
 def _former(kind: str, found: Gathered) -> Callable[[Record], bool]:
-    """Whether a record is about an object that had the name before the one that is there. A node's agent knows a static pod by another
-    UID than the API server."""
-    meta = ((found.live.obj if found.live is not None else None) or {}).get("metadata") or {}
-    uids = {meta.get("uid", ""), (meta.get("annotations") or {}).get(ANNOTATION_CONFIG_MIRROR, "")} - {""}
-    if kind not in ("Pod", "PodGroup") or not meta.get("uid"):
+    """Whether a record is about an object that had the name before the one that is there."""
+    obj = (found.live.obj if found.live is not None else None) or {}
+    uids = uids_of(obj)
+    if kind not in ("Pod", "PodGroup") or not (obj.get("metadata") or {}).get("uid"):
         return lambda record: False
     return lambda record: record.subject.kind == kind and record.subject.uid not in ("", *uids)
 

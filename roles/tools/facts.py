@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from koord.api.names import ANNOTATION_CONFIG_MIRROR
 from koord.decisions.record import Record
 
 
@@ -32,6 +33,13 @@ class Gathered:
     places: list[str] = field(default_factory=list)
     # namespaces that have an object of the name, where that which was given has none
     elsewhere: list[str] = field(default_factory=list)
+
+
+def uids_of(obj: Mapping[str, Any]) -> frozenset[str]:
+    """The UIDs by which an object is known: its own, and what its kubelet uses: the name of a node, the hash of a static pod's file."""
+    meta = obj.get("metadata") or {}
+    kubelets = meta.get("name") if obj.get("kind") == "Node" else (meta.get("annotations") or {}).get(ANNOTATION_CONFIG_MIRROR)
+    return frozenset(filter(None, (meta.get("uid"), kubelets)))
 
 
 def event_time(event: Mapping[str, Any]) -> str:

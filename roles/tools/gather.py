@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import os
 import stat
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +22,7 @@ from koord.kube import config, errors
 from koord.kube.client import PATIENCE, Client
 from koord.process.errors import UsageError
 from roles.tools import reach
-from roles.tools.facts import Gathered, Live, event_time
+from roles.tools.facts import Gathered, Live, event_time, uids_of
 from roles.tools.place import SYSTEM_NAMESPACE
 from roles.tools.reach import Endpoint
 
@@ -170,9 +170,8 @@ async def _gather(
         endpoints, problems = await reach.find(client, node, system)
         found.problems += problems
         await _ask_all(endpoints, kind, namespace, name, found)
-    uid = (obj.get("metadata") or {}).get("uid", "")
-    if kind == "Pod" and uid:
-        await asyncio.gather(*(_ask_files(endpoint, uid, found) for endpoint in endpoints))
+    if kind == "Pod" and (uids := uids_of(obj)):
+        await asyncio.gather(*(_ask_files(endpoint, uids, found) for endpoint in endpoints))
 
 
 async def _namespace_of(client: Client, kind: str, name: str, found: Gathered) -> str:
@@ -239,13 +238,13 @@ async def _ask(endpoint: Endpoint, kind: str, namespace: str, name: str, found: 
         found.problems.append(f"{endpoint}: {str(error) or 'no answer in time'}")
 
 
-async def _ask_files(endpoint: Endpoint, uid: str, found: Gathered) -> None:
-    """What the node agent wrote into the pod's control groups, which are named after its uid."""
+async def _ask_files(endpoint: Endpoint, uids: Iterable[str], found: Gathered) -> None:
+    """What the node agent wrote into the pod's control groups, which are named after the uid by which the kubelet knows it."""
     try:
         records = await fetch(endpoint, {"kind": "CgroupFile"})
     except (errors.ApiError, TimeoutError, msgspec.DecodeError):
         return  # the first question to this endpoint said what is wrong with it
-    names = (uid, uid.replace("-", "_"))
+    names = {name for uid in uids for name in (uid, uid.replace("-", "_"))}
     found.records += [record for record in records if any(part in record.subject.name for part in names)]
 
 
@@ -311,14 +310,10 @@ async def _live_node(client: Client, name: str) -> Live:
 
 async def _events(client: Client, namespace: str, obj: dict[str, Any]) -> list[dict[str, Any]]:
     """Events about an object, oldest first. Filtered here: servers differ in which fields of an event can be selected."""
-    meta = obj.get("metadata") or {}
+    named, uids = (obj.get("kind"), (obj.get("metadata") or {}).get("name")), {"", *uids_of(obj)}
     result = []
     for event in (await client.list(EVENTS, namespace)).items:
         about = event.get("regarding") or {}
-        if (
-            about.get("kind") == obj.get("kind")
-            and about.get("name") == meta.get("name")
-            and about.get("uid", meta.get("uid")) in ("", meta.get("uid"))
-        ):
+        if (about.get("kind"), about.get("name")) == named and about.get("uid", "") in uids:
             result.append(event)
     return sorted(result, key=event_time)

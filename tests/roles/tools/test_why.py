@@ -271,6 +271,32 @@ def test_the_live_object_tells_the_nearest_node_conditions_and_events(tmp_path: 
 
 
 @pytest.mark.feature("BEY-WHY-01")
+def test_kubelets_know_nodes_and_static_pods_by_other_uids() -> None:
+    async def story() -> None:
+        async with running_server() as api, api.client() as client:
+            await fill(client)
+            static = {"name": "static", "annotations": {ANNOTATION_CONFIG_MIRROR: "hash"}}
+            body = {"metadata": static, "spec": {"nodeName": "n2", "containers": [{"name": "c", "image": "i"}]}}
+            await client.create(PODS, {"apiVersion": "v1", "kind": "Pod", **body}, "default")
+            events = EventRecorder(client, "kubelet", "n2")
+            for uid, note in (("n2", "victim: web"), ("former", "of a former node")):
+                events.event(ObjectRef("Node", "n2", "", uid), "Warning", "SystemOOM", note)
+            events.event(ObjectRef("Pod", "static", "default", "hash"), "Warning", "BackOff", "restarting it")
+            await events.stop()
+            file = Record("koordlet", Subject("CgroupFile", "", "kubepods/podhash/cpu.shares"), 1.0, "Written", "CPUSuppress", "2 → 10")
+            server = await serve("koordlet", file)
+            options = ("--kubeconfig", str(api.kubeconfig_path), "--endpoint", server.url)
+            node, pod = [(await why(kind, name, *options)).output for kind, name in (("node", "n2"), ("pod", "static"))]
+            assert "victim: web" in node
+            assert "former" not in node
+            assert "restarting it" in pod
+            assert "kubepods/podhash/cpu.shares Written" in pod
+            await server.stop()
+
+    asyncio.run(story())
+
+
+@pytest.mark.feature("BEY-WHY-01")
 def test_a_request_that_no_node_offers_is_named_without_a_scheduler_to_ask() -> None:
     """The number of cards that the pod webhook writes is none, nor is a former release's name of what there is."""
     amounts = {"cpu": "4", "pods": "9"}
