@@ -10,7 +10,7 @@ import yaml
 from koord.config.errors import ConfigError, InvalidConfig
 from koord.config.positions import Positions
 from roles.tools.lint.finding import Finding
-from roles.tools.lint.sources import Document, plain, syntax
+from roles.tools.lint.sources import Document, Loader, plain, syntax
 
 if TYPE_CHECKING:
     from roles.scheduler.framework.registry import Registry
@@ -89,7 +89,7 @@ def embedded(document: Document) -> Iterator[Finding | Document]:
         if inner is None:
             continue
         try:
-            root = yaml.compose(text, Loader=yaml.SafeLoader)
+            root = yaml.compose(text, Loader=Loader)
         except yaml.YAMLError as error:
             yield syntax(document.source, error, inner, path)
             continue

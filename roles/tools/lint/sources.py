@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import sys
 from collections.abc import Iterable, Iterator
@@ -12,6 +13,7 @@ from typing import Any
 import orjson
 import yaml
 
+from koord.config import plainyaml
 from koord.config.positions import START, Inner, Position, Positions, expanded, keys_twice
 from roles.tools.folders import meant
 from roles.tools.lint.finding import Finding, Level
@@ -152,7 +154,7 @@ def documents(source: Source) -> Iterator[Document | Finding]:
     is_json = text.lstrip()[:1] in ("{", "[")
     shown = text.replace("\t", " ") if is_json else text  # JSON may be indented with tabs, which YAML does not take
     try:
-        for root in yaml.compose_all(shown, Loader=yaml.SafeLoader):
+        for root in yaml.compose_all(shown, Loader=Loader):
             yield from _document(source, root, shown)
     except yaml.YAMLError as error:
         yield syntax(source, error)
@@ -193,16 +195,24 @@ def _document(source: Source, root: yaml.Node, text: str) -> Iterator[Document |
 def plain(root: yaml.Node) -> Any:
     """The data that a node stands for, as it would go through JSON: times stay text. An exception (returned) if it has no such form."""
     try:
-        data = _Plain.of(root)
+        data = Loader.data(root)
         # What JSON cannot carry (infinity, bytes, aliases in a circle) no API server takes either.
         return orjson.loads(orjson.dumps(data))
     except (yaml.YAMLError, orjson.JSONEncodeError, RecursionError, TypeError, ValueError) as error:
         return ValueError(f"cannot be taken as JSON: {getattr(error, 'problem', None) or error}")
 
 
-class _Plain(yaml.SafeLoader):
+class Loader(yaml.SafeLoader):
+    """Composes nodes whose plain scalars mean what they mean to Kubernetes and to the roles, and makes data of them."""
+
+    def resolve(self, kind: Any, value: Any, implicit: Any) -> Any:
+        """The tag of a node that has none."""
+        if kind is not yaml.ScalarNode or not implicit[0]:
+            return super().resolve(kind, value, implicit)  # type: ignore[no-untyped-call]
+        return f"{_TAG}merge" if value == "<<" else _TAG + _TAGS[type(plainyaml.resolve(value))]
+
     @classmethod
-    def of(cls, root: yaml.Node) -> Any:
+    def data(cls, root: yaml.Node) -> Any:
         """Construct one composed document."""
         loader = cls("")
         try:
@@ -211,5 +221,16 @@ class _Plain(yaml.SafeLoader):
             loader.dispose()
 
 
-_Plain.add_constructor("tag:yaml.org,2002:timestamp", lambda loader, node: node.value)
-_Plain.add_constructor("tag:yaml.org,2002:binary", lambda loader, node: node.value)
+def _number(_: Loader, node: yaml.ScalarNode) -> int | float:
+    value = plainyaml.resolve(node.value)
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise ValueError(f"JSON has no number {node.value}")
+    return value
+
+
+_TAG = "tag:yaml.org,2002:"
+_TAGS = {type(None): "null", bool: "bool", int: "int", float: "float", str: "str"}
+for _name in ("int", "float"):
+    Loader.add_constructor(_TAG + _name, _number)
+for _name in ("timestamp", "binary"):
+    Loader.add_constructor(_TAG + _name, lambda loader, node: node.value)

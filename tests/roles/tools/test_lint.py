@@ -565,6 +565,24 @@ def test_syntax_lists_duplicates_and_what_is_no_object(tmp_path: Path) -> None:
     assert next(one for one in found if one["file"].endswith("3.yaml"))["path"].startswith("items[0].")
 
 
+def test_plain_scalars_mean_what_they_mean_to_kubernetes_and_to_the_roles(tmp_path: Path) -> None:
+    scheduler = (
+        "apiVersion: kubescheduler.config.k8s.io/v1\nkind: KubeSchedulerConfiguration\npodMaxBackoffSeconds: 1e2\nparallelism: 16.0\n"
+    )
+    status, found = lint(
+        tmp_path,
+        "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a, annotations: {sign: =}}\ndata: {at: 22:30, day: 2026-01-01}\n",
+        scheduler,
+        f"apiVersion: v1\nkind: ConfigMap\nmetadata: {{name: b}}\ndata:\n  config: |\n{textwrap.indent(scheduler, '    ')}",
+    )
+    assert (status, found) == (0, [])
+    _, found = lint(tmp_path, "apiVersion: v1\nkind: ConfigMap\nmetadata: {name: a}\ndata: {at: 1e3}\n", "a: .inf\n")
+    assert [one["message"] for one in found] == [
+        "json: cannot unmarshal number into field data.at of type string",
+        "cannot be taken as JSON: JSON has no number .inf",
+    ]
+
+
 def test_standard_input_folders_and_what_is_passed_over(tmp_path: Path) -> None:
     done = CliRunner().invoke(command, ["-"], input=pod("{koordinator.sh/qosClass: LSX}"))
     assert done.exit_code == 1
