@@ -10,6 +10,7 @@ from typing import Any
 import yaml
 from pydantic import Field, ValidationError, model_validator
 
+from koord.config import plainyaml
 from koord.config.errors import ConfigError
 from koord.config.loader import translate
 from koord.config.model import ConfigModel
@@ -189,7 +190,7 @@ def load(path: Path) -> Loaded:
     try:
         text = path.read_text()
         node = yaml.compose(text, yaml.SafeLoader)
-        data = yaml.safe_load(text)
+        data = plainyaml.load(text)
     except OSError as error:
         raise ConfigurationError(f"{path}: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:

@@ -60,6 +60,36 @@ def test_the_shipped_policies_hold(path: Path) -> None:
 
 
 @pytest.mark.feature("BEY-POL-01")
+def test_objects_within_a_case_are_read_as_those_in_files(tmp_path: Path) -> None:
+    (case := tmp_path / "times_test.yaml").write_text("""\
+given:
+  objects:
+  - apiVersion: v1
+    kind: Node
+    metadata: {name: a, creationTimestamp: 2026-01-01T00:00:00Z, labels: {shift: 22:30}}
+    status: {allocatable: {cpu: "4", memory: 8Gi, pods: "10"}, capacity: {cpu: "4", memory: 8Gi, pods: "10"}}
+  - apiVersion: slo.koordinator.sh/v1alpha1
+    kind: NodeMetric
+    metadata: {name: a}
+    status: {updateTime: 2026-01-01T00:00:00Z, nodeMetric: {nodeUsage: {resources: {cpu: "1", memory: 1Gi}}}}
+cases:
+- name: a pod for the night finds its node
+  when:
+    add:
+    - apiVersion: v1
+      kind: Pod
+      metadata: {name: p}
+      spec:
+        schedulerName: koord-scheduler
+        nodeSelector: {shift: 22:30}
+        containers: [{name: main, image: i, resources: {requests: {cpu: "1"}}}]
+  then: [{placed: {pod: default/p, node: a}}]
+""")
+    code, told = koord_test(str(case))
+    assert code == 0, told
+
+
+@pytest.mark.feature("BEY-POL-01")
 def test_every_expectation_can_fail_and_says_where(tmp_path: Path) -> None:
     (tmp_path / "nodes.yaml").write_text((POLICIES / "nodes.yaml").read_text())
     wrong = tmp_path / "wrong_test.yaml"
