@@ -162,7 +162,7 @@ def test_values_reach_what_they_name() -> None:
     assert gangs["enablePreemption"] is False
 
     _, descheduler = workload(found, "koord-descheduler")
-    assert descheduler["args"][-1] == "--dry-run"
+    assert "--dry-run" in descheduler["args"]
     assert found["Deployment", "koordinator-system", "koord-descheduler"]["spec"]["replicas"] == 0
     assert "--secure-port=10400" in descheduler["args"]
     [scale] = [rule for rule in found["ClusterRole", "", "koord-descheduler"]["rules"] if "*/scale" in rule["resources"]]
@@ -281,6 +281,23 @@ def test_a_scheduler_in_the_nodes_network_opens_no_port_there_that_the_deschedul
     assert [flag for flag in scheduler["args"] if flag.startswith("--port=")] == ["--port=0"]
     _, scheduler = workload(rendered(values={"scheduler": {"hostNetwork": True, "extraArgs": ["--port=12251"]}}), "koord-scheduler")
     assert [flag for flag in scheduler["args"] if flag.startswith("--port=")][-1] == "--port=12251", "who says otherwise has it so"
+
+
+@pytest.mark.helm
+@pytest.mark.parametrize(
+    ("version", "values", "gates"),
+    [
+        ("1.30", {}, []),
+        ("1.30", {"scheduler": {"featureGates": "MultiQuotaTree=true"}}, ["MultiQuotaTree=true"]),
+        ("1.30", {"scheduler": {"compatible122FeatureGates": "MultiQuotaTree=true"}}, []),
+        ("1.22.5", {"scheduler": {"featureGates": "A=true", "compatible122FeatureGates": "MultiQuotaTree=true"}}, ["MultiQuotaTree=true"]),
+        ("1.30", {"scheduler": {"featureGates": "A=true"}, "descheduler": {"extraArgs": ["--scheduler-feature-gates=B=true"]}}, ["B=true"]),
+    ],
+)
+def test_the_descheduler_asks_a_scheduler_with_the_schedulers_gates(version: str, values: Obj, gates: list[str]) -> None:
+    _, descheduler = workload(rendered(f"--kube-version={version}", "--set=crds.managed=false", values=values), "koord-descheduler")
+    flag = "--scheduler-feature-gates="
+    assert [given.removeprefix(flag) for given in descheduler["args"] if given.startswith(flag)] == gates
 
 
 @pytest.mark.helm

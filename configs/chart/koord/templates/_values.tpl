@@ -126,6 +126,14 @@
 {{- end -}}
 {{- end -}}
 
+{{/* The scheduler's feature gates for this Kubernetes. Takes the root. */}}
+{{- define "koord.scheduler-gates" -}}
+{{- $v := .Values.scheduler -}}{{- $gates := $v.featureGates -}}
+{{- if semverCompare "<1.22-0" .Capabilities.KubeVersion.Version -}}{{- $gates = $v.compatibleBelow122FeatureGates | default $gates -}}
+{{- else if semverCompare "<1.23-0" .Capabilities.KubeVersion.Version -}}{{- $gates = $v.compatible122FeatureGates | default $gates -}}{{- end -}}
+{{- $gates -}}
+{{- end -}}
+
 {{- define "koord.scheduler" -}}
 {{- $v := .root.Values.scheduler -}}{{- $container := index .doc.spec.template.spec.containers 0 -}}
 {{- $said := dict -}}
@@ -135,10 +143,7 @@
 {{- /* The loopback is then the node's: everybody there could read from it, and a descheduler listens at the same port. Who names a port has it. */ -}}
 {{- $named := false -}}{{- range $v.extraArgs -}}{{- if regexMatch "^--port(=|$)" . -}}{{- $named = true -}}{{- end -}}{{- end -}}
 {{- if and $v.hostNetwork (not $named) (not (has "open-ports" .root.Values.variants)) -}}{{- include "koord.flag" (dict "container" $container "name" "port" "value" "0") -}}{{- end -}}
-{{- $gates := $v.featureGates -}}
-{{- if semverCompare "<1.22-0" .root.Capabilities.KubeVersion.Version -}}{{- $gates = $v.compatibleBelow122FeatureGates | default $gates -}}
-{{- else if semverCompare "<1.23-0" .root.Capabilities.KubeVersion.Version -}}{{- $gates = $v.compatible122FeatureGates | default $gates -}}{{- end -}}
-{{- with $gates -}}{{- include "koord.flag" (dict "container" $container "name" "feature-gates" "value" .) -}}{{- end -}}
+{{- with include "koord.scheduler-gates" .root -}}{{- include "koord.flag" (dict "container" $container "name" "feature-gates" "value" .) -}}{{- end -}}
 {{- with $v.port -}}
   {{- include "koord.flag" (dict "container" $container "name" "secure-port" "value" .) -}}
   {{- include "koord.port" (dict "container" $container "name" "https" "value" .) -}}
@@ -149,6 +154,11 @@
 {{- $v := .root.Values.descheduler -}}{{- $container := index .doc.spec.template.spec.containers 0 -}}
 {{- include "koord.read-once" (dict "doc" .doc "said" $v.config) -}}
 {{- with $v.featureGates -}}{{- include "koord.flag" (dict "container" $container "name" "feature-gates" "value" .) -}}{{- end -}}
+{{- /* It has the scheduler's file and asks what the scheduler would do: the gates belong to it. Who names some has those. */ -}}
+{{- $named := false -}}{{- range $v.extraArgs -}}{{- if hasPrefix "--scheduler-feature-gates" . -}}{{- $named = true -}}{{- end -}}{{- end -}}
+{{- with include "koord.scheduler-gates" .root -}}
+  {{- if not $named -}}{{- include "koord.flag" (dict "container" $container "name" "scheduler-feature-gates" "value" .) -}}{{- end -}}
+{{- end -}}
 {{- with $v.port -}}
   {{- include "koord.flag" (dict "container" $container "name" "secure-port" "value" .) -}}
   {{- include "koord.port" (dict "container" $container "name" "https" "value" .) -}}
