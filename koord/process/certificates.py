@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import datetime
 import ipaddress
+import logging
 import os
 import ssl
 import stat
@@ -13,6 +14,8 @@ from pathlib import Path
 from typing import Any
 
 from koord import seams
+
+log = logging.getLogger("koord.process")
 
 SERVER_DAYS, CA_DAYS = 90, 365
 #: A server certificate is made anew when less than this is left of it, the authority when it would not outlive one.
@@ -76,8 +79,11 @@ async def keep(directory: Path, host: str, context: ssl.SSLContext, names: Itera
     wanted = tuple(names)
     while True:
         await seams.sleep(CHECK)
-        made = await seams.to_thread(ensure, directory, host, wanted)
-        context.load_cert_chain(made.cert_file, made.key_file)
+        try:
+            made = await seams.to_thread(ensure, directory, host, wanted)
+            context.load_cert_chain(made.cert_file, made.key_file)
+        except (OSError, ValueError) as error:  # a full disk, say: the old one still holds for weeks
+            log.warning("the certificate in %s was not renewed, the next try is in an hour: %s", directory, error)
 
 
 def check_private(directory: Path) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import datetime
+import errno
 import ssl
 from pathlib import Path
 from typing import Any
@@ -118,6 +120,32 @@ def test_what_is_cut_off_in_the_middle_is_made_anew(
     cert.verify_directly_issued_by(x509.load_pem_x509_certificate(made.ca))
     names = cert.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert "10.1.2.3" in [str(address) for address in names.get_values_for_type(x509.IPAddress)]
+
+
+def test_a_renewal_that_fails_is_tried_again_and_the_process_goes_on(
+    tmp_path: Path, later: Later, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = certificates.ensure(tmp_path, "127.0.0.1").context()
+    later.days = certificates.SERVER_DAYS - certificates.RENEW_DAYS + 1
+    seen: list[int] = []
+
+    def hour(_: float) -> Any:
+        seen.append(loaded(context))
+        if len(seen) == 3:
+            raise KeyboardInterrupt
+        return asyncio.sleep(0)
+
+    def write(file: Path, content: bytes, write: Any = certificates.write) -> None:
+        if len(seen) == 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        write(file, content)
+
+    monkeypatch.setattr(later, "sleep", hour)
+    monkeypatch.setattr(certificates, "write", write)
+    with pytest.raises(KeyboardInterrupt):
+        asyncio.run(certificates.keep(tmp_path, "127.0.0.1", context))
+    assert seen[0] == seen[1] != seen[2]
+    assert "No space left on device" in caplog.text
 
 
 @pytest.mark.parametrize("kept", [True, False])
