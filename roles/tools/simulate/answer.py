@@ -86,6 +86,8 @@ class Answer:
     fates: list[Fate] = field(default_factory=list)
     lost: list[str] = field(default_factory=list)
     refused: dict[str, str] = field(default_factory=dict)
+    not_simulated: list[str] = field(default_factory=list)
+    """Objects that were added and whose pods are not known."""
     helps: list[str] = field(default_factory=list)
     free: list[str] = field(default_factory=list)
     hot: list[tuple[str, int, int]] = field(default_factory=list)
@@ -165,7 +167,7 @@ class Simulator:
 
     def ask(self, before: Cluster, changed: Changed, *, helping: bool = True) -> Answer:
         """What the changes lead to. `helping`: look for what would help, too."""
-        answer = Answer(lost=changed.lost)
+        answer = Answer(lost=changed.lost, not_simulated=changed.not_simulated)
         chance = random.Random(self._seed)
         before, after = self._overcommit.offered(before), self._overcommit.offered(changed.cluster)
         fresh = [pod for pod in changed.new if key_of(pod) not in changed.leave]

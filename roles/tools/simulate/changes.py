@@ -45,7 +45,8 @@ class Changes:
 class Changed:
     """The cluster with the changes, and the pods that need a node now: `new` pods and those that had to `leave`, by key with their node.
 
-    `lost` are pods of nodes that go, which nobody makes again; `gone` are the names of the nodes.
+    `lost` are pods of nodes that go, which nobody makes again; `gone` are the names of the nodes. `not_simulated` are objects of which
+    other controllers make pods.
     """
 
     cluster: Cluster
@@ -53,6 +54,7 @@ class Changed:
     leave: dict[str, str] = field(default_factory=dict)
     lost: list[str] = field(default_factory=list)
     gone: list[str] = field(default_factory=list)
+    not_simulated: list[str] = field(default_factory=list)
 
 
 def apply(cluster: Cluster, changes: Changes, now: str) -> Changed:
@@ -68,6 +70,8 @@ def apply(cluster: Cluster, changes: Changes, now: str) -> Changed:
             result.new.append(_alive(obj))
         else:
             result.cluster.put(obj)
+            if _makes_pods(obj):
+                result.not_simulated.append(f"{obj['kind']} {key_of(obj)}")
     for count, like in changes.fewer:
         for name in _emptiest(result.cluster, like, count):
             _empty(result, name, goes=True)
@@ -148,6 +152,21 @@ def pods_of(workload: Obj) -> list[Obj]:
         made |= {"namespace": meta.get("namespace", "default"), "uid": f"{uid}-{number}"}
         found.append({"apiVersion": "v1", "kind": "Pod", "metadata": made, "spec": template.get("spec") or {}, "status": {}})
     return found
+
+
+def _makes_pods(obj: Obj) -> bool:
+    """Whether pods come of an object, by a template for them anywhere in it. Of koord's own only the scheduler reads the templates."""
+    return "koordinator.sh/" not in str(obj.get("apiVersion")) and _has_template(obj.get("spec"))
+
+
+def _has_template(value: Any) -> bool:
+    if isinstance(value, list):
+        return any(map(_has_template, value))
+    if not isinstance(value, dict):
+        return False
+    template = value.get("template")
+    spec = template.get("spec") if isinstance(template, dict) else None
+    return (isinstance(spec, dict) and "containers" in spec) or any(map(_has_template, value.values()))
 
 
 def _of_job(job: Obj) -> int:

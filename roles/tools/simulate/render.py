@@ -57,6 +57,8 @@ def sections(answer: Answer, most: int = SHOWN) -> Iterable[tuple[str, list[Sequ
             yield title, _grouped(fates, most)
     if answer.refused:
         yield "Refused at admission", _cut([(pod, why) for pod, why in answer.refused.items()], most)
+    if answer.not_simulated:
+        yield "Not simulated: it is not known which pods these make", _cut([(name,) for name in answer.not_simulated], most)
     if answer.helps:
         yield "What would help", [(line,) for line in answer.helps]
     if answer.lost:

@@ -111,6 +111,21 @@ class TestAnswers:
         assert simulate("-s", cluster, "-f", add, "--more", "2=n0")[0] == 0
         assert simulate("-s", cluster, "-f", add, "--more", "1=n0")[0] == 2
 
+    def test_objects_whose_pods_nobody_makes_here_are_named(self, cluster: str, tmp_path: Path) -> None:
+        agents = deployment("agents", 1, "100") | {"kind": "DaemonSet"}
+        nightly = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly", "namespace": "jobs"}}
+        nightly["spec"] = {"jobTemplate": {"spec": {"template": agents["spec"]["template"]}}}
+        training = {"apiVersion": "kubeflow.org/v1", "kind": "PyTorchJob", "metadata": {"name": "training"}}
+        training["spec"] = {"pytorchReplicaSpecs": {"Worker": {"replicas": 9, "template": agents["spec"]["template"]}}}
+        place: Obj = {"apiVersion": kinds.RESERVATIONS.api_version, "kind": "Reservation", "metadata": {"name": "place"}}
+        place["spec"] = {"template": agents["spec"]["template"], "owners": [{"object": {"name": "p"}}]}
+        add = written(tmp_path / "add.yaml", deployment("api", 1), agents, nightly, training, place)
+        code, answer = simulate("-s", cluster, "-f", add)
+        named = ["DaemonSet default/agents", "CronJob jobs/nightly", "PyTorchJob training"]
+        assert (code, answer["not_simulated"]) == (0, named), answer
+        told = CliRunner().invoke(main, ["simulate", "-s", cluster, "-f", add]).output
+        assert "Not simulated: it is not known which pods these make\n" + "".join(f"  {name}\n" for name in named) in told
+
     @pytest.mark.parametrize(
         ("there", "added", "fits"),
         [
