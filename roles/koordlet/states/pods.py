@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from koord import seams
 from koord.accounting.pods import resize_pending
-from koord.api.names import RESOURCE_CPU, RESOURCE_MEMORY
+from koord.api.names import ANNOTATION_CONFIG_SOURCE, RESOURCE_CPU, RESOURCE_MEMORY
 from koord.api.objects import Container, ContainerStatus, Pod
 from koord.api.objects_meta import RawList, ResourceList, decoder
 from koord.api.priority import priority_class_with_default
@@ -29,10 +29,12 @@ from roles.koordlet.states.model import ContainerState, PodState
 log = logging.getLogger(__name__)
 
 
-#: A kubelet that has just started answers with an empty list for a moment; so many in a row are believed.
-EMPTY_ANSWERS = 3
+#: A kubelet that has just started lists no pods for a moment, or its static ones alone; so many such answers in a row are believed.
+SHORT_ANSWERS = 3
 #: … and so many before the cluster is told: pools and usage without pods would be wrong for everybody who reads them.
-EMPTY_ANSWERS_REPORTED = 30
+SHORT_ANSWERS_REPORTED = 30
+#: Where the kubelet has static pods from.
+_STATIC_SOURCES = frozenset({"file", "http"})
 #: Seconds that a pod has to leave, where it does not say: the default of Kubernetes.
 DEFAULT_GRACE = 30.0
 
@@ -132,7 +134,8 @@ def pod_state(pod: Pod, cgroups: Cgroups) -> PodState:
 
 @dataclass(slots=True)
 class PodCache:
-    """The pods of the last good list. One that is empty leaves them untouched as long as one of them has its cgroup, and no list does."""
+    """The pods of the last good list. One without the pods of the API server leaves these untouched as long as one of them has its cgroup,
+    and no list does."""
 
     cgroups: Cgroups
     adapt: Callable[[PodState], PodState] = lambda pod: pod
@@ -141,10 +144,10 @@ class PodCache:
     pods: tuple[PodState, ...] = ()
     synced: bool = False
     confirmed: bool = False
-    """The kubelet has named pods, or named none for so long that this may be reported."""
+    """The kubelet has named pods of the API server, or named none for so long that this may be reported."""
     _raw: dict[str, tuple[int, PodState]] = field(default_factory=dict)
     _body: int | None = None
-    _empty_answers: int = 0
+    _short_answers: int = 0
     _ends: dict[str, float] = field(default_factory=dict)
 
     def take(self, body: bytes) -> bool:
@@ -159,23 +162,26 @@ class PodCache:
             listed = decoder(RawList)(body).items or ()
         except (msgspec.MsgspecError, RecursionError) as error:
             raise PodListError(f"the kubelet's answer is not a PodList: {error}") from None
-        if not listed:
-            return self._take_empty()
         fresh: dict[str, tuple[int, PodState]] = {}
         for raw in listed:
             self._add(bytes(raw), fresh)
-        if not fresh:
+        if listed and not fresh:
             raise PodListError(f"none of the {len(listed)} pods of the kubelet's answer can be read")
-        self._raw = dict(sorted(fresh.items()))
+        if all(_static(state) for _, state in fresh.values()):
+            return self._take_short(fresh)
         self._body = digest
+        self._short_answers = 0
+        self.synced = self.confirmed = True
+        return self._set(fresh)
+
+    def _set(self, fresh: dict[str, tuple[int, PodState]]) -> bool:
+        self._raw = dict(sorted(fresh.items()))
         pods = tuple(state for _, state in self._raw.values())
         changed = len(pods) != len(self.pods) or any(a is not b for a, b in zip(pods, self.pods, strict=True))
         if changed:
             self.pods = pods
         now, told = self.clock(), [pod for pod in self.pods if pod.pod.metadata.deletion_timestamp is not None]
         self._ends = {pod.uid: self._ends.get(pod.uid, now + _grace(pod.pod)) for pod in told}
-        self.synced = self.confirmed = True
-        self._empty_answers = 0
         return changed
 
     def leaving(self) -> dict[str, float]:
@@ -183,20 +189,18 @@ class PodCache:
         now = self.clock()
         return {uid: at - now for uid, at in self._ends.items()}
 
-    def _take_empty(self) -> bool:
-        """A kubelet that starts knows no pods yet. Told again and again, at the start or when no known pod has a cgroup any more, an empty
-        list means a node without pods."""
-        self._empty_answers += 1
-        if self.confirmed:
-            if not self.pods or self._empty_answers < EMPTY_ANSWERS or any(self._there(pod) for pod in self.pods):
-                return False
-            self.pods, self._raw, self._body = (), {}, None
-            return True
-        self.confirmed = self._empty_answers >= EMPTY_ANSWERS_REPORTED
-        if self.synced:
-            return False
-        self.synced = self._empty_answers >= EMPTY_ANSWERS
-        return self.synced
+    def _take_short(self, fresh: dict[str, tuple[int, PodState]]) -> bool:
+        """A kubelet that starts knows no pods yet, or its static ones alone until the API server told it the others, which run on. Told
+        again and again, at the start or when none of the pods that it leaves out has a cgroup any more, the list is what it says."""
+        self._short_answers += 1
+        self._body = None
+        left_out = {uid: known for uid, known in self._raw.items() if uid not in fresh and not (fresh and _static(known[1]))}
+        if self._short_answers < SHORT_ANSWERS or any(self._there(state) for _, state in left_out.values()):
+            fresh = {**left_out, **fresh}
+        became = not self.synced and self._short_answers >= SHORT_ANSWERS
+        self.synced = self.synced or became
+        self.confirmed = self.confirmed or self._short_answers >= SHORT_ANSWERS_REPORTED
+        return self._set(fresh) or became
 
     def _there(self, pod: PodState) -> bool:
         return os.path.isdir(self.cgroups.subsystem_dir("cpu", pod.cgroup_dir))
@@ -217,6 +221,11 @@ class PodCache:
         """Compute all cgroup directories again, after the cgroup driver became known."""
         self._raw = {uid: (digest, self.adapt(pod_state(state.pod, self.cgroups))) for uid, (digest, state) in self._raw.items()}
         self.pods = tuple(state for _, state in self._raw.values())
+
+
+def _static(pod: PodState) -> bool:
+    """Whether the kubelet has the pod from a file or an address; of all others it knows by the API server."""
+    return pod.annotations.get(ANNOTATION_CONFIG_SOURCE) in _STATIC_SOURCES
 
 
 def _grace(pod: Pod) -> float:

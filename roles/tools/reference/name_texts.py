@@ -179,7 +179,7 @@ ANNOTATION_DESCHEDULER_EVICT; Pod; user; descheduler; Its presence: the pod may 
 ANNOTATION_DESCHEDULER_PREFER_NO_EVICTION; Pod; user; descheduler; Its presence: the pod leaves last, or not at all.
 ANNOTATION_REQUEST_EVICT_ONLY; Pod; user; descheduler; Somebody else moves it when it is to be evicted (gate EvictionsInBackground).
 ANNOTATION_EVICTION_IN_PROGRESS; Pod; who moves the pod; descheduler; That goes on; nobody asks again (gate EvictionsInBackground).
-ANNOTATION_CONFIG_SOURCE; Pod; kubelet; descheduler; Where the kubelet has the pod from.
+ANNOTATION_CONFIG_SOURCE; Pod; kubelet; descheduler, koordlet; Where the kubelet has the pod from.
 ANNOTATION_CONFIG_MIRROR; Pod; kubelet; descheduler; Mark of static pods.
 ANNOTATION_API_APPROVED; CustomResourceDefinition; installer; API server; Approval that kinds of Kubernetes' groups must carry.
 ANNOTATION_NODE_COLOCATION_STRATEGY; Node; administrator; manager; colocation-config for this node, JSON.

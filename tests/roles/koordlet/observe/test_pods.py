@@ -15,6 +15,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.x509.oid import NameOID
 
 from koord import seams
+from koord.api.names import ANNOTATION_CONFIG_SOURCE
 from koord.api.objects import Node
 from koord.api.objects_meta import convert
 from koord.kube.config import ClientConfig, Pem
@@ -122,6 +123,34 @@ class TestBook:
         assert a.pod_cache.pods == ()
         assert a.pod_cache.take(listed(make_pod("a", "u-1")))
         assert [a.pod_cache.take(empty) for _ in range(3)] == [False, False, True]
+
+    def test_static_pods_alone_leave_the_others(self, agent, make_pod) -> None:
+        """A kubelet that starts again has them at once, and the others as soon as it reaches the API server. They run on meanwhile."""
+        a = agent()
+        directory = a.tree.pod_dir("Burstable", "u-1")
+        a.tree.cgroup(directory)
+        proxy = make_pod("proxy", "u-0", annotations={ANNOTATION_CONFIG_SOURCE: "file"})
+        web = make_pod("web", "u-1", annotations={ANNOTATION_CONFIG_SOURCE: "api"})
+        a.pod_cache.take(listed(proxy, web))
+        before = a.pod_cache.pods
+        assert [a.pod_cache.take(listed(proxy)) for _ in range(9)] == [False] * 9
+        assert a.pod_cache.pods is before
+        assert a.pod_cache.take(listed(make_pod("proxy", "u-9", annotations={ANNOTATION_CONFIG_SOURCE: "file"})))
+        assert [p.uid for p in a.pod_cache.pods] == ["u-1", "u-9"], "of static pods the list says all"
+        assert a.pod_cache.take(listed(proxy, web))
+        shutil.rmtree(a.tree.root / a.tree.file("cpu", directory, ""))
+        assert [a.pod_cache.take(listed(proxy)) for _ in range(4)] == [False, False, True, False]
+        assert [p.name for p in a.pod_cache.pods] == ["proxy"]
+
+    def test_static_pods_alone_at_the_start_are_no_whole_list(self, agent, make_pod) -> None:
+        pod_cache = agent().pod_cache
+        proxy = listed(make_pod("proxy", "u-0", annotations={ANNOTATION_CONFIG_SOURCE: "file"}))
+        seen = []
+        for _ in range(30):
+            pod_cache.take(proxy)
+            seen.append((pod_cache.synced, pod_cache.confirmed))
+        assert seen == [(False, False)] * 2 + [(True, False)] * 27 + [(True, True)]
+        assert [p.name for p in pod_cache.pods] == ["proxy"]
 
     def test_one_bad_pod_does_not_spoil_the_others(self, agent, make_pod, caplog) -> None:
         pod_cache = agent().pod_cache
