@@ -31,6 +31,8 @@ NOT_SUPPORTED = "DeviceHealthCheckNotSupported"
 EVENT_WAIT_MS = 5000
 #: A card that answers and had no new Xid for so long is healthy again (seconds).
 RECOVERS_AFTER = 600.0
+#: How often cards that could not be described are looked at again (seconds).
+LOOK_AGAIN = 60.0
 
 
 class NVMLFailedError(HostError):
@@ -80,7 +82,7 @@ class Health:
     """What is wrong with which card. Written by the event thread, read by the tick."""
 
     def __init__(self, clock: Callable[[], float] = seams.monotonic) -> None:
-        self._clock = clock
+        self.clock = clock
         self._lock = threading.Lock()
         self._problems: dict[str, tuple[str, float]] = {}
 
@@ -92,7 +94,7 @@ class Health:
             for uuid in uuids:
                 if self._problems.get(uuid, ("",))[0] != f"Xid{number}":
                     log.error("card %s is not healthy: Xid %d", uuid, number)
-                self._problems[uuid] = (f"Xid{number}", self._clock())
+                self._problems[uuid] = (f"Xid{number}", self.clock())
 
     def unsupported(self, uuid: str) -> None:
         with self._lock:
@@ -102,7 +104,7 @@ class Health:
         """The reason in force; one of an event goes when the card answers and stayed quiet."""
         with self._lock:
             reason, since = self._problems.get(uuid, ("", 0.0))
-            if reason and answers and self._clock() - since >= RECOVERS_AFTER:
+            if reason and answers and self.clock() - since >= RECOVERS_AFTER:
                 log.info("card %s answers and had no Xid for %g s: healthy again", uuid, RECOVERS_AFTER)
                 del self._problems[uuid]
                 return ""
@@ -120,34 +122,52 @@ class NVML:
         """Of each card the time of the newest sample, and the processes that have ever had one."""
         self._static: dict[str, GPUCard] = {}
         self._handles: dict[str, Any] = {}
+        self._missing: dict[int, str] = {}
+        """Cards that could not be described, by index, and why."""
+        self._look_at = 0.0
         self._learn()
 
     def _learn(self) -> None:
-        """The cards and where they sit. Raises NVMLFailedError."""
+        """The cards and where they sit; one that is lost hides no other. Raises NVMLFailedError where there is none."""
         nvml, addresses = self._nvml, driver_addresses(self._root)
+        self._look_at = self.health.clock() + LOOK_AGAIN
         try:
             driver = _text(nvml.nvmlSystemGetDriverVersion())
-            for index in range(nvml.nvmlDeviceGetCount()):
-                handle = nvml.nvmlDeviceGetHandleByIndex(index)
-                bus_id = bus_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
-                if bus_id not in addresses:
-                    continue
-                uuid = _text(nvml.nvmlDeviceGetUUID(handle))
-                node, pcie = self._place(bus_id)
-                self._handles[uuid] = handle
-                self._static[uuid] = GPUCard(
-                    uuid=uuid,
-                    minor=int(nvml.nvmlDeviceGetMinorNumber(handle)),
-                    memory_total=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
-                    model=_text(nvml.nvmlDeviceGetName(handle)),
-                    vendor=VENDOR,
-                    driver=driver,
-                    numa_node=node,
-                    pcie_root=pcie,
-                    bus_id=bus_id,
-                )
+            count = int(nvml.nvmlDeviceGetCount())
         except nvml.NVMLError as error:
             raise NVMLFailedError(f"NVML: {error}") from None
+        before, self._missing = self._missing, {}
+        for index in range(count):
+            try:
+                self._learn_card(index, addresses, driver)
+            except nvml.NVMLError as error:
+                self._missing[index] = f"NVML: card {index}: {error}"
+        if self._missing and not self._static:
+            raise NVMLFailedError("; ".join(self._missing.values()))
+        for index, text in self._missing.items():
+            if before.get(index) != text:
+                log.error("%s; it is looked at again", text)
+
+    def _learn_card(self, index: int, addresses: Set[str], driver: str) -> None:
+        nvml = self._nvml
+        handle = nvml.nvmlDeviceGetHandleByIndex(index)
+        bus_id = bus_address(_text(nvml.nvmlDeviceGetPciInfo(handle).busId))
+        if bus_id not in addresses:
+            return
+        uuid = _text(nvml.nvmlDeviceGetUUID(handle))
+        node, pcie = self._place(bus_id)
+        self._static[uuid] = GPUCard(
+            uuid=uuid,
+            minor=int(nvml.nvmlDeviceGetMinorNumber(handle)),
+            memory_total=int(nvml.nvmlDeviceGetMemoryInfo(handle).total),
+            model=_text(nvml.nvmlDeviceGetName(handle)),
+            vendor=VENDOR,
+            driver=driver,
+            numa_node=node,
+            pcie_root=pcie,
+            bus_id=bus_id,
+        )
+        self._handles[uuid] = handle
 
     def _place(self, bus_id: str) -> tuple[int, str]:
         """NUMA node (0 for a card that belongs to none) and PCIe root of a function."""
@@ -161,6 +181,8 @@ class NVML:
         return node, found[0] if found is not None else ""
 
     def cards(self) -> tuple[GPUCard, ...]:
+        if self._missing and self.health.clock() >= self._look_at:
+            self._learn()
         out: list[GPUCard] = []
         for uuid, card in self._static.items():
             problem = self.health.problem(uuid, answers=self._answers(uuid))
@@ -217,14 +239,21 @@ class NVML:
         except nvml.NVMLError as error:
             log.warning("health of NVIDIA cards is not watched: %s", error)
             return
+        asked: set[str] = set()
         watched = 0
-        for uuid, handle in self._handles.items():
-            try:
-                nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
-                watched += 1
-            except nvml.NVMLError:
-                self.health.unsupported(uuid)
-        while not stop.is_set() and watched:
+        while not stop.is_set():
+            for uuid, handle in list(self._handles.items()):
+                if uuid in asked:
+                    continue
+                asked.add(uuid)
+                try:
+                    nvml.nvmlDeviceRegisterEvents(handle, nvml.nvmlEventTypeXidCriticalError, events)
+                    watched += 1
+                except nvml.NVMLError:
+                    self.health.unsupported(uuid)
+            if not watched:  # a card that was lost may come back
+                stop.wait(EVENT_WAIT_MS / 1000)
+                continue
             try:
                 event = nvml.nvmlEventSetWait_v2(events, EVENT_WAIT_MS)
             except nvml.NVMLError_Timeout:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import sys
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -15,6 +16,7 @@ from roles.koordlet.host.root import HostRoot
 from roles.koordlet.sensing import nvml
 from roles.koordlet.sensing.nvml import NVML, Health, bus_address
 from roles.koordlet.store import kinds
+from tests.support import patience
 from tests.support.koordlet import GI, Cluster, agent, run, until
 
 
@@ -43,6 +45,8 @@ class Library(types.ModuleType):
     def __init__(self, *cards: Any) -> None:
         super().__init__("pynvml")
         self.cards = list(cards)
+        self.lost: set[str] = set()
+        self.watched: list[str] = []
         self.memory: dict[str, list[Any]] = {}
         self.used: dict[str, list[Any]] = {}
         """Samples of each reading, with their times since the last one."""
@@ -59,7 +63,12 @@ class Library(types.ModuleType):
         return len(self.cards)
 
     def nvmlDeviceGetHandleByIndex(self, index: int) -> Any:
+        self.look(self.cards[index])
         return self.cards[index]
+
+    def look(self, card: Any) -> None:
+        if card.uuid in self.lost:
+            raise NVMLError("GPU is lost")
 
     def nvmlDeviceGetPciInfo(self, card: Any) -> Any:
         return record(busId=card.bus.encode())
@@ -73,6 +82,7 @@ class Library(types.ModuleType):
         return int(card.minor)
 
     def nvmlDeviceGetMemoryInfo(self, card: Any) -> Any:
+        self.look(card)
         return record(total=card.memory)
 
     def nvmlDeviceGetName(self, card: Any) -> bytes:
@@ -92,6 +102,7 @@ class Library(types.ModuleType):
     def nvmlDeviceRegisterEvents(self, card: Any, kinds: int, events: str) -> None:
         if card.uuid == "GPU-old":
             raise NVMLError("Not Supported")
+        self.watched.append(card.uuid)
 
     def nvmlEventSetWait_v2(self, events: str, milliseconds: int) -> Any:
         try:
@@ -235,6 +246,31 @@ def test_a_process_that_pauses_uses_nothing_but_its_memory(tmp_path: Path, libra
     assert used((101, 50)) == {101: 50}
     sizes[102] = gone
     assert used((101, 50)) == {101: 50}, "another process with its number"
+
+
+@pytest.mark.feature("KLO-DEV-01")
+def test_a_card_that_is_lost_hides_no_other_and_is_found_when_it_is_back(
+    tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    c, now = Cluster(tmp_path, None), [0.0]
+    for address in ("0000:18:00.0", "0000:3b:00.0"):
+        plug(c, address, "0")
+    library.lost = {"GPU-b"}
+    found = nvml.load(HostRoot.at(str(tmp_path)), lambda: now[0])
+    assert found is not None
+    now[0] = nvml.LOOK_AGAIN - 1.0
+    assert [card.uuid for card in found.cards()] == ["GPU-a"]
+    library.lost = {"GPU-a", "GPU-gone"}
+    now[0] = nvml.LOOK_AGAIN
+    assert [card.uuid for card in found.cards()] == ["GPU-a", "GPU-b"]
+    assert caplog.text.count("NVML: card 0: GPU is lost") == 1
+    for _ in patience.tries(500):
+        if "GPU-b" in library.watched:
+            break
+        time.sleep(0.01)
+    assert sorted(library.watched) == ["GPU-a", "GPU-b"], "its events are waited for, too"
+    library.lost = {"GPU-a", "GPU-b", "GPU-old", "GPU-gone"}
+    assert nvml.load(HostRoot.at(str(tmp_path))) is None, "of whom nobody is left NVML cannot tell"
 
 
 @pytest.mark.feature("KLO-DEV-01")
