@@ -17,6 +17,8 @@ from roles.koordlet.store.store import Sample
 
 #: Name of the snapshot in the store (KLO-TSDB-02).
 GPU = "GPU"
+#: Who does not answer for so long (seconds) is not healthy, for this reason.
+DEADLINE, SILENT = 5.0, "DeviceNotAnswering"
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from typing import Any
 from koord import seams
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.host.root import HostRoot, rooted
-from roles.koordlet.sensing.gpu import GPUCard, GPUProcess
+from roles.koordlet.sensing.gpu import DEADLINE, SILENT, GPUCard, GPUProcess
 
 log = logging.getLogger(__name__)
 
@@ -125,6 +125,8 @@ class NVML:
         self._missing: dict[int, str] = {}
         """Cards that could not be described, by index, and why."""
         self._look_at = 0.0
+        self._silent: dict[str, float] = {}
+        """Since when a card answers with errors alone."""
         self._learn()
 
     def _learn(self) -> None:
@@ -185,15 +187,24 @@ class NVML:
             self._learn()
         out: list[GPUCard] = []
         for uuid, card in self._static.items():
-            problem = self.health.problem(uuid, answers=self._answers(uuid))
+            answers = self._answers(uuid)
+            problem = self.health.problem(uuid, answers=answers)
+            if not problem and not answers and self.health.clock() - self._silent[uuid] >= DEADLINE:
+                problem = SILENT
             out.append(card if not problem else replace(card, problem=problem))
         return tuple(sorted(out, key=lambda c: (c.minor, c.uuid)))
 
     def _answers(self, uuid: str) -> bool:
+        """A card that fell off the bus says so here, whether or not anybody heard its Xid."""
         try:
             self._nvml.nvmlDeviceGetMemoryInfo(self._handles[uuid])
-        except self._nvml.NVMLError:
+        except self._nvml.NVMLError as error:
+            if uuid not in self._silent:
+                self._silent[uuid] = self.health.clock()
+                log.error("card %s does not answer: %s", uuid, error)
             return False
+        if self._silent.pop(uuid, None) is not None:
+            log.info("card %s answers again", uuid)
         return True
 
     def processes(self) -> list[GPUProcess]:
@@ -240,7 +251,7 @@ class NVML:
             log.warning("health of NVIDIA cards is not watched: %s", error)
             return
         asked: set[str] = set()
-        watched = 0
+        watched, complaint = 0, ""
         while not stop.is_set():
             for uuid, handle in list(self._handles.items()):
                 if uuid in asked:
@@ -259,7 +270,9 @@ class NVML:
             except nvml.NVMLError_Timeout:
                 continue
             except nvml.NVMLError as error:
-                log.warning("waiting for events of NVIDIA cards: %s", error)
+                if str(error) != complaint:
+                    log.warning("waiting for events of NVIDIA cards: %s", error)
+                complaint = str(error)
                 stop.wait(EVENT_WAIT_MS / 1000)
                 continue
             if event.eventType == nvml.nvmlEventTypeXidCriticalError:

@@ -12,14 +12,11 @@ from dataclasses import replace
 
 from koord import seams
 from roles.koordlet.host.errors import HostError
-from roles.koordlet.sensing.gpu import GPUCard, GPULibrary, GPUProcess
+from roles.koordlet.sensing.gpu import DEADLINE, SILENT, GPUCard, GPULibrary, GPUProcess
 
 log = logging.getLogger(__name__)
 
 EVERY, LOAD_AGAIN = 1.0, 60.0
-#: An answer that takes longer than this (seconds) counts as none.
-DEADLINE = 5.0
-SILENT = "DeviceNotAnswering"
 
 
 class NVMLThread:

@@ -274,6 +274,33 @@ def test_a_card_that_is_lost_hides_no_other_and_is_found_when_it_is_back(
 
 
 @pytest.mark.feature("KLO-DEV-01")
+def test_a_card_that_answers_with_errors_alone_is_not_healthy(tmp_path: Path, library: Library, caplog: pytest.LogCaptureFixture) -> None:
+    """It may have fallen off the bus while nobody listened for its Xid."""
+    c, now = Cluster(tmp_path, None), [0.0]
+    for address in ("0000:18:00.0", "0000:3b:00.0"):
+        plug(c, address, "0")
+    found = NVML(library, HostRoot.at(str(tmp_path)), Health(lambda: now[0]))
+
+    def problems() -> list[str]:
+        return [card.problem for card in found.cards()]
+
+    library.lost = {"GPU-b"}
+    assert problems() == ["", ""], "for a moment any card may fail"
+    now[0] = 5.0
+    assert problems() == ["", "DeviceNotAnswering"]
+    found.health.xid(["GPU-b"], 79)
+    assert problems() == ["", "Xid79"]
+    library.lost = set()
+    now[0] = 604.0
+    assert problems() == ["", "Xid79"]
+    now[0] = 605.0
+    assert problems() == ["", ""]
+    library.lost = {"GPU-b"}
+    assert problems() == ["", ""], "counted anew"
+    assert caplog.text.count("card GPU-b does not answer: GPU is lost") == 2
+
+
+@pytest.mark.feature("KLO-DEV-01")
 @pytest.mark.parametrize("missing", ["package", "driver", "cards"])
 def test_without_cards_the_agent_goes_on(tmp_path: Path, missing: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", None if missing == "package" else Library())
