@@ -61,7 +61,8 @@ class TopologyLoop:
         self._config: dict[str, Any] | None = None
         self._config_at = -CONFIG_EVERY
         self._done: tuple[object, ...] | None = None
-        self._complaint = ""
+        self._complaints: dict[str, str] = {}
+        """What was told last of the computing and of the writing."""
 
     async def run(self, stopping: asyncio.Event, synced: Callable[[], bool]) -> None:
         while not stopping.is_set():
@@ -72,10 +73,10 @@ class TopologyLoop:
             except TimeoutError:
                 continue
 
-    def _complain(self, text: str) -> None:
-        if text != self._complaint:
+    def _complain(self, about: str, text: str) -> None:
+        if text != self._complaints.get(about):
             log.error("NodeResourceTopology is kept: %s", text)
-        self._complaint = text
+        self._complaints[about] = text
 
     async def step(self) -> None:
         """Compute, and write what differs. Whatever fails leaves the object as it is until the next round."""
@@ -83,12 +84,12 @@ class TopologyLoop:
         if node is None:
             return
         publish = self._publish and self._pod_cache.confirmed
-        if publish and self._state.nrt is None and not await self._create(node):
-            return
+        if publish and self._state.nrt is None:
+            publish = await self._create(node)
         try:
             data = await self._input(node)
         except (KubeletError, HostError) as error:
-            self._complain(str(error))
+            self._complain("computing", str(error))
             return
         if data is None:
             return
@@ -99,7 +100,7 @@ class TopologyLoop:
         try:
             wanted = compute(data)
         except (ZoneError, CPUStateError, ValueError) as error:
-            self._complain(str(error))
+            self._complain("computing", str(error))
             return
         self._state.publish_topology(TopologyState(wanted.annotations, wanted.labels))
         if not publish or self._state.nrt is None:
@@ -108,7 +109,7 @@ class TopologyLoop:
         patch = difference(self._state.nrt, wanted)
         if patch is None or await self._patch(patch):
             self._done = inputs
-            self._complaint = ""
+            self._complaints.clear()
 
     async def _input(self, node: Node) -> TopologyInput | None:
         """Everything that the computation needs; None while the machine was not read yet."""
@@ -116,7 +117,7 @@ class TopologyLoop:
         basic = self._store.snapshot(CPU_BASIC_INFO)
         numa = self._store.snapshot(NUMA_INFO)
         if not isinstance(topology, CPUTopology) or not isinstance(basic, BasicInfo) or numa is None:
-            self._complain("CPU topology and NUMA nodes are not known yet")
+            self._complain("computing", "CPU topology and NUMA nodes are not known yet")
             return None
         policy = KubeletPolicy()
         if self._query_kubelet:
@@ -159,7 +160,7 @@ class TopologyLoop:
         except AlreadyExists:
             return False
         except ApiError as error:
-            self._complain(f"it cannot be created: {error}")
+            self._complain("writing", f"it cannot be created: {error}")
             return False
         self._state.nrt = created
         return True
@@ -170,7 +171,7 @@ class TopologyLoop:
         except (Conflict, NotFound):
             return False  # the watch brings the newer object, the next round starts from it
         except ApiError as error:
-            self._complain(f"it cannot be written: {error}")
+            self._complain("writing", f"it cannot be written: {error}")
             return False
         self._state.nrt = updated
         return True

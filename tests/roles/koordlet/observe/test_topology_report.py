@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from koord.accounting.cpuset import CPUSet
 from koord.api import names
 from koord.api.kinds import NODERESOURCETOPOLOGIES, NODES
+from koord.kube.errors import Forbidden
 from roles.koordlet.host.topology import CPU, make_topology
 from roles.koordlet.report.packing import PackingError, take_packed
 from roles.koordlet.report.zones import merge_zones
@@ -87,6 +88,22 @@ class TestObject:
             assert (await w.client.list(NODERESOURCETOPOLOGIES)).items == []
             assert orjson.loads(w.state.local_topology.annotations[LS_POOL])[0]["cpuset"] == "0-3,8-11", "for this machine's own use"
             w.agent.list(make_pod("lsr", "u-1", **pinned("0,8", "LSR")))
+            assert (await w.annotation(LS_POOL))[0]["cpuset"] == "1-3,9-11"
+
+        run(story)
+
+    def test_this_machine_knows_its_pools_while_the_object_cannot_be_made(self, run, make_pod, monkeypatch, caplog) -> None:
+        async def story(w) -> None:
+            async def refuse(*_: Any) -> Any:
+                raise Forbidden(403, "Forbidden", "no room")
+
+            with monkeypatch.context() as patched:
+                patched.setattr(w.client, "create", refuse)
+                w.agent.list(make_pod("lsr", "u-1", **pinned("0,8", "LSR")))
+                for w.kubelet.status in (500, 500, 200):
+                    await w.topology.step()
+            assert orjson.loads(w.state.topology.annotations[LS_POOL])[0]["cpuset"] == "1-3,9-11"
+            assert caplog.text.count("it cannot be created") == 1, "once, whatever else fails beside it"
             assert (await w.annotation(LS_POOL))[0]["cpuset"] == "1-3,9-11"
 
         run(story)
