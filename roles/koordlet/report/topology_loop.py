@@ -162,10 +162,12 @@ class TopologyLoop:
         except ApiError as error:
             self._complain("writing", f"it cannot be created: {error}")
             return False
-        self._state.nrt = created
+        if self._state.nrt is None:
+            self._state.nrt = created
         return True
 
     async def _patch(self, patch: dict[str, Any]) -> bool:
+        before = self._state.nrt
         try:
             updated = await self._client.patch(NODERESOURCETOPOLOGIES, self._state.node_name, patch)
         except (Conflict, NotFound):
@@ -173,7 +175,8 @@ class TopologyLoop:
         except ApiError as error:
             self._complain("writing", f"it cannot be written: {error}")
             return False
-        self._state.nrt = updated
+        if self._state.nrt is before:  # what the watch told meanwhile is newer, and it does not tell it again
+            self._state.nrt = updated
         return True
 
 

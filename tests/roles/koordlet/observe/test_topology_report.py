@@ -108,6 +108,30 @@ class TestObject:
 
         run(story)
 
+    @pytest.mark.parametrize("deleted", [True, False], ids=["deleted", "changed"])
+    def test_what_the_watch_tells_before_the_answer_to_a_write_counts(self, run, make_pod, monkeypatch, deleted) -> None:
+        async def story(w) -> None:
+            await w.nrt()
+            patch = w.client.patch
+            w.agent.list(make_pod("lsr", "u-1", **pinned("0,8", "LSR")))
+
+            async def slowly(*args: Any) -> Any:
+                answer = await patch(*args)
+                if deleted:
+                    await w.client.delete(NODERESOURCETOPOLOGIES, "n1")
+                    await w.until(lambda: w.state.nrt is None)
+                else:
+                    await patch(NODERESOURCETOPOLOGIES, "n1", {"metadata": {"annotations": {LS_POOL: "[]"}}})
+                    await w.until(lambda: w.state.nrt["metadata"]["annotations"][LS_POOL] == "[]")
+                return answer
+
+            with monkeypatch.context() as patched:
+                patched.setattr(w.client, "patch", slowly)
+                await w.topology.step()
+            assert (await w.annotation(LS_POOL))[0]["cpuset"] == "1-3,9-11"
+
+        run(story)
+
     def test_others_keep_what_is_theirs(self, run) -> None:
         async def story(w) -> None:
             await w.nrt()
