@@ -34,7 +34,9 @@ class PredictionLoop:
         while not stopping.is_set():
             now, wall = clock(), seams.now()
             if loop.time() >= next_training:
-                self._models.train(MetricsView(self._store, wall), self._pods(), now)
+                pods = self._pods()
+                self._models.recall((pod.uid for pod in pods), now)
+                self._models.train(MetricsView(self._store, wall), pods, now)
                 next_training = loop.time() + self._models.options.training_interval
             if loop.time() >= next_housekeeping:
                 self._models.expire(now)

@@ -36,6 +36,7 @@ def class_key(priority_class: PriorityClass) -> str:
 #: clock may be wrong.
 ORPHANED = 86_400.0
 _LARGEST = 1 << 20
+_UNREADABLE = (ValueError, KeyError, TypeError, AttributeError, CheckpointError)
 
 FIXED_KEYS = frozenset({NODE_KEY, SYSTEM_KEY, *(class_key(c) for c in CLASSES)})
 #: Models whose sum is the peak of Prod by priority.
@@ -90,7 +91,7 @@ class Model:
 @dataclass(slots=True)
 class Models:
     """All models of this node. Times are Unix seconds and given by the caller; files are touched only by :meth:`expire`,
-    :meth:`write` and :meth:`restore`."""
+    :meth:`write`, :meth:`restore` and :meth:`recall`."""
 
     options: PredictionOptions
     models: dict[str, Model] = field(default_factory=dict)
@@ -200,10 +201,8 @@ class Models:
         for name in names:
             path = self._path(name)
             try:
-                with open(path, "rb") as file:
-                    data = orjson.loads(file.read(_LARGEST))
-                model, key = self._load(data, now), data.get("UID")
-            except (OSError, ValueError, KeyError, TypeError, AttributeError, CheckpointError) as error:
+                model, key = self._read(path, now)
+            except (OSError, *_UNREADABLE) as error:
                 if name.removesuffix(".tmp") in FIXED_KEYS or name.removesuffix(".tmp") in pod_uids:
                     log.warning("prediction checkpoint %s is dropped: %s", path, error)
                     _remove(path)
@@ -223,6 +222,26 @@ class Models:
             if newest - written > ORPHANED:
                 _remove(path)
         return loaded
+
+    def recall(self, pod_uids: Iterable[str], now: float) -> None:
+        """Load the checkpoints of pods that :meth:`restore` did not know of: a kubelet that starts lists its pods late."""
+        if not self.options.directory:
+            return
+        for uid in pod_uids:
+            if uid in self.models:
+                continue
+            try:
+                model, key = self._read(self._path(uid), now)
+            except (OSError, *_UNREADABLE):
+                continue  # of a new pod there is none
+            if key == uid:
+                self.models[uid] = model
+
+    def _read(self, path: str, now: float) -> tuple[Model, Any]:
+        """A checkpoint and whose it is. Raises OSError, or what says that it is none."""
+        with open(path, "rb") as file:
+            data = orjson.loads(file.read(_LARGEST))
+        return self._load(data, now), data.get("UID")
 
     def _load(self, data: dict[str, Any], now: float) -> Model:
         cpu = DecayingHistogram.from_checkpoint(AGENT_CPU, self.options.cpu_half_life, data["CPU"])

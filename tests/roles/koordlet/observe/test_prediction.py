@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
+import types
 from pathlib import Path
 from typing import Any
 
@@ -146,6 +147,33 @@ class TestCheckpoints:
         asyncio.run(story())
         assert NODE_KEY in m.models
         assert (tmp_path / NODE_KEY).exists()
+
+    def test_a_pod_that_is_listed_late_has_its_model(self, tmp_path) -> None:
+        """A kubelet that starts knows the pods of the API server only when it has reached that."""
+        m = models(tmp_path)
+        m.update("u-1", 6.0, GIB, T0)
+        m.checkpoint(T0)
+        (tmp_path / "u-2").write_text('{"UID": "u-1"}')
+        fresh, pods = models(tmp_path, training_interval=0.01), list[Any]()
+
+        async def story() -> None:
+            stopping, ready = asyncio.Event(), asyncio.Event()
+            ready.set()
+            running = asyncio.create_task(prediction_loop.PredictionLoop(fresh, MetricStore(), lambda: pods).run(stopping, ready))
+            while PROD not in fresh.models:
+                await asyncio.sleep(0.005)
+            assert "u-1" not in fresh.models
+            pods.extend(types.SimpleNamespace(uid=uid) for uid in ("u-1", "u-2", "u-3"))
+            for _ in patience.tries(2000):
+                if "u-1" in fresh.models:
+                    break
+                await asyncio.sleep(0.005)
+            stopping.set()
+            await running
+
+        asyncio.run(story())
+        assert fresh.predict("u-1") == m.predict("u-1")
+        assert not {"u-2", "u-3"} & set(fresh.models)
 
     def test_a_slow_disk_holds_nobody_up(self, tmp_path, monkeypatch) -> None:
         m = models(tmp_path, training_interval=0.01, checkpoint_interval=0.0)
