@@ -64,6 +64,7 @@ class Model:
     cpu: DecayingHistogram
     memory: DecayingHistogram
     updated: float = 0.0
+    """When it was last trained, or loaded: that nobody ran here to train it makes no model old."""
     saved: float = 0.0
     sampled: float | None = None
     """Time of the newest sample, which never goes back and never leaps; None before the first one."""
@@ -250,7 +251,7 @@ class Models:
             updated = parse_time(data["LastUpdated"])
         except (TimeError, KeyError):
             updated = now
-        return Model(cpu, memory, updated=min(updated, now), saved=now, sampled=updated)
+        return Model(cpu, memory, updated=now, saved=now, sampled=updated)
 
 
 def _remove(path: str) -> None:

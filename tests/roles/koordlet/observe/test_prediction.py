@@ -213,6 +213,18 @@ class TestCheckpoints:
         m.expire(T0 + 3000)
         assert [p.name for p in tmp_path.iterdir()] == ["u-0"]
 
+    def test_a_model_does_not_age_while_the_node_is_down(self, tmp_path) -> None:
+        m = models(tmp_path)
+        m.update("u-1", 1.0, GIB, T0)
+        m.checkpoint(T0)
+        later = T0 + 7200
+        m = models(tmp_path)
+        m.restore({"u-1"}, later)
+        m.expire(later + 1800)
+        assert m.models.keys() == {"u-1"}, "its pod may take its time to start"
+        m.expire(later + 1801)
+        assert (list(m.models), list(tmp_path.iterdir())) == ([], [])
+
     def test_an_unwritable_directory_is_reported(self, tmp_path, caplog) -> None:
         (tmp_path / "file").write_text("")
         m = models(tmp_path / "file")
