@@ -96,7 +96,7 @@ def compute(data: TopologyInput) -> Wanted:
     numa_label = node.metadata.labels.get(names.LABEL_NODE_ENABLE_NUMA_RESERVATION, "")
     reserved: dict[str, int] = {}
     if numa_label == "true":
-        zones = {"cpu": len(topology.nodes), "memory": len(data.numa)}
+        zones = {"cpu": len(topology.nodes), "memory": sum(node.memory.total > 0 for node in data.numa)}
         reserved = numa_reserved(node.status.capacity, raw_allocatable(node.status.allocatable, node.metadata.annotations), zones)
     return Wanted(
         annotations=annotations,

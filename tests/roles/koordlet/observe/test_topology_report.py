@@ -343,22 +343,23 @@ class TestZones:
         )
         run(story, node=node)
 
-    def test_numa_nodes_with_gaps_and_without_cpus(self, run, make_node) -> None:
-        """CPUs are reserved on the nodes that have some, memory on all."""
+    def test_numa_nodes_with_gaps_without_cpus_and_without_memory(self, run, make_node) -> None:
+        """CPUs and memory are reserved on the nodes that have some."""
 
         async def story(w) -> None:
+            w.agent.tree.write("sys/bus/node/devices/node1/meminfo", "Node 1 MemTotal: 0 kB\nNode 1 MemFree: 0 kB\n")
             w.agent.tree.write("sys/bus/node/devices/node7/meminfo", "Node 7 MemTotal: 2097152 kB\nNode 7 MemFree: 1024 kB\n")
             w.agent.tick(61.0)
             zones = (await w.nrt())["zones"]
             assert [z["name"] for z in zones] == ["node-0", "node-1", "node-7"]
             rows = [{r["name"]: (r["capacity"], r["allocatable"]) for r in z["resources"]} for z in zones]
             assert [row["cpu"] for row in rows] == [("8", "7500m"), ("8", "7500m"), ("0", "0")]
-            assert rows[2]["memory"] == ("2Gi", "1Gi")
+            assert [row["memory"] for row in rows] == [("4Gi", "3Gi"), ("0", "0"), ("2Gi", "1Gi")]
 
         node = make_node(
             labels={names.LABEL_NODE_ENABLE_NUMA_RESERVATION: "true"},
-            capacity={"cpu": "16", "memory": "8Gi"},
-            allocatable={"cpu": "15", "memory": "5Gi"},
+            capacity={"cpu": "16", "memory": "6Gi"},
+            allocatable={"cpu": "15", "memory": "4Gi"},
         )
         run(story, node=node)
 
