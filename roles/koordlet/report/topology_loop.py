@@ -60,6 +60,7 @@ class TopologyLoop:
         self._publish = publish
         self._config: dict[str, Any] | None = None
         self._config_at = -CONFIG_EVERY
+        self._policy: tuple[dict[str, Any], CPUTopology, KubeletPolicy] | None = None
         self._done: tuple[object, ...] | None = None
         self._complaints: dict[str, str] = {}
         """What was told last of the computing and of the writing."""
@@ -121,11 +122,17 @@ class TopologyLoop:
             return None
         policy = KubeletPolicy()
         if self._query_kubelet:
-            policy = kubelet_policy(await self._kubelet_config(node), topology)
+            policy = self._policy_of(await self._kubelet_config(node), topology)
         state = self._cpu_manager_state() if policy.static else None
         return TopologyInput(
             node=node, topology=topology, basic=basic, numa=numa, pods=self._pod_cache.pods, policy=policy, cpu_manager_state=state
         )
+
+    def _policy_of(self, config: dict[str, Any], topology: CPUTopology) -> KubeletPolicy:
+        """Found anew only for another configuration or machine, so that what cannot be used is told once."""
+        if self._policy is None or self._policy[0] != config or self._policy[1] is not topology:
+            self._policy = config, topology, kubelet_policy(config, topology)
+        return self._policy[2]
 
     async def _kubelet_config(self, node: Node) -> dict[str, Any]:
         """The kubelet's configuration; the last one stays in force when the kubelet cannot be asked again."""

@@ -236,12 +236,13 @@ class TestKubelet:
             ({"reservedSystemCPUs": "99"}, None),
         ],
     )
-    def test_static_policy(self, run, config, reserved) -> None:
+    def test_static_policy(self, run, config, reserved, caplog) -> None:
         async def story(w) -> None:
             w.kubelet.config = {**STATIC, **config}
             wanted = {"policy": "static", "options": {"full-pcpus-only": "true"}}
             assert await w.annotation(POLICY) == (wanted | {"reservedCPUs": reserved} if reserved else wanted)
             assert (await w.annotation(LS_POOL))[0]["cpuset"] == "0-3,8-11", "reserved CPUs stay in the pools"
+            assert caplog.text.count("kubelet configuration:") == (not reserved), "told once, not every round"
 
         run(story)
 
