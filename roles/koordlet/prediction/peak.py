@@ -79,7 +79,8 @@ def _gone(pod: PodState) -> bool:
 
 
 def _age(pod: PodState, now: float) -> float:
-    created = pod.pod.metadata.creation_timestamp
+    """Static pods have no creation in the kubelet's list, only the start of their present run."""
+    created = pod.pod.metadata.creation_timestamp or pod.pod.status.start_time
     if not created:
         return 0.0
     try:

@@ -259,12 +259,16 @@ class TestReclaimable:
     def resources(self, status: dict[str, Any], field: str) -> dict[str, str]:
         return status[field]["resource"].get("resources")
 
-    def test_the_careful_one_of_both_predictors(self, agent, kubelet, world, make_node, make_pod) -> None:
+    @pytest.mark.parametrize("static", [False, True], ids=["", "static"])
+    def test_the_careful_one_of_both_predictors(self, agent, kubelet, world, make_node, make_pod, static) -> None:
         def prepare(m: Models, now: float) -> None:
             for key, cpu in (("u-1", 1.0), (PROD, 3.0), (SYSTEM_KEY, 0.0), (class_key(PriorityClass.NONE), 0.0)):
                 m.update(key, cpu, GIB, now)
 
         pods = [make_pod("web", "u-1", requests={"cpu": "8", "memory": "16Gi"}, priority=9500)]
+        if static:  # the kubelet has it from a file, and nobody created it
+            pods[0]["status"]["startTime"] = pods[0]["metadata"]["creationTimestamp"]
+            pods[0]["metadata"]["creationTimestamp"] = None
         status = self.status(agent, kubelet, world, make_node(capacity=NODE, allocatable=NODE), pods, prepare)
         m = models(Path("/nonexistent"))
         prepare(m, T0)
