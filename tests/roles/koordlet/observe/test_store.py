@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import errno
 import math
+import os
 import sys
 from pathlib import Path
 
@@ -11,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from koord import seams
 from roles.koordlet.store import kinds, persist
 from roles.koordlet.store.series import PERCENTILES, Points, SampleRejectedError, Series, percentile
 from roles.koordlet.store.store import MetricStore, UnknownKindError
@@ -219,6 +222,22 @@ class TestPersistence:
         short = MetricStore(retention=600.0)
         persist.load(short, str(tmp_path), now)
         assert MetricsView(short, now).query(kinds.NODE_CPU, 3 * 3600).covered_ms < 640_000
+
+    def test_a_disk_that_is_too_full_is_left_as_full_as_it_was(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog) -> None:
+        persist.save(filled([1]), str(tmp_path), T0)
+        before = (tmp_path / persist.FILE).read_bytes()
+        written: list[int] = []
+
+        def some_of_it(_: seams.Files, fd: int, data: bytes | memoryview) -> int:
+            if written:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            written.append(os.write(fd, data[:16]))
+            return written[0]
+
+        monkeypatch.setattr(seams.Files, "write", some_of_it)
+        persist.save(filled([1, 2, 3]), str(tmp_path), T0 + 3)
+        assert "No space left" in caplog.text
+        assert {p.name: p.read_bytes() for p in tmp_path.iterdir()} == {persist.FILE: before}
 
     def test_series_of_an_earlier_release(self, tmp_path: Path) -> None:
         body = msgspec.msgpack.encode([1, sys.byteorder, T0, filled([1, 2, 3]).dump()])
