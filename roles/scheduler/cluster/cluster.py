@@ -60,8 +60,11 @@ class Cluster:
         self.non_zero_free: tuple[Vector, Vector] = (np.zeros(capacity), np.zeros(capacity))  # CPU and memory
         self.providers: list[int] = []  # by resource: how many live nodes have any of it
         # Constants as vectors: numpy compares two vectors several times faster than a vector and a number.
-        self.zeros: Vector = np.zeros(capacity)
-        self.ones: Vector = np.ones(capacity)
+        self.zeros: Vector = _constant(0.0, capacity)
+        self.ones: Vector = _constant(1.0, capacity)
+        self._infinite: Vector = _constant(np.inf, capacity)
+        # Resources with columns of their own. The others share constants: pods may name what no node has, each another.
+        self._counted: list[int] = []
         self.labels = LabelColumns(capacity)
         self.slots: NDArray[np.intp] = np.arange(capacity)  # each slot's number: `slots[rows]` are the numbers of rows
         self.live = 0
@@ -350,11 +353,13 @@ class Cluster:
         self.unschedulable = grown(self.unschedulable, capacity)
         self.taints = grown(self.taints, capacity)
         self.pod_slots = grown(self.pod_slots, capacity)
-        self.allocatable = [grown(column, capacity) for column in self.allocatable]
-        self.free = [grown(column, capacity) for column in self.free]
-        self.divisor = [grown(column, capacity, np.inf) for column in self.divisor]
+        self.zeros, self.ones, self._infinite = (_constant(value, capacity) for value in (0.0, 1.0, np.inf))
+        resources, allocatable, free, divisor = len(self.free), self.allocatable, self.free, self.divisor
+        self.allocatable, self.free, self.divisor = [self.zeros] * resources, [self.zeros] * resources, [self._infinite] * resources
+        for resource in self._counted:
+            self.allocatable[resource], self.free[resource] = grown(allocatable[resource], capacity), grown(free[resource], capacity)
+            self.divisor[resource] = grown(divisor[resource], capacity, np.inf)
         self.non_zero_free = (grown(self.non_zero_free[0], capacity), grown(self.non_zero_free[1], capacity))
-        self.zeros, self.ones = np.zeros(capacity), np.ones(capacity)
         self.slots = np.arange(capacity)
         self.labels.grow(capacity)
         for columns in self._columns.values():
@@ -362,11 +367,24 @@ class Cluster:
         self.changes.resized()
 
     def _ensure_resources(self) -> None:
-        while len(self.free) < len(self.vocabulary.resources):
-            self.allocatable.append(np.zeros(self.capacity))
-            self.free.append(np.zeros(self.capacity))
-            self.divisor.append(np.full(self.capacity, np.inf))
-        self.providers.extend([0] * (len(self.free) - len(self.providers)))
+        missing = len(self.vocabulary.resources) - len(self.free)
+        self.allocatable.extend([self.zeros] * missing)
+        self.free.extend([self.zeros] * missing)
+        self.divisor.extend([self._infinite] * missing)
+        self.providers.extend([0] * missing)
+
+    def _count_by_node(self, resource: int) -> Vector:
+        """Give a resource columns of its own, in place of those of resources that no node has and no pod on a node holds any more. Returns
+        that of what is free."""
+        self._ensure_resources()
+        for other in [other for other in self._counted if not self.providers[other]]:
+            if not self.allocatable[other].any() and not self.free[other].any():
+                self._counted.remove(other)
+                self.allocatable[other], self.free[other], self.divisor[other] = self.zeros, self.zeros, self._infinite
+        self._counted.append(resource)
+        self.allocatable[resource], self.free[resource] = np.zeros(self.capacity), np.zeros(self.capacity)
+        self.divisor[resource] = np.full(self.capacity, np.inf)
+        return self.free[resource]
 
     def _set_taints(self, slot: int, taints: tuple[TaintKey, ...]) -> None:
         before = self.taints.item(slot)
@@ -379,11 +397,13 @@ class Cluster:
         intern = self.vocabulary.resources.intern
         wanted = {intern(name): min(float(value), MAX_EXACT) for name, value in amounts.items()}
         self._ensure_resources()
-        for resource, column in enumerate(self.allocatable):
+        for resource in {*self._counted, *wanted}:
             value = wanted.get(resource, 0.0)
-            before = float(column[slot])
+            before = self.allocatable[resource].item(slot)
             if value != before:
-                column[slot] = value
+                if self.free[resource] is self.zeros:
+                    self._count_by_node(resource)
+                self.allocatable[resource][slot] = value
                 self.free[resource][slot] += value - before
                 self.divisor[resource][slot] = value if value > 0 else np.inf
                 if resource in (CPU, MEMORY):
@@ -391,7 +411,8 @@ class Cluster:
         self.pod_slots[slot] = float(amounts.get("pods", 0)) - len(row.pods)
 
     def _clear_allocatable(self, slot: int) -> None:
-        for resource, column in enumerate(self.allocatable):
+        for resource in self._counted:
+            column = self.allocatable[resource]
             before = float(column[slot])
             if before:
                 column[slot] = 0.0
@@ -403,11 +424,11 @@ class Cluster:
 
     def _charge(self, slot: int, pod: PodInfo, sign: float) -> None:
         shape = pod.shape
-        free = self.free
+        free, nothing = self.free, self.zeros
         for resource, amount in shape.requests:
-            if resource >= len(free):
-                self._ensure_resources()
-            column = free[resource]
+            column = free[resource] if resource < len(free) else nothing
+            if column is nothing:
+                column = self._count_by_node(resource)
             column[slot] = column.item(slot) + sign * amount  # plain numbers: numpy's own are slower one at a time
         cpu, memory = shape.non_zero
         column = self.non_zero_free[CPU]
@@ -424,9 +445,16 @@ class Cluster:
         self.live += step
         self.cordoned += step * bool(self.unschedulable[slot])
         self.tainted += step * bool(self.taints[slot])
-        for resource, column in enumerate(self.allocatable):
-            if column[slot] > 0:
+        for resource in self._counted:
+            if self.allocatable[resource][slot] > 0:
                 self.providers[resource] += step
+
+
+def _constant(value: float, capacity: int) -> Vector:
+    """A vector that nobody can write to."""
+    column = np.full(capacity, value)
+    column.flags.writeable = False
+    return column
 
 
 _HOOKS = (

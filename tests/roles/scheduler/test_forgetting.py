@@ -63,6 +63,35 @@ def test_an_autoscaled_cluster_grows_no_columns() -> None:
 
 
 @pytest.mark.feature("SCH-FW-04")
+def test_resources_that_no_node_offers_take_no_columns() -> None:
+    """Whoever may create pods may make names up."""
+    made = testing.World()
+    made.add_nodes(testing.node("n", **{"example.com/real": "2"}))
+
+    def columns() -> int:
+        return len({id(column) for of_kind in (made.cluster.allocatable, made.cluster.free, made.cluster.divisor) for column in of_kind})
+
+    before = columns()
+    for number in range(20):
+        asked = {f"example.com/made-up-{number}": "1"}
+        assert f"1 Insufficient example.com/made-up-{number}" in made.decide(testing.pod(requests=asked)).message()
+        (forced,) = made.add_pods(testing.pod(node="n", requests=asked))  # by its author; the kubelet will refuse it
+        assert made.cluster.free[made.vocabulary.resources.find(f"example.com/made-up-{number}")].sum() == -1
+        assert recount(made.cluster) == []
+        made.cluster.remove_pod(forced.uid)
+    assert columns() <= before + 3
+
+    asked = {"example.com/made-up-3": "1"}
+    made.add_nodes(testing.node("m", **{"example.com/made-up-3": "1"}))
+    made.cluster.reserve(made.cluster.capacity + 1)
+    assert made.schedule(testing.pod(requests=asked)).node == "m"
+    assert "2 Insufficient example.com/made-up-3" in made.decide(testing.pod(requests=asked)).message()
+    assert recount(made.cluster) == []
+    made.cluster.remove_node("m")
+    assert "1 Insufficient example.com/made-up-3" in made.decide(testing.pod(requests=asked)).message()
+
+
+@pytest.mark.feature("SCH-FW-04")
 def test_a_heartbeat_is_no_change() -> None:
     def beat(minute: int, status: str = "True") -> Node:
         made = msgspec.to_builtins(testing.node("n"))
