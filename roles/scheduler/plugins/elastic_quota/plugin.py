@@ -184,15 +184,16 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
 
     def subscriptions(self) -> Sequence[Subscription]:
         changed = Subscription(UNSCHEDULED_POD, Action.ALL)  # it may be of another quota by now
+        less = Action.DELETE | Action.SCALE_DOWN
         if self.args.enable_queue_hint:
             return (
                 changed,
-                Subscription(ASSIGNED_POD, Action.DELETE, self._deletion_helps),
+                Subscription(ASSIGNED_POD, less, self._less_helps),
                 Subscription(ELASTICQUOTAS.kind, Action.UPDATE, self._change_helps),
             )
         return (
             changed,
-            Subscription(ASSIGNED_POD, Action.DELETE, lambda pod, event: self._deletion_helps(pod, event) or self._fits_now(pod)),
+            Subscription(ASSIGNED_POD, less, lambda pod, event: self._less_helps(pod, event) or self._fits_now(pod)),
             Subscription(ELASTICQUOTAS.kind, Action.ADD | Action.UPDATE | Action.DELETE, self._event_helps),
         )
 
@@ -201,8 +202,8 @@ class ElasticQuota(PreFilter, PostFilter, Reserve, PodObserver, Controllers):
         for them."""
         return self._spec_changed(event) or (event.new.metadata.name in self._path(pod) and self._fits_now(pod))
 
-    def _deletion_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
-        """A pod that went helps those of its quota and of the quotas above, where they are looked at those of all these."""
+    def _less_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """A pod that went or shrank helps those of its quota and of the quotas above, where they are looked at those of all these."""
         mine, its = self._path(pod), self._path(event.old)
         if not mine or not its:
             return True

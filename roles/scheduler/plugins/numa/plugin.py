@@ -21,7 +21,7 @@ from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.codes import StatusCodes
 from roles.scheduler.framework.context import BindDraft, CycleContext, Rows
-from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, Subscription
+from roles.scheduler.framework.events import ASSIGNED_POD, UNSCHEDULED_POD, Action, ClusterEvent, Subscription
 from roles.scheduler.framework.events import NODE as NODE_EVENTS
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import (
@@ -95,11 +95,17 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
     def subscriptions(self) -> Sequence[Subscription]:
         return (
             Subscription(ASSIGNED_POD, Action.DELETE),
+            Subscription(ASSIGNED_POD, Action.SCALE_DOWN, self._shrinking_helps),
             Subscription(NODERESOURCETOPOLOGIES.kind, Action.ADD | Action.UPDATE | Action.DELETE),
             Subscription(NODE_EVENTS, Action.ADD | Action.UPDATE_ALLOCATABLE | Action.UPDATE_LABELS | Action.UPDATE_ANNOTATIONS),
             Subscription(UNSCHEDULED_POD, Action.ALL),  # it may ask for other CPUs or NUMA nodes by now
             *self.topology.subscriptions,
         )
+
+    def _shrinking_helps(self, pod: PodInfo, event: ClusterEvent) -> bool:
+        """A pod was resized in place: what pods request of a whole node counts here where its CPU is amplified."""
+        slot = self.handle.cluster.slot_of(event.old.node_name)
+        return slot >= 0 and self.columns.at(slot).facts.ratio != 1.0
 
     def pod_seen(self, pod: PodInfo) -> None:
         """Records follow the pods that count on nodes, not the events."""

@@ -28,6 +28,7 @@ QUOTA = "quota.scheduling.koordinator.sh/name"
 AFFINITY = "scheduling.koordinator.sh/reservation-affinity"
 POLICY = "node.koordinator.sh/numa-topology-policy"
 NUMA = "scheduling.koordinator.sh/numa-topology-spec"
+RATIOS = "node.koordinator.sh/resource-amplification-ratio"
 DONE = {"pv.kubernetes.io/bind-completed": "yes"}
 HINT = "scheduling.koordinator.sh/device-allocate-hint"
 
@@ -198,6 +199,22 @@ def tied_to_a_numa_node(found: Waking) -> None:
     found.refused("NodeNUMAResource", annotations={NUMA: '{"numaTopologyPolicy": "SingleNUMANode"}'})
 
 
+def amplified(found: Waking) -> None:
+    """A CPU of its own counts twice on the nodes, of each of which one CPU is free."""
+    for name in "ab":
+        found.node(name, labels={ZONE: name}, cpu="4", annotations={RATIOS: '{"cpu": 2}'}, **EVERYTHING)
+        report = nrt(name, sockets=1, nodes=1, cores=1)
+        found.tell("NodeResourceTopology", name, report, annotations=report["metadata"]["annotations"])
+    found.web = [found.pod(node=name, requests={"cpu": "3"}) for name in "ab"]  # type: ignore[attr-defined]
+    found.refused("NodeNUMAResource", labels={"koordinator.sh/qosClass": "LSR"}, requests={"cpu": "1"})
+
+
+def shrinks(found: Waking, pod: Any) -> None:
+    """A pod was resized in place."""
+    less = testing.pod(pod.name, uid=pod.uid, node=pod.node_name, labels=pod.labels, cpu="1m", memory="1Mi")
+    found.observer.pod_updated(pod, found.made.parser.parse(less))
+
+
 def strict(found: Waking) -> None:
     """The nodes' only cards are broken, and a card has to be of the NUMA node that the CPUs are of."""
     for name in "ab":
@@ -325,6 +342,10 @@ CASES: dict[str, tuple[Callable[[Waking], None], Callable[[Waking], Any], bool]]
     "a pod without devices leaves": (card, lambda w: w.observer.pod_deleted(w.pod(node="a")), False),
     "one of its quota leaves": (quota, lambda w: w.observer.pod_deleted(w.web[0]), True),  # type: ignore[attr-defined]
     "one of another quota leaves": (quota, lambda w: w.observer.pod_deleted(w.web[1]), False),  # type: ignore[attr-defined]
+    "one of its quota shrinks": (quota, lambda w: shrinks(w, w.web[0]), True),  # type: ignore[attr-defined]
+    "one of another quota shrinks": (quota, lambda w: shrinks(w, w.web[1]), False),  # type: ignore[attr-defined]
+    "a pod of an amplified node shrinks": (amplified, lambda w: shrinks(w, w.web[0]), True),  # type: ignore[attr-defined]
+    "a pod of a node as it is shrinks": (tied_to_a_numa_node, lambda w: shrinks(w, w.pod(node="a")), False),
     "its quota grows": (quota, lambda w: w.tell("ElasticQuota", "ours", {"spec": {"min": {"cpu": "1"}, "max": {"cpu": "1"}}}), True),
     "it needs no reservation any more": (bound_to_a_reservation, lambda w: w.changes(), True),
     "it is an owner": (bound_to_a_reservation, lambda w: w.changes(annotations={AFFINITY: "{}"}, labels={"app": "owner"}), True),
