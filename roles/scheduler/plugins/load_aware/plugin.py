@@ -99,7 +99,7 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         if slot < 0 or self._refuses(pod, self.columns.report(name, slot), slot):
             return False
         before = event.old if isinstance(event.old, Report) else self.columns.before(name)
-        return (before is None or bool(self._refuses(pod, before, slot))) and not self._closed(pod, slot)
+        return (before is None or bool(self._refuses(pod, before, slot, then=True))) and not self._closed(pod, slot)
 
     def _helps_nobody(self, event: ClusterEvent) -> bool:
         """A report of a node that is too busy for whoever was refused so far."""
@@ -121,16 +121,17 @@ class LoadAwareScheduling(Filter, Score, Reserve):
         name = _node_of(event)
         return event._replace(old=self.columns.before(name), new=Report(name, ()))
 
-    def _refuses(self, pod: PodInfo, report: Report, slot: int) -> int:
-        """The code that a pod gets from what a node showed, 0 where it passes."""
+    def _refuses(self, pod: PodInfo, report: Report, slot: int, *, then: bool = False) -> int:
+        """The code that a pod gets from what a node showed, 0 where it passes. `then`: or got, before that expired and let it in."""
         if pod.shape.daemonset:
             return 0
-        return self._over(report.rows[self.class_of(pod)], self.columns.estimator.estimate(pod), slot)
+        return self._over(report.rows[self.class_of(pod)], self.columns.estimator.estimate(pod), slot, then=then)
 
-    def _over(self, row: Row, estimate: Sequence[float], slot: int) -> int:
+    def _over(self, row: Row, estimate: Sequence[float], slot: int, *, then: bool = False) -> int:
         used, limits, expires = row
-        if expires <= self.handle.state.now:
-            return 0 if self.args.enable_schedule_when_node_metrics_expired else _EXPIRED
+        lets_in = self.args.enable_schedule_when_node_metrics_expired
+        if expires <= self.handle.state.now and not (then and lets_in):
+            return 0 if lets_in else _EXPIRED
         for index, limit in enumerate(limits):
             if (used[index] + estimate[index]) * 100.0 / self.columns.divisor[index].item(slot) >= limit:
                 return 1

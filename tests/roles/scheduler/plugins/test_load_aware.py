@@ -325,9 +325,9 @@ class Waiting:
             tried += 1
         return tried
 
-    def report(self, name: str, cpu: str) -> int:
+    def report(self, name: str, cpu: str, age: float = 0.0) -> int:
         """A node reports; returns how many pods were tried for it."""
-        body = metric(name, cpu=cpu)
+        body = metric(name, cpu=cpu, age=age)
         self.world.feed("NodeMetric", body)
         return self.told("NodeMetric", Action.UPDATE, None, msgspec.convert(body, NodeMetric))
 
@@ -365,6 +365,19 @@ def test_a_report_brings_no_pod_back_that_the_node_keeps_out_anyhow(of_node: Any
     assert not len(waiting.queue)
 
 
+@pytest.mark.feature("SCH-LA-05")
+@pytest.mark.parametrize(("cpu", "tried"), [("1", 1), ("8", 0)])
+@pytest.mark.parametrize("lets_in", [False, True])
+def test_the_first_report_after_a_silence_brings_those_back_whom_the_last_one_kept_out(lets_in: bool, cpu: str, tried: int) -> None:
+    """Nobody was told when the last one expired, if that let them in."""
+    found = world(usageThresholds={"cpu": 65}, nodeMetricExpirationSeconds=180, enableScheduleWhenNodeMetricsExpired=lets_in)
+    found.feed("NodeMetric", metric(cpu="9"))
+    waiting = Waiting(found, pod("2"))
+    assert waiting.queue.counts()["unschedulable"] == 1
+    found.state.now += 300
+    assert waiting.report("n", cpu, age=-300) == tried
+
+
 @pytest.mark.feature("SCH-LA-01")
 def test_what_does_not_make_a_node_less_busy_brings_nobody_back() -> None:
     found = world(usageThresholds={"cpu": 65})
@@ -400,7 +413,7 @@ def test_a_report_that_helps_nobody_is_looked_at_once_however_many_wait(monkeypa
     plugin: Any = found.framework.plugins["LoadAwareScheduling"]
     asked: list[str] = []
     refuses = plugin._refuses
-    monkeypatch.setattr(plugin, "_refuses", lambda item, *rest: asked.append(item.name) or refuses(item, *rest))
+    monkeypatch.setattr(plugin, "_refuses", lambda item, *rest, **more: asked.append(item.name) or refuses(item, *rest, **more))
     for cpu in ("9", "8", "6"):  # with 65 % the least of them would need it at 5.1 or below
         assert waiting.report("n", cpu) == 0
     assert not asked
