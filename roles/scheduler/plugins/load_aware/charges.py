@@ -16,6 +16,7 @@ from koord.api.objects import Pod
 from koord.api.priority import PriorityClass, translate_resource_name
 from koord.api.times import parse_time
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
+from roles.scheduler.cluster.vocabulary import MAX_EXACT
 from roles.scheduler.config.args import LoadAwareSchedulingArgs
 from roles.scheduler.plugins.load_aware.metric import Metric, Usage
 
@@ -49,7 +50,8 @@ class Estimator:
         name = translate_resource_name(shape.priority_class, native) if factor is not None else ""
         if factor is None or not name:
             return 0.0
-        return float(estimate_resource(name, shape.amounts.get(name, 0), shape.limits.get(name, 0), factor))
+        estimated = estimate_resource(name, shape.amounts.get(name, 0), shape.limits.get(name, 0), factor)
+        return float(min(max(estimated, 0), MAX_EXACT))  # a pod may name any factor: what columns add up has to stay exact
 
     def _custom_factors(self, shape: PodShape) -> dict[str, int] | None:
         if not self._custom:

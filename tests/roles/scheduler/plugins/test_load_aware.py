@@ -237,6 +237,20 @@ def test_what_a_pod_will_use_is_estimated_from_what_it_asks_for(pod_of: dict[str
     assert "1 node(s) cpu usage exceed threshold" in found.decide(testing.pod(**pod_of)).message()
 
 
+@pytest.mark.feature("SCH-LA-06")
+@pytest.mark.parametrize("factor", [-9000, 10**30, 10**400], ids=["negative", "huge", "more than a float"])
+def test_factors_of_a_guest_hide_nothing_of_what_its_node_uses(factor: int) -> None:
+    """Neither while it is there, nor from when it has left until the next report."""
+    found = world(usageThresholds={"cpu": 65}, allowCustomizeEstimation=True)
+    found.feed("NodeMetric", metric(cpu="9"))
+    own = {"scheduling.koordinator.sh/load-estimated-scaling-factors": json.dumps({"cpu": factor})}
+    assert "1 node(s) cpu usage exceed threshold" in found.decide(testing.pod(cpu="1", annotations=own)).message()
+    (guest,) = found.add_pods(testing.pod(node="n", cpu="1", annotations=own))
+    assert not found.decide(pod("2")).scheduled
+    found.cluster.remove_pod(guest.uid)
+    assert not found.decide(pod("2")).scheduled
+
+
 @pytest.mark.feature("BEY-ABN-01")
 def test_an_abnormal_node_keeps_a_share_of_its_score() -> None:
     found = world()
