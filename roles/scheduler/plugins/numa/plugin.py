@@ -3,7 +3,7 @@ with a strict NUMA policy or a reservation that the pod may use."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -44,7 +44,7 @@ from roles.scheduler.framework.status import SKIP, SUCCESS, Code, Status
 from roles.scheduler.framework.tally import FIXED, Tally
 from roles.scheduler.plugins.node_resources import Scored
 from roles.scheduler.plugins.numa import checks
-from roles.scheduler.plugins.numa.allocator import Binding, hints_of, masks_to_try, wide_masks
+from roles.scheduler.plugins.numa.allocator import Binding, Pool, hints_of, masks_to_try, wide_masks
 from roles.scheduler.plugins.numa.args import NodeNUMAResourceArgs
 from roles.scheduler.plugins.numa.columns import POLICY_CODES, NumaColumns
 from roles.scheduler.plugins.numa.records import Record, write_record
@@ -52,7 +52,7 @@ from roles.scheduler.plugins.numa.request import Request, request_of
 from roles.scheduler.plugins.numa.scoring import Scorer, summed
 from roles.scheduler.plugins.numa.trials import NAME, Trials, designation
 from roles.scheduler.plugins.numa.view import node_page
-from roles.scheduler.plugins.topology_manager.hints import Hint, Hints, Policy, nodes_of
+from roles.scheduler.plugins.topology_manager.hints import Hint, Hints, Policy, nodes_of, violates_exclusivity
 from roles.scheduler.plugins.topology_manager.manager import HintProvider, PolicySource, TopologyManager, Wanted
 
 _SCOPE = "reservation NUMA scope is incompatible with the best topology hint"
@@ -284,14 +284,20 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         policy = checks.effective_policy(request, facts) or Policy.NONE
         attempts = self._trials.attempts(ctx, slot, request, self._binding(request, slot), reserving=self.topology.reserving)
         pool, recorded = attempts.pool, self.columns.usage(slot).recorded
+        settles = self._settling(ctx, slot, pool) if policy is not Policy.SINGLE_NUMA_NODE else None
         feasible: dict[int, int] = {}
         last: Record | Status | None = None
+        narrow = 0  # on so many NUMA nodes there is one that all agree on
         for mask in masks_to_try(facts, policy, pool.amounts):
+            if narrow and mask.bit_count() > narrow:
+                break
             nodes = nodes_of(mask)
             last = attempts.on(nodes, pick=False)
             if isinstance(last, Record):
                 score = self._numa_scorer.score(request.amounts, summed(nodes, facts.zones), summed(nodes, recorded))
                 feasible[mask] = score + (_HOME_SCORE if mask & attempts.home else 0)
+                if settles is not None and mask.bit_count() == next(iter(feasible)).bit_count() and settles(mask):
+                    narrow = mask.bit_count()
         if not feasible and isinstance(last, Status) and ctx.restored.get(slot) and last.message.startswith("Reservation(s)"):
             return last
         if not feasible and policy is Policy.SINGLE_NUMA_NODE:
@@ -300,6 +306,18 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
                 for name, mask in wide_masks(facts, request.amounts, pool.amounts).items()
             }
         return hints_of(facts, policy, request.amounts, pool.amounts, feasible)
+
+    def _settling(self, ctx: CycleContext, slot: int, pool: Pool) -> Callable[[int], bool] | None:
+        """Tells of a mask on which the pod can be had whether nobody has anything against it. If so of one of the narrowest, no wider one
+        is agreed on, and with many NUMA nodes those are hundreds. None where other providers have a say."""
+        if not self.topology.concerns_only(NAME, ctx):
+            return None
+        facts, wanted = self.columns.at(slot).facts, self.numa_policy(ctx, slot)
+        use = wanted.use if isinstance(wanted, Wanted) else None
+        common = facts.zone_mask  # NUMA nodes that have something left of everything
+        for nodes in wide_masks(facts, self._request(ctx).amounts, pool.amounts).values():
+            common &= nodes
+        return lambda mask: not mask & ~common and not (use is not None and violates_exclusivity(mask, use))
 
     def allocate_check(self, ctx: CycleContext, slot: int, affinity: int | None) -> Status:
         request = self._request(ctx)

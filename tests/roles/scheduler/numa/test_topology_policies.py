@@ -6,13 +6,17 @@ import json
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from koord.api import names
 from roles.scheduler import testing
+from roles.scheduler.framework.context import CycleContext
+from roles.scheduler.plugins.numa import trials
 from tests.roles.scheduler.reservation.test_equivalence_shipped import installed_profile
 from tests.roles.scheduler.reservation.worlds import OWNER
 from tests.roles.scheduler.reservation.worlds import placed as reservation
-from tests.support.numa import NumaWorld, bound_pod, profile
+from tests.support.numa import LSR, NumaWorld, bound_pod, profile
 
 SINGLE = {names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "SingleNUMANode"}
 RESTRICTED = {names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "Restricted"}
@@ -252,6 +256,43 @@ def test_machines_with_many_numa_nodes() -> None:
     assert set(shares(world.status(plain(cpu="3", memory="1Gi")))) == {0}
     assert set(shares(world.status(plain(cpu="8", memory="1Gi")))) == {1, 2}
     assert set(shares(world.status(plain(cpu="34", memory="16Gi")))) == set(range(3, 12))
+
+
+@pytest.mark.feature("SCH-NUMA-07")
+@pytest.mark.parametrize("policy", ["Restricted", "BestEffort"])
+def test_wider_sets_of_numa_nodes_are_not_tried_once_one_is_agreed_on(policy: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """There are 255 sets of eight."""
+    world, tried = one(sockets=2, nodes=4, cores=2, memory="8Gi"), list[Any]()
+    allocate = trials.allocate
+    monkeypatch.setattr(trials, "allocate", lambda *args, **more: tried.append(args) or allocate(*args, **more))
+    wanted = {"numaTopologyPolicy": policy}
+    for cpu, nodes, most in (("3", {0}, 15), ("7", {1, 2}, 45), ("3", {3}, 15)):
+        assert set(shares(world.status(plain(cpu=cpu, memory="1Gi", numa=wanted)))) == nodes
+        assert 0 < len(tried) <= 3 * most  # for filter, score and Reserve
+        tried.clear()
+
+
+@given(
+    st.sampled_from(["Restricted", "BestEffort"]), st.booleans(), st.sampled_from([LSR, {}]), st.integers(1, 14), st.integers(1, 24),
+    st.lists(st.tuples(st.integers(0, 4), st.integers(0, 8), st.integers(0, 15)), min_size=4, max_size=4),
+)  # fmt: skip
+@pytest.mark.feature("SCH-NUMA-07")
+def test_what_is_agreed_on_is_what_trying_all_sets_finds(
+    policy: str, alone: bool, labels: dict[str, str], cpu: int, memory: int, used: list[tuple[int, int, int]]
+) -> None:
+    world = one(sockets=2, nodes=2, cores=2, memory="8Gi")
+    for node, (cpus, gib, wide) in enumerate(used):
+        held = [{"node": node, "resources": {"cpu": str(cpus), "memory": f"{gib}Gi"}}]
+        held += [{"node": other, "resources": {"cpu": "1m"}} for other in range(4) if wide >> other & 1 and wide > 11 and other != node]
+        world.add_pods(plain(node="n", annotations={names.ANNOTATION_RESOURCE_STATUS: json.dumps({"numaNodeResources": held})}))
+    wish = {"numaTopologyPolicy": policy, "singleNUMANodeExclusive": "Required" if alone else "Preferred"}
+    pod = world.parser.parse(bound_pod(cpu=str(cpu), memory=f"{memory}Gi", labels=labels, numa=wish))
+    topology, slot, answers = world.plugin.topology, world.cluster.slot_of("n"), []
+    for asked in (topology.concerns_only, lambda name, ctx: False):
+        with pytest.MonkeyPatch.context() as patched:
+            patched.setattr(topology, "concerns_only", asked)
+            answers.append(topology.at_reserve(CycleContext(world.state, pod), slot))
+    assert answers[0] == answers[1]
 
 
 @pytest.mark.feature("SCH-NUMA-13")
