@@ -83,7 +83,7 @@ def codes_of(
 ) -> Codes:  # fmt: skip
     """Codes of the rows: 0 passes, ASK wants an allocation to be tried. `unsatisfied` gives the codes of what the topology manager would
     say of rows that hold the request nowhere. On `restored` rows reservations may give what the node lacks: what is free there is not
-    counted here but by an allocation. `alone`: no other provider and no exclusive use has a say in it."""
+    counted here but by an allocation. `alone`: no other provider has a say in it."""
     codes: Codes = np.zeros(len(columns.policy[rows]), dtype=np.int32)
 
     def put(refused: Any, code: int) -> None:
@@ -126,7 +126,8 @@ def _zones_rows(
     """Rows with a NUMA policy: refused where no NUMA node, or not even all of them, have enough. Where one has and nobody else has a say,
     the strict policies are kept; the rest is asked."""
     required = _required_rows(request, columns, rows)
-    single = columns.zones.holds(request.amounts, rows, required, bound).any(axis=0)
+    holding = columns.zones.holds(request.amounts, rows, required, bound)
+    single = holding.any(axis=0)
     open_rows, strict = (policy > 0) & (codes == 0), policy >= STRICT
     rest = open_rows & ~single  # what one NUMA node holds all of them hold
     if rest.any():
@@ -140,7 +141,8 @@ def _zones_rows(
         codes[together & (codes == 0)] = ZONES_SHORT
     asked = open_rows & strict & (codes == 0)
     if alone:
-        asked &= ~(single & (columns.uniform[rows] | ~bound))
+        may_have = _unless_shared(request, columns, rows, holding).any(axis=0)
+        asked &= ~(may_have & (columns.uniform[rows] | ~bound))
     codes[asked] = ASK
 
 
@@ -151,8 +153,15 @@ def _refusal(request: Request, resources: frozenset[str], nodes: int, *, wide: b
 
 
 def single_nodes(request: Request, columns: NumaColumns, rows: Rows, bound: Any) -> NDArray[np.bool_]:
-    """By position and row: NUMA nodes that hold the request alone."""
-    return columns.zones.holds(request.amounts, rows, _required_rows(request, columns, rows), bound)
+    """By position and row: NUMA nodes that hold the request alone, and that the pod may have."""
+    return _unless_shared(request, columns, rows, columns.zones.holds(request.amounts, rows, _required_rows(request, columns, rows), bound))
+
+
+def _unless_shared(request: Request, columns: NumaColumns, rows: Rows, holding: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Those of the NUMA nodes that are no part of what somebody has of several, if the pod asks for exclusive use."""
+    if not request.exclusive_use:
+        return holding
+    return np.greater(holding, columns.zones.shared[0 if request.exclusive_of_all else 1][:, rows])
 
 
 def bound_rows(request: Request, columns: NumaColumns, rows: Rows) -> NDArray[np.bool_]:

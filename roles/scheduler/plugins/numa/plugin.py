@@ -164,7 +164,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         slots = ctx.cluster.slots[rows]
         restored = ctx.may_use(slots) if designation(ctx.pod) is None else np.ones(len(slots), dtype=np.bool_)
         codes = checks.codes_of(
-            request, self.columns, ctx.cluster, rows, self._codes.code, restored, alone=self._alone(ctx, request)
+            request, self.columns, ctx.cluster, rows, self._codes.code, restored, alone=self._alone(ctx)
         )  # fmt: skip
         for index in np.flatnonzero(codes == ASK).tolist():
             codes[index] = self._try(ctx, request, slots.item(index))
@@ -181,9 +181,9 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         self.columns.current()
         return checks.concerns(self._request(ctx), self.columns)
 
-    def _alone(self, ctx: CycleContext, request: Request) -> bool:
+    def _alone(self, ctx: CycleContext) -> bool:
         """Whether the columns of this plugin are all that strict policies have to look at."""
-        return not request.exclusive_use and self.topology.concerns_only(NAME, ctx)
+        return self.topology.concerns_only(NAME, ctx)
 
     def _try(self, ctx: CycleContext, request: Request, slot: int) -> int:
         """The code that an allocation on a node gives."""
@@ -372,7 +372,7 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
         holds = checks.single_nodes(request, self.columns, rows, bound)
         slots = ctx.cluster.slots[rows]
         known = np.zeros_like(strict)
-        if self._alone(ctx, request) and designation(ctx.pod) is None:
+        if self._alone(ctx) and designation(ctx.pod) is None:
             known = holds.any(axis=0) & strict & ~ctx.may_use(slots)
         # Alone on its machine a NUMA node is no restriction under SingleNUMANode: the node's score stands.
         whole = known & (zones.count[rows] == 1) & (policy == POLICY_CODES[Policy.SINGLE_NUMA_NODE])

@@ -18,6 +18,7 @@ from roles.scheduler.plugins.numa.facts import Facts
 from roles.scheduler.plugins.numa.machine import Machine
 from roles.scheduler.plugins.numa.records import Usage, counts_of
 from roles.scheduler.plugins.numa.scoring import Scorer
+from roles.scheduler.plugins.topology_manager.hints import NodeUse
 
 _SCORED = "cpu/scored"  # CPU left beside what pods have as amounts
 _BOUND = ("cpu/any", "cpu/full", "cpu/spread")  # CPU that bound pods can have, by BIND_CODES of the policy that is required
@@ -25,7 +26,8 @@ _BOUND = ("cpu/any", "cpu/full", "cpu/spread")  # CPU that bound pods can have, 
 
 class ZoneColumns:
     """By resource one row of the array for each position of a NUMA node in its machine. A resource that a machine's NUMA nodes do not have
-    is infinite there: it is no matter. `kinds` numbers what NUMA nodes a machine has, as a mask, and which resources they have."""
+    is infinite there: it is no matter. `kinds` numbers what NUMA nodes a machine has, as a mask, and which resources they have. `shared`
+    is whether somebody who has a NUMA node has others, too: among all pods, and among those with CPUs of their own."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -33,6 +35,7 @@ class ZoneColumns:
         self._left: dict[str, Vector] = {}
         self._total: dict[str, Vector] = {}
         self._facts: dict[int, Facts] = {}  # what a row was prepared for
+        self.shared: tuple[NDArray[np.bool_], NDArray[np.bool_]] = (np.zeros((1, capacity), np.bool_), np.zeros((1, capacity), np.bool_))
         self.count: NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)  # NUMA nodes of the row
         self.kinds: NDArray[np.intp] = np.zeros(capacity, dtype=np.intp)
         self.sets: Interner[tuple[frozenset[str], int]] = Interner(((frozenset(), 0),))
@@ -43,6 +46,7 @@ class ZoneColumns:
             for name, column in columns.items():
                 columns[name] = np.full((self._width, capacity), fill)
                 columns[name][:, : self._capacity] = column
+        self.shared = (grown(self.shared[0], capacity), grown(self.shared[1], capacity))
         self.kinds, self.count = grown(self.kinds, capacity), grown(self.count, capacity)
         self._capacity = capacity
 
@@ -54,6 +58,8 @@ class ZoneColumns:
         for index, (node, amounts) in enumerate(left.items()):
             for name, amount in amounts.items():
                 self._left[name][index, slot] = float(amount)
+            for column, use in zip(self.shared, (usage.use, usage.bound_use), strict=True):
+                column[index, slot] = use.get(node) is NodeUse.SHARED
             if bound:
                 self._write_bound(index, slot, facts.machine, usage.free & facts.machine.nodes.get(node, 0))
                 recorded = usage.recorded.get(node, {}).get(names.RESOURCE_CPU, 0)
@@ -66,6 +72,8 @@ class ZoneColumns:
             column[:, slot] = np.inf
         for column in self._total.values():
             column[:, slot] = 0.0
+        for shared in self.shared:
+            shared[:, slot] = False
         self.kinds[slot] = self.sets.intern((facts.resources, facts.zone_mask))
         self.count[slot] = len(facts.zones)
         if len(facts.zones) > self._width:
@@ -146,6 +154,8 @@ class ZoneColumns:
                 wider = np.where(np.isinf(column[0]), np.inf, 0.0) * np.ones((width, 1))
                 wider[: self._width] = column
                 columns[name] = wider
+        more = np.zeros((width - self._width, self._capacity), np.bool_)
+        self.shared = (np.concatenate((self.shared[0], more)), np.concatenate((self.shared[1], more)))
         self._width = width
 
 

@@ -42,7 +42,15 @@ pods = st.fixed_dictionaries(
                 }
             ),
         ),
-        "numa": st.one_of(st.none(), st.sampled_from([{"numaTopologyPolicy": p} for p in ("SingleNUMANode", "Restricted", "BestEffort")])),
+        "numa": st.one_of(
+            st.none(),
+            st.fixed_dictionaries(
+                {
+                    "numaTopologyPolicy": st.sampled_from(["SingleNUMANode", "Restricted", "BestEffort"]),
+                    "singleNUMANodeExclusive": st.sampled_from(["", "", "Preferred", "Required"]),
+                }
+            ),
+        ),
     }
 )
 steps = st.lists(

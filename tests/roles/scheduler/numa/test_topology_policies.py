@@ -272,6 +272,26 @@ def test_wider_sets_of_numa_nodes_are_not_tried_once_one_is_agreed_on(policy: st
         tried.clear()
 
 
+@pytest.mark.feature("SCH-NUMA-07")
+@pytest.mark.parametrize("policy", ["Restricted", "SingleNUMANode"])
+@pytest.mark.parametrize("exclusive", ["", "Preferred", "Required"])
+def test_a_pod_with_a_policy_of_its_own_is_tried_where_a_wide_pod_has_every_numa_node_only(
+    policy: str, exclusive: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world, tried = NumaWorld(), set[int]()
+    for name in "abcdef":
+        world.machine(name, sockets=1, nodes=2)
+    holds = [{"node": node, "resources": {"cpu": "1"}} for node in (0, 1)]
+    wide = {names.ANNOTATION_RESOURCE_STATUS: json.dumps({"cpuset": "0,8", "numaNodeResources": holds})}
+    world.add_pods(bound_pod(cpu="2", node="a", annotations=wide))
+    found = world.plugin._trials
+    attempts = found.attempts
+    monkeypatch.setattr(found, "attempts", lambda ctx, slot, *args, **more: tried.add(slot) or attempts(ctx, slot, *args, **more))
+    decision = world.decide(bound_pod(cpu="2", numa={"numaTopologyPolicy": policy, "singleNUMANodeExclusive": exclusive}))
+    assert decision.feasible == (5 if policy == "SingleNUMANode" and exclusive != "Preferred" else 6)  # a wide one may have both, too
+    assert tried <= {world.cluster.slot_of("a")}
+
+
 @given(
     st.sampled_from(["Restricted", "BestEffort"]), st.booleans(), st.sampled_from([LSR, {}]), st.integers(1, 14), st.integers(1, 24),
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 8), st.integers(0, 15)), min_size=4, max_size=4),
