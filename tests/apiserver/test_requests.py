@@ -118,6 +118,23 @@ def test_fields_that_come_twice_are_told(with_api: Any) -> None:
     with_api(body)
 
 
+@pytest.mark.parametrize(
+    ("fields", "lengths"),
+    [
+        (["a", "line\nbreak", "b", "tab\t", "delete\x7f", "\x85"], [17, 17]),
+        (["x" * 5000, "y"], [256, 17]),
+        ([f"{n:02}" + "x" * 400 for n in range(40)], [256] * 16),
+    ],
+)
+def test_warnings_are_what_a_header_can_carry(fields: list[str], lengths: list[int], with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        made = await api.post(MAPS, {"metadata": {"name": "m"}, **dict.fromkeys(fields, 1)})
+        assert made["metadata"]["name"] == "m"
+        assert [len(warning.replace("\\", "")) - len('299 - ""') for warning in api.warnings] == lengths
+
+    with_api(body)
+
+
 def test_fields_that_come_twice_in_a_patch_are_told(with_api: Any) -> None:
     async def body(api: Any) -> None:
         await api.post(MAPS, {"metadata": {"name": "m"}})

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 import orjson
@@ -64,11 +66,21 @@ def shape(accept: str, *, stream: bool = False) -> Shape:
 _HEADERS = {"Content-Type": JSON, "Cache-Control": "no-cache, private"}
 _META = "meta.k8s.io"
 _INCLUDED = ("", "None", "Metadata", "Object")
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+# characters of all warnings of an answer; if there are more, so many of each
+_MOST_WARNED, _LONGEST_WARNING = 4096, 256
 
 
 def warn(response: web.StreamResponse, texts: list[str]) -> None:
-    """Add `Warning` headers (RFC 7234, code 299), each text once."""
-    for text in dict.fromkeys(texts):
+    """Add `Warning` headers (RFC 7234, code 299), each text once.
+
+    As kube-apiserver, none for a text that no header can carry, and none that makes the answer unreadable: what is warned of is done.
+    """
+    said = [text for text in dict.fromkeys(texts) if text and _CONTROL.search(text) is None]
+    if sum(map(len, said)) > _MOST_WARNED:
+        cut = [text[:_LONGEST_WARNING] for text in said]
+        said = [text for text, before in zip(cut, accumulate(map(len, cut), initial=0), strict=False) if before < _MOST_WARNED]
+    for text in said:
         quoted = text.replace("\\", "\\\\").replace('"', '\\"')
         response.headers.add("Warning", f'299 - "{quoted}"')
 
