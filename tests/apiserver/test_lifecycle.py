@@ -283,6 +283,13 @@ def test_background_deletion_takes_dependents_along(with_api: Any) -> None:
         assert await gone(api, PODS + "/one")
         assert [r["name"] for r in (await api.get(PODS + "/both"))["metadata"]["ownerReferences"]] == ["o2"]
         assert (await api.call("GET", PODS + "/stranger"))[0] == 200
+        # a controller that has not heard yet makes more of them, or takes over what was there
+        await api.post(PODS, pod("late", ownerReferences=[owner(first)]))
+        await api.merge(PODS + "/stranger", {"metadata": {"ownerReferences": [owner(first)]}})
+        await api.post(PODS, pod("late-both", ownerReferences=[owner(first), owner(second)]))
+        assert await gone(api, PODS + "/late")
+        assert await gone(api, PODS + "/stranger")
+        assert [r["name"] for r in (await api.get(PODS + "/late-both"))["metadata"]["ownerReferences"]] == ["o2"]
 
     with_api(body)
 

@@ -5,6 +5,7 @@ Unlike kube-controller-manager this collector acts only on deletions that it see
 
 from __future__ import annotations
 
+from collections import OrderedDict
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
@@ -20,6 +21,8 @@ _BUCKET = "/namespaces"
 _FINALIZER = "kubernetes"
 # Not served: owners that are gone and whose dependents have not been seen to yet, by their uid, for the next life of a data directory.
 OWNERS_GONE = "koord/ownersgone"
+# so many objects that are gone are known: a controller may make something for one before it hears that it is gone
+_GONE = 16_384
 
 
 class NamespaceController(Controller[str]):
@@ -99,6 +102,7 @@ class GarbageCollector(Controller[Where]):
         super().__init__(core)
         self._dependents: dict[str, set[Where]] = {}
         self._alive: dict[str, Where] = {}
+        self._gone: OrderedDict[str, None] = OrderedDict()
 
     def start(self) -> None:
         for bucket in list(self.core.store.buckets.values()):
@@ -119,20 +123,25 @@ class GarbageCollector(Controller[Where]):
             return
         if event.type == DELETED:
             self._alive.pop(meta["uid"], None)
+            self._gone[meta["uid"]] = None
+            if len(self._gone) > _GONE:
+                self._gone.popitem(last=False)
             for ref in meta.get("ownerReferences") or ():
                 self._drop(ref["uid"], (name, entry.key))
                 owner = self._alive.get(ref["uid"])
                 if owner is not None:
                     self.add(owner)
             if self._dependents.get(meta["uid"]):
-                self.add(("", meta["uid"]))
-                self._note(meta["uid"])
+                self._leave_behind(meta["uid"])
             return
         before = event.prev.obj["metadata"].get("ownerReferences") if event.prev is not None else None
         if event.prev is None or before != meta.get("ownerReferences"):
             for ref in before or ():
                 self._drop(ref["uid"], (name, entry.key))
             self._learn(name, entry)
+            for ref in meta.get("ownerReferences") or ():
+                if ref["uid"] in self._gone:
+                    self._leave_behind(ref["uid"])
         self._follow(name, entry)
 
     def _follow(self, bucket: str, entry: Entry) -> None:
@@ -143,8 +152,11 @@ class GarbageCollector(Controller[Where]):
             if ORPHAN in finalizers or FOREGROUND in finalizers:
                 self.add((bucket, entry.key))
 
-    def _note(self, uid: str) -> None:
-        """Nothing else on disk tells an owner that is gone from one that never was here. The deletion is answered after this."""
+    def _leave_behind(self, uid: str) -> None:
+        """See to the dependents of what is gone, in this life or the next: nothing else on disk tells an owner that is gone from one that
+        never was here. The write that asks for it is answered after this.
+        """
+        self.add(("", uid))
         if self.core.store.disk is not None:
             meta = {"name": uid, "uid": uid}
             self.core.store.bucket(OWNERS_GONE).put("", uid, {"kind": "OwnerGone", "apiVersion": "koord/v1", "metadata": meta})
@@ -152,6 +164,7 @@ class GarbageCollector(Controller[Where]):
     def _learn(self, bucket: str, entry: Entry) -> None:
         meta = entry.obj["metadata"]
         self._alive[meta["uid"]] = (bucket, entry.key)
+        self._gone.pop(meta["uid"], None)
         for ref in meta.get("ownerReferences") or ():
             self._dependents.setdefault(ref["uid"], set()).add((bucket, entry.key))
 
