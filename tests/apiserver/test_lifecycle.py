@@ -218,6 +218,21 @@ def test_a_binding_of_another_pod_of_the_same_name_is_refused_in_the_words_of_th
     with_api(body)
 
 
+def test_a_pod_that_is_bound_is_promised_no_node_any_more(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(PODS, pod("p"))
+        await api.merge(PODS + "/p/status", {"status": {"nominatedNodeName": "n1"}})
+        binding = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n2"}}
+        await api.post(PODS + "/p/binding?dryRun=All", binding)
+        assert (await api.get(PODS + "/p"))["status"]["nominatedNodeName"] == "n1"
+        await api.post(PODS + "/p/binding", binding)
+        bound = await api.get(PODS + "/p")
+        assert bound["spec"]["nodeName"] == "n2"
+        assert "nominatedNodeName" not in bound["status"]
+
+    with_api(body)
+
+
 def test_a_namespace_that_goes_takes_no_bindings_evictions_and_tokens(with_api: Any) -> None:
     async def body(api: Any) -> None:
         await api.post("/api/v1/namespaces", {"metadata": {"name": "a"}})

@@ -75,7 +75,9 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
     for key in ("annotations", "labels"):
         if meta.get(key):
             obj["metadata"].setdefault(key, {}).update(meta[key])
-    set_condition(obj.setdefault("status", {}), {"type": "PodScheduled", "status": "True", "lastProbeTime": None})
+    status = obj.setdefault("status", {})
+    status.pop("nominatedNodeName", None)  # it has its node, and waits for no other
+    set_condition(status, {"type": "PodScheduled", "status": "True", "lastProbeTime": None})
     core.managed.on_update(resource, obj, stored, options, "")
     if not options.dry_run:
         core.store.bucket(resource.bucket).put(namespace, name, obj)
