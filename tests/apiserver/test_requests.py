@@ -238,6 +238,49 @@ def test_numbers_of_a_query_are_of_plain_digits(text: str, key: str, with_api: A
     with_api(body)
 
 
+_RULES = [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]
+_NEEDS_A_VERSION: dict[str, dict[str, Any]] = {
+    "admissionregistration.k8s.io/v1/mutatingwebhookconfigurations": {},
+    "admissionregistration.k8s.io/v1/validatingwebhookconfigurations": {},
+    "admissionregistration.k8s.io/v1/validatingadmissionpolicies": {
+        "spec": {"matchConstraints": {"resourceRules": _RULES}, "validations": [{"expression": "true"}]},
+    },
+    "admissionregistration.k8s.io/v1/validatingadmissionpolicybindings": {"spec": {"policyName": "p", "validationActions": ["Deny"]}},
+    "node.k8s.io/v1/runtimeclasses": {"handler": "h"},
+    "storage.k8s.io/v1/csidrivers": {"spec": {}},
+    "storage.k8s.io/v1/csinodes": {"spec": {"drivers": []}},
+    "storage.k8s.io/v1/namespaces/default/csistoragecapacities": {"storageClassName": "c"},
+    "storage.k8s.io/v1/volumeattachments": {"spec": {"attacher": "a", "nodeName": "n", "source": {"persistentVolumeName": "v"}}},
+}
+
+
+@pytest.mark.parametrize("path", _NEEDS_A_VERSION)
+def test_some_kinds_are_replaced_only_by_who_has_seen_them(path: str, with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        sent = {"metadata": {"name": "x"}, **_NEEDS_A_VERSION[path]}
+        made = await api.post(f"/apis/{path}", sent)
+        status, out = await api.call("PUT", f"/apis/{path}/x", sent)
+        assert (status, [cause["field"] for cause in out["details"]["causes"]]) == (422, ["metadata.resourceVersion"])
+        await api.ok("PUT", f"/apis/{path}/x", {**made, "metadata": {**made["metadata"], "labels": {"a": "b"}}})
+
+    with_api(body)
+
+
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("/api/v1/namespaces/default/services", {"spec": {"ports": [{"port": 80}]}}),
+        ("/apis/node.k8s.io/v1/runtimeclasses", {"handler": "h"}),
+    ],
+)
+def test_a_put_makes_services_and_runtime_classes(path: str, parts: dict[str, Any], with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        status, out = await api.call("PUT", f"{path}/x", {"metadata": {"name": "x"}, **parts})
+        assert status == 201, out
+
+    with_api(body)
+
+
 def test_the_older_spelling_of_a_watch_only_reads(with_api: Any) -> None:
     async def body(api: Any) -> None:
         path = MAPS.replace("/v1/", "/v1/watch/")

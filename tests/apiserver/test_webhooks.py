@@ -302,7 +302,7 @@ def test_what_a_webhook_gets_wrong_is_judged_by_its_failure_policy(answer: dict[
                 entry["clientConfig"] = {"url": url.replace("http:", "https:"), "caBundle": base64.b64encode(bundle.encode()).decode()}
             for policy, expected in (("Ignore", 201), ("Fail", 500)):
                 entry["failurePolicy"] = policy
-                await api.ok("PUT", HOOKS + "/mutatingwebhookconfigurations/h", made)
+                await api.merge(HOOKS + "/mutatingwebhookconfigurations/h", made)
                 status, out = await api.call("POST", PODS, pod(policy.lower()))
                 assert status == expected, out
             assert out["message"].startswith('Internal error occurred: failed calling webhook "a.b.c": ')
