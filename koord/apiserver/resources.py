@@ -82,6 +82,11 @@ class Resource:
         return self.custom or "g" in self.flags
 
     @property
+    def bare_status(self) -> bool:
+        """Writing the status leaves the metadata alone."""
+        return self.custom or "m" in self.flags
+
+    @property
     def unconditional_update(self) -> bool:
         """A PUT without resourceVersion overwrites; otherwise it is refused."""
         return not self.custom and "c" not in self.flags
@@ -163,7 +168,8 @@ def _to_event(obj: Obj) -> Obj:
 
 # flags: g = generation counts spec changes, c = update needs a resourceVersion, u = PUT may create, d = DELETE answers with the object,
 #        n = name is a path segment name (no DNS rule), l = DNS label name (63 octets), 5 = name is a DNS-1035 label,
-#        a = in kubectl's category "all", x = can only be created, o = deleted one by one only, k = stored but without a schema of its own
+#        a = in kubectl's category "all", x = can only be created, o = deleted one by one only, k = stored but without a schema of its own,
+#        m = a status changes no metadata
 _Row = tuple[str, str, str, str, bool, tuple[str, ...], tuple[str, ...], str]
 N, C = True, False
 _STATUS = ("status",)
@@ -188,7 +194,7 @@ BUILTIN: tuple[_Row, ...] = (
     ("", "v1", "Service", "services", N, ("svc",), _STATUS, "a5du"),
     ("admissionregistration.k8s.io", "v1", "MutatingWebhookConfiguration", "mutatingwebhookconfigurations", C, (), (), "gc"),
     ("admissionregistration.k8s.io", "v1", "ValidatingWebhookConfiguration", "validatingwebhookconfigurations", C, (), (), "gc"),
-    ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", C, (), _STATUS, "gc"),
+    ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", C, (), _STATUS, "gcm"),
     ("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", C, (), (), "gc"),
     ("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", C, ("crd", "crds"), _STATUS, "gc"),
     ("apps", "v1", "ControllerRevision", "controllerrevisions", N, (), (), ""),
@@ -218,18 +224,18 @@ BUILTIN: tuple[_Row, ...] = (
     ("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", N, (), (), "un"),
     ("rbac.authorization.k8s.io", "v1", "Role", "roles", N, (), (), "un"),
     ("resource.k8s.io", "v1", "DeviceClass", "deviceclasses", C, (), (), "gd"),
-    ("resource.k8s.io", "v1", "DeviceTaintRule", "devicetaintrules", C, (), _STATUS, "gd"),
-    ("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", N, (), _STATUS, "d"),
+    ("resource.k8s.io", "v1", "DeviceTaintRule", "devicetaintrules", C, (), _STATUS, "gdm"),
+    ("resource.k8s.io", "v1", "ResourceClaim", "resourceclaims", N, (), _STATUS, "dm"),
     ("resource.k8s.io", "v1", "ResourceClaimTemplate", "resourceclaimtemplates", N, (), (), "d"),
     ("resource.k8s.io", "v1", "ResourceSlice", "resourceslices", C, (), (), "gd"),
     ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", C, ("pc",), (), "g"),
-    ("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups", N, (), _STATUS, "g"),
+    ("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups", N, (), _STATUS, "gm"),
     ("scheduling.k8s.io", "v1beta1", "Workload", "workloads", N, (), (), "g"),
     ("storage.k8s.io", "v1", "CSIDriver", "csidrivers", C, (), (), "gc"),
     ("storage.k8s.io", "v1", "CSINode", "csinodes", C, (), (), "c"),
     ("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", N, (), (), "c"),
     ("storage.k8s.io", "v1", "StorageClass", "storageclasses", C, ("sc",), (), ""),
-    ("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", C, (), _STATUS, "c"),
+    ("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", C, (), _STATUS, "cm"),
 )
 
 # kind of the body of a subresource, where it is not that of the resource: (group, version, kind)

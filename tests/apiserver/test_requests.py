@@ -281,6 +281,33 @@ def test_a_put_makes_services_and_runtime_classes(path: str, parts: dict[str, An
     with_api(body)
 
 
+_POLICY = {
+    "matchConstraints": {"resourceRules": [{"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}]},
+    "validations": [{"expression": "true"}],
+}
+_SPEC_OF: dict[str, dict[str, Any]] = {
+    "resource.k8s.io/v1/namespaces/default/resourceclaims": {},
+    "resource.k8s.io/v1/devicetaintrules": {"deviceSelector": {"driver": "d.example.com"}, "taint": {"key": "a", "effect": "NoSchedule"}},
+    "scheduling.k8s.io/v1beta1/namespaces/default/podgroups": {"schedulingPolicy": {"gang": {"minCount": 1}}},
+    "admissionregistration.k8s.io/v1/validatingadmissionpolicies": _POLICY,
+    "storage.k8s.io/v1/volumeattachments": {"attacher": "a", "nodeName": "n", "source": {"persistentVolumeName": "v"}},
+}
+
+
+@pytest.mark.parametrize("path", _SPEC_OF)
+def test_a_status_changes_no_metadata_where_they_are_reset(path: str, with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(f"/apis/{path}", {"metadata": {"name": "x", "labels": {"a": "b"}}, "spec": _SPEC_OF[path]})
+        changes = {"labels": {"a": "c"}, "annotations": {"a": "b"}, "finalizers": ["example.com/held"]}
+        await api.merge(f"/apis/{path}/x/status", {"metadata": changes, "status": {}})
+        seen = await api.get(f"/apis/{path}/x")
+        assert {key: seen["metadata"].get(key) for key in changes} == {"labels": {"a": "b"}, "annotations": None, "finalizers": None}
+        await api.ok("PUT", f"/apis/{path}/x/status", {**seen, "metadata": {**seen["metadata"], **changes}})
+        assert (await api.get(f"/apis/{path}/x"))["metadata"]["labels"] == {"a": "b"}
+
+    with_api(body)
+
+
 def test_the_older_spelling_of_a_watch_only_reads(with_api: Any) -> None:
     async def body(api: Any) -> None:
         path = MAPS.replace("/v1/", "/v1/watch/")

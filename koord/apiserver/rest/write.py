@@ -356,8 +356,7 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
     """What a write may change: the main resource all but the status, the subresource status only that."""
     if subresource in ("status", "approval"):
         out = {k: v for k, v in stored.items() if k not in ("status", "metadata")}
-        if resource.custom:
-            # the metadata of a custom resource cannot be changed through its status
+        if resource.bare_status:
             meta = dict(stored["metadata"])
             if "managedFields" in obj["metadata"]:
                 meta["managedFields"] = obj["metadata"]["managedFields"]
