@@ -324,6 +324,29 @@ def test_a_dry_run_of_finalize_shows_what_would_be(with_api: Any) -> None:
         assert out["spec"]["finalizers"] == ["a.io/b"]
         assert (await api.get("/api/v1/namespaces/n"))["spec"]["finalizers"] == ["kubernetes"]
 
+    with_api(body)
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        ({"spec": {"finalizers": "kubernetes"}}, "cannot be handled as a Namespace"),
+        ({"spec": "x"}, "cannot be handled as a Namespace"),
+        ({"metadata": "x"}, "metadata: must be an object"),
+        ({"metadata": {}}, "name must be provided"),
+        ({"kind": "Pod"}, "does not match the expected API version"),
+    ],
+)
+def test_what_is_no_namespace_finalizes_none(change: dict[str, Any], said: str, with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        made = await api.post("/api/v1/namespaces", {"metadata": {"name": "n"}})
+        status, out = await api.call("PUT", "/api/v1/namespaces/n/finalize", {**made, **change})
+        assert status == 400
+        assert said in out["message"]
+        assert (await api.get("/api/v1/namespaces/n"))["spec"] == made["spec"]
+
+    with_api(body)
+
 
 def test_copies_of_a_json_patch_do_not_double_without_end(with_api: Any) -> None:
     async def body(api: Any) -> None:

@@ -300,11 +300,10 @@ def _own_replicas(resource: Resource, obj: Obj, options: Options, *, changes: bo
 
 def finalize(core: Core, resource: Resource, name: str, body: Obj, options: Options) -> Entry:
     """PUT namespaces/x/finalize: set spec.finalizers; the last one to go takes a Terminating namespace with it."""
+    check_identity(resource, body, "", name)
+    decode(resource, body, options)
     entry = core.entry(resource, "", name)
-    meta = body.get("metadata") or {}
-    if meta.get("name") not in (None, "", name):
-        raise bad_request(f"the name of the object ({meta['name']}) does not match the name on the URL ({name})")
-    check_version(resource, name, meta, entry.obj["metadata"])
+    check_version(resource, name, body["metadata"], entry.obj["metadata"])
     obj = entry.copy()
     obj["spec"] = {k: v for k, v in (body.get("spec") or {}).items() if k == "finalizers" and v}
     if options.dry_run:
