@@ -14,7 +14,7 @@ from koord.apiserver.config import ServerConfig
 from koord.apiserver.controllers.registry import Controllers
 from koord.apiserver.core import Core, seed
 from koord.apiserver.disk import Disk
-from koord.apiserver.web.handler import MAX_BODY, Front
+from koord.apiserver.web.handler import MAX_BODY, MAX_LINE, Front
 
 if TYPE_CHECKING:
     from aiohttp.abc import AbstractStreamWriter
@@ -63,7 +63,12 @@ class ApiServer:
         seed(self.core)
         self.controllers.start()
         server = web.Server(
-            self.front.handle, request_factory=_make_request, handler_cancellation=True, access_log=None, keepalive_timeout=300
+            self.front.handle,
+            request_factory=_make_request,
+            handler_cancellation=True,
+            access_log=None,
+            keepalive_timeout=300,
+            max_line_size=MAX_LINE,
         )
         self._runner = web.ServerRunner(server, shutdown_timeout=1.0)
         await self._runner.setup()

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from koord.apiserver.rest.read import decode_continue, encode_continue
+from koord.apiserver.web.handler import MAX_LINE
 from tests.apiserver.conftest import APPLY, JSON_PATCH, MERGE, STRATEGIC
 
 MAPS = "/api/v1/namespaces/default/configmaps"
@@ -224,6 +225,18 @@ def test_who_writes_may_have_a_name_that_is_no_utf_8(with_api: Any) -> None:
         assert (await reader.readline()).split()[1] == b"201"
         writer.close()
         assert [one["manager"] for one in (await api.get(MAPS + "/m"))["metadata"]["managedFields"]] == ["caf\ufffd"]
+
+    with_api(body)
+
+
+def test_a_selector_may_be_long(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(MAPS, {"metadata": {"name": "m", "labels": {"app": "a1999"}}})
+        for count in (2000, 18_000):
+            selector = f"app in ({','.join(f'a{n}' for n in range(count))})"
+            assert [one["metadata"]["name"] for one in (await api.get(f"{MAPS}?labelSelector={selector}"))["items"]] == ["m"]
+        status, _ = await api.call("GET", f"{MAPS}?labelSelector={'a' * MAX_LINE}")
+        assert status == 400
 
     with_api(body)
 

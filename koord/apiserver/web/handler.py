@@ -97,6 +97,8 @@ def _watch_path(method: str, segments: list[str], query: dict[str, str]) -> tupl
 
 
 MAX_BODY = 3 * 1024 * 1024  # bytes of a request, as kube-apiserver takes them
+# bytes of a request's target: selectors may be long. kube-apiserver takes a mebibyte; reading one would hold up all others for seconds.
+MAX_LINE = 128 * 1024
 _OPEN = frozenset({"healthz", "livez", "readyz", "version"})
 
 
