@@ -119,11 +119,13 @@ async def _run(flags: Flags, scratch: Path, alive: life.Life) -> None:
         where = (flags.config.data_dir or scratch) / "certs"
         if flags.pair is not None:
             pair = certificates.load(*flags.pair)
+            context = pair.context()
+            alive.spawn(certificates.follow(pair, context), "certificate")
         else:
             pair = certificates.ensure(where, flags.bind_address, certificates.API_SERVER_NAMES)
-        context, ca = pair.context(), pair.ca
-        if flags.pair is None:
+            context = pair.context()
             alive.spawn(certificates.keep(where, flags.bind_address, context, certificates.API_SERVER_NAMES), "certificate")
+        ca = pair.ca
     alive.on_stop(server.stop)
     await server.start(flags.bind_address, flags.port, context)
     if flags.crds is not None:

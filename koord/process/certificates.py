@@ -21,6 +21,7 @@ SERVER_DAYS, CA_DAYS = 90, 365
 #: A server certificate is made anew when less than this is left of it, the authority when it would not outlive one.
 RENEW_DAYS = 30
 CHECK = 3600.0  # seconds between two looks at how much is left
+LOOK = 60.0  # seconds between two looks at a given certificate
 API_SERVER_NAMES = ("kubernetes", "kubernetes.default", "kubernetes.default.svc", "10.0.0.1")
 
 
@@ -75,7 +76,10 @@ def ensure(directory: Path, host: str, names: Iterable[str] = ()) -> Certificate
 
 
 async def keep(directory: Path, host: str, context: ssl.SSLContext, names: Iterable[str] = ()) -> None:
-    """Renew in time what `ensure` made, for as long as the process lives; new connections see the new certificate."""
+    """Renew in time what `ensure` made, for as long as the process lives; new connections see the new certificate.
+
+    What cannot be renewed now is tried again: there is a month for it.
+    """
     wanted = tuple(names)
     while True:
         await seams.sleep(CHECK)
@@ -84,6 +88,17 @@ async def keep(directory: Path, host: str, context: ssl.SSLContext, names: Itera
             context.load_cert_chain(made.cert_file, made.key_file)
         except (OSError, ValueError) as error:  # a full disk, say: the old one still holds for weeks
             log.warning("the certificate in %s was not renewed, the next try is in an hour: %s", directory, error)
+
+
+async def follow(given: Certificates, context: ssl.SSLContext) -> None:
+    """Take over the user's own certificate when it is renewed; while its files cannot be read together, the former one stays."""
+    while True:
+        await seams.sleep(LOOK)
+        try:
+            given.context()  # a key that does not fit would leave the other one without any
+            context.load_cert_chain(given.cert_file, given.key_file)
+        except OSError as error:
+            log.warning("the certificate stays as it was: %s: %s", given.cert_file, error)
 
 
 def check_private(directory: Path) -> None:

@@ -9,17 +9,23 @@ import errno
 import ssl
 from pathlib import Path
 from typing import Any
+from urllib.parse import urlsplit
 
 import pytest
+import yaml
 from cryptography import x509
 
 from koord import seams
+from koord.apiserver import main
+from koord.apiserver.config import ServerConfig
 from koord.process import certificates
 from koord.process.errors import ConfigurationError
+from koord.process.life import Life
 from koord.process.serving import Serving, tls_source
 from koord.process.tls import tls_context
 from roles.manager.webhooks.certs import renew
 from roles.manager.webhooks.certstore import CertFolder
+from tests.support import patience
 
 pytestmark = pytest.mark.feature("BEY-SEC-01")
 
@@ -169,6 +175,64 @@ def test_a_running_port_takes_a_given_certificate_that_was_renewed(tmp_path: Pat
     made.key_file.write_bytes(other.key_file.read_bytes())
     later.days += 0.1
     assert loaded(source()) == read(other.cert_file).serial_number
+
+
+class Hasty(Later):
+    """Nobody sleeps long."""
+
+    looks = 0
+
+    async def sleep(self, seconds: float) -> None:
+        self.looks += seconds >= 60
+        await super().sleep(min(seconds, 0.01))
+
+
+@pytest.mark.parametrize("given", [True, False])
+def test_an_api_server_follows_its_certificate_through_mishaps(given: bool, tmp_path: Path) -> None:
+    made = certificates.ensure(tmp_path / "c", "127.0.0.1")
+    other = certificates.ensure(tmp_path / "d", "127.0.0.1")
+    pair = (made.cert_file, made.key_file) if given else None
+    clock, life = Hasty(), Life()
+    own = tmp_path / "certs"
+
+    async def run() -> None:
+        flags = main.Flags(ServerConfig(token="t"), 0, "127.0.0.1", tmp_path / "kubeconfig", None, True, pair)
+        serving = asyncio.create_task(main._run(flags, tmp_path, life))
+        async with asyncio.timeout(patience.seconds(20)):
+            while not (tmp_path / "kubeconfig").exists():
+                await asyncio.sleep(0.01)
+            config = yaml.safe_load((tmp_path / "kubeconfig").read_text())
+            port = urlsplit(config["clusters"][0]["cluster"]["server"]).port
+
+            async def seen() -> int:
+                pem = await asyncio.to_thread(ssl.get_server_certificate, ("127.0.0.1", port))
+                return x509.load_pem_x509_certificate(pem.encode()).serial_number
+
+            first = await seen()
+            if given:
+                made.cert_file.write_bytes(other.cert_file.read_bytes())
+            else:
+                own.chmod(0o777)
+                clock.days = certificates.SERVER_DAYS - certificates.RENEW_DAYS + 1
+            looks = clock.looks
+            while clock.looks < looks + 3 and not life.stopping.is_set():
+                await asyncio.sleep(0.01)
+            assert (life.failure, await seen()) == ("", first)
+            made.key_file.write_bytes(other.key_file.read_bytes())
+            if not given:
+                own.chmod(0o700)
+            while await seen() == first:
+                await asyncio.sleep(0.01)
+        life.stop()
+        await serving
+        for step in reversed(life._steps):
+            await step.cleanup()
+
+    token = seams.use(clock)
+    try:
+        asyncio.run(run())
+    finally:
+        seams.leave(token)
 
 
 def test_a_directory_that_others_may_write_is_refused(tmp_path: Path) -> None:
