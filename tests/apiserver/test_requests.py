@@ -229,6 +229,26 @@ def test_who_writes_may_have_a_name_that_is_no_utf_8(with_api: Any) -> None:
     with_api(body)
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "sent"),
+    [
+        ("POST", MAPS, {"metadata": {"name": "other"}}),
+        ("PATCH", MAPS + "/m", {"data": {"a": "b"}}),
+        ("DELETE", MAPS + "/m", None),
+        ("DELETE", MAPS, None),
+    ],
+)
+def test_who_cannot_read_the_answer_changes_nothing(method: str, path: str, sent: Any, with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        made = await api.post(MAPS, {"metadata": {"name": "m"}})
+        kind = MERGE if method == "PATCH" else "application/json"
+        status, out = await api.call(method, path, sent, kind=kind, accept="text/html")
+        assert (status, out["reason"]) == (406, "NotAcceptable")
+        assert [one["metadata"] for one in (await api.get(MAPS))["items"]] == [made["metadata"]]
+
+    with_api(body)
+
+
 def test_a_selector_may_be_long(with_api: Any) -> None:
     async def body(api: Any) -> None:
         await api.post(MAPS, {"metadata": {"name": "m", "labels": {"app": "a1999"}}})

@@ -196,6 +196,7 @@ class ObjectHandlers:
         if handler is None:
             raise method_not_allowed()
         if method != "GET":
+            shape(call.request.headers.get("Accept", ""))  # who cannot read the answer changes nothing
             read_options(call.query, call.options, method)
         return await handler(self, call)
 
