@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from koord.apiserver import manifests
+from koord.config import plainyaml
 from tests.apiserver.conftest import APPLY
+from tests.support import patience
 
 YAML = "application/yaml"
 REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
@@ -115,6 +119,41 @@ def test_yaml_that_is_answered_says_the_same_when_it_is_sent(with_api: Any) -> N
         made = await api.post(MAPS, {"metadata": {"name": "m"}, "data": {f"k{i}": text for i, text in enumerate(texts)}})
         shown = await api.ok("GET", MAPS + "/m", accept=YAML)
         assert (await api.ok("PUT", MAPS + "/m", shown, kind=YAML))["data"] == made["data"]
+
+    with_api(body)
+
+
+def test_every_answer_about_a_resource_may_be_yaml(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(MAPS, {"metadata": {"name": "m"}})
+        for method, path, sent, said in (
+            ("GET", MAPS, None, b"kind: ConfigMapList"),
+            ("GET", MAPS + "/m", None, b"kind: ConfigMap"),
+            ("POST", REVIEWS, {"spec": {"nonResourceAttributes": {"path": "/", "verb": "get"}}}, b"kind: SelfSubjectAccessReview"),
+            ("DELETE", MAPS + "/m", None, b"status: Success"),
+        ):
+            assert said in await api.ok(method, path, sent, accept=YAML)
+            assert api.headers["Content-Type"] == YAML
+
+    with_api(body)
+
+
+def test_a_long_document_is_written_beside_the_loop(with_api: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    others, dump = threading.Event(), plainyaml.dump
+
+    def slow(value: Any) -> str:
+        assert others.wait(patience.seconds(5)), "nobody else was answered meanwhile"
+        return dump(value)
+
+    async def body(api: Any) -> None:
+        await api.post(MAPS, {"metadata": {"name": "m"}, "data": {f"key-{i}": f"value {i}" for i in range(5000)}})
+        monkeypatch.setattr(plainyaml, "dump", slow)
+        listed = asyncio.create_task(api.ok("GET", MAPS, accept=YAML))
+        await asyncio.sleep(0.05)
+        async with api.session.get("/healthz") as response:
+            assert response.status == 200
+        others.set()
+        assert b"key-4999: value 4999" in await listed
 
     with_api(body)
 

@@ -195,10 +195,13 @@ class ObjectHandlers:
         handler = _HANDLERS.get((place, method))
         if handler is None:
             raise method_not_allowed()
+        # who cannot read the answer changes nothing; logs are text, and events have a shape of their own
+        watched = (place, method) == ("all", "GET") and flag(call.query, "watch")
+        shown = render.PLAIN if watched or place == "log" else call.shape
         if method != "GET":
-            shape(call.request.headers.get("Accept", ""))  # who cannot read the answer changes nothing
             read_options(call.query, call.options, method)
-        return await handler(self, call)
+        response = await handler(self, call)
+        return await render.in_yaml(response) if shown.yaml and isinstance(response, web.Response) else response
 
     def _one(self, call: Call, entry: Entry, status: int = 200) -> web.Response:
         response = render.one(call.target.resource, entry, call.shape, status, call.query)

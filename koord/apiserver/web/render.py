@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 import orjson
 from aiohttp import web
 
+from koord import seams
 from koord.apiserver.errors import StatusError, bad_request, not_acceptable
 from koord.apiserver.store import Entry, Obj
 
@@ -66,6 +67,7 @@ def shape(accept: str, *, stream: bool = False) -> Shape:
 _HEADERS = {"Content-Type": JSON, "Cache-Control": "no-cache, private"}
 _META = "meta.k8s.io"
 _INCLUDED = ("", "None", "Metadata", "Object")
+_QUICK_YAML = 16 * 1024  # bytes of JSON, some 10 ms
 _CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
 # characters of all warnings of an answer; if there are more, so many of each
 _MOST_WARNED, _LONGEST_WARNING = 4096, 256
@@ -99,7 +101,7 @@ def one(resource: Resource, entry: Entry, wanted: Shape, status: int, query: dic
     """One object."""
     if wanted is PLAIN:
         return respond(resource.raw(entry), status)
-    return _shaped(body(resource, entry, wanted, _included(wanted, query)), wanted, status)
+    return respond(body(resource, entry, wanted, _included(wanted, query)), status)
 
 
 def _included(wanted: Shape, query: dict[str, str]) -> str:
@@ -110,13 +112,18 @@ def _included(wanted: Shape, query: dict[str, str]) -> str:
     return include
 
 
-def _shaped(content: bytes, wanted: Shape, status: int) -> web.Response:
-    if wanted.yaml:
-        from koord.config import plainyaml
+async def in_yaml(answer: web.Response) -> web.Response:
+    """A JSON answer as YAML; a long one is written in a thread, and leaves the loop to others."""
+    from koord.config import plainyaml
 
-        text = plainyaml.dump(orjson.loads(content))
-        return web.Response(body=text.encode(), status=status, headers={**_HEADERS, "Content-Type": "application/yaml"})
-    return respond(content, status)
+    def write(content: bytes) -> bytes:
+        return plainyaml.dump(orjson.loads(content)).encode()
+
+    content = answer.body
+    assert isinstance(content, bytes)
+    answer.body = write(content) if len(content) <= _QUICK_YAML else await seams.to_thread(write, content)
+    answer.headers["Content-Type"] = "application/yaml"
+    return answer
 
 
 def body(resource: Resource, entry: Entry, wanted: Shape, include: str) -> bytes:
@@ -188,7 +195,7 @@ def page(resource: Resource, page: Page, wanted: Shape, query: dict[str, str]) -
         items = b",".join(partial(e, resource, version) for e in page.entries)
         head = orjson.dumps({"kind": "PartialObjectMetadataList", "apiVersion": f"{_META}/{version}", "metadata": meta})
         return respond(head[:-1] + b',"items":[' + items + b"]}")
-    return _shaped(resource.listed([resource.raw(e) for e in page.entries], meta), wanted, 200)
+    return respond(resource.listed([resource.raw(e) for e in page.entries], meta))
 
 
 def _unlike(wanted: Shape, found: str) -> StatusError:
