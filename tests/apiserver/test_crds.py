@@ -426,6 +426,39 @@ def test_the_deletion_of_a_definition_goes_on_after_a_restart(with_api: Any, wid
     with_api(after, config=ServerConfig(data_dir=tmp_path))
 
 
+def test_finalizers_of_custom_resources_need_no_path(with_api: Any, widget_crd: Any) -> None:
+    async def body(api: Any) -> None:
+        said = "prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other finalizer writers"
+        warnings = []
+        for method, path, finalizers in (
+            ("POST", PATH, ["resources-finalizer.example.com", "foregroundDeletion"]),
+            ("PATCH", f"{PATH}/w", ["resources-finalizer.example.com", "a.io/b", "plain"]),
+            ("PATCH", f"{PATH}/w", ["plain"]),
+        ):
+            sent = {**widget(size=1), "metadata": {"name": "w", "finalizers": finalizers}}
+            made = await api.ok(method, path, sent, kind="application/json" if method == "POST" else MERGE)
+            assert made["metadata"]["finalizers"] == finalizers
+            warnings += [warning.replace("\\", "") for warning in api.warnings]
+        names = ("resources-finalizer.example.com", "plain")
+        assert warnings == [f'299 - "metadata.finalizers: "{name}": {said}"' for name in names]
+        status, out = await api.call("PATCH", f"{PATH}/w", {"metadata": {"finalizers": ["no name"]}}, kind=MERGE)
+        assert (status, out["details"]["causes"][0]["field"]) == (422, "metadata.finalizers")
+
+    with_api(body, crds=[widget_crd])
+
+
+def test_a_definition_that_goes_can_be_changed(with_api: Any, widget_crd: Any) -> None:
+    """Its own finalizer is none with a path."""
+
+    async def body(api: Any) -> None:
+        await api.post(PATH, {**widget(size=1), "metadata": {"name": "w", "finalizers": ["example.com/held"]}})
+        await api.ok("DELETE", CRD_PATH)
+        changed = await api.merge(CRD_PATH, {"metadata": {"labels": {"a": "b"}}})
+        assert (changed["metadata"]["labels"], len(changed["metadata"]["finalizers"])) == ({"a": "b"}, 1)
+
+    with_api(body, crds=[widget_crd])
+
+
 def test_a_definition_without_its_status_is_served_after_a_restart(
     with_api: Any, widget_crd: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

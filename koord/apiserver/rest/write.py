@@ -89,12 +89,22 @@ def undecodable(resource: Resource, why: str) -> StatusError:
     return bad_request(f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}')
 
 
-def _tell(resource: Resource, obj: Obj, options: Options) -> None:
-    """Warn of what an object asks for and does not get; once, however often a write is tried."""
-    if resource.type is not None and resource.type.name in rules.telling:
-        told: list[str] = []
+_PATHLESS = (
+    'metadata.finalizers: "{}": prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other '
+    "finalizer writers"
+)
+
+
+def _tell(resource: Resource, obj: Obj, options: Options, old: Obj | None = None) -> None:
+    """Warn of what an object asks for and does not get, or had better not; once, however often a write is tried."""
+    told: list[str] = []
+    if resource.custom:
+        known = (old or {}).get("metadata", {}).get("finalizers") or ()
+        added = sorted(set(obj["metadata"].get("finalizers") or ()).difference(known))
+        told = [_PATHLESS.format(name) for name in names.pathless(added)]
+    elif resource.type is not None and resource.type.name in rules.telling:
         rules.telling[resource.type.name](obj, told)
-        options.warnings.extend(text for text in told if text not in options.warnings)
+    options.warnings.extend(text for text in told if text not in options.warnings)
 
 
 def stored_form(resource: Resource, obj: Obj) -> Obj:
@@ -108,7 +118,13 @@ def stored_form(resource: Resource, obj: Obj) -> Obj:
 
 def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = None) -> None:
     """Validate a whole object; `old` is what it replaces."""
-    names.metadata(obj["metadata"], namespaced=resource.namespaced, rule=names.name_rule(resource.flags), causes=causes)
+    names.metadata(
+        obj["metadata"],
+        namespaced=resource.namespaced,
+        rule=names.name_rule(resource.flags),
+        any_finalizer=resource.custom or resource.group == "apiextensions.k8s.io",
+        causes=causes,
+    )
     if resource.structural is not None:
         before = len(causes)
         resource.structural.validate(obj, None, causes, old or {})
@@ -318,7 +334,8 @@ async def commit(
     check(resource, obj, causes, stored)
     if resource.type is not None and not subresource:
         rules.check_update(resource.type, obj, stored, causes)
-        _tell(resource, obj, options)
+    if not subresource:
+        _tell(resource, obj, options, stored)
     if resource.type is not None and resource.type.name in rules.parting and subresource and not causes:
         rules.parting[resource.type.name](subresource, obj, stored, causes)
     if causes:

@@ -157,8 +157,13 @@ def owner_references(refs: list[Obj], causes: list[Cause]) -> None:
         causes.append(invalid_value("metadata.ownerReferences", refs, text))
 
 
-def metadata(meta: Obj, *, namespaced: bool, rule: Rule, causes: list[Cause]) -> None:
-    """Check ObjectMeta."""
+def pathless(finalizers: list[str]) -> list[str]:
+    """Those that any two writers may choose."""
+    return [finalizer for finalizer in finalizers if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS]
+
+
+def metadata(meta: Obj, *, namespaced: bool, rule: Rule, any_finalizer: bool, causes: list[Cause]) -> None:
+    """Check ObjectMeta. Finalizers need a path but where `any_finalizer` goes."""
     name, base = meta.get("name"), meta.get("generateName")
     if base and (wrong := rule(base[:-1] if base.endswith("-") else base)):
         causes.append(invalid_value("metadata.generateName", base, wrong))
@@ -176,6 +181,6 @@ def metadata(meta: Obj, *, namespaced: bool, rule: Rule, causes: list[Cause]) ->
     for i, finalizer in enumerate(meta.get("finalizers") or ()):
         if check_name(qualified_name, finalizer, "metadata.finalizers", causes):
             continue
-        if "/" not in finalizer and finalizer not in _STANDARD_FINALIZERS:
+        if not any_finalizer and pathless([finalizer]):
             text = "name is neither a standard finalizer name nor is it fully qualified"
             causes.append(invalid_value(f"metadata.finalizers[{i}]", finalizer, text))
