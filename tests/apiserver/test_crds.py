@@ -459,6 +459,30 @@ def test_a_definition_that_goes_can_be_changed(with_api: Any, widget_crd: Any) -
     with_api(body, crds=[widget_crd])
 
 
+def test_deleting_a_definition_that_is_not_served_deletes_its_objects(with_api: Any, widget_crd: Any) -> None:
+    """Those that have finalizers are waited for: who serves them again can take these off."""
+
+    async def body(api: Any) -> None:
+        for name, finalizers in (("w", []), ("held", ["example.com/held"])):
+            await api.post(PATH, {**widget(size=1), "metadata": {"name": name, "finalizers": finalizers}})
+        version = widget_crd["spec"]["versions"][0]
+        await api.merge(CRD_PATH, {"spec": {"versions": [{**version, "served": False}]}})
+        await api.ok("DELETE", CRD_PATH)
+        for _ in patience.tries(50):
+            if api.server.core.store.bucket("example.com/widgets").get("default", "w") is None:
+                break
+            await asyncio.sleep(0.01)
+        await api.merge(CRD_PATH, {"spec": {"versions": [version]}})
+        left = (await api.get(PATH))["items"]
+        assert [(one["metadata"]["name"], "deletionTimestamp" in one["metadata"]) for one in left] == [("held", True)]
+        await api.merge(f"{PATH}/held", {"metadata": {"finalizers": None}})
+        assert await gone(api, CRD_PATH)
+        await api.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_crd)
+        assert (await api.get(PATH))["items"] == []
+
+    with_api(body, crds=[widget_crd])
+
+
 def test_a_definition_without_its_status_is_served_after_a_restart(
     with_api: Any, widget_crd: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

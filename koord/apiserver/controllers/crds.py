@@ -161,7 +161,7 @@ class CustomResources(Controller[str]):
             told = entry.copy()
             set_condition(told.setdefault("status", {}), _TERMINATING)
             self.core.store.bucket(CRD_BUCKET).put("", name, told)
-        for resource in list(self._served.get(name, ())):
+        for resource in list(self._served.get(name, ())) or self._unserved(entry.obj):
             bucket = self.core.store.bucket(resource.bucket)
             for key in list(bucket.ordered()):
                 found = bucket.entries.get(key)
@@ -179,6 +179,14 @@ class CustomResources(Controller[str]):
         obj = entry.copy()
         obj["metadata"]["finalizers"] = [f for f in obj["metadata"]["finalizers"] if f != CRD_CLEANUP]
         self.core.settle(self.core.resources.builtin("apiextensions.k8s.io", "customresourcedefinitions"), entry, obj)
+
+    def _unserved(self, crd: Obj) -> list[Resource]:
+        """What the objects are of that a definition has which is served in no version: they would be there again when it is made anew."""
+        spec, names = crd["spec"], crd["spec"]["names"]
+        if any(names["plural"] == resource.plural for resource in self.core.resources.built_in(spec["group"])):
+            return []  # they are none of its own
+        stored = next(version["name"] for version in spec["versions"] if version.get("storage"))
+        return [Resource(spec["group"], stored, names["kind"], names["plural"], spec["scope"] == "Namespaced", crd=crd)]
 
     def _serve(self, entry: Entry) -> None:
         self._withdraw(entry.name)
