@@ -233,6 +233,23 @@ def test_a_pod_that_is_bound_is_promised_no_node_any_more(with_api: Any) -> None
     with_api(body)
 
 
+@pytest.mark.parametrize("what", ["binding", "eviction"])
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [({"kind": "Pod"}, "it is a Pod"), ({"metadata": {"name": "p", "namespace": "other"}}, "does not match the namespace")],
+)
+def test_bindings_and_evictions_are_what_the_path_says(with_api: Any, what: str, change: dict[str, Any], said: str) -> None:
+    async def body(api: Any) -> None:
+        made = await api.post(PODS, pod("p"))
+        sent = {"metadata": {"name": "p"}, "target": {"kind": "Node", "name": "n"}, **change}
+        status, out = await api.call("POST", f"{PODS}/p/{what}", sent)
+        assert status == 400
+        assert said in out["message"]
+        assert await api.get(PODS + "/p") == made
+
+    with_api(body)
+
+
 def test_a_namespace_that_goes_takes_no_bindings_evictions_and_tokens(with_api: Any) -> None:
     async def body(api: Any) -> None:
         await api.post("/api/v1/namespaces", {"metadata": {"name": "a"}})

@@ -47,7 +47,7 @@ _MAX_DISRUPTED = 2000
 
 async def bind(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
     """POST pods/x/binding: set the node of a pod that has none. Answers with a Status."""
-    clean(schemas().type("V1Binding"), body, None, [])
+    body = _decoded("binding", namespace, body)
     resource = core.resources.builtin("", "pods")
     attributes = await _mutated(core, resource, namespace, name, "binding", body, options)
     body = attributes.require_object()
@@ -97,6 +97,14 @@ async def _mutated(
     return attributes
 
 
+def _decoded(subresource: str, namespace: str, body: Obj) -> Obj:
+    """What a client sends for a pod of a namespace; it may leave out what the path says. Raises 400."""
+    body = _reread(subresource, {**body, "kind": body.get("kind") or BODIES[subresource][2]})
+    if (body.get("metadata") or {}).get("namespace") not in (None, "", namespace):
+        raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
+    return body
+
+
 def _reread(subresource: str, body: Obj) -> Obj:
     """What a webhook returned, decoded like what clients send."""
     group, version, kind = BODIES[subresource]
@@ -112,7 +120,7 @@ def _reread(subresource: str, body: Obj) -> Obj:
 
 async def evict(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
     """POST pods/x/eviction: delete the pod if its disruption budgets allow it, else 429."""
-    clean(schemas().type(_TYPES["eviction"]), body, None, [])
+    body = _decoded("eviction", namespace, body)
     resource = core.resources.builtin("", "pods")
     attributes = await _mutated(core, resource, namespace, name, "eviction", body, options)
     body = attributes.require_object()
