@@ -11,7 +11,7 @@ from roles.scheduler.cluster.columns import Vector
 from roles.scheduler.cycle.judgement import INFEASIBLE
 from roles.scheduler.framework.interfaces import Rejection
 
-NOT_ASKED = Rejection(("node(s) became feasible after the extenders were asked",))
+NOT_ASKED = Rejection(("node(s) became feasible after the extenders were asked",), resolvable=False)
 
 Refusals = dict[int, tuple[str, Rejection]]
 

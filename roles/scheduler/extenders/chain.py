@@ -78,9 +78,8 @@ class Extenders:
             return
         for name in slots.keys() - answer.passed:
             slot = slots.pop(name)
-            hopeless = name in answer.unresolvable
-            text = answer.unresolvable.get(name) or answer.failed.get(name) or _SILENT
-            advice.refused[slot] = (extender.name, Rejection((text,), resolvable=not hopeless))
+            # Filters let the pod in as things are: whoever left would leave in vain.
+            advice.refused[slot] = (extender.name, Rejection((answer.reasons.get(name) or _SILENT,), resolvable=False))
 
     async def _score(self, extender: Extender, body: wire.Object, slots: dict[str, int], advice: Advice) -> None:
         """Scores are a wish: an extender that fails here gives none."""

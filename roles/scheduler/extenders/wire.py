@@ -22,11 +22,11 @@ class BadAnswer(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Filtered:
-    """Names of the nodes that pass, and why others do not: by name a text, `unresolvable` where removing pods cannot help."""
+    """Names of the nodes that pass, and why others do not, by name. That preemption could help there, as an extender may say, makes no
+    difference: filters let the pod in, so nobody has to leave."""
 
     passed: frozenset[str]
-    failed: Mapping[str, str]
-    unresolvable: Mapping[str, str]
+    reasons: Mapping[str, str]
 
 
 def node_args(pod: Object, names: Iterable[str], nodes: Mapping[str, Object] | None) -> Object:
@@ -51,7 +51,7 @@ def filtered(answer: Any, asked: Set[str]) -> Filtered:
         passed = frozenset(str(name) for name in _list(names, "node names"))
     if not passed <= asked:
         raise BadAnswer(f"it lets pass node {min(passed - asked)!r}, which it was not asked about")
-    return Filtered(passed, _texts(fields.get("failednodes")), _texts(fields.get("failedandunresolvablenodes")))
+    return Filtered(passed, {**_texts(fields.get("failednodes")), **_texts(fields.get("failedandunresolvablenodes"))})
 
 
 def scores(answer: Any) -> dict[str, int]:

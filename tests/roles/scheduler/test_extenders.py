@@ -126,6 +126,32 @@ def test_a_refusal_is_explained_and_any_event_brings_the_pod_back(scheduler: Any
     asyncio.run(run())
 
 
+@pytest.mark.feature("SCH-KS-12")
+def test_nobody_is_evicted_where_only_an_extender_says_no(scheduler: Any) -> None:
+    """The pod fits on each node as it is. Who left would leave in vain, and at each attempt another one."""
+
+    def select(body: Obj) -> Obj:
+        return nobody(body) if body["Pod"]["metadata"]["name"] == "high" else {"NodeNames": names_in(body)}
+
+    async def run() -> None:
+        async with extender(filter=select) as (url, _):
+            config = {"urlPrefix": url, "filterVerb": "filter", "nodeCacheCapable": True}
+            async with scheduler({"extenders": [config]}, before=three_nodes) as live:
+                for number in range(3):
+                    await live.pod(f"low-{number}", cpu="2")
+                    await live.bound(f"low-{number}")
+                await live.client.create(PRIORITYCLASSES, {"metadata": {"name": "high"}, "value": 1000})
+                await live.pod("high", priorityClassName="high")
+                condition = await live.refused("high")
+                assert condition["message"] == (
+                    "0/3 nodes are available: 3 no licence. preemption: 0/3 nodes are available: "
+                    "3 Preemption is not helpful for scheduling."
+                )
+                assert not live.app.engine.state.evictions.victim_count
+
+    asyncio.run(run())
+
+
 @pytest.mark.feature("SCH-FW-05")
 def nobody(body: Obj) -> Obj:
     """As a Go program writes it when it appended no node."""
