@@ -215,7 +215,7 @@ class DefaultPreemptionArgs(PluginArgs):
     """DefaultPreemption: how many nodes are tried at least."""
 
     min_candidate_nodes_percentage: Percent = 10
-    """Share of nodes that is tried at least, 0 to 100 percent."""
+    """Share of nodes that is tried at least, 0 to 100 percent; more are until one breaks no PodDisruptionBudget."""
     min_candidate_nodes_absolute: int = Field(default=100, ge=0)
     """Number of nodes that is tried at least. Not both 0."""
 

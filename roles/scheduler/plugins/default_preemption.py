@@ -142,15 +142,16 @@ class DefaultPreemption(PostFilter):
     def _search(
         self, ctx: CycleContext, failure: FitFailure, slots: Sequence[int], reasons: Counter[str], wanted: int
     ) -> Steps[list[Candidate]]:  # fmt: skip
-        """Candidates among so many nodes that have victims, what hurts least first. Where filters add up nodes are judged together. Others
-        are tried one by one, but for those that cannot beat the best one found so far, unless somebody else is to choose among all."""
+        """Candidates among so many nodes that have victims, and among more as long as each breaks a disruption budget, what hurts least
+        first. Where filters add up nodes are judged together. Others are tried one by one, but for those that cannot beat the best one
+        found so far, unless somebody else is to choose among all."""
         priority, lockstep = ctx.pod.priority, self.lockstep(ctx, failure)
         victim_groups = VictimGroups(
             ctx.state.gangs, lambda pod: pod.priority < priority and self.removable(ctx, pod), importance, ctx.state.leaving
         )  # fmt: skip
         lacking = lacking_of(failure.evaluation, ctx)
         found: list[tuple[PreemptionCost, int, Candidate]] = []
-        looked = 0
+        looked, harmless = 0, False
         for begin in range(0, len(slots), _TOGETHER):
             chunk = slots[begin : begin + _TOGETHER]
             judged = self._judge(ctx, lockstep, chunk, reasons) if lockstep is not None else {}
@@ -167,11 +168,12 @@ class DefaultPreemption(PostFilter):
                 looked += 1
                 if isinstance(answer, Candidate):
                     entry = (cost_of(answer), looked, answer)
+                    harmless = harmless or not entry[0][0]
                     if best is None:
                         found.append(entry)
                     elif entry < found[0]:
                         found = [entry]
-                if looked >= wanted:
+                if looked >= wanted and harmless:
                     return [candidate for _, _, candidate in sorted(found)]
             yield
         return [candidate for _, _, candidate in sorted(found)]

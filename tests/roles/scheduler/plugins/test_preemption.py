@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import msgspec
 import pytest
 
@@ -13,6 +15,16 @@ def full(nodes: int = 2) -> testing.World:
     world = testing.World()
     world.add_nodes(*(testing.node(f"n{i}", cpu="2") for i in range(nodes)))
     return world
+
+
+def feed_budget(world: testing.World, labels: dict[str, str]) -> None:
+    """None of the pods with these labels may go."""
+    budget = {
+        "metadata": {"name": "db", "namespace": "default"},
+        "spec": {"selector": {"matchLabels": labels}},
+        "status": {"disruptionsAllowed": 0},
+    }
+    world.feed("PodDisruptionBudget", msgspec.convert(budget, PodDisruptionBudget))
 
 
 @pytest.mark.feature("SCH-KS-12")
@@ -48,17 +60,25 @@ def test_budgets_and_protected_pods_are_respected() -> None:
     world = full()
     guarded, shielded = {"app": "db"}, {"scheduling.koordinator.sh/disable-preemptible": "true"}
     world.add_pods(testing.pod("db", node="n0", cpu="2", labels=guarded, priority=1), testing.pod("web", node="n1", cpu="2", priority=5))
-    budget = {
-        "metadata": {"name": "db", "namespace": "default"},
-        "spec": {"selector": {"matchLabels": guarded}},
-        "status": {"disruptionsAllowed": 0},
-    }
-    world.feed("PodDisruptionBudget", msgspec.convert(budget, PodDisruptionBudget))
+    feed_budget(world, guarded)
     decision = world.decide(testing.pod(priority=10))
     assert [victim.name for victim in decision.victims] == ["web"]
     world.cluster.remove_pod(decision.victims[0].uid)
     world.add_pods(testing.pod("kept", node="n1", cpu="2", labels=shielded))
     assert [victim.name for victim in world.decide(testing.pod(priority=10)).victims] == ["db"]
+
+
+@pytest.mark.feature("SCH-KS-12")
+@pytest.mark.parametrize("more", [{}, {"ports": [{"hostPort": 80}]}], ids=["in sums", "one by one"])
+def test_no_budget_is_broken_where_a_later_node_could_be_chosen(more: dict[str, Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    """`minCandidateNodesAbsolute` says how many nodes are enough to choose from, not how many may all hurt."""
+    world = full(105)
+    guarded = {"app": "db"}
+    world.add_pods(*(testing.pod(f"db-{i}", node=f"n{i}", cpu="2", priority=1, labels=guarded) for i in range(104)))
+    world.add_pods(testing.pod("web", node="n104", cpu="2", priority=5))
+    feed_budget(world, guarded)
+    monkeypatch.setattr(world.state.random, "randrange", lambda most: 0)
+    assert [victim.name for victim in world.decide(testing.pod(priority=10, **more)).victims] == ["web"]
 
 
 @pytest.mark.feature("SCH-KS-12")
