@@ -122,7 +122,7 @@ class App:
             foreign_nominations=options.gates.get("CrossSchedulerNomination", False), watching=watching, gate=gate,
             journal=self.journal, report_times=ReportTimes(self._clock) if client is not None else None,
         )  # fmt: skip
-        self.extenders = Extenders(config.extenders, engine.cluster) if config.extenders else None
+        self.extenders = Extenders(config.extenders) if config.extenders else None
         self.binder = Binder(
             workers=options.binders,
             finished=self._finished,

@@ -387,8 +387,8 @@ class Scheduler:
                     await self._extenders.advise(pod, advice)
                     await self._anew()
                     decision, position = await self.turns.take(self._making(pod, advice))
-                    if advice.refused and not decision.scheduled:
-                        decision.rejected_by = frozenset()  # nobody knows what changes an extender's mind: any event brings the pod back
+                    if not decision.scheduled:  # nobody knows what changes an extender's mind, and nodes that came were not asked about
+                        decision.rejected_by = frozenset()  # so any event brings the pod back
                 if not decision.candidates:
                     return decision, position
                 made = await self._room_is_made(decision, advice)

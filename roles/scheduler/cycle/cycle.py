@@ -311,7 +311,7 @@ class Cycle:
                 np.putmask(totals, blocked.mask, INFEASIBLE)
             decision.feasible = int(np.count_nonzero(totals != INFEASIBLE))
         if advice is not None and decision.feasible:
-            totals, refused = advice.apply(totals)
+            totals, refused = advice.apply(totals, cluster.name_of)
             decision.feasible -= len(refused)
         if not decision.feasible:
             closed = {**blocked.among(evaluation.feasible), **refused}

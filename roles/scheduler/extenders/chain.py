@@ -10,7 +10,6 @@ from typing import Any, TypeVar
 
 from koord.api.kinds import NODES, PODS
 from koord.config.extenders import Extender as Config
-from roles.scheduler.cluster.cluster import Cluster
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.cycle.advice import Advice
 from roles.scheduler.cycle.decision import Decision
@@ -29,9 +28,8 @@ _SILENT = "node(s) were refused by an extender"
 class Extenders:
     """`weights` of scores is what a profile gives a plugin: an extender's 0..10 times ten times its weight joins the node's total."""
 
-    def __init__(self, configs: Sequence[Config], cluster: Cluster) -> None:
+    def __init__(self, configs: Sequence[Config]) -> None:
         self._all = [Extender(config, number) for number, config in enumerate(configs)]
-        self._cluster = cluster
         self._filters = [e for e in self._all if e.config.filter_verb]
         self._scorers = [e for e in self._all if e.config.prioritize_verb]
         self._preempting = [e for e in self._all if e.config.preempt_verb]
@@ -64,7 +62,7 @@ class Extenders:
         """Put the answers of the extenders about the open nodes into the advice. Raises ExtenderError."""
         assert advice.open is not None
         body = self._body(pod)
-        slots = {self._cluster.name_of(slot): slot for slot in advice.open.tolist()}
+        slots = {name: slot for slot, name in advice.open.items()}
         for extender in self._filters:
             if slots and extender.interested(pod):
                 await self._filter(extender, body, slots, advice)

@@ -153,6 +153,32 @@ def test_nobody_is_evicted_where_only_an_extender_says_no(scheduler: Any) -> Non
 
 
 @pytest.mark.feature("SCH-FW-05")
+@pytest.mark.feature("SCH-FW-06")
+@pytest.mark.parametrize("empty", [True, False], ids=["in the place of the former", "in a place of its own"])
+def test_an_extender_is_asked_about_a_node_that_came_meanwhile(scheduler: Any, empty: bool) -> None:
+    """At the next attempt, for which nothing has to happen."""
+
+    async def run() -> None:
+        async def replaced(body: Obj) -> Obj:
+            if body["Pod"]["metadata"]["name"] == "p" and names_in(body) == ["n0"]:
+                await live.client.delete(NODES, "n0")
+                await live.node("n1")
+                await live.consistent()
+            return {"NodeNames": names_in(body)}
+
+        async with extender(filter=replaced) as (url, asked):
+            config = {"urlPrefix": url, "filterVerb": "filter", "nodeCacheCapable": True}
+            async with scheduler({"extenders": [config]}, before=lambda objects: objects.node("n0")) as live:
+                if not empty:
+                    await live.pod("there")
+                    await live.bound("there")
+                await live.pod("p")
+                assert await live.bound("p") == "n1"
+                assert names_in(asked[-1][1]) == ["n1"]
+
+    asyncio.run(run())
+
+
 def nobody(body: Obj) -> Obj:
     """As a Go program writes it when it appended no node."""
     failed = dict.fromkeys(names_in(body), "no licence")
