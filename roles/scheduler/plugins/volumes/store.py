@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -20,6 +19,7 @@ from koord.api.objects import (
     CSIDriver,
     CSINode,
     CSIStorageCapacity,
+    ObjectReference,
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
@@ -126,7 +126,7 @@ class VolumeColumns(Columns):
         self.users = 0
         self._states = itertools.count(1)
         self._users_before = 0
-        self.in_use: Counter[str] = Counter()  # claim key -> pods on nodes that use it
+        self.in_use: dict[str, list[int]] = {}  # claim key -> slots of the pods that use it
         self._pods: dict[int, dict[str, PodInfo]] = {}
         self._disks: dict[tuple[str, ...], dict[int, list[int]]] = {}  # disk -> slot -> [readers, writers]
         self._attached: dict[int, dict[str, set[str]]] = {}
@@ -154,25 +154,32 @@ class VolumeColumns(Columns):
 
     def claim_set(self, old: Any, new: Any) -> bool:
         """A claim appeared, changed or went; whether that changes anything that is looked at, as for the other kinds."""
+        meta = (new or old).metadata
+        key = f"{meta.namespace}/{meta.name}"
         if new is not None and new.spec.volume_name:
-            self._settle(f"{new.metadata.namespace}/{new.metadata.name}")  # it may have got another one
+            self._settle(key)  # it may have got another one
+        self._look_again(key)
         return self._put(self.claims, old, new, lambda meta: f"{meta.namespace}/{meta.name}")
 
     def volume_set(self, old: Any, new: Any) -> bool:
         """A PersistentVolume."""
+        name = (new or old).metadata.name
+        before = self.volumes.get(name)
+        if before is None or new is None or before.spec.csi != new.spec.csi:
+            self._other_volume(name, [volume.spec.claim_ref for volume in (before, new) if volume is not None])
         return self._put(self.volumes, old, new, lambda meta: str(meta.name))
 
     def class_set(self, old: Any, new: Any) -> bool:
         """A StorageClass."""
-        return self._put(self.classes, old, new, lambda meta: str(meta.name))
+        return self._put(self.classes, old, new, lambda meta: str(meta.name), of_all=True)
 
     def driver_set(self, old: Any, new: Any) -> bool:
         """A CSIDriver."""
-        return self._put(self.drivers, old, new, lambda meta: str(meta.name))
+        return self._put(self.drivers, old, new, lambda meta: str(meta.name), of_all=True)
 
     def node_object_set(self, old: Any, new: Any) -> bool:
         """A CSINode, named after its node."""
-        return self._put(self.nodes, old, new, lambda meta: str(meta.name))
+        return self._put(self.nodes, old, new, lambda meta: str(meta.name), of_all=True)
 
     def capacity_set(self, old: Any, new: Any) -> bool:
         """A CSIStorageCapacity."""
@@ -196,7 +203,8 @@ class VolumeColumns(Columns):
             self.cluster.changes.note(slot, PODS)
         return True
 
-    def _put(self, table: dict[str, Any], old: Any, new: Any, key: Callable[[Any], str]) -> bool:
+    def _put(self, table: dict[str, Any], old: Any, new: Any, key: Callable[[Any], str], *, of_all: bool = False) -> bool:
+        """`of_all`: the volumes of all nodes are to be looked at again."""
         name = key((new or old).metadata)
         before = table.pop(name, None)
         if new is not None:
@@ -204,8 +212,25 @@ class VolumeColumns(Columns):
         if before is not None and new is not None and _content(before) == _content(new):
             return False
         self.version += 1
-        self._attached.clear()
+        if of_all:
+            self._attached.clear()
         return True
+
+    def _look_again(self, key: str) -> None:
+        """At the volumes of the nodes whose pods use a claim. Not at those of all nodes: there are events of claims all the time."""
+        for slot in self.in_use.get(key, ()):
+            self._attached.pop(slot, None)
+
+    def _other_volume(self, name: str, owners: Sequence[ObjectReference | None]) -> None:
+        """A volume came, went, or is another one now. Whose claims name one that names no claim, nobody knows."""
+        for owner in owners:
+            if owner is None:
+                self._attached.clear()
+            else:
+                self._look_again(f"{owner.namespace}/{owner.name}")
+        for node, shown in self._attachments.items():
+            if any(volume == name for _, volume in shown.values()):
+                self._attached.pop(self.cluster.slot_of(node), None)
 
     def class_of(self, claim: PersistentVolumeClaim) -> str:
         """Name of the claim's storage class, "" for none."""
@@ -286,15 +311,18 @@ class VolumeColumns(Columns):
             return
         self.users = next(self._states)
         self._attached.pop(slot, None)
-        for key in claim_keys(pod):
-            self.in_use[key] += step
-            if not self.in_use[key]:
-                del self.in_use[key]
         row = self._pods.setdefault(slot, {})
         if step > 0:
             row[pod.uid] = pod
-        else:
-            row.pop(pod.uid, None)
+            for key in claim_keys(pod):
+                self.in_use.setdefault(key, []).append(slot)
+            return
+        row.pop(pod.uid, None)
+        for key in claim_keys(pod):
+            users = self.in_use[key]
+            users.remove(slot)
+            if not users:
+                del self.in_use[key]
 
     def conflicts(self, disk: tuple[str, ...], read_only: bool) -> list[int]:
         """Slots where a disk is in use in a way that excludes this use."""

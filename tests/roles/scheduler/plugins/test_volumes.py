@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from random import Random
 from typing import Any
 
 import msgspec
@@ -262,6 +263,76 @@ def test_attachments_may_be_known_before_their_node_and_volume() -> None:
     assert found.decide(using("c")).scheduled
     feed(found, volumes=[volume("v1", driver="d")])
     assert not found.decide(using("c")).scheduled
+
+
+def limited(nodes: int) -> testing.World:
+    """Each node has a pod with a volume, and room for another one."""
+    found = testing.World()
+    found.add_nodes(*(testing.node(f"n{number}") for number in range(nodes)))
+    drivers = {"spec": {"drivers": [{"name": "d", "nodeID": "x", "allocatable": {"count": 2}}]}}
+    names = [f"c{number}" for number in range(nodes)]
+    feed(found, CSINode=[{"metadata": {"name": f"n{number}"}, **drivers} for number in range(nodes)])
+    feed(found, claims=[claim(name, volume=f"v{name}") for name in names], volumes=[given(f"v{name}", name) for name in names])
+    found.add_pods(*(using(name, node=f"n{number}") for number, name in enumerate(names)))
+    return found
+
+
+def given(name: str, to: str, *, driver: str = "d") -> dict[str, Any]:
+    item: dict[str, Any] = volume(name, driver=driver)
+    item["spec"]["claimRef"] = {"namespace": "default", "name": to, "uid": f"uid-{to}"}
+    return item
+
+
+def test_what_is_said_of_one_volume_costs_no_look_at_those_of_all_nodes(monkeypatch: pytest.MonkeyPatch) -> None:
+    found = limited(50)
+    feed(found, claims=[claim("c", volume="v")], volumes=[volume("v", driver="d")])
+    plugin: Any = found.framework.plugins["NodeVolumeLimits"]
+    looks: list[str] = []
+    look = plugin.store.handle_of
+    monkeypatch.setattr(plugin.store, "handle_of", lambda key: (looks.append(key), look(key))[1])
+    assert found.decide(using("c")).feasible == 50
+    assert len(looks) > 50
+    looks.clear()
+    feed(found, claims=[claim("other", volume="w")], volumes=[given("w", "other")], CSIStorageCapacity=[room("n0", "1Gi")])
+    feed(found, claims=[claim("c7", volume="vc7", phase="Lost")], volumes=[given("vc7", "c7", driver="another")])
+    assert found.decide(using("c")).feasible == 50
+    assert sorted(looks) == ["default/c", "default/c7"]
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_property_volumes_of_nodes_are_those_that_a_new_look_finds(seed: int) -> None:
+    found, random = limited(4), Random(seed)
+    plugin: Any = found.framework.plugins["NodeVolumeLimits"]
+    store = plugin.store
+    shown: dict[str, Any] = {}
+
+    def change() -> None:
+        number = random.randrange(4)
+        name, here = f"c{number}", f"a{random.randrange(3)}"
+        what = random.randrange(5)
+        if what == 0:
+            found.feed("PersistentVolumeClaim", claim(name, volume=random.choice(["", f"v{name}"])))
+        elif what == 1:
+            item = msgspec.convert(given(f"v{name}", name, driver=random.choice("de")), PersistentVolume)
+            known = f"v{name}" in store.volumes and random.random() < 0.5
+            found.feed("PersistentVolume", None if known else item, item)
+        elif what == 2:
+            old = shown.pop(here, None)
+            item = msgspec.convert(attachment(here, f"n{number}", f"vc{random.randrange(4)}"), VolumeAttachment)
+            if old is None:
+                shown[here] = item
+            found.feed("VolumeAttachment", item if old is None else None, old)
+        elif what == 3:
+            provisioner = random.choice(["d", "csi.example.com"])
+            found.feed("StorageClass", {**WAIT, "provisioner": provisioner})
+        else:
+            found.feed("CSIDriver", {"metadata": {"name": "csi.example.com"}, "spec": {"storageCapacity": random.random() < 0.5}})
+
+    for _ in range(200):
+        change()
+        kept = {slot: store.attached(slot) for slot in range(4)}
+        store._attached.clear()
+        assert kept == {slot: store.attached(slot) for slot in range(4)}
 
 
 def test_a_driver_may_want_no_pods_where_it_is_missing() -> None:
