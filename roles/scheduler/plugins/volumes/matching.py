@@ -44,10 +44,10 @@ def judge(ctx: CycleContext, store: VolumeColumns, keys: tuple[str, ...]) -> Cho
     waiting.sort(key=lambda key: (requested(store.claims[key]), key))
     candidates = tuple(_candidates(store, key) for key in waiting)
     chosen: list[NDArray[np.intp]] = []
-    taken: list[tuple[tuple[PersistentVolume, ...], NDArray[np.intp]]] = []
+    taken: list[tuple[dict[str, int], NDArray[np.intp]]] = []
     for key, volumes in zip(waiting, candidates, strict=True):
         one = _choose(ctx, volumes, taken)
-        taken.append((volumes, one))
+        taken.append(({volume.metadata.name: number for number, volume in enumerate(volumes)}, one))
         chosen.append(one)
         _mark_unbound(ctx, store, key, one, codes)
     return Choices(codes, tuple(waiting), candidates, tuple(chosen))
@@ -66,16 +66,17 @@ def reachable(ctx: CycleContext, volume: PersistentVolume) -> BoolVector:
 
 
 def _choose(
-    ctx: CycleContext, volumes: tuple[PersistentVolume, ...], taken: list[tuple[tuple[PersistentVolume, ...], NDArray[np.intp]]]
+    ctx: CycleContext, volumes: tuple[PersistentVolume, ...], taken: list[tuple[dict[str, int], NDArray[np.intp]]]
 ) -> NDArray[np.intp]:
-    """By row the first volume that is reachable and that no earlier claim of the pod takes there."""
+    """By row the first volume that is reachable and that no earlier claim of the pod takes there. Of each of these, `taken` has the
+    numbers of its volumes by name, and by row which it takes."""
     chosen = np.full(ctx.cluster.capacity, -1, dtype=np.intp)
     for index, volume in enumerate(volumes):
         free = np.logical_and(chosen == -1, reachable(ctx, volume))
         for others, by_row in taken:
-            for number, other in enumerate(others):
-                if other.metadata.name == volume.metadata.name:
-                    np.logical_and(free, by_row != number, out=free)
+            number = others.get(volume.metadata.name)
+            if number is not None:
+                np.logical_and(free, by_row != number, out=free)
         chosen[free] = index
     return chosen
 

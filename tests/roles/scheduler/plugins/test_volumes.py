@@ -130,6 +130,30 @@ def test_local_volumes_are_chosen_smallest_first_and_not_twice() -> None:
     assert other.decide(using("x", "y")).node == "b1"
 
 
+class Name(str):
+    """Counts how often such names are compared."""
+
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        Name.compared += 1
+        return str.__eq__(self, other)
+
+    __hash__ = str.__hash__
+
+
+def test_a_further_claim_compares_no_volume_with_all_others() -> None:
+    found, many = world(), 60
+    feed(found, classes=[LOCAL], claims=[claim(name, storage_class="local") for name in ("c", "d")])
+    for number in range(many):
+        item = msgspec.convert(volume(f"v{number}", node="a1", size=f"{number + 1}Gi"), PersistentVolume)
+        named = msgspec.structs.replace(item.metadata, name=Name(item.metadata.name))
+        found.feed("PersistentVolume", msgspec.structs.replace(item, metadata=named))
+    Name.compared = 0
+    assert found.decide(using("c", "d")).node == "a1"
+    assert Name.compared < 5 * many
+
+
 def reserved(item: dict[str, Any], claim: str, *, uid: str = "", phase: str = "Available", **spec: Any) -> dict[str, Any]:
     """A volume that names its claim."""
     ref = {"namespace": "default", "name": claim, "uid": uid}
