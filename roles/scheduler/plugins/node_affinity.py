@@ -141,9 +141,15 @@ def _term(cluster: Cluster, term: NodeTerm, rows: Rows) -> BoolVector:
 
 
 def _fields(cluster: Cluster, term: NodeTerm, rows: Rows) -> BoolVector:
-    """Which rows meet the requirements on metadata.name (the only field there is); another field matches nothing."""
-    names = [cluster.known_name(slot) for slot in cluster.slots[rows].tolist()]
-    if not all(field.key == _NAME_FIELD for field in term.fields):
-        return np.zeros(len(names), dtype=np.bool_)
-    fits = (bool(name) and all(matches_value(field, name) for field in term.fields) for name in names)
+    """Which rows meet the requirements on metadata.name (the only field there is); another field matches nothing. Where names are listed
+    only those are looked at: each pod of a DaemonSet lists another one, and so is judged by itself."""
+    slots, fields = cluster.slots[rows], term.fields
+    if not all(field.key == _NAME_FIELD for field in fields):
+        return np.zeros(len(slots), dtype=np.bool_)
+    listed = _pinned(term)
+    if listed is not None:
+        fitting = [name for name in listed if all(matches_value(field, name) for field in fields)]
+        return np.isin(slots, [slot for name in fitting if (slot := cluster.slot_of(name)) >= 0])
+    names = [cluster.known_name(slot) for slot in slots.tolist()]
+    fits = (bool(name) and all(matches_value(field, name) for field in fields) for name in names)
     return np.fromiter(fits, np.bool_, len(names))
