@@ -264,7 +264,6 @@ class Scheduler:
         placement = self._begin(entry)
         if placement is None:
             return None
-        self._metrics.sample(self._frameworks[entry.pod.shape.scheduler_name])
         try:
             began = perf_counter()
             found = self._cycle.begin(entry.pod)
@@ -438,6 +437,7 @@ class Scheduler:
             self._queue.done(pod.uid)
             return None
         self._state.now = now
+        self._metrics.sample(self._frameworks[pod.shape.scheduler_name])
         self._monitor.started(pod.uid, pod.key, pod.shape.scheduler_name, now)
         return self.placements.begin(pod.uid, now)
 

@@ -232,6 +232,8 @@ def test_the_time_of_an_attempt_is_also_that_of_its_extenders(scheduler: Any, re
                 about = f'{{profile="koord-scheduler",result="{result}"}} '
                 took = page.partition(f"scheduler_scheduling_attempt_duration_seconds_sum{about}")[2].split()[0]
                 assert float(took) >= 0.2 * len(asked) > 0
+                steps = 'scheduler_plugin_execution_duration_seconds_count{extension_point="Filter",plugin="NodeResourcesFit"'
+                assert steps in page  # the first attempt of ten is measured, whoever was asked
 
     asyncio.run(run())
 
