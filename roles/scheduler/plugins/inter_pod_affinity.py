@@ -92,8 +92,9 @@ class InterPodAffinity(PreFilter, Filter, PreScore, Score):
         """How many pods match all of the terms."""
         wanted = tuple(terms)
         namespaces = ctx.state.namespaces
-        first = wanted[0]
-        only = next(iter(first.namespaces)) if len(first.namespaces) == 1 and first.namespace_selector is None else ""
+        reached = {term.namespaces if term.namespace_selector is None else None for term in wanted}
+        named = reached.pop() if len(reached) == 1 else None  # by all of the terms, whatever labels namespaces have
+        only = next(iter(named)) if named is not None and len(named) == 1 else ""
 
         def reaches(namespace: str) -> bool:
             own = namespaces.get(namespace, {})

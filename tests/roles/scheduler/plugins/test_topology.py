@@ -172,7 +172,7 @@ def test_a_default_constraint_is_read_strictly(constraints: list[dict[str, Any]]
 @pytest.mark.feature("SCH-KS-06")
 def test_terms_follow_the_labels_of_namespaces() -> None:
     found = world({"a1": "a", "b1": "b"})
-    term = {**SELECT, "topologyKey": ZONE, "namespaceSelector": {"matchLabels": {"team": "red"}}}
+    term = {"labelSelector": SELECT, "topologyKey": ZONE, "namespaceSelector": {"matchLabels": {"team": "red"}}}
     pod = testing.pod(affinity={"podAntiAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [term]}})
     found.add_pods(testing.pod(namespace="other", labels={"app": "a"}, node="a1"))
     assert found.decide(pod).feasible == 2
@@ -191,6 +191,23 @@ def test_terms_follow_the_labels_of_namespaces() -> None:
     assert found.decide(stranger).feasible == 2
     label(team="red")
     assert found.decide(stranger).node == "a1"
+
+
+@pytest.mark.feature("SCH-KS-06")
+@pytest.mark.parametrize("turned", [False, True], ids=["named first", "selected first"])
+def test_a_pod_counts_for_affinity_if_all_terms_reach_its_namespace(turned: bool) -> None:
+    """In whatever order they are written."""
+    found = world({"a1": "a", "b1": "b"})
+    term = {"labelSelector": SELECT, "topologyKey": ZONE}
+    terms = [{**term, "namespaces": ["other"]}, {**term, "namespaceSelector": {"matchLabels": {"team": "red"}}}]
+    pod = testing.pod(affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms[::-1] if turned else terms}})
+    found.add_pods(testing.pod(namespace="other", labels={"app": "a"}, node="a1"))
+    found.state.namespaces["other"] = {}
+    assert not found.decide(pod).scheduled
+    found.add_pods(testing.pod(namespace="other", labels={"app": "a"}, node="b1"))
+    found.state.namespaces["other"] = {"team": "red"}
+    found.cluster.namespace_changed("other")
+    assert found.decide(pod).feasible == 2
 
 
 @pytest.mark.feature("SCH-KS-06")
