@@ -303,10 +303,13 @@ class VolumeColumns(Columns):
     def _count(self, slot: int, pod: PodInfo, step: int) -> None:
         volumes = volumes_of(pod.shape)
         for disk, read_only in volumes.disks:
-            counts = self._disks.setdefault(disk, {}).setdefault(slot, [0, 0])
+            holders = self._disks.setdefault(disk, {})
+            counts = holders.setdefault(slot, [0, 0])
             counts[not read_only] += step
             if counts == [0, 0]:
-                del self._disks[disk][slot]
+                del holders[slot]
+            if not holders:
+                del self._disks[disk]
         if not volumes.any_claim:
             return
         self.users = next(self._states)

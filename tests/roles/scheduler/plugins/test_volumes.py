@@ -391,6 +391,8 @@ def test_one_pod_only_and_disks_that_are_not_shared() -> None:
     assert found.decide(disk(False)).feasible == 2
     found.cluster.remove_pod(first.pod.uid)
     assert found.decide(disk(False)).feasible == 3
+    plugin: Any = found.framework.plugins["VolumeRestrictions"]
+    assert (plugin.store.in_use, plugin.store._disks) == ({}, {})  # of what nobody uses nothing is kept
 
 
 def test_ephemeral_claims_belong_to_their_pod() -> None:
