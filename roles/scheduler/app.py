@@ -249,8 +249,9 @@ class App:
     def _elector(self, election: LeaderElection) -> LeaderElector:
         timing = Timing(election.lease_duration, election.renew_deadline, election.retry_period)
         return LeaderElector(
-            self._unfenced, election.resource_namespace, election.resource_name, timing=timing, leadership=self._leadership
-        )
+            self._unfenced, election.resource_namespace, election.resource_name, timing=timing, leadership=self._leadership,
+            events=next(iter(self.events.values())),
+        )  # fmt: skip
 
     async def _sync(self) -> None:
         """Fill the caches. No pod is scheduled before every handler has seen the first list (SCH-FW-04)."""

@@ -10,7 +10,7 @@ from typing import Any
 import aiohttp
 import pytest
 
-from koord.api.kinds import LEASES, PODS, PRIORITYCLASSES
+from koord.api.kinds import EVENTS, LEASES, PODS, PRIORITYCLASSES
 from koord.kube.errors import ApiError, Conflict, Unreachable
 from koord.process.errors import FatalError
 from roles.scheduler.framework.context import BindDraft, CycleContext
@@ -120,6 +120,14 @@ def test_a_leader_that_loses_its_lease_mid_binding_leaves_the_rest_to_the_next(s
                 assert by_first == []
                 assert sorted(by_second) == sorted(f"p{number}" for number in range(12))
                 assert max(Counter((await homes(second)).values()).values()) == 4
+
+                async def told() -> bool:
+                    """Who led, on the lease, as kube-scheduler tells it."""
+                    events = (await second.client.list(EVENTS, "kube-system")).items
+                    notes = [event["note"] for event in events if event["regarding"]["name"] == "koord-scheduler"]
+                    return [sum(what in note for note in notes) for what in ("became leader", "stopped leading")] == [2, 1]
+
+                await until(told)
 
     asyncio.run(run())
 
