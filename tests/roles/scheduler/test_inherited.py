@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from koord.api.kinds import NODES, PODS
-from koord.kube.errors import NotFound
+from koord.kube.errors import Forbidden, NotFound, ServerError, Unreachable
 from roles.scheduler.cluster.terms import Requirement
 from roles.scheduler.cluster.tolerations import Toleration
 from roles.scheduler.cluster.vocabulary import TaintKey
@@ -311,6 +311,20 @@ def test_a_new_leader_waits_at_the_barrier(scheduler: Any) -> None:
             assert "scheduling.koordinator.sh/sync-barrier-koord-scheduler" in seen.metadata.annotations
             missing = barrier.Barrier("default", "nothing", 5.0)
             assert not await barrier.wait(missing, live.client, live.app.observer.pods, "koord-scheduler")
+            # An API server that does not answer ends no new leader.
+            failures = [Unreachable("restarting"), ServerError(500, "InternalError", "no")]
+            patch = live.client.patch
+
+            async def failing(*args: Any, **more: Any) -> Any:
+                if failures:
+                    raise failures.pop()
+                return await patch(*args, **more)
+
+            live.client.patch = failing
+            assert await barrier.wait(found, live.client, live.app.observer.pods, "koord-scheduler")
+            failures.extend([Forbidden(403, "Forbidden", "no")] * 1000)
+            short = barrier.Barrier("default", "barrier", 0.2)
+            assert not await barrier.wait(short, live.client, live.app.observer.pods, "koord-scheduler")
 
     asyncio.run(run())
 
