@@ -149,6 +149,11 @@ class Bucket:
         self._emit(Event(ADDED if prev is None else MODIFIED, entry, prev, rv, self.name))
         return entry
 
+    def reshape(self, entry: Entry, obj: Obj) -> None:
+        """Show a stored object in another form. That is no write: it keeps its version, on disk it stays as it is, and nobody is told."""
+        self.entries[entry.key] = Entry(entry.key, entry.namespace, entry.name, obj, entry.rv, orjson.dumps(obj))
+        entry.forget()
+
     def remove(self, namespace: str, name: str) -> Entry | None:
         """Remove an object; returns its last state, stamped with the version of the deletion."""
         key = make_key(namespace, name)

@@ -131,6 +131,55 @@ def test_deleting_the_definition_deletes_its_objects(with_api: Any, widget_crd: 
     with_api(body, crds=[widget_crd])
 
 
+def test_what_is_stored_has_the_shape_of_the_present_definition(with_api: Any, widget_crd: Any, tmp_path: Path) -> None:
+    """A default that comes with a definition holds for what stands already, and is the doing of nobody who writes something else."""
+
+    async def shown(api: Any, field: str, path: str = PATH) -> Any:
+        for _ in patience.tries(50):
+            found = (await api.get(path + "/w"))["spec"]
+            if field in found:
+                break
+            await asyncio.sleep(0.01)
+        return found
+
+    whole = {"type": "integer"}
+    versions = widget_crd["spec"]["versions"]
+    fields = versions[0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+
+    async def before(api: Any) -> None:
+        made = await api.post(PATH + "?fieldManager=me", widget(size=1, parts=[{"name": "p", "count": 2}]))
+        fields["height"] = {**whole, "default": 7}
+        del fields["parts"]["items"]["properties"]["count"]
+        await api.merge(CRD_PATH, {"spec": {"versions": versions}})
+        assert await shown(api, "height") == {"size": 1, "colour": "red", "height": 7, "parts": [{"name": "p"}]}
+        assert [item["spec"]["height"] for item in (await api.get(PATH))["items"]] == [7]
+        assert (await api.get(PATH + "/w"))["metadata"]["resourceVersion"] == made["metadata"]["resourceVersion"]
+
+    async def after(api: Any) -> None:
+        assert (await shown(api, "height"))["height"] == 7
+        labelled = await api.merge(PATH + "/w?fieldManager=you", {"metadata": {"labels": {"a": "b"}}})
+        assert labelled["metadata"]["generation"] == 1
+        assert [m["fieldsV1"] for m in labelled["metadata"]["managedFields"] if m["manager"] == "you"] == [
+            {"f:metadata": {"f:labels": {".": {}, "f:a": {}}}}
+        ]
+        # it is stored in v1 still: another version to store in takes nothing off it
+        fields["depth"] = {**whole, "default": 1}
+        spec = {"type": "object", "properties": {"size": whole}}
+        newer = {
+            "name": "v2",
+            "served": True,
+            "storage": True,
+            "schema": {"openAPIV3Schema": {"type": "object", "properties": {"spec": spec}}},
+        }
+        await api.merge(CRD_PATH, {"spec": {"versions": [{**versions[0], "storage": False}, newer]}})
+        assert await shown(api, "depth", PATH.replace("/v1/", "/v2/")) == {
+            "size": 1, "colour": "red", "height": 7, "depth": 1, "parts": [{"name": "p"}],
+        }  # fmt: skip
+
+    with_api(before, crds=[widget_crd], config=ServerConfig(data_dir=tmp_path))
+    with_api(after, config=ServerConfig(data_dir=tmp_path))
+
+
 @pytest.mark.feature("BEY-SEC-01")
 @pytest.mark.timeout(60)
 def test_a_pattern_takes_linear_time_and_one_that_cannot_is_refused() -> None:

@@ -11,9 +11,10 @@ from koord.apiserver.resources import Resource
 from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.delete import CRD_CLEANUP, delete_now
 from koord.apiserver.rest.subresources import set_condition
-from koord.apiserver.schema.structural import structural
+from koord.apiserver.schema.structural import Structural, structural
 from koord.apiserver.store import DELETED, Entry, Event, Obj
 from koord.apiserver.validation.crds import approval, protected, rules_of
+from koord.kube.patch import json_equal
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -92,6 +93,9 @@ class CustomResources(Controller[str]):
         self._served: dict[str, list[Resource]] = {}
         # definitions that go, by the bucket of their objects
         self._terminating: dict[str, str] = {}
+        # by definition: the schemas of its versions; and those that all of its objects follow by now
+        self._schemas: dict[str, dict[str, Structural]] = {}
+        self._followed: dict[str, dict[str, Structural]] = {}
 
     def start(self) -> None:
         """Serve what is stored already, and follow."""
@@ -108,6 +112,8 @@ class CustomResources(Controller[str]):
     def _on_event(self, event: Event) -> None:
         if event.type == DELETED:
             self._withdraw(event.entry.name)
+            self._schemas.pop(event.entry.name, None)
+            self._followed.pop(event.entry.name, None)
             for entry in self._group(event.entry):  # its names are free
                 if not _holds(entry.obj, "NamesAccepted"):
                     self._establish_soon(entry)
@@ -149,11 +155,37 @@ class CustomResources(Controller[str]):
         for resource in self._served.pop(name, ()):
             self.core.resources.remove(resource)
 
+    def _reshape(self, definition: Entry) -> Iterator[None]:
+        """Objects that were stored under a former schema get the defaults that came and lose the fields that went.
+
+        Else that would be the doing of whoever writes to one next, and its generation would count it. Each keeps to the version that it
+        is stored in.
+        """
+        name, spec = definition.name, definition.obj["spec"]
+        schemas = self._schemas.get(name, {})
+        if self._followed.get(name, {}) == schemas:
+            return
+        bucket = self.core.store.bucket(f"{spec['group']}/{spec['names']['plural']}")
+        for key in list(bucket.entries):
+            if self._schemas.get(name) != schemas:  # it has changed again, or is gone
+                return
+            entry = bucket.entries.get(key)
+            schema = schemas.get(entry.obj["apiVersion"]) if entry is not None else None
+            if entry is not None and schema is not None:
+                obj = entry.copy()
+                schema.conform(obj, [])
+                if not json_equal(obj, entry.obj):
+                    bucket.reshape(entry, obj)
+            yield
+        self._followed[name] = schemas
+
     def work(self, name: str) -> Iterator[None]:
-        """A definition that goes takes its objects with it; it waits for those that have finalizers. Of others the status is written."""
+        """A definition that goes takes its objects with it; it waits for those that have finalizers. Of others the status is written,
+        and their objects follow their schema."""
         entry = self.core.store.bucket(CRD_BUCKET).get("", name)
         if entry is not None and not entry.obj["metadata"].get("deletionTimestamp"):
             self._establish(entry)
+            yield from self._reshape(entry)
             return
         if entry is None or CRD_CLEANUP not in (entry.obj["metadata"].get("finalizers") or ()):
             return
@@ -199,11 +231,13 @@ class CustomResources(Controller[str]):
         going = bool(crd["metadata"].get("deletionTimestamp"))
         served: list[Resource] = []
         ordered = sorted(spec["versions"], key=lambda v: _rank(v["name"]))
+        schemas = self._schemas[entry.name] = {}
         for rank, version in enumerate(ordered):
+            schema = structural((version.get("schema") or {}).get("openAPIV3Schema") or {"x-kubernetes-preserve-unknown-fields": True})
+            schemas[f"{spec['group']}/{version['name']}"] = schema
             if not version.get("served"):
                 continue
             subs = version.get("subresources") or {}
-            schema = structural((version.get("schema") or {}).get("openAPIV3Schema") or {"x-kubernetes-preserve-unknown-fields": True})
             resource = Resource(
                 spec["group"],
                 version["name"],
@@ -226,6 +260,8 @@ class CustomResources(Controller[str]):
             self.core.resources.add(resource)
             served.append(resource)
         self._served[entry.name] = served
+        if self._followed.get(entry.name) != schemas:
+            self.add(entry.name)
 
     def _establish(self, entry: Entry) -> None:
         """Write the status that kube-apiserver's controllers write, unless it stands already. What is established stays so."""

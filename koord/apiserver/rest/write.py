@@ -65,9 +65,7 @@ def decode(resource: Resource, obj: Obj, options: Options) -> None:
         elif type(meta) is not dict:
             raise undecodable(resource, "metadata: must be an object")
         clean(schemas().type("V1ObjectMeta"), meta, (None, "metadata"), unknown)
-        resource.structural.prune(obj, None, unknown, root=True)
-        resource.structural.drop_nulls(obj)
-        resource.structural.fill(obj)
+        resource.structural.conform(obj, unknown)
     elif resource.type is not None:
         try:
             clean(resource.type, obj, None, unknown)

@@ -138,6 +138,12 @@ class Structural:
             if isinstance(inner, (dict, list)):
                 node.drop_nulls(inner)
 
+    def conform(self, obj: Obj, unknown: list[str]) -> None:
+        """Bring a whole object into the form of this schema, in place: pruned, without nulls that mean nothing, with defaults."""
+        self.prune(obj, None, unknown, root=True)
+        self.drop_nulls(obj)
+        self.fill(obj)
+
     # -- validation --------------------------------------------------------------------------------------------------------------
 
     def validate(self, value: Any, path: Path_, causes: list[Cause], old: Any = _NONE) -> None:
