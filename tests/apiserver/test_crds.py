@@ -131,6 +131,34 @@ def test_deleting_the_definition_deletes_its_objects(with_api: Any, widget_crd: 
     with_api(body, crds=[widget_crd])
 
 
+def test_nulls_of_fields_that_may_not_be_null_are_absent(with_api: Any, widget_crd: Any) -> None:
+    fields = widget_crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]
+    fields["notes"] = {"type": "object", "additionalProperties": {"type": "string"}}
+    fields["levels"] = {"type": "object", "additionalProperties": {"type": "integer", "default": 3}}
+    fields["odd"] = {"type": "object", "additionalProperties": {"type": "string", "nullable": True}}
+    fields["any"] = {"x-kubernetes-preserve-unknown-fields": True}
+
+    async def body(api: Any) -> None:
+        made = await api.post(
+            PATH,
+            widget(
+                size=1,
+                colour=None,
+                free=None,
+                any=None,
+                notes={"a": None, "b": "c"},
+                levels={"a": None},
+                odd={"a": None},
+                parts=[{"name": "p", "count": None}],
+            ),
+        )
+        assert made["spec"] == {
+            "size": 1, "colour": "red", "notes": {"b": "c"}, "levels": {"a": 3}, "odd": {"a": None}, "parts": [{"name": "p"}],
+        }  # fmt: skip
+
+    with_api(body, crds=[widget_crd])
+
+
 def test_what_is_stored_has_the_shape_of_the_present_definition(with_api: Any, widget_crd: Any, tmp_path: Path) -> None:
     """A default that comes with a definition holds for what stands already, and is the doing of nobody who writes something else."""
 

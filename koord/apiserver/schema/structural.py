@@ -130,9 +130,14 @@ class Structural:
             node.fill(inner)
 
     def drop_nulls(self, value: Any) -> None:
-        """Nulls of fields that may not be null are as good as absent."""
-        for key, prop in self.props.items() if isinstance(value, dict) else ():
-            if key in value and value[key] is None and not prop.nullable and not prop.preserve:
+        """Nulls of members that may not be null are as good as absent."""
+        for key in [key for key, inner in value.items() if inner is None] if isinstance(value, dict) else ():
+            node = self.props.get(key, self.additional)
+            if not isinstance(node, Structural) or node.nullable:
+                continue
+            if node.has_default and key not in self.props:  # `fill` knows no names but those of properties
+                value[key] = copy.deepcopy(node.default)
+            else:
                 del value[key]
         for _, inner, node in self.inside(value):
             if isinstance(inner, (dict, list)):
