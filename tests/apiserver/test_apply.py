@@ -107,6 +107,30 @@ def test_associative_lists_merge_by_key(with_api: Any, widget_crd: Any) -> None:
     with_api(body, crds=[widget_crd])
 
 
+def test_keys_that_default_are_known_where_they_are_left_out(with_api: Any, widget_crd: Any) -> None:
+    parts = widget_crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["parts"]
+    parts["x-kubernetes-list-map-keys"] = ["name", "protocol", "side"]
+    parts["items"]["properties"] |= {
+        "protocol": {"type": "string", "default": "UDP"},
+        "side": {"type": "string", "default": "left"},
+    }
+
+    def obj(**part: Any) -> dict[str, Any]:
+        return {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 1, "parts": [part]}}
+
+    async def body(api: Any) -> None:
+        for count in (1, 2):
+            status, out = await apply(api, WIDGETS, obj(name="a", count=count), "one")
+            assert status == (201 if count == 1 else 200), out
+            assert out["spec"]["parts"] == [{"name": "a", "count": count, "protocol": "UDP", "side": "left"}]
+        key = 'k:{"name":"a","protocol":"UDP","side":"left"}'
+        assert managers(out)["one/Apply"]["f:spec"]["f:parts"] == {key: {".": {}, "f:count": {}, "f:name": {}}}
+        _, out = await apply(api, WIDGETS, obj(name="a", protocol="TCP", side="left"), "two")
+        assert [part["protocol"] for part in out["spec"]["parts"]] == ["UDP", "TCP"]
+
+    with_api(body, crds=[widget_crd])
+
+
 def test_scaling_takes_replicas_from_the_applier(with_api: Any) -> None:
     template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}}
     spec = {"replicas": 1, "selector": {"matchLabels": {"a": "b"}}, "template": template}

@@ -24,7 +24,7 @@ from koord.kube.patch import json_equal
 
 LEAF, MAP, LIST_MAP, LIST_SET = "leaf", "map", "list-map", "list-set"
 
-# key fields that default, so that an item without them is still known
+# key fields of built-in types that default, so that an item without them is still known
 _KEY_DEFAULTS: dict[str, Any] = {"protocol": "TCP"}
 
 
@@ -57,6 +57,13 @@ class Shape:
             found = self._children[place] = _child(self._source, key)
         return found
 
+    def _default(self, key: str) -> Any:
+        """What an item of this list has for a key that it leaves out, None for nothing."""
+        source = self.item._source
+        if isinstance(source, Structural):
+            return source.props[key].default if key in source.props else None
+        return _KEY_DEFAULTS.get(key)
+
     def _names(self, key: str) -> bool:
         source = self._source
         return key in source.fields if isinstance(source, TypeNode) else isinstance(source, Structural) and key in source.props
@@ -69,7 +76,7 @@ class Shape:
         for key in self.keys:
             value = item.get(key) if isinstance(item, dict) else None
             if value is None:
-                value = _KEY_DEFAULTS.get(key)
+                value = self._default(key)
             if value is not None:
                 found[key] = value
         return "k:" + _text(found)
