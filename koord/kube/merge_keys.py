@@ -14,11 +14,13 @@ class Field:
 
     `type` names the type of the field (of its elements, for a list); "" if nothing below it merges specially.
     `merge` is true for a list that is merged; `key` is the merge key of a merged list of objects, "" for a list of scalars.
+    `whole` is true for an object that is replaced.
     """
 
     type: str = ""
     merge: bool = False
     key: str = ""
+    whole: bool = False
 
 
 def _by(key: str, type_: str = "") -> Field:
@@ -65,6 +67,9 @@ TYPES: dict[str, dict[str, Field]] = {
     "ServiceSpec": {"ports": _by("port")},
     "CSINodeSpec": {"drivers": _by("name")},
     "ResourceClaimStatus": {"reservedFor": _by("uid")},
+    "PodDisruptionBudgetSpec": {"selector": Field(whole=True)},
+    "ValidatingAdmissionPolicySpec": {"matchConditions": _by("name"), "variables": _by("name")},
+    "Webhook": {"matchConditions": _by("name")},
 }
 
 _META = {"metadata": _of("ObjectMeta")}
@@ -87,11 +92,13 @@ KINDS: dict[str, dict[str, Field]] = {
     "DaemonSet": _WORKLOAD,
     "Job": _WORKLOAD,
     "CronJob": {**_META, "spec": _of("CronJobSpec")},
-    "PodDisruptionBudget": _CONDITIONED,
+    "PodDisruptionBudget": {**_CONDITIONED, "spec": _of("PodDisruptionBudgetSpec")},
+    "HorizontalPodAutoscaler": _CONDITIONED,
     "CSINode": {**_META, "spec": _of("CSINodeSpec")},
     "ResourceClaim": {**_META, "status": _of("ResourceClaimStatus")},
-    "MutatingWebhookConfiguration": {**_META, "webhooks": _by("name")},
-    "ValidatingWebhookConfiguration": {**_META, "webhooks": _by("name")},
+    "MutatingWebhookConfiguration": {**_META, "webhooks": _by("name", "Webhook")},
+    "ValidatingWebhookConfiguration": {**_META, "webhooks": _by("name", "Webhook")},
+    "ValidatingAdmissionPolicy": {**_META, "spec": _of("ValidatingAdmissionPolicySpec")},
 }
 
 

@@ -72,7 +72,7 @@ def _merge_member(merged: dict[str, Any], key: str, value: Any, field: Field, wh
     if value is None:
         merged.pop(key, None)
     elif isinstance(value, Mapping):
-        merged[key] = _merge_object(merged.get(key), value, TYPES[field.type], where)
+        merged[key] = _merge_object({} if field.whole else merged.get(key), value, TYPES[field.type], where)
     elif isinstance(value, list) and field.merge:
         merged[key] = _merge_list(merged.get(key), value, field, where)
     elif isinstance(value, list):

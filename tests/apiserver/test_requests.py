@@ -440,3 +440,46 @@ def test_the_parameters_of_what_was_allocated_stay(with_api: Any, other: Any) ->
         assert status == 200
 
     with_api(body)
+
+
+POLICY = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
+BUDGETS = "/apis/policy/v1/namespaces/default/poddisruptionbudgets"
+SCALERS = "/apis/autoscaling/v2/namespaces/default/horizontalpodautoscalers"
+
+
+def test_strategic_patches_merge_as_the_types_say(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(BUDGETS, {"metadata": {"name": "b"}, "spec": {"minAvailable": 1, "selector": {"matchLabels": {"app": "a"}}}})
+        wanted = {"matchLabels": {"role": "b"}}
+        out = await api.ok("PATCH", BUDGETS + "/b", {"spec": {"selector": wanted}}, kind=STRATEGIC)
+        assert out["spec"] == {"minAvailable": 1, "selector": wanted}, "the selector of a budget is replaced"
+
+        rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+        spec = {"matchConstraints": {"resourceRules": [rule]}, "validations": [{"expression": "variables.a"}]}
+        conditions = [{"name": name, "expression": "true"} for name in ("a", "b")]
+        await api.post(POLICY, {"metadata": {"name": "p"}, "spec": {**spec, "matchConditions": conditions, "variables": conditions}})
+        change = [{"name": "b", "expression": "false"}]
+        out = await api.ok("PATCH", POLICY + "/p", {"spec": {"matchConditions": change, "variables": change}}, kind=STRATEGIC)
+        for key in ("matchConditions", "variables"):
+            assert out["spec"][key] == [conditions[0], *change], key
+
+        hook = {
+            "name": "a.example.com", "clientConfig": {"url": "https://a.example"}, "admissionReviewVersions": ["v1"], "sideEffects": "None",
+            "matchConditions": conditions,
+        }  # fmt: skip
+        for kind in ("mutating", "validating"):
+            hooks = f"/apis/admissionregistration.k8s.io/v1/{kind}webhookconfigurations"
+            await api.post(hooks, {"metadata": {"name": "h"}, "webhooks": [hook]})
+            patch = {"webhooks": [{"name": hook["name"], "matchConditions": change}]}
+            out = await api.ok("PATCH", hooks + "/h", patch, kind=STRATEGIC)
+            assert out["webhooks"][0]["matchConditions"] == [conditions[0], *change], kind
+            await api.ok("DELETE", hooks + "/h")
+
+        target = {"kind": "Deployment", "name": "d"}
+        await api.post(SCALERS, {"metadata": {"name": "s"}, "spec": {"scaleTargetRef": target, "maxReplicas": 2}})
+        for name in ("A", "B"):
+            patch = {"status": {"conditions": [{"type": name, "status": "True"}]}}
+            out = await api.ok("PATCH", SCALERS + "/s/status", patch, kind=STRATEGIC)
+        assert sorted(condition["type"] for condition in out["status"]["conditions"]) == ["A", "B"]
+
+    with_api(body)
