@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import io
 from typing import Any
 
@@ -481,5 +482,28 @@ def test_strategic_patches_merge_as_the_types_say(with_api: Any) -> None:
             patch = {"status": {"conditions": [{"type": name, "status": "True"}]}}
             out = await api.ok("PATCH", SCALERS + "/s/status", patch, kind=STRATEGIC)
         assert sorted(condition["type"] for condition in out["status"]["conditions"]) == ["A", "B"]
+
+    with_api(body)
+
+
+def test_a_mebibyte_of_data_is_counted_in_bytes(with_api: Any) -> None:
+    most = 1024 * 1024
+
+    def binary(size: int) -> str:
+        return base64.b64encode(bytes(size)).decode()
+
+    async def body(api: Any) -> None:
+        secrets = "/api/v1/namespaces/default/secrets"
+        for path, data, expected in (
+            (secrets, {"data": {"a": binary(most - 1), "b": binary(1)}}, 201),
+            (secrets, {"data": {"a": binary(most - 1), "b": binary(2)}}, 422),
+            (MAPS, {"binaryData": {"a": binary(most - 2)}, "data": {"b": "é"}}, 201),
+            (MAPS, {"binaryData": {"a": binary(most - 1)}, "data": {"b": "é"}}, 422),
+            (MAPS, {"metadata": {"annotations": {"a": "é" * (128 * 1024)}}}, 422),
+        ):
+            status, out = await api.call("POST", path + "?dryRun=All", {**data, "metadata": {"name": "m", **data.get("metadata", {})}})
+            assert status == expected, (path, out.get("message"))
+            if status == 422:
+                assert [cause["reason"] for cause in out["details"]["causes"]] == ["FieldValueTooLong"]
 
     with_api(body)

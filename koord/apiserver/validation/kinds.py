@@ -152,7 +152,8 @@ def _data(obj: Obj, path: Path_, causes: list[Cause]) -> None:
                 causes.append(invalid_value(f"{field}[{key}]", key, f"must not be '{key}'" if key in (".", "..") else usual))
             if field == "data" and key in (obj.get("binaryData") or ()):
                 causes.append(invalid_value(f"data[{key}]", key, "duplicate of key present in binaryData"))
-            size += len(value)
+            text = field == "data" and obj["kind"] == "ConfigMap"
+            size += len(value.encode()) if text else len(value) // 4 * 3 - value[-2:].count("=")  # else it is base64
     if size > _DATA_LIMIT:
         causes.append(Cause("FieldValueTooLong", "", f"Too long: must have at most {_DATA_LIMIT} bytes"))
 

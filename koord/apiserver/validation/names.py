@@ -137,7 +137,7 @@ def annotation_map(values: Obj, path: str, causes: list[Cause]) -> None:
     for key in values:
         if wrong := qualified_name(key.lower()):
             causes.append(invalid_value(path, key, wrong))
-    if sum(len(key) + len(value) for key, value in values.items()) > ANNOTATIONS_LIMIT:
+    if sum(len(key.encode()) + len(value.encode()) for key, value in values.items()) > ANNOTATIONS_LIMIT:
         causes.append(Cause("FieldValueTooLong", path, f"Too long: may not be more than {ANNOTATIONS_LIMIT} bytes"))
 
 
