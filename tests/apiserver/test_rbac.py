@@ -83,6 +83,25 @@ def test_nothing_is_allowed_until_a_rule_allows_it() -> None:
     asyncio.run(main())
 
 
+def test_the_administrators_role_is_there() -> None:
+    async def main() -> None:
+        async with cluster() as (server, admin):
+            bearer = await token(admin)
+            reference = {"apiGroup": "rbac.authorization.k8s.io", "kind": "ClusterRole", "name": "cluster-admin"}
+            binding = {"metadata": {"name": "agent"}, "roleRef": reference, "subjects": [ACCOUNT]}
+            assert (await admin.raw("POST", f"{RBAC}/namespaces/default/rolebindings", binding))[0] == 201
+            assert (await as_agent(server, bearer, "GET", "/api/v1/namespaces/default/pods"))[0] == 200
+            assert (await as_agent(server, bearer, "GET", "/api/v1/nodes"))[0] == 403
+            assert (await admin.raw("POST", f"{RBAC}/clusterrolebindings", binding))[0] == 201
+            assert (await as_agent(server, bearer, "GET", "/api/v1/nodes"))[0] == 200
+            assert (await as_agent(server, bearer, "GET", "/metrics"))[0] == 404, "allowed, and not there"
+            everything = {"apiGroups": ["*"], "resources": ["*"], "verbs": ["*"]}
+            made = {"metadata": {"name": "other"}, "rules": [everything]}
+            assert (await as_agent(server, bearer, "POST", f"{RBAC}/clusterroles", made))[0] == 201, "who may all may give all"
+
+    asyncio.run(main())
+
+
 def test_a_namespace_lies_in_itself() -> None:
     async def main() -> None:
         async with cluster() as (server, admin):
