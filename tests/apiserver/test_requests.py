@@ -507,3 +507,23 @@ def test_a_mebibyte_of_data_is_counted_in_bytes(with_api: Any) -> None:
                 assert [cause["reason"] for cause in out["details"]["causes"]] == ["FieldValueTooLong"]
 
     with_api(body)
+
+
+def test_the_claims_of_a_stateful_set_are_volumes_of_its_pods(with_api: Any) -> None:
+    def wanted(*mounted: str) -> dict[str, Any]:
+        mounts = [{"name": name, "mountPath": f"/{name}"} for name in mounted]
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i", "volumeMounts": mounts}]}}
+        claim = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
+        claims = [{"metadata": {"name": "data"}, "spec": claim}]
+        spec = {"serviceName": "s", "selector": {"matchLabels": {"a": "b"}}, "template": template, "volumeClaimTemplates": claims}
+        return {"metadata": {"name": "s"}, "spec": spec}
+
+    async def body(api: Any) -> None:
+        sets = "/apis/apps/v1/namespaces/default/statefulsets"
+        await api.post(sets, wanted("data"))
+        await api.merge(sets + "/s", {"spec": {"replicas": 2}})
+        status, out = await api.call("POST", sets, wanted("data", "other"))
+        place = "spec.template.spec.containers[0].volumeMounts[1].name"
+        assert (status, [cause["field"] for cause in out["details"]["causes"]]) == (422, [place])
+
+    with_api(body)

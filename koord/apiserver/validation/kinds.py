@@ -17,7 +17,7 @@ from koord.apiserver.schema.lists import repeats
 from koord.apiserver.schema.rules import checking, defaulting, updating
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, label_value, qualified_name
-from koord.apiserver.validation.pods import EFFECTS, amount, whole
+from koord.apiserver.validation.pods import EFFECTS, amount, no_volume, whole
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _DATA_LIMIT = 1024 * 1024
@@ -82,6 +82,14 @@ def _stateful_set(new: Obj, old: Obj, causes: list[Cause]) -> None:
         named = ", ".join(f"'{key}'" for key in _CHANGEABLE[:-1])
         text = f"updates to statefulset spec for fields other than {named} and '{_CHANGEABLE[-1]}' are forbidden"
         causes.append(field_forbidden("spec", text))
+
+
+@checking("V1StatefulSetSpec")
+def _claimed_volumes(spec: Obj, path: Path_, causes: list[Cause]) -> None:
+    """The claims that each pod gets are volumes of it. The template, which is checked before, does not name them."""
+    claims = {str((claim.get("metadata") or {}).get("name") or "") for claim in spec.get("volumeClaimTemplates") or ()}
+    if claims:
+        causes[:] = [cause for cause in causes if cause not in {no_volume(cause.field, claim) for claim in claims}]
 
 
 @checking("V1CronJobSpec")

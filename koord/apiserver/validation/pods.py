@@ -129,11 +129,16 @@ def _volumes(volumes: Any, path: str, causes: list[Cause]) -> set[str]:
     return names
 
 
+def no_volume(path: str, name: str) -> Cause:
+    """The cause of a mount of what is no volume of the pod."""
+    return Cause("FieldValueNotFound", path, f'Not found: "{name}"')
+
+
 def _mounts(mounts: Any, path: str, volumes: set[str], causes: list[Cause]) -> None:
     seen: set[str] = set()
     for i, mount in enumerate(mounts):
         if mount.get("name") not in volumes:
-            causes.append(Cause("FieldValueNotFound", f"{path}[{i}].name", f'Not found: "{mount.get("name", "")}"'))
+            causes.append(no_volume(f"{path}[{i}].name", mount.get("name", "")))
         place = mount.get("mountPath") or ""
         if place and place in seen:
             causes.append(invalid_value(f"{path}[{i}].mountPath", place, "must be unique"))
