@@ -50,6 +50,34 @@ def test_fields_no_longer_applied_are_removed(with_api: Any) -> None:
     with_api(body)
 
 
+def test_defaults_leave_with_the_struct_that_is_no_longer_applied(with_api: Any) -> None:
+    def deployment(probe: dict[str, Any], **volume: Any) -> dict[str, Any]:
+        container = {"name": "c", "image": "i:1", "livenessProbe": probe}
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [container], "volumes": [{"name": "v", **volume}]}}
+        spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+        return {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "d"}, "spec": spec}
+
+    def seen(out: Any) -> tuple[Any, Any]:
+        spec = out["spec"]["template"]["spec"]
+        return spec["volumes"], {key for key in spec["containers"][0]["livenessProbe"] if key in ("httpGet", "tcpSocket")}
+
+    async def body(api: Any) -> None:
+        _, out = await apply(api, DEPLOYMENTS, deployment({"httpGet": {"port": 80}}, configMap={"name": "m"}), "me")
+        assert seen(out) == ([{"name": "v", "configMap": {"name": "m", "defaultMode": 420}}], {"httpGet"})
+        status, out = await apply(api, DEPLOYMENTS, deployment({"tcpSocket": {"port": 80}}, emptyDir={}), "me")
+        assert status == 200, out
+        assert seen(out) == ([{"name": "v", "emptyDir": {}}], {"tcpSocket"})
+        # what somebody else has set in it stays
+        _, out = await apply(api, DEPLOYMENTS, deployment({"tcpSocket": {"port": 80}}, configMap={"name": "m"}), "me")
+        changed = out["spec"]["template"]
+        changed["spec"]["volumes"][0]["configMap"]["optional"] = True
+        await api.merge(DEPLOYMENTS + "/d?fieldManager=you", {"spec": {"template": changed}})
+        status, out = await apply(api, DEPLOYMENTS, deployment({"tcpSocket": {"port": 80}}, emptyDir={}), "me")
+        assert (status, out["details"]["causes"][0]["message"]) == (422, "Forbidden: may not specify more than 1 volume type")
+
+    with_api(body)
+
+
 def test_conflicts_name_the_owner_and_force_takes_over(with_api: Any) -> None:
     async def body(api: Any) -> None:
         await apply(api, MAPS, config_map(a="1"), "me")

@@ -133,10 +133,15 @@ def _settle(resource: Resource, name: str, changed: Fields, current: list[Record
 
 
 def _pruned(merged: Obj, previous: Fields, wanted: Fields, others: list[Record], shape: Shape) -> Obj:
-    """Remove what this manager applied before and no longer does, unless somebody else owns it or what is in it."""
+    """Remove what this manager applied before and no longer does, unless somebody else owns it or what is in it.
+
+    A struct of which nobody says anything any more goes with all that is in it: defaults are nobody's, and would stay.
+    """
     owned = wanted.union(*(record.fields for record in others))
     gone = previous - owned
-    out: Obj = sets.remove(merged, gone - sets.containers(owned), shape) if gone else merged
+    if not gone:
+        return merged
+    out: Obj = sets.remove(merged, strip(sets.with_structs(gone, shape) - owned - sets.containers(owned)), shape)
     return out
 
 

@@ -277,6 +277,19 @@ def _interleaved(applied: list[str], live: list[str]) -> list[str]:
     return out + [key for key in live[done:] if key not in wanted]
 
 
+def with_structs(fields: Iterable[Place], shape: Shape) -> set[Place]:
+    """Some fields, and the structs that they are in."""
+    out = set(fields)
+    for path in fields:
+        here = shape
+        for depth, element in enumerate(path[:-1], 1):
+            in_map = element.startswith("f:")
+            if in_map and here.named(element[2:]):
+                out.add(path[:depth])
+            here = here.of(element[2:]) if in_map else here.item
+    return out
+
+
 def remove(value: Any, gone: Fields, shape: Shape) -> Any:
     """The value without the fields of `gone`. Maps that lose all they had go too, and list items that are members themselves."""
     above = containers(gone)
@@ -287,11 +300,13 @@ def remove(value: Any, gone: Fields, shape: Shape) -> Any:
         kept: list[tuple[str, Any]] = []
         for element, inner, child in parts(value, shape):
             here, in_map = (*path, element), isinstance(value, dict)
-            if here in above and isinstance(inner, (dict, list)) and (in_map or here not in gone):
+            if here in gone:
+                continue
+            if here in above and isinstance(inner, (dict, list)):
                 left = rest(inner, child, here)
                 if left or not inner or not in_map:
                     kept.append((element, left))
-            elif here not in gone and here not in above:
+            elif here not in above:
                 kept.append((element, inner))
         return {element[2:]: inner for element, inner in kept} if isinstance(value, dict) else [inner for _, inner in kept]
 
