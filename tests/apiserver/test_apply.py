@@ -78,6 +78,21 @@ def test_defaults_leave_with_the_struct_that_is_no_longer_applied(with_api: Any)
     with_api(body)
 
 
+def test_nulls_may_be_applied(with_api: Any, widget_crd: Any) -> None:
+    def obj(**spec: Any) -> dict[str, Any]:
+        return {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 1, **spec}}
+
+    async def body(api: Any) -> None:
+        await apply(api, WIDGETS, obj(parts=[{"name": "p", "count": 1}]), "me")
+        status, out = await apply(api, WIDGETS, obj(parts=None, colour=None, free=None), "me")
+        assert (status, out["spec"]) == (200, {"size": 1, "colour": "red"})
+        status, out = await apply(api, WIDGETS, obj(parts=[{"name": "p", "count": None}]), "me")
+        assert (status, out["spec"]) == (200, {"size": 1, "colour": "red", "parts": [{"name": "p"}]})
+        assert (await apply(api, WIDGETS, obj(parts=5), "me"))[0] == 500
+
+    with_api(body, crds=[widget_crd])
+
+
 def test_conflicts_name_the_owner_and_force_takes_over(with_api: Any) -> None:
     async def body(api: Any) -> None:
         await apply(api, MAPS, config_map(a="1"), "me")

@@ -171,8 +171,10 @@ def decode_patch(resource: Resource, patch: Obj, shape: Shape) -> None:
         raise _untyped(resource, patch, again.removeprefix("."))
     wrong: list[Cause] = []
     if resource.structural is not None:
-        # wrong types, items of a list of unique ones that come twice, and items without the keys that tell them apart
-        resource.structural.validate({**patch, "metadata": {}}, None, wrong)
+        # wrong types, items of a list of unique ones that come twice, and items without the keys that tell them apart; anything may be null
+        said = orjson.loads(orjson.dumps({**patch, "metadata": {}}))
+        resource.structural.drop_nulls(said)
+        resource.structural.validate(said, None, wrong)
         wrong = [c for c in wrong if c.kind in ("FieldValueTypeInvalid", "FieldValueDuplicate")]
         wrong = wrong or _keyless(resource.structural, patch, None)
     if wrong:
