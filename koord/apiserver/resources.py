@@ -5,6 +5,7 @@ A `Resource` is one resource in one version. Versions of the same thing share a 
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -22,6 +23,18 @@ ALL_VERBS = ("create", "delete", "deletecollection", "get", "list", "patch", "up
 CREATE_ONLY = ("create",)
 _PLACED = frozenset({"kind", "apiVersion", "metadata", "spec", "status"})
 ONE_BY_ONE = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
+
+
+_VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
+
+
+def version_order(version: str) -> tuple[int, int, int, str]:
+    """Kubernetes' order of versions: v2, v1, v1beta2, v1beta1, v1alpha1, then the others by name."""
+    found = _VERSION.fullmatch(version)
+    if found is None:
+        return (1, 0, 0, version)
+    stage = {"alpha": 2, "beta": 1, None: 0}[found.group(2)]
+    return (0, stage * 10_000 - int(found.group(1)), -int(found.group(3) or 0), "")
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)

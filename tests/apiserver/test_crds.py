@@ -632,6 +632,24 @@ def test_a_definition_that_stands_from_before_is_not_served_in_a_built_in_place(
     with_api(body)
 
 
+def test_the_newest_version_of_a_group_is_preferred(with_api: Any, widget_crd: Any) -> None:
+    """Whatever versions its other kinds have."""
+
+    def versioned(plural: str, kind: str, *names: str) -> dict[str, Any]:
+        made = renamed(widget_crd, "example.com", plural, kind)
+        version = made["spec"]["versions"][0]
+        return {**made, "spec": {**made["spec"], "versions": [{**version, "name": name, "storage": name == names[0]} for name in names]}}
+
+    async def body(api: Any) -> None:
+        await api.post(CRDS, versioned("olds", "Old", "v1beta1", "v1alpha1"))
+        await api.post(CRDS, versioned("news", "New", "v1beta2", "v1beta1"))
+        group = await api.get("/apis/example.com")
+        assert [version["version"] for version in group["versions"]] == ["v1beta2", "v1beta1", "v1alpha1"]
+        assert group["preferredVersion"] == group["versions"][0]
+
+    with_api(body)
+
+
 def test_names_that_were_not_accepted_are_not_served(with_api: Any, widget_crd: Any) -> None:
     async def body(api: Any) -> None:
         await api.post(CRDS, renamed(widget_crd, "example.com", "gadgets", "Gadget"))

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from koord.apiserver.controllers.queue import Controller
-from koord.apiserver.resources import Resource
+from koord.apiserver.resources import Resource, version_order
 from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.delete import CRD_CLEANUP, delete_now
 from koord.apiserver.rest.subresources import set_condition
@@ -72,17 +72,6 @@ def _accepted_names(crd: Obj, held: list[Obj]) -> tuple[Obj, Obj]:
             else:
                 accepted.pop(key, None)
     return {"plural": "", "kind": "", **accepted}, condition
-
-
-def _rank(version: str) -> tuple[int, int, int, str]:
-    """Kubernetes' order of versions: v2, v1, v1beta2, v1beta1, v1alpha1, then the others by name."""
-    import re
-
-    found = re.fullmatch(r"v(\d+)(?:(alpha|beta)(\d+))?", version)
-    if found is None:
-        return (1, 0, 0, version)
-    stage = {"alpha": 2, "beta": 1, None: 0}[found.group(2)]
-    return (0, stage * 10_000 - int(found.group(1)), -int(found.group(3) or 0), "")
 
 
 class CustomResources(Controller[str]):
@@ -230,7 +219,7 @@ class CustomResources(Controller[str]):
             return  # a definition of before there was that; its objects are none of what is built in
         going = bool(crd["metadata"].get("deletionTimestamp"))
         served: list[Resource] = []
-        ordered = sorted(spec["versions"], key=lambda v: _rank(v["name"]))
+        ordered = sorted(spec["versions"], key=lambda v: version_order(v["name"]))
         schemas = self._schemas[entry.name] = {}
         for rank, version in enumerate(ordered):
             schema = structural((version.get("schema") or {}).get("openAPIV3Schema") or {"x-kubernetes-preserve-unknown-fields": True})

@@ -7,7 +7,7 @@ import hashlib
 import platform
 from typing import TYPE_CHECKING
 
-from koord.apiserver.resources import SUBRESOURCE_KINDS, SUBRESOURCE_VERBS, Resource, ResourceTable
+from koord.apiserver.resources import SUBRESOURCE_KINDS, SUBRESOURCE_VERBS, Resource, ResourceTable, version_order
 from koord.apiserver.store import Obj
 from koord.version import VERSION
 
@@ -40,12 +40,11 @@ def version() -> Obj:
 
 def groups(table: ResourceTable) -> dict[str, list[str]]:
     """Group -> versions, preferred first; built-in groups in kube-apiserver's order, then the others by name."""
-    ranks: dict[str, dict[str, int]] = {}
+    found: dict[str, set[str]] = {}
     for resource in table:
-        versions = ranks.setdefault(resource.group, {})
-        versions[resource.version] = min(resource.rank, versions.get(resource.version, 99))
-    order = [g for g in _ORDER if g in ranks] + sorted(g for g in ranks if g not in _ORDER)
-    return {g: sorted(ranks[g], key=lambda v: (ranks[g][v], v)) for g in order}
+        found.setdefault(resource.group, set()).add(resource.version)
+    order = [g for g in _ORDER if g in found] + sorted(g for g in found if g not in _ORDER)
+    return {g: sorted(found[g], key=version_order) for g in order}
 
 
 def api_versions(host: str) -> Obj:
