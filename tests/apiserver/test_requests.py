@@ -527,3 +527,52 @@ def test_the_claims_of_a_stateful_set_are_volumes_of_its_pods(with_api: Any) -> 
         assert (status, [cause["field"] for cause in out["details"]["causes"]]) == (422, [place])
 
     with_api(body)
+
+
+JOBS = "/apis/batch/v1/namespaces/default/jobs"
+
+
+def test_what_a_job_runs_stays(with_api: Any) -> None:
+    """A suspended one that never started may be placed elsewhere; an indexed one grows with its parallelism."""
+    pod = {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i:1"}]}
+
+    def template(**spec: Any) -> dict[str, Any]:
+        return {"template": {"spec": spec}}
+
+    moved = template(nodeSelector={"a": "b"}, tolerations=[{"key": "a", "operator": "Exists"}])
+    moved["template"]["metadata"] = {"labels": {"a": "b"}, "annotations": {"a": "b"}}
+    other = template(containers=[{"name": "c", "image": "i:2"}])
+    far = template(affinity={"podAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": [{"topologyKey": "z"}]}})
+
+    async def body(api: Any) -> None:
+        async def tried(name: str, change: dict[str, Any]) -> list[str]:
+            status, out = await api.call("PATCH", f"{JOBS}/{name}?dryRun=All", {"spec": change}, kind=STRATEGIC)
+            assert status in (200, 422), out
+            return [cause["field"] for cause in out.get("details", {}).get("causes", ())]
+
+        running = {"metadata": {"name": "running"}, "spec": {"template": {"spec": pod}}}
+        await api.post(JOBS, running)
+        await api.post(JOBS, {"metadata": {"name": "waiting"}, "spec": {**running["spec"], "suspend": True}})
+        indexed = {"completions": 2, "parallelism": 2, "completionMode": "Indexed"}
+        await api.post(JOBS, {"metadata": {"name": "indexed"}, "spec": {**running["spec"], **indexed}})
+        for change in (other, moved, far):
+            assert await tried("running", change) == ["spec.template"]
+        assert await tried("waiting", moved) == []
+        assert await tried("waiting", {**moved, "suspend": False}) == []
+        for change in (other, far):
+            assert await tried("waiting", change) == ["spec.template"]
+        await api.ok("PATCH", JOBS + "/waiting/status", {"status": {"startTime": "2026-01-01T00:00:00Z"}}, kind=MERGE)
+        assert await tried("waiting", moved) == ["spec.template"]
+        for change, field in (
+            ({"completions": 2}, ["spec.completions"]),
+            ({"completionMode": "Indexed"}, ["spec.completionMode"]),
+            ({"selector": {"matchLabels": {"a": "b"}}}, ["spec.selector"]),
+            ({"podFailurePolicy": {"rules": []}}, ["spec.podFailurePolicy"]),
+            ({"managedBy": "a.b/c"}, ["spec.managedBy"]),
+            ({"parallelism": 5, "suspend": True, "backoffLimit": 1, "activeDeadlineSeconds": 5, "ttlSecondsAfterFinished": 1}, []),
+        ):
+            assert await tried("running", change) == field
+        assert await tried("indexed", {"completions": 3}) == ["spec.completions"]
+        assert await tried("indexed", {"completions": 3, "parallelism": 3}) == []
+
+    with_api(body)

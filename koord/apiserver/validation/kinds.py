@@ -70,6 +70,36 @@ def _job(spec: Obj, path: Path_, causes: list[Cause]) -> None:
         causes.append(required(f"{path_text(path)}.template.spec.restartPolicy", 'valid values: "OnFailure", "Never"'))
 
 
+# where the pods of a suspended Job run
+_PLACING = frozenset({"nodeSelector", "schedulingGates", "tolerations"})
+
+
+def _unplaced(template: Obj) -> Obj:
+    """A template without what says where its pods run, how they are called and how much they ask for."""
+    spec = {key: value for key, value in _spec(template).items() if key not in _PLACING}
+    affinity = {key: value for key, value in (spec.pop("affinity", None) or {}).items() if key != "nodeAffinity"}
+    for part in ("containers", "initContainers"):
+        spec[part] = [{**container, "resources": None} for container in spec.get(part) or ()]
+    meta = {**(template.get("metadata") or {}), "labels": None, "annotations": None}
+    return {**template, "metadata": meta, "spec": {**spec, "affinity": affinity}}
+
+
+@updating("V1Job")
+def _job_stays(new: Obj, old: Obj, causes: list[Cause]) -> None:
+    """What a Job runs stays. Before a suspended one starts, its pods may be placed elsewhere; if they have indexes, there may be more."""
+    spec, before = _spec(new), _spec(old)
+    more, former = spec.get("completions"), before.get("completions")
+    if more != former and spec.get("completionMode") != "Indexed":
+        causes.append(invalid_value("spec.completions", more, "field is immutable"))
+    elif more != former and more != spec.get("parallelism"):
+        causes.append(invalid_value("spec.completions", more, "can only be modified in tandem with spec.parallelism"))
+    template, stored = spec.get("template") or {}, before.get("template") or {}
+    if before.get("suspend") and not (old.get("status") or {}).get("startTime"):
+        template, stored = _unplaced(template), _unplaced(stored)
+    if template != stored:
+        causes.append(invalid_value("spec.template", spec.get("template"), "field is immutable"))
+
+
 _CHANGEABLE = (
     "replicas", "ordinals", "template", "updateStrategy", "revisionHistoryLimit", "persistentVolumeClaimRetentionPolicy", "minReadySeconds",
 )  # fmt: skip
