@@ -576,3 +576,39 @@ def test_what_a_job_runs_stays(with_api: Any) -> None:
         assert await tried("indexed", {"completions": 3, "parallelism": 3}) == []
 
     with_api(body)
+
+
+def test_a_gated_pod_may_narrow_its_node_affinity(with_api: Any) -> None:
+    required, preferred = "requiredDuringSchedulingIgnoredDuringExecution", "preferredDuringSchedulingIgnoredDuringExecution"
+
+    def term(*keys: str) -> dict[str, Any]:
+        return {"matchExpressions": [{"key": key, "operator": "Exists"} for key in keys]}
+
+    def affinity(*terms: dict[str, Any], **more: Any) -> dict[str, Any]:
+        return {"nodeAffinity": {**({required: {"nodeSelectorTerms": list(terms)}} if terms else {}), **more}}
+
+    liked = [{"weight": 1, "preference": term("z")}]
+
+    async def body(api: Any) -> None:
+        spec = {"containers": [{"name": "c", "image": "i:1"}], "schedulingGates": [{"name": "a/b"}]}
+        await api.post(PODS, {"metadata": {"name": "g"}, "spec": {**spec, "affinity": affinity(term("a"), term("b"))}})
+        await api.post(PODS, {"metadata": {"name": "free"}, "spec": {**spec, "affinity": affinity(**{preferred: liked})}})
+        place = f"spec.affinity.nodeAffinity.{required}.nodeSelectorTerms"
+        for name, wanted, field in (
+            ("g", affinity(term("a", "c"), term("b")), ""),
+            ("g", affinity(term("a"), term("b"), **{preferred: liked}), ""),
+            ("g", affinity(term("c", "a"), term("b")), f"{place}[0]"),
+            ("g", affinity(term("a"), {}), f"{place}[1]"),
+            ("g", affinity(term("a")), place),
+            ("g", affinity(**{preferred: liked}), place),
+            ("g", None, place),
+            ("g", {**affinity(term("a"), term("b")), "podAffinity": {required: [{"topologyKey": "z"}]}}, "spec"),
+            ("free", affinity(term("a")), ""),
+            ("free", None, ""),
+        ):
+            change = [{"op": "add", "path": "/spec/affinity", "value": wanted}]
+            status, out = await api.call("PATCH", f"{PODS}/{name}?dryRun=All", change, kind=JSON_PATCH)
+            fields = [cause["field"] for cause in out.get("details", {}).get("causes", ())]
+            assert (status, fields) == ((422, [field]) if field else (200, [])), (wanted, out)
+
+    with_api(body)

@@ -363,12 +363,27 @@ def _gates(spec: Obj, before: Obj, view: Obj, view_before: Obj, causes: list[Cau
             text = "only additions to spec.nodeSelector are allowed (no mutations or deletions)"
             causes.append(invalid_value("spec.nodeSelector", selector, text))
         affinity, affinity_before = (dict(side.get("affinity") or {}) for side in (spec, before))
-        if not affinity_before.get("nodeAffinity"):
-            affinity.pop("nodeAffinity", None)
-            affinity_before.pop("nodeAffinity", None)
+        _narrower(affinity.pop("nodeAffinity", None) or {}, affinity_before.pop("nodeAffinity", None) or {}, causes)
         for side, seen in ((view, affinity), (view_before, affinity_before)):
             side.pop("nodeSelector", None)
             side["affinity"] = seen
+
+
+def _narrower(affinity: Obj, before: Obj, causes: list[Cause]) -> None:
+    """The nodes that a pod requires may become fewer: each term may say more behind what it says. What it prefers is free."""
+    part = "requiredDuringSchedulingIgnoredDuringExecution"
+    terms, former = ((side.get(part) or {}).get("nodeSelectorTerms") or [] for side in (affinity, before))
+    place = f"spec.affinity.nodeAffinity.{part}.nodeSelectorTerms"
+    if former and len(terms) != len(former):
+        causes.append(invalid_value(place, terms, "no additions/deletions to non-empty NodeSelectorTerms list are allowed"))
+        return
+    for i, (term, known) in enumerate(zip(terms, former, strict=False)):
+        said = [(term.get(key) or [], known.get(key) or []) for key in ("matchExpressions", "matchFields")]
+        # an empty term selects nothing: saying more would be to select
+        if any(after[: len(prior)] != prior for after, prior in said) or (
+            any(after for after, _ in said) and not any(prior for _, prior in said)
+        ):
+            causes.append(invalid_value(f"{place}[{i}]", term, "only additions are allowed (no mutations or deletions)"))
 
 
 @parting("V1Pod")
