@@ -612,3 +612,20 @@ def test_a_gated_pod_may_narrow_its_node_affinity(with_api: Any) -> None:
             assert (status, fields) == ((422, [field]) if field else (200, [])), (wanted, out)
 
     with_api(body)
+
+
+def test_what_lacks_an_expected_part_is_refused(with_api: Any, widget_crd: Any) -> None:
+    """It was an error of the server."""
+
+    async def body(api: Any) -> None:
+        await api.post(PODS, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i:1"}]}})
+        status, out = await api.call("PATCH", PODS + "/p", {"spec": None}, kind=MERGE)
+        assert (status, "spec.containers" in [cause["field"] for cause in out["details"]["causes"]]) == (422, True)
+        for part in ("resize", "ephemeralcontainers"):
+            assert (await api.call("PATCH", f"{PODS}/p/{part}", {"spec": None}, kind=MERGE))[0] in (200, 422), part
+        parts = widget_crd["spec"]["versions"][0]["schema"]["openAPIV3Schema"]["properties"]["spec"]["properties"]["parts"]
+        parts["items"] = [parts["items"]]
+        status, out = await api.call("POST", "/apis/apiextensions.k8s.io/v1/customresourcedefinitions", widget_crd)
+        assert (status, out["details"]["causes"][0]["field"].endswith("[parts].items")) == (422, True)
+
+    with_api(body)

@@ -401,7 +401,7 @@ def _pod_part(obj: Obj, stored: Obj, subresource: str) -> Obj:
     out["metadata"]["managedFields"] = obj["metadata"].get("managedFields") or stored["metadata"].get("managedFields")
     if out["metadata"]["managedFields"] is None:
         del out["metadata"]["managedFields"]
-    spec, wanted = out["spec"], obj["spec"]
+    spec, wanted = out["spec"], obj.get("spec") or {}
     if subresource == "ephemeralcontainers":
         spec["ephemeralContainers"] = wanted.get("ephemeralContainers") or []
         return out

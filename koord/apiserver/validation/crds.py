@@ -92,7 +92,8 @@ def _list_type(schema: Obj, path: str, causes: list[Cause]) -> None:
         causes.append(not_supported(f"{path}.x-kubernetes-list-type", kind, _LIST_TYPES))
     if kind != "map":
         return
-    items = schema.get("items") or {}
+    given = schema.get("items")
+    items = given if isinstance(given, dict) else {}
     if items.get("type") != "object":
         causes.append(
             invalid_value(f"{path}.items.type", items.get("type", ""), "must be object if parent array's x-kubernetes-list-type is map")

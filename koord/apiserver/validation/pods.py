@@ -314,7 +314,7 @@ _MUTABLE_TEXT = (
 @updating("V1Pod")
 def _update(new: Obj, old: Obj, causes: list[Cause]) -> None:
     """The specification of a pod is immutable, but for a few fields."""
-    spec, before = new["spec"], old["spec"]
+    spec, before = new.get("spec") or {}, old.get("spec") or {}
     if spec == before:
         return
     view, view_before = _frozen_view(spec), _frozen_view(before)
