@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 from koord.api.kinds import (
     CSIDRIVERS,
@@ -32,6 +33,8 @@ from roles.scheduler.cluster.columns import Columns
 from roles.scheduler.cluster.nodeview import NodeView
 from roles.scheduler.cluster.podinfo import PodInfo, PodShape
 from roles.scheduler.framework.interfaces import Feed
+
+K = TypeVar("K")
 
 SELECTED_NODE = "volume.kubernetes.io/selected-node"
 _BIND_COMPLETED = "pv.kubernetes.io/bind-completed"
@@ -108,6 +111,16 @@ def _disks(volume: Volume) -> list[Use]:
     return []
 
 
+def _tally(table: dict[str, Counter[K]], name: str, user: K, step: int) -> None:
+    """Count who uses something. Nothing is kept of what nobody uses."""
+    users = table.setdefault(name, Counter())
+    users[user] += step
+    if not users[user]:
+        del users[user]
+    if not users:
+        del table[name]
+
+
 class VolumeColumns(Columns):
     """`version` moves when a storage object or an assumption changes, `users` when a pod with claims comes or goes."""
 
@@ -126,11 +139,12 @@ class VolumeColumns(Columns):
         self.users = 0
         self._states = itertools.count(1)
         self._users_before = 0
-        self.in_use: dict[str, list[int]] = {}  # claim key -> slots of the pods that use it
+        self.in_use: dict[str, Counter[int]] = {}  # claim key -> by slot the pods that use it
         self._pods: dict[int, dict[str, PodInfo]] = {}
         self._disks: dict[tuple[str, ...], dict[int, list[int]]] = {}  # disk -> slot -> [readers, writers]
         self._attached: dict[int, dict[str, set[str]]] = {}
         self._attachments: dict[str, dict[str, tuple[str, str]]] = {}  # by node and their names, the driver and the volume's name
+        self._shown_on: dict[str, Counter[str]] = {}  # volume name -> by node its attachments
 
     def attach(self, cluster: Cluster) -> None:
         self.cluster = cluster
@@ -197,6 +211,10 @@ class VolumeColumns(Columns):
             self._attachments.pop(spec.node_name, None)
         if before == after:
             return False
+        if before is not None:
+            _tally(self._shown_on, before[1], spec.node_name, -1)
+        if after is not None:
+            _tally(self._shown_on, after[1], spec.node_name, 1)
         slot = self.cluster.slot_of(spec.node_name)
         if slot >= 0:
             self._attached.pop(slot, None)
@@ -228,9 +246,8 @@ class VolumeColumns(Columns):
                 self._attached.clear()
             else:
                 self._look_again(f"{owner.namespace}/{owner.name}")
-        for node, shown in self._attachments.items():
-            if any(volume == name for _, volume in shown.values()):
-                self._attached.pop(self.cluster.slot_of(node), None)
+        for node in self._shown_on.get(name, ()):
+            self._attached.pop(self.cluster.slot_of(node), None)
 
     def class_of(self, claim: PersistentVolumeClaim) -> str:
         """Name of the claim's storage class, "" for none."""
@@ -317,15 +334,10 @@ class VolumeColumns(Columns):
         row = self._pods.setdefault(slot, {})
         if step > 0:
             row[pod.uid] = pod
-            for key in claim_keys(pod):
-                self.in_use.setdefault(key, []).append(slot)
-            return
-        row.pop(pod.uid, None)
+        else:
+            row.pop(pod.uid, None)
         for key in claim_keys(pod):
-            users = self.in_use[key]
-            users.remove(slot)
-            if not users:
-                del self.in_use[key]
+            _tally(self.in_use, key, slot, step)
 
     def conflicts(self, disk: tuple[str, ...], read_only: bool) -> list[int]:
         """Slots where a disk is in use in a way that excludes this use."""

@@ -323,6 +323,17 @@ def test_what_is_said_of_one_volume_costs_no_look_at_those_of_all_nodes(monkeypa
     assert sorted(looks) == ["default/c", "default/c7"]
 
 
+def test_a_volume_that_comes_is_compared_with_no_attachment_of_others() -> None:
+    found, many = limited(1), 60
+    for number in range(many):
+        item = msgspec.convert(attachment(f"x{number}", "n0", f"w{number}"), VolumeAttachment)
+        source = msgspec.structs.replace(item.spec.source, persistent_volume_name=Name(f"w{number}"))
+        found.feed("VolumeAttachment", msgspec.structs.replace(item, spec=msgspec.structs.replace(item.spec, source=source)))
+    Name.compared = 0
+    feed(found, volumes=[given(f"w{number}", f"c{number}") for number in range(many)])
+    assert Name.compared < 5 * many
+
+
 @pytest.mark.parametrize("seed", range(4))
 def test_property_volumes_of_nodes_are_those_that_a_new_look_finds(seed: int) -> None:
     found, random = limited(4), Random(seed)
