@@ -72,7 +72,7 @@ def profile(**args: Any) -> dict[str, Any]:
     return {"plugins": plugins, "pluginConfig": [{"name": "NodeNUMAResource", "args": args}] if args else []}
 
 
-def bound_pod(name: str = "", *, cpu: str = "4", labels: Mapping[str, str] | None = None, **more: Any) -> Pod:
+def bound_pod(name: str = "", *, cpu: str | None = "4", labels: Mapping[str, str] | None = None, **more: Any) -> Pod:
     """An LSR pod. `spec` and `numa` are the contents of its resource-spec and numa-topology-spec."""
     annotations = dict(more.pop("annotations", {}))
     for key, content in (

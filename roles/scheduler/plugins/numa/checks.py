@@ -141,7 +141,7 @@ def _zones_rows(
         codes[together & (codes == 0)] = ZONES_SHORT
     asked = open_rows & strict & (codes == 0)
     if alone:
-        may_have = _unless_shared(request, columns, rows, holding).any(axis=0)
+        may_have = _exclusively(request, columns, rows, holding).any(axis=0)
         asked &= ~(may_have & (columns.uniform[rows] | ~bound))
     codes[asked] = ASK
 
@@ -154,14 +154,14 @@ def _refusal(request: Request, resources: frozenset[str], nodes: int, *, wide: b
 
 def single_nodes(request: Request, columns: NumaColumns, rows: Rows, bound: Any) -> NDArray[np.bool_]:
     """By position and row: NUMA nodes that hold the request alone, and that the pod may have."""
-    return _unless_shared(request, columns, rows, columns.zones.holds(request.amounts, rows, _required_rows(request, columns, rows), bound))
+    return _exclusively(request, columns, rows, columns.zones.holds(request.amounts, rows, _required_rows(request, columns, rows), bound))
 
 
-def _unless_shared(request: Request, columns: NumaColumns, rows: Rows, holding: NDArray[np.bool_]) -> NDArray[np.bool_]:
-    """Those of the NUMA nodes that are no part of what somebody has of several, if the pod asks for exclusive use."""
+def _exclusively(request: Request, columns: NumaColumns, rows: Rows, holding: NDArray[np.bool_]) -> NDArray[np.bool_]:
+    """Those of the NUMA nodes that the pod may have: if it asks for exclusive use not what others have together with more."""
     if not request.exclusive_use:
         return holding
-    return np.greater(holding, columns.zones.shared[0 if request.exclusive_of_all else 1][:, rows])
+    return holding & columns.zones.exclusively(request.amounts, rows, of_all=request.exclusive_of_all)
 
 
 def bound_rows(request: Request, columns: NumaColumns, rows: Rows) -> NDArray[np.bool_]:

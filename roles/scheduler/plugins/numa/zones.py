@@ -20,14 +20,15 @@ from roles.scheduler.plugins.numa.records import Usage, counts_of
 from roles.scheduler.plugins.numa.scoring import Scorer
 from roles.scheduler.plugins.topology_manager.hints import NodeUse
 
+_USE_CODES = {use: code for code, use in enumerate(NodeUse)}
 _SCORED = "cpu/scored"  # CPU left beside what pods have as amounts
 _BOUND = ("cpu/any", "cpu/full", "cpu/spread")  # CPU that bound pods can have, by BIND_CODES of the policy that is required
 
 
 class ZoneColumns:
     """By resource one row of the array for each position of a NUMA node in its machine. A resource that a machine's NUMA nodes do not have
-    is infinite there: it is no matter. `kinds` numbers what NUMA nodes a machine has, as a mask, and which resources they have. `shared`
-    is whether somebody who has a NUMA node has others, too: among all pods, and among those with CPUs of their own."""
+    is infinite there: it is no matter. `kinds` numbers what NUMA nodes a machine has, as a mask, and which resources they have. `use`
+    is how pods use a NUMA node: all of them, and those with CPUs of their own."""
 
     def __init__(self, capacity: int) -> None:
         self._capacity = capacity
@@ -35,7 +36,7 @@ class ZoneColumns:
         self._left: dict[str, Vector] = {}
         self._total: dict[str, Vector] = {}
         self._facts: dict[int, Facts] = {}  # what a row was prepared for
-        self.shared: tuple[NDArray[np.bool_], NDArray[np.bool_]] = (np.zeros((1, capacity), np.bool_), np.zeros((1, capacity), np.bool_))
+        self.use: tuple[NDArray[np.int8], NDArray[np.int8]] = (np.zeros((1, capacity), np.int8), np.zeros((1, capacity), np.int8))
         self.count: NDArray[np.int64] = np.zeros(capacity, dtype=np.int64)  # NUMA nodes of the row
         self.kinds: NDArray[np.intp] = np.zeros(capacity, dtype=np.intp)
         self.sets: Interner[tuple[frozenset[str], int]] = Interner(((frozenset(), 0),))
@@ -46,7 +47,7 @@ class ZoneColumns:
             for name, column in columns.items():
                 columns[name] = np.full((self._width, capacity), fill)
                 columns[name][:, : self._capacity] = column
-        self.shared = (grown(self.shared[0], capacity), grown(self.shared[1], capacity))
+        self.use = (grown(self.use[0], capacity), grown(self.use[1], capacity))
         self.kinds, self.count = grown(self.kinds, capacity), grown(self.count, capacity)
         self._capacity = capacity
 
@@ -58,8 +59,8 @@ class ZoneColumns:
         for index, (node, amounts) in enumerate(left.items()):
             for name, amount in amounts.items():
                 self._left[name][index, slot] = float(amount)
-            for column, use in zip(self.shared, (usage.use, usage.bound_use), strict=True):
-                column[index, slot] = use.get(node) is NodeUse.SHARED
+            for column, use in zip(self.use, (usage.use, usage.bound_use), strict=True):
+                column[index, slot] = _USE_CODES[use.get(node, NodeUse.IDLE)]
             if bound:
                 self._write_bound(index, slot, facts.machine, usage.free & facts.machine.nodes.get(node, 0))
                 recorded = usage.recorded.get(node, {}).get(names.RESOURCE_CPU, 0)
@@ -72,8 +73,8 @@ class ZoneColumns:
             column[:, slot] = np.inf
         for column in self._total.values():
             column[:, slot] = 0.0
-        for shared in self.shared:
-            shared[:, slot] = False
+        for use in self.use:
+            use[:, slot] = 0
         self.kinds[slot] = self.sets.intern((facts.resources, facts.zone_mask))
         self.count[slot] = len(facts.zones)
         if len(facts.zones) > self._width:
@@ -100,6 +101,16 @@ class ZoneColumns:
             if left is not None:
                 found &= left >= amount
         return found
+
+    def exclusively(self, amounts: Mapping[str, int], rows: Rows, *, of_all: bool) -> NDArray[np.bool_]:
+        """By position and row: whether a pod may have that NUMA node for exclusive use, of all pods or of those with CPUs of their own.
+        A request for nothing that NUMA nodes have is on all of them."""
+        use = self.use[0 if of_all else 1][:, rows]
+        wide = self.count[rows] > 1
+        for name in amounts:
+            if name in self._left:
+                wide &= np.isinf(self._left[name][0, rows])
+        return np.asarray(np.where(wide, (use != _USE_CODES[NodeUse.SINGLE]).all(axis=0), use != _USE_CODES[NodeUse.SHARED]))
 
     def lacks(self, amounts: Mapping[str, int], rows: Rows, required: NDArray[Any], bound: NDArray[Any]) -> NDArray[np.bool_]:
         """Rows whose NUMA nodes do not hold the request even together."""
@@ -154,8 +165,8 @@ class ZoneColumns:
                 wider = np.where(np.isinf(column[0]), np.inf, 0.0) * np.ones((width, 1))
                 wider[: self._width] = column
                 columns[name] = wider
-        more = np.zeros((width - self._width, self._capacity), np.bool_)
-        self.shared = (np.concatenate((self.shared[0], more)), np.concatenate((self.shared[1], more)))
+        more = np.zeros((width - self._width, self._capacity), np.int8)
+        self.use = (np.concatenate((self.use[0], more)), np.concatenate((self.use[1], more)))
         self._width = width
 
 

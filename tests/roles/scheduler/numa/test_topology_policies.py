@@ -292,6 +292,22 @@ def test_a_pod_with_a_policy_of_its_own_is_tried_where_a_wide_pod_has_every_numa
     assert tried <= {world.cluster.slot_of("a")}
 
 
+@pytest.mark.feature("SCH-NUMA-07")
+@pytest.mark.parametrize("policy", ["Restricted", "SingleNUMANode"])
+def test_a_request_for_nothing_that_numa_nodes_have_is_on_all_of_them(policy: str) -> None:
+    """Filter says what Reserve will: for exclusive use none of several may be somebody's own."""
+    world = NumaWorld()
+    for name in "ab":
+        world.machine(name, sockets=1, nodes=2, node={"example.com/port": "4"})
+    holds = [{"node": 0, "resources": {"cpu": "1"}}]
+    held = {names.ANNOTATION_RESOURCE_STATUS: json.dumps({"cpuset": "0", "numaNodeResources": holds})}
+    world.add_pods(bound_pod(cpu="1", node="a", annotations=held))
+    for wish, feasible in (("", 1), ("Required", 1), ("Preferred", 2)):
+        numa = {"numaTopologyPolicy": policy, "singleNUMANodeExclusive": wish}
+        asked = bound_pod(cpu=None, memory=None, labels={}, requests={"example.com/port": "1"}, numa=numa)
+        assert world.decide(asked).feasible == feasible
+
+
 @given(
     st.sampled_from(["Restricted", "BestEffort"]), st.booleans(), st.sampled_from([LSR, {}]), st.integers(1, 14), st.integers(1, 24),
     st.lists(st.tuples(st.integers(0, 4), st.integers(0, 8), st.integers(0, 15)), min_size=4, max_size=4),
