@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 C = TypeVar("C", bound=Columns)
 
 _FIRST_CAPACITY = 64
+_FEW = 16  # resources with columns, beyond those in use
 
 
 class Row:
@@ -65,6 +66,7 @@ class Cluster:
         self._infinite: Vector = _constant(np.inf, capacity)
         # Resources with columns of their own. The others share constants: pods may name what no node has, each another.
         self._counted: list[int] = []
+        self._most_counted = _FEW  # so many may be there before it is looked which are in use
         self.labels = LabelColumns(capacity)
         self.slots: NDArray[np.intp] = np.arange(capacity)  # each slot's number: `slots[rows]` are the numbers of rows
         self.live = 0
@@ -374,17 +376,25 @@ class Cluster:
         self.providers.extend([0] * missing)
 
     def _count_by_node(self, resource: int) -> Vector:
-        """Give a resource columns of its own, in place of those of resources that no node has and no pod on a node holds any more. Returns
-        that of what is free."""
+        """Give a resource columns of its own. Resources that no node has and no pod on a node holds any more give theirs up from time to
+        time: to look at all of them for each new one would cost the square of their number. Returns the column of what is free."""
         self._ensure_resources()
-        for other in [other for other in self._counted if not self.providers[other]]:
-            if not self.allocatable[other].any() and not self.free[other].any():
-                self._counted.remove(other)
-                self.allocatable[other], self.free[other], self.divisor[other] = self.zeros, self.zeros, self._infinite
+        if len(self._counted) >= self._most_counted:
+            self._give_up_unused()
+            self._most_counted = 2 * len(self._counted) + _FEW
         self._counted.append(resource)
         self.allocatable[resource], self.free[resource] = np.zeros(self.capacity), np.zeros(self.capacity)
         self.divisor[resource] = np.full(self.capacity, np.inf)
         return self.free[resource]
+
+    def _give_up_unused(self) -> None:
+        used = []
+        for resource in self._counted:
+            if self.providers[resource] or self.allocatable[resource].any() or self.free[resource].any():
+                used.append(resource)
+            else:
+                self.allocatable[resource], self.free[resource], self.divisor[resource] = self.zeros, self.zeros, self._infinite
+        self._counted = used
 
     def _set_taints(self, slot: int, taints: tuple[TaintKey, ...]) -> None:
         before = self.taints.item(slot)

@@ -71,15 +71,14 @@ def test_resources_that_no_node_offers_take_no_columns() -> None:
     def columns() -> int:
         return len({id(column) for of_kind in (made.cluster.allocatable, made.cluster.free, made.cluster.divisor) for column in of_kind})
 
-    before = columns()
-    for number in range(20):
+    for number in range(100):
         asked = {f"example.com/made-up-{number}": "1"}
         assert f"1 Insufficient example.com/made-up-{number}" in made.decide(testing.pod(requests=asked)).message()
         (forced,) = made.add_pods(testing.pod(node="n", requests=asked))  # by its author; the kubelet will refuse it
         assert made.cluster.free[made.vocabulary.resources.find(f"example.com/made-up-{number}")].sum() == -1
         assert recount(made.cluster) == []
         made.cluster.remove_pod(forced.uid)
-    assert columns() <= before + 3
+    assert columns() < 3 * 40
 
     asked = {"example.com/made-up-3": "1"}
     made.add_nodes(testing.node("m", **{"example.com/made-up-3": "1"}))
@@ -89,6 +88,26 @@ def test_resources_that_no_node_offers_take_no_columns() -> None:
     assert recount(made.cluster) == []
     made.cluster.remove_node("m")
     assert "1 Insufficient example.com/made-up-3" in made.decide(testing.pod(requests=asked)).message()
+
+
+class Looks(list[int]):
+    """Counts the looks at its items."""
+
+    looked = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looked += 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.feature("SCH-FW-04")
+def test_a_resource_that_pods_bring_costs_no_look_at_all_others() -> None:
+    made = testing.World()
+    made.add_nodes(testing.node("n"))
+    looks = made.cluster.providers = Looks(made.cluster.providers)
+    made.add_pods(*(testing.pod(node="n", requests={f"example.com/made-up-{number}": "1"}) for number in range(200)))
+    assert looks.looked < 5 * 200
+    assert recount(made.cluster) == []
 
 
 @pytest.mark.feature("SCH-FW-04")
