@@ -184,7 +184,10 @@ class NVML:
 
     def cards(self) -> tuple[GPUCard, ...]:
         if self._missing and self.health.clock() >= self._look_at:
-            self._learn()
+            try:
+                self._learn()
+            except NVMLFailedError as error:  # the health of those that are known has to be told all the same
+                log.warning("%s; lost cards are looked at again in %g s", error, LOOK_AGAIN)
         out: list[GPUCard] = []
         for uuid, card in self._static.items():
             answers = self._answers(uuid)
@@ -268,6 +271,7 @@ class NVML:
             try:
                 event = nvml.nvmlEventSetWait_v2(events, EVENT_WAIT_MS)
             except nvml.NVMLError_Timeout:
+                complaint = ""
                 continue
             except nvml.NVMLError as error:
                 if str(error) != complaint:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import queue
 import sys
+import threading
 import time
 import types
 from pathlib import Path
@@ -271,6 +272,47 @@ def test_a_card_that_is_lost_hides_no_other_and_is_found_when_it_is_back(
     assert sorted(library.watched) == ["GPU-a", "GPU-b"], "its events are waited for, too"
     library.lost = {"GPU-a", "GPU-b", "GPU-old", "GPU-gone"}
     assert nvml.load(HostRoot.at(str(tmp_path))) is None, "of whom nobody is left NVML cannot tell"
+
+
+@pytest.mark.feature("KLO-DEV-01")
+def test_a_driver_that_fails_hides_no_card_that_is_known(tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch) -> None:
+    c, now = Cluster(tmp_path, None), [0.0]
+    for address in ("0000:18:00.0", "0000:3b:00.0"):
+        plug(c, address, "0")
+    library.lost = {"GPU-b"}
+    found = NVML(library, HostRoot.at(str(tmp_path)), Health(lambda: now[0]))
+
+    def fail() -> int:
+        raise NVMLError("Driver/library version mismatch")
+
+    monkeypatch.setattr(library, "nvmlDeviceGetCount", fail)
+    library.lost = {"GPU-a", "GPU-b"}
+    for at in (nvml.LOOK_AGAIN, nvml.LOOK_AGAIN + 5.0):
+        now[0] = at
+        cards = found.cards()
+    assert [card.problem for card in cards] == ["DeviceNotAnswering"]
+
+
+@pytest.mark.feature("KLO-DEV-01")
+def test_what_keeps_events_away_is_told_once_until_they_can_be_waited_for(
+    tmp_path: Path, library: Library, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    plug(Cluster(tmp_path, None), "0000:18:00.0", "0")
+
+    class Stop(threading.Event):
+        def wait(self, timeout: float | None = None) -> bool:
+            return self.is_set()
+
+    stop, answers = Stop(), [NVMLError("no"), NVMLError("no"), Timeout(), NVMLError("no")]
+
+    def waited(events: str, milliseconds: int) -> Any:
+        if len(answers) == 1:
+            stop.set()
+        raise answers.pop(0)
+
+    monkeypatch.setattr(library, "nvmlEventSetWait_v2", waited)
+    NVML(library, HostRoot.at(str(tmp_path)), Health()).watch(stop)
+    assert caplog.text.count("waiting for events of NVIDIA cards: no") == 2
 
 
 @pytest.mark.feature("KLO-DEV-01")
