@@ -20,7 +20,6 @@ from koord.api.objects import (
     CSIDriver,
     CSINode,
     CSIStorageCapacity,
-    ObjectReference,
     PersistentVolume,
     PersistentVolumeClaim,
     StorageClass,
@@ -126,6 +125,7 @@ class VolumeColumns(Columns):
 
     def __init__(self) -> None:
         self.claims: dict[str, PersistentVolumeClaim] = {}
+        self._naming: dict[str, Counter[str]] = {}  # volume name -> keys of the claims that name it
         self.volumes: dict[str, PersistentVolume] = {}
         self.classes: dict[str, StorageClass] = {}
         self.drivers: dict[str, CSIDriver] = {}
@@ -173,6 +173,9 @@ class VolumeColumns(Columns):
         if new is not None and new.spec.volume_name:
             self._settle(key)  # it may have got another one
         self._look_again(key)
+        for claim, step in ((self.claims.get(key), -1), (new, 1)):
+            if claim is not None and claim.spec.volume_name:
+                _tally(self._naming, claim.spec.volume_name, key, step)
         return self._put(self.claims, old, new, lambda meta: f"{meta.namespace}/{meta.name}")
 
     def volume_set(self, old: Any, new: Any) -> bool:
@@ -180,7 +183,7 @@ class VolumeColumns(Columns):
         name = (new or old).metadata.name
         before = self.volumes.get(name)
         if before is None or new is None or before.spec.csi != new.spec.csi:
-            self._other_volume(name, [volume.spec.claim_ref for volume in (before, new) if volume is not None])
+            self._other_volume(name)
         return self._put(self.volumes, old, new, lambda meta: str(meta.name))
 
     def class_set(self, old: Any, new: Any) -> bool:
@@ -239,13 +242,10 @@ class VolumeColumns(Columns):
         for slot in self.in_use.get(key, ()):
             self._attached.pop(slot, None)
 
-    def _other_volume(self, name: str, owners: Sequence[ObjectReference | None]) -> None:
-        """A volume came, went, or is another one now. Whose claims name one that names no claim, nobody knows."""
-        for owner in owners:
-            if owner is None:
-                self._attached.clear()
-            else:
-                self._look_again(f"{owner.namespace}/{owner.name}")
+    def _other_volume(self, name: str) -> None:
+        """A volume came, went, or is another one now."""
+        for key in self._naming.get(name, ()):
+            self._look_again(key)
         for node in self._shown_on.get(name, ()):
             self._attached.pop(self.cluster.slot_of(node), None)
 

@@ -317,7 +317,7 @@ def test_what_is_said_of_one_volume_costs_no_look_at_those_of_all_nodes(monkeypa
     assert found.decide(using("c")).feasible == 50
     assert len(looks) > 50
     looks.clear()
-    feed(found, claims=[claim("other", volume="w")], volumes=[given("w", "other")], CSIStorageCapacity=[room("n0", "1Gi")])
+    feed(found, claims=[claim("other", volume="w")], volumes=[given("w", "other"), volume("free")], CSIStorageCapacity=[room("n0", "1Gi")])
     feed(found, claims=[claim("c7", volume="vc7", phase="Lost")], volumes=[given("vc7", "c7", driver="another")])
     assert found.decide(using("c")).feasible == 50
     assert sorted(looks) == ["default/c", "default/c7"]
@@ -348,7 +348,8 @@ def test_property_volumes_of_nodes_are_those_that_a_new_look_finds(seed: int) ->
         if what == 0:
             found.feed("PersistentVolumeClaim", claim(name, volume=random.choice(["", f"v{name}"])))
         elif what == 1:
-            item = msgspec.convert(given(f"v{name}", name, driver=random.choice("de")), PersistentVolume)
+            owner = random.choice([name, "another"])  # it may be bound to another claim than the one that names it
+            item = msgspec.convert(given(f"v{name}", owner, driver=random.choice("de")), PersistentVolume)
             known = f"v{name}" in store.volumes and random.random() < 0.5
             found.feed("PersistentVolume", None if known else item, item)
         elif what == 2:
