@@ -296,7 +296,8 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
             if isinstance(last, Record):
                 score = self._numa_scorer.score(request.amounts, summed(nodes, facts.zones), summed(nodes, recorded))
                 feasible[mask] = score + (_HOME_SCORE if mask & attempts.home else 0)
-                if settles is not None and mask.bit_count() == next(iter(feasible)).bit_count() and settles(mask):
+                least = policy is Policy.RESTRICTED or mask.bit_count() == next(iter(feasible)).bit_count()
+                if least and settles is not None and settles(mask):
                     narrow = mask.bit_count()
         if not feasible and isinstance(last, Status) and ctx.restored.get(slot) and last.message.startswith("Reservation(s)"):
             return last
@@ -309,7 +310,8 @@ class NodeNUMAResource(PreFilter, Filter, ReservationFilter, Score, Reserve, Pre
 
     def _settling(self, ctx: CycleContext, slot: int, pool: Pool) -> Callable[[int], bool] | None:
         """Tells of a mask on which the pod can be had whether nobody has anything against it. If so of one of the narrowest, no wider one
-        is agreed on, and with many NUMA nodes those are hundreds. None where other providers have a say."""
+        is agreed on, and with many NUMA nodes those are hundreds; under Restricted, which prefers all masks, of any. None where other
+        providers have a say."""
         if not self.topology.concerns_only(NAME, ctx):
             return None
         facts, wanted = self.columns.at(slot).facts, self.numa_policy(ctx, slot)

@@ -270,6 +270,12 @@ def test_wider_sets_of_numa_nodes_are_not_tried_once_one_is_agreed_on(policy: st
         assert set(shares(world.status(plain(cpu=cpu, memory="1Gi", numa=wanted)))) == nodes
         assert 0 < len(tried) <= 3 * most  # for filter, score and Reserve
         tried.clear()
+    if policy == "Restricted":  # where somebody has all of them together nobody is alone on one
+        holds = [{"node": node, "resources": {"cpu": "1m"}} for node in range(8)]
+        world.add_pods(plain(node="n", annotations={names.ANNOTATION_RESOURCE_STATUS: json.dumps({"numaNodeResources": holds})}))
+        status = world.status(plain(cpu="1", memory="1Gi", numa={**wanted, "singleNUMANodeExclusive": "Required"}))
+        assert len(shares(status)) == 2
+        assert 0 < len(tried) <= 3 * 45
 
 
 @pytest.mark.feature("SCH-NUMA-07")
