@@ -169,7 +169,7 @@ class TopologyLoop:
         except ApiError as error:
             self._complain("writing", f"it cannot be created: {error}")
             return False
-        if self._state.nrt is None:
+        if self._state.nrt is None and self._state.gone_nrt != created["metadata"]["uid"]:
             self._state.nrt = created
         return True
 

@@ -57,6 +57,7 @@ class NodeState:
         self.policy: CollectPolicy = DEFAULT_POLICY
         self.has_node_metric = False
         self.nrt: dict[str, Any] | None = None
+        self.gone_nrt = ""  # UID of the one that was deleted last
         self.local_topology: TopologyState | None = None
         """What this agent last computed, published or not."""
         self._merged: tuple[dict[str, Any], TopologyState | None, TopologyState] | None = None
@@ -166,7 +167,7 @@ class NodeState:
 
     def _on_topology_gone(self, obj: dict[str, Any]) -> None:
         if self._mine(obj["metadata"].get("name")):
-            self.nrt = None
+            self.nrt, self.gone_nrt = None, obj["metadata"]["uid"]
 
     def publish_topology(self, state: TopologyState) -> None:
         """Keep what was computed for local consumers, and tell them when it changed."""

@@ -132,6 +132,25 @@ class TestObject:
 
         run(story)
 
+    def test_an_object_that_is_gone_before_its_creation_is_answered_is_made_again(self, run, monkeypatch) -> None:
+        async def story(w) -> None:
+            create = w.client.create
+
+            async def slowly(*args: Any) -> Any:
+                answer = await create(*args)
+                await w.until(lambda: w.state.nrt is not None)
+                await w.client.delete(NODERESOURCETOPOLOGIES, "n1")
+                await w.until(lambda: w.state.nrt is None)
+                return answer
+
+            with monkeypatch.context() as patched:
+                patched.setattr(w.client, "create", slowly)
+                await w.topology.step()
+            assert w.state.nrt is None
+            await w.nrt()
+
+        run(story)
+
     def test_others_keep_what_is_theirs(self, run) -> None:
         async def story(w) -> None:
             await w.nrt()
