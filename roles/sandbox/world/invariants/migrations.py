@@ -265,7 +265,8 @@ def _over_quota(pod: Obj) -> bool:
 
 class HotIsRelieved(Loads):
     """When all is calm no node stays hot from which a pod could go to a node that is cool and stays so. One to which others have come in
-    the place of two that were moved away may be left alone, as the descheduler then says. The time begins anew with each leader."""
+    the place of two that were moved away may be left alone, as the descheduler then says. Both may come before the second has left. The
+    time begins anew with each leader."""
 
     hears = frozenset({WORLD, NODE_METRIC, POD})
     seconds = 50.0  # in which it was hot, the other one cool, and no pod left it
@@ -276,8 +277,8 @@ class HotIsRelieved(Loads):
         super().__init__(history)
         self._left: dict[str, float] = {}
         self._spared: dict[str, float] = {}  # by workload: when a descheduler took one of its pods away last
-        self._room: Counter[str] = Counter()  # by node: moves away that nobody has come for
-        self._refilled: Counter[str] = Counter()  # by node: moves away in whose room another pod has come
+        self._away: Counter[str] = Counter()  # by node: pods that were moved away
+        self._came: Counter[str] = Counter()  # by node: pods that have come since the first of these
         self._wrong: set[str] = set()  # whose clock is: reports of such a node look old, and those of all nodes to such a descheduler
 
     def see(self, entry: Entry) -> Iterator[str]:
@@ -286,10 +287,9 @@ class HotIsRelieved(Loads):
             self._left[node_of(entry.old)] = entry.time
             if role_of(entry.author) == "descheduler":
                 self._spared[owner_of(entry.obj)] = entry.time
-                self._room[node_of(entry.old)] += moves(self.history, entry)
-        elif entry.bucket == "pod" and bound_by(entry) and self._room[node := node_of(entry.new)]:
-            self._room[node] -= 1
-            self._refilled[node] += 1
+                self._away[node_of(entry.old)] += moves(self.history, entry)
+        elif entry.bucket == "pod" and bound_by(entry) and self._away[node := node_of(entry.new)]:
+            self._came[node] += 1
         elif entry.verb == "fault" and entry.key == "clock":
             self._wrong.add(entry.text.partition(" of ")[2].partition(" ")[0])
 
@@ -311,7 +311,7 @@ class HotIsRelieved(Loads):
             at = max(led, self._left.get(hot, float("-inf")))
             if not over or not self.known(hot, seconds) or self.history.clock() - at < seconds * self.history.pace:
                 continue
-            if self._refilled[hot] >= self.in_vain and self._left_alone(hot):
+            if min(self._away[hot], self._came[hot]) >= self.in_vain and self._left_alone(hot):
                 continue
             for pod in self.pods_of(hot):
                 key = f"{pod['metadata']['namespace']}/{pod['metadata']['name']}"
