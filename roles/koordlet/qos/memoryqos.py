@@ -108,6 +108,13 @@ def _watermarks(body: MemoryQOS) -> list[tuple[str, int | None]]:
     ]
 
 
+def _page_cache(snapshot: Snapshot, pod: PodState, body: MemoryQOS) -> list[tuple[str, int | None]]:
+    """What is asked for, and 0 where a limit stands that was asked for once."""
+    asked = config.page_cache(config.pod_limit(pod), body)
+    files = [(name, f"memory.pagecache_limit.{name}") for name in ("enable", "size", "sync")]
+    return [(file, asked.get(name, 0)) for name, file in files if name in asked or snapshot.holds_ours(file, pod.cgroup_dir)]
+
+
 def allocatable_memory(node: Node) -> int:
     """Bytes, before amplification; 0 when it is not known."""
     return value_or(raw_allocatable(node.status.allocatable, node.metadata.annotations).get(RESOURCE_MEMORY))
@@ -152,8 +159,7 @@ class MemoryQoS(Strategy[MemoryState]):
         about = About("pod", pod.namespace, pod.name, "", pod.uid)
         values = [("memory.min", least), ("memory.low", low), *_watermarks(body), *_oom(body)]
         if snapshot.host.cgroups.v2:
-            cache = config.page_cache(config.pod_limit(pod), body)
-            values += [(f"memory.pagecache_limit.{name}", value) for name, value in cache.items()]
+            values += _page_cache(snapshot, pod, body)
         levels.pods += _writes(snapshot, pod.cgroup_dir, values, about, asked=asked)
         for container in pod.containers:
             if not container.cgroup_dir:

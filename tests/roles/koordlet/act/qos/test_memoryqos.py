@@ -207,6 +207,31 @@ def test_page_cache_on_v2(world_v2, strategy, body, expected):
     assert [world_v2.machine.get(f"memory.pagecache_limit.{n}", pod.cgroup_dir) for n in ("enable", "size", "sync")] == expected
 
 
+@pytest.mark.feature("KA-MEM-02")
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    "off", [{"enable": False, "pageCacheLimitPercent": 25}, {"enable": True}, {"enable": True, "pageCacheEnable": False}]
+)
+def test_a_page_cache_limit_that_nobody_asks_for_any_more_is_taken_back(world_v2, strategy, off, restarts):
+    world = world_v2
+    files = [f"memory.pagecache_limit.{name}" for name in ("enable", "size", "sync")]
+    classes(world, ls={"pageCacheLimitPercent": 25, "pageCacheReclaimSync": True})
+    limited, open_ = world.pod("limited", qos="LS", limits={"memory": "1Gi"}), world.pod("open", qos="BE", kube_qos="BestEffort")
+    tree(world)
+    for pod in world.pods:
+        for file in files:
+            world.machine.put(file, pod.cgroup_dir, "0" if pod is limited else "7")
+    state = world.run(strategy)
+    assert [world.machine.get(file, limited.cgroup_dir) for file in files] == ["1", str(GI // 4), "1"]
+    classes(world, ls=off)
+    if restarts:
+        world.machine.restart()
+        state = None
+    world.run(strategy, state)
+    assert [world.machine.get(file, limited.cgroup_dir) for file in files] == ["0"] * 3
+    assert [world.machine.get(file, open_.cgroup_dir) for file in files] == ["7"] * 3, "others set it"
+
+
 def test_nothing_is_decided_again_until_something_changes(world, strategy):
     classes(world, ls={"minLimitPercent": 50})
     world.pod("a", qos="LS", requests={"memory": "1Gi"})
