@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -17,6 +17,7 @@ from koord.api.annotations import AnnotationError, parse_resctrl
 from koord.api.annotations_agent import ResctrlConfig, ResctrlResource
 from koord.api.names import ANNOTATION_RESCTRL
 from koord.api.qos import QoSClass
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import NODE, About, Kind, Write
 from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook, Pods, RuleError
@@ -24,7 +25,7 @@ from roles.koordlet.host import parse
 from roles.koordlet.host.errors import HostError
 from roles.koordlet.options import Options
 from roles.koordlet.qos.resctrl import OWN_GROUP, ResctrlState, probe, threads
-from roles.koordlet.qos.resctrl_units import ResctrlError, Units, present_units
+from roles.koordlet.qos.resctrl_units import MB, ResctrlError, Units, present_units
 from roles.koordlet.states.model import HostState, Snapshot
 from roles.koordlet.states.slo import ResctrlQOS
 
@@ -83,26 +84,20 @@ def _mb(config: ResctrlConfig, units: Units, most: int) -> dict[int, int] | None
     return out
 
 
-def lines(config: ResctrlConfig, rule: CacheRule, qos: QoSClass) -> list[tuple[str, str]]:
-    """(resource, schemata line) of the valid parts of an annotation. Best-effort pods stay within their class, in every part."""
+def lines(config: ResctrlConfig, rule: CacheRule, qos: QoSClass, had: Container[str] = ()) -> list[tuple[str, str]]:
+    """(resource, schemata line) of the valid parts of an annotation, and of those that it names no more, by the resources that its group
+    ``had``. Best-effort pods stay within their class, in every part."""
     units = rule.units
     if units is None:
         return []
-    if qos is not QoSClass.BE:
-        return _of(units, _l3(config, units, None), _mb(config, units, 100))
-    most = units.mask(rule.be.cat_range_start_percent, rule.be.cat_range_end_percent)
-    masks, values = _l3(config, units, most), _mb(config, units, rule.be.mba_percent)
-    if masks is None and values is None:
-        return []
-    if masks is None and most is not None:
+    bounds = rule.be if qos is QoSClass.BE else _WHOLE
+    most, whole = units.mask(bounds.cat_range_start_percent, bounds.cat_range_end_percent), units.bandwidth(bounds.mba_percent)
+    masks, values = _l3(config, units, most), _mb(config, units, bounds.mba_percent)
+    bounded = qos is QoSClass.BE and not (masks is None and values is None)
+    if masks is None and most is not None and (bounded or (config.llc is None and any(name in had for name in units.caches))):
         masks = dict.fromkeys(units.cache_ids, most)
-    whole = units.bandwidth(rule.be.mba_percent)
-    if values is None and whole is not None:
+    if values is None and whole is not None and (bounded or (config.mb is None and MB in had)):
         values = dict.fromkeys(units.mb_ids, whole)
-    return _of(units, masks, values)
-
-
-def _of(units: Units, masks: dict[int, int] | None, values: dict[int, int] | None) -> list[tuple[str, str]]:
     return units.cache_lines(masks or {}) + units.bandwidth_line(values or {})
 
 
@@ -167,10 +162,10 @@ class Resctrl(Hook[CacheRule]):
         about = About("pod", pod.namespace, pod.name, "", pod.uid)
         path = host.root.resctrl_path(f"{PREFIX}{pod.uid}")
         try:
-            config = parse_resctrl(pod.annotations)
-            schemata = lines(config, rule, pod.claimant.qos) if config is not None else []
+            config, there = parse_resctrl(pod.annotations) or ResctrlConfig(), os.path.isdir(path)
+            schemata = lines(config, rule, pod.claimant.qos, self._had(path) if there else ())
             problem = "" if schemata else "no part of it is valid for every cache of this machine"
-            if schemata and not os.path.isdir(path) and self._full(host, rule):
+            if schemata and not there and self._full(host, rule):
                 schemata, problem = [], f"the hardware has no more than {rule.units.groups if rule.units else 0} groups, and all are in use"
         except AnnotationError as error:
             schemata, problem = [], str(error)
@@ -191,6 +186,11 @@ class Resctrl(Hook[CacheRule]):
         for tid in threads(host, pod.state) if pod.state is not None else ():
             if tid not in inside:
                 yield Write("tasks", tasks, str(tid), kind=Kind.LINE, cached=False, about=about, device=str(tid), reason="UpdateResctrl")
+
+    def _had(self, path: str) -> frozenset[str]:
+        """Resources of a group that this agent, or one before it, has set."""
+        said = (entry.ours or () for entry in self.noted(Undo.LINES) if os.path.dirname(entry.path) == path)
+        return frozenset(line.partition(":")[0] for ours in said for line in ours)
 
     @staticmethod
     def _full(host: HostState, rule: CacheRule) -> bool:

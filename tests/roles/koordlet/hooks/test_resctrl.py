@@ -168,6 +168,38 @@ def test_a_changed_annotation_is_written_and_a_pod_that_went_leaves_nothing(grou
 
 
 @pytest.mark.feature("KA-RDT-02")
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize(
+    ("qos", "then", "wanted"),
+    [
+        ("LS", {"llc": {"schemata": {"range": [0, 30]}}}, ["L3:0=f;1=f;", "MB:0=100;1=100;"]),
+        ("LS", {"mb": {"schemata": {"percent": 25}}}, ["L3:0=fff;1=fff;", "MB:0=30;1=30;"]),
+        ("LS", {"llc": {"schemata": {"range": [0, 30]}}, "mb": {"schemata": {"percent": 101}}}, ["L3:0=f;1=f;"]),
+        ("LS", {}, ["L3:0=fff;1=fff;", "MB:0=100;1=100;"]),
+        ("BE", {}, ["L3:0=3f;1=3f;", "MB:0=40;1=40;"]),
+    ],
+)
+def test_a_part_that_an_annotation_names_no_more_is_taken_back(groups, qos, then, wanted, restarts) -> None:
+    node = groups.node
+    (hook,) = node.asking.hooks
+    hook.keep_record(node.machine.executor)
+    node.world.spec = {"resourceQOSStrategy": {"beClass": {"resctrlQOS": {"enable": True, "catRangeEndPercent": 50, "mbaPercent": 40}}}}
+    only = groups.pod("only", {"mb": {"schemata": {"percent": 50}}})
+    pod = groups.pod("p", BOTH, qos=qos)
+    for one in (only, pod):
+        groups.filled(one)
+    node.run()
+    if restarts:
+        node.machine.restart()
+        hook.keep_record(node.machine.executor)
+    node.world.pods.remove(pod)
+    groups.pod("p", then, qos=qos)
+    found = groups.writes()
+    assert [value for file, value in found if file == f"koordlet-{pod.uid}/schemata"] == wanted
+    assert [value for file, value in found if file == f"koordlet-{only.uid}/schemata"] == ["MB:0=50;1=50;"], "it never had another part"
+
+
+@pytest.mark.feature("KA-RDT-02")
 def test_machines_without(hooked) -> None:
     node = hooked("Resctrl")
     node.world.pod("p", annotations={KEY: json.dumps(BOTH)})
