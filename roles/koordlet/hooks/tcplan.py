@@ -137,11 +137,15 @@ def classes(wanted: NetworkPlan) -> list[Command]:
 
 def filters(wanted: NetworkPlan, listed: str) -> list[Command]:
     """Filters that ``tc filter show`` does not list yet: by cgroup for all, by source address for pods' own classes."""
-    there = {int(pref) for pref in re.findall(r"\bpref (\d+)", listed)}
+    there: dict[int, str] = {}
+    for text in re.split(r"\bpref (?=\d)", listed)[1:]:
+        pref = int(text.split()[0])
+        there[pref] = there.get(pref, "") + text
     anchor = ("tc", "filter", "add", "dev", wanted.device, "parent", "1:", "protocol", "ip", "pref")
     out: list[Command] = [] if int(_CGROUP_PREF) in there else [(*anchor, _CGROUP_PREF, "handle", "1:", "cgroup")]
     for own in wanted.own:
-        if not own.address or f"match {ipaddress.IPv4Address(own.address).packed.hex()}/ffffffff" in listed:
+        # the address may still be listed for another pod's class
+        if not own.address or f"match {ipaddress.IPv4Address(own.address).packed.hex()}/ffffffff" in there.get(own.minor, ""):
             continue
         if own.minor in there:  # the pod has another address than before
             out.append(("tc", "filter", "del", "dev", wanted.device, "parent", "1:", "protocol", "ip", "pref", str(own.minor)))

@@ -292,6 +292,21 @@ def test_the_running_kernel(hooked, namespace) -> None:
     assert (network.tools.sets, network.tools.rules) == ({}, [])
 
 
+@pytest.mark.root
+@pytest.mark.feature("KA-HK-09")
+def test_a_pod_with_the_address_of_one_that_ended_is_limited_at_once(hooked, namespace) -> None:
+    network = Network(hooked("TCNetworkQoS"), Tools(namespace))
+    network.node.world.spec = spec()
+    gone = network.pod("gone", "10.0.0.6", qos="LS", annotations=LIMITS)
+    network.run()
+    network.node.world.pods.remove(gone)
+    heir = network.pod("heir", "10.0.0.6", qos="LS", annotations=LIMITS)
+    network.run()
+    shown = asyncio.run(network.tools(("tc", "filter", "show", "dev", "lo", "parent", "1:"))).output
+    flows = re.findall(r"flowid (1:\w+)[^\n]*\n\s+match 0a000006/ffffffff", shown)
+    assert flows == [f"1:{minors([heir.uid])[heir.uid]:x}"], shown
+
+
 @pytest.mark.feature("BEY-JRN-01")
 @pytest.mark.parametrize(("before", "after"), [("qdisc fq 8005: root refcnt 2", "fq"), ("qdisc noqueue 0: root refcnt 2", "")])
 @pytest.mark.parametrize("default", ["0x2", "2 direct_packets_stat 0"], ids=["iproute2 5", "iproute2 4"])
