@@ -22,6 +22,8 @@ from roles.koordlet.actuation.holds import Holds, text_before
 from roles.koordlet.actuation.journal import Journal, JournalError
 from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.memsw import swap_limit
+from roles.koordlet.actuation.places import Base
+from roles.koordlet.actuation.restore import give_back
 from roles.koordlet.actuation.target import REGISTRATION_FILE, Target, key_of, limited_with, reset_by, reset_to, resolve
 from roles.koordlet.actuation.threeway import Undo, put_back
 from roles.koordlet.actuation.triggers import Triggers
@@ -131,6 +133,33 @@ class Executor:
             self.journal.keep_only(e for e in self.journal if e.path != entry.path)
         except JournalError as error:
             log.error("%s: it still says that %s was changed", error, entry.path)
+
+    def give_back(self, former: Callable[[str, str], bool]) -> None:
+        """Give files of cgroup directories, with the rule that wrote them, back what they held before; what others set since stays."""
+        if self.journal is None or self.observe_only:
+            return
+        found = [(entry, self._directory(entry)) for entry in self.journal if entry.undo is Undo.WRITE]
+        mine = {entry.path: directory for entry, directory in found if directory and former(directory, entry.owner)}
+        try:
+            result = give_back(self.journal, [entry for entry, _ in found if entry.path in mine], self.host.root)
+        except JournalError as error:
+            log.error("%s", error)
+            return
+        if result.restored:
+            log.info("given back, for nothing is wanted of it any more: %s", ", ".join(result.restored))
+        for failed in (*result.failed, *result.lost):
+            log.error("cannot be given back: %s", failed)
+        for path, directory in mine.items():
+            self.host.files.invalidate(path)
+            self.forget(directory)
+
+    def _directory(self, entry: Entry) -> str:
+        """Which cgroup directory an entry is about, relative to the root of its hierarchy; "" for other files."""
+        if entry.place is None or entry.place.base is not Base.CGROUP:
+            return ""
+        directory = os.path.dirname(entry.place.path)
+        own_hierarchy = not self.host.cgroups.v2 or entry.resource == "net_cls.classid"
+        return directory.partition("/")[2] if own_hierarchy else directory
 
     @property
     def owed(self) -> int:

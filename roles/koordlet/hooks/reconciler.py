@@ -6,7 +6,7 @@ Plans of pods are kept while neither the pod nor a rule changes: a quiet pass co
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +35,8 @@ _PODS_A_SLICE = 16
 #: Containers whose answers are remembered: as many as a node may have.
 _ANSWERED = 2048
 _CLASSES = {str(c): c for c in QoSClass}
+#: In the path of every group that the kubelet makes, with either driver.
+_KUBEPODS = "kubepods"
 
 
 @dataclass(slots=True)
@@ -83,6 +85,8 @@ class Reconciler:
         """Hooks whose rule changed and whose walk has not gone through since."""
         self._answered: dict[tuple[str, str], dict[str, int | str]] = {}
         """By pod and container, what the runtime was told when it made the container; the newest last."""
+        self._apps: dict[str, QoSClass] | None = None
+        """Directories of the host applications of the last pass, with their classes."""
 
     async def run(self, snapshot: Snapshot, changed: frozenset[str] = frozenset()) -> Pass:
         """One pass over everything. ``changed``: hooks whose rule is new."""
@@ -94,7 +98,10 @@ class Reconciler:
             self._hooks = hooks
             for plan in self._plans.values():
                 plan.complete = False
-        for job in self._node_jobs(snapshot, hooks):
+        apps = _host_apps(snapshot)
+        if snapshot.slo is not None:
+            self._leave({app.cgroup_dir: app.qos for app in apps})
+        for job in self._node_jobs(snapshot, hooks, apps):
             self._carry_out(job, "kubeqos", snapshot, done)
         for number, state in enumerate(snapshot.pods):
             if state.terminated:
@@ -149,23 +156,27 @@ class Reconciler:
                 return False
         return True
 
-    def _node_jobs(self, snapshot: Snapshot, hooks: tuple[Hook[Any], ...]) -> list[Job]:
-        cgroups = snapshot.host.cgroups
+    def _node_jobs(self, snapshot: Snapshot, hooks: tuple[Hook[Any], ...], apps: Sequence[HostAppContext]) -> list[Job]:
         wanted: list[tuple[str, Write]] = []
         for kube_qos in KUBE_QOS:
-            wanted += writes(self._asking.kube_qos(kube_qos, hooks), cgroups.qos_dir(kube_qos))
-        for app in snapshot.slo.host_applications if snapshot.slo is not None else ():
-            path = app.cgroup_path
-            base = None if path is None else path.base
-            parent, relative = ("", "") if path is None else (path.parent_dir, path.relative_path)
-            try:
-                directory = cgroups.host_app_dir(app.name, app.qos, base, parent, relative)
-            except HostError as error:
-                log.debug("%s", error)
-                continue
-            context = HostAppContext(app.name, _CLASSES.get(app.qos, QoSClass.NONE), directory)
-            wanted += writes(self._asking.host_app(context, hooks), directory, About("group", name=app.name))
+            wanted += writes(self._asking.kube_qos(kube_qos, hooks), snapshot.host.cgroups.qos_dir(kube_qos))
+        for app in apps:
+            wanted += writes(self._asking.host_app(app, hooks), app.cgroup_dir, About("group", name=app.name))
         return list(jobs([wanted]))
+
+    def _leave(self, apps: dict[str, QoSClass]) -> None:
+        """Give host applications back what they had that are listed no more, or are of another class: nothing is wanted of them, or other
+        things. Those of an agent before this one are known by the journal, but for groups of the kubelet, which are pods' as well."""
+        if apps == self._apps:
+            return
+        left = {directory for directory, qos in (self._apps or {}).items() if apps.get(directory) is not qos}
+        owners = {hook.name for hook in self._asking.hooks if self._modes(hook.name) is Mode.ENFORCE}
+
+        def former(directory: str, owner: str) -> bool:
+            return owner in owners and (directory in left or (directory not in apps and _KUBEPODS not in directory))
+
+        self._executor.give_back(former)
+        self._apps = apps
 
     def _pod_jobs(self, state: PodState, snapshot: Snapshot, hooks: tuple[Hook[Any], ...]) -> tuple[Job, ...]:
         plan = self._plans.get(state.uid)
@@ -291,6 +302,22 @@ class Reconciler:
             self._metrics.reconciler_duration.observe(spent, _level(write, level), write.resource, "succeeded")
         for _ in applied.failed:
             self._metrics.reconciler_duration.observe(spent, level, "", "failed")
+
+
+def _host_apps(snapshot: Snapshot) -> list[HostAppContext]:
+    """Host applications of the NodeSLO with their directories."""
+    found: list[HostAppContext] = []
+    for app in snapshot.slo.host_applications if snapshot.slo is not None else ():
+        path = app.cgroup_path
+        base = None if path is None else path.base
+        parent, relative = ("", "") if path is None else (path.parent_dir, path.relative_path)
+        try:
+            directory = snapshot.host.cgroups.host_app_dir(app.name, app.qos, base, parent, relative)
+        except HostError as error:
+            log.debug("%s", error)
+            continue
+        found.append(HostAppContext(app.name, _CLASSES.get(app.qos, QoSClass.NONE), directory))
+    return found
 
 
 def _period(snapshot: Snapshot) -> Callable[[str], int]:

@@ -50,9 +50,18 @@ class Hooked:
         self.machine = machine
         self.records: list[Any] = []
         machine.recorder.add(self)
-        options = {"node_name": "node-a", **options}
-        self.asking = Asking(make_hooks(Options(**options), lambda name: name in gates))
+        self.options, self.gates = {"node_name": "node-a", **options}, gates
+        self._begin()
+
+    def _begin(self) -> None:
+        machine = self.machine
+        self.asking = Asking(make_hooks(Options(**self.options), lambda name: name in self.gates))
         self.reconciler = Reconciler(self.asking, executor=machine.executor, modes=lambda _: Mode.ENFORCE, metrics=machine.metrics)
+
+    def restart(self) -> None:
+        """Another life of the agent: of the one before it knows what is on disk."""
+        self.machine.restart()
+        self._begin()
 
     def write(self, record: Any) -> None:
         """Take a decision record."""

@@ -192,6 +192,43 @@ class TestCPUSets:
         assert node.machine.get("cpuset.cpus", "host-latency-sensitive/nginx") == "0-5,8-15"
         assert node.machine.get("cpuset.cpus", "host-best-effort/yarn") == "0-15"
 
+    @pytest.mark.feature("KA-HST-01")
+    @pytest.mark.parametrize("v2", [False, True])
+    @pytest.mark.parametrize("restarts", [False, True])
+    def test_a_host_application_that_is_listed_no_more_has_its_cpus_back(self, hooked, restarts, v2) -> None:
+        node = hooked("CPUSetAllocator", v2=v2)
+        node.world.nrt = nrt()
+        apps = [{"name": name, "qos": "LS"} for name in ("nginx", "redis", "squid")]
+        node.world.spec = {"hostApplications": apps}
+        made = pod(node, "one", qos="LS")
+        directories = [f"host-latency-sensitive/{app['name']}" for app in apps]
+        node.files("cpuset.cpus", "0-15", *directories)
+        node.run()
+        assert [node.machine.get("cpuset.cpus", d) for d in directories] == ["0-5,8-15"] * 3
+        node.files("cpuset.cpus", "3", directories[2])
+        node.world.spec = {"hostApplications": [apps[1]]}
+        if restarts:
+            node.restart()
+        node.run()
+        assert [node.machine.get("cpuset.cpus", d) for d in directories] == ["0-15", "0-5,8-15", "3"]
+        assert node.machine.get("cpuset.cpus", made.containers[0].cgroup_dir) == "0-5,8-15"
+        node.world.spec = {"hostApplications": apps[:2]}
+        node.run()
+        assert [node.machine.get("cpuset.cpus", d) for d in directories] == ["0-5,8-15", "0-5,8-15", "3"]
+
+    @pytest.mark.feature("KA-HST-01")
+    def test_a_host_application_of_another_class_has_its_cpus_back(self, hooked) -> None:
+        node = hooked("CPUSetAllocator")
+        node.world.nrt = nrt()
+        node.files("cpuset.cpus", "0-15", "apps/one")
+        seen = []
+        for qos in ("LS", "BE", "LS"):
+            app = {"name": "one", "qos": qos, "cgroupPath": {"base": "CgroupRoot", "relativePath": "apps/one"}}
+            node.world.spec = {"hostApplications": [app]}
+            node.run()
+            seen.append(node.machine.get("cpuset.cpus", "apps/one"))
+        assert seen == ["0-5,8-15", "0-15", "0-5,8-15"]
+
     def test_a_sandbox_that_is_made_anew_follows_as_the_first_one(self, hooked) -> None:
         node = hooked("CPUSetAllocator")
         wanted = {"qos": "LSR", "requests": {"cpu": "1"}, "annotations": allocated("4")}
