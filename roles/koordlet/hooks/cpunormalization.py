@@ -12,6 +12,7 @@ from typing import ClassVar
 
 from koord.api.annotations_node import NO_RATIO
 from koord.api.qos import QoSClass
+from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.hooks.batchresource import node_ratio
 from roles.koordlet.hooks.context import Answer, ContainerContext, PodContext, Stage
 from roles.koordlet.hooks.hook import Hook
@@ -25,7 +26,7 @@ from roles.koordlet.states.slo import CPUBurstStrategy
 
 @dataclass(frozen=True, slots=True)
 class RatioRule:
-    """``used``: a ratio was there since the start, so that quotas may have to be put back."""
+    """``used``: a ratio was there, for an agent before this one maybe, so that quotas may have to be put back."""
 
     ratio: float = NO_RATIO
     used: bool = False
@@ -44,8 +45,10 @@ class CPUNormalization(Hook[RatioRule]):
     features: ClassVar[tuple[str, ...]] = ("KA-HK-04",)
     container_stages: ClassVar[tuple[Stage, ...]] = (Stage.PRE_CREATE_CONTAINER, Stage.PRE_UPDATE_CONTAINER)
 
-    def learn(self, snapshot: Snapshot, rule: RatioRule | None) -> RatioRule:
-        last = rule or RatioRule()
+    def learn(self, snapshot: Snapshot, rule: RatioRule | None) -> RatioRule | None:
+        if rule is None and snapshot.node is None:
+            return None  # an agent before this one may have divided quotas, and still be right
+        last = RatioRule(used=any(entry.owner == self.name for entry in self.noted(Undo.WRITE))) if rule is None else rule
         ratio = node_ratio(snapshot, last.ratio)
         burst = snapshot.slo.cpu_burst if snapshot.slo is not None and self.gate("CPUBurst") else None
         nested = not snapshot.host.cgroups.v2

@@ -285,6 +285,19 @@ class TestNormalization:
         node.world.node = ratio(None)
         assert self.seen(node, pods) == [kept] * 5, "without a ratio they get their own back"
 
+    def test_a_ratio_that_went_while_the_agent_was_down(self, hooked) -> None:
+        node = hooked("CPUNormalization")
+        pods = self.pods(node)
+        node.world.node = ratio("1.60")
+        assert self.seen(node, pods)[0] == ["125000"] * 2
+        node.world.node = None
+        node.restart()
+        (hook,) = node.asking.hooks
+        hook.keep_record(node.machine.executor)
+        assert self.seen(node, pods)[0] == ["125000"] * 2, "the Node is not known yet"
+        node.world.node = ratio(None)
+        assert self.seen(node, pods) == [["200000", "200000"]] * 5
+
     @pytest.mark.parametrize("v2", [False, True])
     def test_no_quota_is_below_what_the_kernel_takes(self, hooked, v2) -> None:
         node = hooked("CPUNormalization", v2=v2)
