@@ -369,6 +369,9 @@ class GangCache(Columns):
         if new is None:
             self.withdrawn(identity)
             return
+        known = self.gangs.get(identity)
+        if known is not None and known.pod_group is not None and known.pod_group.metadata.uid != new.metadata.uid:
+            self.withdrawn(identity)  # nobody told that the one before went
         gang = self.gang(identity)
         gang.pod_group = new
         self.declare(gang, from_pod_group(new, self.defaults))
@@ -427,7 +430,8 @@ class GangCache(Columns):
         if pod.node_name:
             if stage != BOUND:
                 gang.move(pod.uid, BOUND)
-            self.came_about(gang)
+            if not pod.deleting:
+                self.came_about(gang)
             if stage is None and not self.satisfied(gang) and not self.shortage(gang):
                 self.wake(gang)  # with this one there may be enough of them
         elif stage is None:
@@ -495,7 +499,8 @@ class GangCache(Columns):
         gang.spec = spec
         if first:
             gang.group = self._groups.setdefault(spec.group_id, Group(spec.group_id))
-            if gang.stages[BOUND]:
+            # Those that are on their way out may be of an earlier PodGroup of its name.
+            if not all(pod.deleting for pod in gang.at(BOUND)):
                 gang.group.once_satisfied = True
 
     def _drop_groups(self) -> None:

@@ -416,6 +416,42 @@ def test_a_gang_whose_pod_group_goes_finds_none_until_it_is_there_again(gangs: A
 
 
 @pytest.mark.feature("SCH-GANG-01")
+def test_members_that_are_on_their_way_out_do_not_count_for_a_pod_group_that_is_made_anew(gangs: Any) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            await g.group("gang", 2)
+            await g.member("p0", "gang")
+            await g.member("p1", "gang")
+            await g.bound("p0", "p1")
+            await g.client.delete(PODGROUPS, "gang", "default")
+            for name in ("p0", "p1"):
+                await g.client.delete(PODS, name, "default", grace_period_seconds=30)
+            await g.group("gang", 2)
+            await g.member("r0", "gang")
+            await g.said("r0", "1 member(s) found nodes, 2 are needed together")
+            await g.member("r1", "gang")
+            await g.bound("r0", "r1")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-01")
+def test_a_pod_group_in_the_place_of_another_is_a_gang_of_its_own() -> None:
+    """A watch that is interrupted tells of the new one only."""
+    cache, parser = GangCache(Defaults()), testing.World().parser
+    old, new = (
+        msgspec.convert({"metadata": {"name": "gang", "namespace": "default", "uid": uid}, "spec": {"minMember": 1}}, PodGroup)
+        for uid in ("old", "new")
+    )
+    cache.pod_group_event(None, old)
+    cache.pod_seen(parser.parse(testing.pod("p0", uid="p0", node="n0", labels={LABEL_POD_GROUP: "gang"})))
+    cache.pod_gone("p0")
+    assert cache.satisfied(cache.gangs["default/gang"])
+    cache.pod_group_event(old, new)
+    assert not cache.satisfied(cache.gangs["default/gang"])
+
+
+@pytest.mark.feature("SCH-GANG-01")
 def test_a_gang_that_ends_in_the_middle_of_its_wait_gives_its_places_back(gangs: Any) -> None:
     async def run() -> None:
         async with gangs(nodes=("4",)) as g:
