@@ -386,7 +386,7 @@ class GangCache(Columns):
                 self.enough(gang)
             elif spec.strict and before is not None and not before.strict:
                 self.send_back(self.withdraw(gang), f"gang {gang.id} is strict now: nobody keeps a place before all have one")
-        if (short or gang.spec != before) and not self.shortage(gang):
+        if (short or gang.spec != before) and (self.satisfied(gang) or not self.shortage(gang)):
             self.wake(gang)
 
     def withdrawn(self, identity: str) -> None:
@@ -501,7 +501,7 @@ class GangCache(Columns):
             gang.group = self._groups.setdefault(spec.group_id, Group(spec.group_id))
             # Those that are on their way out may be of an earlier PodGroup of its name.
             if not all(pod.deleting for pod in gang.at(BOUND)):
-                gang.group.once_satisfied = True
+                self.came_about(gang)
 
     def _drop_groups(self) -> None:
         used = {id(gang.group) for gang in self.gangs.values()}
@@ -510,11 +510,11 @@ class GangCache(Columns):
     def wake(self, gang: Gang) -> None:
         """Let one pending pod of the group stand for it in the queue, if none does and it is not being tried now. Where each pod stands for
         itself, let all in."""
-        if gang.spec is not None and gang.spec.basic:
+        if self.satisfied(gang):
             self.activate(gang.ready())
-            return
         if gang.group.representative or (self.round is not None and self.round.group == gang.group.id):
             return
-        ready = self.ready(gang)
+        others = (other for _, other in self.group_gangs(gang) if other is not None and not self.satisfied(other))
+        ready = [pod for other in others for pod in other.ready()]
         if ready:
             self.activate(ready[:1])

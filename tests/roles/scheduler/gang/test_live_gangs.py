@@ -546,6 +546,47 @@ def test_a_gang_that_becomes_ready_while_another_one_is_tried_is_let_in() -> Non
     assert let_in == ["p0"]
 
 
+@pytest.mark.feature("SCH-GANG-05")
+@pytest.mark.parametrize("how", ["its PodGroup is there again", "its policy is another one"])
+def test_all_members_that_a_gang_which_came_about_kept_out_are_let_in(gangs: Any, how: str) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("8",)) as g:
+            await g.group("gang", 4, annotations={"match-policy": "once-satisfied" if "PodGroup" in how else "only-waiting"})
+            for number in range(4):
+                await g.member(f"p{number}", "gang")
+            await g.bound("p0", "p1", "p2", "p3")
+            if "PodGroup" in how:
+                await g.client.delete(PODGROUPS, "gang", "default")
+                for name in ("p0", "p1"):
+                    await g.client.delete(PODS, name, "default", grace_period_seconds=0)
+            for name in ("late", "later"):
+                await g.member(name, "gang")
+            if "PodGroup" in how:
+                await g.said("late", "have no PodGroup")
+                await g.said("later", "have no PodGroup")
+                await g.group("gang", 5)  # more than there are
+            else:
+                await g.said("late", "2 member(s) found nodes, 4 are needed together")
+                await g.quiet()
+                await g.client.patch(PODGROUPS, "gang", {"metadata": {"annotations": {GANG + "match-policy": "once-satisfied"}}}, "default")
+            await g.bound("late", "later")
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-03")
+def test_gangs_of_a_group_that_came_about_are_let_in_whichever_is_known_first() -> None:
+    let_in: list[str] = []
+    cache, parser = GangCache(Defaults()), testing.World().parser
+    cache.activate = lambda pods: let_in.extend(pod.name for pod in pods)
+    for name, gang, node in (("a", "a", ""), ("b0", "b", "n0"), ("b1", "b", "")):
+        cache.pod_seen(parser.parse(testing.pod(name, uid=name, node=node, labels={LABEL_POD_GROUP: gang})))
+    for name in "ab":
+        meta = {"name": name, "namespace": "default", "annotations": {GANG + "groups": '["default/a","default/b"]'}}
+        cache.pod_group_event(None, msgspec.convert({"metadata": meta, "spec": {"minMember": 1}}, PodGroup))
+    assert {"a", "b1"} <= set(let_in)
+
+
 @pytest.mark.feature("SCH-JP-01")
 def test_what_a_quota_refuses_evicts_nobody(gangs: Any) -> None:
     from koord.api.kinds import ELASTICQUOTAS
