@@ -415,6 +415,8 @@ class GangCache(Columns):
             self.pod_gone(pod.uid)
             if waited:
                 self.send_back((pod,), f"pod {pod.key} has left gang {known.id}")
+            else:
+                self.activate((pod,))  # what its gang was refused for does not concern it any more
             known = None
         if not identity:
             return

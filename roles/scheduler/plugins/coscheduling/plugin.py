@@ -145,7 +145,7 @@ class Coscheduling(
             Subscription(NODE, Action.ADD | Action.UPDATE_LABELS | Action.UPDATE_ALLOCATABLE | Action.UPDATE_TAINTS, self._may_be_planned),
             Subscription(ASSIGNED_POD, Action.DELETE | Action.SCALE_DOWN, self._may_be_planned),
             Subscription(CLUSTERNETWORKTOPOLOGIES.kind, Action.ADD | Action.UPDATE, self._may_be_planned),
-            Subscription(UNSCHEDULED_POD, Action.UPDATE_LABELS),  # it may be of another gang by now, or of none
+            Subscription(UNSCHEDULED_POD, Action.UPDATE_LABELS | Action.UPDATE),  # it may be of another gang by now, or of none
         )
 
     def _may_be_planned(self, pod: PodInfo, event: ClusterEvent) -> bool:

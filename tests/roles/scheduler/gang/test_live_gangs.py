@@ -477,14 +477,18 @@ def test_a_gang_that_ends_in_the_middle_of_its_wait_gives_its_places_back(gangs:
 
 
 @pytest.mark.feature("SCH-GANG-04")
-@pytest.mark.parametrize("how", ["fewer are needed", "the group goes", "the members leave it", "its mode is strict now", "the node goes"])
+@pytest.mark.parametrize(
+    "how",
+    ["fewer are needed", "the group goes", "the members leave it", "annotated members leave it", "its mode is strict now", "the node goes"],
+)
 def test_members_that_wait_follow_what_becomes_of_their_gang(gangs: Any, how: str) -> None:
     async def run() -> None:
         async with gangs(nodes=("2",)) as g:
-            await g.group("loose", 3, annotations={"mode": "NonStrict"})
+            if "annotated" not in how:
+                await g.group("loose", 3, annotations={"mode": "NonStrict"})
             names = ("p0", "p1", "p2")
             for name in names:
-                await g.member(name, "loose")
+                await (g.annotated(name, "loose", "3", mode="NonStrict") if "annotated" in how else g.member(name, "loose"))
             await g.live.pod("other", cpu="2")
             await g.live.refused("other")
             for _ in patience.tries(400):
@@ -498,11 +502,12 @@ def test_members_that_wait_follow_what_becomes_of_their_gang(gangs: Any, how: st
             elif how == "the group goes":
                 await g.client.delete(PODGROUPS, "loose", "default")
                 await g.bound("other")
-            elif how == "the members leave it":
+            elif "members leave it" in how:
                 for name in ("other", *(name for name in names if name not in held)):
                     await g.client.delete(PODS, name, "default", grace_period_seconds=0)
+                left = {"annotations": {GANG + "name": None}} if "annotated" in how else {"labels": {LABEL_POD_GROUP: None}}
                 for name in held:
-                    await g.client.patch(PODS, name, {"metadata": {"labels": {LABEL_POD_GROUP: None}}}, "default")
+                    await g.client.patch(PODS, name, {"metadata": left}, "default")
                 await g.bound(*held)
             elif how == "its mode is strict now":
                 await g.client.patch(PODGROUPS, "loose", {"metadata": {"annotations": {GANG + "mode": "Strict"}}}, "default")
@@ -525,6 +530,30 @@ def test_a_strict_gang_that_found_no_room_is_tried_again_when_it_needs_fewer(gan
             await g.said("p0", "Insufficient cpu")
             await g.quiet()
             await g.client.patch(PODGROUPS, "strict", {"spec": {"minMember": 2}}, "default")
+            for _ in patience.tries(400):
+                if sum(1 for node in (await g.nodes_of()).values() if node) == 2:
+                    break
+                await asyncio.sleep(0.02)
+            assert sorted((await g.nodes_of()).values()) == ["", "n0", "n0"]
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-GANG-05")
+@pytest.mark.parametrize("by", ["label", "annotation"])
+def test_pods_that_leave_a_gang_that_found_no_room_are_tried_by_themselves(gangs: Any, by: str) -> None:
+    async def run() -> None:
+        async with gangs(nodes=("2",)) as g:
+            names = ("p0", "p1", "p2")
+            for name in names:
+                await (g.annotated(name, "strict", "3") if by == "annotation" else g.member(name, "strict"))
+            if by == "label":
+                await g.group("strict", 3)
+            await g.said("p0", "Insufficient cpu")
+            await g.quiet()
+            left = {"labels": {LABEL_POD_GROUP: None}} if by == "label" else {"annotations": {GANG + "name": None}}
+            for name in names:
+                await g.client.patch(PODS, name, {"metadata": left}, "default")
             for _ in patience.tries(400):
                 if sum(1 for node in (await g.nodes_of()).values() if node) == 2:
                     break
