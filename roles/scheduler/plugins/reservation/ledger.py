@@ -78,7 +78,8 @@ class Held:
         terms = self.terms
         if self.slot < 0 or not terms.available or terms.problems or self.owner_key is None:
             return False
-        return not (terms.allocate_once and (self.consumed or self.owners))
+        # A Reservation ends with its first owner, an operating pod goes on and takes the next one.
+        return not (terms.allocate_once and (self.owners or (self.consumed and terms.kind != "Pod")))
 
     def counted(self, resource: str) -> int:
         """With how much of a resource the reserve pod counts on its node: what owners have not taken."""

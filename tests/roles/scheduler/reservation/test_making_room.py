@@ -291,6 +291,20 @@ def test_the_current_owner_is_known_from_the_annotation() -> None:
 
 
 @pytest.mark.feature("SCH-RSV-14")
+def test_a_running_pod_is_used_again_once_its_owner_is_gone() -> None:
+    """As by a scheduler that starts then and knows of no owner."""
+    world = World()
+    world.add_nodes(testing.node("a", cpu="8"))
+    world.add_pods(operating("op", "a", cpu="6"), running("p", "a", cpu="6", annotations={ALLOCATED: '{"name":"op","uid":"op"}'}))
+    assert world.plugin.ledger.reservation_of("p") == "op"
+    assert not world.owner(cpu="6").scheduled
+    world.cluster.remove_pod("p")
+    world.plugin.pod_gone("p")
+    decision = world.owner("q", uid="q", cpu="6")
+    assert (decision.node, world.uses(decision)) == ("a", "op")
+
+
+@pytest.mark.feature("SCH-RSV-14")
 def test_a_pod_that_is_taken_out_of_operating_mode_is_a_plain_pod_again() -> None:
     world = World()
     world.add_nodes(testing.node("a", cpu="8"))
