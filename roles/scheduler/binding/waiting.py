@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from roles.scheduler.cluster.podinfo import PodInfo
 from roles.scheduler.framework.status import Status, error, unschedulable
@@ -14,13 +14,12 @@ Resume = Callable[[Status], None]
 
 @dataclass(slots=True)
 class WaitingPod:
-    """A held pod. `deadlines` are by plugin, in seconds; `resume` is called with success or the refusal."""
+    """A held pod. `deadlines` are by plugin that holds it still, in seconds; `resume` is called with success or the refusal."""
 
     pod: PodInfo
     node: str
     deadlines: dict[str, float]
     resume: Resume
-    allowed: set[str] = field(default_factory=set)
 
 
 class WaitingPods:
@@ -41,10 +40,11 @@ class WaitingPods:
     def allow(self, uid: str, plugin: str) -> None:
         """A plugin lets a pod go; it goes when all that hold it do."""
         waiting = self._pods.get(uid)
-        if waiting is None:
+        if waiting is None or waiting.deadlines.pop(plugin, None) is None:
             return
-        waiting.allowed.add(plugin)
-        if waiting.allowed >= waiting.deadlines.keys():
+        if waiting.deadlines:
+            heapq.heappush(self._ends, (min(waiting.deadlines.values()), uid))
+        else:
             del self._pods[uid]
             waiting.resume(Status())
 

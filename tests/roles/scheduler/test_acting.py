@@ -598,6 +598,30 @@ def test_nothing_is_told_of_a_pod_that_was_deleted_while_it_was_held(scheduler: 
 
 
 @pytest.mark.feature("SCH-FW-06")
+def test_a_plugin_that_lets_a_held_pod_go_sends_it_back_no_more(scheduler: Any, tmp_path: Path) -> None:
+    async def run() -> None:
+        file = tmp_path / "holds.py"
+        file.write_text(
+            "from roles.scheduler.framework.interfaces import Permit\nfrom roles.scheduler.framework.status import wait\n\n"
+            "class Short(Permit):\n    name = 'Short'\n\n    def permit(self, ctx, slot):\n        return wait(600.0)\n\n"
+            "class Long(Permit):\n    name = 'Long'\n\n    def permit(self, ctx, slot):\n        return wait(6000.0)\n"
+        )
+        plugins = {"permit": {"enabled": [{"name": "Short"}, {"name": "Long"}]}}
+        config = {"profiles": [{"schedulerName": "koord-scheduler", "plugins": plugins}]}
+        async with scheduler(config, plugin_paths=(str(file),)) as live:
+            await live.node("n")
+            uid = (await live.pod("p"))["metadata"]["uid"]
+            await live.until("p", lambda pod: pod["status"].get("nominatedNodeName") == "n")
+            waiting, now = live.app.waiting, live.app._clock()
+            waiting.allow(uid, "Short")
+            assert waiting.expire(now + 1000.0) == 0
+            waiting.allow(uid, "Long")
+            assert await live.bound("p") == "n"
+
+    asyncio.run(run())
+
+
+@pytest.mark.feature("SCH-FW-06")
 def test_a_pod_that_waits_with_a_node_shows_it_until_it_has_lost_it(scheduler: Any, tmp_path: Path) -> None:
     """So autoscalers add no node for it, and whoever leads next begins there."""
 
