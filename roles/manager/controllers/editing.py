@@ -18,7 +18,7 @@ from koord.decisions.recorder import Recorder
 from koord.kube.events import EventRecorder
 from koord.kube.patch import diff_merge_patch
 from koord.kube.references import ObjectRef
-from roles.manager.controllers import nodeslo
+from roles.manager.controllers import nodemetric, nodeslo
 from roles.manager.controllers.base import Turns, log
 from roles.manager.controllers.memory import EditMemory, Remembered, Texts
 from roles.manager.controllers.state import BY_NODE, ClusterState
@@ -73,14 +73,15 @@ class EditSpreader:
 
     def _followed(self, name: str, candidates: list[tuple[SLOConfig, Texts]]) -> tuple[SLOConfig, Texts] | None:
         """The configuration of before that a node follows still; None for the present one."""
-        node, slo = self._state.nodes.get(name), self._state.node_slos.get(name)
+        node, slo, metric = self._state.nodes.get(name), self._state.node_slos.get(name), self._state.node_metrics.get(name)
         if node is None:
             return None
 
         def distance(config: SLOConfig) -> tuple[int, float]:
             other = slo is not None and bool(diff_merge_patch(slo.spec, nodeslo.build(config, node, slo.spec)))
+            asked = metric is not None and nodemetric.present(metric) != nodemetric.policy(config.colocation_for(node))
             plan = self._under(node, config)
-            return other + unlike(plan), moved(node, plan)
+            return other + asked + unlike(plan), moved(node, plan)
 
         best, least = None, distance(self._state.config)
         for candidate in reversed(candidates):
@@ -122,7 +123,8 @@ class EditSpreader:
         if node is None or former is None or not config.available:
             return None
         now, then = self._under(node, former), self._under(node, config)
-        if now.answers == then.answers and nodeslo.build(former, node, {}) == nodeslo.build(config, node, {}):
+        agents = [(nodeslo.build(one, node, {}), nodemetric.policy(one.colocation_for(node))) for one in (former, config)]
+        if now.answers == then.answers and agents[0] == agents[1]:
             return None
         before, after = (plan.resources.get(names.RESOURCE_BATCH_CPU, 0) for plan in (now, then))
         return Move(before, after, self._pods_in_excess(name, then) if after < before else 0)

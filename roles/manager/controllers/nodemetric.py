@@ -13,6 +13,7 @@ from roles.manager.controllers.pernode import PerNodeController
 from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
 from roles.manager.metrics import Metrics
+from roles.manager.noderesource.inputs import reported_at
 
 
 def policy(strategy: ColocationStrategy) -> dict[str, Any]:
@@ -58,6 +59,11 @@ class NodeMetricController(PerNodeController[NodeMetric]):
     def __init__(self, state: ClusterState, writer: Writer, metrics: Metrics) -> None:
         super().__init__(state, writer, state.node_metrics, metrics.node_metric_reconciled)
 
+    def attach(self) -> None:
+        """Listen, also to nodes that an edit of the configuration reaches now."""
+        super().attach()
+        self.state.on_release(self.queue.add)
+
     def concerns(self, old: Node, new: Node) -> bool:
         """Strategies are chosen by labels, and annotations may change them."""
         before, after = old.metadata, new.metadata
@@ -65,10 +71,18 @@ class NodeMetricController(PerNodeController[NodeMetric]):
 
     def change(self, node: Node, found: NodeMetric | None) -> dict[str, Any]:
         """The policy, where it is another one. A refused configuration must not rewrite what a good one has set."""
-        config = self.state.config
+        config = self.state.config_of(node.metadata.name)
+        if found is None or self._silent(found, config.colocation_for(node)):
+            # How its agent is asked may be why a node is silent, and turns come only while nodes report.
+            config = self.state.config
         if not config.available:
             return {}
         wanted = policy(config.colocation_for(node))
         if found is not None and (present(found) == wanted or config.stale(slo_schema.COLOCATION)):
             return {}
         return {"metricCollectPolicy": wanted}
+
+    def _silent(self, found: NodeMetric, strategy: ColocationStrategy) -> bool:
+        """Whether a node does not report, or has not for so long that its report is not trusted any more."""
+        reported = reported_at(found)
+        return reported is None or self.state.clock() - reported > strategy.degrade_time_minutes * 60

@@ -18,6 +18,7 @@ from koord.kube.errors import Forbidden, NotFound
 from koord.kube.informers import InformerFactory
 from koord.kube.patch import apply_merge_patch
 from koord.process import metrics
+from roles.manager.controllers.nodemetric import NodeMetricController
 from roles.manager.controllers.noderesource import SPREAD, NodeResourceController
 from roles.manager.controllers.nodeslo import NodeSLOController
 from roles.manager.controllers.state import ClusterState
@@ -47,6 +48,8 @@ class Cluster:
         self.objects = {f"n{number}": make.node(f"n{number}") for number in range(nodes)}
         self.present: dict[str, Any] = {}
         self.slos: list[str] = []
+        self.reports = {name: make.metric(name, system=("1", "1Gi")) for name in self.objects}
+        self.asked: list[str] = []
         self.config: dict[str, str] = {}
         self.memory: dict[str, Any] | None = None
         self.forbidden = False
@@ -54,7 +57,7 @@ class Cluster:
         self.configure(colocation={"enable": True, "degradeTimeMinutes": 10**6})
         for name in self.objects:
             self.show(name)
-            self.state.node_metrics.receive(name, "1", raw(make.metric(name, system=("1", "1Gi"))))
+            self.state.node_metrics.receive(name, "1", raw(self.reports[name]))
         self.state.spreads = True
 
     def start(self) -> None:
@@ -66,8 +69,9 @@ class Cluster:
             clock=lambda: self.now, events=self,  # type: ignore[arg-type]
         )  # fmt: skip
         self.slo = NodeSLOController(self.state, Writer(self), kit)  # type: ignore[arg-type]
-        self.controller.attach()
-        self.slo.attach()
+        self.metric = NodeMetricController(self.state, Writer(self), kit)  # type: ignore[arg-type]
+        for controller in (self.controller, self.slo, self.metric):
+            controller.attach()
 
     async def restart(self) -> None:
         """Another process takes the lead: its lists first, then what it has to know, then the controllers."""
@@ -75,14 +79,13 @@ class Cluster:
         self.configure()
         for name in self.objects:
             self.show(name)
-            self.state.node_metrics.receive(name, "1", raw(self.make.metric(name, system=("1", "1Gi"))))
+            self.state.node_metrics.receive(name, "1", raw(self.reports[name]))
             if name in self.present:
                 self.state.node_slos.receive(name, "1", raw(self.present[name]))
-        for controller in (self.controller, self.slo):
+        for controller in (self.controller, self.slo, self.metric):
             await controller.prepare()
-        self.written.clear()
-        self.events.clear()
-        self.slos.clear()
+        for seen in (self.written, self.events, self.slos, self.asked):
+            seen.clear()
         await self.settle()
 
     def say(self, colocation: dict[str, Any], **keys: Any) -> None:
@@ -123,6 +126,12 @@ class Cluster:
             self.version += 1
             self.state.node_slos.receive(name, str(self.version), raw(self.present[name]))
             return {}
+        if kind.kind == "NodeMetric":
+            self.asked.append(name)
+            self.reports[name] = apply_merge_patch(self.reports[name], body)
+            self.version += 1
+            self.state.node_metrics.receive(name, str(self.version), raw(self.reports[name]))
+            return {}
         node, changes = self.objects[name], (body.get("status") or {}).get("allocatable") or {}
         for section in ("capacity", "allocatable"):
             for resource, text in ((body.get("status") or {}).get(section) or {}).items():
@@ -151,7 +160,7 @@ class Cluster:
 
     async def settle(self) -> None:
         """Work off what is queued now."""
-        for controller in (self.controller, self.slo):
+        for controller in (self.controller, self.slo, self.metric):
             for _ in range(2000):
                 due = getattr(controller, "due", None)
                 if len(controller.queue):
@@ -180,7 +189,7 @@ async def _work_one(self: Any) -> None:
 
 @pytest.fixture(autouse=True)
 def one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    for kind in (NodeResourceController, NodeSLOController):
+    for kind in (NodeResourceController, NodeSLOController, NodeMetricController):
         monkeypatch.setattr(kind, "_work_one", _work_one, raising=False)
 
 
@@ -254,6 +263,31 @@ def test_node_slos_come_with_their_nodes(make: Any) -> None:
         assert 0 < len(cluster.slos) <= 12
         await cluster.minutes(6)
         assert sorted(cluster.slos) == sorted(cluster.objects)
+
+    asyncio.run(main())
+
+
+@pytest.mark.feature("MGR-NM-01")
+def test_how_agents_measure_comes_with_their_nodes(make: Any) -> None:
+    """What is left for Batch follows from it."""
+
+    async def main() -> None:
+        cluster = Cluster(make, 60)
+        cluster.reports["n9"] = make.metric("n9", minutes_ago=1.1 * 10**6)
+        cluster.state.node_metrics.receive("n9", "2", raw(cluster.reports["n9"]))
+        await cluster.settle()
+        cluster.asked.clear()
+        cluster.configure({"enable": True, "degradeTimeMinutes": 10**6, "metricMemoryCollectPolicy": "usageWithPageCache"})
+        await cluster.settle()
+        (told,) = cluster.events
+        assert told.startswith("Normal ConfigSpread: 60 nodes change")
+        first = list(cluster.asked)
+        assert 1 < len(first) <= 12
+        assert "n9" in first, "a node that does not report may do so again when it is asked otherwise"
+        await cluster.restart()
+        assert cluster.asked == [], "nobody goes ahead a second time"
+        await cluster.minutes(6)
+        assert sorted(first + cluster.asked) == sorted(cluster.objects)
 
     asyncio.run(main())
 
