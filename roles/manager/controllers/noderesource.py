@@ -174,7 +174,7 @@ class NodeResourceController(Controller):
         if self.state.spreads:
             self.editing.begun()
             self.queue.add(SPREAD)
-        if not self.state.spread.active and KEYS & changed:
+        if KEYS & changed and self.state.spread.waiting < len(self.state.nodes):  # the others come when it is their turn
             self.queue.add(EVERYTHING)
 
     @property

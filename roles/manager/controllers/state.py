@@ -11,6 +11,7 @@ from koord.api.kinds import CONFIGMAPS, DEVICES, NODEMETRICS, NODERESOURCETOPOLO
 from koord.api.objects import ConfigMap, Device, Node, NodeMetric, NodeResourceTopology, NodeSLO, Pod
 from koord.api.sharing import PodSharer, SharedPod
 from koord.config.slo import ParseResult, SLOConfig, SLOConfigStore, good_texts
+from koord.config.slo_schema import COLOCATION
 from koord.kube.servertime import clock_of
 from koord.process.reporters import ReportTimes
 from roles.manager.noderesource.reports import ReportKeeper
@@ -160,7 +161,9 @@ class ClusterState:
             reporter(result)
         if result.changed:
             if self.spreads and before.available:
-                self.spread.begin((name for name, _ in self.nodes.items()), before)
+                # Without a ConfigMap nobody has said that co-location is off: what is said now has nothing to be spread from.
+                said = before.cluster_enabled or not before.stale(COLOCATION)
+                self.spread.begin([name for name, _ in self.nodes.items() if said or self.spread.former(name) is not None], before)
             for handler in self._handlers:
                 handler(result.changed)
         self._forget_texts()  # on a standby nobody asks for them

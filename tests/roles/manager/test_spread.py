@@ -495,6 +495,31 @@ def test_keys_that_are_taken_out_leave_the_nodes_also_under_the_next_leader(make
     asyncio.run(main())
 
 
+@pytest.mark.feature("MGR-CFG-01")
+@pytest.mark.parametrize("kept", [False, True])
+def test_a_configuration_that_comes_after_the_start_is_not_waited_for(make: Any, kept: bool) -> None:
+    """What stood on the nodes is kept for a while where nothing says whether co-location is on, and is not taken away once it is said."""
+
+    async def main() -> None:
+        cluster = Cluster(make, 60)
+        if kept:
+            cluster.controller.queue.add(SPREAD)
+        await cluster.settle()
+        said, cluster.config = dict(cluster.config), {}
+        await cluster.restart()
+        await cluster.minutes(2)
+        assert cluster.controller.brake.held
+        cluster.config = said
+        cluster.configure()
+        await cluster.settle()
+        assert not cluster.controller.brake.held
+        await cluster.minutes(6)
+        assert not cluster.state.spread.active
+        assert {obj["status"]["allocatable"].get(BATCH) for obj in cluster.objects.values()} == {"18200"}
+
+    asyncio.run(main())
+
+
 def test_all_at_once_where_that_is_asked_for(make: Any) -> None:
     async def main() -> None:
         cluster = Cluster(make, 60, config_spread=0.0)
