@@ -200,7 +200,8 @@ class RecommenderController(Controller):
     async def _write(self, recommendation: Recommendation, learnt: Learnt, target: Target | None) -> None:
         in_place = mode_of(recommendation) is Mode.RESIZE_IN_PLACE
         found, now, meta = learnt.learner.estimates(in_place=in_place), self.clock(), recommendation.metadata
-        learnt.findings += [one for one in (status.memory_growing(found), status.low_confidence(found)) if one is not None]
+        said = (status.memory_growing(found), status.low_confidence(found, recommendation.status))
+        learnt.findings += [one for one in said if one is not None]
         body = status.patch(recommendation, found, learnt.findings, now)
         if body:
             await self.writer.patch(RECOMMENDATIONS, meta.name, body, meta.namespace, subresource="status")

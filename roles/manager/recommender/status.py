@@ -6,7 +6,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
-from koord.api.objects import Condition, Recommendation
+from koord.api.objects import Condition, Recommendation, RecommendationStatus
+from koord.api.objects_meta import find_condition
 from koord.api.quantity import QuantityError, parse_milli
 from koord.api.times import TimeError, format_time, parse_time
 from koord.api.v1alpha1.recommendation import (
@@ -50,10 +51,18 @@ def memory_growing(estimates: Mapping[str, Estimate]) -> Finding | None:
     return Finding(CONDITION_MEMORY_GROWING, "GrowsEveryDay", "; ".join(found)) if found else None
 
 
-def low_confidence(estimates: Mapping[str, Estimate]) -> Finding | None:
-    """LowConfidence while a container has less than a day of samples."""
+def low_confidence(estimates: Mapping[str, Estimate], status: RecommendationStatus | None = None) -> Finding | None:
+    """LowConfidence while a container has less than a day of samples.
+
+    Where nothing is known, the values that stand in the `status` are as good as they were when they were written.
+    """
     weakest = min(estimates.items(), key=lambda item: (item[1].confidence, item[0]), default=None)
-    if weakest is None or weakest[1].confidence >= 1:
+    if weakest is None:
+        before = find_condition(status.conditions, CONDITION_LOW_CONFIDENCE) if status is not None and status.pod_status else None
+        if before is None:
+            return Finding(CONDITION_LOW_CONFIDENCE, "NoSamples", "nothing was measured yet; 1 day of history is wanted")
+        return Finding(before.type, before.reason, before.message) if before.status == "True" else None
+    if weakest[1].confidence >= 1:
         return None
     name, estimate = weakest
     days = f"{estimate.confidence:.2f}"

@@ -201,6 +201,39 @@ def test_targets_that_lead_nowhere_say_so(bed, target, type, said):
         found = await with_condition(bed, type)
         assert said in conditions(found)[type]["message"]
         assert targets(found) == {}
+        assert conditions(found)["LowConfidence"]["status"] == "True"
+
+    bed(test)
+
+
+@pytest.mark.feature("MGR-REC-02")
+@pytest.mark.parametrize("low", ["True", "False"])
+def test_values_that_stand_are_as_good_as_they_were_once_what_was_learnt_is_gone(bed, make, low):
+    """Eight days without a pod: what stands in the status came of so much history as it did."""
+
+    async def test(bed):
+        asked = recommendation(selector={"matchLabels": {"app": "web"}}, mode="apply-on-create")
+        values = {"containerStatuses": [{"containerName": "main", "resources": {"cpu": "300m", "memory": "1Gi"}}]}
+        since = {"lastTransitionTime": make.now(), "reason": "ShortHistory", "message": "1 samples"}
+        asked["status"] = {"podStatus": values, "conditions": [{"type": "LowConfidence", "status": low, **since}]}
+        await bed.create(asked)
+        manager = await start(bed)
+        found = await with_condition(bed, "NoObjectsMatched")
+        assert conditions(found)["LowConfidence"]["status"] == low
+
+        async def listed():
+            return (await read(bed))["metadata"]["annotations"].get(PREFIX + "selector")
+
+        assert await bed.until(listed) == "app=web"
+
+        async def seen():
+            known = manager.app.view.recommendations.get("default/web")
+            return len(known.status.conditions) > 1 and PREFIX + "selector" in known.metadata.annotations
+
+        await bed.until(seen)
+        new = make.pod("web-1", labels={"app": "web"}, requests={"cpu": "4"})
+        answer = await manager.review("/mutate-pod", new, namespace="default")
+        assert (answer["object"] == new) is (low == "True")
 
     bed(test)
 
