@@ -119,7 +119,7 @@ class RecommenderController(Controller):
         learnt.findings = []
         target = await self._resolve(recommendation, learnt)
         if target is not None:
-            pods = [pod for pod in self.state.pods.by_index(BY_NAMESPACE, recommendation.metadata.namespace) if _counts(pod, target)]
+            pods = await self._pods_of(recommendation.metadata.namespace, target)
             if not pods:
                 learnt.findings.append(Finding(CONDITION_NO_OBJECTS_MATCHED, "NoPods", "no pod matches the target"))
             await self._learn_history(recommendation, learnt, pods)
@@ -146,6 +146,14 @@ class RecommenderController(Controller):
         except Missing as error:
             learnt.findings.append(Finding(CONDITION_NO_OBJECTS_MATCHED, "WorkloadMissing", str(error)))
         return None
+
+    async def _pods_of(self, namespace: str, target: Target) -> list[Pod]:
+        found = []
+        for pod in self.state.pods.by_index(BY_NAMESPACE, namespace):
+            if _counts(pod, target):
+                found.append(pod)
+            await self.turns.pause()
+        return found
 
     async def _feed(self, recommendation: Recommendation, learnt: Learnt, pods: list[Pod]) -> None:
         measured = await self._metrics_api.of_namespace(recommendation.metadata.namespace) if pods else None

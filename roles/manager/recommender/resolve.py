@@ -11,6 +11,7 @@ import orjson
 
 from koord.api.objects import LabelSelector, Pod, Recommendation
 from koord.api.selectors import Selector, SelectorError, from_label_selector, parse_label_selector
+from koord.api.sharing import SharedPod
 from koord.kube.client import Client
 from koord.kube.errors import ApiError
 
@@ -44,7 +45,8 @@ class Target:
 
     def matches(self, pod: Pod) -> bool:
         """Whether a pod of the namespace belongs to the target."""
-        return any(selector.matches(pod.metadata.labels) for selector in self.selectors)
+        labels = pod.labels if isinstance(pod, SharedPod) else pod.metadata.labels  # whose other metadata would be put together each time
+        return any(selector.matches(labels) for selector in self.selectors)
 
 
 async def resolve(client: Client, recommendation: Recommendation) -> Target:

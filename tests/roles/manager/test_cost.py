@@ -11,10 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.names import ANNOTATION_NODE_CPU_NORMALIZATION_RATIO
-from koord.api.objects import NodeMetric, Recommendation
+from koord.api.objects import NodeMetric, Pod, Recommendation, convert
+from koord.api.selectors import parse_label_selector
+from koord.api.sharing import PodSharer
 from roles.manager.abnormal.signs import LEAST_EXCESS, MIN_REPLICAS, SIGMAS, cpi_outliers
 from roles.manager.noderesource.normalization import _answer
 from roles.manager.recommender.apply import Following
+from roles.manager.recommender.resolve import Target
 from tests.support.counting import counting
 
 
@@ -75,6 +78,21 @@ def test_a_pod_is_not_compared_with_every_recommendation():
     assert found.metadata.name == "r1999"
     assert none is None
     assert calls.number < 60
+
+
+@pytest.mark.feature("MGR-REC-01")
+def test_a_namespace_of_pods_is_looked_through_by_their_labels_alone(make):
+    sharer, target = PodSharer(), Target((parse_label_selector("app=a1,statefulset.kubernetes.io/pod-name=p1"),))
+
+    def pod(number):
+        labels = {"app": f"a{number % 10}", "statefulset.kubernetes.io/pod-name": f"p{number}"}
+        return sharer(convert(make.pod(f"p{number}", "n1", labels=labels), Pod))
+
+    pods = [pod(number) for number in range(100)]
+    with counting() as calls:
+        found = [shared.name for shared in pods if target.matches(shared)]
+    assert found == ["p1"]
+    assert calls.number < 15 * len(pods)
 
 
 @pytest.mark.feature("MGR-NR-NORM-01")
