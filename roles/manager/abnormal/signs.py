@@ -12,6 +12,7 @@ from koord.api.objects import NodeMetric
 from koord.api.priority import PriorityClass, parse_class
 from koord.api.times import TimeError, parse_time
 from koord.decisions.record import Term
+from roles.manager.noderesource.reports import extended
 
 STALE_FROM, STALE_FULL = 3.0, 10.0  # report intervals without a report
 PRESSURE_FROM, PRESSURE_FULL = {"cpu": 20.0, "mem": 5.0, "io": 10.0}, {"cpu": 60.0, "mem": 30.0, "io": 50.0}  # percent of time
@@ -77,7 +78,7 @@ def _staleness(metric: NodeMetric | None, now: float, terms: list[Term]) -> floa
 def _pressure(metric: NodeMetric | None, terms: list[Term]) -> float:
     """The resource that services of the node wait for most, as a mean over those that report it."""
     waits: dict[str, list[float]] = {}
-    for entry in metric.status.pods_metric if metric is not None else ():
+    for entry in extended(metric.status.pods_metric) if metric is not None else ():
         if parse_class(entry.priority) in _SERVICES:
             for resource, value in _numbers((entry.extensions or {}).get("psi")).items():
                 waits.setdefault(resource, []).append(value)
@@ -114,9 +115,7 @@ class Families:
 
     def add(self, metric: NodeMetric) -> None:
         """What a node reports."""
-        for entry in metric.status.pods_metric:
-            if not entry.extensions:
-                continue
+        for entry in extended(metric.status.pods_metric):
             key, cpi = f"{entry.namespace}/{entry.name}", _numbers(entry.extensions).get("cpi")
             workload = self._workload_of(key) if cpi else None
             if cpi and workload is not None:

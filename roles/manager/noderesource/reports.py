@@ -76,20 +76,31 @@ class PodUsages:
         return self.cpu[number], self.memory[number]
 
     def __iter__(self) -> Iterator[PodMetricInfo]:
-        for number, (key, kind) in enumerate(zip(self._keys, self._kinds, strict=True)):
-            namespace, priority, qos = self._tables[kind]
-            resources: dict[str, str | int | float] = {
-                "cpu": format_milli(self.cpu[number]),
-                "memory": format_binary(self.memory[number]),
-            }
-            yield PodMetricInfo(
-                name=key.partition("/")[2],
-                namespace=namespace,
-                pod_usage=ResourceMap(resources=resources),
-                priority=priority,
-                qos=qos,
-                extensions=self.extensions.get(number),
-            )
+        return map(self._entry, range(len(self._keys)))
+
+    def extended(self) -> Iterator[PodMetricInfo]:
+        """The pods that report more than what they use."""
+        return map(self._entry, self.extensions)
+
+    def _entry(self, number: int) -> PodMetricInfo:
+        namespace, priority, qos = self._tables[self._kinds[number]]
+        resources: dict[str, str | int | float] = {
+            "cpu": format_milli(self.cpu[number]),
+            "memory": format_binary(self.memory[number]),
+        }
+        return PodMetricInfo(
+            name=self._keys[number].partition("/")[2],
+            namespace=namespace,
+            pod_usage=ResourceMap(resources=resources),
+            priority=priority,
+            qos=qos,
+            extensions=self.extensions.get(number),
+        )
+
+
+def extended(entries: Sequence[PodMetricInfo]) -> Iterable[PodMetricInfo]:
+    """The pods of a report that tell more than what they use; the others are not put together for it."""
+    return entries.extended() if isinstance(entries, PodUsages) else (entry for entry in entries if entry.extensions)
 
 
 class ReportKeeper:

@@ -14,8 +14,9 @@ from koord.api.names import ANNOTATION_NODE_CPU_NORMALIZATION_RATIO
 from koord.api.objects import NodeMetric, Pod, Recommendation, convert
 from koord.api.selectors import parse_label_selector
 from koord.api.sharing import PodSharer
-from roles.manager.abnormal.signs import LEAST_EXCESS, MIN_REPLICAS, SIGMAS, cpi_outliers
+from roles.manager.abnormal.signs import LEAST_EXCESS, MIN_REPLICAS, SIGMAS, Families, cpi_outliers, judge
 from roles.manager.noderesource.normalization import _answer
+from roles.manager.noderesource.reports import ReportKeeper
 from roles.manager.recommender.apply import Following
 from roles.manager.recommender.resolve import Target
 from tests.support.counting import counting
@@ -93,6 +94,23 @@ def test_a_namespace_of_pods_is_looked_through_by_their_labels_alone(make):
         found = [shared.name for shared in pods if target.matches(shared)]
     assert found == ["p1"]
     assert calls.number < 15 * len(pods)
+
+
+@pytest.mark.feature("BEY-ABN-01")
+def test_pods_that_report_nothing_of_their_own_cost_the_judgement_of_nodes_nothing(make):
+    def work(pods, extensions):
+        report = make.metric("n", pods=[("d", f"web-{number}", "koord-prod", ("1", "1Gi")) for number in range(pods)])
+        report["status"]["podsMetric"][0]["extensions"] = extensions
+        metric, families = ReportKeeper()(convert(report, NodeMetric)), Families(lambda key: "rs")
+        with counting() as calls:
+            families.add(metric)
+            signs = judge(metric, now=0.0)
+        return calls.number, signs.pressure
+
+    few, pressure = work(10, {"cpi": 1.5, "psi": {"cpu": 60.0}})
+    many, _ = work(200, {"cpi": 1.5, "psi": {"cpu": 60.0}})
+    assert pressure == 1.0
+    assert many < few + 20
 
 
 @pytest.mark.feature("MGR-NR-NORM-01")
