@@ -225,7 +225,7 @@ BUILTIN: tuple[_Row, ...] = (
     ("batch", "v1", "CronJob", "cronjobs", N, ("cj",), _STATUS, "ga"),
     ("batch", "v1", "Job", "jobs", N, (), _STATUS, "ga"),
     ("coordination.k8s.io", "v1", "Lease", "leases", N, (), (), "uc"),
-    ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", N, (), (), "ug"),
+    ("discovery.k8s.io", "v1", "EndpointSlice", "endpointslices", N, (), (), "g"),
     ("events.k8s.io", "v1", "Event", "events", N, ("ev",), (), "u"),
     ("networking.k8s.io", "v1", "Ingress", "ingresses", N, ("ing",), _STATUS, "g"),
     ("networking.k8s.io", "v1", "IngressClass", "ingressclasses", C, (), (), "g"),

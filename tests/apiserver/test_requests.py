@@ -342,6 +342,15 @@ def test_a_status_changes_no_metadata_where_they_are_reset(path: str, with_api: 
     with_api(body)
 
 
+def test_endpoint_slices_are_not_made_by_put(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+        status, out = await api.call("PUT", f"{path}/x", {"metadata": {"name": "x"}, "addressType": "IPv4", "endpoints": []})
+        assert (status, out["reason"]) == (404, "NotFound")
+
+    with_api(body)
+
+
 def test_the_older_spelling_of_a_watch_only_reads(with_api: Any) -> None:
     async def body(api: Any) -> None:
         path = MAPS.replace("/v1/", "/v1/watch/")
