@@ -25,6 +25,8 @@ _PLACED = frozenset({"kind", "apiVersion", "metadata", "spec", "status"})
 ONE_BY_ONE = tuple(verb for verb in ALL_VERBS if verb != "deletecollection")
 
 
+# groups of built-in kinds whose finalizers are any qualified name
+_ANY_FINALIZER = frozenset({"admissionregistration.k8s.io", "apiextensions.k8s.io", "coordination.k8s.io", "node.k8s.io", "policy"})
 _VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 
 
@@ -98,6 +100,11 @@ class Resource:
     def bare_status(self) -> bool:
         """Writing the status leaves the metadata alone."""
         return self.custom or "m" in self.flags
+
+    @property
+    def any_finalizer(self) -> bool:
+        """Finalizers need no path."""
+        return self.custom or self.group in _ANY_FINALIZER
 
     @property
     def unconditional_update(self) -> bool:

@@ -351,6 +351,23 @@ def test_endpoint_slices_are_not_made_by_put(with_api: Any) -> None:
     with_api(body)
 
 
+@pytest.mark.parametrize(
+    ("path", "parts"),
+    [
+        ("/apis/coordination.k8s.io/v1/namespaces/default/leases", {"spec": {}}),
+        ("/apis/node.k8s.io/v1/runtimeclasses", {"handler": "h"}),
+        ("/apis/policy/v1/namespaces/default/poddisruptionbudgets", {"spec": {}}),
+        ("/apis/admissionregistration.k8s.io/v1/validatingwebhookconfigurations", {}),
+    ],
+)
+def test_finalizers_of_some_built_in_kinds_need_no_path(path: str, parts: dict[str, Any], with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        made = await api.post(path, {"metadata": {"name": "x", "finalizers": ["plain"]}, **parts})
+        assert (made["metadata"]["finalizers"], api.warnings) == (["plain"], [])
+
+    with_api(body)
+
+
 def test_the_older_spelling_of_a_watch_only_reads(with_api: Any) -> None:
     async def body(api: Any) -> None:
         path = MAPS.replace("/v1/", "/v1/watch/")

@@ -88,8 +88,7 @@ def undecodable(resource: Resource, why: str) -> StatusError:
 
 
 _PATHLESS = (
-    'metadata.finalizers: "{}": prefer a domain-qualified finalizer name including a path (/) to avoid accidental conflicts with other '
-    "finalizer writers"
+    'metadata.finalizers: "{}": prefer a domain-qualified finalizer name {}to avoid accidental conflicts with other finalizer writers'
 )
 
 
@@ -99,7 +98,7 @@ def _tell(resource: Resource, obj: Obj, options: Options, old: Obj | None = None
     if resource.custom:
         known = (old or {}).get("metadata", {}).get("finalizers") or ()
         added = sorted(set(obj["metadata"].get("finalizers") or ()).difference(known))
-        told = [_PATHLESS.format(name) for name in names.pathless(added)]
+        told = [_PATHLESS.format(name, "including a path (/) " if "." in name else "") for name in names.pathless(added)]
     elif resource.type is not None and resource.type.name in rules.telling:
         rules.telling[resource.type.name](obj, told)
     options.warnings.extend(text for text in told if text not in options.warnings)
@@ -120,7 +119,7 @@ def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = N
         obj["metadata"],
         namespaced=resource.namespaced,
         rule=names.name_rule(resource.flags),
-        any_finalizer=resource.custom or resource.group == "apiextensions.k8s.io",
+        any_finalizer=resource.any_finalizer,
         causes=causes,
     )
     if resource.structural is not None:
