@@ -368,6 +368,28 @@ def test_finalizers_of_some_built_in_kinds_need_no_path(path: str, parts: dict[s
     with_api(body)
 
 
+def test_the_status_of_a_deployment_changes_no_labels(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        path = "/apis/apps/v1/namespaces/default/deployments"
+        spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+        await api.post(path, {"metadata": {"name": "x", "labels": {"a": "b"}}, "spec": spec})
+        made = await api.merge(f"{path}/x/status", {"metadata": {"labels": {"a": "c"}, "annotations": {"a": "c"}}, "status": {"replicas": 1}})
+        assert (made["metadata"]["labels"], made["metadata"]["annotations"]) == ({"a": "b"}, {"a": "c"})
+
+    with_api(body)
+
+
+def test_the_status_of_a_pod_gives_it_no_owners(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(PODS, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
+        owner = {"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "u"}
+        made = await api.merge(f"{PODS}/p/status", {"metadata": {"ownerReferences": [owner]}, "status": {"phase": "Running"}})
+        assert "ownerReferences" not in made["metadata"]
+
+    with_api(body)
+
+
 def test_the_older_spelling_of_a_watch_only_reads(with_api: Any) -> None:
     async def body(api: Any) -> None:
         path = MAPS.replace("/v1/", "/v1/watch/")

@@ -366,6 +366,10 @@ def same_object(new: Obj, old: Obj) -> bool:
     return json_equal(*views)
 
 
+# the part of the metadata that a write of the status leaves alone
+_STATUS_KEEPS = {"Pod": "ownerReferences", "Deployment": "labels"}
+
+
 def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> Obj:
     """What a write may change: the main resource all but the status, the subresource status only that."""
     if subresource in ("status", "approval"):
@@ -377,8 +381,11 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
             out["metadata"] = meta
         else:
             out["metadata"] = obj["metadata"]
-            if resource.kind == "Pod" and "ownerReferences" in stored["metadata"]:
-                out["metadata"]["ownerReferences"] = stored["metadata"]["ownerReferences"]
+            kept = _STATUS_KEEPS.get(resource.kind)
+            if kept is not None:
+                out["metadata"].pop(kept, None)
+                if kept in stored["metadata"]:
+                    out["metadata"][kept] = stored["metadata"][kept]
         if "status" in obj:
             out["status"] = obj["status"]
         return out
