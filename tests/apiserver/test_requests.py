@@ -608,9 +608,14 @@ def test_what_a_job_runs_stays(with_api: Any) -> None:
         assert await tried("waiting", moved) == []
         assert await tried("waiting", {**moved, "suspend": False}) == []
         for change in (other, far):
-            assert await tried("waiting", change) == ["spec.template"]
-        await api.ok("PATCH", JOBS + "/waiting/status", {"status": {"startTime": "2026-01-01T00:00:00Z"}}, kind=MERGE)
-        assert await tried("waiting", moved) == ["spec.template"]
+            assert await tried("waiting", change) == ["spec.template.spec"]
+        for status, refused in (
+            ({"startTime": "2026-01-01T00:00:00Z"}, True),
+            ({"conditions": [{"type": "Suspended", "status": "True"}]}, False),
+            ({"active": 1}, True),
+        ):
+            await api.ok("PATCH", JOBS + "/waiting/status", {"status": status}, kind=MERGE)
+            assert await tried("waiting", moved) == (["spec.template"] if refused else [])
         for change, field in (
             ({"completions": 2}, ["spec.completions"]),
             ({"completionMode": "Indexed"}, ["spec.completionMode"]),

@@ -75,18 +75,17 @@ _PLACING = frozenset({"nodeSelector", "schedulingGates", "tolerations"})
 
 
 def _unplaced(template: Obj) -> Obj:
-    """A template without what says where its pods run, how they are called and how much they ask for."""
+    """What a template says of its pods, without where they run and how much they ask for."""
     spec = {key: value for key, value in _spec(template).items() if key not in _PLACING}
     affinity = {key: value for key, value in (spec.pop("affinity", None) or {}).items() if key != "nodeAffinity"}
     for part in ("containers", "initContainers"):
         spec[part] = [{**container, "resources": None} for container in spec.get(part) or ()]
-    meta = {**(template.get("metadata") or {}), "labels": None, "annotations": None}
-    return {**template, "metadata": meta, "spec": {**spec, "affinity": affinity}}
+    return {**spec, "affinity": affinity}
 
 
 @updating("V1Job")
 def _job_stays(new: Obj, old: Obj, causes: list[Cause]) -> None:
-    """What a Job runs stays. Before a suspended one starts, its pods may be placed elsewhere; if they have indexes, there may be more."""
+    """What a Job runs stays. While a suspended one has no pods, they may be placed elsewhere; if they have indexes, there may be more."""
     spec, before = _spec(new), _spec(old)
     more, former = spec.get("completions"), before.get("completions")
     if more != former and spec.get("completionMode") != "Indexed":
@@ -94,10 +93,13 @@ def _job_stays(new: Obj, old: Obj, causes: list[Cause]) -> None:
     elif more != former and more != spec.get("parallelism"):
         causes.append(invalid_value("spec.completions", more, "can only be modified in tandem with spec.parallelism"))
     template, stored = spec.get("template") or {}, before.get("template") or {}
-    if before.get("suspend") and not (old.get("status") or {}).get("startTime"):
-        template, stored = _unplaced(template), _unplaced(stored)
+    place, status = "spec.template", old.get("status") or {}
+    conditions = {condition.get("type"): condition.get("status") for condition in status.get("conditions") or ()}
+    stopped = not status.get("startTime") or conditions.get("Suspended") == "True"
+    if before.get("suspend") and stopped and not status.get("active"):
+        place, template, stored = "spec.template.spec", _unplaced(template), _unplaced(stored)
     if template != stored:
-        causes.append(invalid_value("spec.template", spec.get("template"), "field is immutable"))
+        causes.append(invalid_value(place, template, "field is immutable"))
 
 
 _CHANGEABLE = (
