@@ -236,7 +236,11 @@ def test_a_pod_that_is_bound_is_promised_no_node_any_more(with_api: Any) -> None
 @pytest.mark.parametrize("what", ["binding", "eviction"])
 @pytest.mark.parametrize(
     ("change", "said"),
-    [({"kind": "Pod"}, "it is a Pod"), ({"metadata": {"name": "p", "namespace": "other"}}, "does not match the namespace")],
+    [
+        ({"kind": "Pod"}, 'Pod in version "v1" cannot be handled as a '),
+        ({"apiVersion": "apps/v1"}, 'in version "v1" cannot be handled as a '),
+        ({"metadata": {"name": "p", "namespace": "other"}}, "does not match the namespace"),
+    ],
 )
 def test_bindings_and_evictions_are_what_the_path_says(with_api: Any, what: str, change: dict[str, Any], said: str) -> None:
     async def body(api: Any) -> None:
@@ -246,6 +250,15 @@ def test_bindings_and_evictions_are_what_the_path_says(with_api: Any, what: str,
         assert status == 400
         assert said in out["message"]
         assert await api.get(PODS + "/p") == made
+
+    with_api(body)
+
+
+def test_an_eviction_of_the_older_version_counts(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(PODS, pod("p"))
+        await api.post(PODS + "/p/eviction", {"kind": "Eviction", "apiVersion": "policy/v1beta1", "metadata": {"name": "p"}})
+        assert (await api.call("GET", PODS + "/p"))[0] == 404
 
     with_api(body)
 

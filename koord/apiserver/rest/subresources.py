@@ -84,6 +84,7 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
     return dict(_CREATED)
 
 
+_VERSIONS = {"binding": ("v1",), "eviction": ("policy/v1", "policy/v1beta1")}
 _TYPES = {"binding": "V1Binding", "eviction": "V1Eviction", "scale": "V1Scale", "token": "AuthenticationV1TokenRequest"}
 
 
@@ -99,7 +100,12 @@ async def _mutated(
 
 def _decoded(subresource: str, namespace: str, body: Obj) -> Obj:
     """What a client sends for a pod of a namespace; it may leave out what the path says. Raises 400."""
-    body = _reread(subresource, {**body, "kind": body.get("kind") or BODIES[subresource][2]})
+    kind, versions = BODIES[subresource][2], _VERSIONS[subresource]
+    given, api_version = body.get("kind") or kind, str(body.get("apiVersion") or versions[0])
+    if given != kind or api_version not in versions:
+        version = api_version.rpartition("/")[2]
+        raise bad_request(f'{given} in version "{version}" cannot be handled as a {kind}: it is no {kind} of {versions[0]}')
+    body = _reread(subresource, {**body, "kind": kind})
     if (body.get("metadata") or {}).get("namespace") not in (None, "", namespace):
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
     return body
