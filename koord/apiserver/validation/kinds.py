@@ -195,7 +195,8 @@ def _data(obj: Obj, path: Path_, causes: list[Cause]) -> None:
             text = field == "data" and obj["kind"] == "ConfigMap"
             size += len(value.encode()) if text else len(value) // 4 * 3 - value[-2:].count("=")  # else it is base64
     if size > _DATA_LIMIT:
-        causes.append(Cause("FieldValueTooLong", "", f"Too long: must have at most {_DATA_LIMIT} bytes"))
+        field = "data" if obj["kind"] == "Secret" else ""
+        causes.append(Cause("FieldValueTooLong", field, f"Too long: may not be more than {_DATA_LIMIT} bytes"))
 
 
 # the keys that a secret of a type must have
