@@ -390,6 +390,32 @@ def test_the_status_of_a_pod_gives_it_no_owners(with_api: Any) -> None:
     with_api(body)
 
 
+def test_a_written_pod_status_keeps_what_it_leaves_out(with_api: Any) -> None:
+    """Its quality of service, and which generations were seen."""
+
+    async def body(api: Any) -> None:
+        await api.post(PODS, {"metadata": {"name": "p"}, "spec": {"containers": [{"name": "c", "image": "i"}]}})
+        conditions = [{"type": kind, "status": "True", "observedGeneration": seen} for kind, seen in (("A", 1), ("A", 2), ("B", 3))]
+        await api.merge(f"{PODS}/p/status", {"status": {"observedGeneration": 1, "conditions": conditions}})
+        bare = [{"type": kind, "status": "False"} for kind in "AABC"]
+        made = await api.ok("PUT", f"{PODS}/p/status", {"metadata": {"name": "p"}, "status": {"conditions": bare}})
+        assert (made["status"]["qosClass"], made["status"]["observedGeneration"]) == ("BestEffort", 1)
+        assert [condition.get("observedGeneration") for condition in made["status"]["conditions"]] == [1, 2, 3, None]
+        made = await api.ok("PUT", f"{PODS}/p/status", {"metadata": {"name": "p"}})
+        assert made["status"] == {"qosClass": "BestEffort", "observedGeneration": 1}
+
+    with_api(body)
+
+
+def test_a_bound_pod_is_nominated_nowhere(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        await api.post(PODS, {"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}})
+        status, out = await api.call("PATCH", f"{PODS}/p/status", {"status": {"nominatedNodeName": "m"}}, kind=MERGE)
+        assert (status, [cause["field"] for cause in out["details"]["causes"]]) == (422, ["status.nominatedNodeName"])
+
+    with_api(body)
+
+
 def test_the_older_spelling_of_a_watch_only_reads(with_api: Any) -> None:
     async def body(api: Any) -> None:
         path = MAPS.replace("/v1/", "/v1/watch/")

@@ -388,6 +388,8 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
                     out["metadata"][kept] = stored["metadata"][kept]
         if "status" in obj:
             out["status"] = obj["status"]
+        if resource.kind == "Pod":
+            _keep_seen(out.setdefault("status", {}), stored.get("status") or {})
         return out
     if subresource in _POD_PARTS:
         return _pod_part(obj, stored, subresource)
@@ -399,6 +401,21 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
     if "spec" in rules.facts(resource.type).get("keeps", ()):
         obj["spec"] = stored.get("spec", {})
     return obj
+
+
+def _keep_seen(status: Obj, before: Obj) -> None:
+    """What a writer of a pod's status leaves out stays: the quality of service, and which generations were seen."""
+    for key in ("qosClass", "observedGeneration"):
+        if before.get(key) and not status.get(key):
+            status[key] = before[key]
+    known: dict[str, list[int]] = {}  # a type may come more than once
+    for condition in before.get("conditions") or ():
+        known.setdefault(condition.get("type"), []).append(condition.get("observedGeneration") or 0)
+    for condition in status.get("conditions") or ():
+        seen = known.get(condition.get("type"))
+        generation = seen.pop(0) if seen else 0
+        if generation and not condition.get("observedGeneration"):
+            condition["observedGeneration"] = generation
 
 
 def _pod_part(obj: Obj, stored: Obj, subresource: str) -> Obj:

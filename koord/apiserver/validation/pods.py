@@ -391,6 +391,9 @@ def _part(subresource: str, new: Obj, old: Obj, causes: list[Cause]) -> None:
     """Check one subresource's change. `new` and `old` are whole pods."""
     if subresource == "status":
         _status(new.get("status") or {}, old.get("status") or {}, causes)
+        nominated = (new.get("status") or {}).get("nominatedNodeName")
+        if nominated and (old.get("spec") or {}).get("nodeName") and nominated != (old.get("status") or {}).get("nominatedNodeName"):
+            causes.append(field_forbidden("status.nominatedNodeName", "may not be set on pods that are already bound to a node"))
     elif subresource == "resize":
         _resize(new["spec"], old["spec"], causes)
     elif subresource == "ephemeralcontainers":
