@@ -251,11 +251,11 @@ BUILTIN: tuple[_Row, ...] = (
     ("scheduling.k8s.io", "v1", "PriorityClass", "priorityclasses", C, ("pc",), (), "g"),
     ("scheduling.k8s.io", "v1beta1", "PodGroup", "podgroups", N, (), _STATUS, "gm"),
     ("scheduling.k8s.io", "v1beta1", "Workload", "workloads", N, (), (), "g"),
-    ("storage.k8s.io", "v1", "CSIDriver", "csidrivers", C, (), (), "gc"),
-    ("storage.k8s.io", "v1", "CSINode", "csinodes", C, (), (), "c"),
+    ("storage.k8s.io", "v1", "CSIDriver", "csidrivers", C, (), (), "gdc"),
+    ("storage.k8s.io", "v1", "CSINode", "csinodes", C, (), (), "dc"),
     ("storage.k8s.io", "v1", "CSIStorageCapacity", "csistoragecapacities", N, (), (), "c"),
-    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", C, ("sc",), (), ""),
-    ("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", C, (), _STATUS, "cm"),
+    ("storage.k8s.io", "v1", "StorageClass", "storageclasses", C, ("sc",), (), "d"),
+    ("storage.k8s.io", "v1", "VolumeAttachment", "volumeattachments", C, (), _STATUS, "dcm"),
 )
 
 # kind of the body of a subresource, where it is not that of the resource: (group, version, kind)

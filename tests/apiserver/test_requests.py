@@ -342,6 +342,19 @@ def test_a_status_changes_no_metadata_where_they_are_reset(path: str, with_api: 
     with_api(body)
 
 
+@pytest.mark.parametrize("path", ["csidrivers", "csinodes", "storageclasses", "volumeattachments"])
+def test_the_deletion_of_storage_is_answered_with_the_object(path: str, with_api: Any) -> None:
+    parts: dict[str, dict[str, Any]] = {key.rpartition("/")[2]: value for key, value in _NEEDS_A_VERSION.items()}
+    parts["storageclasses"] = {"provisioner": "p"}
+
+    async def body(api: Any) -> None:
+        made = await api.post(f"/apis/storage.k8s.io/v1/{path}", {"metadata": {"name": "x"}, **parts[path]})
+        gone = await api.ok("DELETE", f"/apis/storage.k8s.io/v1/{path}/x")
+        assert gone["kind"] == made["kind"]
+
+    with_api(body)
+
+
 def test_endpoint_slices_are_not_made_by_put(with_api: Any) -> None:
     async def body(api: Any) -> None:
         path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
