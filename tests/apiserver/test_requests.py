@@ -420,6 +420,28 @@ def test_a_written_pod_status_keeps_what_it_leaves_out(with_api: Any) -> None:
     with_api(body)
 
 
+def test_a_resize_takes_no_resources_and_containers_away(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        containers = [{"name": name, "image": "i", "resources": {"requests": {"cpu": "1", "memory": "1Gi"}}} for name in "ab"]
+        await api.post(PODS, {"metadata": {"name": "p"}, "spec": {"containers": containers}})
+        bare = {"name": "a", "image": "i"}
+        less = {**bare, "resources": {"requests": {"cpu": "2"}}}
+        for changed, field in (
+            (containers[:1], "spec.containers"),
+            (containers[::-1], "spec.containers[0].name"),
+            ([bare, containers[1]], "spec.containers[0].resources.requests"),
+            ([less, containers[1]], "spec.containers[0].resources.requests"),
+        ):
+            sent = {"metadata": {"name": "p"}, "spec": {"containers": changed}}
+            status, out = await api.call("PUT", f"{PODS}/p/resize", sent)
+            assert (status, out["details"]["causes"][0]["field"]) == (422, field)
+        more = {**bare, "resources": {"requests": {"cpu": "2", "memory": "1Gi"}, "limits": {"cpu": "3"}}}
+        made = await api.ok("PUT", f"{PODS}/p/resize", {"metadata": {"name": "p"}, "spec": {"containers": [more, containers[1]]}})
+        assert made["spec"]["containers"][0]["resources"] == more["resources"]
+
+    with_api(body)
+
+
 def test_a_bound_pod_is_nominated_nowhere(with_api: Any) -> None:
     async def body(api: Any) -> None:
         await api.post(PODS, {"metadata": {"name": "p"}, "spec": {"nodeName": "n", "containers": [{"name": "c", "image": "i"}]}})

@@ -429,12 +429,14 @@ def _pod_part(obj: Obj, stored: Obj, subresource: str) -> Obj:
         spec["ephemeralContainers"] = wanted.get("ephemeralContainers") or []
         return out
     for key in ("containers", "initContainers"):
-        by_name = {c.get("name"): c for c in wanted.get(key) or ()}
-        for container in spec.get(key) or ():
-            for part in ("resources", "resizePolicy"):
-                given = by_name.get(container["name"], container).get(part)
-                if given is not None:
-                    container[part] = given
+        known, given = spec.get(key) or [], wanted.get(key) or []
+        if [container.get("name") for container in given] != [container["name"] for container in known]:
+            spec[key] = given  # that is for the validation to refuse
+            continue
+        for container, changed in zip(known, given, strict=True):
+            container["resources"] = changed.get("resources") or {}
+            if "resizePolicy" in changed:
+                container["resizePolicy"] = changed["resizePolicy"]
     return out
 
 

@@ -416,6 +416,19 @@ def _status(status: Obj, before: Obj, causes: list[Cause]) -> None:
 def _resize(spec: Obj, before: Obj, causes: list[Cause]) -> None:
     if qos_class(spec) != qos_class(before):
         causes.append(invalid_value("spec", qos_class(spec), "Pod QOS Class may not change as a result of resizing"))
+    for key in ("containers", "initContainers"):
+        given, known = spec.get(key) or (), before.get(key) or ()
+        if len(given) != len(known):
+            causes.append(field_forbidden(f"spec.{key}", f"{key} may not be added or removed on resize"))
+            return
+        for i, (container, former) in enumerate(zip(given, known, strict=True)):
+            if container.get("name") != former["name"]:
+                causes.append(field_forbidden(f"spec.{key}[{i}].name", f"{key} may not be renamed or reordered on resize"))
+                return
+            for side in ("requests", "limits"):
+                names, before_names = ((each.get("resources") or {}).get(side) or {} for each in (container, former))
+                if before_names.keys() - names.keys():
+                    causes.append(field_forbidden(f"spec.{key}[{i}].resources.{side}", f"resource {side} cannot be removed"))
     if _fixed(spec) != _fixed(before):
         causes.append(field_forbidden("spec", "only cpu and memory resources are mutable"))
 
