@@ -355,6 +355,53 @@ def test_the_deletion_of_storage_is_answered_with_the_object(path: str, with_api
     with_api(body)
 
 
+def test_a_namespace_of_what_has_none_is_dropped(with_api: Any) -> None:
+    """Many charts say one for their cluster roles."""
+
+    async def body(api: Any) -> None:
+        path = "/apis/rbac.authorization.k8s.io/v1/clusterroles"
+        sent = {"metadata": {"name": "x", "namespace": "default"}, "rules": []}
+        kind = {"kind": "ClusterRole", "apiVersion": "rbac.authorization.k8s.io/v1"}
+        for method, where, what, form in (
+            ("POST", path, sent, "application/json"),
+            ("PUT", f"{path}/x", sent, "application/json"),
+            ("PATCH", f"{path}/x", {"metadata": {"namespace": "default"}}, MERGE),
+            ("PATCH", f"{path}/x?fieldManager=m", {**kind, **sent}, APPLY),
+        ):
+            made = await api.ok(method, where, what, kind=form)
+            assert "namespace" not in made["metadata"]
+
+    with_api(body)
+
+
+def test_generations_that_count_metadata(with_api: Any) -> None:
+    """The annotations of a Deployment, and the labels of an EndpointSlice."""
+
+    async def body(api: Any) -> None:
+        template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+        parts = {"spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template}}
+        slices = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"
+        for path, more, counted, free in (
+            ("/apis/apps/v1/namespaces/default/deployments", parts, "annotations", "labels"),
+            (slices, {"addressType": "IPv4", "endpoints": []}, "labels", "annotations"),
+        ):
+            await api.post(path, {"metadata": {"name": "x"}, **more})
+            seen = [(await api.merge(f"{path}/x", {"metadata": {part: {"a": "b"}}}))["metadata"]["generation"] for part in (free, counted)]
+            assert seen == [1, 2], path
+
+    with_api(body)
+
+
+def test_a_job_has_the_labels_of_its_pods(with_api: Any) -> None:
+    async def body(api: Any) -> None:
+        spec = {"template": {"spec": {"restartPolicy": "Never", "containers": [{"name": "c", "image": "i"}]}}}
+        for labels in ({}, {"a": "b"}):
+            made = await api.post(JOBS, {"metadata": {"name": f"j{len(labels)}", "labels": labels}, "spec": spec})
+            assert made["metadata"]["labels"] == (labels or made["spec"]["template"]["metadata"]["labels"])
+
+    with_api(body)
+
+
 def test_endpoint_slices_are_not_made_by_put(with_api: Any) -> None:
     async def body(api: Any) -> None:
         path = "/apis/discovery.k8s.io/v1/namespaces/default/endpointslices"

@@ -143,11 +143,13 @@ def check_name(meta: Obj, name: str) -> None:
 
 
 def check_namespace(resource: Resource, meta: Obj, namespace: str) -> None:
-    """The object must be of the request's namespace. Fills it in where it is left out."""
-    if meta.get("namespace") and (not resource.namespaced or meta["namespace"] != namespace):
+    """The object must be of the request's namespace. Fills it in where it is left out, and drops it of what is in none."""
+    if not resource.namespaced:
+        meta.pop("namespace", None)
+        return
+    if meta.get("namespace") and meta["namespace"] != namespace:
         raise bad_request("the namespace of the provided object does not match the namespace sent on the request")
-    if resource.namespaced:
-        meta["namespace"] = namespace
+    meta["namespace"] = namespace
 
 
 def prepare_create(resource: Resource, meta: Obj) -> None:
