@@ -440,9 +440,17 @@ def _pod_part(obj: Obj, stored: Obj, subresource: str) -> Obj:
     return out
 
 
+# the part of the metadata whose changes count as those of a specification
+_COUNTED = {"Deployment": "annotations", "EndpointSlice": "labels"}
+
+
 def _bump_generation(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> None:
     """Count a change of anything but metadata and status."""
     if not resource.has_generation or subresource == "status":
+        return
+    counted = _COUNTED.get(resource.kind, "") if not resource.custom else ""
+    if (obj["metadata"].get(counted) or {}) != (stored["metadata"].get(counted) or {}):
+        obj["metadata"]["generation"] = stored["metadata"].get("generation", 0) + 1
         return
     ignored = {"metadata", "kind", "apiVersion"}
     if resource.status_subresource or not resource.custom:
