@@ -115,15 +115,16 @@ def _job(obj: Obj) -> None:
 
 @creating("V1Job")
 def _new_job(obj: Obj) -> None:
-    """A job without a selector of its own selects its pods by its uid."""
+    """A job without a selector of its own selects its pods by its uid; one without labels has theirs."""
     spec, meta = obj["spec"], obj["metadata"]
-    if spec.get("manualSelector"):
-        return
     labels = spec.setdefault("template", {}).setdefault("metadata", {}).setdefault("labels", {})
-    for prefix in ("batch.kubernetes.io/", ""):
-        labels.setdefault(prefix + "controller-uid", meta["uid"])
-        labels.setdefault(prefix + "job-name", meta["name"])
-    spec.setdefault("selector", {}).setdefault("matchLabels", {})["batch.kubernetes.io/controller-uid"] = meta["uid"]
+    if not spec.get("manualSelector"):
+        for prefix in ("batch.kubernetes.io/", ""):
+            labels.setdefault(prefix + "controller-uid", meta["uid"])
+            labels.setdefault(prefix + "job-name", meta["name"])
+        spec.setdefault("selector", {}).setdefault("matchLabels", {})["batch.kubernetes.io/controller-uid"] = meta["uid"]
+    if labels and not meta.get("labels"):
+        meta["labels"] = dict(labels)
 
 
 # -- the others ----------------------------------------------------------------------------------------------------------------------
