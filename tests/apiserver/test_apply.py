@@ -78,16 +78,22 @@ def test_defaults_leave_with_the_struct_that_is_no_longer_applied(with_api: Any)
     with_api(body)
 
 
-def test_nulls_may_be_applied(with_api: Any, widget_crd: Any) -> None:
+def test_applied_nulls_are_values(with_api: Any, widget_crd: Any) -> None:
+    """They take a default; where there is none, and null is not allowed, they are refused. In what others send they are dropped."""
+
     def obj(**spec: Any) -> dict[str, Any]:
         return {"apiVersion": "example.com/v1", "kind": "Widget", "metadata": {"name": "w"}, "spec": {"size": 1, **spec}}
 
     async def body(api: Any) -> None:
         await apply(api, WIDGETS, obj(parts=[{"name": "p", "count": 1}]), "me")
-        status, out = await apply(api, WIDGETS, obj(parts=None, colour=None, free=None), "me")
+        status, out = await apply(api, WIDGETS, obj(colour=None), "me")
         assert (status, out["spec"]) == (200, {"size": 1, "colour": "red"})
-        status, out = await apply(api, WIDGETS, obj(parts=[{"name": "p", "count": None}]), "me")
-        assert (status, out["spec"]) == (200, {"size": 1, "colour": "red", "parts": [{"name": "p"}]})
+        for spec, field in (
+            ({"parts": None}, "spec.parts"),
+            ({"parts": [{"name": "p", "count": None}]}, "spec.parts[0].count"),
+        ):
+            status, out = await apply(api, WIDGETS, obj(**spec), "me")
+            assert (status, [cause["field"] for cause in out["details"]["causes"]]) == (422, [field])
         assert (await apply(api, WIDGETS, obj(parts=5), "me"))[0] == 500
 
     with_api(body, crds=[widget_crd])

@@ -55,7 +55,7 @@ _UNCHECKED = "some validation rules were not checked because the object was inva
 _NAME_TRIES = 8
 
 
-def decode(resource: Resource, obj: Obj, options: Options) -> None:
+def decode(resource: Resource, obj: Obj, options: Options, *, applied: bool = False) -> None:
     """Prune, normalise and default, in place. Unknown fields are errors, warnings or nothing, by `fieldValidation`."""
     unknown: list[str] = []
     if resource.structural is not None:
@@ -65,7 +65,7 @@ def decode(resource: Resource, obj: Obj, options: Options) -> None:
         elif type(meta) is not dict:
             raise undecodable(resource, "metadata: must be an object")
         clean(schemas().type("V1ObjectMeta"), meta, (None, "metadata"), unknown)
-        resource.structural.conform(obj, unknown)
+        resource.structural.conform(obj, unknown, nulls=applied)
     elif resource.type is not None:
         try:
             clean(resource.type, obj, None, unknown)
@@ -162,7 +162,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     if name:
         options.authorize("create")
     check_identity(resource, obj, namespace, name)
-    decode(resource, obj, options)
+    decode(resource, obj, options, applied=options.applied is not None)
     facts = rules.facts(resource.type)
     if "warning" in facts:
         options.warnings.append(facts["warning"])

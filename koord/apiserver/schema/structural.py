@@ -126,27 +126,27 @@ class Structural:
         for key, prop in self.props.items() if isinstance(value, dict) else ():
             if prop.has_default and (key not in value or (value[key] is None and not prop.nullable)):
                 value[key] = copy.deepcopy(prop.default)
-        for _, inner, node in self.inside(value):
+        for at, inner, node in list(self.inside(value)):
+            if inner is None and node.has_default and not node.nullable:
+                value[at] = inner = copy.deepcopy(node.default)
             node.fill(inner)
 
     def drop_nulls(self, value: Any) -> None:
-        """Nulls of members that may not be null are as good as absent."""
+        """Nulls of members that may not be null are as good as absent; where there is a default, `fill` sets it."""
         for key in [key for key, inner in value.items() if inner is None] if isinstance(value, dict) else ():
             node = self.props.get(key, self.additional)
-            if not isinstance(node, Structural) or node.nullable:
-                continue
-            if node.has_default and key not in self.props:  # `fill` knows no names but those of properties
-                value[key] = copy.deepcopy(node.default)
-            else:
+            if isinstance(node, Structural) and not node.nullable and not node.has_default:
                 del value[key]
         for _, inner, node in self.inside(value):
             if isinstance(inner, (dict, list)):
                 node.drop_nulls(inner)
 
-    def conform(self, obj: Obj, unknown: list[str]) -> None:
-        """Bring a whole object into the form of this schema, in place: pruned, without nulls that mean nothing, with defaults."""
+    def conform(self, obj: Obj, unknown: list[str], *, nulls: bool = False) -> None:
+        """Bring a whole object into the form of this schema, in place: pruned, with defaults, and without nulls that mean nothing unless
+        `nulls` are kept, for the validation to refuse."""
         self.prune(obj, None, unknown, root=True)
-        self.drop_nulls(obj)
+        if not nulls:
+            self.drop_nulls(obj)
         self.fill(obj)
 
     # -- validation --------------------------------------------------------------------------------------------------------------

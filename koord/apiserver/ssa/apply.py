@@ -114,7 +114,7 @@ async def _apply_once(
             mine.time = previous.time
     merged = orjson.loads(orjson.dumps(merged))
     merged["metadata"]["resourceVersion"] = live["metadata"]["resourceVersion"]
-    decode(resource, merged, options)
+    decode(resource, merged, options, applied=True)
     merged = stored_form(resource, merged)
     sets.write(merged["metadata"], [*others, mine])
     entry = await commit(core, resource, old, merged, options, subresource, applied=True)
@@ -171,11 +171,9 @@ def decode_patch(resource: Resource, patch: Obj, shape: Shape) -> None:
         raise _untyped(resource, patch, again.removeprefix("."))
     wrong: list[Cause] = []
     if resource.structural is not None:
-        # wrong types, items of a list of unique ones that come twice, and items without the keys that tell them apart; anything may be null
-        said = orjson.loads(orjson.dumps({**patch, "metadata": {}}))
-        resource.structural.drop_nulls(said)
-        resource.structural.validate(said, None, wrong)
-        wrong = [c for c in wrong if c.kind in ("FieldValueTypeInvalid", "FieldValueDuplicate")]
+        # wrong types, items of a list of unique ones that come twice, and items without the keys that tell them apart; null is of any type
+        resource.structural.validate({**patch, "metadata": {}}, None, wrong)
+        wrong = [c for c in wrong if c.kind in ("FieldValueTypeInvalid", "FieldValueDuplicate") and not c.message.endswith(': "null"')]
         wrong = wrong or _keyless(resource.structural, patch, None)
     if wrong:
         raise _untyped(resource, patch, f"{wrong[0].field}: {wrong[0].message}")

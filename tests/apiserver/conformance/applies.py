@@ -165,4 +165,29 @@ def apply_scales(t: Transcript) -> None:
     scale("third", 8)
 
 
-SCENARIOS = (apply_in_depth, apply_builtin, apply_identity, apply_scales)
+def applied_nulls(t: Transcript) -> None:
+    """Nulls of an applied custom resource are values, on creation and later; only those with a default or a right to be null are taken."""
+    named = {"type": "object", "required": ["name"], "properties": {"name": STRING, "kind": {**STRING, "default": "a"}, "v": STRING}}
+    listed = {"type": "array", "x-kubernetes-list-type": "map", "x-kubernetes-list-map-keys": ["name", "kind"], "items": named}
+    fields = {
+        "s": STRING,
+        "d": {**STRING, "default": "x"},
+        "n": {**STRING, "nullable": True},
+        "l": listed,
+        "items": {"type": "array", "items": STRING},
+        "m": {"type": "object", "additionalProperties": STRING},
+        "md": {"type": "object", "additionalProperties": {**STRING, "default": "y"}},
+    }
+    path = serve(t, crd(t, "nulls", {"spec": {"type": "object", "properties": fields}}))
+    t.raw("POST", path, body(t, "Null", "old", spec={"s": "1"}))
+    for spec in (
+        {"s": None}, {"d": None}, {"n": None}, {"m": None}, {"m": {"a": None}}, {"md": {"a": None}}, {"l": None}, {"items": [None]},
+        {"l": [{"name": "a", "v": None}]}, {"l": [{"name": "a"}]}, {"l": [{"name": "a", "kind": "a", "v": "1"}]},
+    ):  # fmt: skip
+        t.verdict("POST", path + "?dryRun=All", body(t, "Null", "sent", spec=spec))
+        for name in ("new", "old"):
+            t.verdict("PATCH", f"{path}/{name}?fieldManager=m&dryRun=All", body(t, "Null", name, spec=spec), APPLY)
+    remove(t, "nulls")
+
+
+SCENARIOS = (applied_nulls, apply_in_depth, apply_builtin, apply_identity, apply_scales)
