@@ -434,7 +434,9 @@ def test_the_status_of_a_deployment_changes_no_labels(with_api: Any) -> None:
         path = "/apis/apps/v1/namespaces/default/deployments"
         spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
         await api.post(path, {"metadata": {"name": "x", "labels": {"a": "b"}}, "spec": spec})
-        made = await api.merge(f"{path}/x/status", {"metadata": {"labels": {"a": "c"}, "annotations": {"a": "c"}}, "status": {"replicas": 1}})
+        made = await api.merge(
+            f"{path}/x/status", {"metadata": {"labels": {"a": "c"}, "annotations": {"a": "c"}}, "status": {"replicas": 1}}
+        )
         assert (made["metadata"]["labels"], made["metadata"]["annotations"]) == ({"a": "b"}, {"a": "c"})
 
     with_api(body)

@@ -142,4 +142,50 @@ def scales(t: Transcript) -> None:
     t.call("GET", f"{DEPLOYMENTS}/d")
 
 
-SCENARIOS = (evictions, resizes, pod_status, scales)
+def strategies(t: Transcript) -> None:
+    """What differs from kind to kind: finalizers, PUTs, and the metadata that a status or a generation is about."""
+    roles = f"/apis/rbac.authorization.k8s.io/v1/clusterroles/{t.ns}"
+    t.call("PUT", roles, {"metadata": {"name": t.ns, "namespace": "other"}, "rules": []})
+    t.raw("DELETE", roles)
+    slices = "/apis/discovery.k8s.io/v1/namespaces/{ns}/endpointslices"
+    made = {"metadata": {"name": "x"}, "addressType": "IPv4", "endpoints": []}
+    t.call("PUT", slices + "/x", made)
+    t.raw("POST", slices, made)
+    for path, parts in (
+        ("coordination.k8s.io/v1/namespaces/{ns}/leases", {"spec": {}}),
+        ("policy/v1/namespaces/{ns}/poddisruptionbudgets", {"spec": {}}),
+        ("rbac.authorization.k8s.io/v1/namespaces/{ns}/roles", {"rules": []}),
+    ):
+        t.verdict("POST", f"/apis/{path}?dryRun=All", {"metadata": {"name": "x", "finalizers": ["plain"]}, **parts})
+    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
+    t.raw("POST", DEPLOYMENTS, {"metadata": {"name": "x", "labels": {"a": "b"}}, "spec": spec})
+    changed = {"metadata": {"labels": {"a": "c"}, "annotations": {"a": "c"}}}
+    t.call("PATCH", DEPLOYMENTS + "/x/status", changed, MERGE)
+    for path in (DEPLOYMENTS, slices):
+        t.call("PATCH", path + "/x", {"metadata": {"annotations": {"a": "d"}}}, MERGE)
+        t.call("PATCH", path + "/x", {"metadata": {"labels": {"a": "d"}}}, MERGE)
+    t.raw("POST", PODS, pod())
+    t.call("PUT", PODS + "/p/status", {"metadata": {"name": "p"}, "status": {"phase": "Running"}})
+    owners = [{"apiVersion": "v1", "kind": "ConfigMap", "name": "x", "uid": "u"}]
+    t.call("PATCH", PODS + "/p/status", {"metadata": {"ownerReferences": owners}}, MERGE)
+    for kind in ({"kind": "Pod"}, {"apiVersion": "apps/v1"}):
+        for what in ("binding", "eviction"):
+            t.verdict("POST", f"{PODS}/p/{what}", {"metadata": {"name": "p"}, "target": {"name": "n"}, **kind})
+    t.verdict("PUT", PODS + "/p/resize", pod(containers=[{"name": "d", "image": "i"}]))
+    t.raw("POST", PODS + "/p/binding", {"metadata": {"name": "p"}, "target": {"name": "n"}})
+    t.verdict("PATCH", PODS + "/p/status", {"status": {"nominatedNodeName": "m"}}, MERGE)
+    jobs = "/apis/batch/v1/namespaces/{ns}/jobs"
+    t.raw(
+        "POST",
+        jobs,
+        {"metadata": {"name": "j"}, "spec": {"suspend": True, "template": {"spec": {**template["spec"], "restartPolicy": "Never"}}}},
+    )
+    t.call("GET", jobs + "/j")
+    for status in ({}, {"startTime": "2026-01-01T00:00:00Z"}, {"conditions": [{"type": "Suspended", "status": "True"}]}, {"active": 1}):
+        t.raw("PATCH", jobs + "/j/status", {"status": status}, MERGE)
+        for moved in ({"nodeSelector": {"a": "b"}}, {"priorityClassName": "x"}):
+            t.verdict("PATCH", jobs + "/j?dryRun=All", {"spec": {"template": {"spec": moved}}}, MERGE)
+
+
+SCENARIOS = (strategies, evictions, resizes, pod_status, scales)
