@@ -157,7 +157,7 @@ def strategies(t: Transcript) -> None:
         ("rbac.authorization.k8s.io/v1/namespaces/{ns}/roles", {"rules": []}),
     ):
         t.verdict("POST", f"/apis/{path}?dryRun=All", {"metadata": {"name": "x", "finalizers": ["plain"]}, **parts})
-    template = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
+    template: dict[str, Any] = {"metadata": {"labels": {"a": "b"}}, "spec": {"containers": [{"name": "c", "image": "i"}]}}
     spec = {"selector": {"matchLabels": {"a": "b"}}, "template": template}
     t.raw("POST", DEPLOYMENTS, {"metadata": {"name": "x", "labels": {"a": "b"}}, "spec": spec})
     changed = {"metadata": {"labels": {"a": "c"}, "annotations": {"a": "c"}}}
