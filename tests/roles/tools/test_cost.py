@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +15,7 @@ from click.testing import CliRunner
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from koord import seams
 from koord.api import names
 from koord.api.objects import Node, NodeMetric, Pod, convert
 from koord.cli import main
@@ -175,8 +175,8 @@ SERIES: dict[str, list[Any]] = {
 class Answering(BaseHTTPRequestHandler):
     """As Prometheus answers, for the series above; one may be there only from so many hours ago until so many."""
 
-    now = 0.0
-    """One for all questions: the same steps are within the hours."""
+    now = 1_800_000_000.0
+    """Also that of who asks. It is the end of a step: how many steps an hour has does not hang on when the test runs."""
 
     def do_POST(self) -> None:
         form = {key: values[0] for key, values in parse_qs(self.rfile.read(int(self.headers["Content-Length"])).decode()).items()}
@@ -185,9 +185,8 @@ class Answering(BaseHTTPRequestHandler):
         if self.path.endswith("query_range"):
             count = round((float(form["end"]) - float(form["start"])) / float(form["step"])) + 1
             times = [float(form["start"]) + number * float(form["step"]) for number in range(count)]
-            now = self.now
             result = [
-                {"metric": labels, "values": [[at, str(value)] for at in times if since >= (now - at) / 3600 - 1 / 60 > until - 1 / 60]}
+                {"metric": labels, "values": [[at, str(value)] for at in times if since >= (self.now - at) / 3600 > until]}
                 for labels, value, since, until in series
             ]
         else:
@@ -205,8 +204,8 @@ class Answering(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def prometheus() -> Iterator[str]:
-    Answering.now = time.time()
+def prometheus(monkeypatch: pytest.MonkeyPatch) -> Iterator[str]:
+    monkeypatch.setattr(seams, "now", lambda: Answering.now)
     server = ThreadingHTTPServer(("127.0.0.1", 0), Answering)
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
