@@ -15,7 +15,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 from tests.benchmarks.table import Row, render
 
 #: Have tables of their own, and take minutes.
-APART = ("colocation", "colocation_vm", "tier", "koordlet_churn", "interference", "interference_real", "openb")
+APART = ("colocation", "colocation_vm", "tier", "koordlet_churn", "interference", "interference_real", "openb", "scarce", "gpu_room")
 HERE = Path(__file__).resolve().parent
 
 
