@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -16,8 +16,7 @@ from roles.koordlet import undoing
 from roles.koordlet.actuation.executor import Executor, Mode
 from roles.koordlet.actuation.holds import Holds
 from roles.koordlet.actuation.journal import Journal, JournalError
-from roles.koordlet.actuation.journal_lines import Entry
-from roles.koordlet.actuation.restore import UndoCookies, UndoNetwork, abandoned, give_back, holds_path, journal_path
+from roles.koordlet.actuation.restore import abandoned, give_back_unwanted, holds_path, journal_path
 from roles.koordlet.actuation.threeway import Undo
 from roles.koordlet.actuation.writes import Kind, Write, sequence
 from roles.koordlet.claims.plugin import GATE as CLAIMS
@@ -44,6 +43,8 @@ if TYPE_CHECKING:
     from roles.koordlet.metrics.registry import Metrics
 
 log = logging.getLogger(__name__)
+
+_ABANDONED = "what wrote it is off, only observes or is gone"
 
 COMPONENT = "koordlet-qosManager"
 AGAIN = 10.0  # seconds until what the start could not give back is tried again
@@ -168,7 +169,7 @@ class Acting:
     def _give_back_what_is_off(self) -> None:
         """What an earlier run wrote for those that are off in this one, or only observe, or are gone: nobody would take it back."""
         files = [entry for entry in abandoned(self.journal, self._keepers) if entry.undo is not Undo.NETWORK]
-        self._give_back_abandoned(files, cookies=partial(undoing.cookies, self._root))
+        give_back_unwanted(self.journal, files, self._root, _ABANDONED, cookies=partial(undoing.cookies, self._root))
 
     async def unshape(self) -> None:
         """The same for NICs, which takes programs of the machine; as soon as it can be put on record."""
@@ -181,20 +182,9 @@ class Acting:
         for each in filter(self.journal.found, shaped):
             device = os.path.basename(each.path)
             said[device] = await undoing.network(self._root, device, each.value)
-        self._give_back_abandoned(shaped, network=lambda device, _: said.get(device, "it was not there a moment ago"))
-
-    def _give_back_abandoned(
-        self, entries: Sequence[Entry], network: UndoNetwork | None = None, cookies: UndoCookies | None = None
-    ) -> None:
-        try:
-            left = give_back(self.journal, entries, self._root, network, cookies)
-        except JournalError as error:
-            log.error("%s", error)
-            return
-        if left.restored:
-            log.info("given back, for what wrote it is off, only observes or is gone: %s", ", ".join(left.restored))
-        for failed in (*left.failed, *left.lost):
-            log.error("cannot be given back, though what wrote it is off, only observes or is gone: %s", failed)
+        give_back_unwanted(
+            self.journal, shaped, self._root, _ABANDONED, network=lambda device, _: said.get(device, "it was not there a moment ago")
+        )
 
     def tick(self, snapshot: Snapshot, mono: float) -> None:
         """Run the strategies that are due."""

@@ -23,7 +23,7 @@ from roles.koordlet.actuation.journal import Journal, JournalError
 from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.memsw import swap_limit
 from roles.koordlet.actuation.places import Base
-from roles.koordlet.actuation.restore import give_back
+from roles.koordlet.actuation.restore import give_back_unwanted
 from roles.koordlet.actuation.target import REGISTRATION_FILE, Target, key_of, limited_with, reset_by, reset_to, resolve
 from roles.koordlet.actuation.threeway import Undo, put_back
 from roles.koordlet.actuation.triggers import Triggers
@@ -140,15 +140,8 @@ class Executor:
             return
         found = [(entry, self._directory(entry)) for entry in self.journal if entry.undo is Undo.WRITE]
         mine = {entry.path: directory for entry, directory in found if directory and former(directory, entry.owner)}
-        try:
-            result = give_back(self.journal, [entry for entry, _ in found if entry.path in mine], self.host.root)
-        except JournalError as error:
-            log.error("%s", error)
-            return
-        if result.restored:
-            log.info("given back, for nothing is wanted of it any more: %s", ", ".join(result.restored))
-        for failed in (*result.failed, *result.lost):
-            log.error("cannot be given back: %s", failed)
+        unwanted = [entry for entry, _ in found if entry.path in mine]
+        give_back_unwanted(self.journal, unwanted, self.host.root, "nothing is wanted of it any more")
         for path, directory in mine.items():
             self.host.files.invalidate(path)
             self.forget(directory)

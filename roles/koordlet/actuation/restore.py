@@ -17,7 +17,7 @@ from koord import seams
 from roles.koordlet.actuation import kernel
 from roles.koordlet.actuation.checkpoint import CHECKPOINT, followed
 from roles.koordlet.actuation.errors import Trouble, WriteError
-from roles.koordlet.actuation.journal import NAME, Journal
+from roles.koordlet.actuation.journal import NAME, Journal, JournalError
 from roles.koordlet.actuation.journal_lines import Entry
 from roles.koordlet.actuation.memsw import LIMIT, MEMSW, swap_limit
 from roles.koordlet.actuation.threeway import Undo
@@ -125,6 +125,26 @@ def give_back(
     handled = {entry.path for entry in mine} - left
     journal.keep_only([entry for entry in journal if entry.path not in handled])
     return result
+
+
+def give_back_unwanted(
+    journal: Journal,
+    mine: Sequence[Entry],
+    root: HostRoot,
+    why: str,
+    network: UndoNetwork | None = None,
+    cookies: UndoCookies | None = None,
+) -> None:
+    """Put these entries back while the agent runs, and log what became of them; `why` nobody wants them any more."""
+    try:
+        result = give_back(journal, mine, root, network, cookies)
+    except JournalError as error:
+        log.error("%s", error)
+        return
+    if result.restored:
+        log.info("given back, for %s: %s", why, ", ".join(result.restored))
+    for failed in (*result.failed, *result.lost):
+        log.error("cannot be given back, though %s: %s", why, failed)
 
 
 def following_kubelet(entries: Iterable[Entry], root: HostRoot) -> list[Entry]:
