@@ -73,6 +73,7 @@ def load_path(registry: Registry, path: str) -> None:
     files = sorted(file for file in target.glob("*.py") if not file.name.startswith("test_")) if target.is_dir() else [target]
     if not target.exists() or not files:
         raise PluginError(f"plugin path {path!r} is neither a Python file nor a folder with some")
+    found: list[type[Plugin]] = []
     for file in files:
         name = f"koord_plugin_{file.stem}"
         spec = importlib.util.spec_from_file_location(name, file)
@@ -85,6 +86,14 @@ def load_path(registry: Registry, path: str) -> None:
         except (Exception, SystemExit) as error:  # a file that calls exit() must not end the scheduler without a word
             del sys.modules[name]
             raise PluginError(f"plugin file {str(file)!r} cannot be loaded: {told(error, str(file))}") from error
-        for found in vars(module).values():
-            if inspect.isclass(found) and issubclass(found, Plugin) and found.__module__ == name and hasattr(found, "name"):
-                registry.add(found, str(file))
+        own = [one for one in vars(module).values() if inspect.isclass(one) and issubclass(one, Plugin) and one.__module__ == name]
+        for plugin in own:
+            if hasattr(plugin, "name"):
+                registry.add(plugin, str(file))
+        found += own
+    if not any(hasattr(plugin, "name") for plugin in found):
+        nameless = ", ".join(plugin.__name__ for plugin in found)
+        raise PluginError(
+            f"plugin path {path!r} has no plugin: "
+            + (f"{nameless} has no `name`" if nameless else "no class that inherits Filter, Score or another extension point")
+        )

@@ -292,6 +292,24 @@ def test_a_plugin_that_fails_at_import_says_where(tmp_path: Path, monkeypatch: p
 
 
 @pytest.mark.feature("SCH-FW-07")
+@pytest.mark.parametrize(
+    ("code", "wanted"),
+    [
+        ("from roles.scheduler.framework.interfaces import Filter\n", "no class that inherits Filter, Score or another extension point"),
+        ("from roles.scheduler.framework.interfaces import Filter\nclass Mine(Filter): pass\n", "Mine has no `name`"),
+    ],
+)
+def test_a_path_without_a_plugin_is_a_mistake(tmp_path: Path, code: str, wanted: str) -> None:
+    (tmp_path / "mine.py").write_text(code)
+    for path in (tmp_path, tmp_path / "mine.py"):
+        with pytest.raises(PluginError) as caught:
+            registry([str(path)])
+        assert str(caught.value) == f"plugin path {str(path)!r} has no plugin: {wanted}"
+    (tmp_path / "other.py").write_text(LISTED)
+    assert "Listed" in registry([str(tmp_path)]), "files beside a plugin need not have one"
+
+
+@pytest.mark.feature("SCH-FW-07")
 def test_arguments_of_a_plugin_may_be_lists(tmp_path: Path) -> None:
     (tmp_path / "listed.py").write_text(LISTED)
     plugins = registry([str(tmp_path)])
