@@ -7,6 +7,7 @@ An extension is a function ``register(extensions)``, found by the entry point ``
 from __future__ import annotations
 
 import importlib.util
+import inspect
 import logging
 import os
 import sys
@@ -61,9 +62,17 @@ class Extensions:
     # -- for extensions ------------------------------------------------------------------------------------------------------
 
     def strategy(self, kind: type[Strategy[Any]]) -> None:
-        """Add a strategy; it runs where ``--qos-extension-plugins`` has its name. Raises ConfigurationError for a name that is taken."""
+        """Add a strategy; it runs where ``--qos-extension-plugins`` has its name. Raises ConfigurationError for a name that is taken, and
+        for a class that is not whole."""
         from roles.koordlet.qos.registry import NAMES
 
+        if not (inspect.isclass(kind) and issubclass(kind, Strategy)):
+            raise ConfigurationError(f"{kind!r:.80} is no Strategy class")
+        if not getattr(kind, "name", ""):
+            raise ConfigurationError(f"strategy {kind.__name__} of {kind.__module__} has no `name`")
+        if inspect.isabstract(kind):
+            missing = ", ".join(sorted(kind.__abstractmethods__))
+            raise ConfigurationError(f"strategy {kind.name!r} of {kind.__module__} does not define: {missing}")
         if kind.name in NAMES or any(kind.name == other.name for other in self.strategies):
             raise ConfigurationError(f"strategy {kind.name!r} of {kind.__module__} is there already")
         self.strategies.append(kind)
@@ -151,6 +160,9 @@ def load(paths: Iterable[str], gates: str = "") -> Extensions:
     if unknown:
         known = ", ".join(kind.name for kind in found.strategies) or "none"
         raise UsageError(f"--qos-extension-plugins: {', '.join(unknown)}: extension strategies that were loaded: {known}")
+    for kind in found.strategies:
+        if kind.name not in found.gates:
+            log.info("strategy %s is loaded and off; --qos-extension-plugins=%s=true turns it on", kind.name, kind.name)
     return found
 
 

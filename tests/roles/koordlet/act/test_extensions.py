@@ -68,6 +68,17 @@ def register(extensions):
     extensions.slo_extension("shares", {"bestEffort": 100, "other": 1})
 '''
 
+STRATEGY = """
+from roles.koordlet.qos.outcome import Strategy
+
+
+def register(extensions):
+    extensions.strategy(Mine)
+
+
+class Mine(Strategy[None]):
+"""
+
 
 @pytest.mark.feature("KA-PLG-01")
 @pytest.mark.feature("KA-SLO-02")
@@ -131,6 +142,9 @@ def test_an_extension_of_every_kind(tmp_path: Path) -> None:
         ("def register(e): pass", "Other", "is not Name=true"),
         ("def register(e):\n  e.replace_evictor(None)\n  e.replace_evictor(print)\n  e.replace_evictor(print)", "", "two extensions"),
         ("from roles.koordlet.qos.sysconfig import SystemConfig\ndef register(e): e.strategy(SystemConfig)", "", "is there already"),
+        ("def register(e): e.strategy(int)", "", "<class 'int'> is no Strategy class"),
+        (f"{STRATEGY}    pass", "", "strategy Mine of .* has no `name`"),
+        (f"{STRATEGY}    name = 'Mine'", "", "strategy 'Mine' of .* does not define: decide, initial, interval"),
     ],
 )
 def test_mistakes_stop_the_start_with_their_reason(tmp_path: Path, code: str, gates: str, said: str) -> None:
@@ -142,10 +156,15 @@ def test_mistakes_stop_the_start_with_their_reason(tmp_path: Path, code: str, ga
         load([str(tmp_path / "absent.py")])
 
 
-def test_a_strategy_that_is_not_switched_on_does_not_run(tmp_path: Path) -> None:
+def test_a_strategy_that_is_not_switched_on_does_not_run(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = tmp_path / "mine.py"
     path.write_text(EXTENSION)
+    caplog.set_level("INFO", "roles.koordlet.extensions")
     assert load([str(path)]).make_strategies(None, lambda name: True) == []  # type: ignore[arg-type]
+    assert "strategy BestEffortShares is loaded and off; --qos-extension-plugins=BestEffortShares=true turns it on" in caplog.messages
+    caplog.clear()
+    load([str(path)], "BestEffortShares=false")
+    assert not any("is loaded and off" in message for message in caplog.messages), "it was switched off by name"
 
 
 def _exits(pod):
