@@ -220,7 +220,7 @@ def check(options: Options) -> None:
     try:
         found = mistakes(options.config, registry(options.plugin_paths), options.source)
     except PluginError as error:
-        raise ConfigurationError(f"{options.source}: {error}") from error
+        raise ConfigurationError(str(error)) from error
     if found:
         text = Path(options.source).read_text(encoding="utf-8") if Path(options.source).is_file() else ""
         raise located(InvalidConfig(options.source, found), text)
