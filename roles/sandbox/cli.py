@@ -46,7 +46,9 @@ def _scenario_options(function: click.decorators.FC) -> click.decorators.FC:
     help="File or folder with scheduler plugins of your own; the scheduler starts again when they change.",
 )
 @click.option(
-    "--scheduler-config", type=click.Path(exists=True, dir_okay=False), help="KubeSchedulerConfiguration in place of the scenario's."
+    "--scheduler-config",
+    type=click.Path(exists=True, dir_okay=False),
+    help="KubeSchedulerConfiguration in place of the scenario's; the scheduler starts again when it changes.",
 )
 @click.option("--detach", "-d", is_flag=True, help="Return as soon as it can be used; `koord sandbox down` ends it.")
 def up(

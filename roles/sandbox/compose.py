@@ -68,14 +68,16 @@ class Sandbox:
     """Everything of one run, in the order in which it starts. `stop` undoes it in reverse and may be called at any time."""
 
     def __init__(
-        self, life: Life, scenario: Scenario, run: state.Run, scratch: Path, local: LocalNode | None, *, processes: bool = False
-    ) -> None:
+        self, life: Life, scenario: Scenario, run: state.Run, scratch: Path, local: LocalNode | None, *,
+        processes: bool = False, scheduler_config: str | None = None,
+    ) -> None:  # fmt: skip
         self.life = life
         self.scenario = scenario
         self.run = run
         self.scratch = scratch
         self.local = local
         self.processes = processes
+        self.scheduler_config = scheduler_config
         self.kubeconfig = scratch / state.KUBECONFIG
         self.told: Callable[[str], None] = reload.say
         """Shows the user a line; the view takes it over."""

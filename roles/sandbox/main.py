@@ -8,9 +8,9 @@ import sys
 import time
 from collections.abc import Awaitable, Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from koord.config.errors import ConfigError, InvalidConfig
+from koord.config.errors import InvalidConfig
 from roles.sandbox import localnode, mounts, others, scenario, sizing, state
 from roles.sandbox.process_kubelet.layout import LayoutError
 from roles.sandbox.session import Session, Settings
@@ -175,23 +175,8 @@ def _scenario(settings: Settings) -> scenario.Scenario:
     chosen = scenario.load(settings.scenario)
     if settings.nodes is not None:
         chosen = chosen.model_copy(update={"nodes": chosen.nodes.model_copy(update={"count": settings.nodes})})
-    update: dict[str, Any] = {"plugin_paths": [*chosen.scheduler.plugin_paths, *settings.plugin_paths]}
-    if settings.scheduler_config is not None:
-        update["configuration"] = _mapping(settings.scheduler_config)
+    update = {"plugin_paths": [*chosen.scheduler.plugin_paths, *settings.plugin_paths]}
     return chosen.model_copy(update={"scheduler": chosen.scheduler.model_copy(update=update)})
-
-
-def _mapping(path: str) -> dict[str, Any]:
-    """A YAML file as a mapping; what it means is the scheduler's to check. Raises InvalidConfig."""
-    import yaml
-
-    try:
-        found = yaml.safe_load(Path(path).read_text(encoding="utf-8"))
-    except (OSError, ValueError, yaml.YAMLError) as error:
-        raise InvalidConfig(path, [ConfigError("", str(error))]) from None
-    if not isinstance(found, dict):
-        raise InvalidConfig(path, [ConfigError("", "must be a KubeSchedulerConfiguration")])
-    return found
 
 
 def _session(settings: Settings, chosen: scenario.Scenario, body: Body, run_id: str) -> tuple[int, Session | None]:
@@ -260,7 +245,11 @@ def _run(session: Session, body: Body) -> int:
         from roles.sandbox import registry
         from roles.sandbox.compose import Sandbox
 
-        sandbox = Sandbox(one, session.scenario, session.run, session.scratch, session.local, processes=session.settings.roles_as_processes)
+        settings = session.settings
+        sandbox = Sandbox(
+            one, session.scenario, session.run, session.scratch, session.local,
+            processes=settings.roles_as_processes, scheduler_config=settings.scheduler_config,
+        )  # fmt: skip
         try:
             await sandbox.start()
             await registry.start(sandbox)

@@ -1,4 +1,4 @@
-"""Plugins that are being written: the scheduler is a process of its own, replaced when one of their files changes.
+"""Plugins that are being written, and their configuration: the scheduler is a process of its own, replaced when one of their files changes.
 
 A new process is the only clean way: what a module did when it was imported (registries, threads, patched names) ends with the old one.
 """
@@ -20,7 +20,7 @@ Snapshot = dict[str, tuple[int, int]]
 
 
 def snapshot(paths: Iterable[str]) -> Snapshot:
-    """Size and time of change of every Python file at or below these paths; what cannot be read is not in it."""
+    """Size and time of change of every file given, and every Python file of the folders given; what cannot be read is not in it."""
     found: Snapshot = {}
     for path in map(Path, paths):
         for file in sorted(path.glob("*.py")) if path.is_dir() else [path]:
@@ -36,7 +36,7 @@ def changed(before: Snapshot, now: Snapshot) -> list[str]:
 
 
 async def mistakes(argv: list[str], env: dict[str, str]) -> str:
-    """What `koord scheduler --validate-config` has against the plugins as they are now; "" when nothing."""
+    """What `koord scheduler --validate-config` has against the files as they are now; "" when nothing."""
     nothing = asyncio.subprocess.DEVNULL
     process = await asyncio.create_subprocess_exec(
         *argv, "--validate-config", stdin=nothing, stdout=nothing, stderr=asyncio.subprocess.PIPE, env=env

@@ -76,6 +76,12 @@ def test_a_plugin_of_ones_own_is_tried_on_simulated_nodes(sandbox: Running) -> N
     sandbox.until(lambda: "quiet_hours.py changed: the scheduler was started again" in sandbox.log.read_text(), 60, "another scheduler")
     log = next(sandbox.state.glob("run-*/scheduler.log"))
     sandbox.until(lambda: "the new text is loaded" in log.read_text(), 40, "the new text")
+    # so is its configuration; what is wrong with it is said by its own name
+    config.write_text(configuration.group(1).replace("label: maintenance", "labels: maintenance"))
+    sandbox.until(lambda: "args.labels: unknown field" in sandbox.log.read_text(), 60, "the wrong argument")
+    assert f"scheduler.yaml changed, and the scheduler stays as it is: {config}:" in sandbox.log.read_text()
+    config.write_text(configuration.group(1).replace("label: maintenance", "label: example.com/quiet"))
+    sandbox.until(lambda: "scheduler.yaml changed: the scheduler was started again" in sandbox.log.read_text(), 60, "the new arguments")
     assert sandbox.stop() == 0
 
 

@@ -13,7 +13,9 @@ if TYPE_CHECKING:
 
 
 def config_file(sandbox: Sandbox) -> str:
-    """Write the configuration into the run's scratch directory."""
+    """The user's own file, or the scenario's configuration, written into the run's scratch directory."""
+    if sandbox.scheduler_config is not None:
+        return sandbox.scheduler_config
     path = sandbox.scratch / "scheduler.yaml"
     given = sandbox.scenario.scheduler.configuration
     # JSON is YAML: what the scenario has as a mapping is read like any other file.
@@ -42,8 +44,8 @@ async def start(sandbox: Sandbox) -> None:
 
 
 def sources(sandbox: Sandbox) -> list[str]:
-    """Files and folders with plugins of the user's own."""
-    return list(sandbox.scenario.scheduler.plugin_paths)
+    """The user's own configuration, and files and folders with plugins of their own."""
+    return [*sandbox.scenario.scheduler.plugin_paths, *([] if sandbox.scheduler_config is None else [sandbox.scheduler_config])]
 
 
 def arguments(sandbox: Sandbox) -> list[str]:

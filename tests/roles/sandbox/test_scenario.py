@@ -100,12 +100,16 @@ def test_the_scheduler_as_a_process_gets_the_configuration_of_the_scenario(tmp_p
     path = tmp_path / "scenario.yaml"
     head = {"apiVersion": scenario.API_VERSION, "kind": scenario.KIND}
     path.write_text(yaml.safe_dump({**head, "scheduler": {"configuration": configuration, "networkTopology": True}}))
-    sandbox: Any = SimpleNamespace(scenario=scenario.load(path), scratch=tmp_path, port=lambda role: 1)
+    sandbox: Any = SimpleNamespace(scenario=scenario.load(path), scratch=tmp_path, port=lambda role: 1, scheduler_config=None)
     flags = scheduler.arguments(sandbox)
     assert "--enable-network-topology-manager" in flags
     assert [profile.scheduler_name for profile in load(flags[0].removeprefix("--config=")).profiles] == ["mine"]
     sandbox.scenario = Scenario()
     assert "--enable-network-topology-manager" not in scheduler.arguments(sandbox)
+    assert scheduler.sources(sandbox) == []
+    sandbox.scheduler_config = "mine.yaml"
+    assert scheduler.arguments(sandbox)[0] == "--config=mine.yaml", "the user's own file, which is followed"
+    assert scheduler.sources(sandbox) == ["mine.yaml"]
 
 
 @pytest.mark.parametrize(
