@@ -17,6 +17,7 @@ from roles.scheduler.cluster.vocabulary import Vocabulary
 from roles.scheduler.cycle.cycle import Cycle
 from roles.scheduler.cycle.decision import Decision
 from roles.scheduler.framework.context import State
+from roles.scheduler.framework.events import ClusterEvent
 from roles.scheduler.framework.framework import Framework
 from roles.scheduler.framework.handle import Handle
 from roles.scheduler.framework.interfaces import Plugin
@@ -142,3 +143,14 @@ class World:
             self.cluster.place(decision.pod, decision.slot)
             self.framework.run_reserve(decision.ctx, decision.slot)
         return decision
+
+    def take_back(self, decision: Decision) -> None:
+        """Undo `schedule`, as if the binding had failed."""
+        self.framework.run_unreserve(decision.ctx, decision.slot)
+        self.cluster.remove_pod(decision.pod.uid)
+
+    def wakes(self, decision: Decision, event: ClusterEvent) -> bool:
+        """Whether a pod that was refused is tried again after an event: a plugin that refused it subscribed to it, and its hint agrees."""
+        plugins = self.framework.plugins
+        asked = [each for name in decision.rejected_by if name in plugins for each in plugins[name].subscriptions() if each.covers(event)]
+        return any(each.helps(decision.pod, event) for each in asked if not each.helps_nobody(event))

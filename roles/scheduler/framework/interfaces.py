@@ -16,7 +16,7 @@ and binding ask every plugin for each pod.
 Filters and scores look at many nodes at once: they get `rows` (a slice for all of them, or an array of slots: those that changed, or the
 one that somebody asks about) and return an array of that length; with `takes_slot` also one slot, for which they return a number. Dead rows
 may hold anything; the engine masks them out. Whoever wants no vectors writes `filter_row` or `score_row` instead, for one node. See
-docs/plugin-guide.md for a worked example.
+docs/scheduler.md for worked examples.
 """
 
 from __future__ import annotations

@@ -268,6 +268,23 @@ def test_the_worked_example_of_the_guide(tmp_path: Path) -> None:
 
 
 @pytest.mark.feature("SCH-FW-07")
+def test_the_example_with_a_state_of_its_own_passes_its_test(tmp_path: Path) -> None:
+    for name in ("team_limit.py", "test_team_limit.py"):
+        block = re.search(rf"```python\n# {re.escape(name)}\n(.*?)```", DOC.read_text(), re.DOTALL)
+        assert block is not None, f"docs/scheduler.md has lost {name}"
+        (tmp_path / name).write_text(block.group(1))
+    assert len(re.findall("```python", DOC.read_text())) == 3, "another block is to be tried here"
+    run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=patience.seconds(60))
+    assert (done.returncode, "2 passed" in done.stdout) == (0, True), done.stdout
+    pods = [testing.pod(node="n1", labels={"team": "red"}) for _ in range(2)]
+    profile = {"plugins": {"multiPoint": {"enabled": [{"name": "TeamLimit"}]}}}
+    snapshot = Snapshot(nodes=[testing.node("n1"), testing.node("n2")], pods=pods)
+    simulation = Simulation(snapshot, config=config(**profile), now=0.0, plugins=registry([str(tmp_path)]))
+    assert [one.node for one in simulation.place([testing.pod(labels={"team": "red"}) for _ in range(3)])] == ["n2", "n2", ""]
+
+
+@pytest.mark.feature("SCH-FW-07")
 @pytest.mark.parametrize(
     ("code", "wanted"),
     [
