@@ -8,6 +8,7 @@ from typing import Any
 import msgspec
 
 from koord.api.objects import Node, Pod
+from roles.koordlet.actuation.executor import Executor
 from roles.koordlet.host.cgroup import Cgroups
 from roles.koordlet.host.files import HostFiles
 from roles.koordlet.host.root import HostRoot
@@ -36,6 +37,17 @@ class FakeNode:
         self.slo: dict[str, Any] = {}
         self.now = 1_700_000_000.0
         self._store = MetricStore()
+        self._executor = Executor(self.host, None, clock=lambda: self.now)
+
+    def put(self, resource: str, directory: str, text: str) -> None:
+        """What a cgroup file holds; `resource` and `directory` as in a Write. The executor changes only files that are there."""
+        path = Path(self.host.cgroups.file(resource, directory))
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+
+    def get(self, resource: str, directory: str) -> str:
+        """What a cgroup file holds now."""
+        return Path(self.host.cgroups.file(resource, directory)).read_text().strip()
 
     def sample(self, kind: str, value: float, *properties: str) -> None:
         """A measured value of now; `kind` is one of `roles.koordlet.store.kinds`, `properties` whom it is about (a pod's uid, say)."""
@@ -76,3 +88,10 @@ class FakeNode:
         snapshot = self.snapshot()
         assert snapshot.slo is not None
         return strategy.decide(snapshot, snapshot.slo, strategy.initial() if state is None else state, self.now)
+
+    def run(self, strategy: Strategy[Any], state: Any = None) -> Outcome[Any]:
+        """What a strategy decides now, carried out by the executor. Raises WriteError for the first write that fails."""
+        outcome = self.decide(strategy, state)
+        for error in self._executor.apply(outcome.batches, rule=strategy.name, now=self.now).failed:
+            raise error
+        return outcome

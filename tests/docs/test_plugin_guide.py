@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import re
+import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -13,6 +14,7 @@ import pytest
 
 from roles.descheduler import registry
 from roles.descheduler.config import parse_configuration
+from roles.koordlet.actuation.writes import Write, sequence
 from roles.koordlet.extensions import load
 from roles.koordlet.options import Options
 from roles.koordlet.qos.outcome import Strategy
@@ -20,6 +22,7 @@ from roles.manager.webhooks.review import Refusal, Request
 from roles.sandbox.scenario import Scenario
 from tests.roles.descheduler.support import configuration
 from tests.roles.koordlet.act.conftest import World, build
+from tests.support import patience
 from tests.support.docs import ROOT
 
 GUIDE = (ROOT / "docs" / "plugin-guide.md").read_text()
@@ -35,8 +38,13 @@ def block(name: str, page: str = GUIDE) -> str:
 
 
 def test_every_block_of_code_is_tried_here() -> None:
-    assert set(re.findall(r"```python\n# (\S+)", GUIDE)) == {"memory_ceiling.py", "owner_label.py"}
-    assert GUIDE.count("```python") == 2
+    assert set(re.findall(r"```python\n# (\S+)", GUIDE)) == {
+        "memory_ceiling.py",
+        "tight_memory.py",
+        "test_tight_memory.py",
+        "owner_label.py",
+    }
+    assert GUIDE.count("```python") == 4
 
 
 def test_the_strategy_goes_from_a_host_tree_to_the_file(tmp_path: Path) -> None:
@@ -53,6 +61,29 @@ def test_the_strategy_goes_from_a_host_tree_to_the_file(tmp_path: Path) -> None:
     state = world.run(strategy)
     assert machine.get("memory.limit_in_bytes", TIER) == str(32 * 2**30), "half of the node's 64 GiB"
     assert world.decide(strategy, state).records == (), "told once"
+
+
+def test_the_strategy_that_holds_a_file_passes_its_test(tmp_path: Path) -> None:
+    for name in ("tight_memory.py", "test_tight_memory.py"):
+        (tmp_path / name).write_text(block(name))
+    run = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", str(tmp_path)]
+    done = subprocess.run(run, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=patience.seconds(60))
+    assert (done.returncode, "1 passed" in done.stdout) == (0, True), done.stdout
+    (made,) = load([str(tmp_path / "tight_memory.py")], "TightMemory=true").strategies
+    machine = build(tmp_path / "machine")
+    machine.put("cpu.cfs_quota_us", TIER, "-1")
+    world = World(machine)
+    strategy: Strategy[Any] = made(Options(), lambda gate: True)
+    world.sample("node_memory_usage", 60 * 2.0**30)
+    state = world.run(strategy)
+    assert machine.get("cpu.cfs_quota_us", TIER) == "320000", "a fifth of 16 CPUs"
+    other = Write("cpu.cfs_quota_us", TIER, "900000")
+    machine.executor.apply((sequence(other),), rule="Other", now=world.now)
+    assert machine.get("cpu.cfs_quota_us", TIER) == "320000", "the file is held"
+    world.now += 1
+    world.sample("node_memory_usage", 10 * 2.0**30)
+    world.run(strategy, state)
+    assert machine.get("cpu.cfs_quota_us", TIER) == "900000", "what the other wants"
 
 
 def request(labels: dict[str, str]) -> Request:
