@@ -115,10 +115,12 @@ def test_the_descheduler_plugin_lets_pods_of_old_images_go(monkeypatch: pytest.M
     row = eval(block("registry.py", DESCHEDULER), {"_row": registry._row, "old_images": module})
     monkeypatch.setitem(registry.PLUGIN_TYPES, row.name, row)
     monkeypatch.setitem(registry.POINTS, row.name, frozenset({row.point}))
+    monkeypatch.setitem(registry.ARGS, row.name, row.args)
     text = configuration({"deschedule": ["OldImages"]}, {"OldImages": {"images": ["web:1"]}})
     assert parse_configuration(text, "test").profiles[0].plugins.deschedule.enabled[0].name == "OldImages"
     assert row.make(row.args.model_validate({"images": ["web:1"]}), 300.0).args.images == ["web:1"]
     tests: dict[str, Any] = {}
     exec(compile(block("test_old_images.py", DESCHEDULER), "test_old_images.py", "exec"), tests)
     tests["test_pods_of_an_old_image_leave"]()
+    tests["test_a_round_evicts_them"]()
     assert DESCHEDULER.count("```python") == 3, "another block is to be tried here"
