@@ -106,15 +106,6 @@ def max_(left: Mapping[str, int], right: Mapping[str, int]) -> ResourceVector:
     return larger
 
 
-def min_(left: Mapping[str, int], right: Mapping[str, int]) -> ResourceVector:
-    """The smaller value of each name of the union; a name that only one side has keeps that side's value."""
-    smaller = dict(left)
-    for name, value in right.items():
-        if name not in smaller or value < smaller[name]:
-            smaller[name] = value
-    return smaller
-
-
 def scale(vector: Mapping[str, int], factor: float) -> ResourceVector:
     """Each value × factor as an IEEE double, truncated toward zero."""
     return {name: multiply_base(value, factor) for name, value in vector.items()}
@@ -123,11 +114,6 @@ def scale(vector: Mapping[str, int], factor: float) -> ResourceVector:
 def non_negative(vector: Mapping[str, int]) -> ResourceVector:
     """Negative values become zero."""
     return {name: value if value > 0 else 0 for name, value in vector.items()}
-
-
-def is_zero(vector: Mapping[str, int]) -> bool:
-    """Whether nothing is in it."""
-    return not any(vector.values())
 
 
 def equal(left: Mapping[str, int], right: Mapping[str, int]) -> bool:
@@ -162,8 +148,3 @@ def amplify_value(value: int, ratio: float) -> int:
 def amplify(vector: Mapping[str, int], ratios: Mapping[str, float]) -> ResourceVector:
     """Each value amplified by the ratio of its name; names without a ratio stay."""
     return {name: amplify_value(value, ratios[name]) if name in ratios else value for name, value in vector.items()}
-
-
-def amplify_vector(vector: Mapping[str, int], ratio: float) -> ResourceVector:
-    """Each value amplified by one ratio."""
-    return {name: amplify_value(value, ratio) for name, value in vector.items()}

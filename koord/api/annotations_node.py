@@ -12,7 +12,6 @@ from koord.api.annotations_core import AnnotationError, Annotations, check_resou
 from koord.api.objects_meta import Projection, ResourceList
 
 APPLY_POLICY_DEFAULT = "Default"
-APPLY_POLICY_RESERVED_CPUS_ONLY = "ReservedCPUsOnly"
 RATIO_TOLERANCE: Final = 0.01  # two CPU normalization ratios differ when they are further apart
 NO_RATIO: Final = -1.0
 

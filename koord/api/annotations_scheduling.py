@@ -23,18 +23,8 @@ from koord.api.objects_meta import LabelSelector, ObjectReference, Projection, R
 from koord.api.objects_pod import NodeSelectorTerm, Toleration
 from koord.api.objects_slo import VirtualFunction
 
-CPU_BIND_DEFAULT = "Default"
-CPU_BIND_FULL_PCPUS = "FullPCPUs"
-CPU_BIND_SPREAD_BY_PCPUS = "SpreadByPCPUs"
-CPU_BIND_CONSTRAINED_BURST = "ConstrainedBurst"
-CPU_EXCLUSIVE_NONE = "None"
-CPU_EXCLUSIVE_PCPU_LEVEL = "PCPULevel"
-CPU_EXCLUSIVE_NUMA_NODE_LEVEL = "NUMANodeLevel"
-
 # Scopes of device hints, the narrowest ranked highest.
 DEVICE_SCOPE_RANK: Final[dict[str, int]] = {"Device": 4, "PCIe": 3, "NUMANode": 2, "Node": 1}
-
-EVICTION_COST_NEVER: Final = (1 << 31) - 1  # a pod with this cost is never evicted
 
 
 class ResourceSpec(Projection):

@@ -6,7 +6,7 @@ carry an old name: informers call them once, right after decoding. (It is the on
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 from koord.api import names
@@ -16,25 +16,13 @@ _OLD = names.DEPRECATED_RESOURCES
 _OLD_NAMES = frozenset(_OLD)
 
 
-def rewrite_resource_list(resources: ResourceList | dict[str, Any] | None) -> bool:
-    """Rename deprecated names in place; returns whether anything changed. An old name beside its new one stays as it is."""
+def rewrite_resource_list(resources: ResourceList | dict[str, Any]) -> None:
+    """Rename deprecated names in place. An old name beside its new one stays as it is."""
     if not resources or _OLD_NAMES.isdisjoint(resources):
-        return False
-    changed = False
+        return
     for old in _OLD_NAMES.intersection(resources):
-        new = _OLD[old]
-        if new not in resources:
-            resources[new] = resources.pop(old)
-            changed = True
-    return changed
-
-
-def _rewrite_all(lists: Iterable[Any]) -> bool:
-    changed = False
-    for resources in lists:
-        if isinstance(resources, dict) and rewrite_resource_list(resources):
-            changed = True
-    return changed
+        if _OLD[old] not in resources:
+            resources[_OLD[old]] = resources.pop(old)
 
 
 def status_amounts(pod: Pod) -> Iterator[ResourceList]:
@@ -49,78 +37,33 @@ def status_amounts(pod: Pod) -> Iterator[ResourceList]:
             yield held.resources.limits
 
 
-def rewrite_pod(pod: Pod) -> bool:
+def rewrite_pod(pod: Pod) -> None:
     """Containers, init containers, pod-level resources and overhead of a pod, and what its status says of them."""
-    spec, changed = pod.spec, False
+    spec = pod.spec
     for container in (*spec.containers, *spec.init_containers):
-        held = container.resources
-        changed = rewrite_resource_list(held.requests) | rewrite_resource_list(held.limits) | changed
+        rewrite_resource_list(container.resources.requests)
+        rewrite_resource_list(container.resources.limits)
     if spec.resources is not None:
-        changed = rewrite_resource_list(spec.resources.requests) | rewrite_resource_list(spec.resources.limits) | changed
+        rewrite_resource_list(spec.resources.requests)
+        rewrite_resource_list(spec.resources.limits)
     for amounts in status_amounts(pod):
-        changed = rewrite_resource_list(amounts) | changed
-    return rewrite_resource_list(spec.overhead) | changed
+        rewrite_resource_list(amounts)
+    rewrite_resource_list(spec.overhead)
 
 
-def rewrite_node(node: Node) -> bool:
+def rewrite_node(node: Node) -> None:
     """Capacity and allocatable of a node."""
-    return _rewrite_all((node.status.capacity, node.status.allocatable))
+    rewrite_resource_list(node.status.capacity)
+    rewrite_resource_list(node.status.allocatable)
 
 
-def rewrite_device(device: Device) -> bool:
+def rewrite_device(device: Device) -> None:
     """What the devices of a node offer."""
-    return _rewrite_all(info.resources for info in device.spec.devices)
+    for info in device.spec.devices:
+        rewrite_resource_list(info.resources)
 
 
-def rewrite_elastic_quota(quota: ElasticQuota) -> bool:
+def rewrite_elastic_quota(quota: ElasticQuota) -> None:
     """Guarantee, ceiling and usage of a quota."""
-    return _rewrite_all((quota.spec.min, quota.spec.max, quota.status.used))
-
-
-def _member(value: Any, *path: str) -> Any:
-    for name in path:
-        if not isinstance(value, dict):
-            return None
-        value = value.get(name)
-    return value
-
-
-def _items(value: Any) -> list[Any]:
-    return value if isinstance(value, list) else []
-
-
-def _pod_lists(spec: Any) -> list[Any]:
-    holders = [*_items(_member(spec, "containers")), *_items(_member(spec, "initContainers")), spec]
-    lists = [_member(holder, "resources", side) for holder in holders for side in ("requests", "limits")]
-    return [*lists, _member(spec, "overhead")]
-
-
-def _status_lists(status: Any) -> list[Any]:
-    statuses = (*_items(_member(status, "containerStatuses")), *_items(_member(status, "initContainerStatuses")), status)
-    paths = (("allocatedResources",), ("resources", "requests"), ("resources", "limits"))
-    return [_member(held, *path) for held in statuses for path in paths]
-
-
-def rewrite_object(kind: str, obj: dict[str, Any]) -> bool:
-    """The same for plain JSON of kind Pod, Node, Device, ElasticQuota or Reservation (its template); other kinds are left alone.
-
-    Parts with a wrong type are skipped: whoever validates the object will name them. Returns whether anything changed.
-    """
-    match kind:
-        case "Pod":
-            lists = [*_pod_lists(_member(obj, "spec")), *_status_lists(_member(obj, "status"))]
-        case "Reservation":
-            lists = [
-                *_pod_lists(_member(obj, "spec", "template", "spec")),
-                _member(obj, "status", "allocatable"),
-                _member(obj, "status", "allocated"),
-            ]
-        case "Node":
-            lists = [_member(obj, "status", "capacity"), _member(obj, "status", "allocatable")]
-        case "Device":
-            lists = [_member(info, "resources") for info in _items(_member(obj, "spec", "devices"))]
-        case "ElasticQuota":
-            lists = [_member(obj, "spec", "min"), _member(obj, "spec", "max"), _member(obj, "status", "used")]
-        case _:
-            return False
-    return _rewrite_all(lists)
+    for resources in (quota.spec.min, quota.spec.max, quota.status.used):
+        rewrite_resource_list(resources)

@@ -46,11 +46,6 @@ def ratio_percent(labels: Labels, key: str) -> int | None:
     return multiply_base(100, ratio)
 
 
-def cpu_normalization_enabled(labels: Labels) -> bool | None:
-    """``node.koordinator.sh/cpu-normalization-enabled``; None when it does not decide."""
-    return parse_go_bool(labels.get(names.LABEL_NODE_CPU_NORMALIZATION_ENABLED)) if labels else None
-
-
 def effective_cpu_bind_policy(labels: Labels, kubelet_policy: str, kubelet_options: Mapping[str, str] | None) -> str:
     """A node's CPU bind policy: None, FullPCPUsOnly or SpreadByPCPUs.
 
@@ -70,20 +65,6 @@ def numa_topology_policy(labels: Labels) -> str:
     text = labels.get(names.LABEL_NODE_NUMA_TOPOLOGY_POLICY, "") if labels else ""
     known = (names.NUMA_POLICY_BEST_EFFORT, names.NUMA_POLICY_RESTRICTED, names.NUMA_POLICY_SINGLE_NUMA_NODE)
     return text if text in known else names.NUMA_POLICY_NONE
-
-
-def numa_allocate_strategy(labels: Labels, default: str) -> str:
-    """MostAllocated or LeastAllocated: any text but MostAllocated acts as LeastAllocated; no text is the default."""
-    text = labels.get(names.LABEL_NODE_NUMA_ALLOCATE_STRATEGY, "") if labels else ""
-    if not text:
-        return default
-    return names.NUMA_MOST_ALLOCATED if text == names.NUMA_MOST_ALLOCATED else names.NUMA_LEAST_ALLOCATED
-
-
-def gpu_partition_policy(labels: Labels) -> str:
-    """``node.koordinator.sh/gpu-partition-policy``: Honor, else Prefer."""
-    text = labels.get(names.LABEL_NODE_GPU_PARTITION_POLICY) if labels else None
-    return names.GPU_PARTITION_POLICY_HONOR if text == names.GPU_PARTITION_POLICY_HONOR else names.GPU_PARTITION_POLICY_PREFER
 
 
 def preemption_policy(labels: Labels) -> str | None:

@@ -54,16 +54,6 @@ def system_strategy() -> dict[str, Any]:
     return copy.deepcopy(_SYSTEM)
 
 
-def default_spec() -> dict[str, Any]:
-    """The NodeSLO spec of a cluster whose ConfigMap says nothing: thresholds, an empty QoS strategy, burst, system."""
-    return {
-        "resourceUsedThresholdWithBE": resource_threshold_strategy(),
-        "resourceQOSStrategy": {},
-        "cpuBurstStrategy": cpu_burst_strategy(),
-        "systemStrategy": system_strategy(),
-    }
-
-
 def network_qos() -> dict[str, Any]:
     """networkQOS of every class."""
     return {"enable": False, "ingressRequest": 0, "ingressLimit": 0, "egressRequest": 0, "egressLimit": 0}

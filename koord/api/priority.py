@@ -28,7 +28,7 @@ class PriorityError(ValueError):
     """A sub-priority label that is no int32."""
 
 
-# inclusive ranges of spec.priority
+# inclusive ranges of spec.priority; the PriorityClass objects that are shipped have the lower end
 BANDS: Final[dict[PriorityClass, tuple[int, int]]] = {
     PriorityClass.PROD: (9000, 9999),
     PriorityClass.MID: (7000, 7999),
@@ -42,13 +42,6 @@ DEFAULT_VALUES: Final[dict[PriorityClass, int]] = {
     PriorityClass.BATCH: 5500,
     PriorityClass.FREE: 3500,
     PriorityClass.NONE: 0,
-}
-# values of the PriorityClass objects that are shipped
-PRIORITY_CLASS_OBJECT_VALUES: Final[dict[PriorityClass, int]] = {
-    PriorityClass.PROD: 9000,
-    PriorityClass.MID: 7000,
-    PriorityClass.BATCH: 5000,
-    PriorityClass.FREE: 3000,
 }
 
 _BY_TEXT = {str(member): member for member in PriorityClass}
@@ -64,10 +57,6 @@ _BY_QOS = {
 TRANSLATION: Final[dict[PriorityClass, dict[str, str]]] = {
     PriorityClass.BATCH: {names.RESOURCE_CPU: names.RESOURCE_BATCH_CPU, names.RESOURCE_MEMORY: names.RESOURCE_BATCH_MEMORY},
     PriorityClass.MID: {names.RESOURCE_CPU: names.RESOURCE_MID_CPU, names.RESOURCE_MEMORY: names.RESOURCE_MID_MEMORY},
-}
-# the reverse: an extended name -> the class that consumes it
-RESOURCE_CLASS: Final[dict[str, PriorityClass]] = {
-    extended: priority for priority, table in TRANSLATION.items() for extended in table.values()
 }
 
 

@@ -21,20 +21,18 @@ def test_sums_and_differences(a: dict[str, int], b: dict[str, int], c: dict[str,
     assert resources.equal(resources.add(a, b), resources.add(b, a))
     assert resources.equal(resources.add(resources.add(a, b), c), resources.sum_([a, b, c]))
     assert resources.equal(resources.sub(resources.add(a, b), b), a)
-    assert resources.is_zero(resources.sub(a, a))
+    assert not any(resources.sub(a, a).values())
     before = dict(a)
     resources.max_(a, b)
-    resources.min_(a, b)
     assert a == before
 
 
 @given(positive, positive)
-def test_larger_and_smaller(a: dict[str, int], b: dict[str, int]) -> None:
+def test_the_larger(a: dict[str, int], b: dict[str, int]) -> None:
     larger = resources.max_(a, b)
     assert resources.fits(a, larger) == resources.fits(b, larger) == []
     for name in a.keys() & b.keys():
         assert larger[name] == max(a[name], b[name])
-        assert resources.min_(a, b)[name] == min(a[name], b[name])
 
 
 @given(positive, positive)
@@ -85,7 +83,6 @@ def test_amplify(value: int, ratio: float, wanted: int) -> None:
 @given(positive, st.floats(1, 100))
 def test_amplification_never_loses(vector: dict[str, int], ratio: float) -> None:
     amplified = resources.amplify(vector, dict.fromkeys(vector, ratio))
-    assert amplified == resources.amplify_vector(vector, ratio)
     for name, value in vector.items():
         assert value <= amplified[name] <= math.ceil(value * ratio) + 1
     assert resources.amplify(vector, {}) == vector

@@ -175,7 +175,7 @@ def test_scheduling_hints_new_key_wins_and_empty_text_is_absent() -> None:
 
 
 @pytest.mark.feature("API-ANN-01")
-@pytest.mark.parametrize(("text", "wanted"), [("0", 0), ("5", 5), ("-5", -5), ("2147483647", a.EVICTION_COST_NEVER)])
+@pytest.mark.parametrize(("text", "wanted"), [("0", 0), ("5", 5), ("-5", -5), ("2147483647", (1 << 31) - 1)])
 def test_eviction_cost(text: str, wanted: int) -> None:
     assert a.parse_eviction_cost({names.ANNOTATION_EVICTION_COST: text}) == wanted
 

@@ -267,14 +267,12 @@ def test_columns() -> None:
 
 @pytest.mark.feature("API-NSLO-01")
 def test_the_default_strategies_are_valid_and_fresh() -> None:
-    spec = nodeslo_defaults.default_spec()
-    assert spec["resourceUsedThresholdWithBE"] == {
+    assert nodeslo_defaults.resource_threshold_strategy() == {
         "enable": False, "cpuSuppressThresholdPercent": 65, "cpuSuppressPolicy": "cpuset", "memoryEvictThresholdPercent": 70,
         "cpuEvictPolicy": "evictByRealLimit",
     }  # fmt: skip
-    assert spec["resourceQOSStrategy"] == {}
-    spec["cpuBurstStrategy"]["policy"] = "auto"
-    assert nodeslo_defaults.default_spec()["cpuBurstStrategy"]["policy"] == "none"
+    nodeslo_defaults.cpu_burst_strategy()["policy"] = "auto"
+    assert nodeslo_defaults.cpu_burst_strategy()["policy"] == "none"
     recommended = nodeslo_defaults.recommended_resource_qos_strategy()
     assert recommended["beClass"]["cpuQOS"]["groupIdentity"] == -1
     assert recommended["beClass"]["resctrlQOS"]["catRangeEndPercent"] == 30
@@ -283,7 +281,12 @@ def test_the_default_strategies_are_valid_and_fresh() -> None:
     assert list(recommended["cgroupRoot"]) == ["blkioQOS"]
 
     async def body(_: RunningServer, client: Client) -> None:
-        strategies = {**nodeslo_defaults.default_spec(), "resourceQOSStrategy": recommended}
+        strategies = {
+            "resourceUsedThresholdWithBE": nodeslo_defaults.resource_threshold_strategy(),
+            "resourceQOSStrategy": recommended,
+            "cpuBurstStrategy": nodeslo_defaults.cpu_burst_strategy(),
+            "systemStrategy": nodeslo_defaults.system_strategy(),
+        }
         obj = {"apiVersion": kinds.NODESLOS.api_version, "kind": "NodeSLO", "metadata": {"name": "n"}, "spec": strategies}
         assert lost(strategies, (await client.create(kinds.NODESLOS, obj))["spec"]) == []
 

@@ -20,8 +20,7 @@ lists = st.dictionaries(st.sampled_from(ALL_NAMES), st.integers(0, 9).map(str))
 @given(lists)
 def test_old_names_give_way_where_the_new_one_is_absent(resources: dict[str, str]) -> None:
     given_list = dict(resources)
-    changed = deprecated.rewrite_resource_list(resources)
-    assert changed == (resources != given_list)
+    deprecated.rewrite_resource_list(resources)
     for old, new in names.DEPRECATED_RESOURCES.items():
         if old in given_list and new in given_list:
             assert (resources[old], resources[new]) == (given_list[old], given_list[new])
@@ -29,7 +28,9 @@ def test_old_names_give_way_where_the_new_one_is_absent(resources: dict[str, str
             assert old not in resources
             assert resources[new] == given_list[old]
     assert sorted(resources.values()) == sorted(given_list.values())
-    assert not deprecated.rewrite_resource_list(resources)
+    again = dict(resources)
+    deprecated.rewrite_resource_list(again)
+    assert again == resources
 
 
 OLD, NEW = {"kubernetes.io/gpu": "100"}, {"koordinator.sh/gpu": "100"}
@@ -44,18 +45,16 @@ def _pod(resources: dict[str, str], batch: dict[str, str]) -> dict[str, Any]:
     return {"spec": spec, "status": {**status, "resources": {"requests": dict(batch)}}}
 
 
-CASES: list[tuple[str, Any, Any, dict[str, Any], dict[str, Any]]] = [
-    ("Pod", Pod, deprecated.rewrite_pod, _pod(OLD, BATCH_OLD), _pod(NEW, BATCH_NEW)),
+CASES: list[tuple[Any, Any, dict[str, Any], dict[str, Any]]] = [
+    (Pod, deprecated.rewrite_pod, _pod(OLD, BATCH_OLD), _pod(NEW, BATCH_NEW)),
     (
-        "Node",
         Node,
         deprecated.rewrite_node,
         {"status": {"capacity": OLD, "allocatable": BATCH_OLD}},
         {"status": {"capacity": NEW, "allocatable": BATCH_NEW}},
     ),
-    ("Device", Device, deprecated.rewrite_device, {"spec": {"devices": [{"resources": OLD}]}}, {"spec": {"devices": [{"resources": NEW}]}}),
+    (Device, deprecated.rewrite_device, {"spec": {"devices": [{"resources": OLD}]}}, {"spec": {"devices": [{"resources": NEW}]}}),
     (
-        "ElasticQuota",
         ElasticQuota,
         deprecated.rewrite_elastic_quota,
         {"spec": {"min": OLD, "max": BATCH_OLD}},
@@ -65,31 +64,8 @@ CASES: list[tuple[str, Any, Any, dict[str, Any], dict[str, Any]]] = [
 
 
 @pytest.mark.feature("API-RES-01")
-@pytest.mark.parametrize(("kind", "projection", "rewrite", "old", "new"), CASES, ids=[case[0] for case in CASES])
-def test_objects_are_rewritten_both_ways(
-    kind: str, projection: type[Object], rewrite: Any, old: dict[str, Any], new: dict[str, Any]
-) -> None:
-    plain = copy.deepcopy(old)
-    assert deprecated.rewrite_object(kind, plain)
-    assert plain == new
-    assert not deprecated.rewrite_object(kind, plain)
+@pytest.mark.parametrize(("projection", "rewrite", "old", "new"), CASES)
+def test_objects_are_rewritten(projection: type[Object], rewrite: Any, old: dict[str, Any], new: dict[str, Any]) -> None:
     projected = convert(copy.deepcopy(old), projection)
-    assert rewrite(projected)
+    rewrite(projected)
     assert projected == convert(copy.deepcopy(new), projection)
-    assert not rewrite(projected)
-
-
-def test_reservation_templates_too() -> None:
-    plain = {"spec": {"template": {"spec": _pod(OLD, BATCH_OLD)["spec"]}}, "status": {"allocatable": dict(OLD)}}
-    assert deprecated.rewrite_object("Reservation", plain)
-    assert plain == {"spec": {"template": {"spec": _pod(NEW, BATCH_NEW)["spec"]}}, "status": {"allocatable": NEW}}
-
-
-@pytest.mark.parametrize("kind", ["Pod", "Node", "Device", "ElasticQuota", "Reservation", "Secret"])
-@pytest.mark.parametrize(
-    "obj", [{}, {"spec": None}, {"spec": [], "status": 5}, {"spec": {"containers": [5, None], "devices": {}, "template": []}}]
-)
-def test_malformed_objects_are_left_alone(kind: str, obj: dict[str, Any]) -> None:
-    before = copy.deepcopy(obj)
-    assert not deprecated.rewrite_object(kind, obj)
-    assert obj == before

@@ -54,11 +54,8 @@ def test_ratio_labels(text: str, wanted: int | None) -> None:
 def test_missing_labels_decide_nothing() -> None:
     for nothing in (None, {}):
         assert labels.ratio_percent(nothing, names.LABEL_NODE_MEMORY_RECLAIM_RATIO) is None
-        assert labels.cpu_normalization_enabled(nothing) is None
         assert labels.effective_cpu_bind_policy(nothing, "none", None) == "None"
         assert labels.numa_topology_policy(nothing) == ""
-        assert labels.numa_allocate_strategy(nothing, "MostAllocated") == "MostAllocated"
-        assert labels.gpu_partition_policy(nothing) == "Prefer"
         assert labels.preemption_policy(nothing) is None
         assert labels.reservation_order(nothing) == 0
         assert not labels.is_true(nothing, names.LABEL_POD_RESERVATION_IGNORED)
@@ -70,7 +67,7 @@ def test_missing_labels_decide_nothing() -> None:
     [("1", True), ("t", True), ("TRUE", True), ("0", False), ("False", False), ("f", False), ("yes", None), ("tRUE", None), ("", None)],
 )
 def test_go_booleans(text: str, wanted: bool | None) -> None:
-    assert labels.cpu_normalization_enabled({names.LABEL_NODE_CPU_NORMALIZATION_ENABLED: text}) is wanted
+    assert labels.parse_go_bool(text) is wanted
 
 
 @pytest.mark.feature("API-LBL-01")
@@ -89,12 +86,8 @@ def test_cpu_bind_policy_of_a_node(label: str, policy: str, options: dict[str, s
 
 
 def test_words() -> None:
-    strategy = names.LABEL_NODE_NUMA_ALLOCATE_STRATEGY
-    assert labels.numa_allocate_strategy({strategy: "DistributeEvenly"}, "MostAllocated") == "LeastAllocated"
-    assert labels.numa_allocate_strategy({strategy: "MostAllocated"}, "LeastAllocated") == "MostAllocated"
     assert labels.numa_topology_policy({names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "SingleNUMANode"}) == "SingleNUMANode"
     assert labels.numa_topology_policy({names.LABEL_NODE_NUMA_TOPOLOGY_POLICY: "Any"}) == ""
-    assert labels.gpu_partition_policy({names.LABEL_NODE_GPU_PARTITION_POLICY: "Honor"}) == "Honor"
     assert labels.preemption_policy({names.LABEL_POD_PREEMPTION_POLICY: "Never"}) == "Never"
     assert labels.preemption_policy({names.LABEL_POD_PREEMPTION_POLICY: "Sometimes"}) is None
     assert labels.is_true({names.LABEL_POD_RESERVATION_IGNORED: "true"}, names.LABEL_POD_RESERVATION_IGNORED)

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, NAMESPACES, PRIORITYCLASSES
-from koord.api.priority import PRIORITY_CLASS_OBJECT_VALUES
+from koord.api.priority import BANDS
 from koord.apiserver.testing import running_server
 from koord.kube.patch import apply_json_patch
 from tests.benchmarks.bench_manager import PROFILES, profile
@@ -147,7 +147,7 @@ async def measure(quick: bool) -> list[Row]:
         directory = Path(name)
         async with running_server(crds=True) as server, server.client() as client:
             await client.create(NAMESPACES, {"metadata": {"name": "koordinator-system"}})
-            for priority, value in PRIORITY_CLASS_OBJECT_VALUES.items():
+            for priority, (value, _) in BANDS.items():
                 await client.create(PRIORITYCLASSES, {"metadata": {"name": str(priority)}, "value": value})
             for number in range(PROFILES):
                 await client.create(CLUSTERCOLOCATIONPROFILES, profile(number))

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, NAMESPACES, PRIORITYCLASSES
-from koord.api.priority import PRIORITY_CLASS_OBJECT_VALUES
+from koord.api.priority import BANDS
 from koord.apiserver.testing import running_server
 from koord.decisions.recorder import Recorder
 from koord.kube.informers import InformerFactory
@@ -57,7 +57,7 @@ def review() -> bytes:
 async def manager(directory: str) -> AsyncIterator[App]:
     async with running_server(crds=True) as server, server.client() as client:
         await client.create(NAMESPACES, {"metadata": {"name": "koordinator-system"}})
-        for name, value in PRIORITY_CLASS_OBJECT_VALUES.items():
+        for name, (value, _) in BANDS.items():
             await client.create(PRIORITYCLASSES, {"metadata": {"name": str(name)}, "value": value})
         for number in range(PROFILES):
             await client.create(CLUSTERCOLOCATIONPROFILES, profile(number))

@@ -20,19 +20,6 @@ from koord.api.v1alpha1.common import (
     Timestamp,
 )
 
-PHASE_PENDING = "Pending"
-PHASE_SUCCEEDED = "Succeeded"
-PHASE_FAILED = "Failed"
-CONDITION_TYPES = (
-    "ReservationCreated", "ReservationScheduled", "Preemption", "Eviction", "PodScheduled", "PodBoundReservation", "BoundPodReady",
-    "ReservationBound", "Arbitration", "Relieved",
-)  # fmt: skip
-REASONS = (
-    "Timeout", "FailedCreateReservation", "ReservationExpired", "Unschedulable", "ForbiddenMigratePod", "MissingPod",
-    "MissingReservation", "Preempting", "PreemptComplete", "Evicting", "FailedEvict", "EvictComplete", "WaitForPodBindReservation",
-    "WaitForBoundPodReady", "InvalidPodRef", "WaitForNode", "ObjectLimiter", "InvalidSpec", "PodEnded",
-)  # fmt: skip
-
 
 class Preconditions(Model):
     """What must be true of the pod when it is deleted."""

@@ -15,7 +15,7 @@ import aiohttp
 import pytest
 
 from koord.api.kinds import BY_KIND
-from koord.api.priority import PRIORITY_CLASS_OBJECT_VALUES
+from koord.api.priority import BANDS
 from koord.apiserver.testing import running_server
 from koord.config.gates import MANAGER, FeatureGates
 from koord.decisions.recorder import Recorder
@@ -31,7 +31,7 @@ BASE = (
     {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "koordinator-system"}},
     *(
         {"apiVersion": "scheduling.k8s.io/v1", "kind": "PriorityClass", "metadata": {"name": str(cls)}, "value": value}
-        for cls, value in PRIORITY_CLASS_OBJECT_VALUES.items()
+        for cls, (value, _) in BANDS.items()
     ),
 )
 
