@@ -7,18 +7,21 @@ own affair. Header blocks are read along, to know methods and results. A request
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Protocol
 
 from roles.runtime_proxy.splice import frames, grpcwire
-from roles.runtime_proxy.splice.ends import HIGH, Down, End, Up
+from roles.runtime_proxy.splice.direction import Direction, Fate
 from roles.runtime_proxy.splice.frames import END_STREAM, PREFACE, Headers, ProtocolFault, reset, window_update
 from roles.runtime_proxy.splice.held import Handler, Held, SandboxStatus, Stream
 from roles.runtime_proxy.splice.memory import MemoryBudget
 
 log = logging.getLogger(__name__)
 
+_HIGH = 256 << 10  # bytes that wait for one end before the other is not read any more
 _EARLY = 24 << 10  # bytes of held requests after which the caller's connection gets its credit back before they are sent on
 _DROPPED = 256  # streams that ended here and whose late frames are kept from the engine and the caller
 _CLOCKS = 0.01  # seconds by which the caller's clock may be ahead
@@ -42,6 +45,203 @@ class Service(Protocol):
     def lost(self, connection: Connection) -> None: ...
 
 
+class End(asyncio.Protocol):
+    """One socket."""
+
+    transport: Any = None
+
+    def __init__(self, connection: Connection, received: Callable[[bytes], None]) -> None:
+        self._connection = connection
+        self.received = received
+        self.full = False  # whether much waits to be written
+        self._reasons: set[str] = set()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = transport
+        self.transport.set_write_buffer_limits(high=_HIGH)
+        if self is self._connection.caller:  # not read until the engine is connected
+            self.stop_reading("engine")
+            self._connection.service.accepted(self._connection, transport)
+        else:
+            try:
+                self._connection.connected()
+            except ProtocolFault as error:
+                self._connection.fault(error)
+
+    def data_received(self, data: bytes) -> None:
+        try:
+            self.received(data)
+        except ProtocolFault as error:
+            self._connection.fault(error)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._connection.close("CANCELLED" if self is self._connection.caller else "UNAVAILABLE")
+
+    def pause_writing(self) -> None:
+        self.full = True
+        self._other.stop_reading("buffer")
+
+    def resume_writing(self) -> None:
+        self.full = False
+        self._other.read_on("buffer")
+        if self is self._connection.engine:
+            self._connection.pump()
+
+    @property
+    def _other(self) -> End:
+        return self._connection.engine if self is self._connection.caller else self._connection.caller
+
+    def stop_reading(self, reason: str) -> None:
+        """Read no more until the reason is gone."""
+        if not self._reasons and self.transport is not None:
+            self.transport.pause_reading()
+        self._reasons.add(reason)
+
+    def read_on(self, reason: str) -> None:
+        """A reason not to read is gone."""
+        self._reasons.discard(reason)
+        if not self._reasons and self.transport is not None and not self.transport.is_closing():
+            with contextlib.suppress(RuntimeError):
+                self.transport.resume_reading()
+
+
+class Up(Direction):
+    """What the caller sends."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def data(self, flags: int, stream: int, length: int) -> Fate:
+        connection = self._connection
+        found = connection.streams.get(stream)
+        if (found is not None and found.held is not None) or stream in connection.dropped:
+            return Fate.WHOLE
+        if length > connection.window:  # only where held requests took of it: the engine gives it back
+            return Fate.WAIT
+        connection.window -= length
+        return Fate.PASS
+
+    def whole_data(self, flags: int, stream: int, payload: bytes) -> bool:
+        connection = self._connection
+        found = connection.streams.get(stream)
+        if found is None or found.held is None:  # late: the call was ended here
+            if payload:
+                connection.to_caller(window_update(0, len(payload)))
+            return False
+        connection.owe(found.held, len(payload))
+        found.held.take(flags, payload)
+        return False
+
+    def head(self, flags: int, stream: int, headers: Headers) -> bool:
+        connection = self._connection
+        if stream > connection.last_stream:
+            connection.begin(stream, flags, headers)
+        elif stream in connection.dropped or ((found := connection.streams.get(stream)) is not None and found.held is not None):
+            raise ProtocolFault("a gRPC request has no trailers")
+        return True
+
+    def control(self, kind: int, flags: int, stream: int, payload: bytes) -> bool:
+        connection = self._connection
+        if kind == frames.RST_STREAM:
+            if stream in connection.dropped:
+                return False
+            found = connection.streams.get(stream)
+            connection.end(stream, "CANCELLED")
+            return found is None or stream not in connection.dropped
+        if kind == frames.SETTINGS and flags & frames.ACK:
+            connection.agreed()
+        elif kind == frames.SETTINGS:
+            for number, value in frames.settings(payload):
+                if number == frames.SETTING_TABLE_SIZE:
+                    connection.down.heads.allow_table(value)
+        elif kind == frames.PING and flags & frames.ACK:
+            if payload == _PROBE:
+                connection.probed.set()
+            return payload != _PROBE
+        elif kind == frames.WINDOW_UPDATE:
+            return stream not in connection.dropped
+        return True
+
+
+class Down(Direction):
+    """What the engine sends."""
+
+    def __init__(self, connection: Connection) -> None:
+        super().__init__()
+        self._connection = connection
+
+    def data(self, flags: int, stream: int, length: int) -> Fate:
+        found = self._connection.streams.get(stream)
+        if found is None:
+            return Fate.WHOLE if stream in self._connection.dropped else Fate.PASS
+        if found.held is not None:
+            return Fate.WHOLE
+        if flags & END_STREAM:  # an answer without a status
+            self._connection.end(stream, "UNKNOWN")
+        return Fate.PASS
+
+    def whole_data(self, flags: int, stream: int, payload: bytes) -> bool:
+        connection = self._connection
+        found = connection.streams.get(stream)
+        if found is None or found.held is None:
+            if payload:
+                connection.to_engine(window_update(0, len(payload)))
+            return False
+        found.held.answer_data(flags, payload)
+        if flags & END_STREAM:
+            connection.end(stream, "UNKNOWN")
+        return True
+
+    def head(self, flags: int, stream: int, headers: Headers) -> bool:
+        connection = self._connection
+        found = connection.streams.get(stream)
+        if found is None:
+            # Of a call that was ended here. The caller's table must follow the engine's: a block that changes it passes, and
+            # clients read and forget it.
+            return stream not in connection.dropped or self.heads.changed
+        if flags & END_STREAM:
+            connection.end(stream, grpcwire.code_name(grpcwire.value_of(headers, b"grpc-status")))
+        elif not grpcwire.value_of(headers, b":status").startswith(b"1"):
+            found.answered = True
+            if found.held is not None:
+                found.held.answer_head(headers)
+        return True
+
+    def control(self, kind: int, flags: int, stream: int, payload: bytes) -> bool:
+        connection = self._connection
+        if kind == frames.WINDOW_UPDATE:
+            count = int.from_bytes(payload[:4], "big") & 0x7FFFFFFF
+            if stream == 0:
+                return connection.credit(count)
+            found = connection.streams.get(stream)
+            if found is not None and found.held is not None:
+                found.held.window += count
+                found.held.pump()
+                return False
+            return stream not in connection.dropped
+        if kind == frames.SETTINGS and not flags & frames.ACK:
+            self._settings(payload)
+        elif kind == frames.RST_STREAM:
+            if stream in connection.dropped:
+                return False
+            connection.end(stream, "CANCELLED" if payload[-1:] == b"\x08" else "UNAVAILABLE")
+        elif kind == frames.GOAWAY:
+            last = int.from_bytes(payload[:4], "big") & 0x7FFFFFFF
+            for number in [number for number in connection.streams if number > last]:
+                connection.end(number, "UNAVAILABLE")
+        return True
+
+    def _settings(self, payload: bytes) -> None:
+        window = None
+        for number, value in frames.settings(payload):
+            if number == frames.SETTING_TABLE_SIZE:
+                self._connection.up.heads.allow_table(value)
+            elif number == frames.SETTING_WINDOW:
+                window = value
+        self._connection.asked.append(window)
+
+
 class Connection:
     """Both ends. Made when a caller connects; ends when either end does."""
 
@@ -56,14 +256,14 @@ class Connection:
         self.asked: deque[int | None] = deque()  # windows for streams of the engine's settings that were not acknowledged yet
         self.last_stream = 0
         self.probed = asyncio.Event()  # the caller has seen our farewell
-        self._dropped: dict[int, None] = {}
+        self.dropped: dict[int, None] = {}  # streams whose late frames are kept from both ends
         self._owed = 0  # bytes of held requests whose credit the caller did not get back
         self._debt = 0  # bytes sent to the engine that the caller did not pay for: so much of its credit is not told to the caller
         self._time = asyncio.get_running_loop().time
         self._closed = False
         self.up, self.down = Up(self), Down(self)
-        self.caller = End(self, self._first_bytes)
-        self.engine = End(self, self._from_engine)
+        self.to_caller, self.to_engine = self.down.write, self.up.write  # frames of our own
+        self.caller, self.engine = End(self, self._first_bytes), End(self, self.down.feed)
         self._preface = b""
 
     # -- bytes --------------------------------------------------------------------------------------------------------------------
@@ -71,10 +271,6 @@ class Connection:
     async def connect(self, path: str) -> None:
         """Connect to the engine; until then the caller is not read. Raises OSError."""
         await asyncio.get_running_loop().create_unix_connection(lambda: self.engine, path)
-
-    def accepted(self, transport: Any) -> None:
-        """The caller is there."""
-        self.service.accepted(self, transport)
 
     def connected(self) -> None:
         """Both ends are there."""
@@ -87,7 +283,7 @@ class Connection:
 
     def _first_bytes(self, data: bytes) -> None:
         self._preface += data
-        if self.up.sink is None and len(self._preface) < HIGH:
+        if self.up.sink is None and len(self._preface) < _HIGH:
             return  # what the event loop read before it could be told not to
         if not self._preface.startswith(PREFACE[: len(self._preface)]):
             raise ProtocolFault("this is no HTTP/2 with prior knowledge")
@@ -101,17 +297,6 @@ class Connection:
         self.up.feed(data)
         if self.up.waiting:
             self.caller.stop_reading("credit")
-
-    def _from_engine(self, data: bytes) -> None:
-        self.down.feed(data)
-
-    def to_caller(self, data: bytes) -> None:
-        """Frames of our own for the caller."""
-        self.down.write(data)
-
-    def to_engine(self, data: bytes) -> None:
-        """Frames of our own for the engine."""
-        self.up.write(data)
 
     # -- calls --------------------------------------------------------------------------------------------------------------------
 
@@ -160,12 +345,9 @@ class Connection:
 
     def drop(self, number: int) -> None:
         """Keep late frames of a stream from both ends."""
-        self._dropped[number] = None
-        if len(self._dropped) > _DROPPED:
-            del self._dropped[next(iter(self._dropped))]
-
-    def dropped(self, number: int) -> bool:
-        return number in self._dropped
+        self.dropped[number] = None
+        if len(self.dropped) > _DROPPED:
+            del self.dropped[next(iter(self.dropped))]
 
     # -- credit -------------------------------------------------------------------------------------------------------------------
 
@@ -259,9 +441,3 @@ class Connection:
             if end.transport is not None:
                 end.transport.close()
         self.service.lost(self)
-
-    def swallow_probe(self, payload: bytes) -> bool:
-        """Whether a PING's answer is to our own."""
-        if payload == _PROBE:
-            self.probed.set()
-        return payload == _PROBE
