@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import ctypes
 import logging
 import socket
 from typing import TYPE_CHECKING, Any, Protocol
@@ -12,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import grpc.aio
 
 from koord import seams
+from koord.process import tuning
 from koord.process.life import Life
 from koord.process.notify import notify, stay_watched
 from roles.runtime_proxy import metrics, sockets
@@ -36,9 +36,7 @@ class Backend(Protocol):
     """One kind of engine. `greet` and `rebuild` raise one of `errors` when the engine cannot be asked."""
 
     errors: tuple[type[Exception], ...]
-
-    @property
-    def store(self) -> Store: ...
+    store: Store
 
     async def greet(self) -> str: ...
 
@@ -110,7 +108,8 @@ class App:
             life.spawn(stay_watched(life.stopping, lambda: True), "signs of life")
             log.info("listening on %s, engine at %s", options.endpoint, options.engine)
             self.hooks.connect(self._endpoints())
-            _give_back()
+            tuning.freeze()
+            tuning.give_back()  # what starting took and nobody holds any more
             tasks = [asyncio.create_task(self._watch_registrations()), asyncio.create_task(self._relist(backend))]
             await life.stopping.wait()
             log.info("shutting down")
@@ -201,13 +200,6 @@ class App:
                     await self._rebuild(backend)
             except backend.errors as error:
                 log.warning("cannot compare the store with the engine: %s", _text(error))
-
-
-def _give_back() -> None:
-    """What starting took and nobody holds any more goes back to the kernel."""
-    seams.settle()
-    with contextlib.suppress(OSError, AttributeError):  # a C library without it
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _text(error: Exception) -> str:

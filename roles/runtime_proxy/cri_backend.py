@@ -15,7 +15,7 @@ from roles.runtime_proxy.engine import EngineClient
 from roles.runtime_proxy.interceptor import Interceptor
 from roles.runtime_proxy.splice.server import Observe, SpliceServer
 from roles.runtime_proxy.stages import Stages
-from roles.runtime_proxy.store import Store, copy_pod_resources
+from roles.runtime_proxy.store import copy_pod_resources
 
 log = logging.getLogger(__name__)
 
@@ -27,12 +27,9 @@ class CRIBackend:
 
     def __init__(self, engine: str, stages: Stages, observe: Observe, limit: int) -> None:
         self.interceptor = Interceptor(stages)
+        self.store = self.interceptor.store
         self._engine = EngineClient(engine)
         self._server = SpliceServer(engine, self.interceptor, self._engine.sandbox_status, observe, limit)
-
-    @property
-    def store(self) -> Store:
-        return self.interceptor.store
 
     async def greet(self) -> str:
         """Ask for the version; one line about the engine."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from typing import Any
+from typing import Any, TypeVar
 
 import grpc.aio
 from google.protobuf.message import DecodeError
@@ -16,6 +16,8 @@ from roles.runtime_proxy.logfilter import RepeatFilter
 
 log = logging.getLogger(__name__)
 log.addFilter(RepeatFilter())
+
+Answer = TypeVar("Answer", cri.PodSandboxStatusResponse, cri.ContainerStatusResponse)
 
 _STATUS = 2.0  # seconds for the engine's word on one object
 
@@ -38,22 +40,21 @@ class EngineClient:
     async def sandbox_status(self, sandbox_id: str) -> cri.PodSandboxStatusResponse | None:
         """The engine's word on a sandbox, in full; None when it does not know it or cannot say."""
         request = cri.PodSandboxStatusRequest(pod_sandbox_id=sandbox_id, verbose=True)
-        response: cri.PodSandboxStatusResponse | None = await self._status("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
-        return response if response is not None and response.HasField("status") else None
+        return await self._status("PodSandboxStatus", request, cri.PodSandboxStatusResponse)
 
     async def container_status(self, container_id: str) -> cri.ContainerStatusResponse | None:
         """The engine's word on a container, in full; None when it does not know it or cannot say."""
         request = cri.ContainerStatusRequest(container_id=container_id, verbose=True)
-        response: cri.ContainerStatusResponse | None = await self._status("ContainerStatus", request, cri.ContainerStatusResponse)
-        return response if response is not None and response.HasField("status") else None
+        return await self._status("ContainerStatus", request, cri.ContainerStatusResponse)
 
-    async def _status(self, method: str, request: Any, answer: Any) -> Any:
+    async def _status(self, method: str, request: Any, answer: type[Answer]) -> Answer | None:
         try:
-            return answer.FromString(await self.ask(method, request, timeout=_STATUS))
+            response = answer.FromString(await self.ask(method, request, timeout=_STATUS))
         except (grpc.aio.AioRpcError, DecodeError) as error:
             text = f"{error.code().name} {error.details()}" if isinstance(error, grpc.aio.AioRpcError) else str(error)
             log.warning("%s of %s: %s", method, getattr(request, request.DESCRIPTOR.fields[0].name), text)
             return None
+        return response if response.HasField("status") else None
 
     async def close(self) -> None:
         """End the connection."""

@@ -69,7 +69,8 @@ class HookClient:
         timeout = self._timeout if deadline is None else min(self._timeout, deadline)
         ended = False
         try:
-            raw = await self._method(server.endpoint, hook_type)(request.SerializeToString(), timeout=timeout)
+            ask: Any = self._channel(server.endpoint).unary_unary(HOOK_METHODS[hook_type])
+            raw = await ask(request.SerializeToString(), timeout=timeout)
             ended = True
         except grpc.aio.AioRpcError as error:
             ended = True
@@ -92,9 +93,6 @@ class HookClient:
         if channel is None:
             channel = self._channels[endpoint] = grpc.aio.insecure_channel(target(endpoint), options=CHANNEL_OPTIONS)
         return channel
-
-    def _method(self, endpoint: str, hook_type: str) -> Any:
-        return self._channel(endpoint).unary_unary(HOOK_METHODS[hook_type])
 
     def connect(self, endpoints: set[str]) -> None:
         """Begin to connect to servers that registered: the first pod should not pay for it, nor for a server that wakes up only then."""

@@ -1,33 +1,19 @@
-"""Which CRI calls are hooked, at which stage, and under which names (RP-REG-02, RP-CRI-02, RP-CRI-03)."""
+"""Which CRI calls are hooked, and at which stage (RP-REG-02, RP-CRI-02, RP-CRI-03)."""
 
 from __future__ import annotations
-
-from dataclasses import dataclass
 
 RUNTIME_SERVICE = "/runtime.v1.RuntimeService/"
 HOOK_SERVICE = "/runtime.v1alpha1.RuntimeHookService/"
 
 
-@dataclass(frozen=True, slots=True)
-class HookedCall:
-    """One CRI method and its hook types; an empty type means that the stage has no hook."""
-
-    method: str
-    pre: str = ""
-    post: str = ""
-
-
-CALLS: tuple[HookedCall, ...] = (
-    HookedCall("RunPodSandbox", pre="PreRunPodSandbox"),
-    HookedCall("StopPodSandbox", post="PostStopPodSandbox"),
-    HookedCall("CreateContainer", pre="PreCreateContainer"),
-    HookedCall("StartContainer", pre="PreStartContainer", post="PostStartContainer"),
-    HookedCall("UpdateContainerResources", pre="PreUpdateContainerResources"),
-    HookedCall("StopContainer", post="PostStopContainer"),
-)
-
-# Hook type -> method of the hook service.
-HOOK_METHODS: dict[str, str] = {name: f"{HOOK_SERVICE}{name}Hook" for call in CALLS for name in (call.pre, call.post) if name}
+# Hook type (the stage and the CRI method) -> method of the hook service.
+HOOK_METHODS: dict[str, str] = {
+    name: f"{HOOK_SERVICE}{name}Hook"
+    for name in (
+        "PreRunPodSandbox", "PostStopPodSandbox", "PreCreateContainer", "PreStartContainer", "PostStartContainer",
+        "PreUpdateContainerResources", "PostStopContainer",
+    )
+}  # fmt: skip
 
 # Accepted in registration files because upstream's documents list it; no call fires it.
 NEVER_FIRES = frozenset({"PreRemoveRunPodSandbox"})

@@ -18,7 +18,6 @@ from koord.protocols import cri_pb2 as cri
 from roles.runtime_proxy import merge, recovery, store
 from roles.runtime_proxy.concurrency import KeyedLocks
 from roles.runtime_proxy.deadline import Deadline, share
-from roles.runtime_proxy.hooktypes import CALLS, HookedCall
 from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.stages import Stages
 
@@ -57,20 +56,13 @@ class Interceptor:
             "RemovePodSandbox": self._remove_pod,
             "RemoveContainer": self._remove,
         }
-        self._calls: dict[str, HookedCall] = {call.method: call for call in CALLS}
-
-    async def _pre(self, method: str, record: Any, labels: Any, deadline: Deadline | None) -> Any:
-        return await self._stages.pre(self._calls[method].pre, record, labels, deadline)
-
-    def _post(self, method: str, sandbox_id: str, record: Any, labels: Any) -> None:
-        self._stages.post(self._calls[method].post, record, labels, sandbox_id)
 
     # -- pods -----------------------------------------------------------------------------------------------------------
 
     async def _run_pod(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
         request = cri.RunPodSandboxRequest.FromString(raw)
         record = store.requested_pod(request)
-        answer = await self._pre("RunPodSandbox", record, record.labels, deadline)
+        answer = await self._stages.pre("PreRunPodSandbox", record, record.labels, deadline)
         if answer is not None:
             merge.merge_pod(request, answer)
             merge.apply_pod_answer(record, answer)
@@ -87,7 +79,7 @@ class Interceptor:
             response = await engine.forward(raw)
         finally:
             if record is not None:
-                self._post("StopPodSandbox", sandbox_id, record, record.labels)
+                self._stages.post("PostStopPodSandbox", record, record.labels, sandbox_id)
         # Only now: kubelet retries a failed stop, and its retry deserves the hook as well.
         self.store.stop_pod(sandbox_id)
         return response
@@ -117,7 +109,7 @@ class Interceptor:
             log.warning("CreateContainer for sandbox %s, which is not known: forwarded without hooks", request.pod_sandbox_id)
             return await engine.forward(raw)
         record = store.requested_container(request, pod)
-        answer = await self._pre("CreateContainer", record, pod.labels, deadline)
+        answer = await self._stages.pre("PreCreateContainer", record, pod.labels, deadline)
         if answer is not None:
             merge.merge_container(request, answer)
             merge.apply_answer(record, answer)
@@ -147,15 +139,15 @@ class Interceptor:
         if record is None:
             return await engine.forward(raw)
         sandbox_id = self.store.sandbox_of(container_id)
-        if self._stages.asks(self._calls["StartContainer"].pre, record.pod_labels):
+        if self._stages.asks("PreStartContainer", record.pod_labels):
             async with self.locks.of(container_id):
-                answer = await self._pre("StartContainer", record, record.pod_labels, deadline)
+                answer = await self._stages.pre("PreStartContainer", record, record.pod_labels, deadline)
                 if answer is not None:
                     merge.apply_answer(record, answer)
         try:
             return await engine.forward(raw)
         finally:
-            self._post("StartContainer", sandbox_id, record, record.pod_labels)
+            self._stages.post("PostStartContainer", record, record.pod_labels, sandbox_id)
 
     async def _update(self, raw: bytes, engine: Engine, deadline: Deadline | None) -> bytes:
         request = cri.UpdateContainerResourcesRequest.FromString(raw)
@@ -180,7 +172,7 @@ class Interceptor:
         else:
             merge.copy_resources(request.linux, proposed.container_resources)
         merge.overlay(proposed.container_annotations, request.annotations)
-        answer = await self._pre("UpdateContainerResources", proposed, record.pod_labels, deadline)
+        answer = await self._stages.pre("PreUpdateContainerResources", proposed, record.pod_labels, deadline)
         if answer is not None:
             merge.apply_answer(proposed, answer)
             merge.update_request(request, proposed)
@@ -198,7 +190,7 @@ class Interceptor:
             response = await engine.forward(raw)
         finally:
             if record is not None:
-                self._post("StopContainer", sandbox_id, record, record.pod_labels)
+                self._stages.post("PostStopContainer", record, record.pod_labels, sandbox_id)
         self.store.stop_container(container_id)
         return response
 

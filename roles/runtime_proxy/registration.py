@@ -100,8 +100,6 @@ def never_asked(servers: Iterable[HookServer]) -> list[str]:
 
 def first_for(servers: Iterable[HookServer], hook: str) -> HookServer | None:
     """The one server that is asked for a hook type: the first in file-name order that lists it."""
-    if not hook:
-        return None
     return next((server for server in servers if hook in server.hooks), None)
 
 

@@ -48,7 +48,7 @@ class HookRules:
 
 
 class Stages:
-    """Pre and post hooks of all calls. An empty hook type means that the call has no hook at that stage."""
+    """Pre and post hooks of all calls."""
 
     def __init__(
         self,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from koord.protocols import cri_pb2 as cri
 from koord.protocols import runtimehook_pb2 as hook
-from roles.runtime_proxy.merge import copy_resources, text_of, update_stored
+from roles.runtime_proxy.merge import copy_resources, overlay, text_of, update_stored
 
 
 class Store:
@@ -99,7 +99,7 @@ class Store:
             if pod is None:
                 orphans.append(container.id)
                 continue
-            self.add_container(container.id, container.pod_sandbox_id, listed_container(container, pod))
+            self.add_container(container.id, container.pod_sandbox_id, _of_pod(pod, container))
             added.append(container.id)
         return added, orphans
 
@@ -123,11 +123,14 @@ def requested_pod(request: cri.RunPodSandboxRequest) -> hook.PodSandboxHookReque
     return record
 
 
-def _of_pod(pod: hook.PodSandboxHookRequest) -> hook.ContainerResourceHookRequest:
+def _of_pod(pod: hook.PodSandboxHookRequest, told: cri.Container | cri.ContainerConfig) -> hook.ContainerResourceHookRequest:
+    """A container record from a list: without resources and environment."""
     record = hook.ContainerResourceHookRequest(
         pod_meta=pod.pod_meta, pod_annotations=pod.annotations, pod_labels=pod.labels, pod_cgroup_parent=pod.cgroup_parent
     )
     copy_pod_resources(pod, record)
+    record.container_meta.name, record.container_meta.attempt = told.metadata.name, told.metadata.attempt
+    overlay(record.container_annotations, told.annotations)
     return record
 
 
@@ -143,23 +146,11 @@ def copy_pod_resources(
 def requested_container(request: cri.CreateContainerRequest, pod: hook.PodSandboxHookRequest) -> hook.ContainerResourceHookRequest:
     """A container record from CreateContainer and the record of its pod. Resources are always present, zero where unset."""
     config = request.config
-    record = _of_pod(pod)
-    record.container_meta.name, record.container_meta.attempt = config.metadata.name, config.metadata.attempt
-    for key, value in config.annotations.items():
-        record.container_annotations[key] = value
+    record = _of_pod(pod, config)
     for item in config.envs:
         record.container_envs[item.key] = text_of(item.value)
     copy_resources(config.linux.resources, record.container_resources)
     record.container_resources.SetInParent()
     if parent := request.sandbox_config.linux.cgroup_parent:
         record.pod_cgroup_parent = parent
-    return record
-
-
-def listed_container(container: cri.Container, pod: hook.PodSandboxHookRequest) -> hook.ContainerResourceHookRequest:
-    """A container record from a list: without resources and environment."""
-    record = _of_pod(pod)
-    record.container_meta.name, record.container_meta.attempt = container.metadata.name, container.metadata.attempt
-    for key, value in container.annotations.items():
-        record.container_annotations[key] = value
     return record

@@ -17,7 +17,6 @@ from roles.runtime_proxy.docker.messages import SANDBOX, TYPE_LABEL, field
 from roles.runtime_proxy.docker.proxy import DockerProxy, Observe
 from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.stages import Stages
-from roles.runtime_proxy.store import Store
 
 _MAX_ANSWER = 64 << 20
 _TIMEOUT = 10.0  # seconds
@@ -84,12 +83,9 @@ class DockerBackend:
     def __init__(self, engine: str, stages: Stages, observe: Observe, limit: int) -> None:
         self._engine = DockerEngine(engine)
         self.interceptor = DockerInterceptor(stages, self._engine.inspect)
+        self.store = self.interceptor.store
         self._proxy = DockerProxy(engine, self.interceptor, observe, limit)
         self._server: asyncio.Server | None = None
-
-    @property
-    def store(self) -> Store:
-        return self.interceptor.store
 
     async def greet(self) -> str:
         """Learn the cgroup driver; one line about the engine."""
