@@ -8,11 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from enum import Enum
 
+from koord.api.labels import parse_go_bool
 from koord.config import gate_texts
 from koord.config.errors import ConfigError, did_you_mean
-
-_TRUE = {"1", "t", "T", "TRUE", "true", "True"}
-_FALSE = {"0", "f", "F", "FALSE", "false", "False"}
 
 
 class Stage(Enum):
@@ -60,13 +58,13 @@ class FeatureGates:
             name, value = name.strip(), value.strip()
             if not sign:
                 raise ConfigError("--feature-gates", f"{entry!r} has no value; write {name}=true or {name}=false")
-            if value not in _TRUE and value not in _FALSE:
+            if (on := parse_go_bool(value)) is None:
                 raise ConfigError("--feature-gates", f"{name}={value}: the value must be true or false")
             if name in ("AllAlpha", "AllBeta"):
                 stage = Stage.ALPHA if name == "AllAlpha" else Stage.BETA
-                wanted = {**{gate: value in _TRUE for gate in self._defaults if self.stage(gate) is stage}, **wanted}
+                wanted = {**{gate: on for gate in self._defaults if self.stage(gate) is stage}, **wanted}
             elif name in self._defaults:
-                wanted[name] = value in _TRUE
+                wanted[name] = on
             else:
                 known = ", ".join(sorted(self._defaults)) or "none"
                 hint = did_you_mean(name, self._defaults) or f"; known gates: {known}"

@@ -8,7 +8,7 @@ import logging
 import os
 import ssl
 import stat
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -139,63 +139,53 @@ def _names(host: str) -> set[str]:
     return {name for name in (host, "127.0.0.1", "::1", "localhost", seams.hostname()) if name not in ("", "0.0.0.0", "::")}
 
 
-def _make(hosts: Iterable[str]) -> tuple[bytes, bytes, bytes]:
-    """(authority, server certificate, server key) as PEM, of an authority that signs nothing else."""
-    ca, ca_key = _authority()
-    return ca, *_server(ca, ca_key, hosts)
+def _certificate(
+    name: str, days: int, extensions: Sequence[tuple[Any, bool]], authority: tuple[Any, Any] | None = None
+) -> tuple[bytes, bytes]:
+    """(certificate, key) as PEM: elliptic curve keys, made in a few milliseconds. Signed by `authority` (certificate, key) or by itself.
 
-
-def _life(days: int) -> tuple[datetime.datetime, datetime.datetime]:
-    now = seams.utcnow()
-    return now - datetime.timedelta(minutes=5), now + datetime.timedelta(days=days)
-
-
-def _authority() -> tuple[bytes, bytes]:
-    """(certificate, key) as PEM: elliptic curve keys, made in a few milliseconds."""
+    `extensions` are told each with whether it is critical.
+    """
     from cryptography import x509
     from cryptography.hazmat.primitives import hashes, serialization
     from cryptography.hazmat.primitives.asymmetric import ec
     from cryptography.x509.oid import NameOID
 
     key = ec.generate_private_key(ec.SECP256R1())
-    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, f"koord-ca-{seams.token_hex(4)}")])
-    begin, end = _life(CA_DAYS)
-    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), begin, end)
+    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
+    issuer, signer = (subject, key) if authority is None else (authority[0].subject, authority[1])
+    begin, end = seams.utcnow() - datetime.timedelta(minutes=5), seams.utcnow() + datetime.timedelta(days=days)
+    builder = x509.CertificateBuilder(issuer, subject, key.public_key(), x509.random_serial_number(), begin, end)
+    identifiers = (
+        x509.SubjectKeyIdentifier.from_public_key(key.public_key()),
+        x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()),
+    )
+    for extension, critical in (*extensions, *((identifier, False) for identifier in identifiers)):
+        builder = builder.add_extension(extension, critical)
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    return builder.sign(signer, hashes.SHA256()).public_bytes(pem), key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain)
+
+
+def _authority() -> tuple[bytes, bytes]:
+    """(certificate, key) as PEM."""
+    from cryptography import x509
+
     usage = x509.KeyUsage(True, False, False, False, False, True, True, False, False)
-    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), True).add_extension(usage, True)
-    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-    builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(key.public_key()), False)
-    return builder.sign(key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), _pem(key)
+    return _certificate(f"koord-ca-{seams.token_hex(4)}", CA_DAYS, [(x509.BasicConstraints(ca=True, path_length=0), True), (usage, True)])
 
 
 def _server(ca: bytes, ca_key: bytes, hosts: Iterable[str]) -> tuple[bytes, bytes]:
     """(certificate, key) as PEM, signed by the authority."""
     from cryptography import x509
-    from cryptography.hazmat.primitives import hashes, serialization
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+    from cryptography.x509.oid import ExtendedKeyUsageOID
 
-    authority, signer = x509.load_pem_x509_certificate(ca), serialization.load_pem_private_key(ca_key, None)
-    assert isinstance(signer, ec.EllipticCurvePrivateKey)
     alternatives: list[x509.GeneralName] = []
     for host in sorted(filter(None, hosts)):
         try:
             alternatives.append(x509.IPAddress(ipaddress.ip_address(host)))
         except ValueError:
             alternatives.append(x509.DNSName(host))
-    key = ec.generate_private_key(ec.SECP256R1())
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "koord")])
-    begin, end = _life(SERVER_DAYS)
-    builder = x509.CertificateBuilder(authority.subject, subject, key.public_key(), x509.random_serial_number(), begin, end)
-    builder = builder.add_extension(x509.SubjectAlternativeName(alternatives), False)
-    builder = builder.add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), False)
-    builder = builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(key.public_key()), False)
-    builder = builder.add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(signer.public_key()), False)
-    return builder.sign(signer, hashes.SHA256()).public_bytes(serialization.Encoding.PEM), _pem(key)
-
-
-def _pem(key: Any) -> bytes:
-    from cryptography.hazmat.primitives import serialization
-
-    text: bytes = key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
-    return text
+    usage = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH])
+    authority = x509.load_pem_x509_certificate(ca), load_pem_private_key(ca_key, None)
+    return _certificate("koord", SERVER_DAYS, [(x509.SubjectAlternativeName(alternatives), False), (usage, False)], authority)

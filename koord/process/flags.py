@@ -15,6 +15,7 @@ from typing import IO, Any, NamedTuple, TypeVar
 
 import click
 
+from koord.api.labels import parse_go_bool
 from koord.api.times import format_duration, parse_duration
 from koord.config.errors import ConfigError
 from koord.process.errors import ConfigurationError, is_usage
@@ -22,9 +23,6 @@ from koord.process.logs import SEVERITIES, LogOptions, parse_vmodule, setup
 from koord.version import VERSION
 
 F = TypeVar("F", bound=Callable[..., Any])
-
-_TRUE = frozenset({"1", "t", "T", "TRUE", "true", "True"})
-_FALSE = frozenset({"0", "f", "F", "FALSE", "false", "False"})
 
 
 class FlagError(click.UsageError):
@@ -78,9 +76,9 @@ class BoolType(click.ParamType[bool]):
         """True or False."""
         if isinstance(value, bool):
             return value
-        if value not in _TRUE and value not in _FALSE:
+        if (found := parse_go_bool(value)) is None:
             self.fail(f"{value!r} is no boolean; accepted: true, false, t, f, 1, 0", param, ctx)
-        return value in _TRUE
+        return found
 
 
 class HostPort(NamedTuple):
@@ -94,21 +92,16 @@ class HostPort(NamedTuple):
         return "0" if self.disabled else f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
-def parse_host_port(text: str, default_port: int | None = None) -> HostPort:
-    """Parse `:9316`, `127.0.0.1:80`, `[::1]:80`; `0` and an empty text switch the listener off. Raises ValueError.
-
-    With a `default_port` a bare host or address is accepted too.
-    """
+def parse_host_port(text: str) -> HostPort:
+    """Parse `:9316`, `127.0.0.1:80`, `[::1]:80`; `0` and an empty text switch the listener off. Raises ValueError."""
     if text in ("", "0"):
         return HostPort("", 0, disabled=True)
     host, colon, port = text.rpartition(":")
-    if default_port is not None and (not colon or (":" in host and not text.startswith("[")) or text.endswith("]")):
-        host, port = text, str(default_port)
     if host.startswith("[") and host.endswith("]"):
         host = host[1:-1]
-    elif ":" in host and port != str(default_port):
+    elif ":" in host:
         raise ValueError(f"{text!r}: an IPv6 address must stand in brackets, as in [::1]:8080")
-    if not (port.isascii() and port.isdigit() and len(port) < 9) or int(port) > 65535 or (not colon and default_port is None):
+    if not (port.isascii() and port.isdigit() and len(port) < 9) or int(port) > 65535 or not colon:
         raise ValueError(f"{text!r} is no listen address; write host:port, :port, or 0 to switch it off")
     return HostPort(host, int(port))
 
@@ -118,15 +111,12 @@ class HostPortType(click.ParamType[HostPort]):
 
     name = "host:port"
 
-    def __init__(self, default_port: int | None = None) -> None:
-        self.default_port = default_port
-
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> HostPort:
         """A HostPort."""
         if isinstance(value, HostPort):
             return value
         try:
-            return parse_host_port(str(value), self.default_port)
+            return parse_host_port(str(value))
         except ValueError as error:
             self.fail(str(error), param, ctx)
 
@@ -355,7 +345,7 @@ class GoCommand(click.Command):
             if isinstance(option.type, BoolType):
                 value, equals = (value, "=") if equals else ("true", "=")
             elif option.is_flag or option.count:
-                if equals and value not in _TRUE:
+                if equals and not parse_go_bool(value):
                     raise FlagError(f"{flag} takes no value", ctx)
                 result.append(name)
                 continue

@@ -252,9 +252,7 @@ async def _end(life: Life, task: asyncio.Future[object], name: str) -> int:
     await life.finish(max(LAST, GRACE - (asyncio.get_running_loop().time() - began)))
     if task.done() and not task.cancelled():
         error = task.exception()
-        if isinstance(error, (ConfigurationError, ConfigError)):
-            return _refuse(name, error)
-        if isinstance(error, FatalError):
+        if isinstance(error, (ConfigurationError, ConfigError, FatalError)):
             return _refuse(name, error)
         if error is not None:
             log.critical("%s failed", name, exc_info=error)

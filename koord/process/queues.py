@@ -3,39 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
 from koord.process.metrics import Timings
 
+if TYPE_CHECKING:
+    from koord.kube.workqueue import WorkQueue
+
 _SECONDS = tuple(10.0**power for power in range(-8, 2))
-
-
-class Observer(Protocol):
-    """Who is told seconds."""
-
-    def observe(self, value: float) -> None: ...
-
-
-class Queue(Protocol):
-    """What is asked of a work queue; `waited` and `worked` are told seconds."""
-
-    name: str
-    adds: int
-    retries: int
-    waited: Observer | None
-    worked: Observer | None
-
-    def __len__(self) -> int: ...
 
 
 class QueueMetrics:
     """`workqueue_*` of the queues that are watched."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
-        self._queues: list[Queue] = []
+        self._queues: list[WorkQueue] = []
         self._waited = Timings(
             "workqueue_queue_duration_seconds", "Seconds that a key waits in a queue.", ["name"], buckets=_SECONDS, registry=registry
         )
@@ -44,7 +29,7 @@ class QueueMetrics:
         )
         registry.register(self)  # type: ignore[arg-type]
 
-    def watch(self, queues: Iterable[Queue]) -> None:
+    def watch(self, queues: Iterable[WorkQueue]) -> None:
         """Show these queues too."""
         for queue in queues:
             queue.waited, queue.worked = self._waited.labels(queue.name), self._worked.labels(queue.name)

@@ -12,7 +12,7 @@ import click
 from koord.process.flags import (
     FlagError,
     HostPort,
-    HostPortType,
+    HostPortAddress,
     always_allow_option,
     bool_option,
     duration_option,
@@ -62,7 +62,7 @@ if TYPE_CHECKING:
     help="How long calls under way have to end when the proxy does; below its unit's TimeoutStopSec=.",
 )
 @click.option(
-    "--addr", type=HostPortType(), default="0", show_default=True, help="Where to serve /healthz, /readyz and /metrics; 0 switches it off."
+    "--addr", type=HostPortAddress, default="0", show_default=True, help="Where to serve /healthz, /readyz and /metrics; 0 switches it off."
 )
 @always_allow_option
 @bool_option("--validate-config", help="Check the flags and the hook registrations, and exit.")

@@ -21,8 +21,7 @@ from koord.apiserver.config import ServerConfig
 from koord.process import certificates
 from koord.process.errors import ConfigurationError
 from koord.process.life import Life
-from koord.process.serving import Serving, tls_source
-from koord.process.tls import tls_context
+from koord.process.serving import Serving, tls_context, tls_source
 from roles.manager.webhooks.certs import renew
 from roles.manager.webhooks.certstore import CertFolder
 from tests.support import patience

@@ -132,13 +132,6 @@ def test_listen_addresses_round_trip(host: str, port: int) -> None:
     assert parse_host_port(str(address)) == address
 
 
-def test_default_port() -> None:
-    assert parse_host_port("10.0.0.1", 10251) == HostPort("10.0.0.1", 10251)
-    assert parse_host_port("::1", 10251) == HostPort("::1", 10251)
-    assert parse_host_port("[::1]", 10251) == HostPort("::1", 10251)
-    assert parse_host_port("x:1", 10251) == HostPort("x", 1)
-
-
 def test_click_arguments_stay_possible() -> None:
     @go_command("why")
     @click.argument("name")

@@ -16,7 +16,7 @@ import pytest
 from koord.apiserver.testing import running_server
 from koord.process import certificates
 from koord.process.http import OpsServer
-from koord.process.tls import tls_context
+from koord.process.serving import tls_context
 from roles.scheduler.cli import reviewers
 from roles.scheduler.flags import INERT, controller_wanted
 from roles.scheduler.serving import Gate, Serving, certificate_user

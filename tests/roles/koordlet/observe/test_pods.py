@@ -42,7 +42,8 @@ def as_node(obj: dict[str, Any]) -> Node:
 
 def certificate(host: str, *, expired: bool = False) -> tuple[bytes, bytes, bytes]:
     """Authority, certificate and key as PEM, of a kubelet that long runs without making another one where `expired`."""
-    ca, served, key = certificates._make({host})
+    ca, ca_key = certificates._authority()
+    served, key = certificates._server(ca, ca_key, {host})
     if expired:
         private: Any = serialization.load_pem_private_key(key, None)
         name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "n1@1")])
