@@ -15,6 +15,7 @@ import orjson
 
 from koord import seams
 from koord.api.kinds import PODS, Kind
+from koord.api.objects import ListMeta
 from koord.kube import errors
 from koord.kube.config import ClientConfig
 from koord.kube.http1 import Response
@@ -51,17 +52,10 @@ class ListResult:
     resource_version: str
 
 
-class ListMeta(msgspec.Struct, rename={"continue_": "continue", "resource_version": "resourceVersion"}):
-    """Metadata of a list."""
-
-    continue_: str = ""
-    resource_version: str = ""
-
-
 class ListHead(msgspec.Struct):
     """A list without its objects: decoding it skips them at memory speed."""
 
-    metadata: ListMeta = msgspec.field(default_factory=ListMeta)
+    metadata: ListMeta = ListMeta()
 
 
 _list_head = deeply(msgspec.json.Decoder(ListHead).decode)
@@ -283,8 +277,8 @@ class Client:
         if initial_events:
             params |= {"sendInitialEvents": "true", "resourceVersionMatch": "NotOlderThan"}
         rest: Lines = []
-        async with self.transport.stream(kind.path(namespace), params, silence=seconds + SILENCE) as content:
-            async for chunk in content.iter_any():
+        async with self.transport.stream(kind.path(namespace), params) as content:
+            async for chunk in content.iter_any(seconds + SILENCE):
                 lines = chunk.split(b"\n")
                 if len(lines) == 1:  # the middle of a long line
                     rest.append(chunk)

@@ -131,15 +131,15 @@ def _in_cluster(environ: Mapping[str, str], directory: str, master: str | None) 
     )
 
 
-def _server(text: Any, source: str) -> str:
+def _url(text: Any, source: str, what: str = "") -> str:
+    """An address as it stands there; where it is told that it is none, without a password."""
     if not is_http_url(text):
-        raise KubeConfigError(source, f"server {_shown(text)} must be http://host[:port] or https://host[:port]")
-    return str(text).rstrip("/")
+        raise KubeConfigError(source, f"{what}{redacted_text(repr(text))} must be http://host[:port] or https://host[:port]")
+    return str(text)
 
 
-def _shown(text: Any) -> str:
-    """As it stands there, without a password."""
-    return redacted_text(repr(text))
+def _server(text: Any, source: str) -> str:
+    return _url(text, source, "server ").rstrip("/")
 
 
 # -- kubeconfig files ----------------------------------------------------------------------------------------------
@@ -249,21 +249,12 @@ def _pem(entry: Mapping[str, Any], name: str, path: str) -> Pem | None:
 
 def _proxy(cluster: Mapping[str, Any], path: str) -> str | None:
     proxy = cluster.get("proxy-url")
-    if not proxy:
-        return None
-    if not is_http_url(proxy):
-        raise KubeConfigError(path, f"proxy-url {_shown(proxy)} must be http://host[:port] or https://host[:port]")
-    return str(proxy)
+    return _url(proxy, path, "proxy-url ") if proxy else None
 
 
 def _environment_proxy(server: str, environ: Mapping[str, str]) -> str | None:
     proxy = (proxy_from_environment(server, environ) or "").strip()
-    if not proxy:
-        return None
-    if not is_http_url(proxy):
-        name = "HTTPS_PROXY" if server.startswith("https:") else "HTTP_PROXY"
-        raise KubeConfigError(name, f"{_shown(proxy)} must be http://host[:port] or https://host[:port]")
-    return proxy
+    return _url(proxy, "HTTPS_PROXY" if server.startswith("https:") else "HTTP_PROXY") if proxy else None
 
 
 def _insecure(cluster: Mapping[str, Any], path: str) -> bool:

@@ -46,7 +46,6 @@ class _Event(NamedTuple):
     reason: str
     note: str
     action: str
-    related: ObjectRef | None
     time: float
 
     @property
@@ -97,7 +96,6 @@ class EventRecorder:
         host: str | None = None,
         *,
         clock: Callable[[], float] = seams.monotonic,
-        wall_clock: Callable[[], float] = seams.now,
     ) -> None:
         self.client = client.ranked(Priority.BULK) if isinstance(client, Client) else client
         self.component = component
@@ -105,7 +103,6 @@ class EventRecorder:
         self.drops: Counter[str] = Counter()
         self.sent = 0
         self._clock = clock
-        self._wall_clock = wall_clock
         self._line = _Line(QUEUE)
         self._busy: dict[tuple[str, ...], deque[_Event]] = {}
         self._writers: set[asyncio.Task[None]] = set()
@@ -147,13 +144,12 @@ class EventRecorder:
         message: str,
         *,
         action: str = "",
-        related: ObjectRef | None = None,
     ) -> None:
         """Tell about an object: `type` is Normal or Warning, `reason` a CamelCase word. Never blocks, never raises."""
         try:
             ref = about if isinstance(about, ObjectRef) else reference(about)
             note = message if len(message) <= NOTE_LIMIT // 4 else message.encode()[:NOTE_LIMIT].decode("utf-8", "ignore")
-            event = _Event(ref, type, reason, note, action or reason, related, self._wall_clock())
+            event = _Event(ref, type, reason, note, action or reason, seams.now())
             if not self._allowed(event):
                 self._drop("too_many", "too many events %s about %s %s/%s", reason, ref.kind, ref.namespace, ref.name)
                 return
@@ -277,8 +273,6 @@ class EventRecorder:
             "note": event.note,
             "type": event.type,
         }
-        if event.related is not None:
-            body["related"] = event.related.wire()
         with suppress(errors.AlreadyExists):  # by an earlier try
             await self.client.create(EVENTS, body, namespace)
         self._told[event.key] = _Told(name, namespace, 1, self._clock())

@@ -66,9 +66,6 @@ class MessageParser:
 
     # -- states: each reads data from a position and returns the position of the next state, or -1 if it needs more --
 
-    def _head(self, data: bytes, at: int) -> int:
-        raise NotImplementedError
-
     def _wait(self, data: bytes, at: int, limit: int, what: str) -> int:
         """Keep what is there until more comes."""
         if len(data) - at > limit:

@@ -59,24 +59,19 @@ class Leadership:
         self._deadline = renew_deadline
         self._clock = clock
         self._until = float("-inf")
-        self._over = False
+        self.over = False  # it has ended
         self._released = False
         self.lost = asyncio.Event()
 
     @property
     def held(self) -> bool:
         """Whether we lead at this very moment."""
-        return not self._over and self._clock() < self._until
+        return not self.over and self._clock() < self._until
 
     @property
     def remaining(self) -> float:
         """Seconds for which `held` is certain without another renewal; 0 if it is not held."""
         return max(0.0, self._until - self._clock()) if self.held else 0.0
-
-    @property
-    def over(self) -> bool:
-        """Whether it has ended."""
-        return self._over
 
     @property
     def renewed_at(self) -> float:
@@ -94,9 +89,9 @@ class Leadership:
 
     def end(self, *, released: bool = False) -> None:
         """It is over; `released`: by our own will. Callable from any thread; `lost` is set by whoever has the loop."""
-        if not self._over:
+        if not self.over:
             self._released = released and self._clock() < self._until
-            self._over = True
+            self.over = True
 
 
 @dataclass(frozen=True, slots=True)

@@ -67,16 +67,6 @@ class LeaderElector:
         self._sign_of_life = float("-inf")
         self._apart: seams.Apart[bool] | None = None
 
-    @property
-    def identity(self) -> str:
-        """Our name in the lease."""
-        return self.who.name
-
-    @property
-    def is_leader(self) -> bool:
-        """Whether we lead now."""
-        return self.leadership.held
-
     def healthy(self, tolerance: float = 20.0) -> tuple[bool, str]:
         """A health probe: failing when we should lead but have not renewed for the lease's duration plus `tolerance` seconds."""
         held = self.leadership
@@ -179,10 +169,10 @@ class LeaderElector:
     def _tell(self, events: EventRecorder | None, what: str) -> None:
         if events is not None:
             about = ObjectRef(LEASES.kind, self.name, self.namespace, api_version=LEASES.api_version)
-            events.event(about, "Normal", "LeaderElection", f"{self.identity} {what}")
+            events.event(about, "Normal", "LeaderElection", f"{self.who.name} {what}")
 
     async def _acquire(self, lease: _Lease) -> None:
-        log.info("waiting for the lease %s/%s as %s", self.namespace, self.name, self.identity)
+        log.info("waiting for the lease %s/%s as %s", self.namespace, self.name, self.who.name)
         failure = ""
         while True:
             sent_at = self._clock()

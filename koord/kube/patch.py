@@ -177,7 +177,7 @@ def _apply_operation(doc: Any, operation: Mapping[str, Any]) -> Any:
             return doc
         return _add(doc, path, copy_json(value)) if op == "add" else _replace(doc, path, copy_json(value))
     if op == "remove":
-        return _remove(doc, path)[0]
+        return _remove(doc, path)
     source = _pointer(operation.get("from"), "from")
     if op == "copy":
         return _add(doc, path, copy_json(_get(doc, source)))
@@ -186,8 +186,7 @@ def _apply_operation(doc: Any, operation: Mapping[str, Any]) -> Any:
     value = _get(doc, source)
     if path == source:
         return doc
-    doc, _ = _remove(doc, source)
-    return _add(doc, path, value)
+    return _add(_remove(doc, source), path, value)
 
 
 def _pointer(text: Any, field: str) -> list[str]:
@@ -257,13 +256,13 @@ def _replace(doc: Any, path: Sequence[str], value: Any) -> Any:
     return doc
 
 
-def _remove(doc: Any, path: Sequence[str]) -> tuple[Any, Any]:
+def _remove(doc: Any, path: Sequence[str]) -> Any:
     if not path:
         raise PatchError("the whole document cannot be removed")
     parent, token = _get(doc, path[:-1]), path[-1]
-    value = _step(parent, token, path)
+    _step(parent, token, path)  # must exist
     del parent[int(token) if isinstance(parent, list) else token]
-    return doc, value
+    return doc
 
 
 def diff_json_patch(old: Any, new: Any) -> list[dict[str, Any]]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import base64
-import ipaddress
 import os
 import re
 import socket
@@ -12,7 +11,6 @@ import ssl
 from collections import deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from functools import lru_cache
 from typing import Any
 from urllib.parse import SplitResult, unquote, urlsplit
 
@@ -21,6 +19,7 @@ import aiohappyeyeballs
 from koord.kube.connection import Body, Connection, Lost, NotSent
 from koord.kube.http1 import Response
 from koord.kube.leadership import Fence
+from koord.kube.proxies import address_of, literal
 from koord.kube.ratelimit import Priority
 
 IDLE = 60.0  # seconds after which an unused connection is not trusted any more (servers close theirs after 90 or more)
@@ -61,7 +60,7 @@ class Pool:
         self.host = parts.netloc.rpartition("@")[2]
         self.prefix = parts.path.rstrip("/")
         self.headers = ""
-        self._server = _address(parts)
+        self._server = address_of(parts)
         self._proxy = urlsplit(proxy) if proxy else None
         if self._proxy is not None and parts.scheme == "http":
             self.prefix = f"http://{self.host}{self.prefix}"
@@ -159,7 +158,7 @@ class Pool:
         connection = Connection(loop, context)
         try:
             async with asyncio.timeout(self._connect_timeout):
-                await self._reach(loop, connection, self._server if self._proxy is None else _address(self._proxy))
+                await self._reach(loop, connection, self._server if self._proxy is None else address_of(self._proxy))
                 if self._proxy is not None:
                     await self._through(connection, self._proxy, tunnel=context is not None)
                 if context is not None:
@@ -178,7 +177,7 @@ class Pool:
 
     async def _reach(self, loop: asyncio.AbstractEventLoop, connection: Connection, address: tuple[str, int]) -> None:
         """Connect to any of the addresses that the name has, the one that answered last first."""
-        found = [] if _is_literal(address[0]) else list(dict.fromkeys(await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)))
+        found = [] if literal(address[0]) else list(dict.fromkeys(await loop.getaddrinfo(*address, type=socket.SOCK_STREAM)))
         if len(found) <= 1:
             await loop.create_connection(lambda: connection, *address)
             return
@@ -209,19 +208,6 @@ class Pool:
         connections = [*self._all]
         self._all.clear()
         await asyncio.gather(*(connection.abort() for connection in connections))
-
-
-@lru_cache(maxsize=64)
-def _is_literal(host: str) -> bool:
-    try:
-        ipaddress.ip_address(host)
-    except ValueError:
-        return False
-    return True
-
-
-def _address(parts: SplitResult) -> tuple[str, int]:
-    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def _authorization(proxy: SplitResult) -> str:

@@ -4,7 +4,13 @@ from __future__ import annotations
 
 import ipaddress
 from collections.abc import Mapping
-from urllib.parse import urlsplit
+from functools import lru_cache
+from urllib.parse import SplitResult, urlsplit
+
+
+def address_of(parts: SplitResult) -> tuple[str, int]:
+    """Host and port of a URL."""
+    return parts.hostname or "", parts.port or (443 if parts.scheme == "https" else 80)
 
 
 def proxy_from_environment(server: str, environ: Mapping[str, str]) -> str | None:
@@ -14,15 +20,16 @@ def proxy_from_environment(server: str, environ: Mapping[str, str]) -> str | Non
     is always reached directly.
     """
     parts = urlsplit(server)
-    host = parts.hostname or ""
     name = "HTTPS_PROXY" if parts.scheme == "https" else "HTTP_PROXY"
     proxy = environ.get(name) or environ.get(name.lower())
-    if not proxy or _bypassed(host, parts.port or (443 if parts.scheme == "https" else 80), environ):
+    if not proxy or _bypassed(*address_of(parts), environ):
         return None
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+@lru_cache(maxsize=64)
+def literal(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
+    """The address that a host is written as, None for a name."""
     try:
         return ipaddress.ip_address(host)
     except ValueError:
@@ -30,7 +37,7 @@ def _address(host: str) -> ipaddress.IPv4Address | ipaddress.IPv6Address | None:
 
 
 def _bypassed(host: str, port: int, environ: Mapping[str, str]) -> bool:
-    address = _address(host)
+    address = literal(host)
     if host == "localhost" or (address is not None and address.is_loopback):
         return True
     listed = environ.get("NO_PROXY") or environ.get("no_proxy") or ""
@@ -51,7 +58,7 @@ def _matches(entry: str, host: str, address: ipaddress.IPv4Address | ipaddress.I
             return False
         entry = name.strip("[]")
     if address is not None:
-        return _address(entry.strip("[]")) == address
+        return literal(entry.strip("[]")) == address
     if entry.startswith("*."):
         entry = entry[1:]
     return host.endswith(entry) if entry.startswith(".") else host == entry or host.endswith(f".{entry}")

@@ -70,11 +70,6 @@ class TokenBucket:
         self._tokens -= 1.0
         return 0.0 if self._tokens >= 0.0 else -self._tokens / self.qps
 
-    def full(self, now: float) -> bool:
-        """Whether nothing has been taken for long enough that the bucket is as new."""
-        self._refill(now)
-        return self._tokens >= self.burst
-
 
 class RateLimiter:
     """Requests wait here, the most urgent class first, in order of arrival within one; without a rate they do not wait.

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import re
 import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
-from typing import Any
 from urllib.parse import urlencode
 
 from koord import seams
@@ -138,16 +137,12 @@ class Transport:
                 if isinstance(fence, Fresh) and fence.outdated:
                     raise errors.Unreachable(f"{method} {path}: not sent, it could not be in time") from None
                 raise errors.NotLeading(f"{method} {path}") from None
-            except NotSent as error:
+            except (NotSent, Lost) as error:
+                if isinstance(error, Lost):
+                    lost = error
                 pause = backoff.next()
-                last = attempt == ATTEMPTS or seams.monotonic() + pause >= until
+                last = attempt == ATTEMPTS or seams.monotonic() + pause >= until or (isinstance(error, Lost) and not idempotent)
                 if last or _too_late(fence, pause):
-                    raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
-            except Lost as error:
-                lost = error
-                pause = backoff.next()
-                last = attempt == ATTEMPTS or seams.monotonic() + pause >= until
-                if last or not idempotent or _too_late(fence, pause):
                     raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
             else:
                 if response.status == 401 and not renewed and attempt < ATTEMPTS:
@@ -163,18 +158,7 @@ class Transport:
             await seams.sleep(pause)
         raise AssertionError("unreachable")
 
-    async def _once(self, method: str, target: str, body: bytes | None, content_type: str, **options: Any) -> Response:
-        began, status = seams.monotonic(), 0
-        try:
-            response = await self._send(method, target, body, content_type, **options)
-            status = response.status
-            self.time.answered(response.headers.get("date"), began)
-            return response
-        finally:
-            if self.observer is not None:
-                self.observer(method, status, seams.monotonic() - began)
-
-    async def _send(
+    async def _once(
         self,
         method: str,
         target: str,
@@ -186,9 +170,17 @@ class Transport:
         fence: Fence | None,
         priority: Priority,
     ) -> Response:
-        authorization, context = await self._identity(renew=renew)
-        data = self._bytes(method, target, authorization, body, content_type)
-        return await self._connections().request(data, context, timeout, fence=fence, priority=priority)
+        began, status = seams.monotonic(), 0
+        try:
+            authorization, context = await self._identity(renew=renew)
+            data = self._bytes(method, target, authorization, body, content_type)
+            response = await self._connections().request(data, context, timeout, fence=fence, priority=priority)
+            status = response.status
+            self.time.answered(response.headers.get("date"), began)
+            return response
+        finally:
+            if self.observer is not None:
+                self.observer(method, status, seams.monotonic() - began)
 
     def _connections(self) -> Pool:
         pool = self._pool
@@ -212,8 +204,8 @@ class Transport:
         return f"{head}Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\n\r\n".encode("latin-1") + body
 
     @asynccontextmanager
-    async def stream(self, path: str, params: Mapping[str, str], *, silence: float) -> AsyncIterator[Stream]:
-        """A GET whose answer is read as it comes; `silence` is how many seconds may pass without a byte.
+    async def stream(self, path: str, params: Mapping[str, str]) -> AsyncIterator[Body]:
+        """A GET whose answer is read as it comes.
 
         Raises ApiError for a status other than 200 and Unreachable when the connection fails, also while reading.
         """
@@ -229,21 +221,10 @@ class Transport:
                         continue
                     if body.status != 200:
                         raise errors.from_response(body.status, await body.read(REQUEST_TIMEOUT), retry_after=retry_after(body.headers))
-                    yield Stream(body, silence)
+                    yield body
                     return
         except (NotSent, Lost) as error:
             raise errors.Unreachable(f"{self.config.server}: {error}") from error.__cause__
-
-
-class Stream:
-    """The content of an answer, as it comes."""
-
-    def __init__(self, body: Body, silence: float) -> None:
-        self._body, self._silence = body, silence
-
-    def iter_any(self) -> AsyncGenerator[bytes, None]:
-        """What has come, again and again, until the answer ends."""
-        return self._body.iter_any(self._silence)
 
 
 def _too_late(fence: Fence | None, pause: float) -> bool:

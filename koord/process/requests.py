@@ -165,11 +165,6 @@ class RequestParser(MessageParser):
         self.expects = False
         self._max_body = self._size_left = max_body
 
-    @property
-    def started(self) -> bool:
-        """Whether anything of it has come."""
-        return self.begun or bool(self._buffer)
-
     def feed(self, data: bytes) -> None:
         """More bytes. Raises Refused."""
         try:

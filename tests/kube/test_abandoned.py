@@ -53,7 +53,7 @@ def test_the_connection_is_cut_without_waiting_for_a_farewell(tmp_path: Path) ->
 
     async def main() -> None:
         transport = Transport(ClientConfig(server=server.url, insecure=True))
-        async with transport.stream("/api/v1/pods", {"watch": "1"}, silence=10) as content:
+        async with transport.stream("/api/v1/pods", {"watch": "1"}) as content:
             assert await anext(content.iter_any()) == b"{}\n"
         server.given_up.set()
         # neither the client nor its loop is closed yet

@@ -57,17 +57,17 @@ def test_one_leads_and_a_release_hands_over_at_once() -> None:
             first = elector(client, "a", events=events, timing=LONG)
             second = elector(client, "b", on_new_leader=leaders.append, timing=LONG)
             one = asyncio.create_task(first.run(hold))
-            await until(lambda: first.is_leader)
+            await until(lambda: first.leadership.held)
             two = asyncio.create_task(second.run(hold))
             await until(lambda: second.leader == "a")
-            assert not second.is_leader
+            assert not second.leadership.held
             healthy, said = first.healthy()
             assert (healthy, said.split(", ")[0]) == (True, "leading")
             assert second.healthy()[1] == "not leading; the leader is a"
             spec = (await client.get(LEASES, "koord-test", "default"))["spec"]
             assert (spec["holderIdentity"], spec["leaseTransitions"], spec["leaseDurationSeconds"]) == ("a", 0, 6000)
             await end(one)
-            await until(lambda: second.is_leader)  # released: no waiting for the lease to expire
+            await until(lambda: second.leadership.held)  # released: no waiting for the lease to expire
             assert leaders == ["a", "b"]
             assert (await client.get(LEASES, "koord-test", "default"))["spec"]["leaseTransitions"] == 1
             await end(two)
@@ -83,12 +83,12 @@ def test_a_dead_leader_is_replaced_after_its_lease() -> None:
         async with serving() as client:
             first, second = elector(client, "a", release_on_cancel=False), elector(client, "b")
             one = asyncio.create_task(first.run(hold))
-            await until(lambda: first.is_leader)
+            await until(lambda: first.leadership.held)
             two = asyncio.create_task(second.run(hold))
             await until(lambda: second.leader == "a")
             await end(one)
             renewed = parse_time((await client.get(LEASES, "koord-test", "default"))["spec"]["renewTime"])
-            await until(lambda: second.is_leader)
+            await until(lambda: second.leadership.held)
             acquired = parse_time((await client.get(LEASES, "koord-test", "default"))["spec"]["acquireTime"])
             assert acquired - renewed >= QUICK.lease_duration
             await end(two)
@@ -114,13 +114,13 @@ def test_a_lease_that_vanishes_is_taken_when_it_would_have_run_out() -> None:
                 return lead
 
             one = asyncio.create_task(first.run(watch("a")))
-            await until(lambda: first.is_leader)
+            await until(lambda: first.leadership.held)
             two = asyncio.create_task(second.run(watch("b")))
             await until(lambda: second.leader == "a")
             await client.delete(LEASES, "koord-test", "default")
-            while not second.is_leader:
+            while not second.leadership.held:
                 await asyncio.sleep(0.005)
-            assert not first.is_leader
+            assert not first.leadership.held
             assert leading <= {"b"}
             await end(one)
             await end(two)
@@ -134,12 +134,12 @@ def test_clocks_of_others_do_not_matter() -> None:
             first = elector(client, "a", timing=LONG, wall_clock=lambda: time.time() - 3600)
             second = elector(client, "b", timing=LONG, wall_clock=lambda: time.time() + 3600)
             one = asyncio.create_task(first.run(hold))
-            await until(lambda: first.is_leader)
+            await until(lambda: first.leadership.held)
             two = asyncio.create_task(second.run(hold))
             await until(lambda: second.leader == "a")
             await asyncio.sleep(0.5)  # some more tries
-            assert first.is_leader
-            assert not second.is_leader
+            assert first.leadership.held
+            assert not second.leadership.held
             await end(one)
             await end(two)
 
@@ -174,7 +174,7 @@ def test_a_server_that_hangs_costs_the_lease_in_time(pipe: Any) -> None:
         async with serving() as client, pipe(client.config.server) as between, Client(ClientConfig(between.url)) as far:
             first = elector(far, "a")
             task = asyncio.create_task(first.run(hold))
-            await until(lambda: first.is_leader)
+            await until(lambda: first.leadership.held)
             between.stalled = True
             began = asked = time.monotonic()
             while first.leadership.held:
@@ -191,7 +191,7 @@ def test_a_lease_taken_by_force_is_noticed() -> None:
         async with serving() as client:
             first = elector(client, "a")
             task = asyncio.create_task(first.run(hold))
-            await until(lambda: first.is_leader)
+            await until(lambda: first.leadership.held)
             await client.patch(LEASES, "koord-test", {"spec": {"holderIdentity": "thief"}}, "default")
             assert await asyncio.wait_for(task, patience.seconds(3)) is False
             assert (await client.get(LEASES, "koord-test", "default"))["spec"]["holderIdentity"] == "thief"
@@ -226,9 +226,9 @@ def test_a_namespace_that_does_not_exist_is_told_and_waited_for(caplog: pytest.L
             one = LeaderElector(client, "nowhere", "koord-test", "a", timing=QUICK)
             task = asyncio.create_task(one.run(hold))
             await until(lambda: any("nowhere" in record.message and "not found" in record.message for record in caplog.records))
-            assert not one.is_leader
+            assert not one.leadership.held
             await client.create(NAMESPACES, {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "nowhere"}})
-            await until(lambda: one.is_leader)
+            await until(lambda: one.leadership.held)
             await end(task)
 
     asyncio.run(main())
@@ -249,7 +249,7 @@ def test_waits_for_a_server_that_fails(fault_server: Any) -> None:
             server.script = script
             first = elector(client, "a")
             task = asyncio.create_task(first.run(hold))
-            await until(lambda: first.is_leader)
+            await until(lambda: first.leadership.held)
             assert not failing
             await end(task)
 
