@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from typing import Any, TypeVar, overload
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from koord import seams
 from koord.api.kinds import Kind
@@ -23,6 +23,16 @@ DOUBTFUL_AGE = 30.0  # seconds; a watch that lives has told or been asked by the
 T = TypeVar("T")
 
 
+class Wanted(TypedDict, total=False):
+    """What an informer can be told beside its kind and projection; see `InformerFactory.informer`."""
+
+    namespace: str | None
+    label_selector: str
+    field_selector: str
+    transform: Transform | None
+    optional: bool
+
+
 class InformerFactory:
     """Hands out informers and runs their watches."""
 
@@ -33,30 +43,10 @@ class InformerFactory:
         self._started = False
 
     @overload
-    def informer(
-        self,
-        kind: Kind,
-        projection: type[dict[Any, Any]] = dict,
-        *,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        transform: Transform | None = None,
-        optional: bool = False,
-    ) -> Informer[dict[str, Any]]: ...
+    def informer(self, kind: Kind, projection: type[dict[Any, Any]] = dict, **wanted: Unpack[Wanted]) -> Informer[dict[str, Any]]: ...
 
     @overload
-    def informer(
-        self,
-        kind: Kind,
-        projection: type[T],
-        *,
-        namespace: str | None = None,
-        label_selector: str = "",
-        field_selector: str = "",
-        transform: Transform | None = None,
-        optional: bool = False,
-    ) -> Informer[T]: ...
+    def informer(self, kind: Kind, projection: type[T], **wanted: Unpack[Wanted]) -> Informer[T]: ...
 
     def informer(
         self,

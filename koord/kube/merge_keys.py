@@ -5,7 +5,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +23,10 @@ class Field:
     merge: bool = False
     key: str = ""
     whole: bool = False
+
+    def key_of(self, item: Any) -> Any:
+        """What an element of the list is told by: its merge key, or itself."""
+        return item.get(self.key) if self.key and isinstance(item, Mapping) else item
 
 
 def _by(key: str, type_: str = "") -> Field:

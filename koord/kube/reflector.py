@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import heapq
 import logging
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -22,11 +23,11 @@ from koord.kube.wire import (
     Meta,
     WentBack,
     decode_head,
-    decode_list,
     ends_initial,
     must_list,
     older,
     read_event,
+    read_list,
     too_large,
 )
 
@@ -196,10 +197,7 @@ class Reflector:
         turn = _Turn()
         async with aclosing(pages):
             async for page in pages:
-                try:
-                    content = decode_list(page)
-                except msgspec.DecodeError as error:
-                    raise BrokenStream(f"the list cannot be read: {error}") from error
+                content = read_list(page)
                 listed = content.metadata.resource_version
                 for raw in content.items or ():
                     self._listed(raw, seen)
@@ -262,10 +260,7 @@ class Reflector:
         pages = self.client.pages(self.kind, namespace, label_selector=self.label_selector, field_selector=field_selector, limit=limit)
         async with aclosing(pages):
             async for page in pages:
-                try:
-                    content = decode_list(page)
-                except msgspec.DecodeError as error:
-                    raise BrokenStream(f"the list cannot be read: {error}") from error
+                content = read_list(page)
                 found = [meta for raw in content.items or () if (meta := self._meta(raw)) is not None]
                 return content.metadata.resource_version, found, not content.metadata.continue_
         return "", [], False
@@ -362,17 +357,17 @@ class Reflector:
                 again = seams.monotonic() + DOUBT_RETRY
             await seams.sleep(LOOK)
 
+    def _told(self, version: str, **options: Any) -> AsyncGenerator[Lines, None]:
+        """What a watch from a version tells; `options` are those of `Client.watch_batches`."""
+        client, labels, fields = self.client, self.label_selector, self.field_selector
+        return client.watch_batches(
+            self.kind, self.namespace, resource_version=version, label_selector=labels, field_selector=fields, **options
+        )
+
     async def _follow(self, *, stream: bool) -> None:
         self._initial = set() if stream else None
         told = self._version
-        batches = self.client.watch_batches(
-            self.kind,
-            self.namespace,
-            resource_version="" if stream else self._version,
-            label_selector=self.label_selector,
-            field_selector=self.field_selector,
-            initial_events=stream,
-        )
+        batches = self._told("" if stream else self._version, initial_events=stream)
         async with aclosing(batches):
             async for lines in batches:
                 self._batches += 1
@@ -411,14 +406,7 @@ class Reflector:
 
         A watch that somebody asks about (`asked`) need not be silent: news that it has told meanwhile may be old ones."""
         before, lines, began, since = self._batches, list[bytes](), seams.monotonic(), self._version
-        batches = self.client.watch_batches(
-            self.kind,
-            self.namespace,
-            resource_version=self._version,
-            label_selector=self.label_selector,
-            field_selector=self.field_selector,
-            timeout_seconds=CATCH_UP,
-        )
+        batches = self._told(self._version, timeout_seconds=CATCH_UP)
         ended = False
         try:
             async with asyncio.timeout(CATCH_UP_LIMIT), aclosing(batches):

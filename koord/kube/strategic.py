@@ -94,12 +94,8 @@ def _merge_list(current: Any, patch: list[Any], field: Field, where: str) -> lis
         if any(isinstance(item, (Mapping, list)) for item in patch):
             raise PatchError(f"{where}: must be a list of scalars")
         added = dict.fromkeys(patch)
-        return _interleave(list(added), [item for item in server if item not in added], server, _identity)
+        return _interleave(list(added), [item for item in server if item not in added], server, field.key_of)
     return _merge_keyed(server, patch, field, where)
-
-
-def _identity(item: Any) -> Any:
-    return item
 
 
 def _merge_keyed(server: list[Any], patch: list[Any], field: Field, where: str) -> list[Any]:
@@ -160,12 +156,11 @@ def _check_order(changes: Any, order: list[Any], field: Field, where: str) -> No
     """The elements of the patch must come in the order that `$setElementOrder` gives, and all be in it."""
     if not isinstance(changes, list):
         return
-    wanted = [item.get(field.key) if field.key and isinstance(item, Mapping) else item for item in order]
-    waiting = iter(wanted)
+    waiting = map(field.key_of, order)
     for item in changes:
         if isinstance(item, Mapping) and _PATCH in item:
             continue
-        identity = item.get(field.key) if field.key and isinstance(item, Mapping) else item
+        identity = field.key_of(item)
         if identity not in waiting:  # consumes the order up to the element
             raise PatchError(f"{where}: the elements of the patch do not come in this order ({identity!r})")
 
@@ -182,9 +177,7 @@ def _reorder(merged: dict[str, Any], name: str, doc: Any, order: list[Any], fiel
     if not field.key and any(isinstance(item, (Mapping, list)) for item in order):
         raise PatchError(f"{where}: must be a list of scalars")
 
-    def key_of(item: Any) -> Any:
-        return item.get(field.key) if field.key and isinstance(item, Mapping) else item
-
+    key_of = field.key_of
     rank = {key_of(item): index for index, item in reversed(list(enumerate(order)))}
     ordered = sorted((item for item in items if key_of(item) in rank), key=lambda item: rank[key_of(item)])
     server = doc.get(name) if isinstance(doc, Mapping) else None

@@ -94,6 +94,15 @@ def read_event(line: bytes) -> Event:
     return event
 
 
+def read_list(page: bytes) -> RawList:
+    """A page of a list. Raises BrokenStream."""
+    try:
+        content: RawList = decode_list(page)
+    except msgspec.DecodeError as error:
+        raise BrokenStream(f"the list cannot be read: {error}") from error
+    return content
+
+
 def ends_initial(event: Event) -> bool:
     """Whether an event is the bookmark behind the last object of a streamed list."""
     return event.type == "BOOKMARK" and INITIAL_END.encode() in bytes(event.object)
