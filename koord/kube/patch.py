@@ -13,19 +13,6 @@ from typing import Any
 import orjson
 
 from koord.kube.errors import PatchError, PatchTestFailed
-from koord.kube.strategic import apply_strategic_patch
-
-__all__ = [
-    "PatchError",
-    "PatchTestFailed",
-    "apply_json_patch",
-    "apply_merge_patch",
-    "apply_strategic_patch",
-    "copy_json",
-    "diff_json_patch",
-    "diff_merge_patch",
-    "json_equal",
-]
 
 MAX_COPIED = 3 * 1024 * 1024  # bytes
 _INDEX = re.compile(r"0|[1-9][0-9]*")

@@ -11,7 +11,8 @@ from typing import Any
 
 import yaml
 
-from koord.kube.patch import PatchError, apply_json_patch, copy_json
+from koord.kube.errors import PatchError
+from koord.kube.patch import apply_json_patch, copy_json
 from koord.process.errors import ConfigurationError
 
 Obj = dict[str, Any]

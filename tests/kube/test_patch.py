@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.kube import patch
-from koord.kube.patch import PatchError, PatchTestFailed
+from koord.kube.errors import PatchError, PatchTestFailed
 from tests.support.examples import examples
 
 scalars = st.booleans() | st.integers(-5, 5) | st.floats(-2, 2) | st.text("ab/~é", max_size=4)

@@ -10,7 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api.kinds import PODS
-from koord.kube.patch import PatchError, apply_strategic_patch
+from koord.kube.errors import PatchError
+from koord.kube.strategic import apply_strategic_patch
 
 
 def pod(*containers: dict[str, Any], **spec: Any) -> dict[str, Any]:

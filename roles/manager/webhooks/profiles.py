@@ -12,7 +12,8 @@ from koord.api import names
 from koord.api.objects import ClusterColocationProfile, ClusterColocationProfileSpec
 from koord.api.selectors import Selector, SelectorError, from_label_selector
 from koord.kube.errors import PatchError
-from koord.kube.patch import apply_strategic_patch, copy_json
+from koord.kube.patch import copy_json
+from koord.kube.strategic import apply_strategic_patch
 from roles.manager.webhooks.review import Refusal
 
 
