@@ -72,6 +72,16 @@ def unknown_field(name: str, known: Iterable[str]) -> str:
     return f"unknown field{did_you_mean(name, names) or accepted}"
 
 
+def first_twice(names: Iterable[str]) -> tuple[int, str] | None:
+    """Index and name of the first that came before already."""
+    seen: set[str] = set()
+    for index, name in enumerate(names):
+        if name in seen:
+            return index, name
+        seen.add(name)
+    return None
+
+
 def join(path: str, key: str | int) -> str:
     """Append a field or an index to a path: `join("profiles", 0)` is `profiles[0]`; keys with dots or slashes are quoted."""
     if isinstance(key, int):

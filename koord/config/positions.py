@@ -57,24 +57,21 @@ class Positions:
 
     def of(self, path: str, *, key: bool = False) -> Position:
         """Where the value of a path stands, or with `key` its key; the nearest part above it where there is none."""
-        node, key_node = self._walk(parse_path(path))
+        node, key_node, _ = self._walk(parse_path(path))
         return _position(key_node if key and key_node is not None else node)
 
     def value(self, path: str) -> yaml.Node | None:
         """The node of a path, None where the path does not lead anywhere."""
-        parts = parse_path(path)
-        node: yaml.Node | None = self.root
-        while parts and node is not None:
-            step = _step(node, parts)
-            node, parts = (step[0], step[2]) if step else (None, parts)
-        return node
+        node, _, left = self._walk(parse_path(path))
+        return None if left else node
 
     def inner(self, path: str) -> Inner | None:
         """The text in a scalar, with its place in this one; None when there is no scalar."""
         node = self.value(path)
         return Inner(node, self.text) if isinstance(node, yaml.ScalarNode) else None
 
-    def _walk(self, parts: list[Part]) -> tuple[yaml.Node, yaml.Node | None]:
+    def _walk(self, parts: list[Part]) -> tuple[yaml.Node, yaml.Node | None, list[Part]]:
+        """As far as the path leads: the value there, its key, and what is left of the path."""
         node: yaml.Node = self.root
         key_node: yaml.Node | None = None
         while parts:
@@ -82,7 +79,7 @@ class Positions:
             if step is None:
                 break
             node, key_node, parts = step
-        return node, key_node
+        return node, key_node, parts
 
 
 def _step(node: yaml.Node, parts: list[Part]) -> tuple[yaml.Node, yaml.Node | None, list[Part]] | None:

@@ -10,7 +10,7 @@ from typing import Any, Final, Literal
 
 from pydantic import Field, model_validator
 
-from koord.config.errors import ConfigError
+from koord.config.errors import ConfigError, first_twice
 from koord.config.extenders import Extender, check
 from koord.config.loader import load_component_config, validate
 from koord.config.model import ConfigModel, Seconds
@@ -89,11 +89,8 @@ class PluginSet(ConfigModel):
 
     @model_validator(mode="after")
     def _once(self) -> PluginSet:
-        seen: set[str] = set()
-        for index, plugin in enumerate(self.enabled):
-            if plugin.name in seen:
-                raise ConfigError(f"enabled[{index}].name", f"plugin {plugin.name!r} is already enabled at this extension point")
-            seen.add(plugin.name)
+        if twice := first_twice(plugin.name for plugin in self.enabled):
+            raise ConfigError(f"enabled[{twice[0]}].name", f"plugin {twice[1]!r} is already enabled at this extension point")
         return self
 
 
@@ -161,11 +158,8 @@ class Profile(ConfigModel):
     def _valid(self) -> Profile:
         if not self.scheduler_name:
             raise ConfigError("schedulerName", "must not be empty")
-        seen: set[str] = set()
-        for index, entry in enumerate(self.plugin_config):
-            if entry.name in seen:
-                raise ConfigError(f"pluginConfig[{index}].name", f"arguments of plugin {entry.name!r} are already given in this profile")
-            seen.add(entry.name)
+        if twice := first_twice(entry.name for entry in self.plugin_config):
+            raise ConfigError(f"pluginConfig[{twice[0]}].name", f"arguments of plugin {twice[1]!r} are already given in this profile")
         return self
 
 
@@ -206,11 +200,8 @@ class KubeSchedulerConfiguration(ConfigModel):
             raise ConfigError("podMaxBackoffSeconds", "must not be less than podInitialBackoffSeconds")
         if not self.profiles:
             self.profiles = [Profile()]
-        seen: set[str] = set()
-        for index, profile in enumerate(self.profiles):
-            if profile.scheduler_name in seen:
-                raise ConfigError(f"profiles[{index}].schedulerName", f"{profile.scheduler_name!r} is already the name of another profile")
-            seen.add(profile.scheduler_name)
+        if twice := first_twice(profile.scheduler_name for profile in self.profiles):
+            raise ConfigError(f"profiles[{twice[0]}].schedulerName", f"{twice[1]!r} is already the name of another profile")
         self._same_queue_sort()
         return self
 

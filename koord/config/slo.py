@@ -6,7 +6,7 @@ Pure: `parse` takes the ConfigMap's data and the configuration in force, and ret
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, Protocol
 
@@ -53,15 +53,11 @@ class KeyConfig:
         return next((entry.strategy for entry in self.nodes if entry.selector and entry.selector.matches(labels)), self.cluster)
 
 
-def _default(key: str) -> KeyConfig:
-    return KeyConfig(key, s.DEFAULTS[key])
-
-
 @dataclass(frozen=True)
 class SLOConfig:
     """The whole configuration in force. Strategies come out as wire dicts (camelCase), as NodeSLO carries them."""
 
-    keys: Mapping[str, KeyConfig] = field(default_factory=lambda: {key: _default(key) for key in s.KEYS})
+    keys: Mapping[str, KeyConfig] = field(default_factory=lambda: {key: KeyConfig(key, s.DEFAULTS[key]) for key in s.KEYS})
     # by strategy of `keys`, which live as long: most nodes say nothing of their own
     _typed: dict[int, ColocationStrategy] = field(default_factory=dict, init=False, repr=False, compare=False)
 
@@ -250,19 +246,16 @@ def _entries(config: KeyConfig) -> list[tuple[Any, dict[str, Any]]]:
 class SLOConfigStore:
     """The configuration in force and its history of one step: feed it the ConfigMap's data, read `.config`."""
 
-    def __init__(self, on_change: Callable[[ParseResult], None] | None = None) -> None:
+    def __init__(self) -> None:
         self.config = SLOConfig({**SLOConfig().keys, s.COLOCATION: KeyConfig(s.COLOCATION, s.DEFAULTS[s.COLOCATION], available=False)})
         self.errors: list[ConfigError] = []
         self._seen: SLOConfig | None = None
-        self._on_change = on_change
 
     def update(self, data: Mapping[str, str] | None) -> ParseResult:
-        """Take the ConfigMap's data (None: absent). Calls `on_change` with the result."""
+        """Take the ConfigMap's data (None: absent)."""
         result = parse(data, previous=self._seen)
         self.config = self._seen = result.config
         self.errors = result.errors
-        if self._on_change is not None:
-            self._on_change(result)
         return result
 
     def restore(self, texts: Mapping[str, str]) -> None:
