@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Final
 from koord.accounting.pods import pod_limits, pod_requests
 from koord.accounting.resources import ResourceVector
 from koord.api import names
-from koord.api.priority import PriorityClass, pod_priority_class, translate_resource_name
+from koord.api.priority import pod_priority_class, translate_resource_name
 
 if TYPE_CHECKING:
     from koord.api.objects import Pod
@@ -41,25 +41,15 @@ def estimate_resource(name: str, request: int, limit: int, factor: int) -> int:
     return min(estimated, limit) if limit > 0 else estimated
 
 
-def estimate_pod(
-    pod: Pod,
-    *,
-    scaling_factors: Mapping[str, int] = DEFAULT_SCALING_FACTORS,
-    custom_factors: Mapping[str, int] | None = None,
-    priority_class: PriorityClass | None = None,
-) -> ResourceVector:
-    """Estimated usage of a pod by *native* resource name (a batch pod's batch-cpu is counted as ``cpu``, in milli).
+def estimate_pod(pod: Pod) -> ResourceVector:
+    """Estimated usage of a pod by *native* resource name (a batch pod's batch-cpu is counted as ``cpu``, in milli), by default factors.
 
-    ``scaling_factors`` are percents by native name, from the plugin's arguments; ``custom_factors``, from the pod's annotation, overlay
-    them (callers pass them only when custom estimation is allowed). ``priority_class`` is the class with default, looked up when
-    not given. A resource that the class has no name for estimates to 0. Raises QuantityError for a malformed quantity.
+    A resource that the class has no name for estimates to 0. Raises QuantityError for a malformed quantity.
     """
-    if priority_class is None:
-        priority_class = pod_priority_class(pod)
-    factors = {**scaling_factors, **custom_factors} if custom_factors else scaling_factors
+    priority_class = pod_priority_class(pod)
     requests, limits = pod_requests(pod), pod_limits(pod)
     estimated: ResourceVector = {}
-    for native, factor in factors.items():
+    for native, factor in DEFAULT_SCALING_FACTORS.items():
         name = translate_resource_name(priority_class, native)
         estimated[native] = estimate_resource(name, requests.get(name, 0), limits.get(name, 0), factor) if name else 0
     return estimated

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
-from koord.accounting.resources import ResourceVector, add_into, max_, parse
+from koord.accounting.resources import ResourceVector, add_into, max_, parse, sum_
 from koord.api import names
 from koord.api.objects_meta import find_condition
 
@@ -33,7 +33,7 @@ def _is_pod_level(name: str) -> bool:
 def _effective(spec: PodSpec, of: Callable[[Container], ResourceVector]) -> ResourceVector:
     """Containers, sidecars and init containers folded into one vector."""
     containers = spec.containers
-    total = of(containers[0]) if len(containers) == 1 else _sum(containers, of)
+    total = of(containers[0]) if len(containers) == 1 else sum_(map(of, containers))
     if not spec.init_containers:
         return total
     sidecars: ResourceVector = {}
@@ -48,13 +48,6 @@ def _effective(spec: PodSpec, of: Callable[[Container], ResourceVector]) -> Reso
             add_into(wanted, sidecars)
             peak = max_(peak, wanted)
     return max_(total, peak)
-
-
-def _sum(containers: tuple[Container, ...], of: Callable[[Container], ResourceVector]) -> ResourceVector:
-    total: ResourceVector = {}
-    for container in containers:
-        add_into(total, of(container))
-    return total
 
 
 def _override(total: ResourceVector, pod_level: ResourceVector) -> None:
@@ -74,21 +67,6 @@ def _limits(container: Container) -> ResourceVector:
 def spec_requests(spec: PodSpec) -> ResourceVector:
     """Effective requests of a pod spec, overhead included. Raises QuantityError."""
     return _complete(spec, _requests, parse(spec.resources.requests) if spec.resources is not None else {})
-
-
-def spec_limits(spec: PodSpec) -> ResourceVector:
-    """Effective limits of a pod spec. Overhead counts only where a limit exists: no limit plus overhead is still no limit.
-
-    As in Kubernetes a container without a limit adds nothing, so the sum is no bound unless every container has one.
-    Raises QuantityError.
-    """
-    total = _effective(spec, _limits)
-    if spec.resources is not None:
-        _override(total, parse(spec.resources.limits))
-    for name, value in parse(spec.overhead).items():
-        if total.get(name):
-            total[name] += value
-    return total
 
 
 def pod_requests(pod: Pod) -> ResourceVector:
@@ -186,8 +164,19 @@ def _complete(spec: PodSpec, of: Callable[[Container], ResourceVector], pod_leve
 
 
 def pod_limits(pod: Pod) -> ResourceVector:
-    """Effective limits of a pod. Raises QuantityError."""
-    return spec_limits(pod.spec)
+    """Effective limits of a pod. Overhead counts only where a limit exists: no limit plus overhead is still no limit.
+
+    As in Kubernetes a container without a limit adds nothing, so the sum is no bound unless every container has one.
+    Raises QuantityError.
+    """
+    spec = pod.spec
+    total = _effective(spec, _limits)
+    if spec.resources is not None:
+        _override(total, parse(spec.resources.limits))
+    for name, value in parse(spec.overhead).items():
+        if total.get(name):
+            total[name] += value
+    return total
 
 
 def non_zero_requests(pod: Pod) -> ResourceVector:

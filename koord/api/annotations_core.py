@@ -11,7 +11,7 @@ import msgspec
 
 from koord.api import quantity
 from koord.api.labels import is_plain_number
-from koord.api.objects_meta import decoder
+from koord.api.objects_meta import Projection, ResourceList, decoder
 
 T = TypeVar("T")
 
@@ -62,6 +62,21 @@ def check_resource_list(key: str, resources: Mapping[str, Any]) -> None:
             quantity.parse_value(amount)
         except quantity.QuantityError as error:
             raise AnnotationError(key, f"{name}: {error}") from None
+
+
+class Resources(Projection):
+    """Amounts in an object of their own."""
+
+    resources: ResourceList = {}
+
+
+def read_resources(annotations: Annotations, key: str) -> ResourceList | None:
+    """The amounts of an annotation that holds `Resources`; None when absent. Raises AnnotationError."""
+    found = read_json(annotations, key, Resources)
+    if found is None:
+        return None
+    check_resource_list(key, found.resources)
+    return found.resources
 
 
 def to_float(key: str, text: str) -> float:

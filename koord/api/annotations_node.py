@@ -8,7 +8,16 @@ from msgspec import field
 
 from koord.accounting.cpuset import EMPTY, CPUSet, CPUSetError
 from koord.api import names, quantity
-from koord.api.annotations_core import AnnotationError, Annotations, check_resource_list, decode_json, read_json, text_of, to_float
+from koord.api.annotations_core import (
+    AnnotationError,
+    Annotations,
+    check_resource_list,
+    decode_json,
+    read_json,
+    read_resources,
+    text_of,
+    to_float,
+)
 from koord.api.objects_meta import Projection, ResourceList
 
 APPLY_POLICY_DEFAULT = "Default"
@@ -43,12 +52,6 @@ class ThirdPartyAllocations(Projection):
     """What other schedulers use of a node."""
 
     allocations: tuple[ThirdPartyAllocation, ...] = ()
-
-
-class OriginExtendedAllocatable(Projection):
-    """Extended allocatable before amplification or third parties."""
-
-    resources: ResourceList = {}
 
 
 class AggregatedThresholds(Projection):
@@ -200,16 +203,12 @@ def parse_amplification_ratios(annotations: Annotations) -> dict[str, float] | N
     return read_json(annotations, names.ANNOTATION_NODE_RESOURCE_AMPLIFICATION_RATIO, dict[str, float])
 
 
-def _resource_list(annotations: Annotations, key: str) -> ResourceList | None:
-    resources = read_json(annotations, key, ResourceList)
-    if resources is not None:
-        check_resource_list(key, resources)
-    return resources
-
-
 def parse_raw_allocatable(annotations: Annotations) -> ResourceList | None:
     """``node.koordinator.sh/raw-allocatable``: allocatable before amplification."""
-    return _resource_list(annotations, names.ANNOTATION_NODE_RAW_ALLOCATABLE)
+    key = names.ANNOTATION_NODE_RAW_ALLOCATABLE
+    resources = read_json(annotations, key, ResourceList)
+    check_resource_list(key, resources or {})
+    return resources
 
 
 def raw_allocatable(allocatable: ResourceList, annotations: Annotations) -> ResourceList:
@@ -222,13 +221,8 @@ def raw_allocatable(allocatable: ResourceList, annotations: Annotations) -> Reso
 
 
 def parse_origin_extended_allocatable(annotations: Annotations) -> ResourceList | None:
-    """Resources of ``node.koordinator.sh/originExtendedAllocatable``."""
-    key = names.ANNOTATION_NODE_ORIGIN_EXTENDED_ALLOCATABLE
-    origin = read_json(annotations, key, OriginExtendedAllocatable)
-    if origin is None:
-        return None
-    check_resource_list(key, origin.resources)
-    return origin.resources
+    """Resources of ``node.koordinator.sh/originExtendedAllocatable``: extended allocatable before amplification or third parties."""
+    return read_resources(annotations, names.ANNOTATION_NODE_ORIGIN_EXTENDED_ALLOCATABLE)
 
 
 def parse_third_party_allocations(annotations: Annotations) -> tuple[ThirdPartyAllocation, ...] | None:

@@ -14,6 +14,7 @@ from koord.api.annotations_core import (
     decode_json,
     read_integer,
     read_json,
+    read_resources,
     text_of,
     to_float,
 )
@@ -128,12 +129,6 @@ class RestrictedOptions(Projection):
     """Resources that a Restricted reservation restricts."""
 
     resources: tuple[str, ...] = ()
-
-
-class ResizeAllocatable(Projection):
-    """What a Reservation is to hold instead of what its template asks for."""
-
-    resources: ResourceList = {}
 
 
 class SoftEviction(Projection):
@@ -251,13 +246,8 @@ def parse_reservation_restricted_options(annotations: Annotations) -> tuple[str,
 
 
 def parse_reservation_resize_allocatable(annotations: Annotations) -> ResourceList | None:
-    """Amounts of a Reservation's ``scheduling.koordinator.sh/reservation-resize-allocatable`` by resource name."""
-    key = names.ANNOTATION_RESERVATION_RESIZE_ALLOCATABLE
-    resize = read_json(annotations, key, ResizeAllocatable)
-    if resize is None:
-        return None
-    check_resource_list(key, resize.resources)
-    return resize.resources
+    """``scheduling.koordinator.sh/reservation-resize-allocatable``: what a Reservation is to hold instead of what its template asks for."""
+    return read_resources(annotations, names.ANNOTATION_RESERVATION_RESIZE_ALLOCATABLE)
 
 
 def parse_eviction_cost(annotations: Annotations) -> int:

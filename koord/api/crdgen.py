@@ -72,19 +72,11 @@ def schema_of(annotation: Any, metadata: Iterable[Any] = ()) -> Schema:
         inner, *own = get_args(annotation)
         return schema_of(inner, (*own, *metadata))
     extras = list(metadata)
-    schema = _replaced(extras)
-    if schema is None:
-        schema = _bare(annotation)
+    replaced = next((extra.schema for extra in extras if isinstance(extra, Wire) and extra.replace), None)
+    schema = _bare(annotation) if replaced is None else dict(replaced)
     for extra in extras:
         _constrain(schema, extra)
     return schema
-
-
-def _replaced(metadata: list[Any]) -> Schema | None:
-    for extra in metadata:
-        if isinstance(extra, Wire) and extra.replace:
-            return dict(extra.schema)
-    return None
 
 
 def _bare(annotation: Any) -> Schema:
@@ -181,10 +173,6 @@ def _column(column: Column) -> Schema:
     entry: Schema = {"jsonPath": column.path, "name": column.name, "type": column.type}
     if column.description:
         entry["description"] = column.description
-    if column.format:
-        entry["format"] = column.format
-    if column.priority:
-        entry["priority"] = column.priority
     return entry
 
 

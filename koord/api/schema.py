@@ -14,10 +14,16 @@ Range = tuple[float | None, float | None]
 
 
 @dataclass(frozen=True, slots=True)
-class Int:
-    """A whole number."""
+class Described:
+    """What every node has."""
 
     text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Int(Described):
+    """A whole number."""
+
     cm: Range | None = None
     crd: Range | None = None
     default: int | None = None
@@ -26,88 +32,77 @@ class Int:
 
 
 @dataclass(frozen=True, slots=True)
-class Num:
+class Num(Described):
     """A number; `above` is an exclusive lower bound."""
 
-    text: str
     above: float | None = None
     most: float | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Bool:
+class Bool(Described):
     """true or false."""
 
-    text: str
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Str:
+class Str(Described):
     """A string; `choices` are the known words, checked for the webhook only: a newer agent may know more."""
 
-    text: str
     choices: tuple[str, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Amount:
+class Amount(Described):
     """A Kubernetes quantity, as text or number."""
 
-    text: str
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class IntOrText:
+class IntOrText(Described):
     """An int (percent) or a string."""
 
-    text: str
     default: int | None = None
     """What the API server fills in."""
 
 
-@dataclass(frozen=True, slots=True)
-class Span:
+class Span(Described):
     """A Go duration text."""
 
-    text: str
+    __slots__ = ()
 
 
-@dataclass(frozen=True, slots=True)
-class Selector:
+class Selector(Described):
     """A label selector; validity is a matter of the entry that holds it, only the type is checked here."""
 
-    text: str
+    __slots__ = ()
 
 
 @dataclass(frozen=True, slots=True)
-class Free:
+class Free(Described):
     """Anything, kept as it is; with `pruned` a CRD keeps nothing of what is in it."""
 
-    text: str
     pruned: bool = False
 
 
 @dataclass(frozen=True, slots=True)
-class ListOf:
+class ListOf(Described):
     """A list of one kind of item."""
 
-    text: str
     item: Node
 
 
 @dataclass(frozen=True, slots=True)
-class MapOf:
+class MapOf(Described):
     """A mapping of string keys to one kind of value."""
 
-    text: str
     value: Node
 
 
 @dataclass(frozen=True, slots=True)
-class Struct:
+class Struct(Described):
     """A mapping with known fields; each of `pairs` (low, high) must be set together and low < high (webhook)."""
 
-    text: str
     fields: Mapping[str, Node]
     pairs: tuple[tuple[str, str], ...] = ()
 

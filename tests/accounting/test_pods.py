@@ -14,7 +14,6 @@ from koord.accounting.estimate import DEFAULT_MEMORY, estimate_pod, estimate_res
 from koord.accounting.pods import is_resized, non_zero_requests, pod_limits, pod_requests, spec_requests
 from koord.accounting.resources import fits
 from koord.api.objects import Pod, convert
-from koord.api.priority import PriorityClass
 
 
 def c(cpu: str | None = None, memory: str | None = None, *, limits: dict[str, str] | None = None, sidecar: bool = False) -> dict[str, Any]:
@@ -120,17 +119,10 @@ def test_estimate_of_one_resource(request_: int, limit: int, factor: int, wanted
 @pytest.mark.feature("SCH-LA-06")
 def test_estimate_of_pods() -> None:
     assert estimate_pod(pod(c("2", "1Gi"))) == {"cpu": 1700, "memory": round((1 << 30) * 0.7)}
-    assert estimate_pod(pod(c()), priority_class=PriorityClass.PROD) == {"cpu": 250, "memory": DEFAULT_MEMORY}
+    assert estimate_pod(pod(c())) == {"cpu": 250, "memory": DEFAULT_MEMORY}
     batch = pod({"resources": {"requests": {"kubernetes.io/batch-cpu": "2000", "kubernetes.io/batch-memory": "1Gi"}}}, priority=5500)
     assert estimate_pod(batch) == {"cpu": 1700, "memory": round((1 << 30) * 0.7)}
     assert estimate_pod(pod(c(), priority=5500)) == {"cpu": 250, "memory": DEFAULT_MEMORY}
     assert estimate_pod(pod(c(), priority=7500)) == {"cpu": 0, "memory": 0}
     assert estimate_pod(pod(c("1", "1Gi"), priority=3500)) == {"cpu": 0, "memory": 0}
-    gpu = pod({"resources": {"requests": {"nvidia.com/gpu": "2"}}}, priority=9500)
-    assert estimate_pod(gpu, scaling_factors={"nvidia.com/gpu": 100}) == {"nvidia.com/gpu": 2}
-
-
-@pytest.mark.feature("SCH-LA-06")
-def test_custom_factors_overlay() -> None:
-    made = pod(c("1", "1Gi", limits={"cpu": "4"}))
-    assert estimate_pod(made, custom_factors={"cpu": 50}) == {"cpu": 2000, "memory": round((1 << 30) * 0.7)}
+    assert estimate_pod(pod(c("1", "1Gi", limits={"cpu": "4"}))) == {"cpu": 3400, "memory": round((1 << 30) * 0.7)}

@@ -52,8 +52,6 @@ class Column:
     path: str
     type: str = "string"
     description: str = ""
-    format: str = ""
-    priority: int = 0
 
 
 AGE = Column("Age", ".metadata.creationTimestamp", "date")
