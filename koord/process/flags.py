@@ -221,7 +221,7 @@ def flags_of(options: type[Any], *, but: Container[str] = ()) -> Callable[[F], F
                 function = made(help=settings["help"])(function)
                 continue
             shown = one.default if one.metadata["shown"] is None else one.metadata["shown"]
-            if isinstance(settings["type"], DurationType):
+            if isinstance(settings["type"], DurationType) and not isinstance(shown, str):
                 shown = format_duration(shown)
             elif isinstance(shown, bool):
                 settings["metavar"] = "BOOL"

@@ -15,51 +15,27 @@ from koord.process.flags import (
     HostPortAddress,
     always_allow_option,
     bool_option,
-    duration_option,
+    flags_of,
     go_command,
     logging_options,
+    taken,
 )
-from roles.runtime_proxy import options as defaults
+from roles.runtime_proxy.options import CONTAINERD, DOCKER, Options
 
 _CLOSING = 3.0  # seconds for ending what is left after that
 
 if TYPE_CHECKING:
     from koord.process.life import Life
-    from roles.runtime_proxy.options import Options
 
 
 @go_command("runtime-proxy")
-@click.option("--koord-runtimeproxy-endpoint", default=str(defaults.LISTEN), show_default=True, help="Socket to listen on.")
-@click.option("--remote-runtime-service-endpoint", default=str(defaults.ENGINE), show_default=True, help="Socket of the container runtime.")
+@flags_of(Options)
 @click.option(
-    "--remote-image-service-endpoint", default="", hidden=True, help="Accepted from older units; images take the runtime's socket."
-)
-@click.option("--backend-runtime-mode", default="Containerd", show_default=True, help="Containerd (any CRI runtime) or Docker.")
-@click.option(
-    "--runtime-hooks-config-path", default=str(defaults.HOOK_DIRECTORY), show_default=True, help="Directory of hook registrations."
-)
-@click.option(
-    "--runtime-hook-server-key", default=defaults.SKIP_LABEL, show_default=True, help="Pods with this label are not offered to hooks,"
-)
-@click.option("--runtime-hook-server-val", default="true", show_default=True, help="if it has this value.")
-@duration_option("--runtime-hook-timeout", default="2s", help="How long one hook call may take.")
-@click.option(
-    "--runtime-hook-annotations",
-    default="*",
-    show_default=True,
-    help="Annotations that hooks may set: names or patterns like koordinator.sh/*, separated by commas.",
-)
-@click.option(
-    "--max-requests",
-    type=click.IntRange(min=1),
-    default=4096,
-    show_default=True,
-    help="Calls in flight at once (Docker: connections), long streams included.",
-)
-@duration_option(
-    "--drain-timeout",
-    default="120s",
-    help="How long calls under way have to end when the proxy does; below its unit's TimeoutStopSec=.",
+    "--remote-image-service-endpoint",
+    default="",
+    hidden=True,
+    expose_value=False,
+    help="Accepted from older units; images take the runtime's socket.",
 )
 @click.option(
     "--addr", type=HostPortAddress, default="0", show_default=True, help="Where to serve /healthz, /readyz and /metrics; 0 switches it off."
@@ -70,45 +46,23 @@ if TYPE_CHECKING:
 @click.pass_context
 def command(
     ctx: click.Context,
-    koord_runtimeproxy_endpoint: str,
-    remote_runtime_service_endpoint: str,
-    remote_image_service_endpoint: str,
-    backend_runtime_mode: str,
-    runtime_hooks_config_path: str,
-    runtime_hook_server_key: str,
-    runtime_hook_server_val: str,
-    runtime_hook_timeout: float,
-    runtime_hook_annotations: str,
-    max_requests: int,
-    drain_timeout: float,
+    /,
     addr: HostPort,
     authorization_always_allow_paths: tuple[str, ...],
     validate_config: bool,
     logging: Any,
+    **flags: Any,
 ) -> None:
     """Forward every CRI or Docker call to the container runtime and let registered hook servers change the life-cycle calls."""
     from koord.process import life
-    from roles.runtime_proxy.options import Options
 
-    if backend_runtime_mode not in (defaults.CONTAINERD, defaults.DOCKER):
-        raise FlagError(f"--backend-runtime-mode: {backend_runtime_mode!r} is not known; accepted: Containerd, Docker", ctx)
-    if runtime_hook_timeout <= 0:
+    settings = Options(**taken(Options, flags))
+    if settings.mode not in (CONTAINERD, DOCKER):
+        raise FlagError(f"--backend-runtime-mode: {settings.mode!r} is not known; accepted: Containerd, Docker", ctx)
+    if settings.hook_timeout <= 0:
         raise FlagError("--runtime-hook-timeout: must be more than 0", ctx)
-    if drain_timeout < 0:
+    if settings.drain < 0:
         raise FlagError("--drain-timeout: must not be negative", ctx)
-    settings = Options(
-        endpoint=_socket("--koord-runtimeproxy-endpoint", koord_runtimeproxy_endpoint, ctx),
-        engine=_socket("--remote-runtime-service-endpoint", remote_runtime_service_endpoint, ctx),
-        mode=backend_runtime_mode,
-        hook_directory=Path(runtime_hooks_config_path),
-        skip_key=runtime_hook_server_key,
-        skip_value=runtime_hook_server_val,
-        hook_timeout=runtime_hook_timeout,
-        hook_annotations=tuple(pattern.strip() for pattern in runtime_hook_annotations.split(",") if pattern.strip()),
-        concurrency=max_requests,
-        drain=drain_timeout,
-    )
-
     if validate_config:
         _check_registrations(settings.hook_directory)
         return
@@ -117,15 +71,6 @@ def command(
         return _run(running, settings, addr, authorization_always_allow_paths)
 
     sys.exit(life.run(main, name="koord runtime-proxy"))
-
-
-def _socket(flag: str, text: str, ctx: click.Context) -> Path:
-    from roles.runtime_proxy.options import socket_path
-
-    try:
-        return socket_path(text)
-    except ValueError as error:
-        raise FlagError(f"{flag}: {error}", ctx) from None
 
 
 def _check_registrations(directory: Path) -> None:
