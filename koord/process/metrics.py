@@ -140,11 +140,18 @@ class Collected:
         self.collect = collect
 
 
+def by_label(family: GaugeMetricFamily | CounterMetricFamily, samples: Iterable[tuple[str, float]]) -> Metric:
+    """A family of one label, with these samples (the label's value, value)."""
+    for value, number in samples:
+        family.add_metric([value], number)
+    return family
+
+
 def _garbage() -> Iterator[Metric]:
-    collections = CounterMetricFamily("python_gc_collections", "Garbage collections by generation.", labels=["generation"])
-    for generation, numbers in enumerate(gc.get_stats()):
-        collections.add_metric([str(generation)], numbers["collections"])
-    yield collections
+    yield by_label(
+        CounterMetricFamily("python_gc_collections", "Garbage collections by generation.", labels=["generation"]),
+        ((str(generation), numbers["collections"]) for generation, numbers in enumerate(gc.get_stats())),
+    )
     yield GaugeMetricFamily("python_gc_frozen_objects", "Objects that the collector need not look at.", value=gc.get_freeze_count())
 
 
@@ -206,17 +213,14 @@ def watch_events(target: CollectorRegistry, recorders: Callable[[], Iterable[Eve
 
     def families() -> Iterable[Metric]:
         yield CounterMetricFamily("koord_events_sent", "Kubernetes events that were written.", value=sum(one.sent for one in recorders()))
-        dropped = CounterMetricFamily(
-            "koord_events_dropped",
-            "Kubernetes events that were dropped.",
-            labels=["reason"],
-        )
         counts: Counting[str] = Counting()
         for one in recorders():
             counts.update(one.drops)
-        for reason in ("queue_full", "too_many", "unreachable", "refused", "not_leading", "failed", "unusable"):
-            dropped.add_metric([reason], counts[reason])
-        yield dropped
+        reasons = ("queue_full", "too_many", "unreachable", "refused", "not_leading", "failed", "unusable")
+        yield by_label(
+            CounterMetricFamily("koord_events_dropped", "Kubernetes events that were dropped.", labels=["reason"]),
+            ((reason, counts[reason]) for reason in reasons),
+        )
 
     target.register(Collected(families))  # type: ignore[arg-type]
 
@@ -244,18 +248,10 @@ def watch_caches(target: CollectorRegistry, watching: Watching) -> None:
     """`koord_watch_*`: how old the informer cache of each kind is, and how often its watch has stalled."""
 
     def families() -> Iterable[Metric]:
-        age = GaugeMetricFamily(
-            "koord_watch_age_seconds", "Seconds since the informer cache of a kind was last known to be current.", labels=["kind"]
-        )
-        for kind, seconds in sorted(watching.ages().items()):
-            age.add_metric([kind], seconds)
-        yield age
-        stalls = CounterMetricFamily(
-            "koord_watch_stalls", "Watches whose connection lived and carried nothing, while another one told news.", labels=["kind"]
-        )
-        for kind, count in sorted(watching.stalls().items()):
-            stalls.add_metric([kind], count)
-        yield stalls
+        age = "Seconds since the informer cache of a kind was last known to be current."
+        yield by_label(GaugeMetricFamily("koord_watch_age_seconds", age, labels=["kind"]), sorted(watching.ages().items()))
+        stalls = "Watches whose connection lived and carried nothing, while another one told news."
+        yield by_label(CounterMetricFamily("koord_watch_stalls", stalls, labels=["kind"]), sorted(watching.stalls().items()))
 
     target.register(Collected(families))  # type: ignore[arg-type]
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from prometheus_client import CollectorRegistry
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 
-from koord.process.metrics import Timings
+from koord.process.metrics import Timings, by_label
 
 if TYPE_CHECKING:
     from koord.kube.workqueue import WorkQueue
@@ -38,9 +38,8 @@ class QueueMetrics:
     def collect(self) -> Iterator[Metric]:
         """Samples as they are now."""
         depth = GaugeMetricFamily("workqueue_depth", "Keys that wait in a queue.", labels=["name"])
+        yield by_label(depth, ((queue.name, len(queue)) for queue in self._queues))
         adds = CounterMetricFamily("workqueue_adds", "Keys that were added to a queue.", labels=["name"])
+        yield by_label(adds, ((queue.name, queue.adds) for queue in self._queues))
         retries = CounterMetricFamily("workqueue_retries", "Keys that came again because work on them failed.", labels=["name"])
-        for queue in self._queues:
-            for family, number in ((depth, len(queue)), (adds, queue.adds), (retries, queue.retries)):
-                family.add_metric([queue.name], number)
-        yield from (depth, adds, retries)
+        yield by_label(retries, ((queue.name, queue.retries) for queue in self._queues))
