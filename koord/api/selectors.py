@@ -234,11 +234,14 @@ def from_label_selector(selector: Any, *, nil_matches: bool = False) -> Selector
     return Selector(tuple(requirements))
 
 
+def _member(obj: Any, wire: str, attribute: str) -> Any:
+    """A member of a dict or of a struct; None where there is none."""
+    return obj.get(wire) if isinstance(obj, Mapping) else getattr(obj, attribute, None)
+
+
 def _parts(selector: Any) -> tuple[Mapping[str, str], Iterable[Any]]:
-    if isinstance(selector, Mapping):
-        labels, expressions = selector.get("matchLabels") or {}, selector.get("matchExpressions") or ()
-    else:
-        labels, expressions = getattr(selector, "match_labels", None) or {}, getattr(selector, "match_expressions", None) or ()
+    labels = _member(selector, "matchLabels", "match_labels") or {}
+    expressions = _member(selector, "matchExpressions", "match_expressions") or ()
     if not isinstance(labels, Mapping):
         raise SelectorError("matchLabels must be a mapping of strings")
     if isinstance(expressions, (str, Mapping)):
@@ -290,10 +293,8 @@ class NodeSelector:
 
 def node_selector_term(term: Any) -> NodeSelectorTerm:
     """Compile a `NodeSelectorTerm` (dict or struct). `matchFields` knows `metadata.name` only. Raises SelectorError."""
-    if isinstance(term, Mapping):
-        expressions, fields = term.get("matchExpressions") or (), term.get("matchFields") or ()
-    else:
-        expressions, fields = getattr(term, "match_expressions", None) or (), getattr(term, "match_fields", None) or ()
+    expressions = _member(term, "matchExpressions", "match_expressions") or ()
+    fields = _member(term, "matchFields", "match_fields") or ()
     compiled = []
     for field in fields:
         key, operator, values = _expression(field)
@@ -310,12 +311,8 @@ def node_selector_term(term: Any) -> NodeSelectorTerm:
 
 def node_selector(selector: Any) -> NodeSelector:
     """Compile a `NodeSelector` (dict or struct with `node_selector_terms`), or a bare list of terms."""
-    if isinstance(selector, Mapping):
-        terms = selector.get("nodeSelectorTerms") or ()
-    elif isinstance(selector, (list, tuple)):
-        terms = selector
-    else:
-        terms = getattr(selector, "node_selector_terms", None) or ()
+    listed = isinstance(selector, (list, tuple))
+    terms = selector if listed else _member(selector, "nodeSelectorTerms", "node_selector_terms") or ()
     return NodeSelector(tuple(node_selector_term(term) for term in terms))
 
 

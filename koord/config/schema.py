@@ -18,10 +18,9 @@ def errors(node: Node, value: Any, path: str, mode: Mode = "types") -> Iterator[
     """Mistakes in `value`: wrong types always; values out of range for mode "crd" or "cm". null counts as unset."""
     if value is None or isinstance(node, Free):
         return
-    if isinstance(node, Struct):
-        if not isinstance(value, Mapping):
-            yield ConfigError(path, f"must be an object, got {_show(value)}")
-            return
+    if isinstance(node, (Struct, MapOf)) and not isinstance(value, Mapping):
+        yield ConfigError(path, f"must be an object, got {_show(value)}")
+    elif isinstance(node, Struct):
         for name, child in node.fields.items():
             if name in value:
                 yield from errors(child, value[name], join(path, name), mode)
@@ -34,9 +33,6 @@ def errors(node: Node, value: Any, path: str, mode: Mode = "types") -> Iterator[
         for index, item in enumerate(value):
             yield from errors(node.item, item, join(path, index), mode)
     elif isinstance(node, MapOf):
-        if not isinstance(value, Mapping):
-            yield ConfigError(path, f"must be an object, got {_show(value)}")
-            return
         for key, item in value.items():
             yield from errors(node.value, item, join(path, key), mode)
     else:
@@ -79,7 +75,10 @@ def _leaf(node: Node, value: Any, path: str, mode: Mode) -> Iterator[ConfigError
             elif isinstance(value, int) and not _fits(value, 32):
                 yield ConfigError(path, f"must be a signed 32-bit number, got {value}")
         case Span():
-            yield from _span(value, path)
+            try:
+                parse_duration(value if isinstance(value, str) else "")
+            except ValueError:
+                yield ConfigError(path, f'must be a duration like "5m" or "1h30m", got {_show(value)}')
         case Selector():
             if not isinstance(value, Mapping):
                 yield from selector_errors(value, path)
@@ -88,13 +87,6 @@ def _leaf(node: Node, value: Any, path: str, mode: Mode) -> Iterator[ConfigError
 def _fits(value: int, bits: int) -> bool:
     """Whether a Go field of that size holds it: an API server refuses, and a Go program cannot read, an object with a larger number."""
     return -(1 << bits - 1) <= value < 1 << bits - 1
-
-
-def _span(value: Any, path: str) -> Iterator[ConfigError]:
-    try:
-        parse_duration(value if isinstance(value, str) else "")
-    except ValueError:
-        yield ConfigError(path, f'must be a duration like "5m" or "1h30m", got {_show(value)}')
 
 
 def _out_of_range(bounds: Range | None, value: int, path: str) -> Iterator[ConfigError]:

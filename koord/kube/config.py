@@ -18,7 +18,6 @@ from koord.kube.credentials import (
     Credentials,
     ExecPlugin,
     KubeConfigError,
-    NoCredentials,
     StaticHeader,
     TokenFile,
 )
@@ -67,7 +66,7 @@ class ClientConfig:
     ca: Pem | None = None
     cert: Pem | None = None
     key: Pem | None = field(default=None, repr=False)
-    credentials: Credentials = field(default_factory=NoCredentials)
+    credentials: Credentials = field(default_factory=Credentials)
     insecure: bool = False
     tls_server_name: str | None = None
     proxy: str | None = None
@@ -319,7 +318,7 @@ def _credentials(user: Mapping[str, Any], path: str, context: str, told: Callabl
         return _exec(user["exec"], path, told)
     if user.get("auth-provider"):
         return AuthProvider(path, context)
-    return NoCredentials()
+    return Credentials()
 
 
 def _exec(spec: Any, path: str, told: Callable[[], dict[str, Any]]) -> ExecPlugin:

@@ -14,7 +14,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from koord import seams
 from koord.config.errors import ConfigError
@@ -33,40 +33,24 @@ class CredentialError(Exception):
     """Credentials could not be obtained just now (a plugin failed, a token file is gone); trying again may help."""
 
 
-class Credentials(Protocol):
-    """Gives the Authorization header of each request."""
+class Credentials:
+    """Gives the Authorization header of each request. By itself: anonymous, or identified by a client certificate alone."""
 
     async def authorization(self, *, renew: bool = False) -> str | None:
         """Header value or None; `renew` after the server answered 401. Raises CredentialError."""
-        ...
+        return None
 
     def client_certificate(self) -> tuple[bytes, bytes] | None:
         """PEM certificate and key that came with the credentials, if any."""
-        ...
+        return None
 
     def for_another_loop(self) -> Credentials:
         """Equal credentials that another event loop may use at the same time."""
-        ...
-
-
-class NoCredentials:
-    """Anonymous, or identified by a client certificate alone."""
-
-    async def authorization(self, *, renew: bool = False) -> str | None:
-        """No header."""
-        return None
-
-    def client_certificate(self) -> tuple[bytes, bytes] | None:
-        """None."""
-        return None
-
-    def for_another_loop(self) -> Credentials:
-        """A copy."""
         return copy.copy(self)
 
 
 @dataclass(frozen=True)
-class StaticHeader(NoCredentials):
+class StaticHeader(Credentials):
     """A token or a password that stands in the kubeconfig."""
 
     header: str = field(repr=False)
@@ -87,7 +71,7 @@ class StaticHeader(NoCredentials):
 
 
 @dataclass
-class TokenFile(NoCredentials):
+class TokenFile(Credentials):
     """A token in a file that somebody else renews. The last token read stays in use while the file cannot be read."""
 
     path: str
@@ -114,7 +98,7 @@ class TokenFile(NoCredentials):
 
 
 @dataclass
-class ExecPlugin:
+class ExecPlugin(Credentials):
     """A credential plugin (`users[].user.exec`): run when needed, its answer kept until it expires."""
 
     source: str
@@ -216,7 +200,7 @@ class ExecPlugin:
 
 
 @dataclass
-class AuthProvider(NoCredentials):
+class AuthProvider(Credentials):
     """A legacy `auth-provider` (oidc, …): handled by the official client's loader, which is imported only here."""
 
     kubeconfig: str
