@@ -90,9 +90,3 @@ class FeatureGates:
     def all(self) -> dict[str, bool]:
         """Every gate with its present value, sorted by name."""
         return {name: self.enabled(name) for name in sorted(self._defaults)}
-
-    def help(self) -> str:
-        """One line a gate, for `--help`."""
-        return "\n".join(
-            f"{name}=true|false ({self.stage(name).value} - default={str(self._defaults[name]).lower()})" for name in sorted(self._defaults)
-        )

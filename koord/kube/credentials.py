@@ -188,14 +188,13 @@ class ExecPlugin(Credentials):
             answer = json.loads(out)
         except ValueError as error:
             raise CredentialError(f"credential plugin {command}: the answer is no JSON: {error}") from None
-        if not isinstance(answer, dict) or answer.get("kind") != "ExecCredential" or not isinstance(answer.get("status"), dict):
+        status = answer.get("status") if isinstance(answer, dict) and answer.get("kind") == "ExecCredential" else None
+        if not isinstance(status, dict):
             raise CredentialError(f"credential plugin {command}: the answer is no ExecCredential with a status")
         if answer.get("apiVersion") != self.api_version:
             raise CredentialError(
                 f"credential plugin {command}: answered apiVersion {answer.get('apiVersion')!r}, the kubeconfig says {self.api_version!r}"
             )
-        status = answer["status"]
-        assert isinstance(status, dict)
         return status
 
 

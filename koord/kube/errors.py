@@ -72,12 +72,7 @@ class Gone(ApiError):
 
 
 class Invalid(ApiError):
-    """422: the object does not validate; `causes` has one entry a field."""
-
-    @property
-    def causes(self) -> list[dict[str, Any]]:
-        """`{"reason", "message", "field"}` of each mistake."""
-        return list(self.details.get("causes") or ())
+    """422: the object does not validate; `details["causes"]` has one entry a field."""
 
 
 class TooManyRequests(ApiError):

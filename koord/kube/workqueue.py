@@ -4,18 +4,14 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterable
-from typing import Protocol
+from typing import TYPE_CHECKING
 
 from koord.seams import monotonic
 
+if TYPE_CHECKING:
+    from koord.process.metrics import Timing
+
 FIRST_DELAY, MAX_DELAY = 0.005, 1000.0
-
-
-class Timing(Protocol):
-    """Who is told how long something took."""
-
-    def observe(self, value: float) -> None:
-        """So many seconds."""
 
 
 class WorkQueue:

@@ -30,24 +30,19 @@ class DecisionLog:
     def sinks(self, role: str, life: Life, *, share: float = 1.0) -> list[FileSink]:
         """The sink to give to the role's recorder, if any; what waits is written when the process ends. `share` is the part of the size
         that its records may take. Raises ConfigurationError."""
-        return [self._file(FileSink, role, life, share)] if self._directory() else []
+        made = self.file(FileSink, role, life, share=share)
+        return [] if made is None else [made]
 
     def file(self, make: Callable[..., L], name: str, life: Life, *, share: float) -> L | None:
         """Another rotated file beside the records, None without a directory. Raises ConfigurationError."""
-        return self._file(make, name, life, share) if self._directory() else None
-
-    def _directory(self) -> bool:
         if not self.directory:
-            return False
+            return None
         try:
             os.makedirs(self.directory, mode=0o750, exist_ok=True)
             if not os.access(self.directory, os.W_OK | os.X_OK):
                 raise PermissionError(13, "not writable")
         except OSError as error:
             raise ConfigurationError(f"--decision-log {self.directory}: {error.strerror}") from error
-        return True
-
-    def _file(self, make: Callable[..., L], name: str, life: Life, share: float) -> L:
         size = int(self.mebibytes * 2**20 * share)
         file = make(os.path.join(self.directory, f"{name}.jsonl"), max_bytes=size // 4, total_bytes=size, keep=99, compress=True)
         life.on_stop(file.finish, "decision log", phase=Phase.EVENTS)

@@ -7,7 +7,7 @@ from bisect import bisect_left
 from collections import Counter as Counting
 from collections.abc import Callable, Iterable, Iterator
 from itertools import accumulate
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import urlsplit
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
@@ -21,6 +21,9 @@ from prometheus_client.utils import floatToGoString
 
 from koord.decisions.recorder import Recorder
 from koord.version import VERSION
+
+if TYPE_CHECKING:
+    from koord.kube.events import EventRecorder
 
 LATENCY_BUCKETS = (0.001, 0.005, 0.025, 0.1, 0.25, 0.5, 1.0, 2.0, 4.0, 8.0, 15.0, 30.0, 60.0)  # seconds
 
@@ -208,7 +211,7 @@ def watch_recorder(target: CollectorRegistry, recorder: Recorder) -> None:
     target.register(Collected(decisions))  # type: ignore[arg-type]
 
 
-def watch_events(target: CollectorRegistry, recorders: Callable[[], Iterable[EventCounts]]) -> None:
+def watch_events(target: CollectorRegistry, recorders: Callable[[], Iterable[EventRecorder]]) -> None:
     """`koord_events_*`: Kubernetes events that were written, and those that were dropped, by reason."""
 
     def families() -> Iterable[Metric]:
@@ -223,13 +226,6 @@ def watch_events(target: CollectorRegistry, recorders: Callable[[], Iterable[Eve
         )
 
     target.register(Collected(families))  # type: ignore[arg-type]
-
-
-class EventCounts(Protocol):
-    """What writes events: a recorder."""
-
-    sent: int
-    drops: Counting[str]
 
 
 class Watching(Protocol):

@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import socket
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import grpc.aio
 
@@ -25,32 +24,15 @@ if TYPE_CHECKING:
     from prometheus_client import CollectorRegistry
 
     from koord.process.http import OpsServer  # 5 MiB, and most proxies run without a port
+    from roles.runtime_proxy.cri_backend import CRIBackend
+    from roles.runtime_proxy.docker.backend import DockerBackend
+
+    Backend = CRIBackend | DockerBackend  # each is imported only where it is the engine's
 
 log = logging.getLogger(__name__)
 
 _LAST = 2.0  # seconds at least of the time to drain that are kept for the end, when nobody new is served
 _ENGINE_RETRY = (0.2, 5.0)  # first and longest pause, seconds
-
-
-class Backend(Protocol):
-    """One kind of engine. `greet` and `rebuild` raise one of `errors` when the engine cannot be asked."""
-
-    errors: tuple[type[Exception], ...]
-    store: Store
-
-    async def greet(self) -> str: ...
-
-    async def rebuild(self) -> None: ...
-
-    async def listen(self, listener: socket.socket) -> None: ...
-
-    async def drain(self, seconds: float) -> None:
-        """Let calls that are under way end, while others are served."""
-        ...
-
-    async def close(self, seconds: float) -> None:
-        """Take no more callers, and end what is left after so many seconds."""
-        ...
 
 
 class App:

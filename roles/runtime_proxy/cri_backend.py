@@ -73,8 +73,10 @@ class CRIBackend:
         await self._server.listen(listener)
 
     async def drain(self, seconds: float) -> None:
+        """Let calls that are under way end, while others are served."""
         await self._server.drain(seconds)
 
     async def close(self, seconds: float) -> None:
+        """Take no more callers, and end what is left after so many seconds."""
         await self._server.close(seconds)
         await self._engine.close()

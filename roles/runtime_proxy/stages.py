@@ -6,12 +6,12 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
-from typing import Any, Protocol
+from typing import Any
 
 from roles.runtime_proxy import merge
 from roles.runtime_proxy.concurrency import Background
 from roles.runtime_proxy.deadline import Deadline, share
-from roles.runtime_proxy.hookclient import HookError
+from roles.runtime_proxy.hookclient import HookClient, HookError
 from roles.runtime_proxy.hooktypes import POD_HOOKS
 from roles.runtime_proxy.logfilter import RepeatFilter
 from roles.runtime_proxy.registration import HookServer, first_for
@@ -22,10 +22,6 @@ log.addFilter(RepeatFilter())
 _OPTIONAL = 0.2  # part of what is left of the caller's time that a hook may take when the call goes on without it
 _BINDING = 0.75  # the same for a hook whose failure ends the call
 _FAREWELL = 1.0  # seconds that post hooks have to end when the process does
-
-
-class HookCaller(Protocol):
-    async def call(self, server: HookServer, hook_type: str, request: Any, deadline: float | None) -> Any: ...
 
 
 class HookRefusal(Exception):
@@ -52,7 +48,7 @@ class Stages:
 
     def __init__(
         self,
-        hooks: HookCaller,
+        hooks: HookClient,
         servers: Callable[[], tuple[HookServer, ...]],
         rules: HookRules,
         count: Callable[[str, str, str], None],

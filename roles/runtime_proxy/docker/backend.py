@@ -121,9 +121,11 @@ class DockerBackend:
         self._server = await asyncio.start_unix_server(self._proxy.connected, sock=listener, backlog=1024)
 
     async def drain(self, seconds: float) -> None:
+        """Let calls that are under way end, while others are served."""
         await self._proxy.drain(seconds)
 
     async def close(self, seconds: float) -> None:
+        """Take no more callers, and end what is left after so many seconds."""
         if self._server is not None:
             self._server.close()
         await self._proxy.drain(seconds)

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
 from enum import Enum, auto
-from typing import Protocol
 
 from roles.runtime_proxy.splice import frames
 from roles.runtime_proxy.splice.frames import (
@@ -30,15 +30,11 @@ class Fate(Enum):
     WAIT = auto()  # the receiver has no credit for it; nothing behind it is looked at until `feed` is called again
 
 
-class Sink(Protocol):
-    def write(self, data: bytes) -> None: ...
-
-
 class Direction:
     """Reads frames of one sender. A subclass says what becomes of them; a method that returns True lets the frame pass."""
 
     def __init__(self) -> None:
-        self.sink: Sink | None = None
+        self.sink: asyncio.WriteTransport | None = None
         self.heads = HeadReader()
         self.waiting = False
         self._left = b""  # the begin of a frame whose rest has not come
