@@ -13,8 +13,6 @@ from koord.apiserver.ssa.manager import FieldManagement
 from koord.apiserver.state import State
 from koord.apiserver.store import Store
 
-CRD_BUCKET = "apiextensions.k8s.io/customresourcedefinitions"
-
 
 class Core(State):
     """Everything that a request handler needs."""

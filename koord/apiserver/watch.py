@@ -45,7 +45,6 @@ class Watcher:
     resource: Resource
     _: KW_ONLY
     namespace: str | None
-    name: str | None = None
     match: Match | None = None
     # what makes another shape of what it is shown
     shaped: Stream | None = None
@@ -87,11 +86,6 @@ class Watcher:
     def _follow(self) -> None:
         self.bucket.store.backlog.holders.add(self)
         self.bucket.listeners.append(self.notify)
-
-    @property
-    def held(self) -> int:
-        """Bytes that are kept for it."""
-        return self.waiting + self.sending
 
     def close(self) -> None:
         """Stop following."""
@@ -138,8 +132,6 @@ class Watcher:
     def _consider(self, event: Event) -> None:
         entry = event.entry
         if self.namespace is not None and entry.namespace != self.namespace:
-            return
-        if self.name is not None and entry.name != self.name:
             return
         match = self.match
         if match is None:

@@ -44,7 +44,6 @@ class User:
 
 
 ADMIN = User("admin", ("system:masters", "system:authenticated"), "admin")
-SYSTEM = User("system:apiserver", ("system:masters", "system:authenticated"))
 
 
 @dataclass(slots=True)

@@ -202,7 +202,7 @@ def list_page(core: Core, resource: Resource, query: ListQuery) -> Page:
         if rv < 0:
             rv = current
         elif rv > current:  # of a server whose state is lost
-            raise _gone(query, start, current, rv)
+            raise _gone(query, start, rv)
     else:
         rv, start = current, ""
         wanted = int(query.rv or 0)
@@ -215,12 +215,12 @@ def list_page(core: Core, resource: Resource, query: ListQuery) -> Page:
         return _cut(query, entries, current)
     past = bucket.at(rv)
     if past is None:
-        raise _gone(query, start, current, rv)
+        raise _gone(query, start, rv)
     inside = (e for e in past if (query.namespace is None or e.namespace == query.namespace) and e.key > start)
     return _cut(query, inside, rv)
 
 
-def _gone(query: ListQuery, start: str, current: int, rv: int) -> StatusError:
+def _gone(query: ListQuery, start: str, rv: int) -> StatusError:
     if not query.continue_:
         return expired(f"The resourceVersion for the provided list is too old: {rv}")
     err = expired(

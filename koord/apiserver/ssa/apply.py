@@ -40,7 +40,7 @@ async def apply(
     core: Core, resource: Resource, namespace: str, name: str, patch: Any, options: Options, subresource: str
 ) -> tuple[Entry, bool]:
     """Server-side apply. Returns the entry and whether it was created. Raises 409 with one cause a conflict."""
-    _check(resource, patch, options)
+    _check(patch, options)
     patch.setdefault("metadata", {"name": name})
     check_identity(resource, patch, namespace, name)
     frozen = orjson.dumps(patch)
@@ -58,7 +58,7 @@ def check_manager(options: Options) -> None:
         raise invalid("PatchOptions", "meta.k8s.io", "", [cause])
 
 
-def _check(resource: Resource, patch: Any, options: Options) -> None:
+def _check(patch: Any, options: Options) -> None:
     check_manager(options)
     if not isinstance(patch, dict):
         raise bad_request("an apply patch must be an object")
@@ -106,7 +106,7 @@ async def _apply_once(
         current = [Record(BEFORE_FIRST_APPLY, UPDATE, resource.api_version, "", fields, now())]
     merged = sets.merge(live, patch, shape)
     changed, _ = sets.compare(live, merged, shape)
-    others = _settle(resource, name, strip(changed), current, mine, options)
+    others = _settle(strip(changed), current, mine, options)
     previous = next((r for r in current if r.key == mine.key), None)
     if previous is not None:
         merged = _pruned(merged, previous.fields, owned, others, shape)
@@ -121,7 +121,7 @@ async def _apply_once(
     return None if entry is None else (entry, False)
 
 
-def _settle(resource: Resource, name: str, changed: Fields, current: list[Record], mine: Record, options: Options) -> list[Record]:
+def _settle(changed: Fields, current: list[Record], mine: Record, options: Options) -> list[Record]:
     """The other managers after this apply. Raises 409 when it would change what they own, unless forced."""
     others = [r for r in current if r.key != mine.key]
     clashes = [(r, both) for r in others if (both := r.fields & changed)]
