@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import base64
-import os
-import tempfile
 from pathlib import Path
 
 import orjson
 
 from koord.apiserver.store import Obj
+from koord.process import certificates
 
 
 def build(url: str, token: str = "", ca: bytes = b"", name: str = "koord") -> Obj:
@@ -31,11 +30,4 @@ def build(url: str, token: str = "", ca: bytes = b"", name: str = "koord") -> Ob
 def write(path: Path, config: Obj) -> None:
     """Write the file in one step, readable by its owner only. JSON is YAML, so every client reads it."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    descriptor, temporary = tempfile.mkstemp(prefix=".kubeconfig-", dir=path.parent)
-    try:
-        with os.fdopen(descriptor, "wb") as file:
-            file.write(orjson.dumps(config, option=orjson.OPT_INDENT_2) + b"\n")
-        os.replace(temporary, path)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+    certificates.write(path, orjson.dumps(config, option=orjson.OPT_INDENT_2) + b"\n")
