@@ -7,6 +7,7 @@ from __future__ import annotations
 from koord.apiserver.controllers.queue import Controller
 from koord.apiserver.rest.context import DeleteOptions, generated_name, prepare_create
 from koord.apiserver.rest.delete import delete_now
+from koord.apiserver.schema.lists import put_list
 from koord.apiserver.store import DELETED, Entry, Event, Obj
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -130,16 +131,11 @@ class ClaimController(Controller[tuple[str, str]]):
     def _write(self, entry: Entry, reserved: list[Obj], free: bool) -> None:
         claim = entry.copy()
         status, meta = claim.setdefault("status", {}), claim["metadata"]
-        if reserved:
-            status["reservedFor"] = reserved
-        else:
-            status.pop("reservedFor", None)
+        put_list(status, "reservedFor", reserved)
         if free:
             status.pop("allocation", None)
             status.pop("devices", None)
-            meta["finalizers"] = [finalizer for finalizer in meta.get("finalizers") or () if finalizer != FINALIZER]
-            if not meta["finalizers"]:
-                del meta["finalizers"]
+            put_list(meta, "finalizers", [finalizer for finalizer in meta.get("finalizers") or () if finalizer != FINALIZER])
         self.core.settle(self.core.resources.builtin("resource.k8s.io", "resourceclaims"), entry, claim)
 
     def _uses(self, namespace: str, consumer: Obj) -> bool:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from koord.apiserver.controllers.queue import Controller
 from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.delete import FOREGROUND, ORPHAN, delete_now
+from koord.apiserver.schema.lists import put_list
 from koord.apiserver.store import DELETED, Bucket, Entry, Event
 
 if TYPE_CHECKING:
@@ -76,9 +77,7 @@ class NamespaceController(Controller[str]):
             return
         obj = entry.copy()
         spec = obj.setdefault("spec", {})
-        spec["finalizers"] = [f for f in spec.get("finalizers") or () if f != _FINALIZER]
-        if not spec["finalizers"]:
-            del spec["finalizers"]
+        put_list(spec, "finalizers", [f for f in spec.get("finalizers") or () if f != _FINALIZER])
         if obj != entry.obj or not (spec or obj["metadata"].get("finalizers")):
             core.settle(core.resources.builtin("", "namespaces"), entry, obj)
 
@@ -211,11 +210,7 @@ class GarbageCollector(Controller[Where]):
 
     def _let_go(self, bucket: Bucket, entry: Entry, uid: str) -> None:
         obj = entry.copy()
-        refs = [r for r in obj["metadata"]["ownerReferences"] if r["uid"] != uid]
-        if refs:
-            obj["metadata"]["ownerReferences"] = refs
-        else:
-            del obj["metadata"]["ownerReferences"]
+        put_list(obj["metadata"], "ownerReferences", [r for r in obj["metadata"]["ownerReferences"] if r["uid"] != uid])
         bucket.put(entry.namespace, entry.name, obj)
 
     def _work_finalizers(self, where: Where) -> Iterator[None]:
@@ -263,7 +258,5 @@ class GarbageCollector(Controller[Where]):
             return
         obj = entry.copy()
         meta = obj["metadata"]
-        meta["finalizers"] = [f for f in meta.get("finalizers") or () if f != finalizer]
-        if not meta["finalizers"]:
-            del meta["finalizers"]
+        put_list(meta, "finalizers", [f for f in meta.get("finalizers") or () if f != finalizer])
         self.core.settle(resource, entry, obj)

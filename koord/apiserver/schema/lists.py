@@ -1,4 +1,4 @@
-"""Long lists: each check of their items against one another is one pass."""
+"""Lists in objects. Each check of the items of a long one against one another is one pass."""
 
 from __future__ import annotations
 
@@ -23,3 +23,11 @@ def repeats(values: Iterable[Any]) -> list[int]:
             found.append(at)
         seen.add(key)
     return found
+
+
+def put_list(holder: dict[str, Any], key: str, items: list[Any]) -> None:
+    """Make `items` a member of an object; an empty list is none."""
+    if items:
+        holder[key] = items
+    else:
+        holder.pop(key, None)
