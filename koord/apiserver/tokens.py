@@ -17,7 +17,7 @@ import orjson
 
 from koord import seams
 from koord.api.times import parse_time
-from koord.apiserver.rest.context import ADMIN, User, new_uid
+from koord.apiserver.rest.context import ADMIN, User
 from koord.apiserver.store import Entry, Obj, Store
 from koord.process import certificates
 
@@ -93,7 +93,7 @@ class Tokens:
         said: Obj = {"namespace": account.namespace, "serviceaccount": _reference(account)}
         said |= {kind.lower(): {"name": what} if isinstance(what, str) else _reference(what) for kind, what in bound.items()}
         claims: Obj = {
-            "aud": audiences, "exp": now + seconds, "iat": now, "iss": ISSUER, "jti": new_uid(), "kubernetes.io": said, "nbf": now,
+            "aud": audiences, "exp": now + seconds, "iat": now, "iss": ISSUER, "jti": seams.uid(), "kubernetes.io": said, "nbf": now,
             "sub": f"system:serviceaccount:{account.namespace}:{account.name}",
         }  # fmt: skip
         content = f"{_encode(orjson.dumps(_HEADER))}.{_encode(orjson.dumps(claims))}"

@@ -13,9 +13,9 @@ import aiohttp
 import orjson
 from cachetools import LRUCache
 
+from koord import seams
 from koord.apiserver.admission.matching import Attributes, Match, compile_match, describe, in_version, matching_resource
 from koord.apiserver.errors import StatusError, bad_request, forbidden, internal
-from koord.apiserver.rest.context import new_uid
 from koord.apiserver.store import Event, Obj
 from koord.kube.config import KubeConfigError
 from koord.kube.errors import PatchError
@@ -311,7 +311,7 @@ class WebhookAdmission:
         if attributes.options.dry_run and hook.raw.get("sideEffects") not in ("None", "NoneOnDryRun"):
             raise bad_request(f'admission webhook "{hook.name}" does not support dry run')
         request = {
-            "uid": new_uid(),
+            "uid": seams.uid(),
             **describe(resource, attributes),
             "object": in_version(attributes.obj, resource, attributes.subresource) if attributes.obj is not None else None,
             "oldObject": in_version(attributes.old, resource, attributes.subresource) if attributes.old is not None else None,

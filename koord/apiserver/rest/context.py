@@ -93,11 +93,6 @@ _GENERATED_BASE = 58
 _IMMUTABLE = ("name", "namespace", "uid", "creationTimestamp", "deletionTimestamp", "deletionGracePeriodSeconds")
 
 
-def new_uid() -> str:
-    """A random (version 4) UUID."""
-    return seams.uid()
-
-
 def generated_name(base: str) -> str:
     """`base` (cut to fit) with a suffix of five random characters."""
     noise = int(seams.token_hex(5), 16)
@@ -157,7 +152,7 @@ def prepare_create(resource: Resource, meta: Obj) -> None:
         meta.pop(key, None)
     if not meta.get("name") and meta.get("generateName"):
         meta["name"] = generated_name(meta["generateName"])
-    meta["uid"] = new_uid()
+    meta["uid"] = seams.uid()
     meta["creationTimestamp"] = now()
     if resource.has_generation:
         meta["generation"] = 1
