@@ -30,6 +30,11 @@ _ANY_FINALIZER = frozenset({"admissionregistration.k8s.io", "apiextensions.k8s.i
 _VERSION = re.compile(r"v(\d+)(?:(alpha|beta)(\d+))?")
 
 
+def api_version(group: str, version: str) -> str:
+    """As objects spell it: `apps/v1`, or `v1` in the core group."""
+    return f"{group}/{version}" if group else version
+
+
 def version_order(version: str) -> tuple[int, int, int, str]:
     """Kubernetes' order of versions: v2, v1, v1beta2, v1beta1, v1alpha1, then the others by name."""
     found = _VERSION.fullmatch(version)
@@ -75,7 +80,7 @@ class Resource:
     head: bytes = field(init=False, default=b"")
 
     def __post_init__(self) -> None:
-        self.api_version = f"{self.group}/{self.version}" if self.group else self.version
+        self.api_version = api_version(self.group, self.version)
         self.stored_as = self.stored_as or self.api_version
         self.singular = self.singular or self.kind.lower()
         self.list_kind = self.list_kind or self.kind + "List"

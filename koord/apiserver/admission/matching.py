@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from koord.api.selectors import EVERYTHING, Selector, from_label_selector
 from koord.apiserver.rbac import covers
+from koord.apiserver.resources import SUBRESOURCE_KINDS, api_version
 from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
@@ -55,11 +56,6 @@ _NEVER = frozenset(
 )  # fmt: skip
 _KNOWN = 500  # kinds of requests for which it is remembered whether a webhook or policy is about them
 _OPTION_KINDS = {"CREATE": "CreateOptions", "UPDATE": "UpdateOptions", "DELETE": "DeleteOptions"}
-# subresources whose bodies are of another kind than their resource: (group, version, kind)
-BODIES = {
-    "binding": ("", "v1", "Binding"), "eviction": ("policy", "v1", "Eviction"), "scale": ("autoscaling", "v1", "Scale"),
-    "token": ("authentication.k8s.io", "v1", "TokenRequest"),
-}  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -169,9 +165,9 @@ def _selected(state: State, match: Match, attributes: Attributes) -> bool:
 
 def in_version(obj: Obj, resource: Resource, subresource: str = "") -> Obj:
     """The object under the API version that was asked for; the body of a subresource under its own."""
-    if subresource in BODIES:
-        group, version, kind = BODIES[subresource]
-        return {"kind": kind, "apiVersion": f"{group}/{version}" if group else version, **obj}
+    if subresource in SUBRESOURCE_KINDS:
+        group, version, kind = SUBRESOURCE_KINDS[subresource]
+        return {"kind": kind, "apiVersion": api_version(group, version), **obj}
     if resource.custom and obj.get("apiVersion") != resource.api_version:
         return {**obj, "apiVersion": resource.api_version}
     if "kind" not in obj:
@@ -197,7 +193,7 @@ def describe(resource: Resource, attributes: Attributes) -> Obj:
     }
     if attributes.subresource:
         out["subResource"] = out["requestSubResource"] = attributes.subresource
-        kind = BODIES.get(attributes.subresource)
+        kind = SUBRESOURCE_KINDS.get(attributes.subresource)
         if kind is not None:
             out["kind"] = out["requestKind"] = dict(zip(("group", "version", "kind"), kind, strict=True))
     if attributes.name:

@@ -15,7 +15,7 @@ from google.protobuf import descriptor_pb2
 from grpc_tools import protoc
 
 from koord.apiserver.protobuf.decode import MESSAGES, message_name
-from koord.apiserver.resources import BUILTIN, SUBRESOURCE_KINDS
+from koord.apiserver.resources import BUILTIN, SUBRESOURCE_KINDS, api_version
 
 _ENVELOPE = "k8s.io.apimachinery.pkg.runtime.Unknown"
 
@@ -24,7 +24,7 @@ def main(folder: str) -> None:
     """Compile what the kinds of the server are made of, without comments."""
     sources = {str(path.relative_to(folder)) for path in Path(folder).glob("k8s.io/*/**/generated.proto")}
     bodies = [*(row[:3] for row in BUILTIN), *SUBRESOURCE_KINDS.values(), ("", "v1", "DeleteOptions")]
-    wanted = [message_name(f"{group}/{version}" if group else version, kind) for group, version, kind in bodies]
+    wanted = [message_name(api_version(group, version), kind) for group, version, kind in bodies]
     with tempfile.NamedTemporaryFile() as out:
         failed = protoc.main(["protoc", f"-I{folder}", "--include_imports", f"--descriptor_set_out={out.name}", *sorted(sources)])
         if failed:

@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any
 from koord import seams
 from koord.api.selectors import from_label_selector
 from koord.api.times import format_time
-from koord.apiserver.admission.matching import BODIES, CREATE, UPDATE, Attributes
+from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
 from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, plain_error
 from koord.apiserver.rbac import MASTERS, of_review
+from koord.apiserver.resources import SUBRESOURCE_KINDS, api_version
 from koord.apiserver.rest.context import (
     User,
     check_identity,
@@ -100,10 +101,10 @@ async def _mutated(
 
 def _decoded(subresource: str, namespace: str, body: Obj) -> Obj:
     """What a client sends for a pod of a namespace; it may leave out what the path says. Raises 400."""
-    kind, versions = BODIES[subresource][2], _VERSIONS[subresource]
-    given, api_version = body.get("kind") or kind, str(body.get("apiVersion") or versions[0])
-    if given != kind or api_version not in versions:
-        version = api_version.rpartition("/")[2]
+    kind, versions = SUBRESOURCE_KINDS[subresource][2], _VERSIONS[subresource]
+    given, spelt = body.get("kind") or kind, str(body.get("apiVersion") or versions[0])
+    if given != kind or spelt not in versions:
+        version = spelt.rpartition("/")[2]
         raise bad_request(f'{given} in version "{version}" cannot be handled as a {kind}: it is no {kind} of {versions[0]}')
     body = _reread(subresource, {**body, "kind": kind})
     if (body.get("metadata") or {}).get("namespace") not in (None, "", namespace):
@@ -113,10 +114,9 @@ def _decoded(subresource: str, namespace: str, body: Obj) -> Obj:
 
 def _reread(subresource: str, body: Obj) -> Obj:
     """What a webhook returned, decoded like what clients send."""
-    group, version, kind = BODIES[subresource]
+    group, version, kind = SUBRESOURCE_KINDS[subresource]
     if body.get("kind") != kind:
-        api_version = f"{group}/{version}" if group else version
-        raise bad_request(f'{kind} in version "{api_version}" cannot be handled as a {kind}: it is a {body.get("kind")}')
+        raise bad_request(f'{kind} in version "{api_version(group, version)}" cannot be handled as a {kind}: it is a {body.get("kind")}')
     clean(schemas().type(_TYPES[subresource]), body, None, [])
     return body
 

@@ -7,7 +7,7 @@ import hashlib
 import platform
 from typing import TYPE_CHECKING
 
-from koord.apiserver.resources import SUBRESOURCE_KINDS, SUBRESOURCE_VERBS, Resource, ResourceTable, version_order
+from koord.apiserver.resources import SUBRESOURCE_KINDS, SUBRESOURCE_VERBS, Resource, ResourceTable, api_version, version_order
 from koord.apiserver.store import Obj
 from koord.version import VERSION
 
@@ -85,8 +85,8 @@ def resource_list(table: ResourceTable, group: str, version_: str) -> Obj | None
             if sub in SUBRESOURCE_KINDS:
                 own |= {key: kind[key] for key in ("group", "version") if kind[key]}
             out.append(own | {"verbs": verbs})
-    gv = f"{group}/{version_}" if group else version_
-    return {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": gv, "resources": out} if out else None
+    head = {"kind": "APIResourceList", "apiVersion": "v1", "groupVersion": api_version(group, version_)}
+    return {**head, "resources": out} if out else None
 
 
 def _also_called(resource: Resource) -> Obj:
