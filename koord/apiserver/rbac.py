@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from koord.apiserver.errors import bad_request, forbidden, not_found
 from koord.apiserver.rest.context import User
-from koord.apiserver.store import Obj, Store
+from koord.apiserver.store import Entry, Obj, Store
 
 if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
@@ -38,8 +39,8 @@ def effective(user: User, headers: Mapping[str, str], authorizer: Authorizer | N
         Attributes("impersonate", _AUTHENTICATION, "userextras", key, name=value) for key, values in extra.items() for value in values
     ]
     for wanted in asked:
-        if authorizer is not None and not authorizer.allows(user, wanted):
-            raise forbidden(wanted.resource, wanted.group, wanted.name, authorizer.reason(user, wanted))
+        if authorizer is not None:
+            authorizer.check(user, wanted)
     if groups and name != _ANONYMOUS and not {AUTHENTICATED, _UNAUTHENTICATED} & {*groups}:
         groups.append(AUTHENTICATED)
     return User(name, tuple(groups) or _groups(name), uid, tuple((key, tuple(values)) for key, values in extra.items()))
@@ -78,7 +79,6 @@ def _account(name: str) -> tuple[str, str] | None:
 
 MASTERS = "system:masters"
 _GROUP = "rbac.authorization.k8s.io"
-_BUCKETS = tuple(f"{_GROUP}/{plural}" for plural in ("clusterroles", "clusterrolebindings", "roles", "rolebindings"))
 # What kube-apiserver's `system:public-info-viewer` opens to everybody, and its `system:discovery` and `system:basic-user` to everybody
 # who is authenticated.
 _PUBLIC = ("/healthz", "/livez", "/readyz", "/version")
@@ -149,6 +149,11 @@ class Authorizer:
         self.used.add((user.name, allowance))
         return True
 
+    def check(self, user: User, wanted: Attributes) -> None:
+        """Raise 403 for what the user may not; the decision is recorded."""
+        if not self.allows(user, wanted):
+            raise forbidden(wanted.resource, wanted.group, wanted.name, self._reason(user, wanted))
+
     def would_allow(self, user: User, wanted: Attributes) -> bool:
         """Whether the user may; nothing is recorded."""
         return MASTERS in user.groups or _everybody(user, wanted) or self.find(user, wanted) is not None
@@ -161,7 +166,7 @@ class Authorizer:
                     return Allowance(role, index, binding, subject)
         return None
 
-    def reason(self, user: User, wanted: Attributes) -> str:
+    def _reason(self, user: User, wanted: Attributes) -> str:
         """Why a request is refused, in kube-apiserver's words."""
         if wanted.path:
             return f'User "{user.name}" cannot {wanted.verb} path "{wanted.path}"'
@@ -179,14 +184,10 @@ class Authorizer:
             return
         name = obj["metadata"].get("name") or ""
         if "roleRef" in obj:
-            ref, cluster_wide = obj["roleRef"], obj["roleRef"].get("kind") == "ClusterRole"
-            wanted = Attributes(
-                "bind", _GROUP, "clusterroles" if cluster_wide else "roles", namespace=namespace, name=ref.get("name") or ""
-            )
+            wanted = Attributes("bind", _GROUP, _plural(obj["roleRef"]), namespace=namespace, name=obj["roleRef"].get("name") or "")
             if self.would_allow(user, wanted):
                 return
-            bucket = self._store.bucket(f"{_GROUP}/{wanted.resource}")
-            found = bucket.get("" if cluster_wide else namespace, wanted.name)
+            found = self._role(obj["roleRef"], namespace)
             if found is None:
                 raise not_found(resource.plural, _GROUP, wanted.name)
             rules = found.obj.get("rules") or ()
@@ -206,24 +207,26 @@ class Authorizer:
 
     def _bound(self, user: User, namespace: str) -> Iterator[tuple[str, str, str, list[Obj]]]:
         """(binding, role, whom it names, rules) of all bindings of a user."""
-        cluster_roles, cluster_bindings, roles, bindings = (self._store.bucket(name) for name in _BUCKETS)
-        for entry in cluster_bindings.select(None):
-            if subject := _subject(entry.obj, user):
-                found = cluster_roles.get("", entry.obj["roleRef"]["name"])
-                if found is not None:
-                    yield f"ClusterRoleBinding/{entry.name}", f"ClusterRole/{found.name}", subject, found.obj.get("rules") or []
-        if not namespace:
-            return
-        for entry in bindings.select(namespace):
+        cluster_wide = self._store.bucket(f"{_GROUP}/clusterrolebindings").select(None)
+        for entry in chain(cluster_wide, self._store.bucket(f"{_GROUP}/rolebindings").select(namespace) if namespace else ()):
             subject = _subject(entry.obj, user)
-            if not subject:
-                continue
-            reference = entry.obj["roleRef"]
-            cluster_wide = reference.get("kind") == "ClusterRole"
-            found = cluster_roles.get("", reference["name"]) if cluster_wide else roles.get(namespace, reference["name"])
-            if found is not None:
-                kind = "ClusterRole" if cluster_wide else f"Role/{namespace}"
-                yield f"RoleBinding/{namespace}/{entry.name}", f"{kind}/{found.name}", subject, found.obj.get("rules") or []
+            role = self._role(entry.obj["roleRef"], namespace) if subject else None
+            if role is not None:
+                yield _spelt(entry), _spelt(role), subject, role.obj.get("rules") or []
+
+    def _role(self, ref: Obj, namespace: str) -> Entry | None:
+        """The role that a binding names."""
+        plural = _plural(ref)
+        return self._store.bucket(f"{_GROUP}/{plural}").get(namespace if plural == "roles" else "", ref.get("name") or "")
+
+
+def _plural(ref: Obj) -> str:
+    return "clusterroles" if ref.get("kind") == "ClusterRole" else "roles"
+
+
+def _spelt(entry: Entry) -> str:
+    """`Role/namespace/name` of a role or binding, `ClusterRole/name` of one in no namespace."""
+    return "/".join(part for part in (entry.obj["kind"], entry.namespace, entry.name) if part)
 
 
 def _everybody(user: User, wanted: Attributes) -> bool:

@@ -14,7 +14,6 @@ from koord import seams
 from koord.apiserver.errors import (
     StatusError,
     bad_request,
-    forbidden,
     internal,
     method_not_allowed,
     path_not_found,
@@ -189,9 +188,7 @@ class Front:
             wanted = Attributes(verb, resource.group, resource.plural, target.subresource, place, name)
 
         def authorize(verb: str) -> None:
-            asked = wanted._replace(verb=verb)
-            if not authorizer.allows(options.user, asked):
-                raise forbidden(asked.resource, asked.group, asked.name, authorizer.reason(options.user, asked))
+            authorizer.check(options.user, wanted._replace(verb=verb))
 
         authorize(wanted.verb)
         options.authorize = authorize
