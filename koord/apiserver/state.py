@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import orjson
 
@@ -13,6 +14,8 @@ from koord.apiserver.resources import Resource, ResourceTable, builtin_resources
 from koord.apiserver.schema.builtin import schemas
 from koord.apiserver.store import Entry, Obj, Store
 from koord.apiserver.tokens import Tokens
+
+T = TypeVar("T")
 
 
 class State:
@@ -28,8 +31,15 @@ class State:
             self.resources.add(resource)
         self.tokens = Tokens(self.store, config.token, key)
         self.authorizer = Authorizer(self.store) if config.authorization_mode == "RBAC" else None
-        # small derived values, each with the version that it was derived from
-        self.cache: dict[str, Any] = {}
+        self._derived: dict[str, tuple[int, Any]] = {}
+
+    def derived(self, name: str, version: int, make: Callable[[], T]) -> T:
+        """What is made of something at a version of it, kept until that is another."""
+        known = self._derived.get(name)
+        if known is None or known[0] != version:
+            known = self._derived[name] = (version, make())
+        made: T = known[1]
+        return made
 
     def entry(self, resource: Resource, namespace: str, name: str) -> Entry:
         """What is stored. Raises StatusError 404."""

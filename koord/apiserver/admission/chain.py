@@ -62,13 +62,13 @@ _CLASSES = "scheduling.k8s.io/priorityclasses"
 def _default_class(state: State) -> Obj | None:
     """The class with globalDefault; of several the lowest, so that what the API server let through does least harm."""
     bucket = state.store.bucket(_CLASSES)
-    version = bucket.history[-1].rv if bucket.history else bucket.compacted
-    cached = state.cache.get("default priority class")
-    if cached is None or cached[0] != version:
+
+    def lowest() -> Obj | None:
         classes = [e.obj for e in bucket.entries.values() if e.obj.get("globalDefault")]
-        cached = state.cache["default priority class"] = (version, min(classes, key=lambda c: c.get("value", 0), default=None))
-    found: Obj | None = cached[1]
-    return found
+        return min(classes, key=lambda c: c.get("value", 0), default=None)
+
+    version = bucket.history[-1].rv if bucket.history else bucket.compacted
+    return state.derived("default priority class", version, lowest)
 
 
 def admit_priority(state: State, attributes: Attributes) -> None:
@@ -187,7 +187,6 @@ class PolicyAdmission:
         self.state = state
         self.active = False
         self._bound: list[tuple[str, Match, list[Bound]]] = []
-        self._compiled: dict[str, tuple[int, Policy]] = {}
         if on:
             for name in (_POLICIES, _BINDINGS):
                 state.store.bucket(name).listeners.append(self._reload)
@@ -209,12 +208,12 @@ class PolicyAdmission:
 
     def _policy(self, entry: Entry) -> Policy:
         """The compiled policy of a stored object, kept until that changes."""
-        found = self._compiled.get(entry.name)
-        if found is None or found[0] != entry.rv:
-            from koord.apiserver.cel.policy import answers, compile_policy
+        from koord.apiserver.cel.policy import answers, compile_policy
 
-            found = self._compiled[entry.name] = (entry.rv, compile_policy(entry.name, entry.obj["spec"], answers(self.state)))
-        return found[1]
+        def compiled() -> Policy:
+            return compile_policy(entry.name, entry.obj["spec"], answers(self.state))
+
+        return self.state.derived(f"policy {entry.name}", entry.rv, compiled)
 
     def validate(self, attributes: Attributes) -> None:
         """Raises StatusError for what a policy denies; warnings go to the request's options."""

@@ -7,10 +7,10 @@ import copy
 import hashlib
 import importlib.util
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import cache, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import orjson
 from aiohttp import web
@@ -19,6 +19,7 @@ from koord.apiserver.errors import not_acceptable, path_not_found
 from koord.apiserver.schema.builtin import Field, TypeNode, schemas
 from koord.apiserver.ssa.fields import LIST_MAP, LIST_SET, of_type
 from koord.apiserver.store import Obj
+from koord.apiserver.web.render import respond
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -78,12 +79,10 @@ def _field(field: Field, base: str) -> Obj:
     if field.code == "r":
         assert field.node is not None
         return {"$ref": base + component(field.node.name)}
-    if field.code == "[":
+    if field.code in "[{":
         assert field.item is not None
-        return {"type": "array", "items": _field(field.item, base)}
-    if field.code == "{":
-        assert field.item is not None
-        return {"type": "object", "additionalProperties": _field(field.item, base)}
+        sort, items = ("array", "items") if field.code == "[" else ("object", "additionalProperties")
+        return {"type": sort, items: _field(field.item, base)}
     return dict(_SIMPLE[field.code])
 
 
@@ -125,14 +124,17 @@ def _below(node: TypeNode, seen: dict[str, TypeNode]) -> None:
         return
     seen[node.name] = node
     for field in node.fields.values():
-        inner: Field | None = field
-        while inner is not None:
-            if inner.node is not None:
-                _below(inner.node, seen)
-            for other in (inner.other.item, inner.other) if inner.other is not None else ():
-                if other is not None and other.node is not None:
-                    _below(other.node, seen)
-            inner = inner.item
+        for inner in _types(field):
+            _below(inner, seen)
+
+
+def _types(field: Field) -> Iterator[TypeNode]:
+    """The types that a field may hold."""
+    if field.node is not None:
+        yield field.node
+    for part in (field.item, field.other):
+        if part is not None:
+            yield from _types(part)
 
 
 def _gvk(resource: Resource, kind: str) -> Obj:
@@ -264,15 +266,9 @@ _INFO = {"title": "Kubernetes", "version": "unversioned"}
 _WRITE = ("dryRun", "fieldManager", "fieldValidation")
 
 
-def _cached(core: Core, name: str, make: Any) -> bytes:
+def _cached(core: Core, name: str, make: Callable[[], Obj]) -> bytes:
     """A document for the present set of resources."""
-    key, revision = f"openapi {name}", core.resources.revision
-    found = core.cache.get(key)
-    if found is None or found[0] != revision:
-        made = make()
-        found = core.cache[key] = (revision, made if isinstance(made, bytes) else orjson.dumps(made))
-    body: bytes = found[1]
-    return body
+    return core.derived(f"openapi {name}", core.resources.revision, lambda: orjson.dumps(make()))
 
 
 def _operation(resource: Resource, action: str, *, v3: bool) -> Obj:
@@ -296,9 +292,7 @@ def _paths(resources: list[Resource], *, v3: bool) -> Obj:
             continue
         collection = resource.path("{namespace}" if resource.namespaced else None)
         out[collection] = {"get": _operation(resource, "list", v3=v3), "post": _operation(resource, "post", v3=v3)}
-        one = {"get": _operation(resource, "get", v3=v3), "put": _operation(resource, "put", v3=v3)}
-        one |= {"patch": _operation(resource, "patch", v3=v3), "delete": _operation(resource, "delete", v3=v3)}
-        out[collection + "/{name}"] = one
+        out[collection + "/{name}"] = {action: _operation(resource, action, v3=v3) for action in ("get", "put", "patch", "delete")}
     return out
 
 
@@ -332,8 +326,8 @@ def answer(core: Core, rest: list[str], request: web.BaseRequest) -> web.Respons
     """Serve a document. Raises 404, or 406 to those who only read protobuf."""
     accept = request.headers.get("Accept", "")
     if rest == ["v2"] and (MEDIA_TYPE in accept or CONTENT_TYPE in accept):
-        body = _cached(core, "v2 protobuf", lambda: document(_v2(core)))
-        return web.Response(body=body, headers={"Content-Type": CONTENT_TYPE, "Cache-Control": "no-cache, private"})
+        body = core.derived("openapi v2 protobuf", core.resources.revision, lambda: document(_v2(core)))
+        return respond(body, headers={"Content-Type": CONTENT_TYPE})
     if "protobuf" in accept and "json" not in accept and "*/*" not in accept:
         raise not_acceptable(("application/json",))
     if rest == ["v2"]:
@@ -346,7 +340,7 @@ def answer(core: Core, rest: list[str], request: web.BaseRequest) -> web.Respons
         body = _group_version(core, rest[2], rest[3])
     else:
         raise path_not_found()
-    return web.Response(body=body, headers={"Content-Type": "application/json", "Cache-Control": "no-cache, private"})
+    return respond(body)
 
 
 def _group_version(core: Core, group: str, version: str) -> bytes:
