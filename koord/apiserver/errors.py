@@ -83,6 +83,14 @@ def duplicate(field: str, value: object) -> Cause:
     return Cause("FieldValueDuplicate", field, f"Duplicate value: {_show(value)}")
 
 
+def too_many(field: str, found: int, most: int) -> Cause:
+    return Cause("FieldValueTooMany", field, f"Too many: {found}: must have at most {most} items")
+
+
+def too_long(field: str, most: int) -> Cause:
+    return Cause("FieldValueTooLong", field, f"Too long: may not be more than {most} bytes")
+
+
 def field_forbidden(field: str, detail: str) -> Cause:
     return Cause("FieldValueForbidden", field, f"Forbidden: {detail}")
 

@@ -28,7 +28,6 @@ from koord.apiserver.cel.library import authorizer
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required
 from koord.apiserver.rbac import Attributes as Question
 from koord.apiserver.rest.context import User
-from koord.apiserver.schema.lists import repeats
 from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
@@ -71,7 +70,6 @@ Values = dict[str, Any]
 REASONS = ("Forbidden", "Invalid", "RequestEntityTooLarge")
 _IDENTIFIER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _USED = re.compile(r"\bvariables\s*\.\s*([A-Za-z_][A-Za-z0-9_]*)")
-_LIMIT = 64  # match conditions of one policy or webhook
 
 
 def environment(allows: Allows | None, *, variables: Mapping[str, Type] | None = None) -> Environment:
@@ -84,20 +82,8 @@ def environment(allows: Allows | None, *, variables: Mapping[str, Type] | None =
 
 def match_conditions(raw: Iterable[Obj], env: Environment, path: str, causes: list[Cause]) -> tuple[Program, ...]:
     """Compile match conditions; what is wrong with them becomes causes."""
-    listed = list(raw)
-    if len(listed) > _LIMIT:
-        causes.append(Cause("FieldValueTooMany", path, f"Too many: {len(listed)}: must have at most {_LIMIT} items"))
-    names = [item.get("name") or "" for item in listed]
-    again = frozenset(repeats(names))
-    out: list[Program | None] = []
-    for at, (name, item) in enumerate(zip(names, listed, strict=True)):
-        where = f"{path}[{at}]"
-        if not name:
-            causes.append(required(f"{where}.name"))
-        elif at in again:
-            causes.append(duplicate(f"{where}.name", name))
-        out.append(compiled(env, item.get("expression"), f"{where}.expression", causes, BOOL))
-    return tuple(program for program in out if program is not None)
+    found = [compiled(env, item.get("expression"), f"{path}[{at}].expression", causes, BOOL) for at, item in enumerate(raw)]
+    return tuple(program for program in found if program is not None)
 
 
 def compiled(env: Environment, text: Any, path: str, causes: list[Cause], *results: str) -> Program | None:
@@ -255,8 +241,6 @@ def compile_policy(name: str, spec: Obj, allows: Allows | None = None) -> Policy
             out.validations.append(made)
     for at, item in enumerate(spec.get("auditAnnotations") or ()):
         where = f"spec.auditAnnotations[{at}]"
-        if not item.get("key"):
-            causes.append(required(f"{where}.key"))
         program = compiled(env, item.get("valueExpression"), f"{where}.valueExpression", causes, STRING, NULL)
         if program is not None:
             out.annotations.append((item.get("key") or "", program))

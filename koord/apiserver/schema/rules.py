@@ -1,11 +1,12 @@
 """Defaults of built-in types and the rules for their fields: what `rules.json` says of each type, and what needs a function.
 
-The table has JSON Schema's words where it has one: `default` (with `when`: only beside these values of other fields), `required` (true, or
-the text of the refusal), `enum` (for lists: of each item), `range` (least, and greatest), `name` (the rule for it), `selector`. `says` is
-the text for a value out of its range; what is `optional` may be absent, and else absence counts as 0 or "". A field with a dot is that of
-a member. Of a stored object what is `immutable` never changes, and what may be set `once` not again (true, or the text of the refusal;
-`shown` is the field that it names). The row "" is about whole objects, see `facts`. Functions register for a type with `defaulting` and
-`checking`, and run after the rules of the table wherever that type appears.
+The table has JSON Schema's words where it has one: `default` (with `when`: only beside these values of other fields), `required` (true,
+or the text of the refusal), `enum` (for lists: of each item), `range` (least, and greatest), `name` (the rule for it), `selector`, `most`
+(items of a list), `unique` (the field by which they differ). `says` is the text for a value out of its range; what is `optional` may be
+absent, and else absence counts as 0 or "". A field with a dot is that of a member. Of a stored object what is `immutable` never changes,
+and what may be set `once` not again (true, or the text of the refusal; `shown` is the field that it names). The row "" is about whole
+objects, see `facts`. Functions register for a type with `defaulting` and `checking`, and run after the rules of the table wherever that
+type appears.
 """
 
 from __future__ import annotations
@@ -19,10 +20,11 @@ from typing import Any, TypeVar
 
 import orjson
 
-from koord.apiserver.errors import Cause, field_forbidden, invalid_value, not_supported, required
+from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required, too_many
 from koord.apiserver.schema.builtin import Path_, TypeNode, path_text
+from koord.apiserver.schema.lists import repeats
 from koord.apiserver.store import Obj
-from koord.apiserver.validation.names import dns_label, label_selector
+from koord.apiserver.validation.names import check_name, dns_label, dns_subdomain, label_selector, qualified_name
 
 Hook = TypeVar("Hook", bound=Callable[..., None])
 
@@ -144,6 +146,7 @@ def _fill(plan: _Plan, obj: Obj) -> None:
 # -- checks --------------------------------------------------------------------------------------------------------------------------
 
 
+_NAME_RULES = {"label": dns_label, "subdomain": dns_subdomain, "qualified": qualified_name}
 _NOT_CHECKED = {"default", "when", "immutable", "once", "shown", "status", "keeps", "warning"}
 
 
@@ -159,6 +162,8 @@ def _quick(node: TypeNode, name: str, rule: Obj) -> Callable[[Any], Any]:
     if "range" in rule:
         least, most = rule["range"][0], (*rule["range"], float("inf"))[1]
         return lambda value: value is not None and least <= value <= most
+    if not rule.keys().isdisjoint({"most", "unique"}):
+        return lambda value: not value
     return bool if rule.keys() <= {"required", *_NOT_CHECKED} else lambda value: False
 
 
@@ -207,10 +212,14 @@ def _field(rule: Obj, value: Any, path: Path_, causes: list[Cause]) -> None:
         if value < least or (most and value > most[0]):
             causes.append(invalid_value(path_text(path), value, rule.get("says", usual)))
     elif "name" in rule:
-        if wrong := dns_label(value):
-            causes.append(invalid_value(path_text(path), value, wrong))
+        check_name(_NAME_RULES[rule["name"]], value or "", path_text(path), causes)
     elif "selector" in rule:
         label_selector(value or {}, path_text(path), causes)
+    if "most" in rule and len(value) > rule["most"]:
+        causes.append(too_many(path_text(path), len(value), rule["most"]))
+    if "unique" in rule:
+        names = [item.get(rule["unique"]) for item in value]
+        causes += [duplicate(f"{path_text(path)}[{i}].{rule['unique']}", names[i]) for i in repeats(names) if names[i]]
 
 
 def check_update(node: TypeNode, new: Obj, old: Obj, causes: list[Cause]) -> None:

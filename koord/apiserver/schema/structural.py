@@ -11,7 +11,7 @@ from typing import Any
 
 import orjson
 
-from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required, type_invalid
+from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required, too_long, too_many, type_invalid
 from koord.apiserver.schema import formats
 from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.lists import repeats
@@ -211,7 +211,7 @@ class Structural:
     def _string(self, value: str, path: Path_, causes: list[Cause]) -> None:
         raw, where = self.raw, path_text(path)
         if "maxLength" in raw and len(value) > raw["maxLength"]:
-            causes.append(Cause("FieldValueTooLong", where, f"Too long: may not be more than {raw['maxLength']} bytes"))
+            causes.append(too_long(where, raw["maxLength"]))
         if "minLength" in raw and len(value) < raw["minLength"]:
             causes.append(invalid_value(where, value, f"{where} in body should be at least {raw['minLength']} chars long"))
         if "pattern" in raw and not _matches(raw["pattern"], value):
@@ -257,7 +257,7 @@ class Structural:
     def _sized(self, value: list[Any] | Obj, what: str, where: str, causes: list[Cause]) -> None:
         most, least = self.raw.get(f"max{what}", math.inf), self.raw.get(f"min{what}", 0)
         if len(value) > most:
-            causes.append(Cause("FieldValueTooMany", where, f"Too many: {len(value)}: must have at most {most} items"))
+            causes.append(too_many(where, len(value), int(most)))
         if len(value) < least:
             causes.append(invalid_value(where, len(value), f"{where} in body should have at least {least} {what.lower()}"))
 

@@ -7,7 +7,7 @@ from urllib.parse import urlsplit
 
 import orjson
 
-from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
+from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required, too_many
 from koord.apiserver.schema.builtin import Path_
 from koord.apiserver.schema.lists import repeats
 from koord.apiserver.schema.rules import checking, making, telling, updating
@@ -157,7 +157,6 @@ def _definition(obj: Obj, path: Path_, causes: list[Cause]) -> None:
     spec = obj.get("spec") or {}
     names, group = spec.get("names") or {}, spec.get("group") or ""
     plural = names.get("plural") or ""
-    causes += [required(f"spec.names.{key}") for key in ("plural", "kind") if not names.get(key)]
     if group and "." not in group:
         causes.append(invalid_value("spec.group", group, "should be a domain with at least one dot"))
     if obj["metadata"].get("name") != f"{plural}.{group}":
@@ -238,7 +237,7 @@ def _selectable(version: Obj, path: str, causes: list[Cause]) -> None:
     """The fields that field selectors may name."""
     listed = [str(field.get("jsonPath") or "") for field in version.get("selectableFields") or ()]
     if len(listed) > _MOST_SELECTABLE:
-        causes.append(Cause("FieldValueTooMany", path, f"Too many: {len(listed)}: must have at most {_MOST_SELECTABLE} items"))
+        causes.append(too_many(path, len(listed), _MOST_SELECTABLE))
     again = frozenset(repeats(listed))
     for i, text in enumerate(listed):
         where = f"{path}[{i}].jsonPath"

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import Any
 
 from koord.apiserver.cel import devices as selectors
-from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
+from koord.apiserver.errors import Cause, field_forbidden, invalid_value, required, too_long, too_many
 from koord.apiserver.schema.builtin import Path_, now, path_text
 from koord.apiserver.schema.lists import put_list
 from koord.apiserver.schema.rules import checking, defaulting, parting
@@ -14,26 +13,9 @@ from koord.apiserver.store import Obj
 from koord.apiserver.validation.pods import amount
 from koord.kube.patch import json_equal
 
-_RESULTS = 32  # devices of one claim, and requests
-_CONSTRAINTS = _CONFIGS = _SELECTORS = 32
-_ALTERNATIVES = 8
-_CONSUMERS = 256
 _DEVICES, _DEVICES_ADVANCED = 128, 64
 _VALUES = ("bool", "bools", "int", "ints", "string", "strings", "version", "versions")
 _IMMUTABLE = "field is immutable"
-
-
-def _too_many(path: str, found: int, most: int, causes: list[Cause]) -> None:
-    if found > most:
-        causes.append(Cause("FieldValueTooMany", path, f"Too many: {found}: must have at most {most} items"))
-
-
-def _repeated(path: str, names: Iterable[Any], causes: list[Cause], key: str = "") -> None:
-    seen = set()
-    for at, name in enumerate(names):
-        if name and name in seen:
-            causes.append(duplicate(f"{path}[{at}]{key}", name))
-        seen.add(name)
 
 
 @defaulting("V1DeviceTaint")
@@ -46,17 +28,12 @@ def _taint(taint: Obj) -> None:
 
 @checking("V1DeviceClaim")
 def _claim(claim: Obj, path: Path_, causes: list[Cause]) -> None:
-    """Requests with names of their own; constraints and configurations that speak of them."""
-    where = path_text(path)
-    requests = claim.get("requests") or []
-    _too_many(f"{where}.requests", len(requests), _RESULTS, causes)
-    _repeated(f"{where}.requests", (request.get("name") for request in requests), causes, ".name")
+    """Constraints and configurations speak of requests that there are."""
+    where, requests = path_text(path), claim.get("requests") or []
     names = {request.get("name") for request in requests}
     names |= {f"{request.get('name')}/{sub.get('name')}" for request in requests for sub in request.get("firstAvailable") or ()}
-    for part, most in (("constraints", _CONSTRAINTS), ("config", _CONFIGS)):
-        listed = claim.get(part) or []
-        _too_many(f"{where}.{part}", len(listed), most, causes)
-        for at, item in enumerate(listed):
+    for part in ("constraints", "config"):
+        for at, item in enumerate(claim.get(part) or ()):
             for number, name in enumerate(item.get("requests") or ()):
                 if name not in names:
                     text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
@@ -83,8 +60,6 @@ def _request(request: Obj, path: Path_, causes: list[Cause]) -> None:
     if ("exactly" in request) == bool(alternatives):
         text = "exactly one of `exactly` or `firstAvailable` is required"
         causes.append(invalid_value(where, request, text) if alternatives else required(where, text))
-    _too_many(f"{where}.firstAvailable", len(alternatives), _ALTERNATIVES, causes)
-    _repeated(f"{where}.firstAvailable", (sub.get("name") for sub in alternatives), causes, ".name")
 
 
 @checking("V1ExactDeviceRequest", "V1DeviceSubRequest")
@@ -96,7 +71,6 @@ def _wanted(request: Obj, path: Path_, causes: list[Cause]) -> None:
         causes.append(invalid_value(f"{where}.count", count, "must be greater than zero"))
     for name, value in ((request.get("capacity") or {}).get("requests") or {}).items():
         amount(value, f"{where}.capacity.requests[{name}]", causes)
-    _check_selectors(request, where, causes)
 
 
 @checking("V1DeviceToleration")
@@ -108,24 +82,19 @@ def _toleration(toleration: Obj, path: Path_, causes: list[Cause]) -> None:
         causes.append(invalid_value(f"{where}.value", toleration["value"], 'must be empty when `operator` is "Exists"'))
 
 
-def _check_selectors(holder: Obj, where: str, causes: list[Cause]) -> None:
-    listed = holder.get("selectors") or []
-    _too_many(f"{where}.selectors", len(listed), _SELECTORS, causes)
-    for at, selector in enumerate(listed):
-        place = f"{where}.selectors[{at}].cel"
-        if "cel" not in selector:
-            causes.append(required(place))
-            continue
-        expression = selector["cel"].get("expression") or ""
-        if not expression:
-            causes.append(required(f"{place}.expression"))
-        elif len(expression) > selectors.MAX_LENGTH:
-            causes.append(Cause("FieldValueTooLong", f"{place}.expression", f"Too long: may not be more than {selectors.MAX_LENGTH} bytes"))
-        else:
-            try:
-                selectors.compiled(expression)
-            except selectors.CelError as error:
-                causes.append(invalid_value(f"{place}.expression", expression, str(error)))
+@checking("V1DeviceSelector")
+def _selector(selector: Obj, path: Path_, causes: list[Cause]) -> None:
+    where = f"{path_text(path)}.cel"
+    expression = (selector.get("cel") or {}).get("expression") or ""
+    if not expression:
+        causes.append(required(f"{where}.expression" if "cel" in selector else where))
+    elif len(expression) > selectors.MAX_LENGTH:
+        causes.append(too_long(f"{where}.expression", selectors.MAX_LENGTH))
+    else:
+        try:
+            selectors.compiled(expression)
+        except selectors.CelError as error:
+            causes.append(invalid_value(f"{where}.expression", expression, str(error)))
 
 
 @parting("ResourceV1ResourceClaim")
@@ -134,8 +103,6 @@ def _part(part: str, new: Obj, old: Obj, causes: list[Cause]) -> None:
     status, before = new.get("status") or {}, old.get("status") or {}
     _drop_freed(status, before)
     allocation, reserved = status.get("allocation"), status.get("reservedFor") or []
-    _too_many("status.reservedFor", len(reserved), _CONSUMERS, causes)
-    _repeated("status.reservedFor", (consumer.get("uid") for consumer in reserved), causes, ".uid")
     if reserved and allocation is None:
         causes.append(field_forbidden("status.reservedFor", "may not be specified when `allocated` is not set"))
     if reserved and new["metadata"].get("deletionTimestamp"):
@@ -174,24 +141,13 @@ def _allocated(allocation: Obj, claim: Obj, causes: list[Cause]) -> None:
     names = set()
     for request in spec.get("requests") or ():
         names |= {f"{request['name']}/{sub['name']}" for sub in request.get("firstAvailable") or ()} or {request["name"]}
-    results = (allocation.get("devices") or {}).get("results") or []
-    _too_many("status.allocation.devices.results", len(results), _RESULTS, causes)
-    for at, result in enumerate(results):
+    for at, result in enumerate((allocation.get("devices") or {}).get("results") or ()):
         if result.get("request") not in names:
             text = "must be the name of a request in the claim or the name of a request and a subrequest separated by '/'"
             causes.append(invalid_value(f"status.allocation.devices.results[{at}].request", result.get("request"), text))
-    for at, config in enumerate((allocation.get("devices") or {}).get("config") or ()):
-        if config.get("source") not in ("FromClass", "FromClaim"):
-            where = f"status.allocation.devices.config[{at}].source"
-            causes.append(not_supported(where, config.get("source") or "", ("FromClaim", "FromClass")))
 
 
 # -- classes and slices --------------------------------------------------------------------------------------------------------------
-
-
-@checking("V1DeviceClassSpec")
-def _class(spec: Obj, path: Path_, causes: list[Cause]) -> None:
-    _check_selectors(spec, path_text(path), causes)
 
 
 @checking("V1ResourceSliceSpec")
@@ -209,9 +165,9 @@ def _slice(spec: Obj, path: Path_, causes: list[Cause]) -> None:
         causes.append(invalid_value(where, spec.get("driver"), "only one of `sharedCounters` or `devices` is allowed"))
     _one_term(spec.get("nodeSelector"), f"{where}.nodeSelector", causes)
     advanced = any(device.get("taints") or device.get("consumesCounters") for device in devices)
-    _too_many(f"{where}.devices", len(devices), _DEVICES_ADVANCED if advanced else _DEVICES, causes)
-    _repeated(f"{where}.devices", (device.get("name") for device in devices), causes, ".name")
-    _repeated(f"{where}.sharedCounters", (counters.get("name") for counters in shared), causes, ".name")
+    most = _DEVICES_ADVANCED if advanced else _DEVICES
+    if len(devices) > most:
+        causes.append(too_many(f"{where}.devices", len(devices), most))
     for at, device in enumerate(devices):
         _device(device, bool(spec.get("perDeviceNodeSelection")), f"{where}.devices[{at}]", causes)
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import cache
 
 from koord.api.selectors import LONGEST_KEY
-from koord.apiserver.errors import Cause, field_forbidden, invalid_value, required
+from koord.apiserver.errors import Cause, field_forbidden, invalid_value, required, too_long
 from koord.apiserver.remember import short_ones
 from koord.apiserver.store import Obj
 
@@ -138,7 +138,7 @@ def annotation_map(values: Obj, path: str, causes: list[Cause]) -> None:
         if wrong := qualified_name(key.lower()):
             causes.append(invalid_value(path, key, wrong))
     if sum(len(key.encode()) + len(value.encode()) for key, value in values.items()) > ANNOTATIONS_LIMIT:
-        causes.append(Cause("FieldValueTooLong", path, f"Too long: may not be more than {ANNOTATIONS_LIMIT} bytes"))
+        causes.append(too_long(path, ANNOTATIONS_LIMIT))
 
 
 def owner_references(refs: list[Obj], causes: list[Cause]) -> None:

@@ -14,7 +14,7 @@ from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.lists import repeats
 from koord.apiserver.schema.rules import checking, parting, updating
 from koord.apiserver.store import Obj
-from koord.apiserver.validation.names import check_name, dns_label, dns_subdomain, label_map, qualified_name
+from koord.apiserver.validation.names import check_name, label_map, qualified_name
 
 EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _STANDARD_RESOURCES = ("cpu", "memory", "ephemeral-storage")
@@ -37,7 +37,7 @@ def _has_spec(obj: Obj, path: Path_, causes: list[Cause]) -> None:
 @checking("V1PodSpec")
 def _pod_spec(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     """What concerns several parts of a pod: names that are used once, volumes that are there."""
-    volumes = _volumes(spec["volumes"], f"{path_text(path)}.volumes", causes) if spec.get("volumes") else set()
+    volumes = {volume.get("name") for volume in spec.get("volumes") or ()}
     names: set[str] = set()
     for key in ("containers", "initContainers"):
         for i, container in enumerate(spec.get(key) or ()):
@@ -74,11 +74,6 @@ def _placement(spec: Obj, path: str, causes: list[Cause]) -> None:
         if spread.get("minDomains") is not None and when != "DoNotSchedule":
             text = f"can only use minDomains if whenUnsatisfiable=DoNotSchedule, not {when}"
             causes.append(invalid_value(f"{where}.minDomains", spread["minDomains"], text))
-    for i, gate in enumerate(spec.get("readinessGates") or ()):
-        check_name(qualified_name, gate.get("conditionType") or "", f"{path}.readinessGates[{i}].conditionType", causes)
-    for key, rule in (("nodeName", dns_subdomain), ("subdomain", dns_label)):
-        if spec.get(key):
-            check_name(rule, spec[key], f"{path}.{key}", causes)
     for i, claim in enumerate(spec.get("resourceClaims") or ()):
         if not claim.get("resourceClaimName") and not claim.get("resourceClaimTemplateName"):
             text = "must specify one of: `resourceClaimName`, `resourceClaimTemplateName`"
@@ -100,8 +95,6 @@ def _host(spec: Obj, path: str, causes: list[Cause]) -> None:
             if port.get("hostPort") and port["hostPort"] != port.get("containerPort"):
                 where, text = f"{path}.containers[{i}].ports[{at}].hostPort", "must match `containerPort` when `hostNetwork` is true"
                 causes.append(invalid_value(where, port["hostPort"], text))
-    sysctls = [sysctl.get("name") for sysctl in (spec.get("securityContext") or {}).get("sysctls") or ()]
-    causes += [duplicate(f"{path}.securityContext.sysctls[{i}].name", sysctls[i]) for i in repeats(sysctls)]
     if spec.get("hostPID") and spec.get("shareProcessNamespace"):
         text = "ShareProcessNamespace and HostPID cannot both be enabled"
         causes.append(invalid_value(f"{path}.securityContext.shareProcessNamespace", True, text))
@@ -112,21 +105,11 @@ def _host(spec: Obj, path: str, causes: list[Cause]) -> None:
         causes.append(not_supported(f"{path}.os", system, ("linux", "windows")))
 
 
-def _volumes(volumes: Any, path: str, causes: list[Cause]) -> set[str]:
-    names: set[str] = set()
-    for i, volume in enumerate(volumes):
-        name = volume.get("name") or ""
-        if not name:
-            causes.append(required(f"{path}[{i}].name"))
-        else:
-            check_name(dns_label, name, f"{path}[{i}].name", causes)
-        if name in names:
-            causes.append(duplicate(f"{path}[{i}].name", name))
-        names.add(name)
-        sources = [k for k in volume if k != "name"]
-        if len(sources) > 1:
-            causes.append(field_forbidden(f"{path}[{i}].{sources[1]}", "may not specify more than 1 volume type"))
-    return names
+@checking("V1Volume")
+def _volume(volume: Obj, path: Path_, causes: list[Cause]) -> None:
+    sources = [k for k in volume if k != "name"]
+    if len(sources) > 1:
+        causes.append(field_forbidden(f"{path_text(path)}.{sources[1]}", "may not specify more than 1 volume type"))
 
 
 def no_volume(path: str, name: str) -> Cause:
@@ -134,7 +117,7 @@ def no_volume(path: str, name: str) -> Cause:
     return Cause("FieldValueNotFound", path, f'Not found: "{name}"')
 
 
-def _mounts(mounts: Any, path: str, volumes: set[str], causes: list[Cause]) -> None:
+def _mounts(mounts: Any, path: str, volumes: set[Any], causes: list[Cause]) -> None:
     seen: set[str] = set()
     for i, mount in enumerate(mounts):
         if mount.get("name") not in volumes:
@@ -152,8 +135,6 @@ def _container(container: Obj, path: Path_, causes: list[Cause]) -> None:
         causes.append(invalid_value(f"{path_text(path)}.image", image, "must not have leading or trailing whitespace"))
     if container.get("resources"):
         _resources(container["resources"], path, causes)
-    ports = [port.get("name") for port in container.get("ports") or ()]
-    causes += [duplicate(f"{path_text(path)}.ports[{i}].name", ports[i]) for i in repeats(ports) if ports[i]]
 
 
 @checking("V1ContainerPort")

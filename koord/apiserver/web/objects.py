@@ -13,7 +13,6 @@ import orjson
 from aiohttp import web
 
 from koord.apiserver.errors import (
-    Cause,
     StatusError,
     bad_request,
     field_forbidden,
@@ -23,6 +22,7 @@ from koord.apiserver.errors import (
     not_supported,
     path_not_found,
     too_large_resource_version,
+    too_long,
     unsupported_media_type,
 )
 from koord.apiserver.resources import CREATE_ONLY
@@ -79,7 +79,7 @@ def read_options(query: dict[str, str], options: Options, method: str) -> None:
         causes.append(not_supported("fieldValidation", validation, _VALIDATIONS))
     manager = query.get("fieldManager", "")
     if len(manager.encode()) > _MANAGER_LIMIT:
-        causes.append(Cause("FieldValueTooLong", "fieldManager", f"Too long: may not be more than {_MANAGER_LIMIT} bytes"))
+        causes.append(too_long("fieldManager", _MANAGER_LIMIT))
     odd = next(((at, c) for at, c in enumerate(manager) if not c.isprintable()), None)
     if odd is not None:
         causes.append(invalid_value("fieldManager", manager, f"invalid character U+{ord(odd[1]):04X} (at position {odd[0]})"))
