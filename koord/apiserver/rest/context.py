@@ -200,6 +200,14 @@ def check_stored(resource: Resource, name: str, uid: str, version: str, stored: 
             raise conflict(resource.plural, resource.group, name, why)
 
 
+def carry_over(key: str, old: Obj, new: Obj) -> None:
+    """Give `new` the member of `old`, or none where `old` has none."""
+    if key in old:
+        new[key] = old[key]
+    else:
+        new.pop(key, None)
+
+
 def prepare_update(meta: Obj, old: Obj, causes: list[Cause]) -> None:
     """Carry over what an update cannot change; changes of immutable fields become causes."""
     meta.pop("selfLink", None)
@@ -214,10 +222,7 @@ def prepare_update(meta: Obj, old: Obj, causes: list[Cause]) -> None:
             causes.append(invalid_value(f"metadata.{key}", after, "field is immutable"))
     if "generateName" in old:
         meta.setdefault("generateName", old["generateName"])
-    if "generation" in old:
-        meta["generation"] = old["generation"]
-    else:
-        meta.pop("generation", None)
+    carry_over("generation", old, meta)
     meta["resourceVersion"] = old["resourceVersion"]
     if old.get("deletionTimestamp"):
         added = sorted(set(meta.get("finalizers") or ()) - set(old.get("finalizers") or ()))

@@ -8,23 +8,12 @@ from typing import TYPE_CHECKING
 
 import orjson
 
+from koord.apiserver import errors
 from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
-from koord.apiserver.errors import (
-    ALREADY_EXISTS,
-    STALE,
-    Cause,
-    StatusError,
-    already_exists,
-    bad_request,
-    conflict,
-    forbidden,
-    invalid,
-    invalid_value,
-    not_found,
-    plain_error,
-)
+from koord.apiserver.errors import Cause, StatusError
 from koord.apiserver.rest.context import (
     Options,
+    carry_over,
     check_identity,
     check_namespace,
     check_version,
@@ -36,7 +25,7 @@ from koord.apiserver.rest.context import (
 from koord.apiserver.schema import rules
 from koord.apiserver.schema.builtin import clean, schemas
 from koord.apiserver.schema.lists import repeats
-from koord.apiserver.store import Entry, Obj, make_key
+from koord.apiserver.store import Bucket, Entry, Obj, make_key
 from koord.apiserver.validation import crds, devices, kinds, names  # noqa: F401 - the checks of kinds are registered
 from koord.kube.patch import json_equal
 
@@ -84,7 +73,7 @@ def decode(resource: Resource, obj: Obj, options: Options, *, applied: bool = Fa
 
 def undecodable(resource: Resource, why: str) -> StatusError:
     """400 for a body that is no object of its kind."""
-    return bad_request(f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}')
+    return errors.bad_request(f'{resource.kind} in version "{resource.version}" cannot be handled as a {resource.kind}: {why}')
 
 
 _PATHLESS = (
@@ -99,8 +88,8 @@ def _tell(resource: Resource, obj: Obj, options: Options, old: Obj | None = None
         known = (old or {}).get("metadata", {}).get("finalizers") or ()
         added = sorted(set(obj["metadata"].get("finalizers") or ()).difference(known))
         told = [_PATHLESS.format(name, "including a path (/) " if "." in name else "") for name in names.pathless(added)]
-    elif resource.type is not None and resource.type.name in rules.telling:
-        rules.telling[resource.type.name](obj, told)
+    else:
+        rules.telling.run(resource.type, obj, told)
     options.warnings.extend(text for text in told if text not in options.warnings)
 
 
@@ -127,14 +116,14 @@ def check(resource: Resource, obj: Obj, causes: list[Cause], old: Obj | None = N
         resource.structural.validate(obj, None, causes, old or {})
         if resource.rules is not None:
             if any(cause.kind in _BLOCKING for cause in causes[before:]):
-                causes.append(invalid_value("<nil>", None, _UNCHECKED))
+                causes.append(errors.invalid_value("<nil>", None, _UNCHECKED))
             else:
                 resource.rules.check(obj, old, None, causes)
         return
     if resource.type is not None:
         rules.check(resource.type, obj, causes)
-        if old is None and resource.type.name in rules.making:
-            rules.making[resource.type.name](obj, causes)
+        if old is None:
+            rules.making.run(resource.type, obj, causes)
 
 
 _TWICE = (
@@ -168,10 +157,10 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
         options.warnings.append(facts["warning"])
     _tell(resource, obj, options)
     if obj["metadata"].get("resourceVersion"):
-        raise plain_error("resourceVersion should not be set on objects to be created")
+        raise errors.plain_error("resourceVersion should not be set on objects to be created")
     if "create" not in resource.verbs:
         why = "create not allowed while custom resource definition is terminating"
-        raise forbidden(resource.plural, resource.group, obj["metadata"].get("name") or "", why)
+        raise errors.forbidden(resource.plural, resource.group, obj["metadata"].get("name") or "", why)
     obj = stored_form(resource, obj)
     if options.applied is None:
         dedup_owners(obj["metadata"], options)
@@ -192,7 +181,7 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
     causes: list[Cause] = []
     check(resource, obj, causes)
     if causes:
-        raise invalid(resource.kind, resource.group, obj["metadata"].get("name") or "", causes)
+        raise errors.invalid(resource.kind, resource.group, obj["metadata"].get("name") or "", causes)
     if core.authorizer is not None:
         core.authorizer.check_grant(options.user, resource, namespace, obj, None)
     attributes.obj = obj
@@ -206,11 +195,16 @@ async def create(core: Core, resource: Resource, namespace: str, obj: Obj, optio
             if make_key(namespace, final) not in bucket.entries:
                 break
         else:
-            raise already_exists(resource.plural, resource.group, final)
+            raise errors.already_exists(resource.plural, resource.group, final)
     if options.dry_run:
         return transient(core, namespace, final, obj)
     core.admission.quotas.take(charges)
     return bucket.put(namespace, final, obj)
+
+
+def created_meanwhile(err: StatusError, bucket: Bucket, namespace: str, name: str) -> bool:
+    """Whether an object could not be created because somebody else did so: then that is updated."""
+    return err.reason == errors.ALREADY_EXISTS and bucket.get(namespace, name) is not None
 
 
 async def _admitted(core: Core, attributes: Attributes, obj: Obj) -> Obj:
@@ -237,15 +231,12 @@ def _reread(resource: Resource, obj: Obj) -> Obj:
 def _prepare_create_status(resource: Resource, facts: Obj, obj: Obj) -> None:
     if resource.status_subresource and "status" not in facts.get("keeps", ()):
         obj.pop("status", None)
-        if resource.structural is not None and "status" in resource.structural.props:
-            # a default of the status as a whole comes back, as it does on the first read from etcd
-            status = resource.structural.props["status"]
-            if status.has_default:
-                resource.structural.fill(obj)
+        schema = resource.structural
+        if schema is not None and "status" in schema.props and schema.props["status"].has_default:
+            schema.fill(obj)  # a default of the status as a whole comes back, as it does on the first read from etcd
     if "status" in facts:
         obj["status"] = dict(facts["status"])
-    if resource.type is not None and resource.type.name in rules.creating:
-        rules.creating[resource.type.name](obj)
+    rules.creating.run(resource.type, obj)
 
 
 def transient(core: Core, namespace: str, name: str, obj: Obj) -> Entry:
@@ -274,25 +265,24 @@ async def replace(
                 try:
                     return await create(core, resource, namespace, obj, options, name), True
                 except StatusError as err:
-                    # somebody else created it meanwhile: this replaces that
-                    if err.reason != ALREADY_EXISTS or bucket.get(namespace, name) is None:
-                        raise
+                    if not created_meanwhile(err, bucket, namespace, name):
+                        raise  # else this replaces that
                     obj = orjson.loads(frozen)
                     continue
-            raise not_found(resource.plural, resource.group, name)
+            raise errors.not_found(resource.plural, resource.group, name)
         stored = old.obj
         check_version(resource, name, obj["metadata"], stored["metadata"])
         conditional = bool(expected_version(obj["metadata"]))
         if not conditional and not resource.unconditional_update:
-            cause = invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
-            raise invalid(resource.plural, resource.group, name, [cause])
+            cause = errors.invalid_value("metadata.resourceVersion", 0, "must be specified for an update")
+            raise errors.invalid(resource.plural, resource.group, name, [cause])
         entry = await commit(core, resource, old, obj, options, subresource)
         if entry is not None:
             return entry, False
         if conditional:
             break
         obj = orjson.loads(frozen)
-    raise conflict(resource.plural, resource.group, name, STALE)
+    raise errors.conflict(resource.plural, resource.group, name, errors.STALE)
 
 
 async def commit(
@@ -329,14 +319,14 @@ async def commit(
     _bump_generation(resource, obj, stored, subresource)
     obj = resource.canonical(obj)
     check(resource, obj, causes, stored)
-    if resource.type is not None and not subresource:
-        rules.check_update(resource.type, obj, stored, causes)
     if not subresource:
+        if resource.type is not None:
+            rules.check_update(resource.type, obj, stored, causes)
         _tell(resource, obj, options, stored)
-    if resource.type is not None and resource.type.name in rules.parting and subresource and not causes:
-        rules.parting[resource.type.name](subresource, obj, stored, causes)
+    if subresource and not causes:
+        rules.parting.run(resource.type, subresource, obj, stored, causes)
     if causes:
-        raise invalid(resource.kind, resource.group, old.name, causes)
+        raise errors.invalid(resource.kind, resource.group, old.name, causes)
     if core.authorizer is not None:
         core.authorizer.check_grant(options.user, resource, old.namespace, obj, stored)
     attributes.obj = view(resource, obj) if view is not None else obj
@@ -372,7 +362,7 @@ _STATUS_KEEPS = {"Pod": "ownerReferences", "Deployment": "labels"}
 
 def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> Obj:
     """What a write may change: the main resource all but the status, the subresource status only that."""
-    if subresource in ("status", "approval"):
+    if subresource == "status":
         out = {k: v for k, v in stored.items() if k not in ("status", "metadata")}
         if resource.bare_status:
             meta = dict(stored["metadata"])
@@ -381,11 +371,8 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
             out["metadata"] = meta
         else:
             out["metadata"] = obj["metadata"]
-            kept = _STATUS_KEEPS.get(resource.kind)
-            if kept is not None:
-                out["metadata"].pop(kept, None)
-                if kept in stored["metadata"]:
-                    out["metadata"][kept] = stored["metadata"][kept]
+            if resource.kind in _STATUS_KEEPS:
+                carry_over(_STATUS_KEEPS[resource.kind], stored["metadata"], out["metadata"])
         if "status" in obj:
             out["status"] = obj["status"]
         if resource.kind == "Pod":
@@ -394,10 +381,7 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
     if subresource in _POD_PARTS:
         return _pod_part(obj, stored, subresource)
     if resource.status_subresource:
-        if "status" in stored:
-            obj["status"] = stored["status"]
-        else:
-            obj.pop("status", None)
+        carry_over("status", stored, obj)
     if "spec" in rules.facts(resource.type).get("keeps", ()):
         obj["spec"] = stored.get("spec", {})
     return obj
@@ -421,9 +405,8 @@ def _keep_seen(status: Obj, before: Obj) -> None:
 def _pod_part(obj: Obj, stored: Obj, subresource: str) -> Obj:
     """pods/resize changes the resources of containers, pods/ephemeralcontainers the ephemeral containers, and nothing else."""
     out: Obj = orjson.loads(orjson.dumps(stored))
-    out["metadata"]["managedFields"] = obj["metadata"].get("managedFields") or stored["metadata"].get("managedFields")
-    if out["metadata"]["managedFields"] is None:
-        del out["metadata"]["managedFields"]
+    if obj["metadata"].get("managedFields"):
+        out["metadata"]["managedFields"] = obj["metadata"]["managedFields"]
     spec, wanted = out["spec"], obj.get("spec") or {}
     if subresource == "ephemeralcontainers":
         spec["ephemeralContainers"] = wanted.get("ephemeralContainers") or []
@@ -449,13 +432,7 @@ def _bump_generation(resource: Resource, obj: Obj, stored: Obj, subresource: str
     if not resource.has_generation or subresource == "status":
         return
     counted = _COUNTED.get(resource.kind, "") if not resource.custom else ""
-    if (obj["metadata"].get(counted) or {}) != (stored["metadata"].get(counted) or {}):
+    changed = (obj["metadata"].get(counted) or {}) != (stored["metadata"].get(counted) or {})
+    ignored = {"metadata", "kind", "apiVersion"} | ({"status"} if resource.status_subresource or not resource.custom else set())
+    if changed or not all(json_equal(obj.get(key), stored.get(key)) for key in (obj.keys() | stored.keys()) - ignored):
         obj["metadata"]["generation"] = stored["metadata"].get("generation", 0) + 1
-        return
-    ignored = {"metadata", "kind", "apiVersion"}
-    if resource.status_subresource or not resource.custom:
-        ignored.add("status")
-    for key in obj.keys() | stored.keys():
-        if key not in ignored and not json_equal(obj.get(key), stored.get(key)):
-            obj["metadata"]["generation"] = stored["metadata"].get("generation", 0) + 1
-            return

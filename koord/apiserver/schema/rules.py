@@ -39,6 +39,11 @@ class Hooks(dict[str, Callable[..., None]]):
 
         return register
 
+    def run(self, node: TypeNode | None, *given: Any) -> None:
+        """Call the function of a type, if it has one."""
+        if node is not None and node.name in self:
+            self[node.name](*given)
+
 
 # (object): what a type's defaults need beside the table, parts first
 defaulting = Hooks()
@@ -236,5 +241,4 @@ def check_update(node: TypeNode, new: Obj, old: Obj, causes: list[Cause]) -> Non
             continue
         path = row.get("shown", name)
         causes.append(invalid_value(path, after, "field is immutable") if refusal is True else field_forbidden(path, refusal))
-    if node.name in updating:
-        updating[node.name](new, old, causes)
+    updating.run(node, new, old, causes)

@@ -6,20 +6,9 @@ from typing import TYPE_CHECKING, Any
 
 import orjson
 
-from koord.apiserver.errors import (
-    ALREADY_EXISTS,
-    STALE,
-    Cause,
-    StatusError,
-    bad_request,
-    conflict,
-    invalid,
-    not_found,
-    plain_error,
-    required,
-)
+from koord.apiserver.errors import STALE, Cause, StatusError, bad_request, conflict, invalid, not_found, plain_error, required
 from koord.apiserver.rest.context import check_identity, check_version
-from koord.apiserver.rest.write import commit, create, decode, stored_form
+from koord.apiserver.rest.write import commit, create, created_meanwhile, decode, stored_form
 from koord.apiserver.schema.builtin import Path_, clean, now, path_text, schemas
 from koord.apiserver.ssa import fields as sets
 from koord.apiserver.ssa.fields import APPLY, UPDATE, Fields, Record, Shape
@@ -72,7 +61,8 @@ async def _apply_once(
     core: Core, resource: Resource, namespace: str, name: str, patch: Obj, options: Options, subresource: str
 ) -> tuple[Entry, bool] | None:
     shape = core.managed.shape(resource)
-    old = core.store.bucket(resource.bucket).get(namespace, name)
+    bucket = core.store.bucket(resource.bucket)
+    old = bucket.get(namespace, name)
     # what is owned is what was written: decoding leaves out empty maps and lists, which are owned as well
     wanted = orjson.loads(orjson.dumps(_part(patch, resource, subresource)))
     decode_patch(resource, patch, shape)
@@ -91,10 +81,9 @@ async def _apply_once(
         try:
             return await create(core, resource, namespace, patch, options, name), True
         except StatusError as err:
-            # somebody else created it meanwhile: this is applied onto that
-            if err.reason != ALREADY_EXISTS or core.store.bucket(resource.bucket).get(namespace, name) is None:
+            if not created_meanwhile(err, bucket, namespace, name):
                 raise
-            return None
+            return None  # this is applied onto that
         finally:
             options.applied = None
     live = resource.obj(old)

@@ -11,15 +11,7 @@ import orjson
 from aiohttp import web
 
 from koord import seams
-from koord.apiserver.errors import (
-    StatusError,
-    bad_request,
-    internal,
-    method_not_allowed,
-    path_not_found,
-    too_large,
-    unauthorized,
-)
+from koord.apiserver.errors import StatusError, bad_request, internal, method_not_allowed, path_not_found, too_large, unauthorized
 from koord.apiserver.rbac import Attributes, effective, selected_name, verb_of
 from koord.apiserver.rest.context import Options, flag
 from koord.apiserver.store import Obj

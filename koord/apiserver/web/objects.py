@@ -12,19 +12,8 @@ from typing import TYPE_CHECKING, Any
 import orjson
 from aiohttp import web
 
-from koord.apiserver.errors import (
-    StatusError,
-    bad_request,
-    field_forbidden,
-    invalid,
-    invalid_value,
-    method_not_allowed,
-    not_supported,
-    path_not_found,
-    too_large_resource_version,
-    too_long,
-    unsupported_media_type,
-)
+from koord.apiserver import errors
+from koord.apiserver.errors import StatusError
 from koord.apiserver.resources import CREATE_ONLY
 from koord.apiserver.rest import delete as deletion
 from koord.apiserver.rest import patch as patching
@@ -72,19 +61,19 @@ def read_options(query: dict[str, str], options: Options, method: str) -> None:
     dry = query.get("dryRun")
     if dry is not None:
         if dry != "All":
-            causes.append(not_supported("dryRun", [dry], ("All",)))
+            causes.append(errors.not_supported("dryRun", [dry], ("All",)))
         options.dry_run = True
     validation = query.get("fieldValidation", "")
     if validation not in _VALIDATIONS:
-        causes.append(not_supported("fieldValidation", validation, _VALIDATIONS))
+        causes.append(errors.not_supported("fieldValidation", validation, _VALIDATIONS))
     manager = query.get("fieldManager", "")
     if len(manager.encode()) > _MANAGER_LIMIT:
-        causes.append(too_long("fieldManager", _MANAGER_LIMIT))
+        causes.append(errors.too_long("fieldManager", _MANAGER_LIMIT))
     odd = next(((at, c) for at, c in enumerate(manager) if not c.isprintable()), None)
     if odd is not None:
-        causes.append(invalid_value("fieldManager", manager, f"invalid character U+{ord(odd[1]):04X} (at position {odd[0]})"))
+        causes.append(errors.invalid_value("fieldManager", manager, f"invalid character U+{ord(odd[1]):04X} (at position {odd[0]})"))
     if causes:
-        raise invalid(_KINDS.get(method, "PatchOptions"), "meta.k8s.io", "", causes)
+        raise errors.invalid(_KINDS.get(method, "PatchOptions"), "meta.k8s.io", "", causes)
     options.wire = {key: [value] if key == "dryRun" else value for key in _OPTIONS if (value := query.get(key))}
     options.field_validation = validation or options.field_validation
     options.field_manager = manager
@@ -101,7 +90,7 @@ async def body_object(request: web.BaseRequest, options: Options) -> Obj:
         try:
             found = orjson.loads(body)
         except orjson.JSONDecodeError as err:
-            raise bad_request(f"the object provided is unrecognized (must be of type JSON): {err}") from err
+            raise errors.bad_request(f"the object provided is unrecognized (must be of type JSON): {err}") from err
         if options.field_validation != "Ignore":
             options.twice = _duplicates(found, body)
     elif kind == _PROTOBUF:
@@ -110,13 +99,13 @@ async def body_object(request: web.BaseRequest, options: Options) -> Obj:
         try:
             found = decode(body)
         except ProtobufError as err:
-            raise bad_request(f"the object provided is unrecognized (protobuf): {err}") from err
+            raise errors.bad_request(f"the object provided is unrecognized (protobuf): {err}") from err
     else:
-        raise unsupported_media_type((JSON, "application/yaml", _PROTOBUF))
+        raise errors.unsupported_media_type((JSON, "application/yaml", _PROTOBUF))
     if found is None:
         return {}
     if not isinstance(found, dict):
-        raise bad_request("the object provided is unrecognized (must be a JSON object)")
+        raise errors.bad_request("the object provided is unrecognized (must be a JSON object)")
     return found
 
 
@@ -187,14 +176,14 @@ class ObjectHandlers:
         target, method = call.target, call.request.method.replace("HEAD", "GET")
         resource, place = target.resource, target.subresource
         if place and place not in resource.subresources:
-            raise path_not_found()
+            raise errors.path_not_found()
         if place in _PARTS:
             place = "part"
         elif not place:
             place = "one" if target.name else "review" if resource.verbs == CREATE_ONLY else "all"
         handler = _HANDLERS.get((place, method))
         if handler is None:
-            raise method_not_allowed()
+            raise errors.method_not_allowed()
         # who cannot read the answer changes nothing; logs are text, and events have a shape of their own
         watched = (place, method) == ("all", "GET") and flag(call.query, "watch")
         shown = render.PLAIN if watched or place == "log" else call.shape
@@ -214,7 +203,7 @@ class ObjectHandlers:
     async def _get(self, call: Call) -> web.StreamResponse:
         version, current = read.checked_version(call.query), self.core.store.rv
         if version > current:
-            raise too_large_resource_version(version, current)
+            raise errors.too_large_resource_version(version, current)
         return self._one(call, self.core.entry(call.target.resource, call.target.place, call.target.name))
 
     async def _list(self, call: Call) -> web.StreamResponse:
@@ -237,7 +226,7 @@ class ObjectHandlers:
             meta = obj.get("metadata")
             namespace = meta.get("namespace") if isinstance(meta, dict) else None
             if not namespace:
-                raise method_not_allowed()
+                raise errors.method_not_allowed()
         await self.core.admission.quotas.counted(resource, namespace or "")
         return self._one(call, await write.create(self.core, resource, namespace or "", obj, call.options), 201)
 
@@ -254,7 +243,8 @@ class ObjectHandlers:
         if kind in (patching.MERGE_PATCH, patching.STRATEGIC_PATCH) and call.options.field_validation != "Ignore":
             call.options.twice = _duplicates(patch, body)
         if call.options.force is not None and kind != patching.APPLY_PATCH:
-            raise invalid("PatchOptions", "meta.k8s.io", "", [field_forbidden("force", "may not be specified for non-apply patch")])
+            cause = errors.field_forbidden("force", "may not be specified for non-apply patch")
+            raise errors.invalid("PatchOptions", "meta.k8s.io", "", [cause])
         await self.core.admission.quotas.counted(target.resource, target.place, target.subresource)
         entry, created = await patching.patch_object(
             self.core, target.resource, target.place, target.name, kind, patch, call.options, target.subresource
@@ -280,7 +270,7 @@ class ObjectHandlers:
     async def _delete_collection(self, call: Call) -> web.StreamResponse:
         resource, namespace = call.target.resource, call.target.namespace
         if (resource.namespaced and namespace is None) or "deletecollection" not in resource.verbs:
-            raise method_not_allowed()
+            raise errors.method_not_allowed()
         wanted = await self._delete_options(call)
         page = read.list_page(self.core, resource, read.parse_query(resource, namespace, call.query))
         turn = Turn()
