@@ -39,6 +39,11 @@ class Shape:
     version: str = ""
     yaml: bool = False
 
+    @property
+    def meta_version(self) -> str:
+        """The version of meta.k8s.io; v1 unless said."""
+        return self.version or "v1"
+
 
 PLAIN = Shape()
 
@@ -129,18 +134,20 @@ async def in_yaml(answer: web.Response) -> web.Response:
 def body(resource: Resource, entry: Entry, wanted: Shape, include: str) -> bytes:
     """One object, serialised in the wanted shape."""
     if wanted.as_ == "Table":
-        return orjson.dumps(_table_of(resource, entry, wanted, include))
-    if wanted.as_ == "PartialObjectMetadataList":
-        raise _unlike(wanted, f"not a list ({resource.kind})")
-    if wanted.as_.startswith("PartialObjectMetadata"):
-        return partial(entry, resource, wanted.version or "v1")
-    return resource.raw(entry)
+        return orjson.dumps(_table(resource, [entry], wanted, {"resourceVersion": str(entry.rv)}, include))
+    _refuse_list(resource, wanted)
+    return orjson.dumps(_partial(wanted, entry.obj["metadata"])) if wanted.as_ == "PartialObjectMetadata" else resource.raw(entry)
 
 
-def _table_of(resource: Resource, entry: Entry, wanted: Shape, include: str) -> Obj:
+def _table(resource: Resource, entries: list[Entry], wanted: Shape, meta: Obj, include: str) -> Obj:
     from koord.apiserver.tables.table import table
 
-    return table(resource, [resource.obj(entry)], wanted.version or "v1", {"resourceVersion": str(entry.rv)}, include)
+    return table(resource, [resource.obj(entry) for entry in entries], wanted.meta_version, meta, include)
+
+
+def _partial(wanted: Shape, meta: Obj) -> Obj:
+    """An object of which only the metadata are shown."""
+    return {"kind": "PartialObjectMetadata", "apiVersion": f"{_META}/{wanted.meta_version}", "metadata": meta}
 
 
 class Stream:
@@ -149,8 +156,7 @@ class Stream:
     """
 
     def __init__(self, resource: Resource, wanted: Shape, query: dict[str, str]) -> None:
-        if wanted.as_ == "PartialObjectMetadataList":
-            raise _unlike(wanted, f"not a list ({resource.kind})")
+        _refuse_list(resource, wanted)
         self._resource, self._wanted, self._include = resource, wanted, _included(wanted, query)
         self._columns_told = False
 
@@ -158,16 +164,15 @@ class Stream:
         """An object of an event."""
         if self._wanted.as_ != "Table":
             return body(self._resource, entry, self._wanted, "")
-        return self._once(_table_of(self._resource, entry, self._wanted, self._include))
+        return self._once(_table(self._resource, [entry], self._wanted, {"resourceVersion": str(entry.rv)}, self._include))
 
     def bookmark(self, meta: Obj) -> bytes:
         """What a bookmark shows: an object of which nothing but these metadata is known."""
-        version = self._wanted.version or "v1"
         if self._wanted.as_ != "Table":
-            return orjson.dumps({"kind": "PartialObjectMetadata", "apiVersion": f"{_META}/{version}", "metadata": meta})
+            return orjson.dumps(_partial(self._wanted, meta))
         from koord.apiserver.tables.table import blank
 
-        return self._once(blank(self._resource, version, meta, self._include))
+        return self._once(blank(self._resource, self._wanted.meta_version, meta, self._include))
 
     def _once(self, table: Obj) -> bytes:
         """A Table; the columns stand in the first only."""
@@ -184,24 +189,21 @@ def page(resource: Resource, page: Page, wanted: Shape, query: dict[str, str]) -
         meta["continue"] = page.continue_
     if page.remaining is not None:
         meta["remainingItemCount"] = page.remaining
-    version = wanted.version or "v1"
     if wanted.as_ == "Table":
-        from koord.apiserver.tables.table import table
-
-        return respond(orjson.dumps(table(resource, [resource.obj(e) for e in page.entries], version, meta, _included(wanted, query))))
+        return respond(orjson.dumps(_table(resource, page.entries, wanted, meta, _included(wanted, query))))
     if wanted.as_ == "PartialObjectMetadata":
         raise _unlike(wanted, f"a list ({resource.list_kind})")
     if wanted.as_ == "PartialObjectMetadataList":
-        items = b",".join(partial(e, resource, version) for e in page.entries)
-        head = orjson.dumps({"kind": "PartialObjectMetadataList", "apiVersion": f"{_META}/{version}", "metadata": meta})
-        return respond(head[:-1] + b',"items":[' + items + b"]}")
+        items = [_partial(wanted, entry.obj["metadata"]) for entry in page.entries]
+        return respond(orjson.dumps({**_partial(wanted, meta), "kind": "PartialObjectMetadataList", "items": items}))
     return respond(resource.listed([resource.raw(e) for e in page.entries], meta))
+
+
+def _refuse_list(resource: Resource, wanted: Shape) -> None:
+    """Raise 406 where one object is to look like a list."""
+    if wanted.as_ == "PartialObjectMetadataList":
+        raise _unlike(wanted, f"not a list ({resource.kind})")
 
 
 def _unlike(wanted: Shape, found: str) -> StatusError:
     return StatusError(406, "NotAcceptable", f"you requested {wanted.as_}, but the requested object is {found}")
-
-
-def partial(entry: Entry, resource: Resource, version: str) -> bytes:
-    """Only the metadata of an object."""
-    return orjson.dumps({"kind": "PartialObjectMetadata", "apiVersion": f"{_META}/{version}", "metadata": entry.obj["metadata"]})
