@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from koord import seams
 from koord.api.quantity import Quantity
 from koord.api.times import parse_time
 from koord.apiserver.admission.matching import CREATE, Attributes
+from koord.apiserver.defaulting import containers, qos_class
 from koord.apiserver.errors import forbidden
 from koord.apiserver.store import DELETED, Bucket, Entry, Event, Obj
 from koord.apiserver.turns import Turn
@@ -122,12 +124,10 @@ def _service(service: Obj, out: Amounts, now: float) -> None:
     spec = service.get("spec") or {}
     kind = spec.get("type")
     ports = len(spec.get("ports") or ())
-    if kind == "NodePort":
-        out["services.nodeports"] = Quantity(ports)
-    elif kind == "LoadBalancer":
+    if kind == "LoadBalancer":
         out["services.loadbalancers"] = ONE
-        if spec.get("allocateLoadBalancerNodePorts") is not False:
-            out["services.nodeports"] = Quantity(ports)
+    if kind == "NodePort" or (kind == "LoadBalancer" and spec.get("allocateLoadBalancerNodePorts") is not False):
+        out["services.nodeports"] = Quantity(ports)
 
 
 def _claim(claim: Obj, out: Amounts, now: float) -> None:
@@ -169,7 +169,7 @@ def _in_scope(scope: Obj, spec: Obj) -> bool:
     if name in ("Terminating", "NotTerminating"):
         return bool((spec.get("activeDeadlineSeconds") is not None) == (name == "Terminating"))
     if name in ("BestEffort", "NotBestEffort"):
-        return bool(_best_effort(spec) == (name == "BestEffort"))
+        return bool((qos_class(spec) == "BestEffort") == (name == "BestEffort"))
     if name == "CrossNamespacePodAffinity":
         return any(term.get("namespaces") or term.get("namespaceSelector") is not None for term in _affinity_terms(spec))
     value = spec.get("priorityClassName") or None
@@ -177,11 +177,6 @@ def _in_scope(scope: Obj, spec: Obj) -> bool:
     if operator in ("Exists", "DoesNotExist"):
         return bool((value is not None) == (operator == "Exists"))
     return bool((value in values) == (operator == "In"))
-
-
-def _best_effort(spec: Obj) -> bool:
-    holders = [spec, *(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-    return not any(_amounts(holder, part).get(name) for holder in holders for part in ("requests", "limits") for name in ("cpu", "memory"))
 
 
 def _affinity_terms(spec: Obj) -> Iterator[Obj]:
@@ -198,7 +193,7 @@ def unsaid(hard: Iterable[str], spec: Obj) -> str:
     if not wanted or any((spec.get("resources") or {}).get(part) for part in ("requests", "limits")):
         return ""
     missing: dict[str, list[str]] = {}
-    for container in [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]:
+    for container in containers(spec):
         for name in wanted:
             part, _, resource = name.rpartition(".")
             if resource not in _amounts(container, part or "requests"):
@@ -234,6 +229,8 @@ class Count:
         self.over = False
         # who makes its steps: the controller, and a request that needs it sooner
         self.carriers = 0
+        # what is left to count
+        self.rest = self.steps()
         # nobody makes steps any more
         self.ended = asyncio.Event()
         # one time for all, so that what an object adds and what it takes away is the same
@@ -308,7 +305,7 @@ class Quotas:
         self._state = state
         self._on = on
         self._bucket: Bucket = state.store.bucket(BUCKET)
-        self._counts: dict[str, tuple[Count, Iterator[None]]] = {}
+        self._counts: dict[str, Count] = {}
 
     async def counted(self, resource: Resource, namespace: str, subresource: str = "") -> None:
         """Wait until the quotas that may limit a write have been counted, before it begins: for a new one there may be much to count."""
@@ -324,7 +321,7 @@ class Quotas:
                     break
             else:
                 return
-            count = self._counts.get(entry.key, (None,))[0]
+            count = self._counts.get(entry.key)
             if count is not None and count.fits(entry):
                 await count.ended.wait()  # each that waits would have a slice of its own otherwise
                 continue
@@ -379,8 +376,7 @@ class Quotas:
         if _known(entry, hard):
             return _amounts(entry.obj, "used", "status")
         count = Count(self._state, entry)
-        for _ in count.steps():
-            pass
+        deque(count.rest, maxlen=0)
         return count.used
 
     def recount(self, key: str) -> Generator[None, None, None]:
@@ -388,13 +384,12 @@ class Quotas:
         entry = self._bucket.entries.get(key)
         if entry is None or entry.obj["metadata"].get("deletionTimestamp"):
             return
-        if key not in self._counts or not self._counts[key][0].fits(entry):
-            self._begin(key, Count(self._state, entry))
-        count, steps = self._counts[key]
+        begun = self._counts.get(key)
+        count = begun if begun is not None and begun.fits(entry) else self._begin(key, Count(self._state, entry))
         count.carriers += 1
         try:
-            while not count.over and self._counts.get(key, (None,))[0] is count:
-                next(steps, None)
+            while not count.over and self._counts.get(key) is count:
+                next(count.rest, None)
                 if count.over:
                     self._forget(key, count)
                     entry = self._bucket.entries.get(key)
@@ -410,14 +405,15 @@ class Quotas:
             if not count.carriers:
                 self._forget(key, count)
 
-    def _begin(self, key: str, count: Count) -> None:
+    def _begin(self, key: str, count: Count) -> Count:
         if key in self._counts:
-            self._forget(key, self._counts[key][0])
-        self._counts[key] = count, count.steps()
+            self._forget(key, self._counts[key])
+        self._counts[key] = count
         self._state.store.listeners.append(count.follow)
+        return count
 
     def _forget(self, key: str, count: Count) -> None:
-        if self._counts.get(key, (None,))[0] is count:
+        if self._counts.get(key) is count:
             del self._counts[key]
             count.ended.set()
             self._state.store.listeners.remove(count.follow)
