@@ -15,15 +15,8 @@ from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
 from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, plain_error
 from koord.apiserver.rbac import MASTERS, of_review
 from koord.apiserver.resources import SUBRESOURCE_KINDS, api_version
-from koord.apiserver.rest.context import (
-    User,
-    check_identity,
-    check_name,
-    check_namespace,
-    check_preconditions,
-    check_stored,
-    check_version,
-)
+from koord.apiserver.rest import context
+from koord.apiserver.rest.context import User
 from koord.apiserver.rest.delete import delete_now, parse_options
 from koord.apiserver.rest.write import commit, decode, transient
 from koord.apiserver.schema.builtin import clean, now, schemas
@@ -48,12 +41,10 @@ _MAX_DISRUPTED = 2000
 
 async def bind(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
     """POST pods/x/binding: set the node of a pod that has none. Answers with a Status."""
-    body = _decoded("binding", namespace, body)
     resource = core.resources.builtin("", "pods")
-    attributes = await _mutated(core, resource, namespace, name, "binding", body, options)
+    attributes = await _mutated(core, resource, namespace, name, "binding", _decoded("binding", namespace, body), options)
     body = attributes.require_object()
-    if (body.get("metadata") or {}).get("name") != name:
-        raise bad_request("name in URL does not match name in Binding object")
+    meta = _named(body, name)
     target = body.get("target") or {}
     if target.get("kind") not in (None, "", "Node"):
         raise plain_error(f'target.kind: Unsupported value: "{target["kind"]}": supported values: "Node", "<empty>"')
@@ -61,9 +52,8 @@ async def bind(core: Core, namespace: str, name: str, body: Obj, options: Option
         raise plain_error("target.name: Required value")
     await core.admission.validate(attributes)
     entry = core.entry(resource, namespace, name)
-    meta = body.get("metadata") or {}
     stored = entry.obj
-    check_stored(resource, name, meta.get("uid") or "", meta.get("resourceVersion") or "", stored["metadata"])
+    context.check_stored(resource, name, meta.get("uid") or "", meta.get("resourceVersion") or "", stored["metadata"])
     if stored["metadata"].get("deletionTimestamp"):
         raise conflict("pods/binding", "", name, f"pod {name} is being deleted, cannot be assigned to a host")
     assigned = (stored.get("spec") or {}).get("nodeName")
@@ -112,6 +102,14 @@ def _decoded(subresource: str, namespace: str, body: Obj) -> Obj:
     return body
 
 
+def _named(body: Obj, name: str) -> Obj:
+    """The metadata of what is posted to a pod. Raises 400 where they name another."""
+    meta: Obj = body.get("metadata") or {}
+    if meta.get("name") != name:
+        raise bad_request(f"name in URL does not match name in {body['kind']} object")
+    return meta
+
+
 def _reread(subresource: str, body: Obj) -> Obj:
     """What a webhook returned, decoded like what clients send."""
     group, version, kind = SUBRESOURCE_KINDS[subresource]
@@ -126,14 +124,11 @@ def _reread(subresource: str, body: Obj) -> Obj:
 
 async def evict(core: Core, namespace: str, name: str, body: Obj, options: Options) -> Obj:
     """POST pods/x/eviction: delete the pod if its disruption budgets allow it, else 429."""
-    body = _decoded("eviction", namespace, body)
     resource = core.resources.builtin("", "pods")
-    attributes = await _mutated(core, resource, namespace, name, "eviction", body, options)
+    attributes = await _mutated(core, resource, namespace, name, "eviction", _decoded("eviction", namespace, body), options)
     body = attributes.require_object()
     wanted = parse_options(body.get("deleteOptions") or {}, {})
-    given = (body.get("metadata") or {}).get("name")
-    if given != name:
-        raise bad_request("name in URL does not match name in Eviction object")
+    _named(body, name)
     await core.admission.validate(attributes)
     entry = core.entry(resource, namespace, name)
     pod = entry.obj
@@ -142,7 +137,7 @@ async def evict(core: Core, namespace: str, name: str, body: Obj, options: Optio
     idle = (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed", "Pending")
     if not idle and not pod["metadata"].get("deletionTimestamp"):
         _ask_budgets(core, pod, dry_run=dry_run)
-    check_preconditions(resource, name, pod["metadata"], wanted.precondition_uid, wanted.precondition_rv)
+    context.check_preconditions(resource, name, pod["metadata"], wanted.precondition_uid, wanted.precondition_rv)
     if not dry_run:
         delete_now(core, resource, _told(core, resource, core.entry(resource, namespace, name), options), wanted)
     return dict(_CREATED)
@@ -238,15 +233,8 @@ def scale_of(resource: Resource, obj: Obj) -> Obj:
     """The Scale view of a workload."""
     wanted, observed, selector = _scale_paths(resource)
     meta = {k: obj["metadata"][k] for k in ("name", "namespace", "uid", "resourceVersion", "creationTimestamp") if k in obj["metadata"]}
-    out: Obj = {
-        "kind": "Scale",
-        "apiVersion": "autoscaling/v1",
-        "metadata": meta,
-        "spec": {},
-        "status": {"replicas": _dig(obj, observed) or 0},
-    }
-    if _dig(obj, wanted) is not None:
-        out["spec"]["replicas"] = _dig(obj, wanted)
+    spec = {"replicas": replicas} if (replicas := _dig(obj, wanted)) is not None else {}
+    status = {"replicas": _dig(obj, observed) or 0}
     if selector:
         text = _dig(obj, selector) or ""
     elif resource.kind == "ReplicationController":
@@ -254,8 +242,8 @@ def scale_of(resource: Resource, obj: Obj) -> Obj:
     else:
         text = str(from_label_selector(obj["spec"].get("selector")))
     if text:
-        out["status"]["selector"] = text
-    return out
+        status["selector"] = text
+    return {"kind": "Scale", "apiVersion": "autoscaling/v1", "metadata": meta, "spec": spec, "status": status}
 
 
 async def write_scale(
@@ -272,15 +260,15 @@ async def write_scale(
             raise bad_request(f"expected input object type to be Scale, but {scale['kind']}")
         clean(schemas().type("V1Scale"), scale, None, [])
         if not applied:
-            check_name(scale.setdefault("metadata", {}), entry.name)
-            check_namespace(resource, scale["metadata"], entry.namespace)
+            context.check_name(scale.setdefault("metadata", {}), entry.name)
+            context.check_namespace(resource, scale["metadata"], entry.namespace)
         attributes = await _mutated(core, resource, entry.namespace, entry.name, "scale", scale, options, before)
         wanted = attributes.require_object()
         replicas = (wanted.get("spec") or {}).get("replicas", 0)
         if replicas < 0:
             cause = invalid_value("spec.replicas", replicas, "must be greater than or equal to 0")
             raise invalid("Scale", "autoscaling", entry.name, [cause])
-        check_version(resource, entry.name, wanted.get("metadata") or {}, entry.obj["metadata"])
+        context.check_version(resource, entry.name, wanted.get("metadata") or {}, entry.obj["metadata"])
         obj = entry.copy()
         target = obj
         *parents, last = _scale_paths(resource)[0].strip(".").split(".")
@@ -314,10 +302,10 @@ def _own_replicas(resource: Resource, obj: Obj, options: Options, *, changes: bo
 
 def finalize(core: Core, resource: Resource, name: str, body: Obj, options: Options) -> Entry:
     """PUT namespaces/x/finalize: set spec.finalizers; the last one to go takes a Terminating namespace with it."""
-    check_identity(resource, body, "", name)
+    context.check_identity(resource, body, "", name)
     decode(resource, body, options)
     entry = core.entry(resource, "", name)
-    check_version(resource, name, body["metadata"], entry.obj["metadata"])
+    context.check_version(resource, name, body["metadata"], entry.obj["metadata"])
     obj = entry.copy()
     obj["spec"] = {k: v for k, v in (body.get("spec") or {}).items() if k == "finalizers" and v}
     if options.dry_run:
@@ -394,17 +382,13 @@ _EVERYTHING = {
 
 async def review(core: Core, resource: Resource, namespace: str, obj: Obj, options: Options) -> Obj:
     """The answer to a question about tokens or access: the object with its status filled in. Nothing is stored."""
-    check_identity(resource, obj, namespace, "")
+    context.check_identity(resource, obj, namespace, "")
     decode(resource, obj, options)
     _check_review(resource, namespace, obj.get("spec") or {})
     if resource.kind == "Binding":
         return await bind(core, namespace, obj["metadata"].get("name") or "", obj, options)
-    out: Obj = {
-        "kind": resource.kind,
-        "apiVersion": resource.api_version,
-        "metadata": {"creationTimestamp": None},
-        "spec": obj.get("spec") or {},
-    }
+    head = {"kind": resource.kind, "apiVersion": resource.api_version, "metadata": {"creationTimestamp": None}}
+    out: Obj = {**head, "spec": obj.get("spec") or {}}
     if resource.kind == "TokenReview":
         try:
             found = core.tokens.review(out["spec"]["token"], out["spec"].get("audiences") or [])
