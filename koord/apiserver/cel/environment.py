@@ -36,11 +36,6 @@ class CelError(Exception):
     """An expression that cannot be compiled or evaluated; the text says why."""
 
 
-def named_type(name: str) -> Type:
-    """One of the library's own types, such as Authorizer."""
-    return cel.Type(f"kubernetes.{name}")
-
-
 class Environment:
     """The variables (by name, with their types) and functions that expressions may use. `devices`: with what selectors of devices
     have beyond that."""

@@ -57,7 +57,8 @@ def _made(kind: str, text: str) -> Any:
     return _classes()[kind](text=text)
 
 
-def _type(kind: str) -> Any:
+def own_type(kind: str) -> Any:
+    """One of the types of this library, such as Authorizer."""
     return cel.Type(f"kubernetes.{kind}")
 
 
@@ -217,7 +218,7 @@ def _member(name: str, result: Any, given: list[Any], impl: Callable[..., Any]) 
 def _functions(*, semver: bool) -> list[Any]:
     yes, whole, real, any_ = cel.Type.BOOL, cel.Type.INT, cel.Type.DOUBLE, cel.Type.DYN
     many, texts = cel.Type.List(any_), cel.Type.List(Text)
-    amount, url, ip, cidr = (_type(name) for name in _OPAQUE[:4])
+    amount, url, ip, cidr = (own_type(name) for name in _OPAQUE[:4])
     compared = any_ if semver else amount  # the library cannot tell overloads for two sorts of messages apart
 
     return [
@@ -272,7 +273,7 @@ def _functions(*, semver: bool) -> list[Any]:
 
 def _versions() -> list[Any]:
     """Semantic versions."""
-    kind = _type("Semver")
+    kind = own_type("Semver")
     numbers = (_member(part, cel.Type.INT, [kind], partial(_number, at)) for at, part in enumerate(("major", "minor", "patch")))
     return [
         _plain("isSemver", cel.Type.BOOL, [Text], reads(semver)),
@@ -302,7 +303,7 @@ def _global_unicast(value: Any) -> bool:
 
 def _authorization(allows: Callable[[dict[str, Any]], tuple[bool, str]]) -> list[Any]:
     yes = cel.Type.BOOL
-    asker, check, decision = (_type(name) for name in _OPAQUE[4:7])
+    asker, check, decision = (own_type(name) for name in _OPAQUE[4:7])
 
     def decide(question: Any, verb: str) -> Any:
         allowed, why = allows({**json.loads(question.text), "verb": verb})

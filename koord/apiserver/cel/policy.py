@@ -20,11 +20,10 @@ from koord.apiserver.cel.environment import (
     Program,
     Type,
     check_message,
-    named_type,
     readable,
     told,
 )
-from koord.apiserver.cel.library import authorizer
+from koord.apiserver.cel.library import authorizer, own_type
 from koord.apiserver.errors import Cause, duplicate, invalid_value, not_supported, required
 from koord.apiserver.rbac import Attributes as Question
 from koord.apiserver.rest.context import User
@@ -75,7 +74,7 @@ _USED = re.compile(r"\bvariables\s*\.\s*([A-Za-z_][A-Za-z0-9_]*)")
 def environment(allows: Allows | None, *, variables: Mapping[str, Type] | None = None) -> Environment:
     """What expressions of policies and match conditions may use. Without `allows` the authorizer's answers are all no."""
     known: dict[str, Type] = dict.fromkeys(("object", "oldObject", "request", "namespaceObject", "params"), DYN)
-    known |= {"authorizer": named_type("Authorizer"), "authorizer.requestResource": named_type("Check")}
+    known |= {"authorizer": own_type("Authorizer"), "authorizer.requestResource": own_type("Check")}
     known |= {f"variables.{name}": kind for name, kind in (variables or {}).items()}
     return Environment(known, allows=allows or (lambda question: (False, "")))
 

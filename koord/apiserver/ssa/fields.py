@@ -84,10 +84,7 @@ class Shape:
 
     def named(self, key: str) -> bool:
         """The member is a field of a struct, rather than an entry of a map."""
-        source = self._source
-        if isinstance(source, TypeNode):
-            return True
-        return isinstance(source, Structural) and key in source.props
+        return isinstance(self._source, TypeNode) or self._names(key)
 
 
 def _text(value: Any) -> str:
@@ -97,22 +94,22 @@ def _text(value: Any) -> str:
 
 _ATOM = Shape(LEAF)
 # values without a schema: maps merge by key, lists are of one piece
-_FREE = Shape(MAP)
+FREE = Shape(MAP)
 _META: dict[int, Shape] = {}
 
 
 def _child(source: Any, key: str) -> Shape:
     if isinstance(source, TypeNode):
         field = source.fields.get(key)
-        return _of_field(source.name, field) if field is not None else _FREE
+        return _of_field(source.name, field) if field is not None else FREE
     if isinstance(source, Field):
         return _of_field("", source)
     if isinstance(source, Structural):
         prop = source.props.get(key)
         if prop is not None:
             return of_structural(prop)
-        return of_structural(source.additional) if isinstance(source.additional, Structural) else _FREE
-    return _FREE
+        return of_structural(source.additional) if isinstance(source.additional, Structural) else FREE
+    return FREE
 
 
 def _of_field(owner: str, field: Field) -> Shape:
@@ -127,9 +124,9 @@ def _of_field(owner: str, field: Field) -> Shape:
         keys = known.get(owner, {}).get(field.name) or (known[""].get(field.name) if node is not None else None)
         if keys is not None:
             # items merge field by field, also those whose type is of one piece elsewhere
-            return Shape(LIST_MAP, tuple(keys), item=of_type(node) if node is not None else _FREE)
+            return Shape(LIST_MAP, tuple(keys), item=of_type(node) if node is not None else FREE)
         return Shape(LIST_SET, item=_ATOM) if field.name in _table()["sets"].get(owner, ()) else _ATOM
-    return _FREE if field.code in "oj|" else _ATOM
+    return FREE if field.code in "oj|" else _ATOM
 
 
 def of_type(node: TypeNode) -> Shape:
@@ -148,7 +145,7 @@ def of_structural(node: Structural) -> Shape:
         kind = node.raw.get("x-kubernetes-list-type")
         if kind == "map":
             return Shape(
-                LIST_MAP, tuple(node.raw.get("x-kubernetes-list-map-keys") or ()), item=of_structural(node.items) if node.items else _FREE
+                LIST_MAP, tuple(node.raw.get("x-kubernetes-list-map-keys") or ()), item=of_structural(node.items) if node.items else FREE
             )
         if kind == "set":
             return Shape(LIST_SET, item=_ATOM)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 from weakref import WeakKeyDictionary
 
 from koord.apiserver.schema.builtin import now, schemas
 from koord.apiserver.ssa import fields as sets
-from koord.apiserver.ssa.fields import UPDATE, CustomRoot, Fields, Place, Record, Shape, of_type
+from koord.apiserver.ssa.fields import FREE, UPDATE, CustomRoot, Fields, Place, Record, Shape, of_type
 from koord.apiserver.store import Obj
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ _SERVER_META = frozenset(
         "resourceVersion", "selfLink", "uid",
     )
 )  # fmt: skip
-_FREE = Shape("map")
 _BUSY = frozenset({"/pods", "/events", "coordination.k8s.io/leases"})
 
 
@@ -43,13 +42,12 @@ class FieldManagement:
 
     def shape(self, resource: Resource) -> Shape:
         """How the objects of a resource merge."""
-        source: Any = resource.structural or resource.type
         found = self._shapes.get(resource)
         if found is None:
             if resource.structural is not None:
                 found = CustomRoot(resource.structural, schemas().type("V1ObjectMeta"))
             else:
-                found = of_type(source) if source is not None else _FREE
+                found = of_type(resource.type) if resource.type is not None else FREE
             self._shapes[resource] = found
         return found
 
@@ -57,9 +55,10 @@ class FieldManagement:
         """Whoever creates an object owns all that it says."""
         # objects of busy resources are tracked only once somebody applied them
         lazy = self._mode == "apply" or (self._mode == "auto" and resource.bucket in _BUSY)
-        if options.applied is not None or lazy:
-            if options.applied is not None:
-                sets.write(obj["metadata"], options.applied)
+        if options.applied is not None:
+            sets.write(obj["metadata"], options.applied)
+            return
+        if lazy:
             return
         # the server resets a status; the creator does not own it
         reset = resource.status_subresource and resource.kind != "Node"
