@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 
-from koord.api.quantity import parse_milli
+from koord.apiserver.facts import containers, qos_class
 from koord.apiserver.schema.builtin import now
 from koord.apiserver.schema.rules import creating, defaulting
 from koord.apiserver.store import Obj
@@ -52,11 +52,6 @@ def _pod(pod: Obj) -> None:
             container["resources"]["requests"] = {**limits, **(container["resources"].get("requests") or {})}
 
 
-def containers(spec: Obj) -> list[Obj]:
-    """The containers of a pod specification, those that initialise it last."""
-    return [*(spec.get("containers") or ()), *(spec.get("initContainers") or ())]
-
-
 @creating("V1Pod")
 def _new_pod(pod: Obj) -> None:
     """The status of a new pod."""
@@ -68,22 +63,6 @@ def _new_pod(pod: Obj) -> None:
         text = "Scheduling is blocked due to non-empty scheduling gates"
         gated = {"type": "PodScheduled", "status": "False", "reason": "SchedulingGated", "message": text, "lastTransitionTime": now()}
         status["conditions"] = [gated]
-
-
-def qos_class(spec: Obj) -> str:
-    """Guaranteed, Burstable or BestEffort by the cpu and memory of the pod as a whole, where it has some, else of all containers."""
-    guaranteed, any_set = True, False
-    whole = any((spec.get("resources") or {}).get(part) for part in ("requests", "limits"))
-    for container in (spec,) if whole else containers(spec):
-        resources = container.get("resources") or {}
-        requests, limits = resources.get("requests") or {}, resources.get("limits") or {}
-        for name in ("cpu", "memory"):
-            wanted, bound = parse_milli(requests.get(name, 0)), parse_milli(limits.get(name, 0))
-            any_set = any_set or wanted > 0 or bound > 0
-            guaranteed = guaranteed and bound > 0 and (name not in requests or wanted == bound)
-    if not any_set:
-        return "BestEffort"
-    return "Guaranteed" if guaranteed else "Burstable"
 
 
 # -- workloads -----------------------------------------------------------------------------------------------------------------------

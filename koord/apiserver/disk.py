@@ -130,18 +130,16 @@ class Disk:
             yield database
             database.execute("COMMIT")
         except BaseException as error:
-            self._failed(str(error) or type(error).__name__)
+            why = str(error) or type(error).__name__
+            if why != self.failure:
+                log.error("%s: a write was not kept: %s", self.path, why)
+            self.failure = why
             if database.in_transaction:
                 database.execute("ROLLBACK")
             raise
         if self.failure:
             log.info("%s: writes are kept again", self.path)
             self.failure = ""
-
-    def _failed(self, why: str) -> None:
-        if why != self.failure:
-            log.error("%s: a write was not kept: %s", self.path, why)
-        self.failure = why
 
     def _try(self) -> None:
         """Write what is there already: whether that is kept decides whether others ask us to write again."""

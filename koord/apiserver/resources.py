@@ -126,11 +126,11 @@ class Resource:
         """DELETE answers with the object rather than with a Status."""
         return "d" in self.flags
 
-    def path(self, namespace: str | None = None, name: str | None = None) -> str:
-        base = f"/apis/{self.group}/{self.version}" if self.group else f"/api/{self.version}"
-        if self.namespaced and namespace:
-            base += f"/namespaces/{namespace}"
-        return f"{base}/{self.plural}" + (f"/{name}" if name else "")
+    @property
+    def path(self) -> str:
+        """Where its objects are, of all or of `{namespace}`."""
+        base = f"/apis/{self.api_version}" if self.group else f"/api/{self.api_version}"
+        return f"{base}/namespaces/{{namespace}}/{self.plural}" if self.namespaced else f"{base}/{self.plural}"
 
     # -- from and to bytes: the stored ones serve every reader, with the head cut or exchanged ---------------------------------------
 

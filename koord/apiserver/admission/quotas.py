@@ -12,8 +12,8 @@ from koord import seams
 from koord.api.quantity import Quantity
 from koord.api.times import parse_time
 from koord.apiserver.admission.matching import CREATE, Attributes
-from koord.apiserver.defaulting import containers, qos_class
 from koord.apiserver.errors import forbidden
+from koord.apiserver.facts import containers, ended, qos_class
 from koord.apiserver.store import DELETED, Bucket, Entry, Event, Obj
 from koord.apiserver.turns import Turn
 
@@ -70,7 +70,7 @@ def _pod(pod: Obj, out: Amounts, now: float) -> None:
 
 def _over(pod: Obj, now: float) -> bool:
     """A pod that has ended, or should have ended by now, uses nothing but its place among the objects."""
-    if (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+    if ended(pod):
         return True
     meta = pod["metadata"]
     if not meta.get("deletionTimestamp") or "deletionGracePeriodSeconds" not in meta:

@@ -5,6 +5,7 @@ for pods that are gone or have ended is given back.
 from __future__ import annotations
 
 from koord.apiserver.controllers.queue import Controller
+from koord.apiserver.facts import ended
 from koord.apiserver.rest.context import DeleteOptions, generated_name, prepare_create
 from koord.apiserver.rest.delete import delete_now
 from koord.apiserver.schema.lists import put_list
@@ -39,7 +40,7 @@ class ClaimController(Controller[tuple[str, str]]):
         named = _named(pod) or (pod.get("status") or {}).get("extendedResourceClaimStatus")
         if not named:
             return
-        if event.type != DELETED and not _ended(pod):
+        if event.type != DELETED and not ended(pod):
             self.add((_PODS, event.entry.key))
             return
         for entry in self.core.store.bucket(_CLAIMS).select(event.entry.namespace):
@@ -60,7 +61,7 @@ class ClaimController(Controller[tuple[str, str]]):
     def _pod(self, key: str) -> None:
         """Make the claims of a pod that are missing, and tell the pod their names."""
         entry = self.core.store.bucket(_PODS).entries.get(key)
-        if entry is None or _ended(entry.obj) or entry.obj["metadata"].get("deletionTimestamp"):
+        if entry is None or ended(entry.obj) or entry.obj["metadata"].get("deletionTimestamp"):
             return
         told = {status["name"] for status in (entry.obj.get("status") or {}).get("resourceClaimStatuses") or ()}
         made = []
@@ -146,12 +147,8 @@ class ClaimController(Controller[tuple[str, str]]):
         if entry is None or entry.obj["metadata"]["uid"] != consumer.get("uid"):
             return False
         pod = entry.obj
-        return not _ended(pod) and (bool(pod["spec"].get("nodeName")) or not pod["metadata"].get("deletionTimestamp"))
+        return not ended(pod) and (bool(pod["spec"].get("nodeName")) or not pod["metadata"].get("deletionTimestamp"))
 
 
 def _named(pod: Obj) -> list[Obj]:
     return pod["spec"].get("resourceClaims") or []
-
-
-def _ended(pod: Obj) -> bool:
-    return (pod.get("status") or {}).get("phase") in ("Succeeded", "Failed")

@@ -7,10 +7,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from koord.apiserver.controllers.queue import Controller
+from koord.apiserver.facts import conditions, set_condition
 from koord.apiserver.resources import Resource, version_order
 from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.delete import CRD_CLEANUP, delete_now
-from koord.apiserver.rest.subresources import set_condition
 from koord.apiserver.schema.structural import Structural, structural
 from koord.apiserver.store import DELETED, Entry, Event, Obj
 from koord.apiserver.validation.crds import approval, protected, rules_of
@@ -38,7 +38,7 @@ _PATH_NAMES, _KIND_NAMES = ("plural", "singular", "shortNames"), ("kind", "listK
 
 
 def _holds(obj: Obj, kind: str) -> bool:
-    return any(c["type"] == kind and c["status"] == "True" for c in (obj.get("status") or {}).get("conditions") or ())
+    return bool(conditions(obj).get(kind) == "True")
 
 
 def _listed(names: Obj, key: str) -> list[str]:

@@ -11,7 +11,7 @@ from koord.api.selectors import from_label_selector
 from koord.api.times import parse_time
 from koord.apiserver.admission.quotas import BUCKET, CHANGING, usage
 from koord.apiserver.controllers.queue import Controller
-from koord.apiserver.rest.subresources import is_ready, set_condition
+from koord.apiserver.facts import is_ready, set_condition
 from koord.apiserver.store import DELETED, Entry, Event, Obj
 
 if TYPE_CHECKING:

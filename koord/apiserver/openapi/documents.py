@@ -290,9 +290,8 @@ def _paths(resources: list[Resource], *, v3: bool) -> Obj:
     for resource in resources:
         if "list" not in resource.verbs:
             continue
-        collection = resource.path("{namespace}" if resource.namespaced else None)
-        out[collection] = {"get": _operation(resource, "list", v3=v3), "post": _operation(resource, "post", v3=v3)}
-        out[collection + "/{name}"] = {action: _operation(resource, action, v3=v3) for action in ("get", "put", "patch", "delete")}
+        out[resource.path] = {"get": _operation(resource, "list", v3=v3), "post": _operation(resource, "post", v3=v3)}
+        out[resource.path + "/{name}"] = {action: _operation(resource, action, v3=v3) for action in ("get", "put", "patch", "delete")}
     return out
 
 

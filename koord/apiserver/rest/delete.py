@@ -10,6 +10,7 @@ from koord import seams
 from koord.api.times import format_time, parse_time
 from koord.apiserver.admission.matching import DELETE, Attributes
 from koord.apiserver.errors import bad_request, invalid, invalid_value, not_supported
+from koord.apiserver.facts import ended
 from koord.apiserver.rest.context import DeleteOptions, check_preconditions, whole_number
 from koord.apiserver.rest.write import transient
 from koord.apiserver.schema.builtin import clean, now, schemas
@@ -71,7 +72,7 @@ def grace_period(resource: Resource, obj: Obj, wanted: int | None) -> int | None
     if meta.get("deletionTimestamp"):  # it goes already: it can only be told to go sooner, and only by who says when
         left = int(meta.get("deletionGracePeriodSeconds") or 0)
         return left if given is None else min(left, given)
-    if not spec.get("nodeName") or (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"):
+    if not spec.get("nodeName") or ended(obj):
         return 0
     seconds = int(spec.get("terminationGracePeriodSeconds", 30)) if given is None else given
     return 1 if seconds < 0 else seconds

@@ -13,6 +13,7 @@ from koord.api.selectors import from_label_selector
 from koord.api.times import format_time
 from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
 from koord.apiserver.errors import STALE, StatusError, bad_request, conflict, invalid, invalid_value, plain_error
+from koord.apiserver.facts import is_ready, set_condition
 from koord.apiserver.rbac import MASTERS, of_review
 from koord.apiserver.resources import SUBRESOURCE_KINDS, api_version
 from koord.apiserver.rest import context
@@ -150,22 +151,6 @@ def _told(core: Core, resource: Resource, entry: Entry, options: Options) -> Ent
     set_condition(obj.setdefault("status", {}), reason)
     core.managed.on_update(resource, obj, entry.obj, options, "status")
     return core.store.bucket(resource.bucket).put(entry.namespace, entry.name, obj)
-
-
-def set_condition(status: Obj, condition: Obj) -> None:
-    """Replace or add a condition; the time of a transition stays where the status does."""
-    conditions = status.setdefault("conditions", [])
-    for i, old in enumerate(conditions):
-        if old.get("type") == condition["type"]:
-            since = old.get("lastTransitionTime") if old.get("status") == condition["status"] else None
-            conditions[i] = {**condition, "lastTransitionTime": since or now()}
-            return
-    conditions.append({**condition, "lastTransitionTime": now()})
-
-
-def is_ready(pod: Obj) -> bool:
-    """Whether the condition Ready of a pod holds."""
-    return any(c.get("type") == "Ready" and c.get("status") == "True" for c in (pod.get("status") or {}).get("conditions") or ())
 
 
 def _ask_budgets(core: Core, pod: Obj, *, dry_run: bool) -> None:

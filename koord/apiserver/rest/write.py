@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from koord.apiserver import errors
+from koord.apiserver import defaulting, errors  # noqa: F401 - the defaults of kinds are registered
 from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
 from koord.apiserver.errors import Cause, StatusError
 from koord.apiserver.rest.context import (

@@ -9,6 +9,7 @@ from typing import Any
 from koord import seams
 from koord.api.selectors import from_label_selector
 from koord.api.times import TimeError, parse_time
+from koord.apiserver.facts import conditions, ended
 from koord.apiserver.store import Obj
 
 UNKNOWN, NONE, UNSET = "<unknown>", "<none>", "<unset>"
@@ -61,12 +62,8 @@ def _status(obj: Obj) -> Obj:
     return obj.get("status") or {}
 
 
-def _conditions(obj: Obj) -> Obj:
-    return {c.get("type"): c.get("status") for c in _status(obj).get("conditions") or ()}
-
-
 def _node_status(obj: Obj) -> str:
-    ready = _conditions(obj).get("Ready")
+    ready = conditions(obj).get("Ready")
     word = "Ready" if ready == "True" else "NotReady" if ready else "Unknown"
     return word + ",SchedulingDisabled" * bool(_spec(obj).get("unschedulable"))
 
@@ -89,7 +86,7 @@ def _source(obj: Obj) -> str:
 
 
 def _job_status(obj: Obj) -> str:
-    held = _conditions(obj)
+    held = conditions(obj)
     return next((state for state in _JOB_STATES if held.get(state) == "True"), "Running")
 
 
@@ -165,7 +162,7 @@ def _sidecars(obj: Obj) -> list[Any]:
     return [c.get("name") for c in _spec(obj).get("initContainers") or () if c.get("restartPolicy") == "Always"]
 
 
-def _ended(terminated: Obj) -> str:
+def _end(terminated: Obj) -> str:
     """The word for a container that has ended."""
     signal = f"Signal:{terminated['signal']}" if terminated.get("signal") else ""
     return terminated.get("reason") or signal or f"ExitCode:{terminated.get('exitCode', 0)}"
@@ -181,7 +178,7 @@ def _initialising(obj: Obj) -> tuple[str, int] | None:
         if (terminated is not None and terminated.get("exitCode", 0) == 0) or (state.get("name") in sidecars and state.get("started")):
             continue
         if terminated is not None:
-            return f"Init:{_ended(terminated)}", restarts
+            return f"Init:{_end(terminated)}", restarts
         known = waiting.get("reason") not in (None, "", "PodInitializing")
         return f"Init:{waiting['reason']}" if known else f"Init:{i}/{len(_spec(obj).get('initContainers') or ())}", restarts
     return None
@@ -206,17 +203,17 @@ def _pod(obj: Obj) -> tuple[int, str, int, str]:
             if waiting.get("reason"):
                 reason = waiting["reason"]
             elif terminated is not None:
-                reason = _ended(terminated)
+                reason = _end(terminated)
             elif state.get("ready") and "running" in current:
                 ready += 1
         if reason == "Completed" and ready:
-            reason = "Running" if _conditions(obj).get("Ready") == "True" else "NotReady"
+            reason = "Running" if conditions(obj).get("Ready") == "True" else "NotReady"
         sidecars = _sidecars(obj)
         ready += sum(bool(s.get("ready")) for s in status.get("initContainerStatuses") or () if s.get("name") in sidecars)
     if obj["metadata"].get("deletionTimestamp"):
         if status.get("reason") == "NodeLost":
             reason = "Unknown"
-        elif status.get("phase") not in ("Succeeded", "Failed"):
+        elif not ended(obj):
             reason = "Terminating"
     return ready, reason, restarts, last
 
@@ -227,7 +224,7 @@ def _restarts(obj: Obj) -> str:
 
 
 def _readiness_gates(obj: Obj) -> str:
-    gates, held = _spec(obj).get("readinessGates") or [], _conditions(obj)
+    gates, held = _spec(obj).get("readinessGates") or [], conditions(obj)
     return f"{sum(held.get(g.get('conditionType')) == 'True' for g in gates)}/{len(gates)}" if gates else NONE
 
 

@@ -12,16 +12,18 @@ from koord.api.quantity import Quantity
 from koord.api.selectors import SelectorError, from_label_selector
 from koord.apiserver.admission.quotas import POD_SCOPES, STANDARD, scopes
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required, too_long
+from koord.apiserver.facts import conditions
 from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.lists import repeats
 from koord.apiserver.schema.rules import checking, defaulting, updating
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, label_value, qualified_name
-from koord.apiserver.validation.pods import EFFECTS, amount, no_volume, whole
+from koord.apiserver.validation.pods import amount, no_volume, whole
 
 _DATA_KEY = re.compile(r"[-._a-zA-Z0-9]+")
 _DATA_LIMIT = 1024 * 1024
 _PERCENT = re.compile(r"[0-9]+%")
+_EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _CRON = re.compile(r"^(@(yearly|annually|monthly|weekly|daily|midnight|hourly)|@every .+|(\S+\s+){4}\S+)\Z")
 _HIGHEST_USER_PRIORITY = 1_000_000_000
 _SYSTEM_PRIORITIES = {"system-node-critical": 2_000_001_000, "system-cluster-critical": 2_000_000_000}
@@ -94,8 +96,7 @@ def _job_stays(new: Obj, old: Obj, causes: list[Cause]) -> None:
         causes.append(invalid_value("spec.completions", more, "can only be modified in tandem with spec.parallelism"))
     template, stored = spec.get("template") or {}, before.get("template") or {}
     place, status = "spec.template", old.get("status") or {}
-    conditions = {condition.get("type"): condition.get("status") for condition in status.get("conditions") or ()}
-    stopped = not status.get("startTime") or conditions.get("Suspended") == "True"
+    stopped = not status.get("startTime") or conditions(old).get("Suspended") == "True"
     if before.get("suspend") and stopped and not status.get("active"):
         place, template, stored = "spec.template.spec", _unplaced(template), _unplaced(stored)
     if template != stored:
@@ -169,8 +170,8 @@ def _node(node: Obj, path: Path_, causes: list[Cause]) -> None:
         check_name(label_value, value, f"{where}.value", causes)
         if not effect:
             causes.append(required(f"{where}.effect"))
-        elif effect not in EFFECTS:
-            causes.append(not_supported(f"{where}.effect", effect, EFFECTS))
+        elif effect not in _EFFECTS:
+            causes.append(not_supported(f"{where}.effect", effect, _EFFECTS))
         if (key, effect) in seen:
             what = duplicate(where, taint).message
             causes.append(Cause("FieldValueDuplicate", where, f"{what}: taints must be unique by key and effect pair"))

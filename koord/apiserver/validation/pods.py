@@ -8,15 +8,14 @@ from functools import lru_cache
 from typing import Any
 
 from koord.api.quantity import Quantity
-from koord.apiserver.defaulting import containers, qos_class
 from koord.apiserver.errors import Cause, duplicate, field_forbidden, invalid_value, not_supported, required
+from koord.apiserver.facts import containers, qos_class
 from koord.apiserver.schema.builtin import Path_, path_text
 from koord.apiserver.schema.lists import repeats
 from koord.apiserver.schema.rules import checking, parting, updating
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.names import check_name, label_map, qualified_name
 
-EFFECTS = ("NoSchedule", "PreferNoSchedule", "NoExecute")
 _STANDARD_RESOURCES = ("cpu", "memory", "ephemeral-storage")
 _SELECTOR_OPERATORS = ("In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt")
 _RESIZABLE = ("cpu", "memory")
@@ -254,17 +253,13 @@ def _pod_resources(spec: Obj, path: str, causes: list[Cause]) -> None:
 @checking("V1Toleration")
 def _toleration(toleration: Obj, path: Path_, causes: list[Cause]) -> None:
     key, operator, effect = toleration.get("key"), toleration.get("operator") or "Equal", toleration.get("effect") or ""
-    if key and (wrong := qualified_name(key)):
-        causes.append(invalid_value(f"{path_text(path)}.key", key, wrong))
-    elif not key and operator != "Exists":
+    if key:
+        check_name(qualified_name, key, f"{path_text(path)}.key", causes)
+    elif operator != "Exists":
         text = 'operator must be Exists when `key` is empty, which means "match all values and all keys"'
         causes.append(invalid_value(f"{path_text(path)}.operator", toleration.get("operator") or "", text))
-    if operator not in ("Equal", "Exists"):
-        causes.append(not_supported(f"{path_text(path)}.operator", operator, ("Equal", "Exists")))
     if operator == "Exists" and toleration.get("value"):
         causes.append(invalid_value(f"{path_text(path)}.operator", toleration, "value must be empty when `operator` is 'Exists'"))
-    if effect and effect not in EFFECTS:
-        causes.append(not_supported(f"{path_text(path)}.effect", effect, EFFECTS))
     if toleration.get("tolerationSeconds") is not None and effect != "NoExecute":
         causes.append(invalid_value(f"{path_text(path)}.effect", effect, "effect must be 'NoExecute' when `tolerationSeconds` is set"))
 
@@ -280,7 +275,6 @@ def _node_requirement(rule: Obj, path: Path_, causes: list[Cause]) -> None:
         causes.append(field_forbidden(f"{path_text(path)}.values", "may not be specified when `operator` is 'Exists' or 'DoesNotExist'"))
     elif operator in ("Gt", "Lt") and len(values) != 1:
         causes.append(required(f"{path_text(path)}.values", "must be specified single value when `operator` is 'Lt' or 'Gt'"))
-    check_name(qualified_name, rule.get("key") or "", f"{path_text(path)}.key", causes)
 
 
 # -- updates -------------------------------------------------------------------------------------------------------------------------

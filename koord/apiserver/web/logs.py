@@ -10,6 +10,7 @@ from aiohttp import web
 
 from koord import seams
 from koord.apiserver.errors import StatusError, bad_request
+from koord.apiserver.facts import ended as is_over
 
 if TYPE_CHECKING:
     from koord.apiserver.core import Core
@@ -67,7 +68,7 @@ async def serve(
         now = pods.get(namespace, name)
         gone = now is None or now.obj["metadata"]["uid"] != uid or not path.exists()
         left = request.transport is None or request.transport.is_closing()
-        return gone or left or (now is not None and (now.obj.get("status") or {}).get("phase") in ("Succeeded", "Failed"))
+        return gone or left or (now is not None and is_over(now.obj))
 
     with path.open("rb") as file:
         start, end = await seams.to_thread(_span, file, lines)
