@@ -39,7 +39,7 @@ class ProtobufError(ValueError):
 
 @cache
 def _pool() -> descriptor_pool.DescriptorPool:
-    """The published messages; `generate.py` makes the file."""
+    """The published messages; `packaging/builtin_messages.py` makes the file."""
     pool = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(MESSAGES.read_bytes()).file:
         pool.Add(file)

@@ -27,7 +27,7 @@ from koord.apiserver.store import Obj
 # a path is a chain (parent, key); it becomes text only for an error
 Path_ = tuple[Any, str | int] | None
 
-_TABLE = Path(__file__).with_name("builtin.json")
+TABLE = Path(__file__).with_name("builtin.json")
 
 # optional strings that are pointers in the API: "" says something there
 _KEPT_STRINGS = frozenset({"storageClassName", "runtimeClassName", "ingressClassName", "volumeAttributesClassName", "string", "version"})
@@ -54,7 +54,7 @@ _NOTHING = object()
 
 @dataclass(slots=True, eq=False)
 class Field:
-    """One field of a type. `code` as in `generate.py`; `node` for a struct, `item` for lists and maps.
+    """One field of a type. `code` as in `packaging/builtin_types.py`; `node` for a struct, `item` for lists and maps.
 
     `|` may be a struct, `item`, or something else, `other`.
     """
@@ -81,7 +81,7 @@ class Schemas:
     """The table of all built-in types, loaded once."""
 
     def __init__(self) -> None:
-        raw = orjson.loads(_TABLE.read_bytes())
+        raw = orjson.loads(TABLE.read_bytes())
         self.kinds: dict[str, str] = raw["kinds"]
         self._raw: dict[str, dict[str, str]] = raw["types"]
         self._nodes: dict[str, TypeNode] = {}

@@ -1,6 +1,6 @@
-"""Makes `builtin.json`, the field tables of the built-in types, from the installed `kubernetes` package.
+"""Makes `koord/apiserver/schema/builtin.json`, the field tables of the built-in types, from the installed `kubernetes` package.
 
-Run `python -m koord.apiserver.schema.generate` after that dependency changes. The table holds names, types and which fields are
+Run `.venv/bin/python packaging/builtin_types.py` after that dependency changes. The table holds names, types and which fields are
 required; descriptions stay in the package and are read from there when somebody asks for OpenAPI.
 
 A field's type is one string: `s` string, `i` integer, `n` number, `b` boolean, `t` time, `T` time with microseconds, `q` quantity,
@@ -13,12 +13,10 @@ from __future__ import annotations
 import importlib
 import json
 import re
-from pathlib import Path
 from typing import Any
 
 from koord.apiserver.resources import BUILTIN
-
-OUTPUT = Path(__file__).with_name("builtin.json")
+from koord.apiserver.schema.builtin import TABLE
 
 # what the package's types do not tell: quantities are strings there, micro times are times, int-or-string is an object
 _QUANTITY_MAPS = {
@@ -112,7 +110,7 @@ def build() -> dict[str, Any]:
 
 def main() -> None:
     text = json.dumps(build(), separators=(",", ":"))
-    OUTPUT.write_text(text.replace('"V', '\n"V') + "\n", encoding="utf-8")
+    TABLE.write_text(text.replace('"V', '\n"V') + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -1,6 +1,6 @@
-"""Makes `messages.binpb`, Kubernetes' protobuf messages, from its published `generated.proto` files.
+"""Makes `koord/apiserver/protobuf/messages.binpb`, Kubernetes' protobuf messages, from its published `generated.proto` files.
 
-usage: python -m koord.apiserver.protobuf.generate FOLDER, which has `k8s.io/api` and `k8s.io/apimachinery` as the Go modules hold them
+usage: .venv/bin/python packaging/builtin_messages.py FOLDER, which has `k8s.io/api` and `k8s.io/apimachinery` as the Go modules hold them
 
 Only messages that a client may send as a request body, and what they are made of, are kept.
 """
