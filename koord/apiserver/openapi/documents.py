@@ -48,6 +48,8 @@ def descriptions_of(name: str) -> tuple[str, dict[str, str]]:
     return (found.group(2) if found else ""), fields
 
 
+# what references start with, in either version of OpenAPI
+_V2, _V3 = "#/definitions/", "#/components/schemas/"
 _MODEL = re.compile(r"^([A-Z][a-z]+)??(V\d+(?:(?:alpha|beta)\d+)?)(.+)$")
 _SIMPLE: dict[str, Obj] = {
     "s": {"type": "string"},
@@ -86,21 +88,22 @@ def _field(field: Field, base: str) -> Obj:
     return dict(_SIMPLE[field.code])
 
 
-def _described(schema: Obj, text: str, *, wrap: bool) -> Obj:
+def _described(schema: Obj, text: str) -> Obj:
+    """A schema with its description. A reference with a sibling is put into allOf, as OpenAPI 3.0 wants."""
     if not text:
         return schema
-    if "$ref" in schema and wrap:
+    if schema.get("$ref", "").startswith(_V3):
         return {"description": text, "allOf": [schema], "default": {}}
     return {"description": text, **schema}
 
 
-def type_schema(node: TypeNode, base: str, *, wrap: bool) -> Obj:
-    """The schema of one built-in type. `wrap`: references with siblings are put into allOf, as OpenAPI 3.0 wants."""
+def type_schema(node: TypeNode, base: str) -> Obj:
+    """The schema of one built-in type."""
     about, texts = descriptions_of(node.name)
     shape = of_type(node)
     properties: Obj = {}
     for name, field in node.fields.items():
-        schema = _described(_field(field, base), texts.get(name, ""), wrap=wrap)
+        schema = _described(_field(field, base), texts.get(name, ""))
         if field.code == "[":
             child = shape.of(name)
             if child.mode == LIST_MAP:
@@ -149,7 +152,7 @@ def definition_name(resource: Resource) -> str:
     return f"{reversed_group}.{resource.version}.{resource.kind}"
 
 
-def build(resources: Iterable[Resource], base: str, *, wrap: bool) -> Obj:
+def build(resources: Iterable[Resource], base: str) -> Obj:
     """All schemas that the resources need, by name; `base` is what references start with."""
     resources = list(resources)
     nodes: dict[str, TypeNode] = {}
@@ -161,12 +164,12 @@ def build(resources: Iterable[Resource], base: str, *, wrap: bool) -> Obj:
         for sub in ("scale", "eviction"):
             if sub in resource.subresources:
                 _below(schemas().type(f"V1{sub.title()}"), nodes)
-    out = {component(n.name): type_schema(n, base, wrap=wrap) for n in nodes.values()}
+    out = {component(n.name): type_schema(n, base) for n in nodes.values()}
     meta = {"$ref": base + component("V1ObjectMeta")}
     for resource in resources:
         name = definition_name(resource)
         if resource.structural is not None:
-            out[name] = custom_schema(resource.structural.raw, meta, wrap=wrap)
+            out[name] = custom_schema(resource.structural.raw, meta)
         if name in out:
             out[name]["x-kubernetes-group-version-kind"] = [_gvk(resource, resource.kind)]
             if "list" in resource.verbs:
@@ -190,13 +193,13 @@ def _list(resource: Resource, item: str) -> Obj:
     }
 
 
-def custom_schema(raw: Obj, meta: Obj, *, wrap: bool) -> Obj:
+def custom_schema(raw: Obj, meta: Obj) -> Obj:
     """The published schema of a custom resource: its own, with the members that every object has."""
     out = copy.deepcopy(raw)
     properties = out.setdefault("properties", {})
     properties["apiVersion"] = {"type": "string", "description": "The versioned schema of this representation of an object."}
     properties["kind"] = {"type": "string", "description": "The REST resource that this object represents."}
-    properties["metadata"] = _described(dict(meta), "Standard object's metadata.", wrap=wrap)
+    properties["metadata"] = _described(dict(meta), "Standard object's metadata.")
     return out
 
 
@@ -261,7 +264,6 @@ def document(v2: Obj) -> bytes:
     return _delimited(_SWAGGER, v2["swagger"]) + _delimited(_ABOUT, info) + _delimited(_PATHS, b"") + _delimited(_DEFINITIONS, definitions)
 
 
-_V2, _V3 = "#/definitions/", "#/components/schemas/"
 _INFO = {"title": "Kubernetes", "version": "unversioned"}
 _WRITE = ("dryRun", "fieldManager", "fieldValidation")
 
@@ -271,10 +273,10 @@ def _cached(core: Core, name: str, make: Callable[[], Obj]) -> bytes:
     return core.derived(f"openapi {name}", core.resources.revision, lambda: orjson.dumps(make()))
 
 
-def _operation(resource: Resource, action: str, *, v3: bool) -> Obj:
+def _operation(resource: Resource, action: str, base: str) -> Obj:
     names = ("pretty",) if action in ("get", "list") else (*_WRITE, "force") if action == "patch" else _WRITE
     text = {"type": "string", "uniqueItems": True}
-    schema = {"$ref": (_V3 if v3 else _V2) + definition_name(resource) + ("List" if action == "list" else "")}
+    schema, v3 = {"$ref": base + definition_name(resource) + ("List" if action == "list" else "")}, base == _V3
     answer: Obj = {"description": "OK"} | ({"content": {"application/json": {"schema": schema}}} if v3 else {"schema": schema})
     return {
         "operationId": f"{action}{resource.group.replace('.', '_')}{resource.version}{resource.kind}",
@@ -285,22 +287,22 @@ def _operation(resource: Resource, action: str, *, v3: bool) -> Obj:
     }
 
 
-def _paths(resources: list[Resource], *, v3: bool) -> Obj:
+def _paths(resources: list[Resource], base: str) -> Obj:
     out: Obj = {}
     for resource in resources:
         if "list" not in resource.verbs:
             continue
-        out[resource.path] = {"get": _operation(resource, "list", v3=v3), "post": _operation(resource, "post", v3=v3)}
-        out[resource.path + "/{name}"] = {action: _operation(resource, action, v3=v3) for action in ("get", "put", "patch", "delete")}
+        out[resource.path] = {"get": _operation(resource, "list", base), "post": _operation(resource, "post", base)}
+        out[resource.path + "/{name}"] = {action: _operation(resource, action, base) for action in ("get", "put", "patch", "delete")}
     return out
 
 
 def _root(core: Core) -> Obj:
     """The index of /openapi/v3: one document a group version."""
-    found = sorted({(r.group, r.version) for r in core.resources})
+    found = sorted({(r.group, r.version, r.api_version) for r in core.resources})
     paths: Obj = {}
-    for group, version in found:
-        place = f"apis/{group}/{version}" if group else f"api/{version}"
+    for group, _, version in found:
+        place = f"{'apis' if group else 'api'}/{version}"
         digest = hashlib.sha256(f"{place} {core.resources.revision}".encode()).hexdigest()[:32].upper()
         paths[place] = {"serverRelativeURL": f"/openapi/v3/{place}?hash={digest}"}
     return {"paths": paths}
@@ -310,15 +312,15 @@ def _v3(resources: list[Resource]) -> Obj:
     return {
         "openapi": "3.0.0",
         "info": _INFO,
-        "paths": _paths(resources, v3=True),
-        "components": {"schemas": build(resources, _V3, wrap=True)},
+        "paths": _paths(resources, _V3),
+        "components": {"schemas": build(resources, _V3)},
     }
 
 
 def _v2(core: Core) -> Obj:
     resources = list(core.resources)
-    definitions = build(resources, _V2, wrap=False)
-    return {"swagger": "2.0", "info": _INFO, "paths": _paths(resources, v3=False), "definitions": definitions}
+    definitions = build(resources, _V2)
+    return {"swagger": "2.0", "info": _INFO, "paths": _paths(resources, _V2), "definitions": definitions}
 
 
 def answer(core: Core, rest: list[str], request: web.BaseRequest) -> web.Response:
@@ -333,17 +335,9 @@ def answer(core: Core, rest: list[str], request: web.BaseRequest) -> web.Respons
         body = _cached(core, "v2", lambda: _v2(core))
     elif rest == ["v3"]:
         body = _cached(core, "v3", lambda: _root(core))
-    elif rest[:2] == ["v3", "api"] and len(rest) == 3:
-        body = _group_version(core, "", rest[2])
-    elif rest[:2] == ["v3", "apis"] and len(rest) == 4:
-        body = _group_version(core, rest[2], rest[3])
-    else:
-        raise path_not_found()
+    else:  # those of one group and version
+        resources = [r for r in core.resources if rest == ["v3", "apis" if r.group else "api", *r.api_version.split("/")]]
+        if not resources:
+            raise path_not_found()
+        body = _cached(core, "/".join(rest), lambda: _v3(resources))
     return respond(body)
-
-
-def _group_version(core: Core, group: str, version: str) -> bytes:
-    resources = [r for r in core.resources.of_group(group) if r.version == version]
-    if not resources:
-        raise path_not_found()
-    return _cached(core, f"v3 {group}/{version}", lambda: _v3(resources))
