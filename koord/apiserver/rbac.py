@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import unquote
 
 from koord.apiserver.errors import bad_request, forbidden, not_found
-from koord.apiserver.rest.context import User
+from koord.apiserver.rest.context import ACCOUNT, User, account_groups
 from koord.apiserver.store import Entry, Obj, Store
 
 if TYPE_CHECKING:
     from koord.apiserver.resources import Resource
 
 
-_ACCOUNT = "system:serviceaccount:"
 _AUTHENTICATION, _EXTRA = "authentication.k8s.io", "impersonate-extra-"
 _ANONYMOUS, AUTHENTICATED, _UNAUTHENTICATED = "system:anonymous", "system:authenticated", "system:unauthenticated"
 
@@ -67,14 +66,14 @@ def _user(name: str) -> Attributes:
 def _groups(name: str) -> tuple[str, ...]:
     """The groups that come with a name when none are asked for."""
     if account := _account(name):
-        return ("system:serviceaccounts", f"system:serviceaccounts:{account[0]}", AUTHENTICATED)
+        return account_groups(account[0])
     return (_UNAUTHENTICATED if name == _ANONYMOUS else AUTHENTICATED,)
 
 
 def _account(name: str) -> tuple[str, str] | None:
     """(namespace, name) of a service account, by its user name."""
-    namespace, colon, account = name.removeprefix(_ACCOUNT).partition(":")
-    return (namespace, account) if name.startswith(_ACCOUNT) and colon and namespace and account and ":" not in account else None
+    namespace, colon, account = name.removeprefix(ACCOUNT).partition(":")
+    return (namespace, account) if name.startswith(ACCOUNT) and colon and namespace and account and ":" not in account else None
 
 
 MASTERS = "system:masters"
@@ -243,7 +242,7 @@ def _subject(binding: Obj, user: User) -> str:
         namespace = subject.get("namespace") or binding["metadata"].get("namespace")
         if (kind == "User" and name == user.name) or (kind == "Group" and name in user.groups):
             return f'{kind} "{name}"'
-        if kind == "ServiceAccount" and user.name == f"{_ACCOUNT}{namespace}:{name}":
+        if kind == "ServiceAccount" and user.name == f"{ACCOUNT}{namespace}:{name}":
             return f'{kind} "{name}/{namespace}"'
     return ""
 

@@ -17,7 +17,7 @@ import orjson
 
 from koord import seams
 from koord.api.times import parse_time
-from koord.apiserver.rest.context import ADMIN, User
+from koord.apiserver.rest.context import ACCOUNT, ADMIN, User, account_groups
 from koord.apiserver.store import Entry, Obj, Store
 from koord.process import certificates
 
@@ -94,7 +94,7 @@ class Tokens:
         said |= {kind.lower(): {"name": what} if isinstance(what, str) else _reference(what) for kind, what in bound.items()}
         claims: Obj = {
             "aud": audiences, "exp": now + seconds, "iat": now, "iss": ISSUER, "jti": seams.uid(), "kubernetes.io": said, "nbf": now,
-            "sub": f"system:serviceaccount:{account.namespace}:{account.name}",
+            "sub": f"{ACCOUNT}{account.namespace}:{account.name}",
         }  # fmt: skip
         content = f"{_encode(orjson.dumps(_HEADER))}.{_encode(orjson.dumps(claims))}"
         return f"{content}.{self._signature(content)}"
@@ -126,9 +126,8 @@ class Tokens:
                 self._check(bucket, "", bound)
             if kind != "Secret":
                 extra |= {f"{kind.lower()}-{key}": value for key, value in bound.items()}
-        groups = ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
         told = tuple((_EXTRA + key, (value,)) for key, value in extra.items())
-        return Accepted(User(claims["sub"], groups, account["uid"], told), meant)
+        return Accepted(User(claims["sub"], account_groups(namespace), account["uid"], told), meant)
 
     def _check(self, bucket: str, namespace: str, reference: Obj) -> None:
         """Raise TokenError where what a token is bound to is not there any more."""

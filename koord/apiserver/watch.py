@@ -273,15 +273,12 @@ class WatchStreams:
         """Open a watcher where the query says; the error goes into the stream, as an event."""
         store, bucket = self.core.store, watcher.bucket
         wanted = int(query.rv or 0)
-        initial = query.send_initial_events
-        if initial is None:
-            initial = wanted == 0
-        if query.send_initial_events is not None and wanted > store.rv:
+        asked = query.send_initial_events
+        if asked is not None and wanted > store.rv:
             return too_large_resource_version(wanted, store.rv)
-        if initial:
-            watcher.open_with_state(mark_end=bool(query.send_initial_events and query.allow_bookmarks))
-            return None
-        if not watcher.open_at(wanted or store.rv):
+        if asked or (asked is None and not wanted):
+            watcher.open_with_state(mark_end=bool(asked and query.allow_bookmarks))
+        elif not watcher.open_at(wanted or store.rv):
             return expired(f"too old resource version: {wanted} ({bucket.compacted + 1})")
         return None
 

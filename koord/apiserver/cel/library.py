@@ -20,6 +20,7 @@ from google.protobuf import any_pb2, descriptor_pb2, descriptor_pool, duration_p
 
 from koord.api.quantity import Quantity, QuantityError
 from koord.apiserver.cel import versions
+from koord.apiserver.rest.context import ACCOUNT, account_groups
 from koord.apiserver.schema import formats
 from koord.apiserver.schema.builtin import reads
 from koord.apiserver.schema.structural import compiled_pattern
@@ -176,8 +177,7 @@ def _asked(part: str, kind: str = "Check") -> Callable[..., Any]:
 
 
 def _as_account(question: Any, namespace: str, name: str) -> Any:
-    groups = ["system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated"]
-    return _made("Authorizer", json.dumps({"user": f"system:serviceaccount:{namespace}:{name}", "groups": groups}))
+    return authorizer(f"{ACCOUNT}{namespace}:{name}", account_groups(namespace))
 
 
 # -- declarations --------------------------------------------------------------------------------------------------------------------

@@ -43,6 +43,14 @@ class User:
         return {"username": self.name, "groups": list(self.groups), **{key: value for key, value in more.items() if value}}
 
 
+ACCOUNT = "system:serviceaccount:"
+
+
+def account_groups(namespace: str) -> tuple[str, ...]:
+    """The groups of the service accounts of a namespace."""
+    return ("system:serviceaccounts", f"system:serviceaccounts:{namespace}", "system:authenticated")
+
+
 ADMIN = User("admin", ("system:masters", "system:authenticated"), "admin")
 
 

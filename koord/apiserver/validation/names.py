@@ -115,9 +115,7 @@ def label_map(values: Obj, path: str, causes: list[Cause]) -> None:
 
 def label_selector(selector: Obj, path: str, causes: list[Cause]) -> None:
     """Check a LabelSelector."""
-    for key, value in (selector.get("matchLabels") or {}).items():
-        check_name(qualified_name, key, f"{path}.matchLabels", causes)
-        check_name(label_value, value, f"{path}.matchLabels", causes)
+    label_map(selector.get("matchLabels") or {}, f"{path}.matchLabels", causes)
     for i, wanted in enumerate(selector.get("matchExpressions") or ()):
         where, operator, values = f"{path}.matchExpressions[{i}]", wanted.get("operator") or "", wanted.get("values") or ()
         if operator in ("In", "NotIn"):
