@@ -6,6 +6,7 @@ import base64
 
 from koord.apiserver.facts import containers, qos_class
 from koord.apiserver.schema.builtin import now
+from koord.apiserver.schema.lists import put_member
 from koord.apiserver.schema.rules import creating, defaulting
 from koord.apiserver.store import Obj
 
@@ -106,6 +107,15 @@ def _new_job(obj: Obj) -> None:
         meta["labels"] = dict(labels)
 
 
+TEMPLATE_GENERATION = "deprecated.daemonset.template.generation"
+
+
+@defaulting("V1DaemonSet")
+def _daemon_set(obj: Obj) -> None:
+    """How often the template has changed, which an update counts (`rest/write.py`)."""
+    obj["metadata"].setdefault("annotations", {}).setdefault(TEMPLATE_GENERATION, "1")
+
+
 # -- the others ----------------------------------------------------------------------------------------------------------------------
 
 
@@ -130,6 +140,23 @@ def _new_namespace(obj: Obj) -> None:
     if "kubernetes" not in finalizers:
         finalizers.append("kubernetes")
     obj["status"] = {"phase": "Active"}
+
+
+@defaulting("V1NetworkPolicySpec")
+def _network_policy(spec: Obj) -> None:
+    """A policy is about what comes in, and about what goes out where it says something of that."""
+    if not spec.get("policyTypes"):
+        spec["policyTypes"] = ["Ingress", "Egress"] if spec.get("egress") else ["Ingress"]
+
+
+@defaulting("V1LimitRangeItem")
+def _limits(item: Obj) -> None:
+    """What a container is given that says nothing: the most there is, and a request as large as its limit, or else the least."""
+    if item.get("type") == "Container":
+        limits = {**(item.get("max") or {}), **(item.get("default") or {})}
+        requests = {**(item.get("min") or {}), **limits, **(item.get("defaultRequest") or {})}
+        put_member(item, "default", limits)
+        put_member(item, "defaultRequest", requests)
 
 
 @defaulting("V1Secret")

@@ -8,7 +8,7 @@ from koord.apiserver.controllers.queue import Controller
 from koord.apiserver.facts import ended
 from koord.apiserver.rest.context import DeleteOptions, generated_name, prepare_create
 from koord.apiserver.rest.delete import delete_now
-from koord.apiserver.schema.lists import put_list
+from koord.apiserver.schema.lists import put_member
 from koord.apiserver.store import DELETED, Entry, Event, Obj
 
 FINALIZER = "resource.kubernetes.io/delete-protection"
@@ -132,11 +132,11 @@ class ClaimController(Controller[tuple[str, str]]):
     def _write(self, entry: Entry, reserved: list[Obj], free: bool) -> None:
         claim = entry.copy()
         status, meta = claim.setdefault("status", {}), claim["metadata"]
-        put_list(status, "reservedFor", reserved)
+        put_member(status, "reservedFor", reserved)
         if free:
             status.pop("allocation", None)
             status.pop("devices", None)
-            put_list(meta, "finalizers", [finalizer for finalizer in meta.get("finalizers") or () if finalizer != FINALIZER])
+            put_member(meta, "finalizers", [finalizer for finalizer in meta.get("finalizers") or () if finalizer != FINALIZER])
         self.core.settle(self.core.resources.builtin("resource.k8s.io", "resourceclaims"), entry, claim)
 
     def _uses(self, namespace: str, consumer: Obj) -> bool:

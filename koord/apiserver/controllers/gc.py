@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from koord.apiserver.controllers.queue import Controller
 from koord.apiserver.rest.context import DeleteOptions
 from koord.apiserver.rest.delete import FOREGROUND, ORPHAN, delete_now
-from koord.apiserver.schema.lists import put_list
+from koord.apiserver.schema.lists import put_member
 from koord.apiserver.store import DELETED, Bucket, Entry, Event
 
 if TYPE_CHECKING:
@@ -77,7 +77,7 @@ class NamespaceController(Controller[str]):
             return
         obj = entry.copy()
         spec = obj.setdefault("spec", {})
-        put_list(spec, "finalizers", [f for f in spec.get("finalizers") or () if f != _FINALIZER])
+        put_member(spec, "finalizers", [f for f in spec.get("finalizers") or () if f != _FINALIZER])
         if obj != entry.obj or not (spec or obj["metadata"].get("finalizers")):
             core.settle(core.resources.builtin("", "namespaces"), entry, obj)
 
@@ -210,7 +210,7 @@ class GarbageCollector(Controller[Where]):
 
     def _let_go(self, bucket: Bucket, entry: Entry, uid: str) -> None:
         obj = entry.copy()
-        put_list(obj["metadata"], "ownerReferences", [r for r in obj["metadata"]["ownerReferences"] if r["uid"] != uid])
+        put_member(obj["metadata"], "ownerReferences", [r for r in obj["metadata"]["ownerReferences"] if r["uid"] != uid])
         bucket.put(entry.namespace, entry.name, obj)
 
     def _work_finalizers(self, where: Where) -> Iterator[None]:
@@ -258,5 +258,5 @@ class GarbageCollector(Controller[Where]):
             return
         obj = entry.copy()
         meta = obj["metadata"]
-        put_list(meta, "finalizers", [f for f in meta.get("finalizers") or () if f != finalizer])
+        put_member(meta, "finalizers", [f for f in meta.get("finalizers") or () if f != finalizer])
         self.core.settle(resource, entry, obj)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import orjson
 
-from koord.apiserver import defaulting, errors  # noqa: F401 - the defaults of kinds are registered
+from koord.apiserver import defaulting, errors
 from koord.apiserver.admission.matching import CREATE, UPDATE, Attributes
 from koord.apiserver.errors import Cause, StatusError
 from koord.apiserver.rest.context import (
@@ -377,6 +377,8 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
             out["status"] = obj["status"]
         if resource.kind == "Pod":
             _keep_seen(out.setdefault("status", {}), stored.get("status") or {})
+        elif resource.kind == "DaemonSet" and not resource.custom:
+            _count_template(out, stored)
         return out
     if subresource in _POD_PARTS:
         return _pod_part(obj, stored, subresource)
@@ -384,7 +386,17 @@ def merge_parts(resource: Resource, obj: Obj, stored: Obj, subresource: str) -> 
         carry_over("status", stored, obj)
     if "spec" in rules.facts(resource.type).get("keeps", ()):
         obj["spec"] = stored.get("spec", {})
+    if resource.kind == "DaemonSet" and not resource.custom:
+        _count_template(obj, stored)
     return obj
+
+
+def _count_template(obj: Obj, stored: Obj) -> None:
+    """Nobody writes how often the template of a DaemonSet has changed."""
+    seen = (stored["metadata"].get("annotations") or {}).get(defaulting.TEMPLATE_GENERATION, "1")
+    changed = not json_equal(obj["spec"].get("template"), stored["spec"].get("template"))
+    generation = str(int(seen) + 1) if changed and seen.isdecimal() else seen
+    obj["metadata"].setdefault("annotations", {})[defaulting.TEMPLATE_GENERATION] = generation
 
 
 def _keep_seen(status: Obj, before: Obj) -> None:

@@ -25,8 +25,8 @@ def repeats(values: Iterable[Any]) -> list[int]:
     return found
 
 
-def put_list(holder: dict[str, Any], key: str, items: list[Any]) -> None:
-    """Make `items` a member of an object; an empty list is none."""
+def put_member(holder: dict[str, Any], key: str, items: list[Any] | dict[str, Any]) -> None:
+    """Make `items` a member of an object; an empty list or map is none."""
     if items:
         holder[key] = items
     else:

@@ -18,7 +18,7 @@ import orjson
 
 from koord.apiserver.remember import short_ones
 from koord.apiserver.schema.builtin import Field, TypeNode
-from koord.apiserver.schema.lists import put_list
+from koord.apiserver.schema.lists import put_member
 from koord.apiserver.schema.structural import Structural
 from koord.apiserver.store import Obj
 from koord.kube.patch import json_equal
@@ -427,7 +427,7 @@ def write(meta: Obj, records: list[Record]) -> None:
     """Store the managers: those that apply first, then by age, as kube-apiserver orders them."""
     kept = _capped([r for r in records if r.fields])
     kept.sort(key=lambda r: (r.operation != APPLY, r.time, r.manager, r.api_version))
-    put_list(meta, "managedFields", [r.wire() for r in kept])
+    put_member(meta, "managedFields", [r.wire() for r in kept])
 
 
 def _capped(records: list[Record]) -> list[Record]:

@@ -7,7 +7,7 @@ from typing import Any
 from koord.apiserver.cel import devices as selectors
 from koord.apiserver.errors import Cause, field_forbidden, invalid_value, required, too_long, too_many
 from koord.apiserver.schema.builtin import Path_, now, path_text
-from koord.apiserver.schema.lists import put_list
+from koord.apiserver.schema.lists import put_member
 from koord.apiserver.schema.rules import checking, defaulting, parting
 from koord.apiserver.store import Obj
 from koord.apiserver.validation.pods import amount
@@ -129,7 +129,7 @@ def _drop_freed(status: Obj, before: Obj) -> None:
 
     freed = held(before) - held(status)
     if freed and status.get("devices"):
-        put_list(status, "devices", [one for one in status["devices"] if _device_key(one) not in freed])
+        put_member(status, "devices", [one for one in status["devices"] if _device_key(one) not in freed])
 
 
 def _device_key(of: Obj) -> tuple[Any, ...]:

@@ -9,11 +9,11 @@ from pathlib import Path
 
 import pytest
 
-from . import allowances, applies, customs, evolving, hooks, limits, objects, pods, reads, rights, scenarios, subresources, writes
+from . import allowances, applies, customs, evolving, filled, hooks, limits, objects, pods, reads, rights, scenarios, subresources, writes
 from .transcript import Target, Transcript
 
 pytestmark = pytest.mark.filterwarnings("ignore:Unverified HTTPS request")
-MODULES = (scenarios, writes, reads, customs, applies, subresources, limits, evolving, hooks, rights, objects, pods)
+MODULES = (scenarios, writes, reads, customs, applies, subresources, limits, evolving, hooks, rights, objects, pods, filled)
 SCENARIOS = tuple(scenario for module in MODULES for scenario in module.SCENARIOS)
 BY_ROLES = allowances.SCENARIOS
 GOLDEN = Path(__file__).parent / "golden"
