@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
+from collections.abc import Sequence
 from urllib.parse import urlsplit
 
 import orjson
@@ -244,6 +245,13 @@ def _service(spec: Obj, path: Path_, causes: list[Cause]) -> None:
     if not ports and spec.get("clusterIP") != "None" and spec.get("type") != "ExternalName":
         causes.append(required("spec.ports"))
     causes += [required(f"spec.ports[{i}].name") for i, port in enumerate(ports) if len(ports) > 1 and not port.get("name")]
+    causes += [duplicate(f"spec.ports[{i}].nodePort", ports[i]["nodePort"]) for i in _taken(ports, "nodePort")]
+    causes += [duplicate(f"spec.ports[{i}]", {key: ports[i].get(key) for key in ("protocol", "port")}) for i in _taken(ports, "port")]
+
+
+def _taken(ports: Sequence[Obj], key: str) -> list[int]:
+    """Those of which another of the same protocol has the number."""
+    return repeats([port.get("protocol"), port[key]] if port.get(key) else at for at, port in enumerate(ports))
 
 
 @checking("EventsV1Event")
@@ -278,14 +286,31 @@ def _claim(obj: Obj, path: Path_, causes: list[Cause]) -> None:
 
 @updating("V1PersistentVolumeClaim")
 def _claim_stays(new: Obj, old: Obj, causes: list[Cause]) -> None:
-    """A claim may grow and be bound, nothing else."""
-    before, after = ({**_spec(obj), "resources": None, "volumeAttributesClassName": None} for obj in (old, new))
+    """A claim may be bound, and then grow, nothing else. It may ask for less again, as far as that is more than there is."""
+    bound = (old.get("status") or {}).get("phase") == "Bound"
+    before, after = (_fixed_claim(_spec(obj), bound=bound) for obj in (old, new))
     for key in ("volumeName", "storageClassName"):  # what is not known yet
         if not before.get(key):
             before[key] = after[key] = None
     if after != before:
         text = "spec is immutable after creation except resources.requests and volumeAttributesClassName for bound claims"
         causes.append(field_forbidden("spec", text))
+    size, known = (_storage(_spec(obj).get("resources"), "requests") for obj in (new, old))
+    if size < known and size <= _storage(old.get("status"), "capacity"):
+        causes.append(field_forbidden("spec.resources.requests.storage", "field can not be less than status.capacity"))
+
+
+def _fixed_claim(spec: Obj, *, bound: bool) -> Obj:
+    """What a claim says that may not change."""
+    resources = spec.get("resources") or {}
+    if bound:
+        requests = {name: amount for name, amount in (resources.get("requests") or {}).items() if name != "storage"}
+        spec = {**spec, "resources": {**resources, "requests": requests}, "volumeAttributesClassName": None}
+    return dict(spec)
+
+
+def _storage(holder: Obj | None, part: str) -> Quantity:
+    return Quantity(((holder or {}).get(part) or {}).get("storage", 0))
 
 
 @checking("V1PriorityClass")
