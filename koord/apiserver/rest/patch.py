@@ -84,14 +84,17 @@ def apply(resource: Resource, obj: Obj, content_type: str, patch: Any) -> Obj:
             out = apply_json_patch(obj, patch, lenient=True)
         elif content_type == MERGE_PATCH:
             out = apply_merge_patch(obj, patch)
-        else:
-            out = apply_strategic_patch(obj, patch, resource.kind)
+        else:  # what kind it is has been said by the path
+            named = {key: obj[key] for key in ("kind", "apiVersion") if key in obj}
+            out = {**apply_strategic_patch(obj, patch, resource.kind), **named}
     except PatchError as err:
         if content_type == JSON_PATCH:
             raise StatusError(422, "Invalid", "the server rejected our request due to an error in our request", {}) from err
         raise plain_error(str(err)) from err
     if not isinstance(out, dict):
         raise invalid(resource.kind, resource.group, name, [])
+    if not resource.custom and not out.get("apiVersion"):
+        raise bad_request("the patch leaves no apiVersion in the object")
     out.setdefault("kind", resource.kind)
     out.setdefault("apiVersion", resource.api_version)
     return out

@@ -180,4 +180,4 @@ def storage_order(t: Transcript) -> None:
             t.raw("DELETE", f"/api/v1/namespaces/{namespace}")
 
 
-SCENARIOS = (network_defaults, limit_ranges, template_generations, service_ports, storage_classes_stay, claims_grow)
+SCENARIOS = (network_defaults, limit_ranges, template_generations, service_ports, storage_classes_stay, claims_grow, odd_patches)
