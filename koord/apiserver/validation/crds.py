@@ -44,6 +44,8 @@ def check_schema(schema: Obj, path: str, causes: list[Cause]) -> None:
     if schema.get("uniqueItems"):
         causes.append(field_forbidden(f"{path}.uniqueItems", "uniqueItems cannot be set to true since the runtime complexity is quadratic"))
     _list_type(schema, path, causes)
+    _extensions(schema, path, causes)
+    _junctors(schema, path, causes)
     try:
         compiled_pattern(schema.get("pattern") or "")
     except ValueError as error:
@@ -57,6 +59,58 @@ def check_schema(schema: Obj, path: str, causes: list[Cause]) -> None:
         wrong: list[Cause] = []
         Structural(schema).validate(schema["default"], None, wrong)
         causes += [invalid_value(f"{path}.default{'.' + c.field if c.field else ''}", schema["default"], c.message) for c in wrong]
+
+
+_FREE, _EMBEDDED, _INT_OR_STRING = (f"x-kubernetes-{name}" for name in ("preserve-unknown-fields", "embedded-resource", "int-or-string"))
+
+
+def _extensions(schema: Obj, path: str, causes: list[Cause]) -> None:
+    """What Kubernetes adds to JSON Schema, and does not take together."""
+    where = f"{path}.{_FREE}"
+    if schema.get(_FREE) is False:
+        causes.append(invalid_value(where, False, "must be true or undefined"))
+    if schema.get(_INT_OR_STRING):
+        text = f"must be false if {_INT_OR_STRING} is true"
+        causes += [invalid_value(f"{path}.{key}", True, text) for key in (_FREE, _EMBEDDED) if schema.get(key)]
+    if schema.get(_EMBEDDED):
+        if schema.get("type") != "object":
+            causes.append(invalid_value(f"{path}.type", schema.get("type", ""), f"must be object if {_EMBEDDED} is true"))
+        if not schema.get(_FREE) and not schema.get("properties"):
+            causes.append(required(f"{path}.properties", f"must not be empty if {_EMBEDDED} is true without {_FREE}"))
+
+
+# what a schema says of the shape of a value, which another that it has to fit as well may not
+_SHAPING = {
+    "type": "empty", "additionalProperties": "undefined", "default": "undefined", "title": "empty", "description": "empty",
+    "nullable": "false", _FREE: "false", _EMBEDDED: "false", _INT_OR_STRING: "false", "x-kubernetes-list-map-keys": "empty",
+    "x-kubernetes-list-type": "undefined", "x-kubernetes-map-type": "undefined", "x-kubernetes-validations": "empty",
+}  # fmt: skip
+_NUMBER_OR_TEXT = [{"type": "integer"}, {"type": "string"}]
+
+
+def _junctors(schema: Obj, path: str, causes: list[Cause], *, inside: bool = False) -> None:
+    """The other schemas that a value has to fit do not speak of its shape, but for being a number or a text; `inside` one not of that."""
+    for key in ("anyOf", "oneOf", "allOf"):
+        listed = schema.get(key) or []
+        for i, inner in enumerate(listed):
+            if not inside and key == "anyOf" and listed == _NUMBER_OR_TEXT:
+                continue
+            if not inside and key == "allOf" and i == 0 and inner.get("anyOf") == _NUMBER_OR_TEXT:
+                inner = {**inner, "anyOf": None}
+            _check_nested(inner, f"{path}.{key}[{i}]", causes)
+    if isinstance(schema.get("not"), dict):
+        _check_nested(schema["not"], f"{path}.not", causes)
+
+
+def _check_nested(schema: Obj, path: str, causes: list[Cause]) -> None:
+    causes += [field_forbidden(f"{path}.{key}", f"must be {what} to be structural") for key, what in _SHAPING.items() if schema.get(key)]
+    _junctors(schema, path, causes, inside=True)
+    for name, inner in (schema.get("properties") or {}).items():
+        if name == "metadata":
+            causes.append(field_forbidden(f"{path}.properties[metadata]", "must not be specified in a nested context"))
+        _check_nested(inner, f"{path}.properties[{name}]", causes)
+    if isinstance(schema.get("items"), dict):
+        _check_nested(schema["items"], f"{path}.items", causes)
 
 
 def rules_of(root: Structural, path: str, causes: list[Cause]) -> RuleNode | None:
@@ -225,6 +279,8 @@ def _versions(versions: list[Obj], causes: list[Cause]) -> None:
             if not inner.keys() <= {"name", "generateName"}:
                 text = "must not specify anything other than name and generateName, but metadata is implicitly specified"
                 causes.append(field_forbidden(f"{where}.properties[metadata]", text))
+            if schema.get("additionalProperties") is not None:
+                causes.append(field_forbidden(f"{where}.additionalProperties", "must not be used at the root"))
             _check_root(schema, where, causes)
         _presentation(version, "spec" if len(versions) == 1 else path, causes)
     if versions and stored != 1:

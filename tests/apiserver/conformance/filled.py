@@ -180,4 +180,13 @@ def storage_order(t: Transcript) -> None:
             t.raw("DELETE", f"/api/v1/namespaces/{namespace}")
 
 
-SCENARIOS = (network_defaults, limit_ranges, template_generations, service_ports, storage_classes_stay, claims_grow, odd_patches)
+SCENARIOS = (
+    network_defaults,
+    limit_ranges,
+    template_generations,
+    service_ports,
+    storage_classes_stay,
+    claims_grow,
+    odd_patches,
+    structural_schemas,
+)
