@@ -60,6 +60,17 @@ def test_a_pod_with_inline_structs_quantities_and_maps() -> None:
     }
 
 
+def test_members_are_called_as_in_json() -> None:
+    meta = field(1, b"w")
+    config = field(1, meta) + field(2, field(1, b"a.b.c"))
+    assert decode(envelope("admissionregistration.k8s.io/v1", "MutatingWebhookConfiguration", config))["webhooks"] == [{"name": "a.b.c"}]
+    spec = field(3, field(1, b"true")) + field(7, field(1, b"v") + field(2, b"1"))
+    found = decode(envelope("admissionregistration.k8s.io/v1", "ValidatingAdmissionPolicy", field(1, meta) + field(2, spec)))["spec"]
+    assert found == {"validations": [{"expression": "true"}], "variables": [{"name": "v", "expression": "1"}]}
+    node = decode(envelope("v1", "Node", field(1, meta) + field(3, field(6, field(1, field(1, 10250))))))
+    assert node["status"]["daemonEndpoints"] == {"kubeletEndpoint": {"Port": 10250}}  # capital in JSON, too
+
+
 @pytest.mark.parametrize(
     ("body", "wanted"),
     [

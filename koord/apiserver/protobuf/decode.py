@@ -24,13 +24,15 @@ _MAGIC = b"k8s\x00"
 _MACHINERY = "k8s.io.apimachinery.pkg."
 _META = _MACHINERY + "apis.meta.v1."
 # Embedded Go structs: messages on the wire, but their fields stand in the surrounding object in JSON.
-_INLINE = frozenset(
+INLINE = frozenset(
     {
         "volumeSource", "persistentVolumeSource", "handler", "probeHandler", "localObjectReference", "ephemeralContainerCommon",
         "ingressRuleValue", "ruleWithOperations",
     }
 )  # fmt: skip
-_INLINE_IN = frozenset({"k8s.io.api.admissionregistration.v1.RuleWithOperations.rule"})
+# members whose names begin with a capital in the messages, though not in JSON
+_CAPITAL = frozenset({"Expression", "Name", "Webhooks"})
+INLINE_IN = frozenset({"k8s.io.api.admissionregistration.v1.RuleWithOperations.rule"})
 
 
 class ProtobufError(ValueError):
@@ -38,12 +40,12 @@ class ProtobufError(ValueError):
 
 
 @cache
-def _pool() -> descriptor_pool.DescriptorPool:
+def pool() -> descriptor_pool.DescriptorPool:
     """The published messages; `packaging/builtin_messages.py` makes the file."""
-    pool = descriptor_pool.DescriptorPool()
+    made = descriptor_pool.DescriptorPool()
     for file in descriptor_pb2.FileDescriptorSet.FromString(MESSAGES.read_bytes()).file:
-        pool.Add(file)
-    return pool
+        made.Add(file)
+    return made
 
 
 def message_name(version: str, kind: str) -> str:
@@ -73,9 +75,14 @@ def decode(body: bytes) -> dict[str, Any]:
 
 
 def _parse(name: str, data: bytes) -> Any:
-    message = message_factory.GetMessageClass(_pool().FindMessageTypeByName(name))()
+    message = message_factory.GetMessageClass(pool().FindMessageTypeByName(name))()
     message.MergeFromString(data)
     return message
+
+
+def member(field: FieldDescriptor) -> str:
+    """What a field is called in JSON."""
+    return field.name.lower() if field.name in _CAPITAL else str(field.name)
 
 
 def _object(message: Message) -> dict[str, Any]:
@@ -88,15 +95,16 @@ def _object(message: Message) -> dict[str, Any]:
         raise ProtobufError(f"field {number} of {name} is not known here; send the object as JSON")
     found: dict[str, Any] = {}
     for field, value in message.ListFields():
+        name = member(field)
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
             inner = field.message_type.fields_by_name["value"]
-            found[field.name] = {key: _value(inner, value[key]) for key in value}
-        elif field.name in _INLINE or field.full_name in _INLINE_IN:
+            found[name] = {key: _value(inner, value[key]) for key in value}
+        elif field.name in INLINE or field.full_name in INLINE_IN:
             found |= _object(value)
         elif field.is_repeated:
-            found[field.name] = [_value(field, item) for item in value]
+            found[name] = [_value(field, item) for item in value]
         elif (decoded := _value(field, value)) is not None:
-            found[field.name] = decoded
+            found[name] = decoded
     return found
 
 
