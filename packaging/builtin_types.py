@@ -3,18 +3,20 @@
 Run `.venv/bin/python packaging/builtin_types.py` after that dependency changes. The table holds names, types and which fields are
 required; descriptions stay in the package and are read from there when somebody asks for OpenAPI.
 
-A field's type is one string: `s` string, `i` integer, `n` number, `b` boolean, `t` time, `T` time with microseconds, `q` quantity,
-`x` integer or string, `y` base64 bytes, `o` an object without a schema, `j` any JSON, `[…` list of, `{…` map of, else the name of a type;
-`A|B`: an object of type A, or else a B; `!` at the end: required.
+A field's type is one string: `s` string, `i` integer, `I` one of 32 bits, `n` number, `b` boolean, `t` time, `T` time with microseconds,
+`q` quantity, `x` integer or string, `y` base64 bytes, `o` an object without a schema, `j` any JSON, `[…` list of, `{…` map of, else the
+name of a type; `A|B`: an object of type A, or else a B; `!` at the end: required.
 """
 
 from __future__ import annotations
 
+import contextlib
 import importlib
 import json
 import re
 from typing import Any
 
+from koord.apiserver.protobuf.decode import INLINE, INLINE_IN, member, message_name, pool
 from koord.apiserver.resources import BUILTIN
 from koord.apiserver.schema.builtin import TABLE
 
@@ -89,6 +91,32 @@ def _walk(models: Any, name: str, out: dict[str, dict[str, str]]) -> None:
             _walk(models, ref, out)
 
 
+def _members(message: Any) -> dict[str, Any]:
+    """The fields of a message by their names in JSON, where embedded structs have none of their own."""
+    found: dict[str, Any] = {}
+    for field in message.fields:
+        inner = field.message_type is not None and (field.name in INLINE or field.full_name in INLINE_IN)
+        found |= _members(field.message_type) if inner else {member(field): field}
+    return found
+
+
+def _narrow(name: str, message: Any, types: dict[str, dict[str, str]], seen: set[str]) -> None:
+    """Tell integers of 32 bits from the others, which the package does not: the published protobuf messages do."""
+    members = _members(message)
+    for wire, short in types[name].items() if name not in seen else ():
+        seen.add(name)
+        field = members.get(wire)
+        if field is None:
+            continue
+        if field.message_type is not None and field.message_type.GetOptions().map_entry:
+            field = field.message_type.fields_by_name["value"]
+        bare = short.strip("[{!")
+        if bare == "i" and field.type == field.TYPE_INT32:
+            types[name][wire] = short.replace("i", "I")
+        elif bare in types and field.message_type is not None:
+            _narrow(bare, field.message_type, types, seen)
+
+
 def model_name(group: str, version: str, kind: str) -> str:
     """The class of the `kubernetes` package for a kind."""
     return _NAMES.get((group, kind), f"{version[:1].upper()}{version[1:]}{kind}")
@@ -105,6 +133,11 @@ def build() -> dict[str, Any]:
         kinds[f"{group}/{version}/{kind}"] = name
     for name in _EXTRA:
         _walk(models, name, types)
+    seen: set[str] = set()
+    for kind, name in {**kinds, "autoscaling/v1/Scale": "V1Scale"}.items():
+        with contextlib.suppress(KeyError):  # definitions and some reviews are in no published message
+            message = pool().FindMessageTypeByName(message_name(*kind.removeprefix("/").rsplit("/", 1)))
+            _narrow(name, message, types, seen)
     return {"kinds": kinds, "types": dict(sorted(types.items()))}
 
 

@@ -54,6 +54,7 @@ _MODEL = re.compile(r"^([A-Z][a-z]+)??(V\d+(?:(?:alpha|beta)\d+)?)(.+)$")
 _SIMPLE: dict[str, Obj] = {
     "s": {"type": "string"},
     "i": {"type": "integer", "format": "int64"},
+    "I": {"type": "integer", "format": "int32"},
     "n": {"type": "number", "format": "double"},
     "b": {"type": "boolean"},
     "t": {"type": "string", "format": "date-time"},

@@ -119,7 +119,7 @@ class Schemas:
                 made.drop = ""
             elif code == "b" and name in _PLAIN_BOOLS:
                 made.drop = False
-            elif code == "i" and name in _PLAIN_INTS:
+            elif code in "iI" and name in _PLAIN_INTS:
                 made.drop = 0
         return made
 
@@ -144,8 +144,8 @@ def path_text(path: Path_) -> str:
 
 _GO_KIND = {str: "string", bool: "bool", int: "number", float: "number", list: "array", dict: "object"}
 _WANTED = {
-    "s": "string", "i": "int64", "n": "float64", "b": "bool", "t": "time", "T": "time", "[": "list", "{": "map", "r": "object",
-    "q": "quantity", "x": "int or string", "y": "base64 bytes",
+    "s": "string", "i": "int64", "I": "int32", "n": "float64", "b": "bool", "t": "time", "T": "time", "[": "list", "{": "map",
+    "r": "object", "q": "quantity", "x": "int or string", "y": "base64 bytes",
 }  # fmt: skip
 
 
@@ -163,13 +163,16 @@ def canonical_quantity(value: str | int | float) -> str:
     return str(Quantity(value) if isinstance(value, str) else Quantity(repr(value)))
 
 
-_PLAIN: dict[str, tuple[type, ...]] = {"i": (int,), "b": (bool,), "x": (str, int), "n": (float, int)}
+_INT32 = 1 << 31
+_PLAIN: dict[str, tuple[type, ...]] = {"i": (int,), "I": (int,), "b": (bool,), "x": (str, int), "n": (float, int)}
 
 
 def _scalar(code: str, value: Any, path: Path_) -> Any:
     """Check and normalise a value that is neither string, list, map nor struct."""
     kind = type(value)
     if kind in _PLAIN.get(code, ()):
+        if code in "Ix" and kind is int and not -_INT32 <= value < _INT32:
+            raise bad_request(f"json: cannot unmarshal number {value} into field {path_text(path)} of type int32")
         return value
     if code == "q" and kind in (str, int, float):
         try:

@@ -189,4 +189,5 @@ SCENARIOS = (
     claims_grow,
     odd_patches,
     structural_schemas,
+    whole_numbers,
 )
