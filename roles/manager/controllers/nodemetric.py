@@ -59,11 +59,6 @@ class NodeMetricController(PerNodeController[NodeMetric]):
     def __init__(self, state: ClusterState, writer: Writer, metrics: Metrics) -> None:
         super().__init__(state, writer, state.node_metrics, metrics.node_metric_reconciled)
 
-    def attach(self) -> None:
-        """Listen, also to nodes that an edit of the configuration reaches now."""
-        super().attach()
-        self.state.on_release(self.queue.add)
-
     def concerns(self, old: Node, new: Node) -> bool:
         """Strategies are chosen by labels, and annotations may change them."""
         before, after = old.metadata, new.metadata

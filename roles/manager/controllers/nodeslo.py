@@ -73,11 +73,6 @@ class NodeSLOController(PerNodeController[NodeSLO]):
     def __init__(self, state: ClusterState, writer: Writer, metrics: Metrics) -> None:
         super().__init__(state, writer, state.node_slos, metrics.node_slo_reconciled)
 
-    def attach(self) -> None:
-        """Listen, also to nodes that an edit of the configuration reaches now."""
-        super().attach()
-        self.state.on_release(self.queue.add)
-
     def concerns(self, old: Node, new: Node) -> bool:
         """Strategies are chosen by labels; the bandwidth is an annotation."""
         key = names.ANNOTATION_NODE_NETWORK_BANDWIDTH

@@ -38,7 +38,7 @@ class PerNodeController(Controller, Generic[O]):
         """Whether the change of a Node may change its object."""
 
     def attach(self) -> None:
-        """Listen."""
+        """Listen, also to nodes that an edit of the configuration reaches now."""
         self.state.nodes.add_handler(
             on_add=lambda node: self.queue.add(node.metadata.name),
             on_update=lambda old, new: self.queue.add(new.metadata.name) if self.concerns(old, new) else None,
@@ -50,6 +50,7 @@ class PerNodeController(Controller, Generic[O]):
             on_delete=lambda found: self.queue.add(found.metadata.name),
         )
         self.state.on_config(lambda changed: self.queue.add(EVERYTHING) if self.config_keys & changed else None)
+        self.state.on_release(self.queue.add)
 
     def keys(self) -> Iterable[str]:
         """All nodes, and those that have an object still."""
