@@ -11,6 +11,7 @@ from koord import seams
 from koord.api.kinds import (
     BY_PLURAL,
     CLUSTERCOLOCATIONPROFILES,
+    CONFIGMAPS,
     ELASTICQUOTAPROFILES,
     ELASTICQUOTAS,
     MUTATINGWEBHOOKCONFIGURATIONS,
@@ -33,17 +34,18 @@ from koord.api.objects import (
 from koord.config import slo_schema
 from koord.config.errors import ConfigError
 from koord.config.slo import ParseResult
-from koord.decisions.record import Record, Subject
+from koord.decisions.record import Number, Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.client import Client
 from koord.kube.events import EventRecorder
 from koord.kube.informers import InformerFactory
 from koord.kube.leases import LeaderElector, Leadership, Timing
-from koord.kube.references import ObjectRef
+from koord.kube.references import ObjectRef, reference
 from koord.process.http import OpsServer
 from koord.process.life import Life, Phase
 from koord.process.metrics import watch_events
 from roles.manager.clients import Clients
+from roles.manager.controllers.base import ROLE
 from roles.manager.controllers.registry import Parts, build
 from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.webhookremoval import WebhookRemoval
@@ -253,7 +255,7 @@ class App:
             return
         for error in self._parsed.errors:
             reason = _EVENT_REASONS[next((key for key in _EVENT_REASONS if error.path.startswith(key)), slo_schema.COLOCATION)]
-            self.events.event(self._config_ref(about), "Warning", reason, str(error))
+            self.events.event(reference(about, CONFIGMAPS), "Warning", reason, str(error))
 
     def _on_parsed(self, result: ParseResult) -> None:
         bad = {error.path.split(".")[0].split("[")[0] for error in result.errors}
@@ -271,13 +273,8 @@ class App:
             return
         for member in cycle:
             for known in self.view.quotas_named(member):
-                meta = known.metadata
-                about = ObjectRef("ElasticQuota", meta.name, meta.namespace, meta.uid, ELASTICQUOTAS.api_version)
+                about = reference(known, ELASTICQUOTAS)
                 self.events.event(about, "Warning", "QuotaCycle", f"is its own ancestor: {' -> '.join([*cycle, cycle[0]])}")
-
-    def _config_ref(self, about: ConfigMap) -> ObjectRef:
-        meta = about.metadata
-        return ObjectRef(kind="ConfigMap", namespace=meta.namespace, name=meta.name, uid=meta.uid, api_version="v1")
 
     def _on_answer(self, webhook: Webhook, request: Request, answer: Answer) -> None:
         """Explain what was changed or refused; a request that passed untouched is no news."""
@@ -286,17 +283,9 @@ class App:
         kind = BY_PLURAL[request.resource].kind if request.resource in BY_PLURAL else webhook.object_type
         name = request.name or ((request.object or {}).get("metadata") or {}).get("generateName") or ""
         verdict = "Refused" if not answer.allowed else "Mutated" if answer.patch else "Admitted"
-        self.recorder.record(
-            Record(
-                role="manager",
-                subject=Subject(kind, request.namespace, name),
-                time=seams.now(),
-                verdict=verdict,
-                rule=webhook.path,
-                message="; ".join([*request.notes, answer.message] if answer.message else request.notes),
-                numbers={"operations": len(answer.patch), "code": answer.code},
-            )
-        )
+        told = "; ".join([*request.notes, answer.message] if answer.message else request.notes)
+        numbers: dict[str, Number] = {"operations": len(answer.patch), "code": answer.code}
+        self.recorder.record(Record(ROLE, Subject(kind, request.namespace, name), seams.now(), verdict, webhook.path, told, numbers))
 
     def _observe(self, webhook: Webhook, operation: str, plugin: str, allowed: bool, milliseconds: float) -> None:
         kind = "mutate" if webhook.mutating else "validate"

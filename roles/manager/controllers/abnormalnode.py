@@ -12,13 +12,13 @@ from koord.api.annotations import node_penalty
 from koord.api.kinds import NODES
 from koord.api.names import ANNOTATION_NODE_ABNORMAL
 from koord.api.objects import Node, Pod
-from koord.decisions.record import Record, Subject
+from koord.decisions.record import Number, Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.events import EventRecorder
-from koord.kube.references import ObjectRef
+from koord.kube.references import reference
 from roles.manager.abnormal.signs import WINDOW, Families, Level, Signs, judge, moved
-from roles.manager.controllers.base import Controller, log
+from roles.manager.controllers.base import ROLE, Controller, log
 from roles.manager.controllers.state import ClusterState, node_of
 from roles.manager.controllers.writer import Writer
 from roles.manager.noderesource.brake import ALWAYS, SHARE
@@ -118,7 +118,7 @@ class AbnormalNodeController(Controller):
         pod = self.state.pods.get(key)
         if pod is None or not pod.spec.node_name:
             return None
-        return next((owner.uid for owner in pod.metadata.owner_references if owner.controller), None)
+        return owner.uid if (owner := pod.metadata.controller) is not None else None
 
     def _evicted_lately(self, node: str, now: float) -> int:
         times = self._evictions.get(node)
@@ -139,24 +139,15 @@ class AbnormalNodeController(Controller):
             log.warning("%s: node %s: %s", self.name, name, error)
             return
         text = f"overcommit and load-aware score are lowered by {level.penalty}%: {'; '.join(reasons) or 'it recovers'}"
-        about = ObjectRef(kind="Node", name=name, uid=node.metadata.uid, api_version="v1")
+        about = reference(node, NODES)
         if level.penalty and not node_penalty(node.metadata.annotations):
             self.events.event(about, "Warning", "NodeAbnormal", text)
         elif not level.penalty:
             self.events.event(about, "Normal", "NodeRecovered", "the signs have passed; overcommit and score are whole again")
-        self.recorder.record(
-            Record(
-                role="manager",
-                subject=Subject("Node", "", name, node.metadata.uid),
-                time=now,
-                verdict="Abnormal" if level.penalty else "Recovered",
-                rule="abnormalnode",
-                message=text if level.penalty else "the signs have passed",
-                numbers={"level": round(level.value, 3), "before": round(before.value, 3), "penalty": level.penalty},
-                terms=signs.terms,
-                features=("BEY-ABN-01",),
-            )
-        )
+        subject, verdict = Subject("Node", "", name, node.metadata.uid), "Abnormal" if level.penalty else "Recovered"
+        told = text if level.penalty else "the signs have passed"
+        numbers: dict[str, Number] = {"level": round(level.value, 3), "before": round(before.value, 3), "penalty": level.penalty}
+        self.recorder.record(Record(ROLE, subject, now, verdict, self.name, told, numbers, signs.terms, ("BEY-ABN-01",)))
 
 
 class AbnormalNodeRemoval(Controller):

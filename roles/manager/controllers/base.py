@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 
 from koord import seams
 from koord.kube.errors import ApiError
@@ -13,6 +12,9 @@ from koord.kube.workqueue import WorkQueue
 from roles.manager.controllers.writer import NotLeading
 
 log = logging.getLogger("koord.manager")
+
+ROLE = "manager"
+"""Of decision records."""
 
 EVERYTHING = "*"
 """The key that stands for all keys: they are queued one after the other, with pauses, and no object can have this name."""
@@ -86,6 +88,7 @@ class Controller(ABC):
                 if key == EVERYTHING:
                     await self._queue_everything()
                 elif not await self._work(key):
+                    log.info("controller %s stops: this replica does not lead any more", self.name)
                     return
                 await self.turns.pause()
         finally:
@@ -98,25 +101,22 @@ class Controller(ABC):
             await self.turns.pause()
 
     async def _work(self, key: str) -> bool:
+        """One key of `queue`. False when this replica does not lead any more."""
+        return await self._work_on(self.queue, key, self.reconcile)
+
+    async def _work_on(self, queue: WorkQueue, key: str, look: Callable[[str], Awaitable[float | None]]) -> bool:
         """One key, whatever comes of it. False when this replica does not lead any more."""
         try:
-            again = await self.reconcile(key)
+            again = await look(key)
         except NotLeading:
-            log.info("controller %s stops: this replica does not lead any more", self.name)
             return False
-        except asyncio.CancelledError:
-            raise
-        except Exception as error:  # one bad object must not stop the others
-            self._failed(self.queue, key, error)
+        except ApiError as error:
+            log.warning("%s %s: %s; again in %.3fs", self.name, key, error, queue.failed(key))
             return True
-        self.queue.done(key)
+        except Exception as error:  # one bad object must not stop the others
+            log.error("%s %s failed; again in %.3fs", self.name, key, queue.failed(key), exc_info=error)
+            return True
+        queue.done(key)
         if again is not None:
             self.queue.add_after(key, max(again, 0.001))
         return True
-
-    def _failed(self, queue: WorkQueue, key: str, error: Exception) -> None:
-        delay = queue.failed(key)
-        if isinstance(error, ApiError):
-            log.warning("%s %s: %s; again in %.3fs", self.name, key, error, delay)
-        else:
-            log.error("%s %s failed; again in %.3fs", self.name, key, delay, exc_info=error)

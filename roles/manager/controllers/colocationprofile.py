@@ -5,6 +5,7 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections.abc import Iterable
 from functools import partial
+from operator import attrgetter
 from typing import Any
 
 from cachetools import TTLCache
@@ -92,8 +93,9 @@ class ColocationProfileController(Controller):
 
     def _in_turn(self, profile: Profile) -> list[Pod]:
         """The candidates, those first whose turn the last round did not reach: by the time it comes, the first ones are due again."""
-        pods = sorted(self._candidates(profile), key=_uid)
-        begin = bisect_right(pods, self._last.get(profile.name, ""), key=_uid)
+        uid = attrgetter("metadata.uid")
+        pods = sorted(self._candidates(profile), key=uid)
+        begin = bisect_right(pods, self._last.get(profile.name, ""), key=uid)
         return pods[begin:] + pods[:begin]
 
     def _candidates(self, profile: Profile) -> list[Pod]:
@@ -145,10 +147,6 @@ class ColocationProfileController(Controller):
             body = {**patch, "metadata": {**(patch.get("metadata") or {}), **version}}
             await self.writer.client.patch(PODS, name, body, namespace, type="merge")
         return True
-
-
-def _uid(pod: Pod) -> str:
-    return pod.metadata.uid
 
 
 def _waits(pod: Pod) -> bool:

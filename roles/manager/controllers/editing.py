@@ -13,13 +13,12 @@ from koord.api import names
 from koord.api.objects import Node
 from koord.api.quantity import QuantityError
 from koord.config.slo import SLOConfig, SLOConfigStore
-from koord.decisions.record import Record, Subject
+from koord.decisions.record import Number, Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.events import EventRecorder
 from koord.kube.patch import diff_merge_patch
-from koord.kube.references import ObjectRef
 from roles.manager.controllers import nodemetric, nodeslo
-from roles.manager.controllers.base import Turns, log
+from roles.manager.controllers.base import ROLE, Turns, log
 from roles.manager.controllers.memory import EditMemory, Remembered, Texts
 from roles.manager.controllers.state import BY_NODE, ClusterState
 from roles.manager.noderesource import batch
@@ -151,23 +150,17 @@ class EditSpreader:
         """What an edit will do, before it does it."""
         if not preview.nodes:
             return
-        namespace, _, config = self._state.config_key.partition("/")
+        about = self._state.config_ref
         if self._events is not None:
-            about = ObjectRef("ConfigMap", config, namespace, api_version="v1")
             self._events.event(about, "Warning" if preview.pods else "Normal", "ConfigSpread", str(preview))
-        numbers = {"nodes": preview.nodes, "shrinking": preview.shrinking, "growing": preview.growing, "pods": preview.pods}
-        self._recorder.record(
-            Record(
-                role="manager",
-                subject=Subject("ConfigMap", namespace, config),
-                time=self._clock(),
-                verdict="Spread",
-                rule="noderesource",
-                message=str(preview),
-                numbers=dict(numbers),
-                features=("MGR-NR-01",),
-            )
-        )
+        numbers: dict[str, Number] = {
+            "nodes": preview.nodes,
+            "shrinking": preview.shrinking,
+            "growing": preview.growing,
+            "pods": preview.pods,
+        }
+        subject, features = Subject(about.kind, about.namespace, about.name), ("MGR-NR-01",)
+        self._recorder.record(Record(ROLE, subject, self._clock(), "Spread", "noderesource", str(preview), numbers, features=features))
 
 
 def _told_if_it_fails(name: str, look: Callable[P, T | None], *args: P.args, **kwargs: P.kwargs) -> T | None:

@@ -21,9 +21,8 @@ from koord.decisions.recorder import Recorder
 from koord.kube.client import FIELD_MANAGER
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.events import EventRecorder
-from koord.kube.references import ObjectRef
 from koord.kube.workqueue import WorkQueue
-from roles.manager.controllers.base import EVERYTHING, Controller, log
+from roles.manager.controllers.base import EVERYTHING, ROLE, Controller, log
 from roles.manager.controllers.editing import EditSpreader
 from roles.manager.controllers.memory import EditMemory
 from roles.manager.controllers.ranked import RankedQueue
@@ -201,34 +200,14 @@ class NodeResourceController(Controller):
 
     async def _write_for_ever(self) -> None:
         try:
-            while True:
-                key = await self.due.get()
-                try:
-                    again = await self.reconcile(key)
-                except NotLeading:
-                    return
-                except asyncio.CancelledError:
-                    raise
-                except Exception as error:  # one bad node must not stop the others
-                    self._failed(self.due, key, error)
-                    continue
-                self.due.done(key)
-                if again is not None:
-                    self.queue.add_after(key, max(again, 0.001))
+            while await self._work_on(self.due, await self.due.get(), self.reconcile):
+                pass
         finally:
             self.due.close()
 
     async def _work(self, key: str) -> bool:
         """Decide for one node; a write is queued by its rank."""
-        try:
-            again = await (self._spread() if key == SPREAD else self._queue_write(key))
-        except Exception as error:  # one bad node must not stop the others
-            self._failed(self.queue, key, error)
-            return True
-        self.queue.done(key)
-        if again is not None:
-            self.queue.add_after(key, max(again, 0.001))
-        return True
+        return await self._work_on(self.queue, key, self._spread if key == SPREAD else self._queue_write)
 
     async def _queue_write(self, key: str) -> float | None:
         """Queue what is to be written to a node, if anything; otherwise the time until it has to be looked at again."""
@@ -259,7 +238,7 @@ class NodeResourceController(Controller):
                 raise failure
         return HELD_AGAIN if held else self._degrades_in(inputs)
 
-    async def _spread(self) -> float | None:
+    async def _spread(self, _: str) -> float | None:
         """One round of an edit's way to the nodes; the time until the next one."""
         await self.editing.round(held=bool(self.brake.held))
         self.metrics.spread_nodes.set(self.state.spread.waiting)
@@ -288,9 +267,7 @@ class NodeResourceController(Controller):
             self.metrics.held_nodes.set(len(self.brake.held))
         if held and not before and self.events is not None:
             text = f"reports are missing on many nodes at once, {name} among them: batch and mid are kept on nodes beyond the share"
-            namespace, _, config = self.state.config_key.partition("/")
-            about = ObjectRef("ConfigMap", config, namespace, api_version="v1")
-            self.events.event(about, "Warning", "OvercommitHeld", text)
+            self.events.event(self.state.config_ref, "Warning", "OvercommitHeld", text)
         return held
 
     @staticmethod
@@ -470,18 +447,7 @@ class NodeResourceController(Controller):
         if before is not None and before[1] == message and inputs.now - before[0] < RECORD_EVERY:
             return False
         self._recorded[name] = (inputs.now, message)
-        numbers: Mapping[str, float | int | str] = {**plan.resources, "pods": len(inputs.pods)}
-        self.recorder.record(
-            Record(
-                role="manager",
-                subject=Subject("Node", "", name, inputs.node.metadata.uid),
-                time=inputs.now,
-                verdict="Allocatable" if plan.enabled else "Reset",
-                rule="noderesource",
-                message=message,
-                numbers=dict(numbers),
-                terms=tuple(plan.terms),
-                features=FEATURES,
-            )
-        )
+        numbers: dict[str, float | int | str] = {**plan.resources, "pods": len(inputs.pods)}
+        subject, verdict = Subject("Node", "", name, inputs.node.metadata.uid), "Allocatable" if plan.enabled else "Reset"
+        self.recorder.record(Record(ROLE, subject, inputs.now, verdict, self.name, message, numbers, tuple(plan.terms), FEATURES))
         return True

@@ -20,7 +20,7 @@ from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.kube.events import EventRecorder
 from koord.kube.informers import Informer, InformerFactory
 from koord.kube.patch import diff_merge_patch
-from koord.kube.references import ObjectRef
+from koord.kube.references import reference
 from roles.manager.controllers.base import Controller, log
 from roles.manager.controllers.state import ClusterState
 from roles.manager.controllers.writer import Writer
@@ -199,8 +199,8 @@ class QuotaProfileController(Controller):
             log.warning("ElasticQuotaProfile %s: %s", key, error)
         except ApiError as error:
             log.warning("ElasticQuotaProfile %s: %s; again in %.0fs", key, error, RETRY)
-            known = self._present(profile) is not None
-            self.events.event(_reference(profile), "Warning", "UpdateQuotaFailed" if known else "CreateQuotaFailed", str(error))
+            reason = "CreateQuotaFailed" if self._present(profile) is None else "UpdateQuotaFailed"
+            self.events.event(reference(profile, ELASTICQUOTAPROFILES), "Warning", reason, str(error))
             return RETRY
         return PERIOD
 
@@ -274,8 +274,3 @@ def _standing(quota: ElasticQuota, wanted: dict[str, Any]) -> dict[str, Any]:
 def _asked(profile: ElasticQuotaProfile) -> tuple[Any, ...]:
     """What of a profile its quota follows; the resources that the quota is about are an annotation."""
     return profile.spec, profile.metadata.labels, profile.metadata.annotations
-
-
-def _reference(profile: ElasticQuotaProfile) -> ObjectRef:
-    kind, meta = ELASTICQUOTAPROFILES, profile.metadata
-    return ObjectRef(kind.kind, meta.name, meta.namespace, meta.uid, kind.api_version)

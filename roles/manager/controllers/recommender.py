@@ -20,7 +20,7 @@ from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.kube.informers import Informer, InformerFactory
-from roles.manager.controllers.base import Controller, log
+from roles.manager.controllers.base import ROLE, Controller, log
 from roles.manager.controllers.resizer import Resizer
 from roles.manager.controllers.state import ClusterState, namespace_of
 from roles.manager.controllers.writer import Writer
@@ -87,7 +87,7 @@ class RecommenderController(Controller):
         self.state.pods.index(BY_NAMESPACE, namespace_of)
         self.recommendations.add_handler(
             on_add=lambda obj: self.queue.add(obj.key),
-            on_update=lambda old, new: self.queue.add(new.key) if (old.spec, _asked(old)) != (new.spec, _asked(new)) else None,
+            on_update=lambda old, new: self.queue.add(new.key) if (old.spec, mode_of(old)) != (new.spec, mode_of(new)) else None,
             on_delete=lambda obj: self.queue.add(obj.key),
         )
 
@@ -228,18 +228,9 @@ class RecommenderController(Controller):
         for name, estimate in found.items():
             numbers |= {f"{name}.{resource}": text for resource, text in estimate.target.resources().items()}
             numbers |= {f"{name}.days": round(estimate.confidence, 3), f"{name}.samples": estimate.samples, f"{name}.model": estimate.model}
-        self.recorder.record(
-            Record(
-                role="manager",
-                subject=Subject("Recommendation", meta.namespace, meta.name, meta.uid),
-                time=now,
-                verdict="Recommended" if found else "NoRecommendation",
-                rule="recommender",
-                message=_told(self.policy, mode_of(recommendation), found),
-                numbers=numbers,
-                features=("MGR-REC-02",),
-            )
-        )
+        subject, verdict = Subject("Recommendation", meta.namespace, meta.name, meta.uid), "Recommended" if found else "NoRecommendation"
+        told = _told(self.policy, mode_of(recommendation), found)
+        self.recorder.record(Record(ROLE, subject, now, verdict, self.name, told, numbers, features=("MGR-REC-02",)))
 
     # ---------------------------------------------------------------- checkpoints
 
@@ -316,10 +307,6 @@ def _told(policy: Policy, mode: Mode, found: dict[str, Estimate]) -> str:
     if mode is Mode.RESIZE_IN_PLACE:
         cpu = f"p{policy.resize_cpu_percentile * 100:g} of recent CPU"
     return f"{cpu}; memory by {', '.join(sorted({one.model for one in found.values()})) or 'no model yet'}"
-
-
-def _asked(recommendation: Recommendation) -> Mode:
-    return mode_of(recommendation)
 
 
 def _counts(pod: Pod, target: Target) -> bool:

@@ -5,7 +5,6 @@ Observes and writes; `recommender.resize` decides.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping
 
 from koord.accounting.resources import parse
@@ -18,13 +17,12 @@ from koord.decisions.record import Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.informers import Informer, InformerFactory
+from roles.manager.controllers.base import ROLE, log
 from roles.manager.controllers.writer import Writer
 from roles.manager.recommender import resize
 from roles.manager.recommender.estimate import Amount
 from roles.manager.recommender.status import Finding
 from roles.manager.webhooks.quota_topology import QuotaTopology, resolve
-
-log = logging.getLogger("koord.manager")
 
 ASSUMED = 120.0
 """Seconds after which what a pod grew by is taken to stand in its quota's status."""
@@ -96,18 +94,8 @@ class Resizer:
             return resize.Step(f"the API server refuses the resize: {error}", waits=True)
         for quota in self._chain(pod) if step.growth else ():
             self._grown.append((self._clock(), quota, step.growth))
-        self._recorder.record(
-            Record(
-                role="manager",
-                subject=Subject("Pod", meta.namespace, meta.name, meta.uid),
-                time=self._clock(),
-                verdict="Resized",
-                rule="recommender",
-                message=f"{step.reason} {about}",
-                numbers=dict(step.changes),
-                features=("MGR-REC-03",),
-            )
-        )
+        subject, told, numbers = Subject("Pod", meta.namespace, meta.name, meta.uid), f"{step.reason} {about}", dict(step.changes)
+        self._recorder.record(Record(ROLE, subject, self._clock(), "Resized", "recommender", told, numbers, features=("MGR-REC-03",)))
         return step
 
     def _chain(self, pod: Pod) -> list[str]:

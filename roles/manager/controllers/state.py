@@ -12,6 +12,7 @@ from koord.api.objects import ConfigMap, Device, Node, NodeMetric, NodeResourceT
 from koord.api.sharing import PodSharer, SharedPod
 from koord.config.slo import ParseResult, SLOConfig, SLOConfigStore, good_texts
 from koord.config.slo_schema import COLOCATION
+from koord.kube.references import ObjectRef
 from koord.kube.servertime import clock_of
 from koord.process.reporters import ReportTimes
 from roles.manager.noderesource.reports import ReportKeeper
@@ -77,6 +78,12 @@ class ClusterState:
         """A pod's key as it is kept already, so that an update or a report keeps no second one."""
         pod = self.pods.get(key)
         return pod.key if isinstance(pod, SharedPod) else None
+
+    @property
+    def config_ref(self) -> ObjectRef:
+        """The ConfigMap, whether or not it is there."""
+        namespace, _, name = self.config_key.partition("/")
+        return ObjectRef("ConfigMap", name, namespace)
 
     @property
     def config(self) -> SLOConfig:
