@@ -44,16 +44,8 @@ def mode_of(recommendation: Recommendation) -> Mode:
     return Mode(text) if text in set(Mode) else Mode.RECOMMEND
 
 
-def fitting(recommendations: Iterable[Recommendation], namespace: str, labels: Mapping[str, str]) -> Recommendation | None:
-    """The Recommendation that new pods with these labels are to follow: confident ones only, the first by name."""
-    following = Following()
-    for recommendation in recommendations:
-        following.put(recommendation)
-    return following.fitting(namespace, labels)
-
-
 class Following:
-    """The Recommendations that new pods may have to follow, kept with every change.
+    """The Recommendations that new pods may have to follow, confident ones only, kept with every change.
 
     Selectors are compiled once and found by a label that they demand, so that a review looks at those that may match, not at all.
     """

@@ -10,7 +10,7 @@ import shutil
 from collections.abc import Mapping
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from koord import seams
 from koord.api.kinds import SECRETS
@@ -20,12 +20,6 @@ from koord.process.certificates import check_private
 from roles.manager.webhooks.certs import FILES, Certs, problem, renew
 
 log = logging.getLogger("koord.manager.webhooks")
-
-
-class Store(Protocol):
-    """Keeps one set of certificates for all replicas."""
-
-    async def ensure(self, dns_name: str, now: datetime) -> Certs: ...
 
 
 class SecretStore:

@@ -13,9 +13,9 @@ import msgspec
 from koord import seams
 from koord.api.kinds import CONFIGMAPS
 from koord.api.objects import decode
+from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
 from roles.manager.options import Options
-from roles.manager.webhooks.reader import Reader
 
 log = logging.getLogger("koord.manager.webhooks")
 
@@ -65,7 +65,7 @@ class EnhancedValidator:
     """Keeps the rules: read at the first pod, then again after the interval. Reviews share one look, which does not hold them up for long:
     an API server that does not answer must not make every pod's review late."""
 
-    def __init__(self, client: Reader, options: Options) -> None:
+    def __init__(self, client: Client, options: Options) -> None:
         self.client, self.options = client, options
         self.rules = RuleSet()
         self._reading = asyncio.Lock()

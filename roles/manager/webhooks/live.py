@@ -11,9 +11,9 @@ from cachetools import LRUCache
 
 from koord import seams
 from koord.api.kinds import Kind
+from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound, Unreachable
 from koord.kube.ratelimit import TokenBucket
-from roles.manager.webhooks.reader import Reader
 
 FRESH = 1.0  # seconds for which an answer is not asked for again
 STALE = 10.0  # seconds for which an old answer is given at once, while a new one is fetched
@@ -38,7 +38,7 @@ class LiveReads:
     For one object there is at most one read a second, shared by all who ask. Without budget the cache's word stands: None.
     """
 
-    def __init__(self, client: Reader, clock: Callable[[], float] = seams.monotonic) -> None:
+    def __init__(self, client: Client, clock: Callable[[], float] = seams.monotonic) -> None:
         self._client, self._clock = client, clock
         self._bucket = TokenBucket(QPS, BURST)
         self._answers: LRUCache[_Key, _Answer] = LRUCache(REMEMBERED)

@@ -30,9 +30,11 @@ Timer = Callable[[str, Awaitable[Any]], Awaitable[Any]]
 """Runs one plugin of a webhook and observes how long it took."""
 
 Handler = Callable[[Request, View, Timer], Awaitable[Answer]]
-_EQ = "scheduling-sigs-k8s-io-v1alpha1-elasticquota"
+_EQ, _EQ_GROUP = "scheduling-sigs-k8s-io-v1alpha1-elasticquota", "scheduling.sigs.k8s.io"
 EVICTION_PATH = "/validate-pod-eviction"
 _NOT_CONTROL_PLANE = {"matchExpressions": [{"key": "control-plane", "operator": "DoesNotExist"}]}
+_OPTED_IN = {"matchLabels": {"pod.koordinator.sh/mutating-update": "true"}}
+_SLO_CONFIG = {"matchExpressions": [{"key": "koordinator.sh/configmap-type", "operator": "In", "values": ["slo-controller-config"]}]}
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +49,6 @@ class Registration:
     namespace_selector: dict[str, Any] | None = None
     object_selector: dict[str, Any] | None = None
     version: str = "v1"
-    cluster_scoped: bool = False
     account: str = ""
     """Only requests of this service account of koord's namespace are asked about."""
 
@@ -135,15 +136,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         _mutate_pod,
         (
             Registration("mpod-create.koordinator.sh", "", ("pods",), ("CREATE",), True, _NOT_CONTROL_PLANE),
-            Registration(
-                "mpod-update.koordinator.sh",
-                "",
-                ("pods",),
-                ("UPDATE",),
-                True,
-                _NOT_CONTROL_PLANE,
-                {"matchLabels": {"pod.koordinator.sh/mutating-update": "true"}},
-            ),
+            Registration("mpod-update.koordinator.sh", "", ("pods",), ("UPDATE",), True, _NOT_CONTROL_PLANE, _OPTED_IN),
         ),
     ),
     Webhook(
@@ -176,7 +169,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         True,
         "elasticquota",
         _mutating("ElasticQuota", quota.mutate, ElasticQuota),
-        (Registration("melasticquota.koordinator.sh", "scheduling.sigs.k8s.io", ("elasticquotas",), ("CREATE",), version="v1alpha1"),),
+        (Registration("melasticquota.koordinator.sh", _EQ_GROUP, ("elasticquotas",), ("CREATE",), version="v1alpha1"),),
     ),
     Webhook(
         f"/validate-{_EQ}",
@@ -184,15 +177,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         False,
         "elasticquota",
         _validating("ElasticQuota", quota.validate),
-        (
-            Registration(
-                "velasticquota.koordinator.sh",
-                "scheduling.sigs.k8s.io",
-                ("elasticquotas",),
-                ("CREATE", "UPDATE", "DELETE"),
-                version="v1alpha1",
-            ),
-        ),
+        (Registration("velasticquota.koordinator.sh", _EQ_GROUP, ("elasticquotas",), ("CREATE", "UPDATE", "DELETE"), version="v1alpha1"),),
     ),
     Webhook(
         "/mutate-node-status",
@@ -200,7 +185,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         True,
         "node",
         _mutating("NodeResourceAmplification", node_mutate.mutate, Node),
-        (Registration("mnode-status.koordinator.sh", "", ("nodes/status",), ("CREATE", "UPDATE"), True, cluster_scoped=True),),
+        (Registration("mnode-status.koordinator.sh", "", ("nodes/status",), ("CREATE", "UPDATE"), True),),
     ),
     Webhook(
         "/validate-node",
@@ -208,7 +193,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         False,
         "node",
         _validating("SLOControllerConfig", node_validate.validate),
-        (Registration("vnode.koordinator.sh", "", ("nodes",), ("CREATE", "UPDATE"), True, cluster_scoped=True),),
+        (Registration("vnode.koordinator.sh", "", ("nodes",), ("CREATE", "UPDATE"), True),),
     ),
     Webhook(
         "/validate-configmap",
@@ -216,17 +201,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         False,
         "configmap",
         _validating("SLOControllerConfig", configmap_validate.validate, ConfigMap),
-        (
-            Registration(
-                "vconfigmap.koordinator.sh",
-                "",
-                ("configmaps",),
-                ("CREATE", "UPDATE", "DELETE"),
-                object_selector={
-                    "matchExpressions": [{"key": "koordinator.sh/configmap-type", "operator": "In", "values": ["slo-controller-config"]}]
-                },
-            ),
-        ),
+        (Registration("vconfigmap.koordinator.sh", "", ("configmaps",), ("CREATE", "UPDATE", "DELETE"), object_selector=_SLO_CONFIG),),
     ),
     Webhook(
         "/mutate-reservation",
@@ -236,12 +211,7 @@ WEBHOOKS: tuple[Webhook, ...] = (
         _mutating("ClusterColocationProfile", reservation_mutate.mutate, Reservation),
         (
             Registration(
-                "mreservation-create.koordinator.sh",
-                "scheduling.koordinator.sh",
-                ("reservations",),
-                ("CREATE",),
-                version="v1alpha1",
-                cluster_scoped=True,
+                "mreservation-create.koordinator.sh", "scheduling.koordinator.sh", ("reservations",), ("CREATE",), version="v1alpha1"
             ),
         ),
     ),

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, Protocol
+from typing import Any
 
 from cachetools import TTLCache
 
@@ -11,7 +11,17 @@ from koord import seams
 from koord.accounting.resources import ResourceVector
 from koord.api import trust
 from koord.api.kinds import NAMESPACES, PRIORITYCLASSES
-from koord.api.objects import ClusterColocationProfile, ElasticQuota, Namespace, PriorityClassObject, convert
+from koord.api.objects import (
+    ClusterColocationProfile,
+    ElasticQuota,
+    ElasticQuotaProfile,
+    Namespace,
+    Node,
+    Pod,
+    PriorityClassObject,
+    Recommendation,
+    convert,
+)
 from koord.config.gates import FeatureGates
 from koord.config.slo_validate import NodeEntries, entries_in
 from koord.kube.client import Client
@@ -30,19 +40,6 @@ from roles.manager.webhooks.quota_topology import ASSUMED_SECONDS, QuotaTopology
 BY_NAME = "name"
 
 
-class Store(Protocol):
-    """The part of an informer that handlers use."""
-
-    def get(self, key: str) -> Any: ...
-    def list(self) -> Any: ...
-
-
-class IndexedStore(Store, Protocol):
-    """An informer that keeps objects by name, too."""
-
-    def by_index(self, name: str, value: str) -> Any: ...
-
-
 class View:
     """The state of the webhooks. Everything that an informer tells arrives by the `on_…` methods."""
 
@@ -59,13 +56,13 @@ class View:
         self._quotas = QuotaTopology(guarantee_usage=gates.enabled("ElasticQuotaGuaranteeUsage"))
         self.admission = QuotaAdmission(clients.quotas, options, lambda key: self.quota_objects.get(key) if self.quota_objects else None)
         self.enhanced = EnhancedValidator(clients.reviews, options)
-        self.quota_objects: IndexedStore | None = None
-        self.namespaces: Store | None = None
-        self.priority_classes: Store | None = None
-        self.nodes: Store | None = None
-        self.pods: Store | None = None
-        self.quota_profiles: Store | None = None
-        self._recommendations: Store | None = None
+        self.quota_objects: Informer[ElasticQuota] | None = None
+        self.namespaces: Informer[Namespace] | None = None
+        self.priority_classes: Informer[PriorityClassObject] | None = None
+        self.nodes: Informer[Node] | None = None
+        self.pods: Informer[Pod] | None = None
+        self.quota_profiles: Informer[ElasticQuotaProfile] | None = None
+        self._recommendations: Informer[Recommendation] | None = None
         self.following: Following | None = None
         self.slo_data: Mapping[str, str] | None = None
         self._compiled: list[NodeEntries] = []
@@ -82,12 +79,12 @@ class View:
         return self._quotas
 
     @property
-    def recommendations(self) -> Store | None:
+    def recommendations(self) -> Informer[Recommendation] | None:
         """The Recommendations, if the recommender is on."""
         return self._recommendations
 
     @recommendations.setter
-    def recommendations(self, store: Store) -> None:
+    def recommendations(self, store: Informer[Recommendation]) -> None:
         self._recommendations, self.following = store, Following()
         if isinstance(store, Informer):
             following = self.following

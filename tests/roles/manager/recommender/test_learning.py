@@ -279,19 +279,26 @@ def test_a_profile_that_makes_pods_exclusive_counts_in_its_namespaces_only(tier:
     assert changed["spec"]["containers"][0]["resources"]["requests"] == {"cpu": cpu}
 
 
+def fitting(recommendations: list[Recommendation], namespace: str, labels: dict[str, str]) -> Recommendation | None:
+    following = apply.Following()
+    for each in recommendations:
+        following.put(each)
+    return following.fitting(namespace, labels)
+
+
 @pytest.mark.feature("MGR-REC-02")
 def test_who_is_followed() -> None:
     asked = recommendation(mode="apply-on-create", selector="app=web;job-name=j")
-    assert apply.fitting([asked], "shop", {"app": "web"}) is asked
-    assert apply.fitting([asked], "shop", {"job-name": "j"}) is asked
-    assert apply.fitting([asked], "other", {"app": "web"}) is None
-    assert apply.fitting([asked], "shop", {"app": "db"}) is None
+    assert fitting([asked], "shop", {"app": "web"}) is asked
+    assert fitting([asked], "shop", {"job-name": "j"}) is asked
+    assert fitting([asked], "other", {"app": "web"}) is None
+    assert fitting([asked], "shop", {"app": "db"}) is None
     everybody = recommendation(mode="apply-on-create", selector="*")
-    assert apply.fitting([everybody], "shop", {"app": "db"}) is everybody
+    assert fitting([everybody], "shop", {"app": "db"}) is everybody
     for nobody in ("", "**"):  # a CronJob without jobs has no selectors
-        assert apply.fitting([recommendation(mode="apply-on-create", selector=nobody)], "shop", {"app": "db"}) is None
-    assert apply.fitting([recommendation(selector="app=web")], "shop", {"app": "web"}) is None, "nobody asked"
-    assert apply.fitting([recommendation(mode="Apply-On-Create", selector="app=web")], "shop", {"app": "web"}) is None, "a typing error"
+        assert fitting([recommendation(mode="apply-on-create", selector=nobody)], "shop", {"app": "db"}) is None
+    assert fitting([recommendation(selector="app=web")], "shop", {"app": "web"}) is None, "nobody asked"
+    assert fitting([recommendation(mode="Apply-On-Create", selector="app=web")], "shop", {"app": "web"}) is None, "a typing error"
 
 
 @pytest.mark.feature("MGR-REC-02")
