@@ -14,8 +14,7 @@ from koord.accounting.resources import parse
 from koord.api.objects import Pod
 from koord.api.priority import PriorityClass, pod_priority_class
 from koord.api.quantity import QuantityError
-from koord.api.times import TimeError, parse_time
-from roles.descheduler.snapshot import NodeView, PodView, Vector
+from roles.descheduler.snapshot import NodeView, PodView, Vector, time_of
 
 Brought = Callable[[Pod], Vector | None]
 
@@ -54,11 +53,7 @@ def expect(view: NodeView, places: Iterable[Expected], brought: Brought, *, unhe
 
 def reported_at(view: NodeView) -> float | None:
     """When the node last reported its load, in seconds since the epoch; None if it did not."""
-    stamp = view.metric.status.update_time if view.metric is not None else None
-    try:
-        return parse_time(stamp) if stamp else None
-    except TimeError:
-        return None
+    return time_of(view.metric.status.update_time) if view.metric is not None else None
 
 
 def expected_use(view: PodView) -> Vector:

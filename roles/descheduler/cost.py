@@ -7,7 +7,7 @@ from math import log2
 from koord.api import names
 from koord.api.gangs import gang_id
 from koord.api.objects import Pod
-from koord.api.times import TimeError, parse_time
+from roles.descheduler.snapshot import time_of
 
 NEVER = 2**31 - 1
 _INT32 = range(-(2**31), 2**31)
@@ -42,7 +42,7 @@ def lost(pod: Pod, now: float) -> float:
     started. 0 for a pod that serves, and for one that has not started. `now` is in seconds since the epoch."""
     if not runs_to_its_end(pod):
         return 0.0
-    found = [_time(pod.status.start_time), _time(pod.metadata.annotations.get(names.ANNOTATION_LAST_CHECKPOINT))]
+    found = [time_of(pod.status.start_time), time_of(pod.metadata.annotations.get(names.ANNOTATION_LAST_CHECKPOINT))]
     known = [at for at in found if at is not None and at <= now]  # a checkpoint from the future says nothing
     return now - max(known) if known and found[0] is not None else 0.0
 
@@ -50,10 +50,3 @@ def lost(pod: Pod, now: float) -> float:
 def restart_cost(pod: Pod, now: float) -> int:
     """`lost` in steps that double from a minute on: pods of one step cost about the same, so that other things decide between them."""
     return int(log2(1.0 + lost(pod, now) / 60.0))
-
-
-def _time(text: str | None) -> float | None:
-    try:
-        return parse_time(text) if text else None
-    except TimeError:
-        return None

@@ -18,7 +18,7 @@ from koord.api import names
 from koord.api.objects import Node, NodeMetric, Pod
 from koord.api.priority import PriorityClass, pod_priority_class
 from koord.api.quantity import QuantityError
-from koord.api.times import parse_time
+from koord.api.times import TimeError, parse_time
 
 Vector = dict[str, int]
 FINISHED = frozenset({"Succeeded", "Failed"})
@@ -170,6 +170,14 @@ def _copy(vector: Vector | None) -> Vector | None:
 def _discount(usage: Vector | None, view: PodView) -> None:
     if usage is not None:
         resources.sub_into(usage, {**(view.usage or {}), "pods": 1})
+
+
+def time_of(text: str | None) -> float | None:
+    """RFC 3339 text in seconds since the epoch; None where there is none, or none that can be read."""
+    try:
+        return parse_time(text) if text else None
+    except TimeError:
+        return None
 
 
 def is_ready(node: Node) -> bool:

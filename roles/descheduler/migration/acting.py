@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Iterable
-from dataclasses import replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import msgspec
@@ -41,40 +41,24 @@ class Again(Exception):
         self.seconds = seconds
 
 
+@dataclass(eq=False)
 class Acting:
     """What the acts of a step do."""
 
-    def __init__(
-        self,
-        writing: Writing,
-        ledger: Ledger,
-        reporting: Reporting,
-        metrics: Metrics,
-        policies: Callable[[], Iterable[Policy]],
-        targets: Targets,
-        moves: Moves,
-        turns: Turns,
-        successors: Foresees | None,
-        fresh: Callable[[], tuple[bool, str]],
-        lost: Callable[[Pod], Awaitable[str]],
-        *,
-        no_claims: bool,
-        in_background: bool,
-    ) -> None:
-        self._writing = writing
-        self._ledger = ledger
-        self._reporting = reporting
-        self._metrics = metrics
-        self._policies = policies
-        self._targets = targets
-        self._moves = moves
-        self._turns = turns
-        self._successors = successors
-        self._fresh = fresh
-        self._lost = lost
-        self._no_claims = no_claims
-        self._in_background = in_background
-        self._counted: set[str] = set()  # jobs whose eviction is counted though its answer is not known yet
+    _writing: Writing
+    _ledger: Ledger
+    _reporting: Reporting
+    _metrics: Metrics
+    _policies: Callable[[], Iterable[Policy]]
+    _targets: Targets
+    _moves: Moves
+    _turns: Turns
+    _successors: Foresees | None
+    _fresh: Callable[[], tuple[bool, str]]
+    _lost: Callable[[Pod], Awaitable[str]]
+    _no_claims: bool
+    _in_background: bool
+    _counted: set[str] = field(default_factory=set)  # jobs whose eviction is counted though its answer is not known yet
 
     async def carry_out(self, view: View, step: Step, policy: Policy) -> None:
         """Write the status, then act. Raises Again, ApiError (Conflict: the job has changed), NotLeading."""

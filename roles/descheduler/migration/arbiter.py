@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from koord import seams
 from koord.api import names
@@ -26,29 +27,19 @@ from roles.descheduler.workloads import Workloads
 log = logging.getLogger(__name__)
 
 
+@dataclass(eq=False)
 class Arbiter:
     """Rules on all waiting jobs at once, at an interval. What it has let through is written on the jobs, and so survives a restart."""
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        cluster: ClusterState,
-        workloads: Workloads,
-        ledger: Ledger,
-        writing: Writing,
-        reporting: Reporting,
-        policy_of: Callable[[PodMigrationJob], Policy],
-        clock: Callable[[], float],
-    ) -> None:
-        self._jobs = jobs
-        self._cluster = cluster
-        self._workloads = workloads
-        self._ledger = ledger
-        self._writing = writing
-        self._reporting = reporting
-        self._policy_of = policy_of
-        self._clock = clock
-        self._said: dict[str, str] = {}
+    _jobs: Jobs
+    _cluster: ClusterState
+    _workloads: Workloads
+    _ledger: Ledger
+    _writing: Writing
+    _reporting: Reporting
+    _policy_of: Callable[[PodMigrationJob], Policy]
+    _clock: Callable[[], float]
+    _said: dict[str, str] = field(default_factory=dict)
 
     async def run(self, interval: float) -> None:
         """Rule every `interval` seconds, for as long as this process leads."""

@@ -9,11 +9,11 @@ from enum import Enum
 
 from koord.api.objects import Pod, PodMigrationJob
 from koord.api.priority import pod_priority_class
-from koord.api.times import TimeError, parse_time
 from roles.descheduler.cost import restart_cost
 from roles.descheduler.migration import status
 from roles.descheduler.migration.limits import Migrating, Migration, Refusal
 from roles.descheduler.plugins.lownodeload.order import pod_rank
+from roles.descheduler.snapshot import time_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,10 +52,7 @@ class Ruling:
 
 
 def _created(stamp: str | None) -> int:
-    try:
-        return int(parse_time(stamp)) if stamp else 0
-    except TimeError:
-        return 0
+    return int(time_of(stamp) or 0)
 
 
 def ordered(waiting: Iterable[Waiting], migrating: Counter[str], now: float = 0.0) -> list[Waiting]:

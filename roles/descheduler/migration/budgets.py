@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from koord.api import kinds
-from koord.api.objects import Pod, PodDisruptionBudget, find_condition
+from koord.api.objects import Pod, PodDisruptionBudget
 from koord.api.selectors import NOTHING, Selector, SelectorError, from_label_selector
 from koord.kube.informers import InformerFactory
+from roles.descheduler.migration.limits import ready
 
 
 class Budgets:
@@ -31,7 +32,7 @@ class Budgets:
             return "more than one disruption budget covers it, which the Eviction API refuses"
         for budget in found:
             allowed = budget.status.disruptions_allowed
-            if not _ready(pod) and _lets_unready_go(budget):
+            if not ready(pod) and _lets_unready_go(budget):
                 continue
             if allowed > 0:
                 allowed -= sum(1 for other in going() if other is not pod and self._selector(budget).matches(other.metadata.labels))
@@ -53,11 +54,6 @@ class Budgets:
 def _counts(pod: Pod) -> bool:
     """Whether budgets are asked about the pod at all."""
     return pod.status.phase not in ("Succeeded", "Failed", "Pending") and pod.metadata.deletion_timestamp is None
-
-
-def _ready(pod: Pod) -> bool:
-    condition = find_condition(pod.status.conditions, "Ready")
-    return condition is not None and condition.status == "True"
 
 
 def _lets_unready_go(budget: PodDisruptionBudget) -> bool:

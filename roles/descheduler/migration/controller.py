@@ -9,7 +9,6 @@ from collections.abc import Callable
 from koord import seams
 from koord.api import kinds, names
 from koord.api.objects import Node, Pod, PodDisruptionBudget, PodMigrationJob, Reservation, find_condition
-from koord.api.times import TimeError, parse_time
 from koord.kube import errors
 from koord.kube.leases import Leadership
 from koord.kube.workqueue import WorkQueue
@@ -36,7 +35,7 @@ from roles.descheduler.migration.together import Moves, move_of
 from roles.descheduler.migration.turns import Turns
 from roles.descheduler.migration.words import Kind, Phase, Reason
 from roles.descheduler.migration.writing import NotLeading, Writing
-from roles.descheduler.snapshot import is_ready
+from roles.descheduler.snapshot import is_ready, time_of
 
 log = logging.getLogger(__name__)
 
@@ -61,7 +60,6 @@ class Migrations:
         self.ledger = Ledger(self.jobs, setup.cluster, setup.workloads)
         self.writing = Writing(setup.client, self.jobs, self._held)
         self.reporting = Reporting(setup.recorder, MigrationMetrics(setup.metrics.registry))
-        no_claims = setup.gates.enabled("DisablePVCReservation")
         self.pools = Pools(self.jobs, self.reservations, setup.cluster, self.ledger)
         self.expectations = Expectations(self.jobs, self.reservations, self.pools, setup.cluster, setup.clock)
         self.targets = targets = Targets(setup.cluster, self.expectations, self.accepted, setup.clock)
@@ -79,8 +77,8 @@ class Migrations:
             setup.successors,
             setup.informers.fresh,
             setup.workloads.lost,
-            no_claims=no_claims,
-            in_background=setup.gates.enabled(background.GATE),
+            setup.gates.enabled("DisablePVCReservation"),
+            setup.gates.enabled(background.GATE),
         )
         self.outcomes = Outcomes(self.jobs, self.writing)
         self.reconciler = Reconciler(
@@ -206,10 +204,8 @@ class Migrations:
             condition = status.condition(job, Kind.EVICTION)
             if condition is None or not status.accepted(job) or status.pod_had_ended(job):
                 continue
-            try:
-                told.append((parse_time(condition.last_transition_time or ""), job))
-            except TimeError:
-                continue
+            if (at := time_of(condition.last_transition_time)) is not None:
+                told.append((at, job))
         moves: set[str] = set()
         for at, job in sorted(told, key=lambda pair: pair[0]):
             if (move := move_of(job)) is not None:

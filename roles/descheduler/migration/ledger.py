@@ -76,10 +76,7 @@ class Ledger:
 
     def others_leaving(self, pod: Pod) -> dict[str, Migration]:
         """The migrations of other pods of the pod's workload whose eviction was asked for, by pod, until the successor is ready."""
-        try:
-            workload = self._workloads.of(pod)
-        except WorkloadError:
-            workload = None
+        workload = self._known(pod)
         jobs = self._jobs.of_workload(workload.owner_uids) if workload is not None else ()
         found = (self.migration(job) for job in jobs if not status.finished(job) and status.eviction_begun(job))
         return {each.pod: each for each in found if each.pod_uid != pod.metadata.uid and each.counts}
@@ -125,14 +122,14 @@ class Ledger:
         namespace, _, name = status.pod_key(job).partition("/")
         pod = self.its_pod(job)
         if pod is not None:
-            workload = self._workload_uid(pod) or self._remembered(job, namespace)
+            workload = self._workload_uid(pod) or self._remembered(job)
             counts = not (waits or dead(pod))
             return Migration(job.metadata.name, namespace, name, pod.metadata.uid, pod.spec.node_name, workload, counts=counts)
         new = job.status.pod_ref
         if new is not None and new.uid:
-            return Migration(job.metadata.name, namespace, new.name, new.uid, "", self._remembered(job, namespace))
-        workload = self._remembered(job, namespace)
-        return Migration(job.metadata.name, namespace, name, status.pod_uid(job), "", workload, gone=True, counts=not waits)
+            return Migration(job.metadata.name, namespace, new.name, new.uid, "", self._remembered(job))
+        uid = status.pod_uid(job)
+        return Migration(job.metadata.name, namespace, name, uid, "", self._remembered(job), gone=True, counts=not waits)
 
     def its_pod(self, job: PodMigrationJob) -> Pod | None:
         """The pod that the job moves, as long as it is there."""
@@ -172,30 +169,26 @@ class Ledger:
 
     def replicas(self, pod: Pod) -> int | None:
         """How many replicas the pod's workload wants, None if that is not known."""
-        try:
-            workload = self._workloads.of(pod)
-        except WorkloadError:
-            return None
+        workload = self._known(pod)
         return workload.replicas if workload is not None else None
 
-    def _workload_uid(self, pod: Pod) -> str:
+    def _known(self, pod: Pod) -> Workload | None:
+        """The pod's workload, None where it has none, or it is not known."""
         try:
-            workload = self._workloads.of(pod)
+            return self._workloads.of(pod)
         except WorkloadError:
-            workload = None
+            return None
+
+    def _workload_uid(self, pod: Pod) -> str:
+        workload = self._known(pod)
         if workload is not None:
             return workload.uid
         controller = pod.metadata.controller
         return controller.uid if controller is not None else ""
 
-    def _remembered(self, job: PodMigrationJob, namespace: str) -> str:
-        reference = status.workload_reference(job)
-        if reference is None:
-            return ""
-        try:
-            return self._workloads.behind(reference, namespace).uid
-        except WorkloadError:
-            return reference.uid
+    def _remembered(self, job: PodMigrationJob) -> str:
+        workload = self.behind(job)
+        return workload.uid if workload is not None else status.controller_uid(job)
 
     def behind(self, job: PodMigrationJob) -> Workload | None:
         """The workload that the job's pod belonged to, as far as it is still there."""

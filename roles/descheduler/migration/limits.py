@@ -7,8 +7,7 @@ from dataclasses import dataclass, field
 
 from koord.api.objects import Pod, find_condition
 from roles.descheduler.migration.args import MigrationControllerArgs
-
-FINISHED = frozenset({"Succeeded", "Failed"})
+from roles.descheduler.snapshot import FINISHED
 
 
 def maximum(replicas: int, value: int | str | None) -> int:
@@ -118,28 +117,25 @@ class Migrating:
 
     def has(self, pod: Pod) -> bool:
         """Whether a job is about this pod."""
-        return bool(self._own(pod))
+        return bool(self.of_pod(pod))
 
     def takes(self, pod: Pod) -> bool:
         """Whether a job that counts is about this pod."""
-        return any(job in self.jobs for job in self._own(pod))
+        return any(job in self.jobs for job in self.of_pod(pod))
 
     def of_pod(self, pod: Pod) -> set[str]:
         """Names of the jobs about this pod."""
-        return self._own(pod)
-
-    def _own(self, pod: Pod) -> set[str]:
         meta = pod.metadata
         return self.by_pod.get(meta.uid, set()) | self.by_pod.get(f"{meta.namespace}/{meta.name}", set())
 
     def globally(self, pod: Pod) -> int:
-        return len(self.jobs) - sum(job in self.jobs for job in self._own(pod))
+        return len(self.jobs) - sum(job in self.jobs for job in self.of_pod(pod))
 
     def on_node(self, pod: Pod) -> int:
         return len(self.nodes.get(pod.spec.node_name, set()) - _identities(pod))
 
     def in_namespace(self, pod: Pod) -> int:
-        return len(self.namespaces.get(pod.metadata.namespace, set()) - self._own(pod))
+        return len(self.namespaces.get(pod.metadata.namespace, set()) - self.of_pod(pod))
 
     def of_workload(self, pod: Pod, workload: str) -> dict[str, Migration]:
         """Migrations of the workload's other pods."""
@@ -177,10 +173,13 @@ def leaving(pod: Pod) -> bool:
 
 def available(pod: Pod) -> bool:
     """Neither finished nor terminating, and Ready."""
-    if leaving(pod):
-        return False
-    ready = find_condition(pod.status.conditions, "Ready")
-    return ready is not None and ready.status == "True"
+    return not leaving(pod) and ready(pod)
+
+
+def ready(pod: Pod) -> bool:
+    """Whether its condition Ready holds."""
+    found = find_condition(pod.status.conditions, "Ready")
+    return found is not None and found.status == "True"
 
 
 def asks_about_workloads(args: MigrationControllerArgs) -> bool:

@@ -12,7 +12,7 @@ import msgspec
 from koord.api import names
 from koord.api.objects import Condition, ObjectReference, Pod, PodMigrationJob, Reservation, find_condition
 from koord.api.times import TimeError, parse_duration, parse_time
-from roles.descheduler.migration import leaving, status
+from roles.descheduler.migration import leaving, limits, status
 from roles.descheduler.migration.pairing import left_at, made_for
 from roles.descheduler.migration.step import Act, Step, View, change, fail, set_condition
 from roles.descheduler.migration.words import COMPLETE, CREATED_BY, Kind, Mode, Phase, Reason
@@ -52,7 +52,7 @@ def _arrived(view: View) -> bool:
     """Whether the successor is there and ready, or may be: perhaps it came while nobody looked."""
     held = view.reservation
     came = held is not None and bool(held.status.current_owners) and held.status.phase != "Failed"
-    return came and status.holds(view.job, Kind.EVICTION) and (view.bound is None or is_ready(view.bound))
+    return came and status.holds(view.job, Kind.EVICTION) and (view.bound is None or limits.ready(view.bound))
 
 
 def _exempt(view: View) -> bool:
@@ -251,7 +251,7 @@ def _wait_for_new_pod(view: View, reservation: Reservation) -> Step:
         if (taken := view.pairing.taken) is not None:
             return Step("TakenOver", _took_over(view, taken), act=Act.TAKE_OVER)
         there, patient = view.pairing.elsewhere, view.now - left_at(view.job) >= PATIENCE
-        if there is not None and patient and is_ready(there):
+        if there is not None and patient and limits.ready(there):
             return _came_elsewhere(view, there)
         if view.pairing.unneeded and patient:
             message = f"{view.about_pod} has left, and its workload has all pods that it wants: none comes into {view.about_reservation}"
@@ -266,7 +266,7 @@ def _wait_for_new_pod(view: View, reservation: Reservation) -> Step:
         message = f"{about} uses {view.about_reservation}"
         changed = status.with_condition(told, Kind.RESERVATION_BOUND, "True", Reason.NONE, message, view.now)
         return Step("PodBoundReservation", message, changed or told, event="PodBoundReservation")
-    if view.bound is not None and not is_ready(view.bound):
+    if view.bound is not None and not limits.ready(view.bound):
         message = f"waiting for {about} to become ready"
         step = set_condition(view, Kind.BOUND_POD_READY, "False", Reason.WAIT_FOR_READY, message, event=Reason.WAIT_FOR_READY)
         return step if step is not None else Step("Waiting", message)
@@ -290,11 +290,6 @@ def _took_over(view: View, taken: Reservation) -> str:
     came = f'Pod "{user.namespace}/{user.name}" came into Reservation "{taken.metadata.name}"'
     left = f'left to PodMigrationJob "{heir.metadata.name}"' if heir is not None else "needed no more"
     return f"{came} instead of {view.about_reservation}, which is {left}"
-
-
-def is_ready(pod: Pod) -> bool:
-    condition = find_condition(pod.status.conditions, "Ready")
-    return condition is not None and condition.status == "True"
 
 
 # ---------------------------------------------------------------- the end

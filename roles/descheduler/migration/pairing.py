@@ -19,9 +19,9 @@ import msgspec
 from koord.api import kinds, names
 from koord.api.annotations import AnnotationError, parse_reservation_allocated
 from koord.api.objects import ObjectReference, Pod, PodMigrationJob, Reservation
-from koord.api.times import TimeError, parse_time
 from roles.descheduler.migration import status
 from roles.descheduler.migration.words import Kind, Phase
+from roles.descheduler.snapshot import time_of
 
 _HOLDING = frozenset({"Available", "Waiting"})
 
@@ -261,7 +261,4 @@ def left_at(job: PodMigrationJob) -> float:
 
 
 def _seconds(text: str | None) -> float:
-    try:
-        return parse_time(text) if text else 0.0
-    except TimeError:
-        return 0.0
+    return time_of(text) or 0.0

@@ -121,7 +121,8 @@ class MigrationController:
         if why := await self._asked(pod, options):
             self._migrations.backoff.failed([pod.metadata.uid], Reason.FAILED_EVICT, self._setup.clock())
             return EvictResult(False, why)
-        if self._policy.mode(pod) == Mode.RESERVATION_FIRST and (nodes := await self._open_to(pod, options)) is not None:
+        among = options.relief.nodes if options.relief is not None else None
+        if self._policy.mode(pod) == Mode.RESERVATION_FIRST and (nodes := await self._migrations.targets.open_to(pod, among)) is not None:
             if not nodes:
                 return EvictResult(False, "once it has left, its topology spread would let no other node have it")
             if options.relief is not None:
@@ -175,10 +176,6 @@ class MigrationController:
         if self._policy.mode(pod) != Mode.RESERVATION_FIRST or not pod.spec.node_name:
             return pod
         return template.elsewhere(pod, tuple(relief.nodes) if relief is not None else None)
-
-    async def _open_to(self, pod: Pod, options: EvictOptions) -> list[str] | None:
-        """The nodes where topology spread lets the pod's successor come, None where it has no say."""
-        return await self._migrations.targets.open_to(pod, options.relief.nodes if options.relief is not None else None)
 
     async def _asked(self, pod: Pod, options: EvictOptions) -> str:
         """Why the API server would not let the pod go, "" when it would: asked before a place is held for nothing."""

@@ -76,9 +76,7 @@ class Policy:
     def reached(self, pod: Pod, ledger: Ledger, migrating: Migrating, *, asked: bool = True, together: int = 1) -> Refusal | None:
         """Which limit does not let the pod migrate now. `asked` False: a workload that was not asked about yet stands in nobody's way.
         `together`: so many go as one gang, to which the limits of a workload do not apply."""
-        if forced(pod):
-            return None
-        if limits.dead(pod):
+        if forced(pod) or limits.dead(pod):
             return None
         if together > 1:
             return limits.reached(self.args, migrating, pod, None, together=together)
@@ -131,25 +129,22 @@ class Policy:
         unit = self.unit(pod, migrating)
         count = max(len(unit), 1)
         refused = self.forbidden(pod, ledger, together=count) or self.reached(pod, ledger, migrating, asked=False, together=count)
-        return refused or self._in_vain(pod, ledger, unit)
+        return refused or next(self._in_vain(pod, ledger, unit), None)
 
     def reasons(self, pod: Pod, ledger: Ledger) -> list[str]:
         """Everything that keeps the pod, what `refuse` tells in front."""
         first = self.refuse(pod, ledger)
         if first is None:
             return []
-        others = (self.forbidden(pod, ledger), self.reached(pod, ledger, ledger.unfinished(), asked=False), *self._all_in_vain(pod, ledger))
+        others = (self.forbidden(pod, ledger), self.reached(pod, ledger, ledger.unfinished(), asked=False), *self._in_vain(pod, ledger))
         return list(dict.fromkeys([first.message, *(each.message for each in others if each is not None)]))
 
     def mode(self, pod: Pod) -> str:
         """How a job that a plugin asks for moves the pod: a place is only reserved where somebody will come into it."""
         return Mode.EVICT_DIRECTLY if limits.leaves_no_place(pod) else self.args.default_job_mode
 
-    def _in_vain(self, pod: Pod, ledger: Ledger, unit: Sequence[Pod]) -> Refusal | None:
+    def _in_vain(self, pod: Pod, ledger: Ledger, unit: Sequence[Pod] = ()) -> Iterator[Refusal]:
         """Why a job would probably be refused, or fail as the last one did."""
-        return next(self._all_in_vain(pod, ledger, unit), None)
-
-    def _all_in_vain(self, pod: Pod, ledger: Ledger, unit: Sequence[Pod] = ()) -> Iterator[Refusal]:
         if forced(pod):
             return
         if self.evictor(pod) == EVICTION and (why := self._budgets.refuse(pod, lambda: [*ledger.going(pod.metadata.namespace), *unit])):

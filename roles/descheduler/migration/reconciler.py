@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from koord import seams
 from koord.api import names
@@ -33,41 +34,25 @@ LONGEST_PAUSE = 5.0  # seconds between tries of a job that meets errors
 STEPS = 24  # more in one go are a defect: no job has so many
 
 
+@dataclass(eq=False)
 class Reconciler:
     """Works on the queue of job names."""
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        ledger: Ledger,
-        cluster: ClusterState,
-        reservations: Informer[Reservation],
-        pools: Pools,
-        writing: Writing,
-        acting: Acting,
-        targets: Targets,
-        moves: Moves,
-        turns: Turns,
-        reporting: Reporting,
-        outcomes: Outcomes,
-        policy_of: Callable[[PodMigrationJob], Policy],
-        clock: Callable[[], float],
-    ) -> None:
-        self.queue = WorkQueue("migration", longest=LONGEST_PAUSE)
-        self._jobs = jobs
-        self._ledger = ledger
-        self._cluster = cluster
-        self._reservations = reservations
-        self._pools = pools
-        self._writing = writing
-        self._acting = acting
-        self._targets = targets
-        self._moves = moves
-        self._turns = turns
-        self._reporting = reporting
-        self._outcomes = outcomes
-        self._policy_of = policy_of
-        self._clock = clock
+    _jobs: Jobs
+    _ledger: Ledger
+    _cluster: ClusterState
+    _reservations: Informer[Reservation]
+    _pools: Pools
+    _writing: Writing
+    _acting: Acting
+    _targets: Targets
+    _moves: Moves
+    _turns: Turns
+    _reporting: Reporting
+    _outcomes: Outcomes
+    _policy_of: Callable[[PodMigrationJob], Policy]
+    _clock: Callable[[], float]
+    queue: WorkQueue = field(default_factory=lambda: WorkQueue("migration", longest=LONGEST_PAUSE))
 
     async def work(self) -> None:
         """One worker, for as long as this process leads."""

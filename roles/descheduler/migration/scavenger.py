@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 
 from koord import seams
 from koord.api import kinds, names
@@ -43,22 +44,15 @@ def orphaned(reservation: Reservation, jobs: set[str]) -> bool:
     return bool(owners) and not jobs.intersection(owners)
 
 
+@dataclass(eq=False)
 class Scavenger:
     """Deletes old jobs with their reservations, and reservations without a job."""
 
-    def __init__(
-        self,
-        jobs: Jobs,
-        reservations: Informer[Reservation],
-        its_pod: Callable[[PodMigrationJob], Pod | None],
-        writing: Writing,
-        clock: Callable[[], float],
-    ) -> None:
-        self._jobs = jobs
-        self._reservations = reservations
-        self._its_pod = its_pod
-        self._writing = writing
-        self._clock = clock
+    _jobs: Jobs
+    _reservations: Informer[Reservation]
+    _its_pod: Callable[[PodMigrationJob], Pod | None]
+    _writing: Writing
+    _clock: Callable[[], float]
 
     async def run(self) -> None:
         """Sweep now and every minute, for as long as this process leads."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -24,6 +23,7 @@ from koord.api.times import TimeError, format_time, parse_duration, parse_time
 from roles.descheduler import background
 from roles.descheduler.migration.words import COMPLETE, Kind, Phase, Reason
 from roles.descheduler.relief import Relief
+from roles.descheduler.snapshot import time_of
 
 _REFUSED = (
     (Kind.EVICTION, Reason.FAILED_EVICT),
@@ -98,10 +98,7 @@ def grace(pod: Pod | None, options: Mapping[str, Any] | None = None) -> float:
 
 def leaves_at(pod: Pod | None) -> float:
     """When a terminating pod is gone at the latest, in seconds since the epoch; 0 for one that is not terminating."""
-    try:
-        return parse_time(pod.metadata.deletion_timestamp) if pod is not None and pod.metadata.deletion_timestamp else 0.0
-    except TimeError:
-        return 0.0
+    return time_of(pod.metadata.deletion_timestamp if pod is not None else None) or 0.0
 
 
 def paused_for(job: PodMigrationJob) -> float:
@@ -114,11 +111,7 @@ def paused_for(job: PodMigrationJob) -> float:
 
 def paused_since(job: PodMigrationJob) -> float | None:
     """When the pause that goes on was first seen, in seconds since the epoch; None for a job of which none was seen."""
-    since = job.metadata.annotations.get(names.ANNOTATION_MIGRATION_PAUSED, "").partition(" ")[2]
-    try:
-        return parse_time(since) if since else None
-    except TimeError:
-        return None
+    return time_of(job.metadata.annotations.get(names.ANNOTATION_MIGRATION_PAUSED, "").partition(" ")[2])
 
 
 def paused_note(total: float, since: float | None = None) -> str:
@@ -174,22 +167,13 @@ def eviction_begun(job: PodMigrationJob) -> bool:
 def left_at(job: PodMigrationJob) -> float | None:
     """When the pod was told to leave and would, or was seen to have left, in seconds since the epoch; None before."""
     found = condition(job, Kind.EVICTION)
-    if found is None or not accepted(job):
-        return None
-    try:
-        return parse_time(found.last_transition_time or "")
-    except TimeError:
-        return 0.0
+    return None if found is None or not accepted(job) else time_of(found.last_transition_time) or 0.0
 
 
 def last_change(job: PodMigrationJob) -> float:
     """When something was last written on the job, as far as it tells: in seconds since the epoch."""
     stamps = [each.last_probe_time for each in job.status.conditions if each.last_probe_time]
-    found = []
-    for stamp in [*stamps, job.metadata.creation_timestamp]:
-        with contextlib.suppress(TimeError):
-            found.append(parse_time(stamp) if stamp else 0.0)
-    return max(found, default=0.0)
+    return max(time_of(stamp) or 0.0 for stamp in [*stamps, job.metadata.creation_timestamp])
 
 
 def accepted(job: PodMigrationJob) -> bool:

@@ -8,7 +8,6 @@ from enum import Enum
 from koord.api.objects import Pod, PodMigrationJob, PodMigrationJobStatus, Reservation
 from roles.descheduler.migration import status
 from roles.descheduler.migration.pairing import ALONE, Pairing
-from roles.descheduler.migration.unit import Unit
 from roles.descheduler.migration.words import Kind, Mode, Reason
 from roles.descheduler.spreading import Domains
 
@@ -25,6 +24,28 @@ class Hold:
     def message(self) -> str:
         """With the time that is left, where it is known; `reason` says the same at each look."""
         return f"{self.reason}; the next one may leave in {self.seconds:.0f} s" if self.gate == Reason.OBJECT_LIMITER else self.reason
+
+
+@dataclass(frozen=True, slots=True)
+class Unit:
+    """What the job of a gang's member knows of the jobs of the others. `placed` of `count` members have a place; `begun`: the eviction
+    of one was accepted; `first`: this one is to leave before the others; `lost`: why the gang stays where it is, "" as long as it may
+    move."""
+
+    gang: str
+    count: int
+    placed: int
+    begun: bool
+    first: bool
+    lost: str = ""
+
+    def waits(self) -> str:
+        """Why this member must not leave yet, "" when it may."""
+        if self.begun:
+            return ""
+        if self.placed < self.count:
+            return f"{self.placed} of the {self.count} members of gang {self.gang} have a place"
+        return "" if self.first else f"another member of gang {self.gang} leaves first"
 
 
 @dataclass(frozen=True, slots=True)

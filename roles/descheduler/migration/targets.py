@@ -29,10 +29,7 @@ class Targets:
         self._accepted = accepted
         self._clock = clock
         self._spread = SpreadCounts(cluster, expectations)
-
-    async def spread(self, job: PodMigrationJob | None, pod: Pod) -> tuple[Domains, ...]:
-        """Where the pod's topology spread lets its successor come once the pod has left; nothing for a pod without."""
-        return await self._spread.domains(job, pod)
+        self.spread = self._spread.domains
 
     async def open_to(self, pod: Pod, names: Iterable[str] | None) -> list[str] | None:
         """Of these nodes (None: of all) those where the pod's topology spread lets its successor come; None for a pod without."""

@@ -15,7 +15,7 @@ from koord.api.objects import Pod, PodMigrationJob
 from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import status
 from roles.descheduler.migration.jobs import Jobs
-from roles.descheduler.migration.unit import Unit
+from roles.descheduler.migration.step import Unit
 from roles.descheduler.migration.words import Kind, Phase
 
 PATIENCE = 30.0  # seconds that the jobs of a move may take to be made

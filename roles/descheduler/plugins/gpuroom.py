@@ -9,13 +9,12 @@ import numpy as np
 from pydantic import Field
 
 from koord.api.objects import Pod
-from koord.api.times import TimeError, parse_time
 from koord.config.model import ConfigModel
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Rehearse, Turn
 from roles.descheduler.framework.handle import Handle, pod_subject
 from roles.descheduler.gpus import Cards, Group, Wanted, fewest, lacking, wanted
-from roles.descheduler.snapshot import NodeView, PodView, pod_view
+from roles.descheduler.snapshot import NodeView, PodView, pod_view, time_of
 
 TRIED = 32
 """Nodes that are looked at closely for one waiting pod: those where fewest pods would have to move."""
@@ -112,18 +111,17 @@ class Room:
             chosen = fewest(small, asked.cards - cards.whole, lacking(cards.node, waiting.requests))
             if not chosen or len(chosen) > most:
                 return None
-            moves, stuck, done = [], None, []
+            moves, stuck = [], None
             for view in chosen:
                 own = wanted(view.requests)
                 found = self.elsewhere(view, own, cards.node.name) if own is not None else None
                 if found is None:
                     stuck = view
                     break
-                done.append((view, found[0]))
                 self.cards[found[0]].add(view, found[1])
                 self.columns.promise(found[0], view.requests)
                 moves.append((view, found[0]))
-            for view, target in done:
+            for view, target in moves:
                 self.cards[target].remove(view.pod.metadata.uid)
                 self.columns.promise(target, {name: -value for name, value in view.requests.items()})
             if stuck is None:
@@ -185,7 +183,7 @@ class Rooms:
         for pod in handle.waiting:
             view = pod_view(pod, None)
             asked = wanted(view.requests)
-            since = _created(pod)
+            since = time_of(pod.metadata.creation_timestamp)
             if asked is None or not asked.whole or asked.cards < self.args.min_cards or since is None:
                 continue
             if handle.now - since >= self.args.min_waiting_seconds:
@@ -286,10 +284,3 @@ def _remembered(refuse: Callable[[Pod], str], known: dict[str, str]) -> Callable
 
 def _pods(number: int) -> str:
     return f"{number} pod" if number == 1 else f"{number} pods"
-
-
-def _created(pod: Pod) -> float | None:
-    try:
-        return parse_time(pod.metadata.creation_timestamp) if pod.metadata.creation_timestamp else None
-    except TimeError:
-        return None
