@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Coroutine, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from koord import seams
@@ -19,25 +20,18 @@ NOT_LEADING = EvictResult(False, "this process does not lead any more")
 SHARE = 1 / 6  # of the interval of rounds, that a round may wait for answers: its snapshot is as old
 
 
+@dataclass(eq=False)
 class ClusterActing:
     """Acts on a cluster while `may_write` says that this process leads; `where` answers for dry runs, `rehearse` before pods move for
     others. A round that has waited for more than `longest` seconds (0: no limit) for answers evicts nobody any more: what it knows is as
     old."""
 
-    def __init__(
-        self,
-        client: Client,
-        may_write: Callable[[], bool],
-        where: Callable[[Pod], Awaitable[str]],
-        rehearse: Callable[[Pod, Sequence[Pod]], Awaitable[bool]],
-        longest: float = 0.0,
-    ) -> None:
-        self._client = client
-        self.may_write = may_write
-        self._where = where
-        self._rehearse = rehearse
-        self._longest = longest
-        self._waited = 0.0
+    _client: Client
+    may_write: Callable[[], bool]
+    where: Callable[[Pod], Coroutine[Any, Any, str]]
+    rehearse: Callable[[Pod, Sequence[Pod]], Coroutine[Any, Any, bool]]
+    _longest: float = 0.0
+    _waited: float = 0.0
 
     def begin(self) -> None:
         """A new round, on a new snapshot."""
@@ -50,14 +44,6 @@ class ClusterActing:
     def too_long(self, seconds: float) -> bool:
         """Whether a snapshot is too old to begin with."""
         return 0 < self._longest < seconds
-
-    async def where(self, pod: Pod) -> str:
-        """Where the scheduler would put the pod, in words."""
-        return await self._where(pod)
-
-    async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
-        """Whether the scheduler would place a pod once others have left, and these too."""
-        return await self._rehearse(pod, leaving)
 
     async def evict(self, evictor: Evicting, pod: Pod, options: EvictOptions) -> EvictResult:
         """Ask the evictor; an error of the API server is a refusal."""

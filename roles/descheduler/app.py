@@ -27,7 +27,7 @@ from roles.descheduler.acting import SHARE, ClusterActing
 from roles.descheduler.build import Options
 from roles.descheduler.cluster import ClusterState
 from roles.descheduler.framework.effects import Outcome
-from roles.descheduler.framework.evicting import Controller, Setup
+from roles.descheduler.framework.evicting import Setup
 from roles.descheduler.journal import DeschedulerFile, Heard, HeardActing, Round, seen
 from roles.descheduler.metrics import Metrics
 from roles.descheduler.observing import Observer
@@ -89,8 +89,8 @@ class App:
         self._sources = build.sources(options.config, self._rounds.reads(), client)
         self._controllers = build.controllers(self._rounds.profiles)
         self._observer = Observer(self._cluster, self._rounds.profiles)
-        self._placements = Placements(self._simulations) if self._simulations is not None else None
-        self._acting = ClusterActing(client, self.may_write, self._where, self._rehearse, options.config.descheduling_interval * SHARE)
+        self._placements = asked = Placements(self._simulations, clock)
+        self._acting = ClusterActing(client, self.may_write, asked.where, asked.makes_room, options.config.descheduling_interval * SHARE)
         if ops is not None:
             ops.health.register("caches", gate=True)
             watch_events(ops.registry, self._events.values)
@@ -165,17 +165,13 @@ class App:
             await self._informers.verify()
         try:
             async with asyncio.TaskGroup() as group:
-                tasks = [group.create_task(self._control(controller, leadership), name=controller.name) for controller in self._controllers]
+                tasks = [group.create_task(controller.run(leadership), name=controller.name) for controller in self._controllers]
                 tasks.append(group.create_task(self._rounds_until(life), name="rounds"))
                 await life.stopping.wait()
                 for task in tasks:
                     task.cancel()
         except BaseExceptionGroup as group:
             raise group.exceptions[0] from None
-
-    @staticmethod
-    async def _control(controller: Controller, leadership: Leadership | None) -> None:
-        await controller.run(leadership)
 
     async def _rounds_until(self, life: Life) -> None:
         """Rounds, start to start at the interval; an interval of 0 is exactly one round, after which only controllers work."""
@@ -197,8 +193,7 @@ class App:
     async def round(self) -> Outcome:
         """One round on what the caches hold now."""
         now, began = self._clock(), seams.monotonic()
-        if self._placements is not None:
-            self._placements.forget()
+        self._placements.forget()
         with self.metrics.time_round(), tuning.collecting_in_small_steps():
             views = await self._observer.views(now)
             mute = any(view.usage is None or view.metric_age >= EXPIRES for view in views)
@@ -232,9 +227,3 @@ class App:
         outcome = await self._rounds.run(views, now, HeardActing(self._acting, heard), readings, waiting, heard, prepared=True)
         self._replay_log.put(Round(now, snapshot, waiting, readings, heard.answers, outcome.records))
         return outcome
-
-    async def _where(self, pod: Any) -> str:
-        return "" if self._placements is None else await self._placements.where(pod, self._clock())
-
-    async def _rehearse(self, pod: Any, leaving: Any) -> bool:
-        return self._placements is not None and await self._placements.makes_room(pod, leaving, self._clock())

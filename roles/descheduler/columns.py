@@ -16,8 +16,8 @@ import numpy as np
 
 from koord.accounting.resources import add_into
 from koord.api import names
-from koord.api.objects import Node, Pod, PodAffinityTerm, Taint
-from koord.api.selectors import Selector, SelectorError, from_label_selector
+from koord.api.objects import Node, Pod, Taint
+from koord.api.selectors import Selector
 from roles.descheduler.framework.effects import PAUSE, Pause, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
@@ -190,7 +190,7 @@ class Columns:
             found = self._open.copy()
             for _, bad in self._problems(view, community=True):
                 found &= ~bad
-            for term in anti_affinity_terms(view.pod):
+            for term in compiled_terms(view):
                 found[self._excluded(term, view.pod, itself=True)] = False
             fit = self._fits[shape] = _Fit(np.flatnonzero(found)[:2].tolist(), len(self._left))
         own = self._row.get(view.pod.spec.node_name)
@@ -213,7 +213,7 @@ class Columns:
     def _first(self, view: PodView, *, community: bool, among: Rows | None, own: bool) -> str:
         apart = self._beside(view) if community else set(np.flatnonzero(self._kept_out(view)).tolist())
         at = self._row.get(view.pod.spec.node_name, -1)
-        stays = own and at >= 0 and (among is None or bool(among[at])) and self._stays(view, at)
+        stays = own and at >= 0 and (among is None or bool(among[at])) and not Placeable(view).community_unfit(self.nodes[at])
         place = self._places.get(view.template)
         if place is None:
             place = self._places[view.template] = _place(view)
@@ -240,9 +240,6 @@ class Columns:
             found = self._taking[place, community, block] = _Takers.of(np.flatnonzero(fits) + rows.start)
         return found
 
-    def _stays(self, view: PodView, row: int) -> bool:
-        return not Placeable(view).community_unfit(self.nodes[row])
-
     def why_not(self, view: PodView, among: Rows | None = None, *, community: bool = True) -> Counter[str]:
         """Why the pod fits none of the other nodes: each node's first reason, counted."""
         left = np.ones(len(self.nodes), dtype=bool) if among is None else among.copy()
@@ -251,7 +248,7 @@ class Columns:
         reasons: Counter[str] = Counter()
         if community:
             apart = np.zeros(len(self.nodes), dtype=bool)
-            for term in anti_affinity_terms(view.pod):
+            for term in compiled_terms(view):
                 apart[self._excluded(term, view.pod)] = True
             beside = ("a pod runs there that the pod's anti-affinity excludes", apart)
         else:
@@ -391,15 +388,11 @@ class Columns:
             found = self._keyed[key] = set(np.flatnonzero(self.labels.column(key).codes >= 0).tolist())
         return found
 
-    def _excluded(self, term: PodAffinityTerm, pod: Pod, *, itself: bool = False) -> list[int]:
+    def _excluded(self, term: Term, pod: Pod, *, itself: bool = False) -> list[int]:
         """Rows of nodes with pods that the term excludes. `itself`: the pod is one of them, as it is for other pods like it."""
-        try:
-            selector = from_label_selector(term.label_selector)
-        except SelectorError:
-            return []
         found, own = [], pod.metadata.uid
-        for namespace in term.namespaces or (pod.metadata.namespace,):
-            for other in self.matching(namespace, selector):
+        for namespace in term.namespaces:
+            for other in self.matching(namespace, term.selector):
                 if other.here and (itself or other.pod.metadata.uid != own):
                     row = self._row[other.pod.spec.node_name]
                     if term.topology_key in self.nodes[row].node.metadata.labels:

@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import base64
 import zlib
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeVar
 
 import msgspec
@@ -48,9 +48,9 @@ class Seen(NamedTuple):
     node: Node
     pods: Sequence[Pod]
     metric: NodeMetric | None
-    leaving: tuple[str, ...]
-    accepted: tuple[str, ...]
-    expected: tuple[Vector, Vector, Vector]
+    leaving: Collection[str] = ()
+    accepted: Collection[str] = ()
+    expected: tuple[Vector, Vector, Vector] = ({}, {}, {})
 
 
 class Round(NamedTuple):

@@ -38,21 +38,16 @@ def untolerated(pod: Pod, node: Node, relevant: Callable[[Taint], bool] | None =
     return None
 
 
-def required_affinity(pod: Pod) -> NodeSelector | None:
-    """Required node affinity, compiled; None when the pod has none. Raises SelectorError."""
-    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
-    return None if affinity is None or affinity.required is None else node_selector(affinity.required)
-
-
 def affinity_matches(pod: Pod, node: Node) -> bool:
     """spec.nodeSelector and required node affinity. An affinity that cannot be read matches nothing."""
     return not Placeable.affinity_problem(pod, node, compiled_affinity(pod))
 
 
 def compiled_affinity(pod: Pod) -> NodeSelector | None:
-    """Required node affinity, compiled; one that cannot be read matches nothing."""
+    """Required node affinity, compiled; None when the pod has none, and one that cannot be read matches nothing."""
+    affinity = pod.spec.affinity.node_affinity if pod.spec.affinity else None
     try:
-        return required_affinity(pod)
+        return None if affinity is None or affinity.required is None else node_selector(affinity.required)
     except SelectorError:
         return NodeSelector(())
 
@@ -74,41 +69,33 @@ class Placeable:
             return "it does not match the pod's node affinity"
         return ""
 
-    def unfit(self, target: NodeView, placed: Mapping[str, int] | None = None) -> str:
-        """Why the pod does not fit by the rule of Koordinator's plugins, "" when it does.
-
-        `placed` is what earlier pods of this round are expected to take there."""
-        if target.node.spec.unschedulable:
-            return "it is cordoned"
-        return self._labels_and_taints(target) or self._room(target, placed)
-
     def community_unfit(self, target: NodeView) -> str:
-        """Why the pod does not fit by the community's rule, "" when it does: as above, and its own required anti-affinity against the
-        node's pods, and a free pod slot. On its own node it needs no room."""
+        """Why the pod does not fit by the community's rule, "" when it does: labels, taints and room, its own required anti-affinity
+        against the node's pods, and a free pod slot. On its own node it needs no room."""
         if target.node.spec.unschedulable:
             return "it is cordoned"
-        pod = self.view.pod
-        if problem := self._labels_and_taints(target):
+        if problem := self.suits(target):
             return problem
-        if other := anti_affine(pod, target):
+        if other := anti_affine(self.view, target):
             return f"pod {other.metadata.namespace}/{other.metadata.name} runs there, which the pod's anti-affinity excludes"
-        if pod.spec.node_name == target.name:
+        if self.view.pod.spec.node_name == target.name:
             return ""
-        if problem := self._room(target, None):
+        if problem := self.room(target):
             return problem
         return "it has no free pod slot" if target.allocatable.get("pods", 0) - len(target.pods) < 1 else ""
 
-    def _labels_and_taints(self, target: NodeView) -> str:
+    def suits(self, target: NodeView) -> str:
+        """Why the node does not suit the pod by labels and taints, "" when it does."""
         pod, node = self.view.pod, target.node
         if problem := self.affinity_problem(pod, node, self._affinity):
             return problem
         taint = untolerated(pod, node)
         return f"it has taint {taint.key}, which the pod does not tolerate" if taint is not None else ""
 
-    def _room(self, target: NodeView, placed: Mapping[str, int] | None) -> str:
-        wanted, taken = must_fit(self.view.requests), placed or {}
-        free = {name: target.allocatable.get(name, 0) - target.held(name) - taken.get(name, 0) for name in wanted}
-        lacking = fits(wanted, free)
+    def room(self, target: NodeView) -> str:
+        """What of its requests the node lacks, "" for nothing."""
+        wanted = must_fit(self.view.requests)
+        lacking = fits(wanted, {name: target.allocatable.get(name, 0) - target.held(name) for name in wanted})
         return f"it lacks {', '.join(lacking)}" if lacking else ""
 
 
@@ -166,19 +153,13 @@ def _selector(term: PodAffinityTerm) -> Selector:
         return NOTHING
 
 
-def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
-    """Whether another pod is one that the term means: of its namespaces (none: the owner's own) and labels. A selector that cannot be
-    read means none."""
-    namespaces = term.namespaces or (owner.metadata.namespace,)
-    return other.metadata.namespace in namespaces and _selector(term).matches(other.metadata.labels)
-
-
-def anti_affine(pod: Pod, target: NodeView) -> Pod | None:
+def anti_affine(view: PodView, target: NodeView) -> Pod | None:
     """A pod of the node that the pod's required anti-affinity excludes there; the node must have the term's topology key."""
-    for term in anti_affinity_terms(pod):
+    for term in compiled_terms(view):
         if term.topology_key not in target.node.metadata.labels:
             continue
         for other in target.pods:
-            if other.pod.metadata.uid != pod.metadata.uid and term_matches(term, pod, other.pod):
+            meta = other.pod.metadata
+            if meta.uid != view.pod.metadata.uid and meta.namespace in term.namespaces and term.selector.matches(meta.labels):
                 return other.pod
     return None

@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import logging
 import os
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any, NamedTuple
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeVar
 
 import msgspec
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:  # the scheduler is only loaded when it is asked
     from koord.kube.client import Client
     from roles.scheduler.whatif import Scheduler, Simulation
 
+T = TypeVar("T")
 log = logging.getLogger(__name__)
 
 
@@ -114,10 +115,12 @@ def _version(path: str) -> object:
 
 
 class Placements:
-    """One simulated cluster a round, made at the first question, off the event loop. Pods stay where the answers put them."""
+    """One simulated cluster a round, made at the first question, off the event loop. Pods stay where the answers put them.
 
-    def __init__(self, simulations: Simulations) -> None:
-        self._simulations = simulations
+    Without `simulations` nobody is asked."""
+
+    def __init__(self, simulations: Simulations | None, clock: Callable[[], float]) -> None:
+        self._simulations, self._clock = simulations, clock
         self._simulation: Simulation | None = None
         self._broken = False
 
@@ -125,43 +128,39 @@ class Placements:
         """A new round starts from what the caches hold."""
         self._simulation, self._broken = None, False
 
-    async def where(self, pod: Pod, now: float) -> str:
+    async def where(self, pod: Pod) -> str:
         """The answer in words; "" where the scheduler cannot be asked, which is logged once a round."""
-        if self._broken:
-            return ""
-        try:
-            return self._ask(await self._made(now), pod)
-        except Exception:  # an explanation is not worth a round
-            log.exception("the scheduler could not be asked where pods would go")
-            self._broken = True
-            return ""
+        return await self._asked("where pods would go", lambda simulation: _where(simulation, pod)) or ""
 
-    async def makes_room(self, pod: Pod, leaving: Sequence[Pod], now: float) -> bool:
+    async def makes_room(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
         """Whether a waiting pod would be placed if the others left, and they after it; if so it is kept for later questions. False where
         the scheduler cannot be asked, which is logged once a round."""
-        if self._broken:
-            return False
+        moved = [unplaced(each) for each in leaving]
+        question = "whether pods that move make room"
+        return bool(await self._asked(question, lambda simulation: seams.to_thread(simulation.instead, pod, moved)))
+
+    async def _asked(self, question: str, ask: Callable[[Simulation], Awaitable[T]]) -> T | None:
+        """The answer; None where the scheduler cannot be asked: an explanation is not worth a round, and who cannot be asked has not
+        agreed."""
+        if self._broken or self._simulations is None:
+            return None
         try:
-            simulation = await self._made(now)
-            return await seams.to_thread(simulation.instead, pod, [unplaced(each) for each in leaving])
-        except Exception:  # who cannot be asked has not agreed
-            log.exception("the scheduler could not be asked whether pods that move make room")
+            if self._simulation is None:
+                self._simulation = await self._simulations.make(self._clock())
+            return await ask(self._simulation)
+        except Exception:
+            log.exception("the scheduler could not be asked %s", question)
             self._broken = True
-            return False
+            return None
 
-    async def _made(self, now: float) -> Simulation:
-        if self._simulation is None:
-            self._simulation = await self._simulations.make(now)
-        return self._simulation
 
-    @staticmethod
-    def _ask(simulation: Simulation, pod: Pod) -> str:
-        simulation.remove([pod.metadata.uid])
-        (found,) = simulation.place([unplaced(pod)])
-        if found.placed:
-            again = ", where it is now" if found.node == pod.spec.node_name else ""
-            return f"the scheduler would put it on {found.node}{again}"
-        return f"the scheduler would find no place for it: {found.message}"
+async def _where(simulation: Simulation, pod: Pod) -> str:
+    simulation.remove([pod.metadata.uid])
+    (found,) = simulation.place([unplaced(pod)])
+    if found.placed:
+        again = ", where it is now" if found.node == pod.spec.node_name else ""
+        return f"the scheduler would put it on {found.node}{again}"
+    return f"the scheduler would find no place for it: {found.message}"
 
 
 def unplaced(pod: Pod) -> Pod:

@@ -7,7 +7,7 @@ MigrationController, without limits and budgets.
 from __future__ import annotations
 
 import base64
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypeVar, cast
 
@@ -21,7 +21,7 @@ from roles.descheduler.evictability import evictability
 from roles.descheduler.framework.effects import Outcome
 from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictResult, NoController
 from roles.descheduler.framework.round import Rounds
-from roles.descheduler.journal import METRIC, NODE, POD, check_of
+from roles.descheduler.journal import METRIC, NODE, POD, Key, Seen, check_of
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
 from roles.descheduler.plugins.defaultevictor.protections import Protections, Surroundings
@@ -29,21 +29,8 @@ from roles.descheduler.reading import Reading
 from roles.descheduler.snapshot import NodeView, Snapshots, Vector
 
 T = TypeVar("T")
-Key = tuple[str, str, str]
 _KINDS: dict[str, Any] = {NODE: Node, POD: Pod, METRIC: NodeMetric}
 GRANTED = EvictResult(True, "nobody asked then")
-
-
-@dataclass(slots=True)
-class Seen:
-    """A node of a round. `pods` are of all phases; `leaving` and `accepted` are uids."""
-
-    node: Node
-    pods: list[Pod]
-    metric: NodeMetric | None
-    leaving: frozenset[str] = frozenset()
-    accepted: frozenset[str] = frozenset()
-    expected: tuple[Vector, Vector, Vector] = ({}, {}, {})
 
 
 @dataclass(slots=True)
@@ -130,12 +117,11 @@ class Decoder:
         for ref, channel in self._channel.items():
             if channel == NODE:
                 node: Node = self._made[ref]
-                one = Seen(node, [self._made[pod] for pod in self._orders.get(ref, ())], metrics.get(node.metadata.name))
-                if str(ref) in extra:
-                    leaving, accepted, *expected = extra[str(ref)]
-                    one.leaving, one.accepted = frozenset(map(self._uid, leaving)), frozenset(map(self._uid, accepted))
-                    one.expected = cast(tuple[Vector, Vector, Vector], tuple(expected))
-                seen.append(one)
+                pods = [self._made[pod] for pod in self._orders.get(ref, ())]
+                leaving, accepted, *more = extra.get(str(ref)) or ((), (), {}, {}, {})
+                expected = cast(tuple[Vector, Vector, Vector], tuple(more))
+                uids = frozenset(map(self._uid, leaving)), frozenset(map(self._uid, accepted))
+                seen.append(Seen(node, pods, metrics.get(node.metadata.name), *uids, expected))
         seen.sort(key=lambda one: one.node.metadata.name)
         read = {
             key: Reading(at, nodes, {(namespace, name): usage for namespace, name, usage in pods})
@@ -155,8 +141,8 @@ class Rerun:
         self.options = options
         self._evictors: list[_Evictor] = []
         self._rounds: Rounds = rounds_with(options, self._evictor)
-        self._leaving: frozenset[str] = frozenset()
-        self._accepted: frozenset[str] = frozenset()
+        self._leaving: Collection[str] = ()
+        self._accepted: Collection[str] = ()
         self._snapshots = Snapshots(lambda pod: pod.metadata.uid in self._leaving, lambda pod: pod.metadata.uid in self._accepted)
 
     def _evictor(self, profile: str, name: str, args: Any) -> Evicting:
@@ -266,9 +252,6 @@ class _Evictor(NoController):
 
     def _priority(self, name: str) -> int | None:
         return self.around.priority_of_class(name) if self.around is not None else None
-
-    async def prepare(self, pods: Iterable[Pod]) -> None:
-        """Nothing to fetch."""
 
     def filter(self, pod: Pod) -> str:
         """What the plugin's arguments say of the pod as it is; limits and budgets are not asked."""

@@ -9,7 +9,6 @@ import asyncio
 import logging
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager
 from typing import Any
 
 import aiohttp
@@ -82,20 +81,15 @@ class Prometheus:
 
     async def read(self, now: float) -> Reading:
         """The share of each node as METRIC_RESOURCE, of WHOLE. Raises SourceError."""
-        async with _session(await self._token()) as session:
+        token = await self._token()
+        headers = {"Authorization": f"Bearer {token}"} if token else {}
+        async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE), headers=headers) as session:
             try:
                 async with session.post(f"{self._url.rstrip('/')}/api/v1/query", data={"query": self._query, "time": str(now)}) as answer:
                     body = orjson.loads(await answer.read())
             except (aiohttp.ClientError, TimeoutError, OSError, orjson.JSONDecodeError) as error:
                 raise SourceError(f"{type(error).__name__}: {error}") from None
         return Reading(now, shares(body))
-
-
-@asynccontextmanager
-async def _session(token: str) -> AsyncIterator[aiohttp.ClientSession]:
-    headers = {"Authorization": f"Bearer {token}"} if token else {}
-    async with aiohttp.ClientSession(timeout=aiohttp.ClientTimeout(total=PATIENCE), headers=headers) as session:
-        yield session
 
 
 def shares(answer: Any) -> dict[str, Vector]:

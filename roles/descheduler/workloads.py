@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 import orjson
@@ -103,20 +103,12 @@ class WorkloadError(Exception):
         self.unasked = unasked
 
 
-def controller_of(pod: Pod) -> OwnerReference | None:
-    """The owner reference that is the pod's controller."""
-    return next((owner for owner in pod.metadata.owner_references if owner.controller), None)
-
-
 class Workloads:
     """Looks workloads up in caches. Made before the informers start."""
 
-    def __init__(
-        self, client: Client, informers: InformerFactory, cluster: ClusterState, clock: Callable[[], float] = seams.monotonic
-    ) -> None:
+    def __init__(self, client: Client, informers: InformerFactory, cluster: ClusterState) -> None:
         self._client = client
         self._cluster = cluster
-        self._clock = clock
         self._informers = {key: informers.informer(kind, Replicated, optional=True) for key, kind in _KINDS.items()}
         self._replicasets = self._informers["apps", "ReplicaSet"]
         self._waited = False
@@ -144,7 +136,7 @@ class Workloads:
 
     def of(self, pod: Pod) -> Workload | None:
         """The pod's workload, None for a pod without a controller. Raises WorkloadError."""
-        owner = controller_of(pod)
+        owner = pod.metadata.controller
         if owner is None:
             return None
         found = self._found.get(owner.uid)
@@ -160,7 +152,7 @@ class Workloads:
     async def lost(self, pod: Pod) -> str:
         """Why the pod's controller would make no other one, "" if it would. The API server is asked where the controller has a scale
         subresource, as its watch may be late or there is none: `of` goes by the answer then; raises ApiError."""
-        owner = controller_of(pod)
+        owner = pod.metadata.controller
         if owner is None:
             return ""
         try:
@@ -169,7 +161,7 @@ class Workloads:
                 try:
                     found = await self._scale(kind, owner, pod.metadata.namespace)
                     if not self._watches(owner):
-                        self._scales[owner.uid] = (self._clock(), found)
+                        self._scales[owner.uid] = (seams.monotonic(), found)
                     return ""
                 except (errors.NotFound, errors.Forbidden) as error:
                     log.debug("the scale of %s %s/%s cannot be read: %s", owner.kind, pod.metadata.namespace, owner.name, error)
@@ -204,18 +196,18 @@ class Workloads:
 
     async def learn(self, pods: Iterable[Pod]) -> None:
         """Ask which kinds among the owners of these pods have a scale, where that is not known: one request a group and version."""
-        await self._learn(map(controller_of, pods))
+        await self._learn(pod.metadata.controller for pod in pods)
 
     async def refresh(self, pods: Iterable[Pod]) -> None:
         """Ask for the scale of the workloads of these pods, as `look_up` does: only for pods that may be about to leave."""
-        await self.look_up((owner, pod.metadata.namespace) for pod in pods if (owner := controller_of(pod)) is not None)
+        await self.look_up((owner, pod.metadata.namespace) for pod in pods if (owner := pod.metadata.controller) is not None)
 
     async def look_up(self, owners: Iterable[tuple[OwnerReference, str]]) -> None:
         """Ask for the scale of the workloads behind these references (with their namespaces) that are not watched and have one, where the
         last answer is too old. One request a workload."""
         owners = list(owners)
         await self._learn(owner for owner, _ in owners)
-        now = self._clock()
+        now = seams.monotonic()
         wanted: dict[str, tuple[OwnerReference, str]] = {}
         for owner, namespace in owners:
             if self._watches(owner) or self._has_no_scale(owner):
@@ -228,7 +220,7 @@ class Workloads:
             self._scales[uid] = (now, await self._ask(owner, namespace))
 
     async def _learn(self, owners: Iterable[OwnerReference | None]) -> None:
-        now = self._clock()
+        now = seams.monotonic()
         seen: dict[str, set[str]] = {}
         for number, owner in enumerate(owners, 1):
             if number % AT_ONCE == 0:
@@ -248,7 +240,7 @@ class Workloads:
 
     def _of_replicaset(self, found: Replicated, namespace: str) -> Workload:
         own = frozenset({found.metadata.uid})
-        owner = next((owner for owner in found.metadata.owner_references if owner.controller), None)
+        owner = found.metadata.controller
         if owner is not None and (owner.kind, _group(owner.api_version)) == ("Deployment", "apps"):
             return self.behind(owner, namespace)
         return Workload("ReplicaSet", namespace, found.metadata.name, found.metadata.uid, _replicas(found), own, _observed(found))

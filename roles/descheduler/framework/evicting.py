@@ -9,7 +9,7 @@ decisions out. A plugin is made once for each profile that names it, by its row 
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar, runtime_checkable
 
@@ -84,7 +84,7 @@ class Controller:
     """
 
     name: str
-    run: Callable[[Leadership | None], Awaitable[None]]
+    run: Callable[[Leadership | None], Coroutine[Any, Any, None]]
 
 
 class Foresees(Protocol):

@@ -83,10 +83,7 @@ class Handle:
         return self._pre_eviction_filter(pod) if self.answers is None else self._asked("pre", pod, self._pre_eviction_filter)
 
     def _pre_eviction_filter(self, pod: Pod) -> str:
-        for evictor in self.filters:
-            if reason := evictor.pre_eviction_filter(pod):
-                return reason
-        return ""
+        return next((why for evictor in self.filters if (why := evictor.pre_eviction_filter(pod))), "")
 
     def reasons(self, pod: Pod) -> list[str]:
         """Everything that keeps the pod from leaving, each once; what `filter` tells comes first."""
@@ -109,18 +106,8 @@ class Handle:
         self, subject: Subject, verdict: str, message: str, numbers: dict[str, Number] | None = None, terms: tuple[Term, ...] = ()
     ) -> None:
         """Leave a record of something that was decided or found."""
-        self.records.append(
-            Record(
-                role=ROLE,
-                subject=subject,
-                time=self.now,
-                verdict=verdict,
-                rule=self.plugin,
-                message=message,
-                numbers={"profile": self.profile, **(numbers or {})},
-                terms=terms,
-            )
-        )
+        told: dict[str, Number] = {"profile": self.profile, **(numbers or {})}
+        self.records.append(Record(ROLE, subject, self.now, verdict, self.plugin, message, told, terms))
 
     def note(self, message: str) -> None:
         """Something about the round of this profile, such as why nothing was done."""

@@ -47,19 +47,12 @@ class Counts:
             trial.add(pod.spec.node_name, pod.metadata.namespace)
         return ""
 
-    def add(self, node: str, namespace: str) -> None:
-        """Count an eviction, before it is carried out: what is under way counts."""
+    def add(self, node: str, namespace: str, by: int = 1) -> None:
+        """Count an eviction, before it is carried out: what is under way counts. `by` -1: it was refused."""
         if node:
-            self.node[node] += 1
-        self.namespace[namespace] += 1
-        self.total += 1
-
-    def take_back(self, node: str, namespace: str) -> None:
-        """Uncount an eviction that was refused."""
-        if node:
-            self.node[node] -= 1
-        self.namespace[namespace] -= 1
-        self.total -= 1
+            self.node[node] += by
+        self.namespace[namespace] += by
+        self.total += by
 
     def copy(self) -> Counts:
         """Counts that go on from here on their own."""

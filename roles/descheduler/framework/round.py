@@ -58,10 +58,10 @@ class Acting(Protocol):
     async def annotate(self, pod: Pod, key: str, value: str) -> EvictResult:
         """Set one annotation."""
 
-    async def where(self, pod: Pod) -> str:
+    async def where(self, pod: Pod, /) -> str:
         """Where the scheduler would put the pod if it left now, in words; "" when nobody asks. Asked in dry runs only."""
 
-    async def rehearse(self, pod: Pod, leaving: Sequence[Pod]) -> bool:
+    async def rehearse(self, pod: Pod, leaving: Sequence[Pod], /) -> bool:
         """Whether the scheduler would place the pod once the others have left, and then these; False where it cannot be asked."""
 
     def waited(self, seconds: float) -> None:
@@ -94,12 +94,11 @@ class Rounds:
     def __init__(
         self, profiles: Sequence[Profile], *, selector: Selector | None, limits: Limits, dry_run: bool, grace_period: int | None = None
     ) -> None:
-        self._grace_period = grace_period
         self.profiles = profiles
         self._selector = selector
-        self._limits = limits
-        self._dry_run = dry_run
-        self._recurrence = Recurrence()
+        self.limits, self.dry_run = limits, dry_run
+        self.delete_options = None if grace_period is None else {"gracePeriodSeconds": grace_period}
+        self.recurrence = Recurrence()
 
     def reads(self) -> set[str]:
         """The sources of usage that plugins read."""
@@ -140,7 +139,7 @@ class Rounds:
             return Outcome(nodes=len(chosen), skipped=f"{len(chosen)} ready nodes match, at least two are needed to move anything")
         outcome = Outcome(nodes=len(chosen))
         counts, refused = Counts(), dict[tuple[int, str], str]()
-        self._recurrence.forget(now)
+        self.recurrence.forget(now)
         if not prepared:
             await self.prepare(everything)
         for profile in self.profiles:
@@ -149,16 +148,14 @@ class Rounds:
             for profile in self.profiles:
                 mine = [node for node in chosen if _matches(profile.selector, node)]
                 for plugin in profile.plugins[point]:
-                    turn = _Turn(profile, plugin, chosen, now, self._limits, counts, self._dry_run, acting, self._grace_period)
-                    turn.recurrence, turn.refused = self._recurrence, refused
-                    turn.holders = [evictor for other in self.profiles for evictor in other.evictors()]
-                    turn.handle.readings, turn.handle.waiting, turn.handle.answers = readings or {}, waiting, answers
+                    handle = Handle(profile.name, plugin.name, now, profile.filters, [], readings or {}, waiting, answers=answers)
+                    turn = _Turn(self, profile, plugin, handle, chosen, acting, counts, refused)
                     began = asyncio.get_running_loop().time()
                     error = await turn.run(mine)
                     outcome.turns.append((plugin.name, asyncio.get_running_loop().time() - began))
                     if error:
                         outcome.errors.append(f"profile {profile.name}: {plugin.name}: {error}")
-                    outcome.records += turn.handle.records
+                    outcome.records += handle.records
                 if outcome.errors:
                     outcome.evicted = counts.total
                     return outcome
@@ -180,31 +177,27 @@ class _Turn:
 
     def __init__(
         self,
+        rounds: Rounds,
         profile: Profile,
         plugin: Plugin,
+        handle: Handle,
         cluster: Sequence[NodeView],
-        now: float,
-        limits: Limits,
-        counts: Counts,
-        dry_run: bool,
         acting: Acting,
-        grace_period: int | None = None,
+        counts: Counts,
+        refused: dict[tuple[int, str], str],
     ) -> None:
-        self._delete_options = None if grace_period is None else {"gracePeriodSeconds": grace_period}
-        self.handle = Handle(profile.name, plugin.name, now, profile.filters)
-        self._profile, self._plugin, self._acting = profile, plugin, acting
+        self._rounds, self._profile, self._plugin, self.handle, self._acting = rounds, profile, plugin, handle, acting
         # looked up once: whether an evictor does what only some do costs as much as the rest of an eviction
         evictor = profile.evictor
         self._together = evictor if isinstance(evictor, Together) else None
         self._assumes = evictor if isinstance(evictor, Assumes) else None
         self._replaces = evictor if isinstance(evictor, Replaces) else None
         self._asks = [each for each in profile.evictors() if isinstance(each, Asks)]
-        self._limits, self._counts, self._dry_run = limits, counts, dry_run
+        self._counts, self._dry_run = counts, rounds.dry_run
         self._observed: Counts | None = None  # evictions that the plugin's own dry run only lists
         self._nodes = {node.name: node for node in cluster}
-        self.recurrence = Recurrence()
-        self.holders: list[Evicting] = []
-        self.refused: dict[tuple[int, str], str] = {}  # what evictors have answered in this round, by evictor and pod
+        self.refused = refused  # what evictors have answered in this round, by evictor and pod
+        self._holders = [each for other in rounds.profiles for each in other.evictors() if each is not evictor and isinstance(each, Holds)]
         self._put_back: list[Callable[[], None]] = []
         self._promised: list[tuple[NodeView, PodView]] = []  # who is expected where; the plugin itself counts it meanwhile
         self._limited: Counter[str] = Counter()
@@ -263,11 +256,11 @@ class _Turn:
         if isinstance(effect, Cordon):
             what = "Cordoned" if effect.on else "Uncordoned"
             subject = node_subject(self._nodes[effect.node.metadata.name])
-            result = None if switch else await self._write(self._acting.cordon(effect.node, effect.on))
+            result = None if switch else await self._acting.cordon(effect.node, effect.on)
             would = "WouldCordon" if effect.on else "WouldUncordon"
         else:
             what, would, subject = "Annotated", "WouldAnnotate", pod_subject(effect.pod)
-            result = None if switch else await self._write(self._acting.annotate(effect.pod, effect.key, effect.value))
+            result = None if switch else await self._acting.annotate(effect.pod, effect.key, effect.value)
         numbers: dict[str, float | int | str] = {effect.key: effect.value} if isinstance(effect, Annotate) else {}
         if result is None:
             self.handle.record(subject, would, f"{effect.reason}; dry run{switch}", numbers)
@@ -277,11 +270,6 @@ class _Turn:
             return False
         self.handle.record(subject, what, effect.reason, numbers)
         return True
-
-    async def _write(self, call: object) -> EvictResult:
-        result = await call  # type: ignore[misc]
-        assert isinstance(result, EvictResult)
-        return result
 
     def _switch(self, effect: Evict | Cordon | Annotate) -> str:
         """Which dry-run switch is on, in words; "" for none."""
@@ -295,7 +283,7 @@ class _Turn:
         pod, evictor = effect.pod, self._profile.evictor
         others = list(self._together.together(pod)) if self._together else []
         counts, everybody = self._counts_of(effect), [pod, *others]
-        if why := counts.all_exceeded(self._limits, everybody):
+        if why := counts.all_exceeded(self._rounds.limits, everybody):
             self._limited[why] += 1
             self.handle.refused[pod.metadata.uid] = why
             if self._limited[why] <= _TOLD:
@@ -320,15 +308,15 @@ class _Turn:
                     self._put_back += put_back
         else:
             result = await self._acting.evict(
-                evictor, pod, EvictOptions(self._plugin.name, effect.reason, self._delete_options, effect.relief)
+                evictor, pod, EvictOptions(self._plugin.name, effect.reason, self._rounds.delete_options, effect.relief)
             )
             if not result.accepted:
                 for each in everybody:
-                    counts.take_back(each.spec.node_name, each.metadata.namespace)
+                    counts.add(each.spec.node_name, each.metadata.namespace, -1)
                 self.refused[id(evictor), pod.metadata.uid] = result.message
                 return self._kept(effect, result.message, f"{effect.reason}, but {result.message}")
             if place and not result.listed:
-                self.recurrence.left(place, pod.metadata.uid, self._alike(pod), self.handle.now)
+                self._rounds.recurrence.left(place, pod.metadata.uid, self._alike(pod), self.handle.now)
             if result.listed:
                 self.handle.listed.add(pod.metadata.uid)
             verdict, where = ("WouldEvict", await self._where(effect)) if result.listed else ("Evicted", "")
@@ -369,9 +357,9 @@ class _Turn:
         """What the profile's filters do not know: the evictor's answer to another plugin of this round, another evictor's work that is
         under way, and that pods like it have come back."""
         evictor, uid = self._profile.evictor, pod.metadata.uid
-        held = (other.holds(pod) for other in self.holders if other is not evictor and isinstance(other, Holds))
+        held = (other.holds(pod) for other in self._holders)
         answered = self.refused.get((id(evictor), uid), "") or next(filter(None, held), "")
-        return answered or (self.recurrence.refuse(place, uid, self.handle.now) if place else "")
+        return answered or (self._rounds.recurrence.refuse(place, uid, self.handle.now) if place else "")
 
     def _place(self, pod: Pod) -> Key | None:
         """Whose pods come back where, if the plugin minds where pods are and nobody holds a place elsewhere for the next one."""
@@ -408,13 +396,8 @@ class _Turn:
         return self._observed
 
     def _told(self, effect: Evict, verdict: str, message: str) -> None:
-        pod = effect.pod
-        self.handle.record(
-            pod_subject(pod),
-            verdict,
-            message,
-            {**effect.numbers, "target": effect.target, "node": pod.spec.node_name, "reason": effect.reason},
-        )
+        numbers = {**effect.numbers, "target": effect.target, "node": effect.pod.spec.node_name, "reason": effect.reason}
+        self.handle.record(pod_subject(effect.pod), verdict, message, numbers)
 
 
 def _matches(selector: Selector | None, node: NodeView) -> bool:

@@ -20,8 +20,9 @@ from koord.api.objects import Node, NodeMetric, Pod
 from koord.api.times import format_time
 from roles.descheduler.build import Options
 from roles.descheduler.framework.evicting import Evicting, EvictOptions, EvictResult
+from roles.descheduler.journal import Seen
 from roles.descheduler.migration.template import elsewhere
-from roles.descheduler.replaying import Rerun, Round, Seen, Then
+from roles.descheduler.replaying import Rerun, Round, Then
 from roles.scheduler.whatif import Placement
 from roles.tools.simulate.cluster import Cluster, Obj, Structs, key_of
 

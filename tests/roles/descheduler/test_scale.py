@@ -12,14 +12,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from koord.api import selectors
-from koord.api.objects import Node, Pod, convert
-from koord.api.selectors import Requirement
+from koord.api.objects import Node, Pod, PodAffinityTerm, convert
+from koord.api.selectors import Requirement, SelectorError, from_label_selector
 from roles.descheduler import registry
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import Evict, Pause
 from roles.descheduler.framework.handle import SLICE, STEPS, Handle
 from roles.descheduler.framework.pace import Runs
-from roles.descheduler.nodefit import Placeable, anti_affinity_terms, term_matches
+from roles.descheduler.nodefit import Placeable, anti_affinity_terms
 from roles.descheduler.nodelabels import NodeLabels
 from roles.descheduler.snapshot import NodeView, PodView, Snapshots, node_view
 from roles.descheduler.spreading import Domain, Spread, moves
@@ -252,6 +252,20 @@ def test_one_pod_of_each_template_is_looked_at_and_remembered_between_rounds(nam
         assert read["columns"] <= 2 * workloads
 
 
+def term_matches(term: PodAffinityTerm, owner: Pod, other: Pod) -> bool:
+    """Whether another pod is one that the term means. A selector that cannot be read means none."""
+    try:
+        selector = from_label_selector(term.label_selector)
+    except SelectorError:
+        return False
+    return other.metadata.namespace in (term.namespaces or (owner.metadata.namespace,)) and selector.matches(other.metadata.labels)
+
+
+def unfit(one: Placeable, target: NodeView) -> bool:
+    """Whether the pod does not fit by the rule of Koordinator's plugins."""
+    return target.node.spec.unschedulable or bool(one.suits(target) or one.room(target))
+
+
 def excluded_one_by_one(nodes: list[NodeView]) -> list[str]:
     """The rule as it is written: every pod beside every other."""
     present = [(view.pod, node) for node in nodes for view in node.pods]
@@ -377,7 +391,7 @@ def test_a_table_of_nodes_answers_as_each_node_does(given_nodes: list[Obj], spec
         full.take(full.pods[-1].pod.metadata.uid)
     one = Placeable(view)
     others = [node for node in nodes if node.name != f"n{own}"]
-    fit = [node for node in others if not one.unfit(node) and not kept_apart(pod, node, nodes)]
+    fit = [node for node in others if not unfit(one, node) and not kept_apart(pod, node, nodes)]
     assert columns.elsewhere(view) == next((node.name for node in fit), "")
     assert np.flatnonzero(columns.fitting(view, columns.rows(nodes))).tolist() == [nodes.index(node) for node in fit]
     assert sum(columns.why_not(view, community=False).values()) == len(others) - len(fit)
