@@ -9,7 +9,6 @@ from typing import Any
 
 from koord.api import kinds
 from koord.config.errors import ConfigError, InvalidConfig
-from koord.config.selectors import compile_selector
 from koord.kube import errors
 from koord.kube.client import Client
 from roles.descheduler import registry
@@ -20,6 +19,7 @@ from roles.descheduler.framework.plugin import Plugin
 from roles.descheduler.framework.round import Profile, Rounds
 from roles.descheduler.placement import SchedulerFlags
 from roles.descheduler.reading import PROMETHEUS
+from roles.descheduler.selection import optional_selector
 from roles.descheduler.usage import MetricsServer, Prometheus, SourceError, Sources
 
 TOKEN_KEY = "prometheusAuthToken"
@@ -59,7 +59,7 @@ def rounds(options: Options, setup_of: SetupOf) -> Rounds:
 def rounds_with(options: Options, make: MakeEvictor) -> Rounds:
     """The same with evictors that somebody else makes."""
     config = options.config
-    selector = compile_selector(config.node_selector) if config.node_selector is not None else None
+    selector = optional_selector(config.node_selector)
     limits = Limits(
         config.max_no_of_pods_to_evict_per_node, config.max_no_of_pods_to_evict_per_namespace, config.max_no_of_pods_to_evict_total
     )
@@ -77,7 +77,7 @@ def _profile(profile: ResolvedProfile, interval: float, make: MakeEvictor) -> Pr
         point: [registry.PLUGIN_TYPES[name].make(profile.args[name], interval) for name in profile.plugins[point]]
         for point in ("deschedule", "balance")
     }
-    selector = compile_selector(profile.node_selector) if profile.node_selector is not None else None
+    selector = optional_selector(profile.node_selector)
     filters = [evictors[name] for name in profile.plugins["filter"]]
     return Profile(profile.name, selector, evictors[profile.plugins["evict"][0]], filters, plugins, profile.observe)
 

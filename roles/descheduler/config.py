@@ -14,11 +14,11 @@ from koord.config.errors import ConfigError, InvalidConfig, did_you_mean
 from koord.config.loader import check_shape, decode, validate, validate_model
 from koord.config.model import ConfigModel, Seconds
 from koord.config.model import wire as on_the_wire
-from koord.config.selectors import compile_selector
 from koord.config.urls import is_http_url
 from roles.descheduler import registry
 from roles.descheduler.migration.plugin import MigrationController
 from roles.descheduler.reading import PROMETHEUS
+from roles.descheduler.selection import optional_selector
 
 log = logging.getLogger(__name__)
 
@@ -249,11 +249,9 @@ class DeschedulerConfiguration(ConfigModel):
             if profile.name in names:
                 raise ConfigError(f"profiles[{index}].name", f"{profile.name!r} is already used; names must be unique")
             names.add(profile.name)
-        if self.node_selector is not None:
-            compile_selector(self.node_selector)
+        optional_selector(self.node_selector)
         for index, profile in enumerate(self.profiles):
-            if profile.node_selector is not None:
-                compile_selector(profile.node_selector, f"profiles[{index}].nodeSelector")
+            optional_selector(profile.node_selector, f"profiles[{index}].nodeSelector")
         self.healthz_bind_address = _address("healthzBindAddress", self.healthz_bind_address)
         self.metrics_bind_address = _address("metricsBindAddress", self.metrics_bind_address)
         return self

@@ -5,16 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from koord.api.objects import Pod
-from koord.config.selectors import compile_selector
 from roles.descheduler.migration.args import MigrationControllerArgs
 from roles.descheduler.protection import Protected, forced, is_claim, refuse
+from roles.descheduler.selection import optional_selector
 
 __all__ = ["evictability", "forced"]
 
 
 def evictability(args: MigrationControllerArgs, priority_of_class: Callable[[str], int | None]) -> Callable[[Pod], str]:
     """A function that says why a pod may not leave, "" when it may. `priority_of_class` resolves PriorityClass names."""
-    selector = compile_selector(args.label_selector, "labelSelector") if args.label_selector is not None else None
+    selector = optional_selector(args.label_selector, "labelSelector")
     protected = Protected(
         bare=not args.evict_all_bare_pods,
         bare_failed=not args.evict_failed_bare_pods,

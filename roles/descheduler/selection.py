@@ -41,6 +41,29 @@ class PodSelector(ConfigModel):
     """LabelSelector; one without is passed over."""
 
 
+class SelectionArgs(ConfigModel):
+    """Which nodes a plugin looks at, and which of their pods may leave."""
+
+    paused: bool = False
+    """Do nothing."""
+    dry_run: bool = False
+    """Decide and record, evict nothing."""
+    node_selector: dict[str, Any] | None = None
+    """LabelSelector of the nodes that are looked at; unset: all."""
+    evictable_namespaces: Namespaces | None = None
+    """Namespaces whose pods may leave."""
+    pod_selectors: list[PodSelector] = []
+    """Pods that may leave; one matching selector is enough. Empty: all."""
+    node_fit: bool = True
+    """A pod may leave only if another node would take it."""
+
+    @model_validator(mode="after")
+    def _selectable(self) -> SelectionArgs:
+        optional_selector(self.node_selector)
+        PodChoice(self.evictable_namespaces, self.pod_selectors)
+        return self
+
+
 class PodChoice:
     """Which pods a plugin may touch: those of its namespaces that match any of its selectors (no selector: all)."""
 
@@ -70,6 +93,6 @@ class PodChoice:
         return lambda pod: self.refuse(pod) or refuse(pod)
 
 
-def node_selector(selector: dict[str, Any] | None, path: str = "nodeSelector") -> Selector | None:
-    """A compiled selector, None for all nodes. Raises ConfigError."""
+def optional_selector(selector: dict[str, Any] | None, path: str = "nodeSelector") -> Selector | None:
+    """A compiled selector, None for one that was left out. Raises ConfigError."""
     return None if selector is None else compile_selector(selector, path)

@@ -10,9 +10,8 @@ from pydantic import Field, field_validator, model_validator
 from koord.api.selectors import SelectorError, parse_label_selector
 from koord.config.errors import ConfigError, did_you_mean
 from koord.config.model import ConfigModel, Seconds, wire
-from koord.config.selectors import compile_selector
 from roles.descheduler.protection import CRITICAL_PRIORITY, PriorityThreshold
-from roles.descheduler.selection import Namespaces
+from roles.descheduler.selection import Namespaces, optional_selector
 
 EVICTORS = ("Eviction", "Delete", "SoftEviction")
 JOB_MODES = ("ReservationFirst", "EvictDirectly")
@@ -186,8 +185,7 @@ class MigrationControllerArgs(ConfigModel):
             raise ConfigError("priorityThreshold.value", f"must be at most {CRITICAL_PRIORITY}")
         check_share("maxMigratingPerWorkload", self.max_migrating_per_workload)
         check_share("maxUnavailablePerWorkload", self.max_unavailable_per_workload)
-        if self.label_selector is not None:
-            compile_selector(self.label_selector, "labelSelector")
+        optional_selector(self.label_selector, "labelSelector")
         if self.node_selector:
             try:
                 parse_label_selector(self.node_selector)

@@ -21,7 +21,7 @@ from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.plugins.firstfit import FirstFit
 from roles.descheduler.relief import Relief
-from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
+from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, optional_selector
 from roles.descheduler.snapshot import NodeView, PodView, Vector, pod_view
 
 MODES = ("BestEffort", "DrainNode")
@@ -76,7 +76,7 @@ class CustomPriorityArgs(ConfigModel):
             if names.index(level.name) != index:
                 raise ConfigError(f"evictionOrder[{index}].name", f"{level.name!r} is already used; names must be unique")
             compile_selector(level.node_selector, f"evictionOrder[{index}].nodeSelector")
-        node_selector(self.node_selector)
+        optional_selector(self.node_selector)
         PodChoice(self.evictable_namespaces, self.pod_selectors)
         return self
 
@@ -105,7 +105,7 @@ class CustomPriority:
         self._interval = interval
         self._drains: dict[str, Drain] = {}
         self._given_up: dict[str, float] = {}  # node -> until when it is left alone
-        self._nodes = node_selector(args.node_selector)
+        self._nodes = optional_selector(args.node_selector)
         self._levels = [(level.name, compile_selector(level.node_selector)) for level in args.eviction_order]
         self._choice = PodChoice(args.evictable_namespaces, args.pod_selectors)
 

@@ -5,38 +5,25 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from math import sqrt
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from pydantic import Field, model_validator
 
 from koord.accounting.resources import sub
 from koord.config.errors import ConfigError
-from koord.config.model import ConfigModel
 from roles.descheduler.columns import Columns
 from roles.descheduler.cost import eviction_cost
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.plugins.gpuroom import GPURoomArgs, Rooms
-from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
+from roles.descheduler.selection import PodChoice, SelectionArgs, optional_selector
 from roles.descheduler.snapshot import NodeView, PodView
 
 
-class FragmentationAwareArgs(ConfigModel):
+class FragmentationAwareArgs(SelectionArgs):
     """FragmentationAware. Thresholds are standard deviations of shares (0..1) of the node's allocatable."""
 
-    paused: bool = False
-    """Do nothing."""
-    dry_run: bool = False
-    """Decide and record, evict nothing."""
-    node_selector: dict[str, Any] | None = None
-    """LabelSelector of the nodes that are looked at; unset: all."""
-    evictable_namespaces: Namespaces | None = None
-    """Namespaces whose pods may leave."""
-    pod_selectors: list[PodSelector] = []
-    """Pods that may leave; one matching selector is enough. Empty: all."""
-    node_fit: bool = True
-    """A pod may leave only if another node would take it."""
     resources: list[str] = ["cpu", "memory"]
     """Resources whose shares should be alike; two at least make sense."""
     imbalance_threshold: float | int = Field(0.15, ge=0)
@@ -51,8 +38,6 @@ class FragmentationAwareArgs(ConfigModel):
     @model_validator(mode="after")
     def _accepted(self) -> FragmentationAwareArgs:
         check_resources(self.resources)
-        node_selector(self.node_selector)
-        PodChoice(self.evictable_namespaces, self.pod_selectors)
         return self
 
 
@@ -84,7 +69,7 @@ class FragmentationAware:
 
     def __init__(self, args: FragmentationAwareArgs, interval: float) -> None:
         self.args = args
-        self._nodes = node_selector(args.node_selector)
+        self._nodes = optional_selector(args.node_selector)
         self._choice = PodChoice(args.evictable_namespaces, args.pod_selectors)
         self._rooms = Rooms(args.gpus) if args.gpus is not None else None
 

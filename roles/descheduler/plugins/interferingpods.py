@@ -3,42 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import Any, ClassVar
+from typing import ClassVar
 
-from pydantic import Field, model_validator
+from pydantic import Field
 
-from koord.config.model import ConfigModel
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.plugin import DESCHEDULE
-from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
+from roles.descheduler.selection import PodChoice, SelectionArgs, optional_selector
 from roles.descheduler.snapshot import NodeView, PodView
 
 
-class RemoveInterferingPodsArgs(ConfigModel):
+class RemoveInterferingPodsArgs(SelectionArgs):
     """RemoveInterferingPods. A request in a NodeMetric older than `maxMetricAgeSeconds` does not count."""
 
-    paused: bool = False
-    """Do nothing."""
-    dry_run: bool = False
-    """Decide and record, evict nothing."""
-    node_selector: dict[str, Any] | None = None
-    """LabelSelector of the nodes that are looked at; unset: all."""
-    evictable_namespaces: Namespaces | None = None
-    """Namespaces whose pods may leave."""
-    pod_selectors: list[PodSelector] = []
-    """Pods that may leave; one matching selector is enough. Empty: all."""
-    node_fit: bool = True
-    """A pod may leave only if another node would take it."""
     max_metric_age_seconds: int = Field(300, ge=1)
     """Age of a NodeMetric beyond which what it asks for does not count."""
-
-    @model_validator(mode="after")
-    def _accepted(self) -> RemoveInterferingPodsArgs:
-        node_selector(self.node_selector)
-        PodChoice(self.evictable_namespaces, self.pod_selectors)
-        return self
 
 
 class RemoveInterferingPods:
@@ -49,7 +30,7 @@ class RemoveInterferingPods:
 
     def __init__(self, args: RemoveInterferingPodsArgs, interval: float) -> None:
         self.args = args
-        self._nodes = node_selector(args.node_selector)
+        self._nodes = optional_selector(args.node_selector)
         self._choice = PodChoice(args.evictable_namespaces, args.pod_selectors)
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:

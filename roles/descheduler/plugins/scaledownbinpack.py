@@ -20,7 +20,7 @@ from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import Runs
 from roles.descheduler.framework.plugin import BALANCE
 from roles.descheduler.plugins.fragmentationaware import check_resources
-from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, node_selector
+from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, optional_selector
 from roles.descheduler.snapshot import NodeView, PodView, Vector
 
 STRATEGIES = ("CalculateOnly", "EvictDirectly")
@@ -59,7 +59,7 @@ class ScaleDownBinPackArgs(ConfigModel):
         for name, weight in self.resource_weights.items():
             if weight <= 0 or not isfinite(weight):
                 raise ConfigError(f"resourceWeights.{name}", f"{weight} must be a positive number")
-        node_selector(self.node_selector)
+        optional_selector(self.node_selector)
         PodChoice(self.evictable_namespaces, self.pod_selectors)
         return self
 
@@ -82,7 +82,7 @@ class ScaleDownBinPack:
 
     def __init__(self, args: ScaleDownBinPackArgs, interval: float) -> None:
         self.args = args
-        self._nodes = node_selector(args.node_selector)
+        self._nodes = optional_selector(args.node_selector)
         self._choice = PodChoice(args.evictable_namespaces, args.pod_selectors)
         self._weights = {name: float(args.resource_weights.get(name, 1.0)) for name in args.resources}
 

@@ -11,9 +11,8 @@ from koord.api.objects import Pod
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
-from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.nodefit import Term, compiled_terms
-from roles.descheduler.plugins.community.common import CommunityArgs, least_important_first
+from roles.descheduler.plugins.community.common import ChoosingPlugin, CommunityArgs, least_important_first
 from roles.descheduler.podindex import Alike, PodIndex, asked_for, in_order
 from roles.descheduler.snapshot import NodeView, PodView
 
@@ -22,15 +21,10 @@ class RemovePodsViolatingInterPodAntiAffinityArgs(CommunityArgs):
     """RemovePodsViolatingInterPodAntiAffinity."""
 
 
-class RemovePodsViolatingInterPodAntiAffinity:
+class RemovePodsViolatingInterPodAntiAffinity(ChoosingPlugin[RemovePodsViolatingInterPodAntiAffinityArgs]):
     """A Deschedule plugin without memory. A pod that leaves is no violation to the others any more."""
 
     name: ClassVar[str] = "RemovePodsViolatingInterPodAntiAffinity"
-    point: ClassVar[str] = DESCHEDULE
-
-    def __init__(self, args: RemovePodsViolatingInterPodAntiAffinityArgs, interval: float) -> None:
-        self.args = args
-        self._chosen = args.chosen()
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Node by node, the least important pod first. Pods that nothing excludes at the start are not looked at again: what leaves

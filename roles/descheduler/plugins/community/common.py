@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
-from typing import Any
+from typing import Any, ClassVar, Generic, TypeVar
 
 from pydantic import ConfigDict, model_validator
 from pydantic.alias_generators import to_camel
@@ -14,10 +14,10 @@ from koord.api.qos import kubernetes_qos
 from koord.api.times import parse_time
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel
-from koord.config.selectors import compile_selector
 from roles.descheduler.cost import eviction_cost, restart_cost
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.selection import Namespaces
+from roles.descheduler.framework.plugin import DESCHEDULE
+from roles.descheduler.selection import Namespaces, optional_selector
 from roles.descheduler.snapshot import NodeView, PodView
 
 _QOS = {"BestEffort": 0, "Burstable": 1, "Guaranteed": 2}
@@ -43,13 +43,12 @@ class CommunityArgs(LenientModel):
 
     @model_validator(mode="after")
     def _selects(self) -> CommunityArgs:
-        if self.label_selector is not None:
-            compile_selector(self.label_selector, "labelSelector")
+        optional_selector(self.label_selector, "labelSelector")
         return self
 
     def chosen(self) -> Callable[[Pod], bool]:
         """Whether a pod is one that the plugin looks at."""
-        selector = compile_selector(self.label_selector, "labelSelector") if self.label_selector is not None else None
+        selector = optional_selector(self.label_selector, "labelSelector")
         namespaces = self.namespaces
         if selector is None and namespaces is None:
             return lambda pod: True
@@ -59,6 +58,19 @@ class CommunityArgs(LenientModel):
             return allowed and (selector is None or selector.matches(pod.metadata.labels))
 
         return looks_at
+
+
+A = TypeVar("A", bound=CommunityArgs)
+
+
+class ChoosingPlugin(Generic[A]):
+    """A plugin that looks at the pods that its arguments choose. It has no memory."""
+
+    point: ClassVar[str] = DESCHEDULE
+
+    def __init__(self, args: A, interval: float) -> None:
+        self.args = args
+        self._chosen = args.chosen()
 
 
 def one_of(path: str, values: Iterable[str], accepted: tuple[str, ...]) -> None:

@@ -9,8 +9,8 @@ from pydantic import Field
 from koord.api.objects import Pod
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.plugins.community.common import (
+    ChoosingPlugin,
     CommunityArgs,
     age,
     candidates_of_all_phases,
@@ -37,16 +37,11 @@ class RemoveFailedPodsArgs(CommunityArgs):
     """Look at init containers too."""
 
 
-class RemoveFailedPods:
+class RemoveFailedPods(ChoosingPlugin[RemoveFailedPodsArgs]):
     """A Deschedule plugin without memory."""
 
     name: ClassVar[str] = "RemoveFailedPods"
-    point: ClassVar[str] = DESCHEDULE
     minds_place: ClassVar[bool] = False
-
-    def __init__(self, args: RemoveFailedPodsArgs, interval: float) -> None:
-        self.args = args
-        self._chosen = args.chosen()
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Node by node."""

@@ -20,6 +20,7 @@ from roles.descheduler.plugins.community.requested import (
     Requested,
     check_percentages,
     headroom,
+    why_not,
 )
 from roles.descheduler.plugins.firstfit import FirstFit
 from roles.descheduler.snapshot import NodeView, PodView
@@ -73,7 +74,7 @@ class HighNodeUtilization:
                 sources.append(found)
             elif not node.node.spec.unschedulable:
                 targets.append(found)
-        if why := self._why_not(len(sources), len(targets), len(measured)):
+        if why := why_not(len(sources), len(measured), self.args.number_of_nodes) or ("" if targets else "no node can take pods"):
             handle.note(why)
             sources = targets = []
             yield from free(handle, measured)
@@ -95,15 +96,6 @@ class HighNodeUtilization:
         sources = targets = []
         yield from columns.free(handle)
         yield from free(handle, measured)
-
-    def _why_not(self, sources: int, targets: int, total: int) -> str:
-        if not sources:
-            return "no node is underutilized"
-        if sources <= self.args.number_of_nodes:
-            return f"{sources} nodes are underutilized, more than {self.args.number_of_nodes} are asked for"
-        if sources == total:
-            return "all nodes are underutilized"
-        return "" if targets else "no node can take pods"
 
     def _allowed(self, view: PodView) -> bool:
         if view.pod.metadata.namespace in self._stay:

@@ -20,6 +20,7 @@ from roles.descheduler.plugins.community.requested import (
     Requested,
     check_percentages,
     headroom,
+    why_not,
 )
 from roles.descheduler.reading import EXPIRES, KUBERNETES_METRICS, MEASURED, METRIC_RESOURCE, PROMETHEUS, WHOLE, Reading, key_of
 from roles.descheduler.snapshot import NodeView, PodView, Vector
@@ -135,7 +136,8 @@ class LowNodeUtilization:
                 low.append(found)
             elif found.over(high_limits):
                 high.append(found)
-        if why := self._why_not(len(low), len(high), len(measured)):
+        few = why_not(len(low), len(measured), self.args.number_of_nodes)
+        if why := few or ("" if high else "no node is above its target utilization"):
             handle.note(why)
             return
         yield from Leaving(
@@ -193,15 +195,6 @@ class LowNodeUtilization:
                 average = sum(node.percent(name) for node in nodes) / len(nodes)
                 low[name], high[name] = max(0.0, average - threshold), min(100.0, average + target)
         return low, high
-
-    def _why_not(self, low: int, high: int, total: int) -> str:
-        if not low:
-            return "no node is underutilized"
-        if low <= self.args.number_of_nodes:
-            return f"{low} nodes are underutilized, more than {self.args.number_of_nodes} are asked for"
-        if low == total:
-            return "all nodes are underutilized"
-        return "" if high else "no node is above its target utilization"
 
 
 def _reason(node: Requested, limits: dict[str, float], what: str) -> str:

@@ -15,9 +15,8 @@ from koord.config.errors import ConfigError
 from roles.descheduler.columns import Columns
 from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.nodefit import affinity_matches
-from roles.descheduler.plugins.community.common import CommunityArgs, cheapest_first, may_leave
+from roles.descheduler.plugins.community.common import ChoosingPlugin, CommunityArgs, cheapest_first, may_leave
 from roles.descheduler.snapshot import NodeView
 
 log = logging.getLogger(__name__)
@@ -39,15 +38,10 @@ class RemovePodsViolatingNodeAffinityArgs(CommunityArgs):
         return self
 
 
-class RemovePodsViolatingNodeAffinity:
+class RemovePodsViolatingNodeAffinity(ChoosingPlugin[RemovePodsViolatingNodeAffinityArgs]):
     """A Deschedule plugin without memory."""
 
     name: ClassVar[str] = "RemovePodsViolatingNodeAffinity"
-    point: ClassVar[str] = DESCHEDULE
-
-    def __init__(self, args: RemovePodsViolatingNodeAffinityArgs, interval: float) -> None:
-        self.args = args
-        self._chosen = args.chosen()
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """One pass over the nodes for each type."""

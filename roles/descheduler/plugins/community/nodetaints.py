@@ -10,9 +10,8 @@ from koord.api.objects import Taint
 from koord.config.errors import ConfigError
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.nodefit import untolerated
-from roles.descheduler.plugins.community.common import CommunityArgs, candidates
+from roles.descheduler.plugins.community.common import ChoosingPlugin, CommunityArgs, candidates
 from roles.descheduler.snapshot import NodeView
 
 
@@ -42,15 +41,10 @@ class RemovePodsViolatingNodeTaintsArgs(CommunityArgs):
         return not spellings & set(self.excluded_taints)
 
 
-class RemovePodsViolatingNodeTaints:
+class RemovePodsViolatingNodeTaints(ChoosingPlugin[RemovePodsViolatingNodeTaintsArgs]):
     """A Deschedule plugin without memory."""
 
     name: ClassVar[str] = "RemovePodsViolatingNodeTaints"
-    point: ClassVar[str] = DESCHEDULE
-
-    def __init__(self, args: RemovePodsViolatingNodeTaintsArgs, interval: float) -> None:
-        self.args = args
-        self._chosen = args.chosen()
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Node by node, pods whose eviction costs less first."""

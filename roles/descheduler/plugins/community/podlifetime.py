@@ -14,8 +14,8 @@ from roles.descheduler.cost import eviction_cost
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import Runs
-from roles.descheduler.framework.plugin import DESCHEDULE
 from roles.descheduler.plugins.community.common import (
+    ChoosingPlugin,
     CommunityArgs,
     LenientModel,
     age,
@@ -113,16 +113,11 @@ class PodLifeTimeArgs(CommunityArgs):
         return self
 
 
-class PodLifeTime:
+class PodLifeTime(ChoosingPlugin[PodLifeTimeArgs]):
     """A Deschedule plugin without memory."""
 
     name: ClassVar[str] = "PodLifeTime"
-    point: ClassVar[str] = DESCHEDULE
     minds_place: ClassVar[bool] = False
-
-    def __init__(self, args: PodLifeTimeArgs, interval: float) -> None:
-        self.args = args
-        self._chosen = args.chosen()
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """The oldest pod first, over all nodes; of equally old ones those whose eviction costs less."""

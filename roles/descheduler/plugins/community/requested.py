@@ -43,6 +43,15 @@ def check_percentages(path: str, thresholds: Percentages) -> None:
             raise ConfigError(f"{path}.{name}", f"{percent} must be from 0 to 100")
 
 
+def why_not(below: int, total: int, more_than: int) -> str:
+    """Why so many underutilized nodes of so many are too few, or too many; "" when they are not."""
+    if not below:
+        return "no node is underutilized"
+    if below <= more_than:
+        return f"{below} nodes are underutilized, more than {more_than} are asked for"
+    return "all nodes are underutilized" if below == total else ""
+
+
 @dataclass(slots=True)
 class Requested:
     """A node with what its active pods request, their number being one more resource. Lowered as pods leave. `coming`: what is held there

@@ -9,8 +9,7 @@ from pydantic import Field, model_validator
 from koord.api.objects import Pod
 from roles.descheduler.framework.effects import PAUSE, Evict, Turn
 from roles.descheduler.framework.handle import Handle
-from roles.descheduler.framework.plugin import DESCHEDULE
-from roles.descheduler.plugins.community.common import CommunityArgs, candidates, one_of, statuses
+from roles.descheduler.plugins.community.common import ChoosingPlugin, CommunityArgs, candidates, one_of, statuses
 from roles.descheduler.snapshot import NodeView
 
 STATES = ("Running", "CrashLoopBackOff")
@@ -32,16 +31,11 @@ class RemovePodsHavingTooManyRestartsArgs(CommunityArgs):
         return self
 
 
-class RemovePodsHavingTooManyRestarts:
+class RemovePodsHavingTooManyRestarts(ChoosingPlugin[RemovePodsHavingTooManyRestartsArgs]):
     """A Deschedule plugin without memory."""
 
     name: ClassVar[str] = "RemovePodsHavingTooManyRestarts"
-    point: ClassVar[str] = DESCHEDULE
     minds_place: ClassVar[bool] = False
-
-    def __init__(self, args: RemovePodsHavingTooManyRestartsArgs, interval: float) -> None:
-        self.args = args
-        self._chosen = args.chosen()
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Node by node, the pod with the most restarts first."""

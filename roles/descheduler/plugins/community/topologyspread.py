@@ -14,7 +14,7 @@ from roles.descheduler.framework.effects import PAUSE, Effect, Evict, Turn
 from roles.descheduler.framework.handle import Handle
 from roles.descheduler.framework.pace import free
 from roles.descheduler.framework.plugin import BALANCE
-from roles.descheduler.plugins.community.common import CommunityArgs, importance, one_of
+from roles.descheduler.plugins.community.common import ChoosingPlugin, CommunityArgs, importance, one_of
 from roles.descheduler.podindex import PodIndex, asked_for, in_order
 from roles.descheduler.snapshot import NodeView, PodView
 from roles.descheduler.spreading import DomainMaps, Spread, Uneven, compiled, moves
@@ -37,15 +37,11 @@ class RemovePodsViolatingTopologySpreadConstraintArgs(CommunityArgs):
         return self
 
 
-class RemovePodsViolatingTopologySpreadConstraint:
+class RemovePodsViolatingTopologySpreadConstraint(ChoosingPlugin[RemovePodsViolatingTopologySpreadConstraintArgs]):
     """A Balance plugin without memory."""
 
     name: ClassVar[str] = "RemovePodsViolatingTopologySpreadConstraint"
     point: ClassVar[str] = BALANCE
-
-    def __init__(self, args: RemovePodsViolatingTopologySpreadConstraintArgs, interval: float) -> None:
-        self.args = args
-        self._chosen = args.chosen()
 
     def turn(self, nodes: list[NodeView], handle: Handle) -> Turn:
         """Namespace by namespace, constraint by constraint; then the pods that all of them together give up leave, each once."""

@@ -9,8 +9,8 @@ from pydantic import Field, field_validator, model_validator
 from koord.api.selectors import SelectorError, parse_label_selector
 from koord.config.errors import ConfigError, did_you_mean
 from koord.config.model import ConfigModel, Seconds
-from koord.config.selectors import compile_selector
 from roles.descheduler.protection import PriorityThreshold
+from roles.descheduler.selection import optional_selector
 
 EXTRA = ("PodsWithPVC", "PodsWithoutPDB", "PodsWithResourceClaims")
 DEFAULTS = ("PodsWithLocalStorage", "DaemonSetPods", "SystemCriticalPods", "FailedBarePods")
@@ -105,9 +105,8 @@ class DefaultEvictorArgs(ConfigModel):
 
     @model_validator(mode="after")
     def _consistent(self) -> DefaultEvictorArgs:
-        for name, selector in (("labelSelector", self.label_selector), ("namespaceLabelSelector", self.namespace_label_selector)):
-            if selector is not None:
-                compile_selector(selector, name)
+        optional_selector(self.label_selector, "labelSelector")
+        optional_selector(self.namespace_label_selector, "namespaceLabelSelector")
         threshold = self.priority_threshold
         if threshold is not None and threshold.value is not None and threshold.name:
             raise ConfigError("priorityThreshold", "only one of value and name may be set")

@@ -9,9 +9,9 @@ from koord.api import names
 from koord.api.objects import PersistentVolumeClaim, Pod, PodDisruptionBudget, Volume
 from koord.api.selectors import SelectorError, from_label_selector
 from koord.api.times import parse_time
-from koord.config.selectors import compile_selector
 from roles.descheduler.plugins.defaultevictor.args import DefaultEvictorArgs
 from roles.descheduler.protection import Protected, forced, is_claim, refuse
+from roles.descheduler.selection import optional_selector
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,9 +33,8 @@ class Protections:
         self.args = args
         self.held = args.protections()
         self._classes = args.protected_storage_classes()
-        self._labels = compile_selector(args.label_selector) if args.label_selector is not None else None
-        selector = args.namespace_label_selector
-        self._namespaces = compile_selector(selector) if selector is not None else None
+        self._labels = optional_selector(args.label_selector)
+        self._namespaces = optional_selector(args.namespace_label_selector)
 
     def refuse(self, pod: Pod, around: Surroundings) -> str:
         """Why the pod is protected, "" when it is not."""

@@ -8,9 +8,8 @@ from pydantic import Field, model_validator
 
 from koord.config.errors import ConfigError
 from koord.config.model import ConfigModel, Seconds
-from koord.config.selectors import compile_selector
 from roles.descheduler.reading import MEASURED
-from roles.descheduler.selection import Namespaces, PodSelector
+from roles.descheduler.selection import Namespaces, PodChoice, PodSelector, optional_selector
 
 Percentages = dict[str, float | int]
 _IN_ORDER = (
@@ -94,8 +93,7 @@ class Thresholds(ConfigModel):
                 if percent < 0:
                     raise ConfigError(f"{name}.{resource}", f"{percent} must be 0 or more")
         self.check_order(self)
-        if self.node_selector is not None:
-            compile_selector(self.node_selector)
+        optional_selector(self.node_selector)
         return self
 
     def check_order(self, base: Thresholds, path: str = "") -> None:
@@ -156,9 +154,7 @@ class LowNodeLoadArgs(Thresholds):
 
     @model_validator(mode="after")
     def _selectors(self) -> LowNodeLoadArgs:
-        for index, entry in enumerate(self.pod_selectors):
-            if entry.selector is not None:
-                compile_selector(entry.selector, f"podSelectors[{index}].selector")
+        PodChoice(self.evictable_namespaces, self.pod_selectors)
         for index, pool in enumerate(self.node_pools):
             pool.check_order(self, f"nodePools[{index}].")
         return self
@@ -174,7 +170,7 @@ class Pool:
     def __init__(self, name: str, own: Thresholds, base: LowNodeLoadArgs) -> None:
         self.name = name
         self.deviation = own.use_deviation_thresholds
-        self.selector = compile_selector(own.node_selector) if own.node_selector is not None else None
+        self.selector = optional_selector(own.node_selector)
         filler = 0.0 if self.deviation else 100.0
         low, high = _inherit(own.low_thresholds, base.low_thresholds), _inherit(own.high_thresholds, base.high_thresholds)
         prod_low = _inherit(own.prod_low_thresholds, base.prod_low_thresholds)

@@ -45,6 +45,10 @@ class Placed:
         """What counts as used there now."""
         return usage_of(self.view, self.shift, prod=prod)
 
+    def high(self, *, prod: bool) -> Vector:
+        """Above which usage it is hot."""
+        return self.bounds.prod_high if prod else self.bounds.high
+
 
 def quantity_at(percent: float, allocatable: int) -> int:
     """trunc((p × 0.01) × allocatable) in IEEE doubles, in this order."""

@@ -25,13 +25,10 @@ class Detector:
 
     def mark_abnormal(self, condition: AnomalyCondition, now: float) -> bool:
         """Mark and return whether the node is abnormal now."""
-        if not self.is_anomaly(condition, now):
-            self.abnormal += 1
-            self.normal = 0
-            if self.abnormal > condition.consecutive_abnormalities:
-                self._enter(now + condition.timeout)
-        else:
-            self.abnormal, self.normal = self.abnormal + 1, 0
+        already = self.is_anomaly(condition, now)
+        self.abnormal, self.normal = self.abnormal + 1, 0
+        if not already and self.abnormal > condition.consecutive_abnormalities:
+            self._enter(now + condition.timeout)
         self.last_set = now
         return self.until is not None
 

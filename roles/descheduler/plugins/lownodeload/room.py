@@ -30,8 +30,8 @@ def headroom(nodes: Iterable[Placed], expected: Expected, *, prod: bool) -> Vect
     much there takes nothing from the others."""
     total: Vector = {}
     for node in nodes:
-        high = node.bounds.prod_high if prod else node.bounds.high
-        add_into(total, {name: max(bound - used(node, name, prod=prod, expected=expected), 0) for name, bound in high.items()})
+        left = {name: max(bound - used(node, name, prod=prod, expected=expected), 0) for name, bound in node.high(prod=prod).items()}
+        add_into(total, left)
     return total
 
 
@@ -56,17 +56,13 @@ class Room:
         self._columns = columns
         self._among = columns.rows([target.view for target in self.targets])
         self._place = np.array([columns.row(target.view.name) for target in self.targets], dtype=np.int64)
-        high = [[self._high_of(target, prod)[name] for target in self.targets] for name, prod in self._rows]
+        high = [[target.high(prod=prod)[name] for target in self.targets] for name, prod in self._rows]
         self._high = np.array(high, dtype=np.float64)
         self._per_high = np.divide(1.0, self._high, out=np.zeros_like(self._high), where=self._high > 0)
         self._unbounded = (self._high <= 0).astype(np.float64)  # nothing may be used there, so it says nothing about who has most room
         taken = [[used(target, name, prod=prod, expected=expected) for target in self.targets] for name, prod in self._rows]
         self._left = self._high - np.array(taken, dtype=np.float64)
         self._expected = expected
-
-    @staticmethod
-    def _high_of(target: Placed, prod: bool) -> Vector:
-        return target.bounds.prod_high if prod else target.bounds.high
 
     def _column(self, usage: Vector, is_prod: bool) -> Any:
         return np.array([0 if prod and not is_prod else pod_use(usage, name) for name, prod in self._rows], dtype=np.float64)

@@ -56,7 +56,7 @@ class Pass:
         return node.usage(prod=self.prod)
 
     def high(self, node: Placed) -> Vector:
-        return node.bounds.prod_high if self.prod else node.bounds.high
+        return node.high(prod=self.prod)
 
     @property
     def room(self) -> Room:
