@@ -8,19 +8,7 @@ from functools import partial
 from typing import Any
 
 from koord import seams
-from koord.api.kinds import (
-    BY_PLURAL,
-    CLUSTERCOLOCATIONPROFILES,
-    CONFIGMAPS,
-    ELASTICQUOTAPROFILES,
-    ELASTICQUOTAS,
-    MUTATINGWEBHOOKCONFIGURATIONS,
-    NAMESPACES,
-    PRIORITYCLASSES,
-    RECOMMENDATIONS,
-    SECRETS,
-    VALIDATINGWEBHOOKCONFIGURATIONS,
-)
+from koord.api import kinds
 from koord.api.objects import (
     ClusterColocationProfile,
     ConfigMap,
@@ -206,13 +194,13 @@ class App:
 
     def _wire_view(self) -> None:
         informers, view = self.informers, self.view
-        view.namespaces = informers.informer(NAMESPACES, Namespace)
-        view.priority_classes = informers.informer(PRIORITYCLASSES, PriorityClassObject)
+        view.namespaces = informers.informer(kinds.NAMESPACES, Namespace)
+        view.priority_classes = informers.informer(kinds.PRIORITYCLASSES, PriorityClassObject)
         view.nodes, view.pods = self.state.nodes, self.state.pods
-        view.quota_profiles = informers.informer(ELASTICQUOTAPROFILES, ElasticQuotaProfile, optional=True)
-        profiles = informers.informer(CLUSTERCOLOCATIONPROFILES, ClusterColocationProfile, optional=True)
+        view.quota_profiles = informers.informer(kinds.ELASTICQUOTAPROFILES, ElasticQuotaProfile, optional=True)
+        profiles = informers.informer(kinds.CLUSTERCOLOCATIONPROFILES, ClusterColocationProfile, optional=True)
         profiles.add_handler(view.on_profile, lambda old, new: view.on_profile(new), view.on_profile_gone)
-        quotas = informers.informer(ELASTICQUOTAS, ElasticQuota, optional=True)
+        quotas = informers.informer(kinds.ELASTICQUOTAS, ElasticQuota, optional=True)
         view.quota_objects = quotas
         quotas.index(BY_NAME, lambda quota: quota.metadata.name)
         pods = view.quota_pods
@@ -221,7 +209,7 @@ class App:
         quotas.add_handler(self._tell_cycle, lambda old, new: self._tell_cycle(new))
         quotas.add_handler(on_add=view.on_new_quota, on_delete=lambda quota: self.metrics.forget_shared_weights(quota.metadata.name))
         if self.options.gates.enabled("Recommender"):
-            view.recommendations = informers.informer(RECOMMENDATIONS, Recommendation, optional=True)
+            view.recommendations = informers.informer(kinds.RECOMMENDATIONS, Recommendation, optional=True)
         self.state.config_maps.add_handler(self._on_config_map, lambda old, new: self._on_config_map(new), self._on_config_map_gone)
 
     def _on_config_map(self, config_map: ConfigMap) -> None:
@@ -234,11 +222,11 @@ class App:
         """A change of what the webhook loop keeps makes it look at once."""
         options = self.options.webhook
         for kind, name, namespace in (
-            (SECRETS, options.secret, options.namespace),
-            (MUTATINGWEBHOOKCONFIGURATIONS, options.mutating_name, None),
-            (VALIDATINGWEBHOOKCONFIGURATIONS, options.validating_name, None),
+            (kinds.SECRETS, options.secret, options.namespace),
+            (kinds.MUTATINGWEBHOOKCONFIGURATIONS, options.mutating_name, None),
+            (kinds.VALIDATINGWEBHOOKCONFIGURATIONS, options.validating_name, None),
         ):
-            if kind is SECRETS and options.uses_files:
+            if kind is kinds.SECRETS and options.uses_files:
                 continue
             informer = self.informers.informer(kind, Object, namespace=namespace, field_selector=f"metadata.name={name}")
             informer.add_handler(lambda obj: webhooks.poke(), lambda old, new: webhooks.poke())
@@ -255,7 +243,7 @@ class App:
             return
         for error in self._parsed.errors:
             reason = _EVENT_REASONS[next((key for key in _EVENT_REASONS if error.path.startswith(key)), slo_schema.COLOCATION)]
-            self.events.event(reference(about, CONFIGMAPS), "Warning", reason, str(error))
+            self.events.event(reference(about, kinds.CONFIGMAPS), "Warning", reason, str(error))
 
     def _on_parsed(self, result: ParseResult) -> None:
         bad = {error.path.split(".")[0].split("[")[0] for error in result.errors}
@@ -273,14 +261,14 @@ class App:
             return
         for member in cycle:
             for known in self.view.quotas_named(member):
-                about = reference(known, ELASTICQUOTAS)
+                about = reference(known, kinds.ELASTICQUOTAS)
                 self.events.event(about, "Warning", "QuotaCycle", f"is its own ancestor: {' -> '.join([*cycle, cycle[0]])}")
 
     def _on_answer(self, webhook: Webhook, request: Request, answer: Answer) -> None:
         """Explain what was changed or refused; a request that passed untouched is no news."""
         if answer.allowed and not answer.patch and not request.notes:
             return
-        kind = BY_PLURAL[request.resource].kind if request.resource in BY_PLURAL else webhook.object_type
+        kind = kinds.BY_PLURAL[request.resource].kind if request.resource in kinds.BY_PLURAL else webhook.object_type
         name = request.name or ((request.object or {}).get("metadata") or {}).get("generateName") or ""
         verdict = "Refused" if not answer.allowed else "Mutated" if answer.patch else "Admitted"
         told = "; ".join([*request.notes, answer.message] if answer.message else request.notes)

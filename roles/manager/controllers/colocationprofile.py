@@ -11,7 +11,6 @@ from typing import Any
 from cachetools import TTLCache
 
 from koord import seams
-from koord.api import names
 from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, NAMESPACES, PODS
 from koord.api.objects import ClusterColocationProfile, Namespace, Pod, convert
 from koord.kube.errors import ApiError, NotFound
@@ -36,10 +35,7 @@ def change(pod: dict[str, Any], profile: Profile) -> dict[str, Any]:
     changed: dict[str, Any] = copy_json(pod)
     spec, metadata = profile.spec, changed.setdefault("metadata", {})
     profiles.apply_metadata(spec, metadata, again=True)
-    if spec.qos_class:
-        profiles.set_label(metadata, names.LABEL_POD_QOS, spec.qos_class)
-    if spec.koordinator_priority is not None:
-        profiles.set_label(metadata, names.LABEL_POD_PRIORITY, str(spec.koordinator_priority))
+    profiles.set_classes(spec, metadata)
     return profiles.apply_patch(profile, changed, "Pod")
 
 

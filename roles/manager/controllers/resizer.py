@@ -13,7 +13,7 @@ from koord.api.names import QUOTA_ROOT
 from koord.api.objects import ElasticQuota, Pod
 from koord.api.quantity import QuantityError
 from koord.api.v1alpha1.recommendation import CONDITION_RESIZE_PENDING
-from koord.decisions.record import Record, Subject
+from koord.decisions.record import Number, Record, Subject
 from koord.decisions.recorder import Recorder
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.informers import Informer, InformerFactory
@@ -94,7 +94,8 @@ class Resizer:
             return resize.Step(f"the API server refuses the resize: {error}", waits=True)
         for quota in self._chain(pod) if step.growth else ():
             self._grown.append((self._clock(), quota, step.growth))
-        subject, told, numbers = Subject("Pod", meta.namespace, meta.name, meta.uid), f"{step.reason} {about}", dict(step.changes)
+        subject, told = Subject("Pod", meta.namespace, meta.name, meta.uid), f"{step.reason} {about}"
+        numbers: dict[str, Number] = {**step.changes}
         self._recorder.record(Record(ROLE, subject, self._clock(), "Resized", "recommender", told, numbers, features=("MGR-REC-03",)))
         return step
 

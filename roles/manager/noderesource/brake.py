@@ -19,8 +19,7 @@ class Brake:
     All nodes may be asked about at once, so that no answer looks at the others: sums are kept.
     """
 
-    def __init__(self, share: float = SHARE, window: float = WINDOW) -> None:
-        self._share, self._window = share, window
+    def __init__(self) -> None:
         self._promised: dict[str, int] = {}
         self._all = 0  # promised by all nodes
         self._taken: dict[str, tuple[float, int]] = {}  # when and how much, the oldest first
@@ -46,13 +45,13 @@ class Brake:
 
     def holds(self, node: str, amount: int, now: float, *, take: bool) -> bool:
         """Whether an amount must stay on a node for now. `take`: it is about to be taken away, and counts if it is not held."""
-        while (oldest := next(iter(self._taken), None)) is not None and self._taken[oldest][0] <= now - self._window:
+        while (oldest := next(iter(self._taken), None)) is not None and self._taken[oldest][0] <= now - WINDOW:
             self._give_back(oldest)
         if node in self._taken:
             self.held.discard(node)
             return False
         everything = self._lost + self._all - self._doubtful
-        if len(self._taken) >= ALWAYS and self._lost + amount > self._share * everything:
+        if len(self._taken) >= ALWAYS and self._lost + amount > SHARE * everything:
             self.held.add(node)
             return True
         self.held.discard(node)

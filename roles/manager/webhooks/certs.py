@@ -89,7 +89,7 @@ def renew(old: Certs | None, dns_name: str, now: datetime) -> Certs:
     ca_key_pem, bundle = (old.ca_key, old.ca_cert) if old is not None else (b"", b"")
     ca = _usable_ca(ca_key_pem, bundle, now)
     if ca is None:
-        ca_key = _new_key()
+        ca_key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
         ca_cert = _ca_certificate(ca_key, now)
         ca_key_pem = _pem_key(ca_key)
         bundle = _pem(ca_cert) + b"".join(_pem(cert) for cert in _still_valid(bundle, now))
@@ -138,10 +138,6 @@ def _names(cert: x509.Certificate) -> set[str]:
     except x509.ExtensionNotFound:
         return set()
     return {*names.get_values_for_type(x509.DNSName), *(str(ip) for ip in names.get_values_for_type(x509.IPAddress))}
-
-
-def _new_key() -> rsa.RSAPrivateKey:
-    return rsa.generate_private_key(public_exponent=65537, key_size=2048)
 
 
 def _pem(cert: x509.Certificate) -> bytes:

@@ -9,7 +9,7 @@ import msgspec
 
 from koord.accounting.pods import spec_requests
 from koord.api import names
-from koord.api.objects import Pod, PriorityClassObject, convert
+from koord.api.objects import Pod, convert
 from koord.api.priority import PriorityClass, pod_priority_class
 from koord.api.quantity import QuantityError
 from koord.kube.patch import copy_json
@@ -62,31 +62,24 @@ async def _selecting(metadata: dict[str, Any], request: Request, view: View) -> 
 
 
 async def _apply(pod: dict[str, Any], profile: Profile, view: View) -> dict[str, Any]:
-    spec = profile.spec
     metadata, pod_spec = pod.setdefault("metadata", {}), pod.setdefault("spec", {})
-    profiles.apply_metadata(spec, metadata)
-    if spec.scheduler_name:
-        pod_spec["schedulerName"] = spec.scheduler_name
-    if spec.qos_class:
-        profiles.set_label(metadata, names.LABEL_POD_QOS, spec.qos_class)
-    if spec.priority_class_name:
-        set_priority(pod_spec, await priority_class_of(profile, view))
-    if spec.koordinator_priority is not None:
-        profiles.set_label(metadata, names.LABEL_POD_PRIORITY, str(spec.koordinator_priority))
+    profiles.apply_metadata(profile.spec, metadata)
+    await set_scheduling(profile, pod_spec, view)
+    profiles.set_classes(profile.spec, metadata)
     return profiles.apply_patch(profile, pod, "Pod")
 
 
-async def priority_class_of(profile: Profile, view: View) -> PriorityClassObject:
-    """The PriorityClass that a profile names. Raises Refusal when there is none."""
+async def set_scheduling(profile: Profile, spec: dict[str, Any], view: View) -> None:
+    """The profile's scheduler on a pod spec, and name, value and preemption policy of its PriorityClass. Raises Refusal when there is no
+    such class."""
+    if profile.spec.scheduler_name:
+        spec["schedulerName"] = profile.spec.scheduler_name
     name = profile.spec.priority_class_name
-    found = await view.priority_class(name)
-    if found is None:
+    if not name:
+        return
+    priority = await view.priority_class(name)
+    if priority is None:
         raise Refusal(f"ClusterColocationProfile {profile.name}: PriorityClass {name!r} does not exist")
-    return found
-
-
-def set_priority(spec: dict[str, Any], priority: PriorityClassObject) -> None:
-    """Name, value and preemption policy of a PriorityClass on a pod spec."""
     spec["priorityClassName"], spec["priority"] = priority.metadata.name, priority.value
     if priority.preemption_policy is None:
         spec.pop("preemptionPolicy", None)

@@ -151,6 +151,14 @@ def set_label(metadata: dict[str, Any], key: str, value: str) -> None:
     metadata["labels"] = {**(metadata.get("labels") or {}), key: value}
 
 
+def set_classes(spec: ClusterColocationProfileSpec, metadata: dict[str, Any]) -> None:
+    """The labels of the profile's QoS class and of its priority within the class."""
+    if spec.qos_class:
+        set_label(metadata, names.LABEL_POD_QOS, spec.qos_class)
+    if spec.koordinator_priority is not None:
+        set_label(metadata, names.LABEL_POD_PRIORITY, str(spec.koordinator_priority))
+
+
 def apply_patch(profile: Profile, obj: dict[str, Any], kind: str) -> dict[str, Any]:
     """The profile's `patch` on an object of `kind`, with that kind's merge keys. Raises Refusal when it does not fit."""
     if profile.spec.patch is None:

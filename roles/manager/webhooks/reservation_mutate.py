@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from koord.api import names
 from roles.manager.webhooks import profiles
-from roles.manager.webhooks.pod_mutate import priority_class_of, set_priority
+from roles.manager.webhooks.pod_mutate import set_scheduling
 from roles.manager.webhooks.review import Request
 from roles.manager.webhooks.view import View
 
@@ -23,18 +22,12 @@ async def mutate(reservation: dict[str, Any], request: Request, view: View) -> d
             request.notes.append(f"profile {profile.name} matched, skipped by its probability {profile.spec.probability}")
             continue
         request.notes.append(f"profile {profile.name} applied")
-        spec, metadata = profile.spec, reservation.setdefault("metadata", {})
-        profiles.apply_metadata(spec, metadata)
+        metadata = reservation.setdefault("metadata", {})
+        profiles.apply_metadata(profile.spec, metadata)
         template = (reservation.get("spec") or {}).get("template")
         if template is not None:
             pod_spec = template["spec"] = template.get("spec") or {}  # null says nothing
-            if spec.scheduler_name:
-                pod_spec["schedulerName"] = spec.scheduler_name
-            if spec.priority_class_name:
-                set_priority(pod_spec, await priority_class_of(profile, view))
-        if spec.qos_class:
-            profiles.set_label(metadata, names.LABEL_POD_QOS, spec.qos_class)
-        if spec.koordinator_priority is not None:
-            profiles.set_label(metadata, names.LABEL_POD_PRIORITY, str(spec.koordinator_priority))
+            await set_scheduling(profile, pod_spec, view)
+        profiles.set_classes(profile.spec, metadata)
         reservation = profiles.apply_patch(profile, reservation, "Reservation")
     return reservation

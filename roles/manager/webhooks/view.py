@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, Protocol
 
 from cachetools import TTLCache
 
@@ -19,7 +19,6 @@ from koord.api.objects import (
     Node,
     Pod,
     PriorityClassObject,
-    Recommendation,
     convert,
 )
 from koord.config.gates import FeatureGates
@@ -40,6 +39,13 @@ from roles.manager.webhooks.quota_topology import ASSUMED_SECONDS, QuotaTopology
 BY_NAME = "name"
 
 
+class Store(Protocol):
+    """The part of an informer that stands for it where there is no cluster."""
+
+    def get(self, key: str) -> Any: ...
+    def list(self) -> Any: ...
+
+
 class View:
     """The state of the webhooks. Everything that an informer tells arrives by the `on_…` methods."""
 
@@ -57,12 +63,12 @@ class View:
         self.admission = QuotaAdmission(clients.quotas, options, lambda key: self.quota_objects.get(key) if self.quota_objects else None)
         self.enhanced = EnhancedValidator(clients.reviews, options)
         self.quota_objects: Informer[ElasticQuota] | None = None
-        self.namespaces: Informer[Namespace] | None = None
-        self.priority_classes: Informer[PriorityClassObject] | None = None
+        self.namespaces: Store | None = None
+        self.priority_classes: Store | None = None
         self.nodes: Informer[Node] | None = None
         self.pods: Informer[Pod] | None = None
         self.quota_profiles: Informer[ElasticQuotaProfile] | None = None
-        self._recommendations: Informer[Recommendation] | None = None
+        self._recommendations: Store | None = None
         self.following: Following | None = None
         self.slo_data: Mapping[str, str] | None = None
         self._compiled: list[NodeEntries] = []
@@ -79,12 +85,12 @@ class View:
         return self._quotas
 
     @property
-    def recommendations(self) -> Informer[Recommendation] | None:
+    def recommendations(self) -> Store | None:
         """The Recommendations, if the recommender is on."""
         return self._recommendations
 
     @recommendations.setter
-    def recommendations(self, store: Informer[Recommendation]) -> None:
+    def recommendations(self, store: Store) -> None:
         self._recommendations, self.following = store, Following()
         if isinstance(store, Informer):
             following = self.following
