@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 from typing import ParamSpec, TypeVar
 
 from koord.accounting.pods import pod_requests
@@ -29,22 +30,18 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
+@dataclass(eq=False)
 class EditSpreader:
     """`under(node, config)` is what a node would be told under a configuration."""
 
-    def __init__(
-        self,
-        state: ClusterState,
-        recorder: Recorder,
-        events: EventRecorder | None,
-        clock: Callable[[], float],
-        turns: Turns,
-        under: Callable[[Node, SLOConfig], Plan],
-        memory: EditMemory,
-    ) -> None:
-        self._state, self._recorder, self._events, self._clock, self._turns, self._under = state, recorder, events, clock, turns, under
-        self._memory = memory
-        self._unannounced = False
+    _state: ClusterState
+    _recorder: Recorder
+    _events: EventRecorder | None
+    _clock: Callable[[], float]
+    _turns: Turns
+    _under: Callable[[Node, SLOConfig], Plan]
+    _memory: EditMemory
+    _unannounced: bool = False
 
     async def resume(self) -> None:
         """This replica leads now: an edit that was on its way, or came while nobody led, goes on as one that is spread.

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 from typing import Any
 
-from koord.accounting.resources import add_into, parse
+from koord.accounting.resources import parse, sum_
 from koord.api import names
 from koord.api.objects import DeviceInfo, Node
 from koord.decisions.record import Term
@@ -35,9 +35,7 @@ def gpu(inputs: Inputs) -> Contribution:
     healthy = _healthy(inputs, names.DEVICE_TYPE_GPU)
     if not healthy or inputs.device is None:
         return Contribution(GPU, "no healthy gpu device", removed=frozenset(GPU_NAMES))
-    total: dict[str, int] = {}
-    for device in healthy:
-        add_into(total, parse(device.resources))
+    total = sum_(parse(device.resources) for device in healthy)
     labels = inputs.device.metadata.labels
     if labels.get(names.LABEL_GPU_VENDOR, "") in ("", names.GPU_VENDOR_NVIDIA):
         total[names.RESOURCE_GPU] = total.get(names.RESOURCE_GPU_CORE, 0)

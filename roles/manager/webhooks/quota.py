@@ -12,10 +12,11 @@ import orjson
 from koord import seams
 from koord.accounting.resources import parse
 from koord.api import names
+from koord.api.annotations import AnnotationError, parse_max_strict_check_resource_keys
 from koord.api.objects import ElasticQuota, convert
 from koord.api.quantity import Quantity, QuantityError, parse_value
 from roles.manager.webhooks import ancestry, quota_rules
-from roles.manager.webhooks.quota_topology import Quota, read_quota, string_list
+from roles.manager.webhooks.quota_topology import Quota, read_quota
 from roles.manager.webhooks.review import Refusal, Request
 from roles.manager.webhooks.view import View
 
@@ -173,7 +174,10 @@ def _object_errors(obj: ElasticQuota, quota: Quota) -> Iterator[str]:
     strict = annotations.get(names.ANNOTATION_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS)
     if not strict:
         return
-    keys = string_list(annotations, names.ANNOTATION_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS)
+    try:
+        keys = parse_max_strict_check_resource_keys(annotations) or ()
+    except AnnotationError:
+        keys = ()
     if not keys and strict.strip() != "[]":
         key = names.ANNOTATION_QUOTA_MAX_STRICT_CHECK_RESOURCE_KEYS
         yield f"quota {quota.name}: annotation {key} must be a JSON list of names, got {strict!r}"

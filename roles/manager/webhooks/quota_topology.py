@@ -5,10 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
-import orjson
-
 from koord.accounting.resources import ResourceVector, parse
 from koord.api import names
+from koord.api.annotations import AnnotationError, parse_quota_resources, quota_namespaces
 from koord.api.objects import ElasticQuota
 from koord.api.quantity import QuantityError
 
@@ -46,29 +45,17 @@ def read_quota(quota: ElasticQuota) -> Quota:
         tree_id=labels.get(names.LABEL_QUOTA_TREE_ID, ""),
         min=parse(quota.spec.min),
         max=parse(quota.spec.max),
-        guaranteed=vector_annotation(annotations, names.ANNOTATION_QUOTA_GUARANTEED) or {},
-        namespaces=string_list(annotations, names.ANNOTATION_QUOTA_NAMESPACES),
+        guaranteed=_guaranteed(annotations),
+        namespaces=quota_namespaces(annotations),
     )
 
 
-def vector_annotation(annotations: Mapping[str, str], key: str) -> ResourceVector | None:
-    """A ResourceList annotation, None when it is absent, empty or unreadable."""
-    text = annotations.get(key)
-    if not text:
-        return None
+def _guaranteed(annotations: Mapping[str, str]) -> ResourceVector:
+    """What the scheduler guarantees; nothing where that cannot be read."""
     try:
-        return parse(orjson.loads(text))
-    except (orjson.JSONDecodeError, QuantityError, AttributeError, TypeError):
-        return None
-
-
-def string_list(annotations: Mapping[str, str], key: str) -> tuple[str, ...]:
-    """A JSON list of strings, empty when unreadable."""
-    try:
-        values = orjson.loads(annotations.get(key) or "[]")
-    except orjson.JSONDecodeError:
-        return ()
-    return tuple(value for value in values if isinstance(value, str)) if isinstance(values, list) else ()
+        return parse(parse_quota_resources(annotations, names.ANNOTATION_QUOTA_GUARANTEED))
+    except AnnotationError:
+        return {}
 
 
 class QuotaTopology:
