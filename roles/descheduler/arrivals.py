@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 
 from koord.accounting.estimate import estimate_pod
-from koord.accounting.resources import parse
+from koord.accounting.resources import max_, parse
 from koord.api.objects import Pod
 from koord.api.priority import PriorityClass, pod_priority_class
 from koord.api.quantity import QuantityError
@@ -42,7 +42,7 @@ def expect(view: NodeView, places: Iterable[Expected], brought: Brought, *, unhe
         view.expect(place.requests, place.usage, prod=place.prod)
     for own in view.pods:
         if own.usage is None and not own.accepted:
-            view.expect({}, {**larger(estimate(own.pod), brought(own.pod) or {}), "pods": 0}, prod=own.is_prod)
+            view.expect({}, {**max_(estimate(own.pod), brought(own.pod) or {}), "pods": 0}, prod=own.is_prod)
     if view.metric is None or view.usage is None or view.metric_age >= unheard:
         return
     heard_of = {(pod.metadata.namespace, pod.metadata.name) for pod in view.everyone}
@@ -71,8 +71,3 @@ def estimate(pod: Pod) -> Vector:
 
 def is_prod(pod: Pod) -> bool:
     return pod_priority_class(pod) == PriorityClass.PROD
-
-
-def larger(one: Vector, other: Vector) -> Vector:
-    """The larger of each resource."""
-    return {name: max(one.get(name, 0), other.get(name, 0)) for name in {**one, **other}}

@@ -10,14 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
-import orjson
 
 from koord.accounting import resources
 from koord.accounting.pods import pod_requests
-from koord.api import names
+from koord.api.annotations import raw_allocatable
 from koord.api.objects import Node, NodeMetric, Pod
 from koord.api.priority import PriorityClass, pod_priority_class
-from koord.api.quantity import QuantityError
 from koord.api.times import TimeError, parse_time
 
 Vector = dict[str, int]
@@ -189,16 +187,7 @@ def capacity(node: Node) -> Vector:
     """What the node can hold before amplification (DS-LNL-08). A raw-allocatable annotation that cannot be read is ignored.
 
     Only what is amplified stands in the annotation (cpu and memory); the other resources are those of the status."""
-    allocatable = resources.parse(node.status.allocatable)
-    raw = node.metadata.annotations.get(names.ANNOTATION_NODE_RAW_ALLOCATABLE)
-    if raw:
-        try:
-            document = orjson.loads(raw)
-            if isinstance(document, dict):
-                return allocatable | resources.parse(document)
-        except (ValueError, QuantityError):
-            return allocatable
-    return allocatable
+    return resources.parse(raw_allocatable(node.status.allocatable, node.metadata.annotations))
 
 
 def pod_view(pod: Pod, usage: Vector | None) -> PodView:

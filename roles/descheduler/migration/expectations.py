@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 
 from koord.accounting.pods import pod_requests
-from koord.accounting.resources import parse, sub
+from koord.accounting.resources import max_, parse, sub
 from koord.api.objects import Pod, PodMigrationJob, Reservation
 from koord.api.quantity import QuantityError
 from koord.kube.informers import Informer
-from roles.descheduler.arrivals import Expected, estimate, is_prod, larger
+from roles.descheduler.arrivals import Expected, estimate, is_prod
 from roles.descheduler.cluster import ClusterState
 from roles.descheduler.migration import pairing, status
 from roles.descheduler.migration.jobs import Jobs
@@ -85,7 +85,7 @@ class Expectations:
             )
         except QuantityError:
             requests = {}
-        usage = larger(estimate(pod), relief.usage if relief is not None else {})
+        usage = max_(estimate(pod), relief.usage if relief is not None else {})
         where = shown.status.node_name
         return Expected(
             where, requests, usage, is_prod(pod), job.metadata.name if job is not None else "", order(job) if job is not None else ("", "")

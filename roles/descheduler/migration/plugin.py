@@ -9,14 +9,14 @@ from dataclasses import replace
 from typing import Any
 
 from koord import seams
-from koord.accounting.resources import parse
+from koord.accounting.resources import max_, parse
 from koord.api import kinds, names
 from koord.api.gangs import gang_id
 from koord.api.objects import Pod
 from koord.api.times import format_duration
 from koord.kube import errors
 from roles.descheduler import background
-from roles.descheduler.arrivals import Expected, estimate, is_prod, larger
+from roles.descheduler.arrivals import Expected, estimate, is_prod
 from roles.descheduler.fitting import OtherNodes
 from roles.descheduler.framework.evicting import Controller, EvictOptions, EvictResult, Setup
 from roles.descheduler.migration import evictors, limits, status, template
@@ -161,7 +161,7 @@ class MigrationController:
             (each.pod_usage.resources for each in reported if (each.namespace, each.name) == (pod.metadata.namespace, pod.metadata.name)),
             {},
         )
-        return replace(options.relief, usage=larger(estimate(pod), parse(own)), prod=is_prod(pod))
+        return replace(options.relief, usage=max_(estimate(pod), parse(own)), prod=is_prod(pod))
 
     async def remember(self, pods: Sequence[str], helped: bool, message: str) -> None:
         """Have it written on the jobs whether their moves have helped, as soon as they have ended."""

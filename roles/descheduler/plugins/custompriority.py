@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 
 from pydantic import Field, model_validator
 
-from koord.accounting.resources import add_into, parse
+from koord.accounting.resources import parse, sum_
 from koord.api import names
 from koord.api.objects import Pod
 from koord.config.errors import ConfigError
@@ -296,10 +296,7 @@ def _wanted(view: PodView, *, node_fit: bool) -> Vector:
 
 def container_requests(pod: Pod) -> Vector:
     """Requests of the main containers alone, which is what upstream sorts and plans by."""
-    total: Vector = {}
-    for container in pod.spec.containers:
-        add_into(total, parse(container.resources.requests))
-    return total
+    return sum_(parse(container.resources.requests) for container in pod.spec.containers)
 
 
 def _size(view: PodView) -> tuple[int, int, int, str, str]:

@@ -135,11 +135,8 @@ class ScaleDownBinPack:
 
     def _share(self, requests: Vector, allocatable: Mapping[str, int]) -> float:
         """Σ weight × requests / allocatable over the resources that the node has."""
-        share = 0.0
-        for name, weight in self._weights.items():
-            if (whole := allocatable.get(name, 0)) > 0:
-                share += weight * requests.get(name, 0) / whole
-        return share
+        weights = self._weights.items()
+        return sum(weight * requests.get(name, 0) / whole for name, weight in weights if (whole := allocatable.get(name, 0)) > 0)
 
     def _within(self, entry: Ranked) -> list[PodView]:
         """A node's pods: those whose eviction costs less first, then the largest, then the newest."""

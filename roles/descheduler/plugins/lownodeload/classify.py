@@ -60,10 +60,7 @@ def average_percent(views: Iterable[NodeView], resources: Iterable[str], shifts:
     measured = [(usage_of(view, shifts.get(view.name), prod=prod), view.capacity) for view in views if view.usage is not None]
     averages: dict[str, float] = {}
     for name in resources:
-        total = 0.0
-        for usage, capacity in measured:
-            if capacity.get(name):
-                total += usage.get(name, 0) / capacity[name] * 100.0
+        total = sum(usage.get(name, 0) / capacity[name] * 100.0 for usage, capacity in measured if capacity.get(name))
         averages[name] = total / len(measured) if measured else 0.0
     return averages
 

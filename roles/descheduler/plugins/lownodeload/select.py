@@ -6,7 +6,7 @@ from collections import Counter, deque
 from collections.abc import Generator
 from dataclasses import dataclass, field
 
-from koord.accounting.resources import add_into, sub_into
+from koord.accounting.resources import add_into, sub_into, sum_
 from koord.decisions.record import Number, Term
 from roles.descheduler.arrivals import expected_use
 from roles.descheduler.columns import Columns
@@ -200,10 +200,7 @@ class _Source:
         waiting = {
             view.key: why for view in self.node.view.pods if view.leaving and not view.accepted and (why := self.handle.waits_for(view.pod))
         }
-        by_pods: Vector = {"pods": sum(not view.accepted for view in self.node.view.pods)}
-        for view in self.node.view.pods:
-            if not view.accepted:
-                add_into(by_pods, view.usage or {})
+        by_pods = sum_({**(view.usage or {}), "pods": 1} for view in self.node.view.pods if not view.accepted)
         outside = {name: run.usage(self.node)[name] - by_pods.get(name, 0) - high[name] for name in excess}
         return terms(kept, waiting, excess, outside)
 

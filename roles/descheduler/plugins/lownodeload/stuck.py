@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from koord.accounting.resources import add_into
+from koord.accounting.resources import sum_
 from koord.decisions.record import Term
 from roles.descheduler.snapshot import Vector
 
@@ -106,9 +106,7 @@ def advice(kept: Sequence[Kept], waiting: Mapping[str, str], excess: Mapping[str
         return str(change)
     if waiting:
         return "migrations that are under way have to be let through"
-    total: Vector = {}
-    for each in kept:
-        add_into(total, {**each.usage, "pods": 1})
+    total = sum_({**each.usage, "pods": 1} for each in kept)
     if short := sorted(name for name, over in excess.items() if total.get(name, 0) < over):
         return f"no change of what keeps its pods would do: all of them together use too little {', '.join(short)}"
     several = [each for each in kept if len(set(each.reasons)) > 1]
