@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 from functools import partial
 from typing import Any
 
@@ -150,7 +150,7 @@ def _path(client: dict[str, Any]) -> str:
 def desired(
     current: dict[str, Any],
     mutating: bool,
-    active: Iterable[Webhook],
+    active: Collection[Webhook],
     options: WebhookOptions,
     port: int,
     ca: bytes,
@@ -159,7 +159,8 @@ def desired(
 ) -> dict[str, Any]:
     """The configuration as it should be: the template annotation, made the first time, with webhooks that are new in this version.
 
-    Without `by_template` the annotation stays as it is, and the list that is in force takes its place.
+    With nothing `active` only what leads to us is taken out: another manager may serve the rest. Without `by_template` the annotation
+    stays as it is, and the list that is in force takes its place.
     Raises ValueError for a broken template.
     """
     metadata = dict(current.get("metadata") or {})
@@ -169,15 +170,24 @@ def desired(
         kept = _template(annotations[TEMPLATE], metadata)
     # What an earlier version, or upstream's list, did not have yet; what the user changed in the others stays.
     unwanted = {name.strip() for name in annotations.get(REMOVED, "").split(",")}
-    present = {entry.get("name") for entry in kept}
+    known = {entry.get("name") for entry in kept}
     defaults = {entry["name"]: entry for entry in default_entries(mutating)}
     template = [*(_with_conditions(entry, defaults.get(entry.get("name"))) for entry in kept)]
-    template += [entry for name, entry in defaults.items() if name not in present | unwanted]
+    template += [entry for name, entry in defaults.items() if name not in known | unwanted]
     if by_template:
         annotations[TEMPLATE] = orjson.dumps(template).decode()
         metadata["annotations"] = annotations
-    webhooks = render(template, active, options, port, ca, current.get("webhooks") or ())
+    present = current.get("webhooks") or []
+    webhooks = render(template, active, options, port, ca, present) if active else [one for one in present if not _leads_here(one, options)]
     return {**current, "metadata": metadata, "webhooks": webhooks}
+
+
+def _leads_here(entry: dict[str, Any], options: WebhookOptions) -> bool:
+    """Whether an entry's reviews come to the Service, or the host, that this manager is asked at."""
+    client = entry.get("clientConfig") or {}
+    if service := client.get("service"):
+        return (service.get("name"), service.get("namespace")) == (options.service, options.namespace)
+    return bool(options.host) and str(client.get("url")).startswith(f"https://{options.host}:")
 
 
 def _with_conditions(entry: dict[str, Any], default: dict[str, Any] | None) -> dict[str, Any]:
@@ -197,7 +207,7 @@ def _template(text: str, metadata: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 async def sync(
-    client: Client, active: Iterable[Webhook], options: WebhookOptions, port: int, ca: bytes, *, create: bool = True
+    client: Client, active: Collection[Webhook], options: WebhookOptions, port: int, ca: bytes, *, create: bool = True
 ) -> list[tuple[ObjectRef, str]]:
     """Write both configurations on difference, making a missing one if `create`. Those whose template cannot be used, and why.
 

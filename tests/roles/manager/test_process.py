@@ -423,10 +423,16 @@ def test_with_the_gate_off_nobody_waits_for_webhooks_and_with_it_on_they_are_bac
         await first.life.finish()
         with pytest.raises(ApiError, match="failed calling webhook"):
             await bed.create(quota("nobody-answers"))
+        elsewhere = {"service": {"name": "their-webhooks", "namespace": "theirs", "path": "/validate-pod"}}
+        found = await bed.client.get(VALIDATINGWEBHOOKCONFIGURATIONS, VALIDATING)
+        found["webhooks"].append(
+            {**found["webhooks"][0], "name": "theirs.example.org", "failurePolicy": "Ignore", "clientConfig": elsewhere}
+        )
+        await bed.client.replace(VALIDATINGWEBHOOKCONFIGURATIONS, found)
         second = await bed.start(host="127.0.0.1", gates="WebhookFramework=false")
 
         async def gone():
-            return (await look())[0] == [[], []]
+            return [[entry["name"] for entry in entries] for entries in (await look())[0]] == [[], ["theirs.example.org"]]
 
         await bed.until(gone)
         assert (await look())[1] == templates
