@@ -83,7 +83,7 @@ class Columns:
         resources: dict[str, None] = {}
         for row, node in enumerate(self.nodes):
             node.watch(self._changed)
-            slots.append(_slots(node))
+            slots.append(node.slots)
             tainted.append(groups.of(node.node))
             resources.update(dict.fromkeys(node.allocatable))
             if row % READ_AT_ONCE == READ_AT_ONCE - 1:
@@ -463,7 +463,7 @@ class Columns:
         row = self._row[node.name]
         self._taking.clear()
         taken = self._promised.get(row, {})
-        slots = _slots(node) - taken.get("pods", 0)
+        slots = node.slots - taken.get("pods", 0)
         if slots < self._slots[row]:
             self._fits.clear()  # a pod is back
         self._slots[row] = slots
@@ -478,10 +478,6 @@ class Columns:
 
 def _free(node: NodeView, name: str) -> int:
     return node.allocatable.get(name, 0) - node.held(name)
-
-
-def _slots(node: NodeView) -> int:
-    return node.allocatable.get("pods", 0) - len(node.pods)
 
 
 @dataclass(slots=True)

@@ -82,7 +82,7 @@ class Placeable:
             return ""
         if problem := self.room(target):
             return problem
-        return "it has no free pod slot" if target.allocatable.get("pods", 0) - len(target.pods) < 1 else ""
+        return "it has no free pod slot" if target.slots < 1 else ""
 
     def suits(self, target: NodeView) -> str:
         """Why the node does not suit the pod by labels and taints, "" when it does."""

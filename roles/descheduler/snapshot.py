@@ -128,6 +128,11 @@ class NodeView:
         """What of a resource nobody else can have: requests of the pods, and of the places that are held."""
         return self.requested.get(name, 0) + self.reserved.get(name, 0)
 
+    @property
+    def slots(self) -> int:
+        """Pods that may still come: what neither a pod nor a place that is held has."""
+        return self.allocatable.get("pods", 0) - len(self.pods) - self.arriving.get("pods", 0)
+
     def expect(self, requests: Vector, usage: Vector, *, prod: bool) -> None:
         """Count a pod that will come."""
         wanted = {"pods": 1, **usage}

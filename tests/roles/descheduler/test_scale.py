@@ -307,6 +307,7 @@ NODES = st.lists(
             "taints": st.lists(st.sampled_from([("k", "NoSchedule"), ("l", "NoExecute"), ("m", "PreferNoSchedule")]), unique=True),
             "cordoned": st.booleans(),
             "held": st.lists(st.sampled_from(["500m", "1"]), max_size=3),
+            "places": st.integers(0, 2),
         }
     ),
     min_size=1,
@@ -353,9 +354,12 @@ def placed(number: int, given: Obj, *more: Pod) -> NodeView:
         )
         for index, cpu in enumerate(given["held"])
     ]
-    return node_view(
+    view = node_view(
         convert({"metadata": {"name": name, "labels": given["labels"]}, "spec": spec, "status": status}, Node), [*pods, *more], None, now=0
     )
+    for _ in range(given["places"]):
+        view.expect({"cpu": 250}, {"cpu": 250}, prod=True)
+    return view
 
 
 def kept_apart(pod: Pod, target: NodeView, nodes: list[NodeView]) -> bool:
@@ -400,6 +404,19 @@ def test_a_table_of_nodes_answers_as_each_node_does(given_nodes: list[Obj], spec
     assert columns.fits_elsewhere(view) == bool(by_the_community)
     assert columns.anywhere(view) == next((node.name for node in nodes if not one.community_unfit(node)), "")
     assert sum(columns.why_not(view).values()) == sum(1 for node in others if one.community_unfit(node))
+
+
+@pytest.mark.feature("DS-FIT-01")
+def test_a_pod_slot_that_is_held_for_another_pod_is_not_free() -> None:
+    given = {"cpu": "4", "labels": {}, "taints": [], "cordoned": False, "held": []}
+    pod = convert({"metadata": {"name": "p", "namespace": "d", "uid": "p"}, "spec": {"nodeName": "n0"}}, Pod)
+    nodes = [placed(0, {**given, "pods": "9", "places": 0}, pod), placed(1, {**given, "pods": "1", "places": 1})]
+    columns = Columns(nodes)
+    (view,) = nodes[0].pods
+    assert columns.elsewhere(view, community=True) == ""
+    assert not columns.fits_elsewhere(view)
+    assert columns.why_not(view) == {"it has no free pod slot": 1}
+    assert not columns.has_room(1, {"pods": 1})
 
 
 def given_up_one_by_one(nodes: list[NodeView]) -> list[str]:
