@@ -58,7 +58,7 @@ class Acting:
     _lost: Callable[[Pod], Awaitable[str]]
     _no_claims: bool
     _in_background: bool
-    _counted: set[str] = field(default_factory=set)  # jobs whose eviction is counted though its answer is not known yet
+    _counted: dict[str, Callable[[], None]] = field(default_factory=dict)  # by job, before the answer is known: what uncounts its eviction
 
     async def carry_out(self, view: View, step: Step, policy: Policy) -> None:
         """Write the status, then act. Raises Again, ApiError (Conflict: the job has changed), NotLeading."""
@@ -331,19 +331,25 @@ class Acting:
         follows = view.unit is not None and not view.unit.first
         if uid in self._counted or limits.dead(pod) or follows:
             return policy.pace.give_back
-        self._counted.add(uid)
         replicas = self._ledger.replicas(pod)
         counted = list(self._policies())
         for each in counted:
             each.limiters.take(workload, replicas, namespace, view.now)
 
-        def undo() -> None:
-            policy.pace.give_back()
-            self._counted.discard(uid)
+        def uncount() -> None:
             for each in counted:
                 each.limiters.give_back(workload, namespace)
 
+        def undo() -> None:
+            policy.pace.give_back()
+            self._uncount(view.job)
+
+        self._counted[uid] = uncount
         return undo
+
+    def _uncount(self, job: PodMigrationJob) -> None:
+        if (uncount := self._counted.pop(job.metadata.uid, None)) is not None:
+            uncount()
 
     async def _ask(self, view: View, pod: Pod, policy: Policy, undo: Callable[[], None]) -> None:
         job, meta = view.job, pod.metadata
@@ -359,14 +365,14 @@ class Acting:
         except errors.ApiError as error:
             if self._in_background and background.triggered(pod, error):
                 self._metrics.evicted("background", trigger, meta.namespace, pod.spec.node_name)
-                self._counted.discard(job.metadata.uid)
+                self._counted.pop(job.metadata.uid, None)
                 await self._write(view, leaving.in_background(view, str(error)), policy, job)
                 return
             self._metrics.evicted("error", trigger, meta.namespace, pod.spec.node_name)
             await self._failed(view, policy, error, undo)
             return
         self._metrics.evicted("success", trigger, meta.namespace, pod.spec.node_name)
-        self._counted.discard(job.metadata.uid)
+        self._counted.pop(job.metadata.uid, None)
         self._reporting.descheduled(pod, reason, policy.events)
         await self._write(view, leaving.evicted(view, pod, reason), policy, job)
 
@@ -379,6 +385,7 @@ class Acting:
             step = leaving.unanswered(view, str(error))
         else:
             undo()
+            self._uncount(view.job)  # nor has an earlier attempt taken place that had no answer
             step = leaving.refused(view, evictors.refusal(error))
         if step.status is not None:
             await self._write(view, step, policy, view.job)

@@ -373,6 +373,25 @@ def test_errors_of_an_eviction_are_got_over(error: Exception, done: bool) -> Non
 
 
 @pytest.mark.feature("DS-MC-08")
+@pytest.mark.feature("DS-MC-09")
+def test_an_eviction_without_an_answer_that_is_refused_in_the_end_is_not_counted() -> None:
+    async def scenario(world: Cluster) -> None:
+        await world.pod("p", owner=await world.replicaset())
+        async with Failing(world.client.config) as client:
+            client.errors = [
+                (errors.Unreachable("the line is dead"), False),
+                (errors.TooManyRequests(429, "TooManyRequests", "a budget"), False),
+            ]
+            life = await world.live(client=client, objectLimiters={"workload": {"duration": "1h", "maxMigrating": 1}})
+            await world.job(mode="EvictDirectly")
+            await world.until_job("j", phase="Succeeded")
+            assert client.asked == 3
+            await life.kill()
+
+    play(scenario)
+
+
+@pytest.mark.feature("DS-MC-08")
 def test_the_way_out_follows_the_pod_then_the_job_then_the_arguments() -> None:
     async def scenario(world: Cluster) -> None:
         soft = {names.LABEL_EVICT_POLICY: "SoftEviction"}
