@@ -51,10 +51,8 @@ class Following:
     """
 
     def __init__(self) -> None:
-        self._selectors: dict[str, dict[str, tuple[Selector, ...]]] = {}
-        self._recommendations: dict[str, dict[str, Recommendation]] = {}
-        self._pinned: dict[tuple[str, str, str], set[str]] = {}
-        self._loose: dict[str, set[str]] = {}
+        self._followed: dict[tuple[str, str], tuple[Recommendation, tuple[Selector, ...]]] = {}
+        self._near: dict[tuple[str, str, str], set[str]] = {}  # names by namespace and a label, which is empty for those that demand none
 
     def put(self, recommendation: Recommendation) -> None:
         """A Recommendation was added or changed."""
@@ -63,40 +61,39 @@ class Following:
         if not mode_of(recommendation).touches_pods or not _confident(recommendation):
             return
         selectors = tuple(_compiled(meta.annotations.get(ANNOTATION_SELECTOR, "")))
-        self._selectors.setdefault(meta.namespace, {})[meta.name] = selectors
-        self._recommendations.setdefault(meta.namespace, {})[meta.name] = recommendation
-        for group in self._groups(meta.namespace, selectors):
-            group.add(meta.name)
+        self._followed[meta.namespace, meta.name] = recommendation, selectors
+        for key, value in _labels(selectors):
+            self._near.setdefault((meta.namespace, key, value), set()).add(meta.name)
 
     def drop(self, recommendation: Recommendation) -> None:
         """A Recommendation is gone."""
         meta = recommendation.metadata
-        selectors = self._selectors.get(meta.namespace, {}).pop(meta.name, ())
-        self._recommendations.get(meta.namespace, {}).pop(meta.name, None)
-        for group in self._groups(meta.namespace, selectors):
-            group.discard(meta.name)
-
-    def _groups(self, namespace: str, selectors: Iterable[Selector]) -> Iterator[set[str]]:
-        """Where a Recommendation is found: by one label that a selector demands, else among those that demand none."""
-        for selector in selectors:
-            pin = next((one for one in selector.requirements if one.operator == "In"), None)
-            if pin is None:
-                yield self._loose.setdefault(namespace, set())
-            else:
-                yield from (self._pinned.setdefault((namespace, pin.key, value), set()) for value in pin.values)
+        _, selectors = self._followed.pop((meta.namespace, meta.name), (None, ()))
+        for key, value in _labels(selectors):
+            names = self._near[meta.namespace, key, value]
+            names.discard(meta.name)
+            if not names:
+                del self._near[meta.namespace, key, value]
 
     def fitting(self, namespace: str, labels: Mapping[str, str]) -> Recommendation | None:
         """The one that new pods with these labels are to follow, the first by name."""
-        selectors = self._selectors.get(namespace)
-        if not selectors:
-            return None
-        near = set(self._loose.get(namespace, ()))
-        for key, value in labels.items():
-            near |= self._pinned.get((namespace, key, value), set())
+        near: set[str] = set()
+        for key, value in (("", ""), *labels.items()):
+            near |= self._near.get((namespace, key, value), set())
         for name in sorted(near):
-            if any(selector.matches(labels) for selector in selectors[name]):
-                return self._recommendations[namespace][name]
+            recommendation, selectors = self._followed[namespace, name]
+            if any(selector.matches(labels) for selector in selectors):
+                return recommendation
         return None
+
+
+def _labels(selectors: Iterable[Selector]) -> set[tuple[str, str]]:
+    """What a Recommendation is found by: one label that a selector demands; an empty one for selectors that demand none."""
+    found: set[tuple[str, str]] = set()
+    for selector in selectors:
+        pin = next((one for one in selector.requirements if one.operator == "In"), None)
+        found.update([("", "")] if pin is None else [(pin.key, value) for value in pin.values])
+    return found
 
 
 def _confident(recommendation: Recommendation) -> bool:

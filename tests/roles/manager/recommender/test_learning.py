@@ -302,6 +302,17 @@ def test_who_is_followed() -> None:
 
 
 @pytest.mark.feature("MGR-REC-02")
+def test_nothing_is_kept_of_recommendations_that_are_gone() -> None:
+    following, kept = apply.Following(), vars(apply.Following())
+    for number in range(3):
+        asked = recommendation(mode="apply-on-create", selector=f"app=web,job={number};app in (web,db);team;*")
+        following.put(asked)
+        assert vars(following) != kept
+    following.drop(asked)
+    assert vars(following) == kept
+
+
+@pytest.mark.feature("MGR-REC-02")
 def test_what_a_pod_is_likely_to_use_is_told_to_the_scheduler() -> None:
     def pod(requests: dict[str, str], limits: dict[str, str] | None = None, **annotations: str) -> dict[str, object]:
         container = {"name": "main", "resources": {"requests": requests, "limits": limits or {}}}
