@@ -1,7 +1,7 @@
 """How many evictions a workload or a namespace sees in a while (DS-MC-09). Pure: time is an argument.
 
 A bucket is made full by the first eviction, which takes a token; it fills with n/duration tokens a second. After a restart the buckets are
-filled again from the jobs that tell when their pods left (`replay` in `ledger.py`).
+filled again from the jobs that tell when their pods left (`replay` in `controller.py`).
 """
 
 from __future__ import annotations
