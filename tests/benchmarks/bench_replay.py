@@ -11,7 +11,8 @@ import msgspec
 
 from koord.api.objects import OwnerReference, Pod
 from roles.scheduler import testing
-from roles.tools.replay.running import Run, files_of
+from roles.tools.replay.files import files_of
+from roles.tools.replay.running import Run
 from tests.benchmarks.scheduling import run_app
 from tests.benchmarks.table import Row, script
 

@@ -14,7 +14,8 @@ from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import GoCommand
 from roles.tools.cost import prices, prometheus, report
 from roles.tools.cost.recorded import Recorded
-from roles.tools.replay.running import files_of, items_of
+from roles.tools.replay.files import files_of
+from roles.tools.replay.running import items_of
 
 _EXAMPLES = """
 \b

@@ -15,8 +15,9 @@ from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand, bool_option
 from roles.tools.replay import deschedulers, managers, render
 from roles.tools.replay.asked import Asked
+from roles.tools.replay.files import ROLES, files_of, roles_of
 from roles.tools.replay.found import Found
-from roles.tools.replay.running import ROLES, Run, files_of, roles_of
+from roles.tools.replay.running import Run
 from roles.tools.replay.versions import other_version
 
 DIFFERS = 2
@@ -70,8 +71,7 @@ def command(log: Path, other: str, role: str | None, diff: bool, output: str) ->
         told = [render.as_json(each) for each in found]
         click.echo(orjson.dumps(told[0] if len(told) == 1 else {"roles": told}, option=orjson.OPT_INDENT_2).decode())
     elif output == "table":
-        texts = [render.table(each, every=diff) for each in found]
-        click.echo(texts[0] if len(texts) == 1 else "\n\n".join(f"{each.role}: {text}" for each, text in zip(found, texts, strict=True)))
+        click.echo(render.tables(found, every=diff))
     sys.exit(0 if all(each.same == each.decisions for each in found) else DIFFERS)
 
 

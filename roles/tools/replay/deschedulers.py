@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from koord import seams
 from koord.decisions.record import Record
-from koord.decisions.replayfile import read_lines
-from koord.process.errors import ConfigurationError
 from roles.descheduler.build import Options
 from roles.descheduler.framework.effects import Outcome
 from roles.descheduler.replaying import Decoder, Head, Rerun, Round, known
-from roles.tools.replay.found import Difference, Found
+from roles.tools.replay.files import readable, taken
+from roles.tools.replay.found import Difference, Each, Found
 
-Each = Callable[[dict[str, Any]], None]
 Key = tuple[str, str, str, str, int]
 """Profile, plugin, kind and name of whom it is about, and a number where there are several."""
 
@@ -26,10 +23,7 @@ def run(files: list[Path], options: Options | None = None, each: Each | None = N
     again = _Again(options, each)
     began = seams.current().cpu_time()
     asyncio.run(again.read(files))
-    if not again.found.versions:
-        raise ConfigurationError(f"{', '.join(map(str, files))}: nothing in it")
-    again.found.seconds = seams.current().cpu_time() - began
-    return again.found
+    return again.found.ended(files, seams.current().cpu_time() - began)
 
 
 class _Again:
@@ -40,24 +34,12 @@ class _Again:
         self._other: Rerun | None = None
 
     async def read(self, files: list[Path]) -> None:
-        decoder = Decoder()
-        for file in files:
-            try:
-                for number, line in read_lines(file):
-                    try:
-                        item = decoder.take(line)
-                    except (LookupError, TypeError, ValueError, StopIteration) as error:
-                        raise ConfigurationError(
-                            f"{file}, line {number}: {error!s:.200}: not a line of a descheduler's replay log"
-                        ) from error
-                    if isinstance(item, Head):
-                        self._begin(item)
-                    elif item is not None:
-                        await self._round(item)
-            except (OSError, EOFError) as error:
-                raise ConfigurationError(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from error
-            except ValueError as error:
-                raise ConfigurationError(str(error)) from error
+        for file, item in taken(files, "descheduler", Decoder().take):
+            with readable(file):
+                if isinstance(item, Head):
+                    self._begin(item)
+                elif item is not None:
+                    await self._round(item)
 
     def _begin(self, head: Head) -> None:
         self.found.versions[head.version] += 1

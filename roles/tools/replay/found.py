@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from koord.process.errors import ConfigurationError
+
+Each = Callable[[dict[str, Any]], None]
+"""Is told of a decision as it is made now (`-o decisions`)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +58,13 @@ class Found:
         self.alike += same if alike is None else alike
         self.first = self.first or time
         self.last = time
+
+    def ended(self, files: list[Path], seconds: float) -> Found:
+        """Itself, when all files are read. Raises ConfigurationError where nothing was in them."""
+        if not self.versions:
+            raise ConfigurationError(f"{', '.join(map(str, files))}: nothing in it")
+        self.seconds = seconds
+        return self
 
     @property
     def thing(self) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +12,10 @@ from koord import seams
 from koord.accounting.resources import format_value
 from koord.api import names
 from koord.config.slo import SLOConfig
-from koord.decisions.replayfile import read_lines
-from koord.process.errors import ConfigurationError
 from roles.manager.noderesource.plan import Plan
 from roles.manager.replaying import Decoder, Turn, rules, same
-from roles.tools.replay.found import Difference, Found
+from roles.tools.replay.files import readable, taken
+from roles.tools.replay.found import Difference, Each, Found
 
 _TERMS = 3  # terms of a formula that the numbers name
 _RULES = {
@@ -31,31 +30,18 @@ _RULES = {
     "amplification": "resource-amplification-config",
 }
 """Rules that are not called in slo-controller-config as their fields are here."""
-Each = Callable[[dict[str, Any]], None]
 
 
 def run(files: list[Path], config: SLOConfig | None = None, each: Each | None = None) -> Found:
     """All decisions of the log. Raises ConfigurationError."""
     found, decoder, began = Found("manager", config=config is not None), Decoder(), seams.current().cpu_time()
-    for file in files:
-        try:
-            for number, line in read_lines(file):
-                try:
-                    turn = decoder.take(line)
-                except (LookupError, TypeError, ValueError) as error:
-                    raise ConfigurationError(f"{file}, line {number}: {error!s:.200}: not a line of a manager's replay log") from error
-                if turn is None:
-                    found.versions[decoder.version] += 1
-                else:
-                    _turn(turn, decoder, found, config, each)
-        except (OSError, EOFError) as error:
-            raise ConfigurationError(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from error
-        except ValueError as error:
-            raise ConfigurationError(str(error)) from error
-    if not found.versions:
-        raise ConfigurationError(f"{', '.join(map(str, files))}: nothing in it")
-    found.seconds = seams.current().cpu_time() - began
-    return found
+    for file, turn in taken(files, "manager", decoder.take):
+        with readable(file):
+            if turn is None:
+                found.versions[decoder.version] += 1
+            else:
+                _turn(turn, decoder, found, config, each)
+    return found.ended(files, seams.current().cpu_time() - began)
 
 
 def _turn(turn: Turn, decoder: Decoder, found: Found, config: SLOConfig | None, each: Each | None) -> None:

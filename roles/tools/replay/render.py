@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
@@ -10,6 +11,12 @@ from roles.scheduler.replaying import Turn
 from roles.tools.replay.found import Found
 
 SHOWN = 3  # differences of a group; all with --diff, and in JSON
+
+
+def tables(found: Sequence[Found], *, every: bool) -> str:
+    """What a person reads, role by role where there are several."""
+    texts = [table(each, every=every) for each in found]
+    return texts[0] if len(texts) == 1 else "\n\n".join(f"{each.role}: {text}" for each, text in zip(found, texts, strict=True))
 
 
 def table(found: Found, *, every: bool) -> str:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,46 +13,15 @@ from roles.scheduler.framework.registry import PluginError
 from roles.scheduler.journal.lines import Decided, Happening, Operation, Told, read
 from roles.scheduler.replaying import Moment, Replay, Turn, turns
 from roles.tools.replay.causes import difference
+from roles.tools.replay.files import readable
 from roles.tools.replay.found import Found
-
-_NAME = re.compile(r"([^/.]*)\.replay\.jsonl(\.\d+(\.gz)?)?")
-ROLES = ("scheduler", "manager", "descheduler")
-
-
-def roles_of(log: Path) -> list[str]:
-    """The roles that left a replay log in a folder, or the one whose file it is. Raises ConfigurationError."""
-    if log.is_file():
-        named = _NAME.fullmatch(log.name)
-        return [named[1] if named is not None and named[1] in ROLES else "scheduler"]
-    there = {named[1] for path in log.iterdir() if (named := _NAME.fullmatch(path.name))} if log.is_dir() else set()
-    return [role for role in ROLES if role in there] or ["scheduler"]
-
-
-def files_of(log: Path, role: str = "scheduler") -> list[Path]:
-    """The files of a role's replay log, the oldest first; a folder may hold files of other things, too. Raises ConfigurationError."""
-
-    def age(path: Path) -> int:
-        return -int(path.name.partition(".jsonl")[2].removesuffix(".gz").lstrip(".") or 0)
-
-    if log.is_file():
-        return [log]
-    if not log.is_dir():
-        raise ConfigurationError(f"{log}: no such file or folder")
-    found = [path for path in log.iterdir() if (named := _NAME.fullmatch(path.name)) and named[1] == role]
-    if not found:
-        raise ConfigurationError(f"{log}: no {role}.replay.jsonl in this folder: the {role} writes it with --decision-log")
-    return sorted(found, key=age)
 
 
 def items_of(files: list[Path]) -> Iterator[Any]:
     """The items of a journal. Raises ConfigurationError."""
     for file in files:
-        try:
+        with readable(file):
             yield from read(file)
-        except (OSError, EOFError) as error:
-            raise ConfigurationError(f"{file}: {error.strerror if isinstance(error, OSError) else error}") from error
-        except ValueError as error:
-            raise ConfigurationError(str(error)) from error
 
 
 class Run:
@@ -75,10 +43,7 @@ class Run:
             turns(items_of(files), self._take, self._turn)
         finally:
             seams.leave(token)
-        if self._then is None:
-            raise ConfigurationError(f"{', '.join(map(str, files))}: nothing in it")
-        self.found.seconds = self._moment.cpu_time() - began
-        return self.found
+        return self.found.ended(files, self._moment.cpu_time() - began)
 
     def _take(self, item: dict[str, Any] | Told | Happening | None) -> None:
         if isinstance(item, dict):

@@ -85,14 +85,12 @@ class Studies:
 def _replay(log: Path) -> dict[str, Any]:
     """Of every role that left a log there."""
     from roles.tools.replay import deschedulers, managers, render
-    from roles.tools.replay.running import Run, files_of, roles_of
+    from roles.tools.replay.files import files_of, roles_of
+    from roles.tools.replay.running import Run
 
     make = {"scheduler": lambda files: Run().run(files), "manager": managers.run, "descheduler": deschedulers.run}
     found = [make[role](files_of(log, role)) for role in roles_of(log)]
-    texts = [render.table(each, every=False) for each in found]
-    if len(found) > 1:
-        texts = [f"{each.role}: {text}" for each, text in zip(found, texts, strict=True)]
-    return {"headline": render.headline(found[0]), "text": "\n\n".join(texts)}
+    return {"headline": render.headline(found[0]), "text": render.tables(found, every=False)}
 
 
 def _test(policies: Path) -> dict[str, Any]:
