@@ -10,7 +10,7 @@ from typing import Any
 import click
 from click.core import ParameterSource
 
-from koord.api.kinds import BY_KIND, CONFIGMAPS, Kind
+from koord.api.kinds import CONFIGMAPS, DAEMONSETS
 from koord.kube import config as kubeconfig
 from koord.kube.client import PATIENCE, Client
 from koord.kube.errors import AlreadyExists, ApiError, Forbidden, NotFound, Unreachable
@@ -35,32 +35,13 @@ _ORDER = (
 )
 # Without it the manager cannot make its webhook configurations again, and goes on answering what they still ask.
 _RIGHTS = ("ClusterRoleBinding", "", "koord-manager")
-_LEASES = ("koordinator-manager", "koord-scheduler", "koord-descheduler")
 _SETTLED, _TRIES, _PAUSE = 3, 20, 0.5
 _IMAGE = re.compile(r"([\w.-]+(:\d+)?/|\[[0-9a-fA-F:]+\](:\d+)?/)?[a-z0-9._/-]+(:[\w.-]+)?(@sha256:[0-9a-f]+)?", re.ASCII)
 _VARIANTS = (*manifests.OVERLAYS, *manifests.OPTIONAL)
 _WEBHOOKS = (
-    ("MutatingWebhookConfiguration", "koordinator-mutating-webhook-configuration"),
-    ("ValidatingWebhookConfiguration", "koordinator-validating-webhook-configuration"),
+    ("MutatingWebhookConfiguration", "", "koordinator-mutating-webhook-configuration"),
+    ("ValidatingWebhookConfiguration", "", "koordinator-validating-webhook-configuration"),
 )
-_KINDS = {
-    "ClusterRole": Kind("rbac.authorization.k8s.io", "v1", "ClusterRole", "clusterroles", False),
-    "ClusterRoleBinding": Kind("rbac.authorization.k8s.io", "v1", "ClusterRoleBinding", "clusterrolebindings", False),
-    "CustomResourceDefinition": Kind("apiextensions.k8s.io", "v1", "CustomResourceDefinition", "customresourcedefinitions", False),
-    "DaemonSet": Kind("apps", "v1", "DaemonSet", "daemonsets", True),
-    "NetworkPolicy": Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", True),
-    "PrometheusRule": Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules", True),
-    "Role": Kind("rbac.authorization.k8s.io", "v1", "Role", "roles", True),
-    "RoleBinding": Kind("rbac.authorization.k8s.io", "v1", "RoleBinding", "rolebindings", True),
-    "ServiceAccount": Kind("", "v1", "ServiceAccount", "serviceaccounts", True),
-    "ServiceMonitor": Kind("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors", True),
-    "ValidatingAdmissionPolicy": Kind(
-        "admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False
-    ),
-    "ValidatingAdmissionPolicyBinding": Kind(
-        "admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", False
-    ),
-}
 
 
 @click.command("install", cls=GoCommand)
@@ -158,22 +139,20 @@ def uninstall(
 
 def first() -> list[tuple[str, str, str]]:
     """What goes before all else: the manager's rights, then its webhooks."""
-    return [_RIGHTS, *((kind, "", name) for kind, name in _WEBHOOKS)]
+    return [_RIGHTS, *_WEBHOOKS]
 
 
 def plan(namespace: str, *, crds: bool) -> list[tuple[str, str, str]]:
     """(kind, namespace, name) of what is deleted, in that order."""
     added = manifests.rendered(namespace=namespace, crds=crds, overlays=("monitoring", *manifests.OPTIONAL))
     own = [(d["kind"], d["metadata"].get("namespace", ""), d["metadata"]["name"]) for d in added]
-    kept = [entry for entry in own if entry[0] not in ("Namespace", "PriorityClass")]  # others may live there, and pods name classes
+    # others may live in the namespace, and pods name classes
+    kept = [entry for entry in own if entry[0] not in ("Namespace", "PriorityClass") and entry != _RIGHTS]
+    definitions = [entry for entry in kept if entry[0] == "CustomResourceDefinition"]
     rank = {kind: number for number, kind in enumerate(_ORDER)}
-    last = len(_ORDER)
-    ordered = sorted(kept, key=lambda entry: (entry[0] == "CustomResourceDefinition", rank.get(entry[0], last)))
-    leases = [("Lease", namespace, name) for name in _LEASES]
-    rest = [entry for entry in ordered if entry != _RIGHTS]
-    definitions = [entry for entry in rest if entry[0] == "CustomResourceDefinition"]
-    secret = ("Secret", namespace, "koordinator-webhook-certs")
-    return [*first(), *rest[: len(rest) - len(definitions)], *leases, *definitions, secret]
+    ordered = sorted((entry for entry in kept if entry not in definitions), key=lambda entry: rank.get(entry[0], len(_ORDER)))
+    leases = [("Lease", namespace, name) for name in manifests.LEASES]
+    return [*first(), *ordered, *leases, *definitions, ("Secret", namespace, "koordinator-webhook-certs")]
 
 
 async def _learnt(client: Client, namespace: str) -> list[tuple[str, str, str]]:
@@ -196,7 +175,7 @@ async def _listed(
         for entry in [*wanted, *(await _learnt(client, namespace) if crds else ())]:
             kind, place, name = entry
             try:
-                await client.get(_KINDS.get(kind) or BY_KIND[kind], name, place or None)
+                await client.get(manifests.KINDS[kind], name, place or None)
             except NotFound:
                 continue
             except Forbidden as error:
@@ -212,7 +191,7 @@ async def _listed(
 async def _koordlets(client: Client, namespace: str) -> int:
     """How many nodes have a koordlet that may have written there."""
     try:
-        daemonset = await client.get(_KINDS["DaemonSet"], restoring.NAME, namespace)
+        daemonset = await client.get(DAEMONSETS, restoring.NAME, namespace)
     except (NotFound, Forbidden):
         return 0
     with contextlib.suppress(Forbidden):  # it may have
@@ -248,13 +227,13 @@ async def _take_webhooks(client: Client) -> bool:
     kind, place, name = _RIGHTS
     held: dict[str, Any] | None = None
     with contextlib.suppress(ApiError):  # who may only delete cannot give back
-        held = await client.get(_KINDS[kind], name)
-    if await _delete(client, kind, place, name) != "failed" and await _stay_away(client, [(k, "", n) for k, n in _WEBHOOKS]):
+        held = await client.get(manifests.KINDS[kind], name)
+    if await _delete(client, kind, place, name) != "failed" and await _stay_away(client):
         return True
     if held is not None:
         metadata = {key: value for key, value in held["metadata"].items() if key in ("name", "labels", "annotations")}
         try:
-            await client.create(_KINDS[kind], {**held, "metadata": metadata})
+            await client.create(manifests.KINDS[kind], {**held, "metadata": metadata})
             click.echo(f"made again {_told(kind, place, name)}: the manager goes on")
         except AlreadyExists:
             pass
@@ -263,11 +242,11 @@ async def _take_webhooks(client: Client) -> bool:
     return False
 
 
-async def _stay_away(client: Client, webhooks: list[tuple[str, str, str]]) -> bool:
-    """Delete them until they are not made again: an API server takes a moment to know that the manager may no longer."""
+async def _stay_away(client: Client) -> bool:
+    """Delete the webhook configurations until they are not made again: an API server needs a moment to know the manager may not."""
     quiet = 0
     for _ in range(_TRIES):
-        results = [await _delete(client, *webhook) for webhook in webhooks]
+        results = [await _delete(client, *webhook) for webhook in _WEBHOOKS]
         if "failed" in results:
             return False
         quiet = quiet + 1 if set(results) == {"absent"} else 0
@@ -281,7 +260,7 @@ async def _stay_away(client: Client, webhooks: list[tuple[str, str, str]]) -> bo
 async def _delete(client: Client, kind: str, place: str, name: str) -> str:
     """`deleted`, `absent` or `failed`."""
     try:
-        await client.delete(_KINDS.get(kind) or BY_KIND[kind], name, place or None)
+        await client.delete(manifests.KINDS[kind], name, place or None)
     except NotFound:
         return "absent"
     except ApiError as error:
@@ -293,6 +272,3 @@ async def _delete(client: Client, kind: str, place: str, name: str) -> str:
 
 def _told(kind: str, place: str, name: str) -> str:
     return f"{kind} {place + '/' if place else ''}{name}"
-
-
-__all__: list[Any] = ["install", "plan", "uninstall"]

@@ -7,6 +7,7 @@ from typing import Any
 
 import yaml
 
+from koord.api.kinds import BY_KIND, Kind
 from koord.version import VERSION
 from roles.koordlet.rights import COMPONENTS
 from roles.tools import kustomize
@@ -20,6 +21,18 @@ OVERLAYS = ("single", "ha", "observe", "koordlet-observe", "monitoring", "open-p
 """Folders of configs/components, each of which changes or adds to what is installed."""
 OPTIONAL = ("older-kubelets", "koordlet-guard")
 """Folders of configs/optional: what is applied on purpose only, beside the rest."""
+LEASES = ("koordinator-manager", "koord-scheduler", "koord-descheduler")
+KINDS = BY_KIND | {
+    kind.kind: kind
+    for kind in (
+        Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", True),
+        Kind("monitoring.coreos.com", "v1", "PrometheusRule", "prometheusrules", True),
+        Kind("monitoring.coreos.com", "v1", "ServiceMonitor", "servicemonitors", True),
+        Kind("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False),
+        Kind("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicyBinding", "validatingadmissionpolicybindings", False),
+    )
+}
+"""Every kind of the manifests, and those that koord talks about otherwise."""
 _ENFORCE = "pod-security.kubernetes.io/enforce"
 
 Obj = dict[str, Any]

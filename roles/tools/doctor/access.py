@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
-from urllib.parse import quote
 
 import orjson
 
@@ -76,9 +75,8 @@ class Access:
 
         async def allowed(question: Question) -> bool:
             async with gate:
-                status, raw = await client.raw(
-                    "POST", f"{_REVIEWS}/{quote(reviews)}", {"spec": {"resourceAttributes": question.wire(), **subject}}
-                )
+                body = {"spec": {"resourceAttributes": question.wire(), **subject}}
+                status, raw = await client.raw("POST", f"{_REVIEWS}/{reviews}", body)
             if status != 201:
                 raise from_response(status, raw)
             return (orjson.loads(raw).get("status") or {}).get("allowed") is True

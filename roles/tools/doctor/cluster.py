@@ -35,9 +35,6 @@ from roles.tools.doctor.access import Access
 from roles.tools.doctor.facts import ClusterFacts, NodeFacts, Obj
 from roles.tools.doctor.powers import NODES_PROXY, POWERS
 
-LEASE_NAMES = ("koordinator-manager", "koord-scheduler", "koord-descheduler")
-POLICIES = Kind("admissionregistration.k8s.io", "v1", "ValidatingAdmissionPolicy", "validatingadmissionpolicies", False)
-NETWORK_POLICIES = Kind("networking.k8s.io", "v1", "NetworkPolicy", "networkpolicies", True)
 BY_CLASS = "deviceclass.resource.kubernetes.io/"  # followed by the name of a DeviceClass: a resource
 MAX_KUBELETS = 20
 """Kubelets that are asked in a big cluster; what differs shows among these."""
@@ -144,7 +141,9 @@ async def _installed(client: Client, facts: ClusterFacts) -> None:
     found = [*(await client.list(DEPLOYMENTS, facts.namespace)).items, *(await client.list(DAEMONSETS, facts.namespace)).items]
     facts.installed = [workload for workload in found if workload["metadata"]["name"].startswith("koord")]
     try:
-        facts.fenced = [policy["metadata"]["name"] for policy in (await client.list(NETWORK_POLICIES, facts.namespace)).items]
+        facts.fenced = [
+            policy["metadata"]["name"] for policy in (await client.list(manifests.KINDS["NetworkPolicy"], facts.namespace)).items
+        ]
     except NotFound:
         facts.fenced = []
 
@@ -157,7 +156,7 @@ async def _optional(client: Client, kind: Kind, name: str, namespace: str | None
 
 
 async def _leases(client: Client, facts: ClusterFacts) -> None:
-    for name in LEASE_NAMES:
+    for name in manifests.LEASES:
         facts.leases[name] = await _optional(client, LEASES, name, facts.namespace)
 
 
@@ -206,7 +205,7 @@ def _today(resource: str) -> str:
 
 
 async def _policy(client: Client, facts: ClusterFacts) -> None:
-    facts.own_node_policy = await _optional(client, POLICIES, "koordlet-own-node") is not None
+    facts.own_node_policy = await _optional(client, manifests.KINDS["ValidatingAdmissionPolicy"], "koordlet-own-node") is not None
 
 
 async def _rights(client: Client, facts: ClusterFacts, own: list[Obj], roles: Sequence[str], acting_as: str) -> None:

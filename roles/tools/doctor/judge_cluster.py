@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from koord.api.times import TimeError, parse_time
@@ -27,28 +27,33 @@ def judge(facts: ClusterFacts) -> Iterator[Finding]:
         return
     yield ok("API server", f"{facts.server}, {facts.version or 'version unknown'}" + (f", as {facts.user}" if facts.user else ""))
     yield from _clock(facts)
-    yield from _crds(facts)
-    yield from _classes(facts)
-    yield from _workloads(facts)
-    yield from _webhooks(facts)
+    yield from _read(facts, "crds", "definitions", _crds)
+    yield from _read(facts, "classes", "priority classes", _classes)
+    yield from _read(facts, "workloads", "workloads", _workloads, partly=True)
+    yield from _read(facts, "webhooks", "webhooks", _webhooks)
     if facts.sandbox:
         yield ok("sandbox", "its roles run without leases, and everybody may do everything there: leaders and rights are not looked at")
     else:
-        yield from _leases(facts)
+        yield from _read(facts, "leases", "leaders", _leases, partly=True)
         yield from _policy(facts)
         for rights in facts.rights:
             yield _left_out(rights, facts) or _rights(rights)
         yield from _security(facts)
-    yield from _slo_config(facts)
-    yield from _node_metrics(facts)
-    yield from _requests(facts)
+    yield from _read(facts, "slo", "slo-controller-config", _slo_config)
+    yield from _read(facts, "nodemetrics", "node metrics", _node_metrics)
+    yield from _read(facts, "pending", "pending pods", _requests, partly=True)
     if not facts.sandbox:
         yield from _nodes(facts.nodes)
 
 
-def _unread(facts: ClusterFacts, what: str, area: str) -> Iterator[Finding]:
+def _read(
+    facts: ClusterFacts, what: str, area: str, judged: Callable[[ClusterFacts], Iterator[Finding]], *, partly: bool = False
+) -> Iterator[Finding]:
+    """What is made of a part of the facts; a warning where it could not be read. `partly`: something of it may have been."""
     if what in facts.problems:
         yield warn(area, f"cannot be read: {facts.problems[what]}", "run it with an account that may read this")
+    if partly or what not in facts.problems:
+        yield from judged(facts)
 
 
 def _clock(facts: ClusterFacts) -> Iterator[Finding]:
@@ -67,9 +72,6 @@ def _clock(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _crds(facts: ClusterFacts) -> Iterator[Finding]:
-    if "crds" in facts.problems:
-        yield from _unread(facts, "crds", "definitions")
-        return
     good = 0
     for ours in facts.expected_crds:
         name = ours["metadata"]["name"]
@@ -102,9 +104,6 @@ def _crds(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _classes(facts: ClusterFacts) -> Iterator[Finding]:
-    if "classes" in facts.problems:
-        yield from _unread(facts, "classes", "priority classes")
-        return
     wrong = []
     for name, value in facts.expected_classes.items():
         if name not in facts.classes:
@@ -120,7 +119,6 @@ def _classes(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _workloads(facts: ClusterFacts) -> Iterator[Finding]:
-    yield from _unread(facts, "workloads", "workloads")
     for name, (wanted, ready) in facts.workloads.items():
         if ready < wanted:
             how = f"kubectl -n {facts.namespace} describe pods; kubectl -n {facts.namespace} logs of {name}"
@@ -131,7 +129,6 @@ def _workloads(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _leases(facts: ClusterFacts) -> Iterator[Finding]:
-    yield from _unread(facts, "leases", "leaders")
     for name, lease in facts.leases.items():
         if lease is None:
             installed = name.replace("koordinator-", "koord-") in facts.workloads
@@ -161,9 +158,6 @@ def _span(seconds: float | None) -> str:
 
 
 def _webhooks(facts: ClusterFacts) -> Iterator[Finding]:
-    if "webhooks" in facts.problems:
-        yield from _unread(facts, "webhooks", "webhooks")
-        return
     for name, present in facts.webhook_configurations.items():
         if not present:
             yield fail("webhooks", f"{name} does not exist", "start koord-manager: it writes it; see its log if it runs")
@@ -248,9 +242,6 @@ def _rights(rights: RightsFacts) -> Finding:
 
 
 def _slo_config(facts: ClusterFacts) -> Iterator[Finding]:
-    if "slo" in facts.problems:
-        yield from _unread(facts, "slo", "slo-controller-config")
-        return
     if facts.slo_data is None:
         yield warn("slo-controller-config", "does not exist: defaults are in force, co-location is off", _APPLY)
         return
@@ -265,16 +256,14 @@ def _slo_config(facts: ClusterFacts) -> Iterator[Finding]:
 
 
 def _node_metrics(facts: ClusterFacts) -> Iterator[Finding]:
-    if "nodemetrics" in facts.problems or not facts.node_names:
-        yield from _unread(facts, "nodemetrics", "node metrics")
+    if not facts.node_names:
         return
     never, stale = [], []
     for name in facts.node_names:
         metric = facts.node_metrics.get(name)
         age = _age(((metric or {}).get("status") or {}).get("updateTime"), facts.now)
-        interval = (((metric or {}).get("spec") or {}).get("metricCollectPolicy") or {}).get(
-            "reportIntervalSeconds"
-        ) or DEFAULT_POLICY.interval
+        policy = ((metric or {}).get("spec") or {}).get("metricCollectPolicy") or {}
+        interval = policy.get("reportIntervalSeconds") or DEFAULT_POLICY.interval
         if age is None:
             never.append(name)
         elif age > 3 * max(interval, MIN_INTERVAL) + SKEW_FAIL:
@@ -303,7 +292,6 @@ def _features(facts: ClusterFacts) -> Iterator[Finding]:
 
 def _requests(facts: ClusterFacts) -> Iterator[Finding]:
     """Requests that no node can ever fulfil as things are."""
-    yield from _unread(facts, "pending", "pending pods")
     if not facts.node_names:
         return
     for name, pods in sorted(facts.requested.items()):

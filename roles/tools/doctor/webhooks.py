@@ -6,6 +6,7 @@ import asyncio
 import base64
 import binascii
 import ssl
+from typing import NamedTuple
 from urllib.parse import urlsplit
 
 from koord.api.kinds import ENDPOINTS, MUTATINGWEBHOOKCONFIGURATIONS, SERVICES, VALIDATINGWEBHOOKCONFIGURATIONS
@@ -59,18 +60,15 @@ async def _entry(
     )
 
 
-class _Target:
+class _Target(NamedTuple):
     """Where a webhook is dialled. `ready` counts endpoints of a Service, None for a plain address."""
 
-    def __init__(
-        self, shown: str, host: str = "", port: int = 443, server_name: str = "", ready: int | None = None, missing: str = ""
-    ) -> None:
-        self.shown = shown
-        self.host = host
-        self.port = port
-        self.server_name = server_name
-        self.ready = ready
-        self.missing = missing
+    shown: str
+    host: str = ""
+    port: int = 443
+    server_name: str = ""
+    ready: int | None = None
+    missing: str = ""
 
 
 async def _where(client: Client, target: Obj) -> _Target:
