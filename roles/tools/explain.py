@@ -15,7 +15,7 @@ from koord.api.names import LABEL_POD_GROUP, LABEL_QUOTA_PARENT
 from koord.api.quantity import QuantityError, format_binary, parse_milli, parse_value
 from koord.decisions.record import Number, Record, Term
 from roles.tools import quota
-from roles.tools.facts import Gathered, event_time, uids_of
+from roles.tools.facts import Gathered, Live, event_time, uids_of
 from roles.tools.headline import ALLOWANCE, LENGTH, cpus, headline, short
 from roles.tools.nearest import Nearest, nearest_node
 
@@ -271,16 +271,8 @@ def _conditions(obj: dict[str, Any], now: float, usual: frozenset[tuple[str, str
     for condition in (obj.get("status") or {}).get("conditions") or ():
         if (condition.get("type"), condition.get("status")) in usual:
             continue
-        since = _age(condition.get("lastTransitionTime"), now)
-        rows.append(
-            (
-                str(condition.get("type", "")),
-                str(condition.get("status", "")),
-                str(condition.get("reason", "")),
-                since,
-                str(condition.get("message", "")),
-            )
-        )
+        kind, status, reason, message = (str(condition.get(key, "")) for key in ("type", "status", "reason", "message"))
+        rows.append((kind, status, reason, _age(condition.get("lastTransitionTime"), now), message))
     return (Table(("Condition", "Status", "Reason", "Since", "Message"), tuple(rows)),) if rows else ()
 
 
@@ -330,11 +322,8 @@ def _resource(name: str, value: int) -> str:
     return _bytes(value) if is_bytes(name) or name.endswith("-memory") else str(value)
 
 
-def _pod_section(found: Gathered, now: float) -> Section | None:
-    live = found.live
-    if live is None or live.obj is None:
-        return None
-    meta, spec, status = live.obj.get("metadata") or {}, live.obj.get("spec") or {}, live.obj.get("status") or {}
+def _pod_section(live: Live, obj: dict[str, Any], now: float) -> Section:
+    meta, spec, status = obj.get("metadata") or {}, obj.get("spec") or {}, obj.get("status") or {}
     labels = meta.get("labels") or {}
     qos = labels.get("koordinator.sh/qosClass") or status.get("qosClass") or "unknown"
     node = spec.get("nodeName")
@@ -345,19 +334,19 @@ def _pod_section(found: Gathered, now: float) -> Section | None:
     if status.get("phase") in _ENDED:
         if why := _failure(status):
             lines.append(f"It failed: {why.rstrip('.')}.")
-        return Section("API server", tuple(lines), _conditions(live.obj, now) + _events(live.events, now))
+        return Section("API server", tuple(lines), _conditions(obj, now) + _events(live.events, now))
     if not node and (gang := labels.get(LABEL_POD_GROUP)):
         lines.append(f"It is scheduled with its gang: koord why podgroup {meta.get('namespace', '')}/{gang}")
     if not node:
         lines += _untouched(spec, status)
     if not node and live.nodes:
         try:
-            near = nearest_node(live.obj, live.nodes, live.pods)
+            near = nearest_node(obj, live.nodes, live.pods)
         except (ValueError, QuantityError) as error:  # an object that no role can read either
             lines.append(f"The nearest node cannot be told: {error}.")
         else:
             lines += _near(near) if near is not None else ("There is no node that takes pods.",)
-    return Section("API server", tuple(lines), _conditions(live.obj, now) + _events(live.events, now))
+    return Section("API server", tuple(lines), _conditions(obj, now) + _events(live.events, now))
 
 
 def _failure(status: dict[str, Any]) -> str:
@@ -384,17 +373,14 @@ def _untouched(spec: dict[str, Any], status: dict[str, Any]) -> list[str]:
     return [f"No scheduler has taken it up: spec.schedulerName is {name!r}; does a running scheduler have a profile of that name?"]
 
 
-def _node_section(found: Gathered, now: float) -> Section | None:
-    live = found.live
-    if live is None or live.obj is None:
-        return None
-    status = live.obj.get("status") or {}
+def _node_section(live: Live, obj: dict[str, Any], now: float) -> Section:
+    status = obj.get("status") or {}
     rows = []
     for name, allocatable in sorted((status.get("allocatable") or {}).items()):
         rows.append((name, _quantity(name, allocatable), _quantity(name, (status.get("capacity") or {}).get(name, ""))))
-    lines = [f"{_count(len(live.pods), 'pod')} on it" + ("; cordoned." if (live.obj.get("spec") or {}).get("unschedulable") else ".")]
+    lines = [f"{_count(len(live.pods), 'pod')} on it" + ("; cordoned." if (obj.get("spec") or {}).get("unschedulable") else ".")]
     table = (Table(("Resource", "Allocatable", "Capacity"), tuple(rows)),) if rows else ()
-    return Section("API server", tuple(lines), table + _conditions(live.obj, now, usual=_HEALTHY) + _events(live.events, now))
+    return Section("API server", tuple(lines), table + _conditions(obj, now, usual=_HEALTHY) + _events(live.events, now))
 
 
 def _quantity(name: str, quantity: Any) -> str:
@@ -408,11 +394,8 @@ def _quantity(name: str, quantity: Any) -> str:
     return _resource(name, value)
 
 
-def _group_section(found: Gathered, now: float) -> Section | None:
-    live = found.live
-    if live is None or live.obj is None:
-        return None
-    spec, status = live.obj.get("spec") or {}, live.obj.get("status") or {}
+def _group_section(live: Live, obj: dict[str, Any], now: float) -> Section:
+    spec, status = obj.get("spec") or {}, obj.get("status") or {}
     placed = sum(1 for pod in live.pods if (pod.get("spec") or {}).get("nodeName"))
     lines = [
         f"{status.get('phase') or 'No phase yet'}; {_count(len(live.pods), 'pod')} with its label, {placed} on nodes, "
@@ -421,11 +404,8 @@ def _group_section(found: Gathered, now: float) -> Section | None:
     return Section("API server", tuple(lines), _events(live.events, now))
 
 
-def _quota_section(found: Gathered, now: float) -> Section | None:
-    live = found.live
-    if live is None or live.obj is None:
-        return None
-    labels = (live.obj.get("metadata") or {}).get("labels") or {}
+def _quota_section(live: Live, obj: dict[str, Any], now: float) -> Section:
+    labels = (obj.get("metadata") or {}).get("labels") or {}
     parent = labels.get(LABEL_QUOTA_PARENT)
     waiting = [pod for pod in live.pods if not (pod.get("spec") or {}).get("nodeName")]
     lines = [
@@ -433,7 +413,7 @@ def _quota_section(found: Gathered, now: float) -> Section | None:
     ]
     for pod in waiting[:MOST_WAITING]:
         lines.append(f"koord why pod {pod['metadata'].get('namespace', '')}/{pod['metadata'].get('name', '')}")
-    table = Table(quota.HEADINGS, tuple(quota.rows(live.obj, _resource)))
+    table = Table(quota.HEADINGS, tuple(quota.rows(obj, _resource)))
     return Section("API server", tuple(lines), (table, *_events(live.events, now)))
 
 
@@ -446,39 +426,38 @@ _LIVE = {"Pod": _pod_section, "PodGroup": _group_section, "Node": _node_section,
 def explain(kind: str, found: Gathered, *, namespace: str, name: str, now: float) -> Explanation | None:
     """What is known about a pod, a PodGroup, a quota or a node; None if nothing is."""
     records = _latest(found.records)
-    live = _LIVE[kind](found, now)
-    if not records and live is None:
+    obj = found.obj
+    if not records and not obj:
         return None
     subject = f"{kind} {namespace}/{name}" if kind != "Node" and namespace else f"{kind} {name}"
-    former = _former(kind, found)
+    former = _former(kind, obj)
     own = _hot_first(_decided([record for record, _ in records if record.subject.kind == kind and not former(record)]))
-    failure = _failure((found.live.obj.get("status") or {}) if kind == "Pod" and found.live and found.live.obj else {})
+    failure = _failure(obj.get("status") or {}) if kind == "Pod" else ""
     if failure and own and own[0].verdict in _BEFORE_THE_END:
         own = []  # what became of the pod since is not koord's doing
     brief = _brief(kind, name) if len(subject) > SUBJECT else subject
-    if kind == "ElasticQuota" and found.live is not None and found.live.obj is not None:  # the scheduler keeps the state in the object
-        summary = short(f"{brief} {quota.sentence(found.live.obj, _resource)}", LENGTH - 1)
+    if kind == "ElasticQuota" and obj:  # the scheduler keeps the state in the object
+        summary = f"{brief} {quota.sentence(obj, _resource)}"
     elif own:
-        summary = short(_summary(brief, own[0]), LENGTH - 1)
+        summary = _summary(brief, own[0])
     elif failure:
-        summary = short(f"{brief} failed: {failure}", LENGTH - 1)
-    else:
+        summary = f"{brief} failed: {failure}"
+    elif not found.answered:
         summary = f"{brief}: no role of koord answered; this is what the API server says"
-        if found.answered:
-            said = _undecided(kind, found)
-            summary = f"{brief} is pending: {said}" if said else f"{brief}: no role has decided on it lately"
-        summary = short(summary, LENGTH - 1)
+    else:
+        said = _undecided(kind, found)
+        summary = f"{brief} is pending: {said}" if said else f"{brief}: no role has decided on it lately"
+    summary = short(summary, LENGTH - 1)
     result = Explanation(subject, summary if summary.endswith("…") else summary.rstrip(".") + ".", own[0].verdict if own else "")
     result.sections = [section_of(record, now, repeated, former=former(record)) for record, repeated in records]
-    if live is not None:
-        result.sections.append(live)
+    if found.live is not None and obj:
+        result.sections.append(_LIVE[kind](found.live, obj, now))
     result.sections = _once(result.sections, result.summary)
     return result
 
 
-def _former(kind: str, found: Gathered) -> Callable[[Record], bool]:
+def _former(kind: str, obj: dict[str, Any]) -> Callable[[Record], bool]:
     """Whether a record is about an object that had the name before the one that is there."""
-    obj = (found.live.obj if found.live is not None else None) or {}
     uids = uids_of(obj)
     if kind not in ("Pod", "PodGroup") or not (obj.get("metadata") or {}).get("uid"):
         return lambda record: False

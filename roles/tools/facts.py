@@ -34,6 +34,11 @@ class Gathered:
     # namespaces that have an object of the name, where that which was given has none
     elsewhere: list[str] = field(default_factory=list)
 
+    @property
+    def obj(self) -> dict[str, Any]:
+        """The live object; empty where it was not asked for, or is not there."""
+        return (self.live.obj if self.live is not None else None) or {}
+
 
 def uids_of(obj: Mapping[str, Any]) -> frozenset[str]:
     """The UIDs by which an object is known: its own, and what its kubelet uses: the name of a node, the hash of a static pod's file."""

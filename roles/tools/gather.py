@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 import orjson
 
-from koord.api.kinds import BY_KIND, ELASTICQUOTAS, EVENTS, NODES, PODGROUPS, PODS
+from koord.api.kinds import BY_KIND, EVENTS, NODES, PODS
 from koord.api.names import LABEL_POD_GROUP, LABEL_QUOTA_NAME
 from koord.config.urls import is_http_url
 from koord.decisions.record import Record, decode_many, encode
@@ -26,6 +26,7 @@ from roles.tools.facts import Gathered, Live, event_time, uids_of
 from roles.tools.place import SYSTEM_NAMESPACE
 from roles.tools.reach import Endpoint
 
+Obj = dict[str, Any]
 TIMEOUT = 5.0  # seconds that a role may take to answer
 MAX_NODES = 2000  # beyond that the nearest node is not looked for: the scheduler's own reasons must do
 
@@ -161,7 +162,7 @@ async def _gather(
             found.live = await _live(client, kind, namespace, name)
         except errors.Forbidden as error:  # the roles may tell it all the same
             found.problems.append(str(error))
-    obj = (found.live and found.live.obj) or {}
+    obj = found.obj
     if namespace and not obj and not found.records:  # it may be meant in another one
         places = [place for place in await _places_of(client, kind, name) if place != namespace]
         found.elsewhere = places
@@ -249,66 +250,48 @@ async def _ask_files(endpoint: Endpoint, uids: Iterable[str], found: Gathered) -
 
 
 async def _live(client: Client, kind: str, namespace: str, name: str) -> Live:
-    if kind == "Pod":
-        return await _live_pod(client, namespace, name)
-    if kind == "ElasticQuota":
-        return await _live_quota(client, namespace, name)
-    return await (_live_group(client, namespace, name) if kind == "PodGroup" else _live_node(client, name))
-
-
-async def _live_quota(client: Client, namespace: str, name: str) -> Live:
+    """The object and what belongs to it. Raises Forbidden where it cannot be told without."""
     live = Live()
     try:
-        live.obj = await client.get(ELASTICQUOTAS, name, namespace)
+        live.obj = await client.get(BY_KIND[kind], name, namespace or None)
     except errors.NotFound:
         return live
+    await _BESIDE[kind](client, namespace, live.obj, live)
+    return live
+
+
+async def _beside_quota(client: Client, namespace: str, obj: Obj, live: Live) -> None:
     with contextlib.suppress(errors.Forbidden):
-        live.events = await _events(client, namespace, live.obj)
-        live.pods = (await client.list(PODS, label_selector=f"{LABEL_QUOTA_NAME}={name}")).items
-    return live
+        live.events = await _events(client, namespace, obj)
+        live.pods = (await client.list(PODS, label_selector=f"{LABEL_QUOTA_NAME}={obj['metadata']['name']}")).items
 
 
-async def _live_group(client: Client, namespace: str, name: str) -> Live:
-    live = Live()
-    try:
-        live.obj = await client.get(PODGROUPS, name, namespace)
-    except errors.NotFound:
-        return live
-    live.events = await _events(client, namespace, live.obj)
-    live.pods = (await client.list(PODS, namespace, label_selector=f"{LABEL_POD_GROUP}={name}")).items
-    return live
+async def _beside_group(client: Client, namespace: str, obj: Obj, live: Live) -> None:
+    live.events = await _events(client, namespace, obj)
+    live.pods = (await client.list(PODS, namespace, label_selector=f"{LABEL_POD_GROUP}={obj['metadata']['name']}")).items
 
 
-async def _live_pod(client: Client, namespace: str, name: str) -> Live:
-    live = Live()
-    try:
-        live.obj = await client.get(PODS, name, namespace)
-    except errors.NotFound:
-        return live
+async def _beside_pod(client: Client, namespace: str, obj: Obj, live: Live) -> None:
     with contextlib.suppress(errors.Forbidden):  # who may look at one namespace is told what can be told without
-        live.events = await _events(client, namespace, live.obj)
-    ended = (live.obj.get("status") or {}).get("phase") in ("Succeeded", "Failed")
-    if not ended and not (live.obj.get("spec") or {}).get("nodeName"):
+        live.events = await _events(client, namespace, obj)
+    ended = (obj.get("status") or {}).get("phase") in ("Succeeded", "Failed")
+    if not ended and not (obj.get("spec") or {}).get("nodeName"):
         with contextlib.suppress(errors.Forbidden):
             nodes = await client.list(NODES)
             if len(nodes.items) <= MAX_NODES:
                 live.pods = (await client.list(PODS, field_selector="spec.nodeName!=")).items
                 live.nodes = nodes.items
-    return live
 
 
-async def _live_node(client: Client, name: str) -> Live:
-    live = Live()
-    try:
-        live.obj = await client.get(NODES, name)
-    except errors.NotFound:
-        return live
-    live.events = await _events(client, "default", live.obj)
-    live.pods = (await client.list(PODS, field_selector=f"spec.nodeName={name}")).items
-    return live
+async def _beside_node(client: Client, namespace: str, obj: Obj, live: Live) -> None:
+    live.events = await _events(client, "default", obj)
+    live.pods = (await client.list(PODS, field_selector=f"spec.nodeName={obj['metadata']['name']}")).items
 
 
-async def _events(client: Client, namespace: str, obj: dict[str, Any]) -> list[dict[str, Any]]:
+_BESIDE = {"Pod": _beside_pod, "PodGroup": _beside_group, "Node": _beside_node, "ElasticQuota": _beside_quota}
+
+
+async def _events(client: Client, namespace: str, obj: Obj) -> list[Obj]:
     """Events about an object, oldest first. Filtered here: servers differ in which fields of an event can be selected."""
     named, uids = (obj.get("kind"), (obj.get("metadata") or {}).get("name")), {"", *uids_of(obj)}
     result = []

@@ -1,4 +1,4 @@
-"""Where koord lives in a cluster, and the flag that says so."""
+"""Which cluster, where koord lives in it, and the flags that say so."""
 
 from __future__ import annotations
 
@@ -28,3 +28,10 @@ class NamespaceType(click.ParamType[str]):
 def system_option(name: str = "--koord-namespace", help: str = "Where koord lives in the cluster.") -> Callable[[Any], Any]:
     """The flag."""
     return click.option(name, type=NamespaceType(), default=SYSTEM_NAMESPACE, show_default=True, metavar="NAME", help=help)
+
+
+def cluster_options(function: click.decorators.FC) -> click.decorators.FC:
+    """The flags that name a cluster, for commands that find a running sandbox, too."""
+    function = click.option("--context", metavar="NAME", help="Context of the kubeconfig.")(function)
+    which = "Which cluster (default: KUBECONFIG, a running sandbox, in-cluster, ~/.kube/config)."
+    return click.option("--kubeconfig", metavar="FILE", help=which)(function)

@@ -13,7 +13,7 @@ import click
 from koord.process import commands
 from koord.process.errors import ConfigurationError, UsageError
 from koord.process.flags import Commands, FlagError, GoCommand, duration_option
-from roles.tools.place import system_option
+from roles.tools.place import cluster_options, system_option
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
@@ -31,10 +31,7 @@ def _options(function: F) -> F:
         click.option("-o", "--output", type=click.Choice(FORMATS), default=FORMATS[0], show_default=True, help="Output format."),
         click.option("--watch", is_flag=True, help="Ask again and again, and print what has changed."),
         duration_option("--interval", default="5s", positive=True, help="Pause between two questions of --watch."),
-        click.option("--context", metavar="NAME", help="Context of the kubeconfig."),
-        click.option(
-            "--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster, ~/.kube/config)."
-        ),
+        cluster_options,
         click.option(
             "--endpoint",
             "endpoints",
@@ -158,8 +155,7 @@ def _explain(
         places = sorted({record.subject.namespace for record in found.records if record.subject.kind == kind} | set(found.places))
         if len(places) > 1:
             raise ConfigurationError(f"there are {kind.lower()}s named {name} in {', '.join(places)}: say which with --namespace")
-        live = found.live.obj if found.live and found.live.obj else {}
-        where = namespace or (places[0] if places else (live.get("metadata") or {}).get("namespace", ""))
+        where = namespace or (places[0] if places else (found.obj.get("metadata") or {}).get("namespace", ""))
         return explain.explain(kind, found, namespace=where, name=name, now=time.time()), found
 
     if watch:

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
 from koord.process import commands
 from koord.process.errors import UsageError
 from koord.process.flags import GoCommand
-from roles.tools.place import system_option
+from roles.tools.place import cluster_options, system_option
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
@@ -24,8 +24,7 @@ _ROLES = ("manager", "scheduler", "descheduler", "koordlet")
 @click.option("--cluster", is_flag=True, help="Look at the cluster only.")
 @click.option("--node-name", default="", help="Name of this machine's Node; its kubelet is queried for pods (default: NODE_NAME).")
 @click.option("--host-root", default="/", show_default=True, help="Where the machine's root is mounted.")
-@click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster, ~/.kube/config).")
-@click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+@cluster_options
 @system_option("--namespace", "Where koord lives.")
 @click.option("--role", "roles", multiple=True, type=click.Choice(_ROLES), help="Whose rights to look at; repeatable (default: all).")
 @click.option("--as", "acting_as", default="", metavar="USER", help="Ask for rights as this user (default: each role's account).")
@@ -66,17 +65,11 @@ def command(
             missing = str(error)
     node_name = node_name or os.environ.get("NODE_NAME", "")
     sandbox = config is not None and bool(find_endpoints((), {"XDG_RUNTIME_DIR": os.environ.get("XDG_RUNTIME_DIR", "")}, config))
-    findings = commands.run(
-        _run(config, "" if cluster else host_root, node_name, namespace, roles or _ROLES, acting_as, security, sandbox=sandbox)
-    )
+    asked = {"namespace": namespace, "roles": roles or _ROLES, "acting_as": acting_as, "security": security}
+    findings = commands.run(_run(config, "" if cluster else host_root, node_name, asked, sandbox=sandbox))
     if missing:
-        findings.append(
-            finding.fail(
-                "API server",
-                missing,
-                "say which cluster: --kubeconfig, --context" + ("" if cluster else "; or look at this machine only: --node"),
-            )
-        )
+        how = "say which cluster: --kubeconfig, --context" + ("" if cluster else "; or look at this machine only: --node")
+        findings.append(finding.fail("API server", missing, how))
     if output == "json":
         click.echo(orjson.dumps(finding.wire(findings), option=orjson.OPT_INDENT_2))
     else:
@@ -85,18 +78,8 @@ def command(
     raise SystemExit(1 if finding.failed(findings) else 0)
 
 
-async def _run(
-    config: ClientConfig | None,
-    host_root: str,
-    node_name: str,
-    namespace: str,
-    roles: tuple[str, ...],
-    acting_as: str,
-    security: bool,
-    *,
-    sandbox: bool,
-) -> list[Finding]:
-    """Look, then judge."""
+async def _run(config: ClientConfig | None, host_root: str, node_name: str, asked: dict[str, Any], *, sandbox: bool) -> list[Finding]:
+    """Look, then judge. `asked`: what is looked at in a cluster, as `cluster.gather` takes it."""
     from contextlib import AsyncExitStack
     from dataclasses import replace
 
@@ -113,7 +96,7 @@ async def _run(
                 facts = replace(facts, kubelet_pods=await kubelet.pods(client, config, node_name, machine))
             findings += judge_host.judge(facts)
         if client is not None:
-            seen = await cluster.gather(client, namespace=namespace, roles=roles, acting_as=acting_as, security=security)
+            seen = await cluster.gather(client, **asked)
             seen.sandbox = sandbox
             findings += judge_cluster.judge(seen)
     return findings

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import sys
 import time
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -12,6 +13,7 @@ import click
 from koord.process import commands
 from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand, duration_option
+from roles.tools.place import cluster_options
 
 if TYPE_CHECKING:
     from koord.kube.client import Client
@@ -27,8 +29,7 @@ if TYPE_CHECKING:
 @click.option("--limit", type=click.IntRange(min=0), default=50, show_default=True, help="Nodes to show, 0: all; the sum is of all.")
 @click.option("--watch", is_flag=True, help="Look again and again.")
 @duration_option("--interval", default="10s", positive=True, help="Pause between looks.")
-@click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster, ~/.kube/config).")
-@click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+@cluster_options
 @click.option(
     "-o",
     "--output",
@@ -57,21 +58,21 @@ def command(
     from roles.tools.gather import find_server
 
     config = find_server(kubeconfig, context, os.environ)
-    look = Look(nodes, selector, sort, limit)
+    look = Look(frozenset(nodes), selector, sort, limit)
     try:
         commands.run(_run(config, look, output, interval if watch else None))
     except KeyboardInterrupt:
         sys.exit(130)
 
 
+@dataclass(frozen=True, slots=True)
 class Look:
     """What to look at, and how much of it to show."""
 
-    def __init__(self, nodes: tuple[str, ...], selector: str, sort: str, limit: int) -> None:
-        self.nodes = frozenset(nodes)
-        self.selector = selector
-        self.sort = sort
-        self.limit = limit
+    nodes: frozenset[str]
+    selector: str
+    sort: str
+    limit: int
 
     async def rows(self, client: Client, now: float) -> tuple[list[Row], int]:
         """(the sum and the nodes to show, how many are not shown). Raises ConfigurationError for a node that does not exist."""

@@ -11,7 +11,7 @@ import click
 from koord.process import commands
 from koord.process.errors import ConfigurationError
 from koord.process.flags import GoCommand
-from roles.tools.place import system_option
+from roles.tools.place import cluster_options, system_option
 
 if TYPE_CHECKING:
     from koord.kube.config import ClientConfig
@@ -22,8 +22,7 @@ if TYPE_CHECKING:
 @click.command("ui", cls=GoCommand)
 @click.option("--port", type=click.IntRange(0, 65535), default=0, show_default=True, help="Port on 127.0.0.1; 0 takes a free one.")
 @click.option("--open/--no-open", "browser", default=False, help="Open the page in a browser.")
-@click.option("--kubeconfig", metavar="FILE", help="Which cluster (default: KUBECONFIG, a running sandbox, in-cluster, ~/.kube/config).")
-@click.option("--context", metavar="NAME", help="Context of the kubeconfig.")
+@cluster_options
 @click.option(
     "--endpoint", "endpoints", multiple=True, metavar="URL", help="A role's HTTP port; repeatable. Default: found in the cluster."
 )
