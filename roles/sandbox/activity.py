@@ -19,6 +19,7 @@ from koord.api.kinds import ELASTICQUOTAS, NAMESPACES, PODGROUPS, PODS
 from koord.api.names import LABEL_POD_GROUP, LABEL_POD_QOS, LABEL_QUOTA_NAME
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from roles.sandbox import objects
+from roles.sandbox.builders import APP_LABEL, SCHEDULER, container, obj
 from roles.sandbox.modelled.deciding import Agent, listed
 from roles.sandbox.nodes import fleet
 from roles.sandbox.nodes.fleet import CURVE_ANNOTATION, RUN_SECONDS_ANNOTATION, USAGE_PERCENT_ANNOTATION
@@ -48,33 +49,23 @@ def pod(name: str, namespace: str, cpu: str, *, labels: Obj | None = None, node:
     amounts = {"cpu": cpu, "memory": "1Gi"}
     spec: Obj = {
         "restartPolicy": "Never",
-        "schedulerName": objects.SCHEDULER,
+        "schedulerName": SCHEDULER,
         "terminationGracePeriodSeconds": 1,
         "nodeSelector": {SANDBOX_LABEL: "simulated", **({"kubernetes.io/hostname": node} if node else {})},
-        "containers": [{"name": "main", "image": "sandbox/job", "resources": {"requests": amounts, "limits": amounts}}],
+        "containers": [container("main", "sandbox/job", amounts, amounts)],
     }
     if priority:
         spec["priorityClassName"] = priority
-    meta = {"name": name, "namespace": namespace, "labels": {objects.APP_LABEL: name, **(labels or {})}, "annotations": notes}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": meta, "spec": spec}
+    return obj(PODS, name, namespace, labels={APP_LABEL: name, **(labels or {})}, annotations=notes, spec=spec)
 
 
 def standing() -> Iterator[tuple[Any, Obj]]:
     """What waits from the beginning: kinds and objects."""
-    yield PODGROUPS, {
-        "apiVersion": PODGROUPS.api_version,
-        "kind": "PodGroup",
-        "metadata": {"name": "training", "namespace": NAMESPACE},
-        "spec": {"minMember": 4},
-    }  # fmt: skip
+    yield PODGROUPS, obj(PODGROUPS, "training", NAMESPACE, spec={"minMember": 4})
     for number in range(3):
         yield PODS, pod(f"training-{number}", NAMESPACE, "2", labels={LABEL_POD_GROUP: "training"})
-    yield ELASTICQUOTAS, {
-        "apiVersion": ELASTICQUOTAS.api_version,
-        "kind": "ElasticQuota",
-        "metadata": {"name": "team-a", "namespace": NAMESPACE},
-        "spec": {"min": {"cpu": "2", "memory": "4Gi"}, "max": {"cpu": "4", "memory": "8Gi"}},
-    }  # fmt: skip
+    bounds = {"min": {"cpu": "2", "memory": "4Gi"}, "max": {"cpu": "4", "memory": "8Gi"}}
+    yield ELASTICQUOTAS, obj(ELASTICQUOTAS, "team-a", NAMESPACE, spec=bounds)
     for number in range(3):
         yield PODS, pod(f"report-{number}", NAMESPACE, "2", labels={LABEL_QUOTA_NAME: "team-a"})
     yield PODS, pod("too-big", NAMESPACE, "5000")
@@ -101,8 +92,8 @@ class Activity:
         self.sandbox.endpoints[ROLE] = f"http://127.0.0.1:{ops.port}"
         self.sandbox.undo(ops.stop)
         await self._try(self.client.create(NAMESPACES, objects.namespace(NAMESPACE)))
-        for kind, obj in standing():
-            await self._try(self.client.create(kind, obj, NAMESPACE))
+        for kind, waiting in standing():
+            await self._try(self.client.create(kind, waiting, NAMESPACE))
 
     async def run(self) -> None:
         """Live for ever."""
@@ -126,7 +117,7 @@ class Activity:
         return [
             one
             for one in self.sandbox.pods.list()
-            if one["metadata"]["namespace"] == namespace and app in ("", (one["metadata"].get("labels") or {}).get(objects.APP_LABEL))
+            if one["metadata"]["namespace"] == namespace and app in ("", (one["metadata"].get("labels") or {}).get(APP_LABEL))
         ]
 
     async def _jobs(self) -> None:
@@ -139,7 +130,7 @@ class Activity:
         if len(mine) < self.jobs:
             self.number += 1
             made = pod(f"job-{self.number:04d}", where, "2", seconds=JOB_SECONDS, node=self.hot if self.number % 4 == 0 else "")
-            made["metadata"]["labels"][objects.APP_LABEL] = "job"
+            made["metadata"]["labels"][APP_LABEL] = "job"
             await self._try(self.client.create(PODS, made, where))
 
     async def _heat(self, *, hot: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, CONFIGMAPS, NAMESPACES, PRIORITYCLASSES, Kind
@@ -20,22 +21,27 @@ async def ensure(client: Client, kind: Kind, obj: dict[str, Any], namespace: str
         return
 
 
-async def bootstrap(client: Client, scenario: Scenario, *, strategies: bool) -> None:
-    """Create everything that the roles and the demo count on. Raises ApiError."""
-    system = {"control-plane": "koordinator"}
-    for name, labels in (
-        ("default", {}),
-        ("kube-system", {}),
-        (LEASE_NAMESPACE, {}),
-        (objects.SYSTEM_NAMESPACE, system),
-        (scenario.service.namespace, {}),
-        (scenario.batch.namespace, {objects.COLOCATION_LABEL: "true"}),
-        (scenario.batch.unmanaged_namespace, {}),
-    ):
+async def ground(client: Client, namespaces: Iterable[tuple[str, dict[str, str]]]) -> None:
+    """Create what every cluster of koord has: its namespaces with their labels, the priority classes, the profile. Raises ApiError."""
+    for name, labels in namespaces:
         await ensure(client, NAMESPACES, objects.namespace(name, labels))
     for name, value in objects.PRIORITY_CLASSES:
         await ensure(client, PRIORITYCLASSES, objects.priority_class(name, value))
     await ensure(client, CLUSTERCOLOCATIONPROFILES, objects.profile())
+
+
+async def bootstrap(client: Client, scenario: Scenario, *, strategies: bool) -> None:
+    """Create everything that the roles and the demo count on. Raises ApiError."""
+    namespaces: tuple[tuple[str, dict[str, str]], ...] = (
+        ("default", {}),
+        ("kube-system", {}),
+        (LEASE_NAMESPACE, {}),
+        (objects.SYSTEM_NAMESPACE, {"control-plane": "koordinator"}),
+        (scenario.service.namespace, {}),
+        (scenario.batch.namespace, {objects.COLOCATION_LABEL: "true"}),
+        (scenario.batch.unmanaged_namespace, {}),
+    )
+    await ground(client, namespaces)
     await configure(client, scenario, strategies=strategies)
 
 

@@ -26,6 +26,7 @@ from koord.kube.informers import InformerFactory
 from koord.process import certificates
 from koord.process.http import OpsServer
 from roles.sandbox import bootstrap, objects, reload, resource_metrics, state
+from roles.sandbox.builders import APP_LABEL
 from roles.sandbox.localnode import LocalNode
 from roles.sandbox.nodes.simulator import Simulator
 from roles.sandbox.process_kubelet.kubelet import ProcessKubelet
@@ -222,7 +223,7 @@ class Sandbox:
 
     def simulated_batch_done(self) -> bool:
         """Whether every simulated batch pod has a node."""
-        mine = [p for p in self.pods.list() if (p["metadata"].get("labels") or {}).get(objects.APP_LABEL) == "etl"]
+        mine = [p for p in self.pods.list() if (p["metadata"].get("labels") or {}).get(APP_LABEL) == "etl"]
         return len(mine) >= self.scenario.nodes.batch_pods and all(p["spec"].get("nodeName") for p in mine)
 
     def simulated_nodes(self) -> list[SimulatedNode]:
@@ -274,5 +275,5 @@ class Sandbox:
         return sum(
             1
             for pod in self.pods.by_index("sandbox/node", self.kubelet.name)
-            if (pod["metadata"].get("labels") or {}).get(objects.APP_LABEL) == "burner" and pod.get("status", {}).get("phase") == "Running"
+            if (pod["metadata"].get("labels") or {}).get(APP_LABEL) == "burner" and pod.get("status", {}).get("phase") == "Running"
         )

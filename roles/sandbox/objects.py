@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 from koord.api import names
+from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, CONFIGMAPS, NAMESPACES, PODS, PRIORITYCLASSES
+from roles.sandbox.builders import APP_LABEL, SCHEDULER, container, obj
 from roles.sandbox.nodes.fleet import CURVE_ANNOTATION, RUN_SECONDS_ANNOTATION
 from roles.sandbox.process_kubelet.node import SANDBOX_LABEL
 from roles.sandbox.process_kubelet.status import PROCESS_ANNOTATION
@@ -18,10 +20,8 @@ SYSTEM_NAMESPACE = "koordinator-system"
 SLO_CONFIG = "slo-controller-config"
 PROFILE = "sandbox-batch"
 COLOCATION_LABEL = "koordinator.sh/enable-colocation"
-SCHEDULER = "koord-scheduler"
 # The lower end of each band: what upstream's installation creates.
 PRIORITY_CLASSES = (("koord-prod", 9000), ("koord-mid", 7000), ("koord-batch", 5000), ("koord-free", 3000))
-APP_LABEL = "app"
 
 
 def self_command() -> list[str]:
@@ -32,39 +32,28 @@ def self_command() -> list[str]:
 
 
 def namespace(name: str, labels: dict[str, str] | None = None) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels or {}}}
+    return obj(NAMESPACES, name, labels=labels or {})
 
 
 def priority_class(name: str, value: int) -> dict[str, Any]:
-    return {
-        "apiVersion": "scheduling.k8s.io/v1",
-        "kind": "PriorityClass",
-        "metadata": {"name": name},
-        "value": value,
-        "globalDefault": False,
-        "preemptionPolicy": "PreemptLowerPriority",
-        "description": f"koord priority band from {value}",
-    }
+    told = f"koord priority band from {value}"
+    return obj(PRIORITYCLASSES, name, value=value, globalDefault=False, preemptionPolicy="PreemptLowerPriority", description=told)
 
 
 def slo_config(data: dict[str, str]) -> dict[str, Any]:
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": SLO_CONFIG, "namespace": SYSTEM_NAMESPACE}, "data": data}
+    return obj(CONFIGMAPS, SLO_CONFIG, SYSTEM_NAMESPACE, data=data)
 
 
 def profile() -> dict[str, Any]:
     """Everything in a namespace labelled for co-location becomes BE batch, placed by koord's scheduler."""
-    return {
-        "apiVersion": "config.koordinator.sh/v1alpha1",
-        "kind": "ClusterColocationProfile",
-        "metadata": {"name": PROFILE},
-        "spec": {
-            "namespaceSelector": {"matchLabels": {COLOCATION_LABEL: "true"}},
-            "qosClass": "BE",
-            "priorityClassName": "koord-batch",
-            "schedulerName": SCHEDULER,
-            "labels": {"koordinator.sh/mutated": "true"},
-        },
+    spec = {
+        "namespaceSelector": {"matchLabels": {COLOCATION_LABEL: "true"}},
+        "qosClass": "BE",
+        "priorityClassName": "koord-batch",
+        "schedulerName": SCHEDULER,
+        "labels": {"koordinator.sh/mutated": "true"},
     }
+    return obj(CLUSTERCOLOCATIONPROFILES, PROFILE, spec=spec)
 
 
 def process_pod(
@@ -82,31 +71,18 @@ def process_pod(
     probe: dict[str, Any] | None = None,
 ) -> dict[str, Any]:
     """A pod whose command runs as a process on this machine. With `node` it is put there directly, otherwise the scheduler places it."""
-    container: dict[str, Any] = {
-        "name": app,
-        "image": "sandbox/process",
+    process = container(app, "sandbox/process", requests, limits) | {
         "command": list(command),
         "env": [{"name": key, "value": value} for key, value in (env or {}).items()],
-        "resources": {"requests": requests, **({"limits": limits} if limits else {})},
     }
     if probe:
-        container["readinessProbe"] = probe
-    spec: dict[str, Any] = {"restartPolicy": restart, "terminationGracePeriodSeconds": 1, "containers": [container]}
+        process["readinessProbe"] = probe
+    spec: dict[str, Any] = {"restartPolicy": restart, "terminationGracePeriodSeconds": 1, "containers": [process]}
     if node:
         spec["nodeName"] = node
     else:
         spec |= {"schedulerName": SCHEDULER, "nodeSelector": {SANDBOX_LABEL: "process"}}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": namespace_,
-            "labels": {APP_LABEL: app, **(labels or {})},
-            "annotations": {PROCESS_ANNOTATION: "true"},
-        },
-        "spec": spec,
-    }
+    return obj(PODS, name, namespace_, labels={APP_LABEL: app, **(labels or {})}, annotations={PROCESS_ANNOTATION: "true"}, spec=spec)
 
 
 def python_env() -> dict[str, str]:
@@ -186,30 +162,15 @@ def batch_pods(scenario: Scenario, kind: PhaseKind, node: str, each: int) -> lis
 
 def simulated_batch_pods(scenario: Scenario) -> list[dict[str, Any]]:
     """Batch pods for the simulated nodes; they end after a while."""
+    amounts = {"cpu": "2", "memory": "4Gi"}
+    spec = {
+        "restartPolicy": "Never",
+        "schedulerName": SCHEDULER,
+        "nodeSelector": {SANDBOX_LABEL: "simulated"},
+        "containers": [container("etl", "sandbox/etl", amounts, amounts)],
+    }
     pods = []
     for index in range(scenario.nodes.batch_pods):
-        pods.append(
-            {
-                "apiVersion": "v1",
-                "kind": "Pod",
-                "metadata": {
-                    "name": f"etl-{index:03d}",
-                    "namespace": scenario.batch.namespace,
-                    "labels": {APP_LABEL: "etl"},
-                    "annotations": {CURVE_ANNOTATION: "steady", RUN_SECONDS_ANNOTATION: str(60 + 7 * (index % 9))},
-                },
-                "spec": {
-                    "restartPolicy": "Never",
-                    "schedulerName": SCHEDULER,
-                    "nodeSelector": {SANDBOX_LABEL: "simulated"},
-                    "containers": [
-                        {
-                            "name": "etl",
-                            "image": "sandbox/etl",
-                            "resources": {"requests": {"cpu": "2", "memory": "4Gi"}, "limits": {"cpu": "2", "memory": "4Gi"}},
-                        }
-                    ],
-                },
-            }
-        )
+        notes = {CURVE_ANNOTATION: "steady", RUN_SECONDS_ANNOTATION: str(60 + 7 * (index % 9))}
+        pods.append(obj(PODS, f"etl-{index:03d}", scenario.batch.namespace, labels={APP_LABEL: "etl"}, annotations=notes, spec=spec))
     return pods

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
-from roles.sandbox.objects import SCHEDULER
+from roles.sandbox.builders import SCHEDULER
 
 Obj = dict[str, Any]
 
@@ -33,12 +34,17 @@ _SCARCE = (
 
 def plugins() -> Obj:
     """The `plugins` of the shipped profile (configs/install/30-config.yaml; a test holds the two together)."""
+    return points(_ENABLED, _WEIGHTS)
+
+
+def points(enabled: Mapping[str, Sequence[str]], weights: Mapping[str, int]) -> Obj:
+    """The `plugins` of a profile: what is enabled by extension point, and the weights of what scores."""
     made: Obj = {}
-    for point, listed in _ENABLED.items():
+    for point, listed in enabled.items():
         made[point] = {"enabled": [{"name": name} for name in listed]}
         if point in _INSTEAD:
             made[point]["disabled"] = [{"name": "*"}]
-    made["score"] = {"enabled": [{"name": name, "weight": weight} for name, weight in _WEIGHTS.items()]}
+    made["score"] = {"enabled": [{"name": name, "weight": weight} for name, weight in weights.items()]}
     return made
 
 
@@ -64,10 +70,14 @@ def plugin_config() -> Obj:
 
 def configuration(arguments: Obj) -> Obj:
     """A KubeSchedulerConfiguration of that profile with these arguments by plugin."""
-    listed = [{"name": name, "args": args} for name, args in arguments.items()]
+    return component(plugins=plugins(), pluginConfig=[{"name": name, "args": args} for name, args in arguments.items()])
+
+
+def component(**profile: Any) -> Obj:
+    """A KubeSchedulerConfiguration of this one profile."""
     return {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
         "leaderElection": {"leaderElect": False},
-        "profiles": [{"schedulerName": SCHEDULER, "plugins": plugins(), "pluginConfig": listed}],
+        "profiles": [{"schedulerName": SCHEDULER, **profile}],
     }

@@ -8,10 +8,11 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from koord import seams
-from koord.api.kinds import NODEMETRICS_RESOURCE, PODMETRICS, Kind
+from koord.api.kinds import CUSTOMRESOURCEDEFINITIONS, NODEMETRICS_RESOURCE, PODMETRICS, Kind
 from koord.kube import errors
 from koord.kube.client import Client
 from koord.kube.informers import Informer
+from roles.sandbox.builders import obj
 
 log = logging.getLogger(__name__)
 
@@ -31,37 +32,29 @@ def crds() -> list[Obj]:
 def _crd(kind: Kind) -> Obj:
     # The usual singular, `nodemetrics`, is what koord's own NodeMetrics are called.
     schema = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
-    return {
-        "apiVersion": "apiextensions.k8s.io/v1",
-        "kind": "CustomResourceDefinition",
-        "metadata": {"name": kind.crd_name, "annotations": {"api-approved.kubernetes.io": "unapproved, for the sandbox only"}},
-        "spec": {
-            "group": kind.group,
-            "names": {"kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural, "singular": f"{kind.plural}-usage"},
-            "scope": "Namespaced" if kind.namespaced else "Cluster",
-            "versions": [{"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
-        },
+    spec = {
+        "group": kind.group,
+        "names": {"kind": kind.kind, "listKind": f"{kind.kind}List", "plural": kind.plural, "singular": f"{kind.plural}-usage"},
+        "scope": "Namespaced" if kind.namespaced else "Cluster",
+        "versions": [{"name": kind.version, "served": True, "storage": True, "schema": {"openAPIV3Schema": schema}}],
     }
+    approved = {"api-approved.kubernetes.io": "unapproved, for the sandbox only"}
+    return obj(CUSTOMRESOURCEDEFINITIONS, kind.crd_name, annotations=approved, spec=spec)
 
 
 def shown(reports: Iterable[Obj]) -> Iterator[tuple[Kind, Obj]]:
     """The objects of metrics.k8s.io for NodeMetrics of koord. Pure."""
     for report in reports:
         status = report.get("status") or {}
-        taken = {"timestamp": status.get("updateTime"), "window": WINDOW}
+        taken: Obj = {"timestamp": status.get("updateTime"), "window": WINDOW}
         used = ((status.get("nodeMetric") or {}).get("nodeUsage") or {}).get("resources")
         if not used or not taken["timestamp"]:
             continue
-        yield NODEMETRICS_RESOURCE, _object(NODEMETRICS_RESOURCE, {"name": report["metadata"]["name"]}, taken | {"usage": _both(used)})
+        yield NODEMETRICS_RESOURCE, obj(NODEMETRICS_RESOURCE, report["metadata"]["name"], **taken, usage=_both(used))
         for pod in status.get("podsMetric") or ():
             used = (pod.get("podUsage") or {}).get("resources") or {}
             containers = [{"name": "pod", "usage": _both(used)}]
-            meta = {"name": pod["name"], "namespace": pod["namespace"]}
-            yield PODMETRICS, _object(PODMETRICS, meta, taken | {"containers": containers})
-
-
-def _object(kind: Kind, meta: Obj, content: Obj) -> Obj:
-    return {"apiVersion": kind.api_version, "kind": kind.kind, "metadata": meta, **content}
+            yield PODMETRICS, obj(PODMETRICS, pod["name"], pod["namespace"], **taken, containers=containers)
 
 
 def _both(used: Obj) -> Obj:
@@ -86,22 +79,22 @@ class ResourceMetrics:
 
     async def look(self) -> None:
         """Write what has changed and delete what is reported no more. Raises ApiError."""
-        found = {_key(kind, obj): (kind, obj) for kind, obj in shown(self._reports.list())}
+        found = {_key(kind, one): (kind, one) for kind, one in shown(self._reports.list())}
         if len(found) > MOST:
             nodes = {key: each for key, each in found.items() if each[0] is NODEMETRICS_RESOURCE}
             found = nodes if len(nodes) <= MOST else {}
-        for key, (kind, obj) in found.items():
-            if self._there.get(key) == obj:
+        for key, (kind, one) in found.items():
+            if self._there.get(key) == one:
                 continue
-            meta = obj["metadata"]
+            meta = one["metadata"]
             try:
                 if key not in self._there:
-                    await self._client.create(kind, obj, meta.get("namespace"))
+                    await self._client.create(kind, one, meta.get("namespace"))
                 else:
-                    await self._client.patch(kind, meta["name"], obj, meta.get("namespace"))
+                    await self._client.patch(kind, meta["name"], one, meta.get("namespace"))
             except errors.AlreadyExists:
-                await self._client.patch(kind, meta["name"], obj, meta.get("namespace"))
-            self._there[key] = obj
+                await self._client.patch(kind, meta["name"], one, meta.get("namespace"))
+            self._there[key] = one
         for key in self._there.keys() - found.keys():
             kind, name, namespace = (PODMETRICS if key[1] else NODEMETRICS_RESOURCE), key[2], key[1]
             with contextlib.suppress(errors.NotFound):
@@ -109,5 +102,5 @@ class ResourceMetrics:
             del self._there[key]
 
 
-def _key(kind: Kind, obj: Obj) -> tuple[str, str, str]:
-    return kind.kind, obj["metadata"].get("namespace", ""), obj["metadata"]["name"]
+def _key(kind: Kind, one: Obj) -> tuple[str, str, str]:
+    return kind.kind, one["metadata"].get("namespace", ""), one["metadata"]["name"]

@@ -8,7 +8,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
-from roles.sandbox import objects
+from koord.api.kinds import REPLICASETS
+from roles.sandbox import profile
+from roles.sandbox.builders import APP_LABEL, SCHEDULER, container, obj
 from roles.sandbox.nodes import fleet
 from roles.sandbox.scenario import Nodes, Scenario, Scheduler, Service
 
@@ -53,32 +55,24 @@ def places(count: int) -> list[tuple[Workload, int]]:
 
 def template(workload: Workload) -> dict[str, Any]:
     """The pod template: labels, how the pod's usage runs, and what it asks for."""
-    amount = {"cpu": POD_CPU, "memory": POD_MEMORY}
     return {
         "metadata": {
-            "labels": {objects.APP_LABEL: workload.name},
+            "labels": {APP_LABEL: workload.name},
             "annotations": {fleet.CURVE_ANNOTATION: "steady", fleet.USAGE_PERCENT_ANNOTATION: str(workload.usage_percent)},
         },
         "spec": {
-            "schedulerName": objects.SCHEDULER,
+            "schedulerName": SCHEDULER,
             "terminationGracePeriodSeconds": 1,
-            "containers": [{"name": "app", "image": f"sandbox/{workload.name}", "resources": {"requests": amount}}],
+            "containers": [container("app", f"sandbox/{workload.name}", {"cpu": POD_CPU, "memory": POD_MEMORY})],
         },
     }
 
 
 def replicaset(workload: Workload, replicas: int) -> dict[str, Any]:
     """The ReplicaSet of a workload."""
-    return {
-        "apiVersion": "apps/v1",
-        "kind": "ReplicaSet",
-        "metadata": {"name": workload.name, "namespace": NAMESPACE, "labels": {objects.APP_LABEL: workload.name}},
-        "spec": {
-            "replicas": replicas,
-            "selector": {"matchLabels": {objects.APP_LABEL: workload.name}},
-            "template": template(workload),
-        },
-    }
+    labels = {APP_LABEL: workload.name}
+    spec = {"replicas": replicas, "selector": {"matchLabels": labels}, "template": template(workload)}
+    return obj(REPLICASETS, workload.name, NAMESPACE, labels=labels, spec=spec)
 
 
 def scenario(nodes: int) -> Scenario:
@@ -97,27 +91,16 @@ def scenario(nodes: int) -> Scenario:
 
 def scheduler() -> dict[str, Any]:
     """What a reservation needs, and LoadAware, so that no pod moves to a loaded node."""
-
-    def enabled(*names: str, alone: bool = False) -> dict[str, Any]:
-        found: dict[str, Any] = {"enabled": [{"name": name} for name in names]}
-        return {**found, "disabled": [{"name": "*"}]} if alone else found
-
-    plugins = {
-        "preFilter": enabled("Reservation"),
-        "filter": enabled("Reservation", "LoadAwareScheduling"),
-        "postFilter": enabled("Reservation", "DefaultPreemption", alone=True),
-        "preScore": enabled("Reservation"),
-        "score": {"enabled": [{"name": "Reservation", "weight": 5000}, {"name": "LoadAwareScheduling", "weight": 1}]},
-        "reserve": enabled("Reservation", "LoadAwareScheduling"),
-        "preBind": enabled("Reservation", "DefaultPreBind"),
-        "bind": enabled("Reservation", "DefaultBinder", alone=True),
+    enabled = {
+        "preFilter": ("Reservation",),
+        "filter": ("Reservation", "LoadAwareScheduling"),
+        "postFilter": ("Reservation", "DefaultPreemption"),
+        "preScore": ("Reservation",),
+        "reserve": ("Reservation", "LoadAwareScheduling"),
+        "preBind": ("Reservation", "DefaultPreBind"),
+        "bind": ("Reservation", "DefaultBinder"),
     }
-    return {
-        "apiVersion": "kubescheduler.config.k8s.io/v1",
-        "kind": "KubeSchedulerConfiguration",
-        "leaderElection": {"leaderElect": False},
-        "profiles": [{"schedulerName": objects.SCHEDULER, "plugins": plugins}],
-    }
+    return profile.component(plugins=profile.points(enabled, {"Reservation": 5000, "LoadAwareScheduling": 1}))
 
 
 def descheduler() -> dict[str, Any]:

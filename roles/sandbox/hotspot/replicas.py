@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from koord.api.kinds import PODS, REPLICASETS
 from koord.kube.errors import ApiError
+from roles.sandbox.builders import replica
 from roles.sandbox.hotspot import cluster
-from roles.sandbox.hotspot.cluster import Workload
 from roles.sandbox.nodes import fleet
 
 if TYPE_CHECKING:
@@ -28,7 +28,7 @@ class Replicas:
     def __init__(self, client: Client, pods: Informer[dict[str, Any]]) -> None:
         self._client = client
         self._pods = pods
-        self._sets: dict[str, tuple[Workload, dict[str, Any], int]] = {}
+        self._sets: dict[str, tuple[dict[str, Any], int]] = {}
         self._made: Counter[str] = Counter()
         self._alive: dict[str, set[str]] = {}
         self._seen: set[str] = set()
@@ -40,7 +40,7 @@ class Replicas:
             made = await self._client.create(REPLICASETS, cluster.replicaset(workload, replicas), cluster.NAMESPACE)
             status = {"replicas": replicas, "readyReplicas": replicas, "observedGeneration": made["metadata"].get("generation", 1)}
             await self._client.patch(REPLICASETS, workload.name, {"status": status}, cluster.NAMESPACE, subresource="status")
-            self._sets[workload.name] = (workload, made, replicas)
+            self._sets[workload.name] = (made, replicas)
             self._alive[workload.name] = set()
         for workload, node in placed:
             await self._create(workload.name, fleet.node_name(node))
@@ -65,20 +65,15 @@ class Replicas:
             gone = found is None and pod in self._seen
             if gone or (found is not None and found["metadata"].get("deletionTimestamp")):
                 alive.discard(pod)
-        while len(alive) < self._sets[name][2]:
+        while len(alive) < self._sets[name][1]:
             await self._create(name, None)
 
     async def _create(self, name: str, node: str | None) -> None:
-        workload, owner, _ = self._sets[name]
+        owner, _ = self._sets[name]
         pod = f"{name}-{self._made[name]:03d}"
         self._made[name] += 1
-        made = cluster.template(workload)
-        reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": name, "uid": owner["metadata"]["uid"], "controller": True}
-        body = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {**made["metadata"], "name": pod, "namespace": cluster.NAMESPACE, "ownerReferences": [reference]},
-            "spec": {**made["spec"], **({"nodeName": node} if node else {})},
-        }
+        body = replica(owner, pod)
+        if node:
+            body["spec"] = {**body["spec"], "nodeName": node}
         await self._client.create(PODS, body, cluster.NAMESPACE)
         self._alive[name].add(pod)

@@ -7,10 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from koord.api import names
+from koord.api.kinds import PODS
 from koord.api.quantity import parse_milli, parse_value
+from roles.sandbox.builders import APP_LABEL, SCHEDULER, container, obj
 from roles.sandbox.nodes.curves import SHAPES, Curve, spread
 from roles.sandbox.process_kubelet import podspec
-from roles.sandbox.process_kubelet.node import SANDBOX_LABEL, conditions
+from roles.sandbox.process_kubelet.node import node_of
 from roles.sandbox.process_kubelet.status import rfc3339
 
 CURVE_ANNOTATION = "sandbox.koordinator.sh/usage-curve"
@@ -43,28 +45,10 @@ def node(index: int, *, cpus: int, memory: int, now: float) -> dict[str, Any]:
     """A simulated Node with so many CPUs and bytes of memory."""
     name = node_name(index)
     capacity = {"cpu": str(cpus), "memory": f"{memory // 1024}Ki", "pods": "110", "ephemeral-storage": "100Gi"}
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": name,
-            "labels": {
-                "kubernetes.io/hostname": name,
-                "kubernetes.io/os": "linux",
-                "kubernetes.io/arch": "amd64",
-                "topology.kubernetes.io/zone": f"zone-{'abc'[index % 3]}",
-                SANDBOX_LABEL: "simulated",
-            },
-        },
-        "status": {
-            "capacity": capacity,
-            "allocatable": dict(capacity),
-            "conditions": conditions(now),
-            "addresses": [{"type": "InternalIP", "address": address(index)}, {"type": "Hostname", "address": name}],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": 10250}},
-            "nodeInfo": {"kubeletVersion": "v1.30.0-simulated", "operatingSystem": "linux", "architecture": "amd64"},
-        },
-    }
+    info = {"kubeletVersion": "v1.30.0-simulated", "operatingSystem": "linux", "architecture": "amd64"}
+    made = node_of(name, "simulated", capacity, address=address(index), port=10250, info=info, now=now)
+    made["metadata"]["labels"]["topology.kubernetes.io/zone"] = f"zone-{'abc'[index % 3]}"
+    return made
 
 
 def address(index: int) -> str:
@@ -76,27 +60,10 @@ def service_pod(node_index: int, pod_index: int, namespace: str) -> dict[str, An
     """A latency-sensitive pod already bound to a simulated node; its curve goes round the known shapes."""
     shape = SHAPES[(node_index + pod_index) % len(SHAPES)][0]
     name = f"web-{node_index:03d}-{pod_index}"
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": name,
-            "namespace": namespace,
-            "labels": {"app": "web", names.LABEL_POD_QOS: "LS"},
-            "annotations": {CURVE_ANNOTATION: shape},
-        },
-        "spec": {
-            "nodeName": node_name(node_index),
-            "schedulerName": "koord-scheduler",
-            "containers": [
-                {
-                    "name": "web",
-                    "image": "sandbox/web",
-                    "resources": {"requests": {"cpu": "2", "memory": "4Gi"}, "limits": {"cpu": "4", "memory": "4Gi"}},
-                }
-            ],
-        },
-    }
+    web = container("web", "sandbox/web", {"cpu": "2", "memory": "4Gi"}, {"cpu": "4", "memory": "4Gi"})
+    spec = {"nodeName": node_name(node_index), "schedulerName": SCHEDULER, "containers": [web]}
+    labels = {APP_LABEL: "web", names.LABEL_POD_QOS: "LS"}
+    return obj(PODS, name, namespace, labels=labels, annotations={CURVE_ANNOTATION: shape}, spec=spec)
 
 
 def curve_of(pod: Mapping[str, Any], period: float) -> Curve:
@@ -125,9 +92,9 @@ def usage_percent(pod: Mapping[str, Any]) -> int | None:
 def requested(pod: Mapping[str, Any]) -> Usage:
     """What a pod asks for of either native or batch resources."""
     total = Usage()
-    for container in pod["spec"].get("containers") or []:
-        requests, _ = podspec.effective(container)
-        extended = (container.get("resources") or {}).get("requests") or {}
+    for one in pod["spec"].get("containers") or []:
+        requests, _ = podspec.effective(one)
+        extended = (one.get("resources") or {}).get("requests") or {}
         cpu = requests.get("cpu", 0) + parse_value(extended.get(names.RESOURCE_BATCH_CPU, 0))
         memory = requests.get("memory", 0) + parse_value(extended.get(names.RESOURCE_BATCH_MEMORY, 0))
         total = total + Usage(cpu, memory)
@@ -209,7 +176,7 @@ def succeeded_status(status: Mapping[str, Any], now: float) -> dict[str, Any]:
     return {**status, "phase": "Succeeded", "containerStatuses": containers, "conditions": kept}
 
 
-def container_hash(pod: Mapping[str, Any], container: str) -> str:
+def container_hash(pod: Mapping[str, Any], name: str) -> str:
     """A container id of 64 hexadecimal digits that depends only on the pod and the container's name."""
-    seed = f"{pod['metadata'].get('uid')}/{container}"
+    seed = f"{pod['metadata'].get('uid')}/{name}"
     return "".join(f"{int(spread(f'{seed}/{i}') * 2**32):08x}" for i in range(8))

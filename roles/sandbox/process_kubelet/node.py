@@ -9,7 +9,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from koord.api.kinds import LEASES, NODES
 from koord.version import VERSION
+from roles.sandbox.builders import Obj, obj
 from roles.sandbox.process_kubelet.limits import node_capacity
 from roles.sandbox.process_kubelet.status import rfc3339
 
@@ -83,50 +85,43 @@ def node_object(name: str, machine: Machine, *, address: str, port: int, now: fl
     """The Node as registered. `port` is where /pods, /configz and /healthz are served."""
     capacity = node_capacity(machine.cpus, machine.memory, MAX_PODS)
     architecture = {"x86_64": "amd64", "aarch64": "arm64"}.get(platform.machine(), platform.machine())
-    return {
-        "apiVersion": "v1",
-        "kind": "Node",
-        "metadata": {
-            "name": name,
-            "labels": {
-                "kubernetes.io/hostname": name,
-                "kubernetes.io/os": "linux",
-                "kubernetes.io/arch": architecture,
-                SANDBOX_LABEL: "process",
-            },
-        },
-        "spec": {},
-        "status": {
-            "capacity": capacity,
-            "allocatable": dict(capacity),
-            "conditions": conditions(now),
-            "addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}],
-            "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
-            "nodeInfo": {
-                "machineID": machine.machine_id,
-                "systemUUID": machine.machine_id,
-                "bootID": machine.boot_id,
-                "kernelVersion": machine.kernel,
-                "osImage": platform.platform(terse=True),
-                "containerRuntimeVersion": "process://1",
-                "kubeletVersion": f"v1.30.0-koord.{VERSION}",
-                "kubeProxyVersion": "",
-                "operatingSystem": "linux",
-                "architecture": architecture,
-            },
-        },
+    info = {
+        "machineID": machine.machine_id,
+        "systemUUID": machine.machine_id,
+        "bootID": machine.boot_id,
+        "kernelVersion": machine.kernel,
+        "osImage": platform.platform(terse=True),
+        "containerRuntimeVersion": "process://1",
+        "kubeletVersion": f"v1.30.0-koord.{VERSION}",
+        "kubeProxyVersion": "",
+        "operatingSystem": "linux",
+        "architecture": architecture,
     }
+    return {**node_of(name, "process", capacity, address=address, port=port, info=info, now=now), "spec": {}}
+
+
+def node_of(name: str, part: str, capacity: Obj, *, address: str, port: int, info: Obj, now: float) -> Obj:
+    """A healthy Node of the `part` of the sandbox, simulated or process, that offers all it has."""
+    labels = {
+        "kubernetes.io/hostname": name,
+        "kubernetes.io/os": "linux",
+        "kubernetes.io/arch": info["architecture"],
+        SANDBOX_LABEL: part,
+    }
+    status = {
+        "capacity": capacity,
+        "allocatable": dict(capacity),
+        "conditions": conditions(now),
+        "addresses": [{"type": "InternalIP", "address": address}, {"type": "Hostname", "address": name}],
+        "daemonEndpoints": {"kubeletEndpoint": {"Port": port}},
+        "nodeInfo": info,
+    }
+    return obj(NODES, name, labels=labels, status=status)
 
 
 def lease_object(name: str, uid: str, now: str) -> dict[str, Any]:
     """The heartbeat Lease of a node, owned by it. `now` is an RFC 3339 time with microseconds."""
-    return {
-        "apiVersion": "coordination.k8s.io/v1",
-        "kind": "Lease",
-        "metadata": {
-            "name": name,
-            "namespace": LEASE_NAMESPACE,
-            "ownerReferences": [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}],
-        },
-        "spec": {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now},
-    }
+    spec = {"holderIdentity": name, "leaseDurationSeconds": LEASE_SECONDS, "renewTime": now}
+    lease = obj(LEASES, name, LEASE_NAMESPACE, spec=spec)
+    lease["metadata"]["ownerReferences"] = [{"apiVersion": "v1", "kind": "Node", "name": name, "uid": uid}]
+    return lease

@@ -6,9 +6,9 @@ from typing import Any
 
 import orjson
 
-from koord.api.kinds import ELASTICQUOTAS, PODGROUPS
+from koord.api.kinds import ELASTICQUOTAS, PODGROUPS, PODS
 from koord.api.names import LABEL_POD_GROUP, LABEL_QUOTA_NAME
-from roles.sandbox.objects import APP_LABEL, SCHEDULER
+from roles.sandbox.builders import APP_LABEL, SCHEDULER, container, obj
 from roles.sandbox.training.setup import WORKER_CPUS, WORKER_GIB
 
 Obj = dict[str, Any]
@@ -24,12 +24,7 @@ def gang(name: str, members: int, *, gather: str = "") -> Obj:
     notes = {}
     if gather:
         notes[GATHER] = orjson.dumps({"gatherStrategy": [{"layer": gather, "strategy": "MustGather"}]}).decode()
-    return {
-        "apiVersion": PODGROUPS.api_version,
-        "kind": "PodGroup",
-        "metadata": {"name": name, "namespace": NAMESPACE, "annotations": notes},
-        "spec": {"minMember": members},
-    }
+    return obj(PODGROUPS, name, NAMESPACE, annotations=notes, spec={"minMember": members})
 
 
 def workers(name: str, count: int, *, priority: str, in_gang: bool = True, quota: str = "", node: str = "") -> list[Obj]:
@@ -39,36 +34,24 @@ def workers(name: str, count: int, *, priority: str, in_gang: bool = True, quota
         labels[LABEL_POD_GROUP] = name
     if quota:
         labels[LABEL_QUOTA_NAME] = quota
-    amounts = {"cpu": str(WORKER_CPUS), "memory": f"{WORKER_GIB}Gi"}
+    amounts = _amounts(1)
     spec: Obj = {
         "schedulerName": SCHEDULER,
         "priorityClassName": priority,
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": 1,
-        "containers": [{"name": "worker", "image": "sandbox/worker", "resources": {"requests": amounts, "limits": amounts}}],
+        "containers": [container("worker", "sandbox/worker", amounts, amounts)],
     }
     if node:
         spec["nodeName"] = node
-    return [
-        {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {"name": f"{name}-{number:02d}", "namespace": NAMESPACE, "labels": dict(labels)},
-            "spec": spec,
-        }
-        for number in range(count)
-    ]
+    return [obj(PODS, f"{name}-{number:02d}", NAMESPACE, labels=dict(labels), spec=spec) for number in range(count)]
 
 
 def quota(name: str, *, least: int, most: int) -> Obj:
     """A quota in workers: `least` are guaranteed, up to `most` may be borrowed from others."""
+    return obj(ELASTICQUOTAS, name, NAMESPACE, spec={"min": _amounts(least), "max": _amounts(most)})
 
-    def amounts(count: int) -> dict[str, str]:
-        return {"cpu": str(count * WORKER_CPUS), "memory": f"{count * WORKER_GIB}Gi"}
 
-    return {
-        "apiVersion": ELASTICQUOTAS.api_version,
-        "kind": "ElasticQuota",
-        "metadata": {"name": name, "namespace": NAMESPACE},
-        "spec": {"min": amounts(least), "max": amounts(most)},
-    }
+def _amounts(count: int) -> dict[str, str]:
+    """What so many workers ask for."""
+    return {"cpu": str(count * WORKER_CPUS), "memory": f"{count * WORKER_GIB}Gi"}

@@ -6,6 +6,7 @@ from typing import Any
 
 from koord.api.kinds import CLUSTERNETWORKTOPOLOGIES
 from roles.sandbox import profile
+from roles.sandbox.builders import obj
 from roles.sandbox.scenario import Nodes, Scenario, Scheduler
 
 Obj = dict[str, Any]
@@ -55,9 +56,4 @@ def topology() -> Obj:
         {"topologyLayer": "RackLayer", "parentTopologyLayer": "SpineLayer", "labelKey": [RACK_LABEL]},
         {"topologyLayer": "NodeTopologyLayer", "parentTopologyLayer": "RackLayer"},
     ]
-    return {
-        "apiVersion": CLUSTERNETWORKTOPOLOGIES.api_version,
-        "kind": "ClusterNetworkTopology",
-        "metadata": {"name": "default"},
-        "spec": {"networkTopologySpec": layers},
-    }
+    return obj(CLUSTERNETWORKTOPOLOGIES, "default", spec={"networkTopologySpec": layers})

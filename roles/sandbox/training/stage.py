@@ -15,6 +15,7 @@ from koord.kube.client import Client
 from koord.kube.errors import NotFound
 from roles.sandbox import objects
 from roles.sandbox.bootstrap import ensure
+from roles.sandbox.builders import APP_LABEL
 from roles.sandbox.compose import Sandbox
 from roles.sandbox.nodes.fleet import node_name
 from roles.sandbox.polling import POLL, until
@@ -107,7 +108,7 @@ class Stage:
 
     async def clear(self) -> None:
         """Delete every job and quota, and wait until nothing is left."""
-        for job in sorted({pod["metadata"]["labels"][objects.APP_LABEL] for pod in self.pods()} | set(self._gangs)):
+        for job in sorted({pod["metadata"]["labels"][APP_LABEL] for pod in self.pods()} | set(self._gangs)):
             await self.withdraw(job)
         for name in self._quotas:
             await self._delete(ELASTICQUOTAS, name)
@@ -132,7 +133,7 @@ class Stage:
             pod
             for pod in self.sandbox.pods.list()
             if pod["metadata"].get("namespace") == jobs.NAMESPACE
-            and (not job or (pod["metadata"].get("labels") or {}).get(objects.APP_LABEL) == job)
+            and (not job or (pod["metadata"].get("labels") or {}).get(APP_LABEL) == job)
         ]
         return sorted(found, key=lambda pod: str(pod["metadata"]["name"]))
 
@@ -159,7 +160,7 @@ class Stage:
             node = pod["spec"].get("nodeName")
             if node:
                 leaving = " (leaving)" if pod["metadata"].get("deletionTimestamp") else ""
-                running.setdefault(node, Counter())[pod["metadata"]["labels"][objects.APP_LABEL] + leaving] += 1
+                running.setdefault(node, Counter())[pod["metadata"]["labels"][APP_LABEL] + leaving] += 1
         return tuple(
             replace(
                 node,

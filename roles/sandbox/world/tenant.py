@@ -12,8 +12,8 @@ from koord import seams
 from koord.api.kinds import PODS, ROLEBINDINGS, ROLES, VALIDATINGWEBHOOKCONFIGURATIONS
 from koord.kube.client import Client
 from koord.kube.errors import AlreadyExists, ApiError, NotFound, from_response
+from roles.sandbox.builders import SCHEDULER, container, obj
 from roles.sandbox.hostile import ATTACKS, Attack
-from roles.sandbox.objects import SCHEDULER
 from roles.sandbox.world.programs import connection
 from roles.sandbox.world.spec import NAMESPACE
 
@@ -36,23 +36,15 @@ def draw(rng: random.Random, count: int) -> tuple[Attack, ...]:
 def pod_of(attack: Attack, suffix: str = "", *, clean: bool = False) -> Obj:
     """A small pod that carries an attack, or the same pod without its annotations."""
     amounts = {"cpu": "20m", "memory": "16Mi"}
-    resources = {"requests": amounts, "limits": dict(amounts)}
-    return {
-        "apiVersion": "v1",
-        "kind": "Pod",
-        "metadata": {
-            "name": f"hostile-{attack.name}{suffix}",
-            "namespace": NAMESPACE,
-            "labels": {"app": "hostile", "koordinator.sh/qosClass": "LS", **attack.labels},
-            "annotations": {} if clean else dict(attack.annotations),
-        },
-        "spec": {
-            "schedulerName": SCHEDULER,
-            "priorityClassName": "koord-prod",
-            "terminationGracePeriodSeconds": 1,
-            "containers": [{"name": "main", "image": "app", "resources": resources}],
-        },
+    spec = {
+        "schedulerName": SCHEDULER,
+        "priorityClassName": "koord-prod",
+        "terminationGracePeriodSeconds": 1,
+        "containers": [container("main", "app", amounts, amounts)],
     }
+    labels = {"app": "hostile", "koordinator.sh/qosClass": "LS", **attack.labels}
+    annotations = {} if clean else dict(attack.annotations)
+    return obj(PODS, f"hostile-{attack.name}{suffix}", NAMESPACE, labels=labels, annotations=annotations, spec=spec)
 
 
 async def policies(client: Client) -> None:
@@ -122,9 +114,7 @@ class Tenant:
         while True:
             try:
                 return await step()
-            except AlreadyExists:
-                return None
-            except NotFound:
+            except (AlreadyExists, NotFound):
                 return None
             except ApiError as error:
                 if error.status in _REFUSED or _DENIED in error.message:

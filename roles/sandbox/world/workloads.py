@@ -9,12 +9,12 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from koord import seams
-from koord.api.kinds import PODS, REPLICASETS
+from koord.api.kinds import PODDISRUPTIONBUDGETS, PODS, REPLICASETS
 from koord.kube.client import Client
 from koord.kube.errors import AlreadyExists, ApiError
 from koord.kube.informers import InformerFactory
+from roles.sandbox.builders import SCHEDULER, obj, replica
 from roles.sandbox.nodes.fleet import CURVE_ANNOTATION, RUN_SECONDS_ANNOTATION, USAGE_PERCENT_ANNOTATION, node_name
-from roles.sandbox.objects import SCHEDULER
 from roles.sandbox.world.configuration import POOL, QUOTAS
 from roles.sandbox.world.programs import connection
 from roles.sandbox.world.spec import NAMESPACE, Workload
@@ -151,17 +151,9 @@ class Controllers:
 
     async def _create(self, client: Client, owner: Obj) -> str:
         self._made += 1
-        meta, template = owner["metadata"], owner["spec"]["template"]
-        name = f"{meta['name']}-{self._made:04d}"
-        reference = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "name": meta["name"], "uid": meta["uid"], "controller": True}
-        body = {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "metadata": {**template["metadata"], "name": name, "namespace": NAMESPACE, "ownerReferences": [reference]},
-            "spec": template["spec"],
-        }
+        name = f"{owner['metadata']['name']}-{self._made:04d}"
         try:
-            await client.create(PODS, body, NAMESPACE)
+            await client.create(PODS, replica(owner, name), NAMESPACE)
         except AlreadyExists:
             return name
         except ApiError:
@@ -220,21 +212,11 @@ class Users:
 
     async def _create(self, client: Client, work: Workload) -> None:
         labels = {"app": work.name}
-        template = pod_template(work)
-        spec = {"replicas": work.replicas, "selector": {"matchLabels": labels}, "template": template}
-        body = {"apiVersion": "apps/v1", "kind": "ReplicaSet", "metadata": {"name": work.name, "namespace": NAMESPACE}, "spec": spec}
-        await client.create(REPLICASETS, body, NAMESPACE)
+        spec = {"replicas": work.replicas, "selector": {"matchLabels": labels}, "template": pod_template(work)}
+        await client.create(REPLICASETS, obj(REPLICASETS, work.name, NAMESPACE, spec=spec), NAMESPACE)
         if work.min_available:
-            from koord.api.kinds import PODDISRUPTIONBUDGETS
-
             budget = {"minAvailable": work.min_available, "selector": {"matchLabels": labels}}
-            made = {
-                "apiVersion": "policy/v1",
-                "kind": "PodDisruptionBudget",
-                "metadata": {"name": work.name, "namespace": NAMESPACE},
-                "spec": budget,
-            }
-            await client.create(PODDISRUPTIONBUDGETS, made, NAMESPACE)
+            await client.create(PODDISRUPTIONBUDGETS, obj(PODDISRUPTIONBUDGETS, work.name, NAMESPACE, spec=budget), NAMESPACE)
 
     async def _resize(self, percent: int, client: Client, work: Workload) -> None:
         """Other limits for the pods that are there, in place."""

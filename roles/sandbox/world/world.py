@@ -12,26 +12,24 @@ from collections.abc import Awaitable, Callable
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import orjson
 
 from koord.api import names
 from koord.api.kinds import (
-    CLUSTERCOLOCATIONPROFILES,
     CONFIGMAPS,
     DEVICES,
     ELASTICQUOTAS,
-    NAMESPACES,
     NODERESOURCETOPOLOGIES,
     NODES,
-    PRIORITYCLASSES,
     SECRETS,
 )
 from koord.api.objects_meta import Projection, decoder
 from koord.kube.client import Client
 from roles.sandbox import objects
-from roles.sandbox.bootstrap import ensure
+from roles.sandbox.bootstrap import ensure, ground
+from roles.sandbox.builders import obj
 from roles.sandbox.nodes import fleet
 from roles.sandbox.process_kubelet.node import LEASE_NAMESPACE
 from roles.sandbox.world import configuration, herd, kubelet, programs, tenant, upkeep, workloads
@@ -46,9 +44,6 @@ from roles.sandbox.world.loop import run
 from roles.sandbox.world.process import EPOCH
 from roles.sandbox.world.server import Server
 from roles.sandbox.world.spec import NAMESPACE, Chore, Spec, Workload
-
-if TYPE_CHECKING:
-    pass
 
 log = logging.getLogger(__name__)
 
@@ -70,11 +65,7 @@ class World(Environment):
     async def bootstrap(self) -> None:
         """What the roles count on."""
         async with Client(programs.connection("admin")) as client:
-            for name in ("default", "kube-system", LEASE_NAMESPACE, objects.SYSTEM_NAMESPACE, NAMESPACE):
-                await ensure(client, NAMESPACES, objects.namespace(name))
-            for name, value in objects.PRIORITY_CLASSES:
-                await ensure(client, PRIORITYCLASSES, objects.priority_class(name, value))
-            await ensure(client, CLUSTERCOLOCATIONPROFILES, objects.profile())
+            await ground(client, [(name, {}) for name in ("default", "kube-system", LEASE_NAMESPACE, objects.SYSTEM_NAMESPACE, NAMESPACE)])
             if self.spec.webhooks:
                 await ensure(client, SECRETS, _secret(), objects.SYSTEM_NAMESPACE)
             strategies = self.hosts.strategies(configuration.colocation(self.spec.report))
@@ -245,27 +236,20 @@ def _device(node: str, cards: int) -> dict[str, Any]:
     gpu = "koordinator.sh/gpu"
     amounts = {f"{gpu}-core": "100", f"{gpu}-memory-ratio": "100", f"{gpu}-memory": "80Gi"}
     devices = [{"type": "gpu", "minor": minor, "id": f"GPU-{minor}", "health": True, "resources": amounts} for minor in range(cards)]
-    return {"apiVersion": DEVICES.api_version, "kind": DEVICES.kind, "metadata": {"name": node}, "spec": {"devices": devices}}
+    return obj(DEVICES, node, spec={"devices": devices})
 
 
 def _topology(node: str, cpus: int) -> dict[str, Any]:
     """What koordlet reports of a node's CPUs: cores of two threads on one socket."""
     detail = [{"id": cpu, "core": cpu // 2, "socket": 0, "node": 0} for cpu in range(cpus)]
-    metadata = {"name": node, "annotations": {names.ANNOTATION_NRT_CPU_TOPOLOGY: orjson.dumps({"detail": detail}).decode()}}
-    return {
-        "apiVersion": NODERESOURCETOPOLOGIES.api_version,
-        "kind": NODERESOURCETOPOLOGIES.kind,
-        "metadata": metadata,
-        "topologyPolicies": ["None"],
-        "zones": [],
-    }
+    annotations = {names.ANNOTATION_NRT_CPU_TOPOLOGY: orjson.dumps({"detail": detail}).decode()}
+    return obj(NODERESOURCETOPOLOGIES, node, annotations=annotations, topologyPolicies=["None"], zones=[])
 
 
 def _quota(name: str, least: int, most: int) -> dict[str, Any]:
     """A quota that is guaranteed so many CPUs and may use so many at most."""
     spec = {bound: {"cpu": str(cpus), "memory": f"{cpus * 4}Gi"} for bound, cpus in (("min", least), ("max", most))}
-    kind = {"apiVersion": ELASTICQUOTAS.api_version, "kind": ELASTICQUOTAS.kind}
-    return {**kind, "metadata": {"name": name, "namespace": NAMESPACE}, "spec": spec}
+    return obj(ELASTICQUOTAS, name, NAMESPACE, spec=spec)
 
 
 def _secret() -> dict[str, Any]:
@@ -277,8 +261,7 @@ def _secret() -> dict[str, Any]:
         options = WebhookOptions()
         made = renew(None, options.dns_name, datetime.fromtimestamp(EPOCH, UTC))
         data = {name: base64.b64encode(content).decode() for name, content in made.files().items()}
-        metadata = {"name": options.secret, "namespace": options.namespace}
-        _SECRETS.append({"apiVersion": "v1", "kind": "Secret", "metadata": metadata, "data": data})
+        _SECRETS.append(obj(SECRETS, options.secret, options.namespace, data=data))
     return _SECRETS[0]
 
 
