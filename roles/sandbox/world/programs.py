@@ -50,13 +50,23 @@ async def live(life: Life, main: Callable[[Life], Awaitable[object]], name: str)
         raise RuntimeError(life.failure or repr(error or f"{name} ended with status {status}"))
 
 
-def _ops(recorder: Recorder, role: str) -> OpsServer:
-    """The pages of a role; its process is asked by them in the end how it is."""
-    ops = OpsServer(recorder=recorder, role=role)
-    process = PROCESS.get()
-    if process is not None:
-        process.health = ops.health
-    return ops
+def _role(world: Environment, name: str, life: Life, role: str, build: Callable[..., Any], client: str = "", **flow: Any) -> Main:
+    """The life of a role on a client and a cache of its own: `build` makes its App of them. `client`: what the client is called where
+    that is not the role."""
+
+    async def main(life: Life) -> None:
+        recorder = Recorder(role, [world.sink(name)])
+        ops = OpsServer(recorder=recorder, role=role)
+        process = PROCESS.get()
+        if process is not None:
+            process.health = ops.health  # it is asked in the end how it is
+        async with Client(connection(name), role=client or role, **flow) as own:
+            informers = InformerFactory(own)
+            app = build(client=own, informers=informers, recorder=recorder, ops=ops)
+            life.on_stop(informers.stop, "informers")
+            await app.run(life)
+
+    return lambda: live(life, main, name)
 
 
 def scheduler(world: Environment, name: str, life: Life, config: Path) -> Main:
@@ -65,20 +75,15 @@ def scheduler(world: Environment, name: str, life: Life, config: Path) -> Main:
     from roles.scheduler.app import App
     from roles.scheduler.options import Options
 
-    async def main(life: Life) -> None:
-        recorder = Recorder("scheduler", [world.sink(name)])
-        ops = _ops(recorder, "scheduler")
-        async with Client(connection(name), role="scheduler") as client:
-            informers = InformerFactory(client)
-            options = Options(load(str(config)), seed=world.number(name), verify=_VERIFY_SELDOM if world.spec.herd else _VERIFY)
-            app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
-            app.scheduler.turns.steps = _STEPS_AMONG_MANY if world.spec.herd else _STEPS
-            for framework in app.engine.frameworks.values():
-                framework.trust.told = lambda plugin, why: world.accuse("kept-answers", f"{name}: plugin {plugin}: {why}")
-            life.on_stop(informers.stop, "informers")
-            await app.run(life)
+    def build(**parts: Any) -> App:
+        options = Options(load(str(config)), seed=world.number(name), verify=_VERIFY_SELDOM if world.spec.herd else _VERIFY)
+        app = App(options, **parts)
+        app.scheduler.turns.steps = _STEPS_AMONG_MANY if world.spec.herd else _STEPS
+        for framework in app.engine.frameworks.values():
+            framework.trust.told = lambda plugin, why: world.accuse("kept-answers", f"{name}: plugin {plugin}: {why}")
+        return app
 
-    return lambda: live(life, main, name)
+    return _role(world, name, life, "scheduler", build)
 
 
 def manager(world: Environment, name: str, life: Life, certificates: Path) -> Main:
@@ -86,31 +91,24 @@ def manager(world: Environment, name: str, life: Life, certificates: Path) -> Ma
     from roles.manager.app import App
     from roles.manager.options import Options, WebhookOptions
 
-    async def main(life: Life) -> None:
-        recorder = Recorder("manager", [world.sink(name)])
-        ops = _ops(recorder, "manager")
-        webhook = WebhookOptions(cert_dir=str(certificates))
+    def build(**parts: Any) -> App:
         gates = FeatureGates(MANAGER)
         gates.set("WebhookFramework", world.spec.webhooks)
         gates.set("DeviceResourceSlices", world.spec.claims)
-        async with Client(connection(name), qps=30, burst=50, role="koordinator-manager") as client:
-            informers = InformerFactory(client)
-            options = Options(
-                enable_leader_election=True,
-                leader_election_namespace="koordinator-system",
-                gates=gates,
-                webhook=webhook,
-                qps=30,
-                burst=50,
-                lease_duration=15,
-                renew_deadline=10,
-                retry_period=world.retry,
-            )
-            app = App(options, client=client, informers=informers, recorder=recorder, ops=ops)
-            life.on_stop(informers.stop, "informers")
-            await app.run(life)
+        options = Options(
+            enable_leader_election=True,
+            leader_election_namespace="koordinator-system",
+            gates=gates,
+            webhook=WebhookOptions(cert_dir=str(certificates)),
+            qps=30,
+            burst=50,
+            lease_duration=15,
+            renew_deadline=10,
+            retry_period=world.retry,
+        )
+        return App(options, **parts)
 
-    return lambda: live(life, main, name)
+    return _role(world, name, life, "manager", build, "koordinator-manager", qps=30, burst=50)
 
 
 def descheduler(world: Environment, name: str, life: Life, config: Path) -> Main:
@@ -118,17 +116,10 @@ def descheduler(world: Environment, name: str, life: Life, config: Path) -> Main
     from roles.descheduler.app import App
     from roles.descheduler.cli import read
 
-    async def main(life: Life) -> None:
-        recorder = Recorder("descheduler", [world.sink(name)])
-        ops = _ops(recorder, "descheduler")
-        async with Client(connection(name), qps=50, burst=100, role="descheduler") as client:
-            informers = InformerFactory(client)
-            flags = {"scheduler_config": str(config.with_name("scheduler.yaml"))}
-            app = App(read(str(config), flags), client=client, informers=informers, recorder=recorder, ops=ops)
-            life.on_stop(informers.stop, "informers")
-            await app.run(life)
+    def build(**parts: Any) -> App:
+        return App(read(str(config), {"scheduler_config": str(config.with_name("scheduler.yaml"))}), **parts)
 
-    return lambda: live(life, main, name)
+    return _role(world, name, life, "descheduler", build, qps=50, burst=100)
 
 
 def koordlet(world: Environment, name: str, life: Life, machine: Machine, root: str, gates: str) -> Main:
