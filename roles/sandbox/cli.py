@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -22,15 +23,23 @@ def command() -> None:
     """
 
 
+_AS_PROCESSES = click.option("--roles-as-processes", is_flag=True, help="Start each role as a process of its own.")
+_VERBOSITY = click.option("--verbosity", "-v", type=click.IntRange(0, 10), default=0, help="Log verbosity of the roles.")
+
+
+def _out(default: str) -> Callable[[click.decorators.FC], click.decorators.FC]:
+    """The directory of what a command writes."""
+    kind = click.Path(file_okay=False, path_type=Path)
+    return click.option("--out", type=kind, default=Path(default), show_default=True, help="Where to write.")
+
+
 def _scenario_options(function: click.decorators.FC) -> click.decorators.FC:
-    for option in reversed(
-        (
-            click.option("--scenario", type=click.Path(exists=True, dir_okay=False), help="Scenario file (default: the built-in demo)."),
-            click.option("--nodes", type=click.IntRange(0, 5000), help="Number of simulated nodes (default: as the scenario says)."),
-            click.option("--local-node/--no-local-node", default=True, help="Use this machine as a node (needs root)."),
-            click.option("--roles-as-processes", is_flag=True, help="Start each role as a process of its own."),
-            click.option("--verbosity", "-v", type=click.IntRange(0, 10), default=0, help="Log verbosity of the roles."),
-        )
+    for option in (
+        _VERBOSITY,
+        _AS_PROCESSES,
+        click.option("--local-node/--no-local-node", default=True, help="Use this machine as a node (needs root)."),
+        click.option("--nodes", type=click.IntRange(0, 5000), help="Number of simulated nodes (default: as the scenario says)."),
+        click.option("--scenario", type=click.Path(exists=True, dir_okay=False), help="Scenario file (default: the built-in demo)."),
     ):
         function = option(function)
     return function
@@ -51,27 +60,14 @@ def _scenario_options(function: click.decorators.FC) -> click.decorators.FC:
     help="KubeSchedulerConfiguration in place of the scenario's; the scheduler starts again when it changes.",
 )
 @click.option("--detach", "-d", is_flag=True, help="Return as soon as it can be used; `koord sandbox down` ends it.")
-def up(
-    scenario: str | None,
-    nodes: int | None,
-    local_node: bool,
-    roles_as_processes: bool,
-    verbosity: int,
-    plugin_paths: tuple[str, ...],
-    scheduler_config: str | None,
-    detach: bool,
-) -> None:
+def up(detach: bool, **options: Any) -> None:
     """Start everything and run until Ctrl-C."""
     from roles.sandbox import detached, main
     from roles.sandbox.session import Settings
 
     if detach:
         sys.exit(detached.up([word for word in _words() if word not in ("--detach", "-d")]))
-
-    settings = Settings(
-        scenario, nodes, local_node, roles_as_processes, verbosity, plugin_paths=plugin_paths, scheduler_config=scheduler_config
-    )
-    sys.exit(main.up(settings))
+    sys.exit(main.up(Settings(**options)))
 
 
 def _words() -> list[str]:
@@ -101,21 +97,10 @@ def down(run: str | None, every: bool) -> None:
 
 @command.command("demo")
 @_scenario_options
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("demo-out"), show_default=True, help="Where to write."
-)
+@_out("demo-out")
 @click.option("--duration", type=Finite(15, 36_000), help="Seconds of load in all phases together (default: as the scenario says).")
 @click.option("--force", is_flag=True, help="Measure on this machine even if others use its CPUs, and fail if that cannot be done.")
-def demo(
-    scenario: str | None,
-    nodes: int | None,
-    local_node: bool,
-    roles_as_processes: bool,
-    verbosity: int,
-    out: Path,
-    duration: float | None,
-    force: bool,
-) -> None:
+def demo(out: Path, duration: float | None, **options: Any) -> None:
     """A service and batch jobs on one node: alone, unmanaged, and under koord; ends with a verdict and writes report.html.
 
     Measures this machine; where that cannot be done (no root, no cgroups, CPUs in use) it says why and calculates the same phases.
@@ -123,14 +108,12 @@ def demo(
     from roles.sandbox import main
     from roles.sandbox.session import Settings
 
-    sys.exit(main.demo(Settings(scenario, nodes, local_node, roles_as_processes, verbosity, measuring=True, force=force), out, duration))
+    sys.exit(main.demo(Settings(**options, measuring=True), out, duration))
 
 
 @command.command("training")
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("training-out"), show_default=True, help="Where to write."
-)
-@click.option("--verbosity", "-v", type=click.IntRange(0, 10), default=0, help="Log verbosity of the roles.")
+@_out("training-out")
+@_VERBOSITY
 def training(out: Path, verbosity: int) -> None:
     """Training jobs on simulated racks: placement along the network, quota lending, room for a job; writes report.md and report.json.
 
@@ -143,11 +126,9 @@ def training(out: Path, verbosity: int) -> None:
 
 @command.command("hotspot")
 @click.option("--nodes", type=click.IntRange(3, 60), default=6, show_default=True, help="Simulated nodes; one in three starts hot.")
-@click.option("--roles-as-processes", is_flag=True, help="Start each role as a process of its own.")
-@click.option("--verbosity", "-v", type=click.IntRange(0, 10), default=0, help="Log verbosity of the roles.")
-@click.option(
-    "--out", type=click.Path(file_okay=False, path_type=Path), default=Path("hotspot-out"), show_default=True, help="Where to write."
-)
+@_AS_PROCESSES
+@_VERBOSITY
+@_out("hotspot-out")
 @click.option("--timeout", type=Finite(15, 3600), default=90, show_default=True, help="Seconds after which hot nodes are a failure.")
 def hotspot(nodes: int, roles_as_processes: bool, verbosity: int, out: Path, timeout: float) -> None:
     """Loaded nodes are relieved by the descheduler, reservation first; simulated nodes only. Writes report.md and utilisation.svg."""
