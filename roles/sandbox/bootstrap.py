@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from koord.api.kinds import CLUSTERCOLOCATIONPROFILES, CONFIGMAPS, NAMESPACES, PRIORITYCLASSES, Kind
@@ -15,10 +16,8 @@ from roles.sandbox.scenario import Scenario
 
 async def ensure(client: Client, kind: Kind, obj: dict[str, Any], namespace: str | None = None) -> None:
     """Create an object unless it is there already. Raises ApiError."""
-    try:
+    with suppress(AlreadyExists):
         await client.create(kind, obj, namespace)
-    except AlreadyExists:
-        return
 
 
 async def ground(client: Client, namespaces: Iterable[tuple[str, dict[str, str]]]) -> None:

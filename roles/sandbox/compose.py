@@ -9,7 +9,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from koord.api import names
 from koord.api.kinds import NODEMETRICS, NODES, PODS
@@ -21,7 +21,6 @@ from koord.decisions.record import Record
 from koord.decisions.recorder import Recorder
 from koord.kube import config as kube_config
 from koord.kube.client import Client
-from koord.kube.errors import AlreadyExists
 from koord.kube.informers import InformerFactory
 from koord.process import certificates
 from koord.process.http import OpsServer
@@ -53,6 +52,12 @@ def free_port(address: str = "127.0.0.1") -> int:
         probe.bind((address, 0))
         port: int = probe.getsockname()[1]
         return port
+
+
+class App(Protocol):
+    """What a role is in this process."""
+
+    def run(self, life: Life) -> Coroutine[Any, Any, Any]: ...
 
 
 class Newest:
@@ -183,6 +188,13 @@ class Sandbox:
         """Run a role's App for as long as the sandbox lives; at the end it gets a moment to finish by itself."""
         self._roles.append(self.life.spawn(work, role))
 
+    async def serve(self, role: str, app: App) -> None:
+        """Open the port of a role and let its App live."""
+        ops = self.ops[role]
+        await ops.start()
+        self.life.on_stop(ops.stop, f"{role}'s HTTP server")
+        self.live(app.run(self.life), role)
+
     def port(self, role: str) -> int:
         """The port of a role (or of a part of it): free when first asked for, and the same ever after."""
         return self.ports.setdefault(role, free_port())
@@ -216,10 +228,7 @@ class Sandbox:
         if self.scenario.nodes.count == 0:
             return
         for pod in objects.simulated_batch_pods(self.scenario):
-            try:
-                await self.client.create(PODS, pod, pod["metadata"]["namespace"])
-            except AlreadyExists:
-                continue
+            await bootstrap.ensure(self.client, PODS, pod, pod["metadata"]["namespace"])
 
     def simulated_batch_done(self) -> bool:
         """Whether every simulated batch pod has a node."""
@@ -258,13 +267,12 @@ class Sandbox:
 
     def frame(self, elapsed: float, phase: str) -> Frame:
         """What the view shows now, without the measurements of the demo."""
-        local = self.kubelet is not None
         return Frame(
             elapsed=elapsed,
             phase=phase,
             cpus=self.kubelet.machine.cpus if self.kubelet is not None else 0,
-            batch_cpu=self.batch_cpu() if local else None,
-            batch_pods=self._local_batch_pods() if local else 0,
+            batch_cpu=self.batch_cpu() if self.kubelet is not None else None,
+            batch_pods=self._local_batch_pods(),
             last_decision=self.last_decision(),
             nodes=tuple(self.simulated_nodes()),
         )

@@ -19,7 +19,7 @@ from roles.sandbox.polling import until
 from roles.sandbox.report import page, plot, text
 from roles.sandbox.report.text import TITLES, Facts
 from roles.sandbox.view.frame import Frame, SimulatedNode
-from roles.sandbox.view.terminal import View, open_view
+from roles.sandbox.view.terminal import open_view
 
 if TYPE_CHECKING:
     from koord.process.life import Life
@@ -77,14 +77,14 @@ class Demo:
         if sandbox.kubelet is not None:
             self.phases = Phases(sandbox, session.scenario, session.look.quiet if session.look is not None else 0.0)
             self.cpus, self.memory = sandbox.kubelet.machine.cpus, sandbox.kubelet.machine.memory
-        work = asyncio.create_task(self._work(sandbox, session), name="demo")
+        work = asyncio.create_task(self._work(sandbox), name="demo")
         stop = asyncio.create_task(life.stopping.wait(), name="stopping")
         try:
             view.say(f"kubectl --kubeconfig {sandbox.kubeconfig} get nodes,pods -A")
             while not work.done() and not stop.done():
                 view.show(self._frame(sandbox, session))
                 await asyncio.wait({work, stop}, timeout=FRAME_SECONDS, return_when=asyncio.FIRST_COMPLETED)
-            self._end(work, life, session, view)
+            self._end(work, life, session)
         finally:
             for task in (work, stop):
                 task.cancel()
@@ -94,7 +94,7 @@ class Demo:
             self.notes = [*(self.phases.notes if self.phases is not None else []), *self.notes]
             view.close()
 
-    def _end(self, work: asyncio.Task[None], life: Life, session: Session, view: View) -> None:
+    def _end(self, work: asyncio.Task[None], life: Life, session: Session) -> None:
         if not work.done():
             session.cut = life.signal
             self.notes.append(f"The run ended before all phases were over: {life.failure or 'it was asked to by a signal'}.")
@@ -107,7 +107,7 @@ class Demo:
         self.notes.append(f"The run ended early: {error}.")
         session.errors.append(str(error))
 
-    async def _work(self, sandbox: Sandbox, session: Session) -> None:
+    async def _work(self, sandbox: Sandbox) -> None:
         await sandbox.submit_simulated_batch()
         if self.phases is not None:
             await self.phases.run()

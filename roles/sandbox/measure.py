@@ -36,7 +36,6 @@ class Sample:
     pods_ns: int | None = None
     """CPU of all pods of the node."""
     be_quota_us: int | None = None
-    be_memory: int | None = None
     batch_cpu: int | None = None
     """`kubernetes.io/batch-cpu` allocatable of the node, milli-CPU."""
     own_ns: int | None = None

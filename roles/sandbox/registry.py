@@ -10,9 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import os
-import signal
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -141,14 +139,4 @@ async def _watch(sandbox: Sandbox, role: Role, process: asyncio.subprocess.Proce
 
 async def stop(sandbox: Sandbox) -> None:
     """End the role processes: SIGTERM to all, SIGKILL to those that remain."""
-    alive = [p for p in sandbox.children if p.returncode is None]
-    for process in alive:
-        with suppress(ProcessLookupError):
-            process.send_signal(signal.SIGTERM)
-    if alive:
-        await asyncio.wait([asyncio.ensure_future(p.wait()) for p in alive], timeout=END_SECONDS)
-    for process in alive:
-        if process.returncode is None:
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+    await asyncio.gather(*(reload.end(process, END_SECONDS) for process in sandbox.children if process.returncode is None))

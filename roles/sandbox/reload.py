@@ -98,12 +98,12 @@ class Reloading:
             ended.cancel()
 
 
-async def end(process: Process) -> None:
-    """SIGTERM, and SIGKILL for a process that does not heed it."""
+async def end(process: Process, seconds: float = END_SECONDS) -> None:
+    """SIGTERM, and SIGKILL for a process that does not heed it in time."""
     with suppress(ProcessLookupError):
         process.send_signal(signal.SIGTERM)
     try:
-        await asyncio.wait_for(process.wait(), END_SECONDS)
+        await asyncio.wait_for(process.wait(), seconds)
     except TimeoutError:
         with suppress(ProcessLookupError):
             process.kill()

@@ -75,7 +75,6 @@ class Sampler:
             batch_ns=sum(batch) if batch else None,
             pods_ns=self.groups.cpu_usage_ns(layout.KUBEPODS),
             be_quota_us=self.groups.cfs_quota_us(BEST_EFFORT),
-            be_memory=self.groups.memory_usage(BEST_EFFORT),
             batch_cpu=self._batch_cpu(),
             own_ns=time.process_time_ns() + sum(process_ns(pid) for pid in self._children()),
         )
@@ -98,7 +97,6 @@ class Sampler:
             base,
             node_busy=self.rate("node_busy", 1.0),
             service_cpu=self.rate("service_ns", 1e9),
-            be_cpu=self.rate("be_ns", 1e9),
             batch_cpu_used=self.rate("batch_ns", 1e9),
             be_quota=None if quota is None else (-1.0 if quota < 0 else quota / CFS_PERIOD_US),
         )

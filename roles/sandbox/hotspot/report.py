@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from roles.sandbox.hotspot.cluster import LOW_PERCENT
 from roles.sandbox.hotspot.record import Migration, Recording
 from roles.sandbox.report.svg import COLOURS, Chart, Line, document
+from roles.sandbox.report.text import table
 
 DASHES = 2
 LEGEND_NODES = 8  # more names than these do not fit beside the title
@@ -66,19 +67,19 @@ def _nodes(recording: Recording) -> str:
     away = Counter(one.source for one in recording.migrations.values() if one.phase == "Succeeded")
     came = Counter(one.target for one in recording.migrations.values() if one.phase == "Succeeded")
     rows = [
-        f"| {node} | {recording.before(node):.0f} % | {recording.last(node):.0f} % | {away[node]} | {came[node]} |"
+        (node, f"{recording.before(node):.0f} %", f"{recording.last(node):.0f} %", str(away[node]), str(came[node]))
         for node in sorted(recording.utilisation)
     ]
-    return "\n".join(["| node | CPU before | CPU after | pods away | pods taken |", "| --- | ---: | ---: | ---: | ---: |", *rows])
+    return table(("node", "CPU before", "CPU after", "pods away", "pods taken"), rows)
 
 
 def _migrations(migrations: Sequence[Migration]) -> str:
     if not migrations:
         return "None."
-    head = "| PodMigrationJob | pod | from | to | replaced by | phases |"
+    head = ("PodMigrationJob", "pod", "from", "to", "replaced by", "phases")
     rows = []
     for one in migrations:
         phases = " → ".join(f"{phase} {at:.1f} s" for phase, at in one.phases)
         why = f" ({one.reason})" if one.phase == "Failed" and one.reason else ""
-        rows.append(f"| {one.job} | {one.pod} | {one.source} | {one.target or '–'} | {one.replacement or '–'} | {phases}{why} |")
-    return "\n".join([head, "| --- | --- | --- | --- | --- | --- |", *rows])
+        rows.append((one.job, one.pod, one.source, one.target or "–", one.replacement or "–", phases + why))
+    return table(head, rows, words=len(head))

@@ -32,8 +32,7 @@ def bursty(time: float, period: float, phase: float) -> float:
 
 
 # A curve is one function and one row.
-SHAPES: tuple[tuple[str, Shape], ...] = (("steady", steady), ("diurnal", diurnal), ("bursty", bursty))
-BY_NAME: dict[str, Shape] = dict(SHAPES)
+SHAPES: dict[str, Shape] = {"steady": steady, "diurnal": diurnal, "bursty": bursty}
 
 
 def spread(key: str) -> float:
@@ -54,6 +53,6 @@ class Curve:
 
     def level(self, time: float, key: str = "") -> float:
         """Fraction of the request used at `time`; never negative. `key` tells pods with equal curves apart."""
-        base = self.low + (self.high - self.low) * BY_NAME[self.shape](time, self.period, self.phase)
+        base = self.low + (self.high - self.low) * SHAPES[self.shape](time, self.period, self.phase)
         jitter = self.noise * (2 * spread(f"{key}/{int(time)}") - 1)
         return max(0.0, base * (1 + jitter))

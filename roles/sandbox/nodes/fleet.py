@@ -9,11 +9,11 @@ from typing import Any
 from koord.api import names
 from koord.api.kinds import PODS
 from koord.api.quantity import parse_milli, parse_value
+from koord.api.times import format_time
 from roles.sandbox.builders import APP_LABEL, SCHEDULER, container, obj
 from roles.sandbox.nodes.curves import SHAPES, Curve, spread
 from roles.sandbox.process_kubelet import podspec
 from roles.sandbox.process_kubelet.node import node_of
-from roles.sandbox.process_kubelet.status import rfc3339
 
 CURVE_ANNOTATION = "sandbox.koordinator.sh/usage-curve"
 """steady, diurnal or bursty: how a simulated pod uses what it requests."""
@@ -58,7 +58,7 @@ def address(index: int) -> str:
 
 def service_pod(node_index: int, pod_index: int, namespace: str) -> dict[str, Any]:
     """A latency-sensitive pod already bound to a simulated node; its curve goes round the known shapes."""
-    shape = SHAPES[(node_index + pod_index) % len(SHAPES)][0]
+    shape = list(SHAPES)[(node_index + pod_index) % len(SHAPES)]
     name = f"web-{node_index:03d}-{pod_index}"
     web = container("web", "sandbox/web", {"cpu": "2", "memory": "4Gi"}, {"cpu": "4", "memory": "4Gi"})
     spec = {"nodeName": node_name(node_index), "schedulerName": SCHEDULER, "containers": [web]}
@@ -70,9 +70,8 @@ def curve_of(pod: Mapping[str, Any], period: float) -> Curve:
     """The curve a pod follows: its annotation, otherwise steady; batch pods use nearly all they ask for."""
     metadata = pod["metadata"]
     key = f"{metadata.get('namespace')}/{metadata['name']}"
-    shape = (metadata.get("annotations") or {}).get(CURVE_ANNOTATION, "steady")
-    if shape not in dict(SHAPES):
-        shape = "steady"
+    shape = (metadata.get("annotations") or {}).get(CURVE_ANNOTATION)
+    shape = shape if shape in SHAPES else "steady"
     best_effort = (metadata.get("labels") or {}).get(names.LABEL_POD_QOS) == "BE"
     low, high = (0.7, 0.95) if best_effort else (0.1, 0.45)
     top = usage_percent(pod)
@@ -131,7 +130,7 @@ def capacity_of(node_: Mapping[str, Any]) -> Usage:
 
 def running_status(pod: Mapping[str, Any], host: str, now: float) -> dict[str, Any]:
     """The status of a pod that a simulated kubelet runs."""
-    when = rfc3339(now)
+    when = format_time(now)
     containers = [
         {
             "name": c["name"],
@@ -163,7 +162,7 @@ def running_status(pod: Mapping[str, Any], host: str, now: float) -> dict[str, A
 
 def succeeded_status(status: Mapping[str, Any], now: float) -> dict[str, Any]:
     """The same pod after its work is done."""
-    ended = rfc3339(now)
+    ended = format_time(now)
     containers = []
     for one in status.get("containerStatuses") or []:
         began = ((one.get("state") or {}).get("running") or {}).get("startedAt", ended)

@@ -9,10 +9,10 @@ from typing import Any
 from koord.api import names
 from koord.api.priority import priority_class_with_default
 from koord.api.qos import QoSClass, qos_with_default
+from koord.api.times import format_time
 from roles.sandbox.nodes import fleet
 from roles.sandbox.nodes.fleet import Usage
 from roles.sandbox.process_kubelet import podspec
-from roles.sandbox.process_kubelet.status import rfc3339
 
 SAMPLES = 20
 PERCENTILES = (("p50", 0.50), ("p90", 0.90), ("p95", 0.95), ("p99", 0.99))
@@ -30,11 +30,13 @@ def percentile(values: Sequence[int], share: float) -> int:
     return ordered[max(int(len(ordered) * share) - 1, 0)]
 
 
+def average(samples: Sequence[Usage]) -> Usage:
+    return Usage(int(statistics.fmean(s.cpu for s in samples)), int(statistics.fmean(s.memory for s in samples)))
+
+
 def aggregate(samples: Sequence[Usage]) -> dict[str, Any]:
     """avg, p50, p90, p95 and p99 of usages, each a ResourceMap."""
-    table = {
-        "avg": Usage(int(statistics.fmean(s.cpu for s in samples)), int(statistics.fmean(s.memory for s in samples))),
-    }
+    table = {"avg": average(samples)}
     for name, share in PERCENTILES:
         table[name] = Usage(percentile([s.cpu for s in samples], share), percentile([s.memory for s in samples], share))
     return {name: {"resources": fleet.resources(value)} for name, value in table.items()}
@@ -83,15 +85,14 @@ def status(
         return node_usage(pods, capacity, time, period)[1]
 
     def mean(observe: Callable[[float], Usage]) -> Usage:
-        samples = window(observe, now, aggregate_seconds)
-        return Usage(int(statistics.fmean(s.cpu for s in samples)), int(statistics.fmean(s.memory for s in samples)))
+        return average(window(observe, now, aggregate_seconds))
 
     def pod_mean(index: int) -> Usage:
         return mean(lambda time: node_usage(pods, capacity, time, period)[0][index])
 
     ordered = sorted(range(len(pods)), key=lambda i: (pods[i]["metadata"].get("namespace", ""), pods[i]["metadata"]["name"]))
     return {
-        "updateTime": rfc3339(now),
+        "updateTime": format_time(now),
         "nodeMetric": {
             "nodeUsage": {"resources": fleet.resources(mean(total))},
             "systemUsage": {"resources": fleet.resources(mean(system))},

@@ -10,8 +10,9 @@ from typing import Any
 
 from koord.api.kinds import NODEMETRICS, NODES, PODS
 from koord.kube.client import Client
-from koord.kube.errors import AlreadyExists, ApiError, NotFound
+from koord.kube.errors import ApiError, NotFound
 from koord.kube.informers import InformerFactory
+from roles.sandbox.bootstrap import ensure
 from roles.sandbox.nodes import fleet, metrics
 from roles.sandbox.process_kubelet.node import SANDBOX_LABEL
 
@@ -53,17 +54,10 @@ class Simulator:
         """Create nodes and their services. Objects that exist already are left as they are. Raises ApiError."""
         for index in range(self.count):
             body = fleet.node(index, cpus=self.cpus, memory=self.memory, now=self.clock())
-            await self._create(self.client.create(NODES, body))
+            await ensure(self.client, NODES, body)
             await self.client.patch(NODES, fleet.node_name(index), {"status": body["status"]}, subresource="status")
             for pod in range(self.pods_per_node):
-                await self._create(self.client.create(PODS, fleet.service_pod(index, pod, self.namespace), self.namespace))
-
-    @staticmethod
-    async def _create(call: Awaitable[Any]) -> None:
-        try:
-            await call
-        except AlreadyExists:
-            return
+                await ensure(self.client, PODS, fleet.service_pod(index, pod, self.namespace), self.namespace)
 
     def is_ours(self, name: str) -> bool:
         node = self.nodes.get(name)

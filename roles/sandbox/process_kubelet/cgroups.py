@@ -55,28 +55,28 @@ class RunGroups:
 
     def create_top(self) -> None:
         """Make the run's top directory in each hierarchy. Raises `LayoutError` if one is not writable."""
-        for controller, top in self.roots.items():
+        for top in self.roots.values():
             try:
                 if self.version == 2:
                     self._delegate(top.parent)
                 top.mkdir(exist_ok=True)
-                self._prepare(controller, top)
+                self._prepare(top)
             except OSError as error:
                 self.remove_all()
                 raise LayoutError(f"cannot make {top}: {error.strerror}") from error
 
     def create(self, directory: str, limits: CgroupLimits | None = None) -> None:
         """Make a group in every hierarchy, its parents must exist; then set its limits."""
-        for controller, top in self.roots.items():
+        for top in self.roots.values():
             target = top / directory
             if self.version == 2:
                 self._delegate(target.parent)
             target.mkdir(exist_ok=True)
-            self._prepare(controller, target)
+            self._prepare(target)
         if limits is not None:
             self.set_limits(directory, limits)
 
-    def _prepare(self, controller: str, target: Path) -> None:
+    def _prepare(self, target: Path) -> None:
         """A v1 cpuset takes no task before it has CPUs and memory nodes; they come from the parent."""
         if self.version != 1 or not (target / "cpuset.cpus").exists():
             return
@@ -150,14 +150,6 @@ class RunGroups:
         except OSError:
             return None
         return None
-
-    def memory_usage(self, directory: str) -> int | None:
-        """Memory charged to a group in bytes, page cache included; None when it is gone."""
-        name = "memory.current" if self.version == 2 else "memory.usage_in_bytes"
-        try:
-            return int((self.path("memory", directory) / name).read_text())
-        except OSError:
-            return None
 
     def cfs_quota_us(self, directory: str) -> int | None:
         """Current CFS quota of a group in microseconds per period; -1 without a limit, None when it is gone."""

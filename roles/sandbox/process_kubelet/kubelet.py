@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from koord.api.kinds import LEASES, NODES, PODS
+from koord.api.times import format_micro_time
 from koord.kube.client import Client
 from koord.kube.errors import AlreadyExists, ApiError, NotFound
 from koord.kube.informers import InformerFactory
@@ -99,7 +99,7 @@ class ProcessKubelet:
         await self._renew_lease(current["metadata"]["uid"])
 
     async def _renew_lease(self, uid: str) -> None:
-        now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
+        now = format_micro_time(time.time())
         try:
             await self.client.patch(LEASES, self.name, {"spec": {"renewTime": now}}, node.LEASE_NAMESPACE)
         except NotFound:

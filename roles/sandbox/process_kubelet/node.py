@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from koord.api.kinds import LEASES, NODES
+from koord.api.times import format_time
 from koord.version import VERSION
 from roles.sandbox.builders import Obj, obj
 from roles.sandbox.process_kubelet.limits import node_capacity
-from roles.sandbox.process_kubelet.status import rfc3339
 
 MAX_PODS = 110
 LEASE_NAMESPACE = "kube-node-lease"
@@ -74,8 +74,8 @@ def conditions(now: float, previous: Sequence[Mapping[str, Any]] = ()) -> list[d
                 "status": value,
                 "reason": reason,
                 "message": message,
-                "lastHeartbeatTime": rfc3339(now),
-                "lastTransitionTime": since or rfc3339(now),
+                "lastHeartbeatTime": format_time(now),
+                "lastTransitionTime": since or format_time(now),
             }
         )
     return result

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
 from typing import Any
+
+from koord.api.times import format_time
 
 PROCESS_ANNOTATION = "sandbox.koordinator.sh/process"
 """A pod must carry this annotation with value "true" before its commands run as host processes."""
@@ -36,10 +37,6 @@ class ContainerState:
     extra: dict[str, Any] = field(default_factory=dict)
 
 
-def rfc3339(seconds: float) -> str:
-    return datetime.fromtimestamp(int(seconds), UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-
-
 def terminated(
     code: int, number: int, reason: str, *, started: float, finished: float, container_id: str, message: str = ""
 ) -> dict[str, Any]:
@@ -47,8 +44,8 @@ def terminated(
     state: dict[str, Any] = {
         "exitCode": code,
         "reason": reason,
-        "startedAt": rfc3339(started),
-        "finishedAt": rfc3339(finished),
+        "startedAt": format_time(started),
+        "finishedAt": format_time(finished),
         "containerID": container_id,
     }
     if number:
@@ -95,7 +92,7 @@ def container_status(state: ContainerState) -> dict[str, Any]:
     """One entry of `status.containerStatuses`."""
     current: dict[str, Any]
     if state.running_since is not None:
-        current = {"running": {"startedAt": rfc3339(state.running_since)}}
+        current = {"running": {"startedAt": format_time(state.running_since)}}
     elif state.terminated is not None:
         current = {"terminated": state.terminated}
     else:
@@ -129,7 +126,7 @@ def conditions(phase_: str, initialized: bool, ready: bool, previous: Sequence[M
             "type": kind,
             "status": text,
             "lastProbeTime": None,
-            "lastTransitionTime": old["lastTransitionTime"] if same else rfc3339(now),
+            "lastTransitionTime": old["lastTransitionTime"] if same else format_time(now),
         }
         if not value:
             entry["reason"] = "PodCompleted" if phase_ == "Succeeded" else "ContainersNotReady"
@@ -163,7 +160,7 @@ def pod_status(
         "hostIP": host_ip,
         "podIP": host_ip,
         "podIPs": [{"ip": host_ip}],
-        "startTime": previous.get("startTime") or rfc3339(started),
+        "startTime": previous.get("startTime") or format_time(started),
         "conditions": conditions(which, initialized, ready, previous.get("conditions") or [], now),
         "containerStatuses": [container_status(c) for c in regular],
     }

@@ -100,9 +100,9 @@ class _Frame:
             out.append(
                 f"<line x1='{self.x}' y1='{level:.1f}' x2='{self.x + self.width}' y2='{level:.1f}' stroke='#ccc' stroke-width='0.6'/>"
             )
-            out.append(_text(self.x - 6, level + 4, short(value), size=11, anchor="end"))
+            out.append(_text(self.x - 6, level + 4, f"{value:g}", size=11, anchor="end"))
         for value in ticks(self.x0, self.x1, 8):
-            out.append(_text(self.px(value), self.y + self.height + 16, short(value), size=11, anchor="middle"))
+            out.append(_text(self.px(value), self.y + self.height + 16, f"{value:g}", size=11, anchor="middle"))
         box = f"x='{self.x}' y='{self.y}' width='{self.width}' height='{self.height}'"
         return [*out, f"<rect {box} fill='none' stroke='#888' stroke-width='1'/>"]
 
@@ -169,11 +169,6 @@ def nice_above(value: float) -> float:
         return 1.0
     power = 10.0 ** math.floor(math.log10(value))
     return next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= value * (1 - 1e-9))
-
-
-def short(value: float) -> str:
-    """A tick's text without a needless fraction."""
-    return f"{value:g}"
 
 
 def _text(x: float, y: float, text: str, *, size: int, anchor: str = "start", weight: str = "normal", fill: str = "#222") -> str:

@@ -177,8 +177,9 @@ def _summary(facts: Facts, phases: Sequence[PhaseResult]) -> str:
     return "\n".join(lines)
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    out = ["| " + " | ".join(head) + " |", "|" + "|".join(" --- " if i == 0 else " ---: " for i in range(len(head))) + "|"]
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], *, words: int = 1) -> str:
+    """A table in Markdown; what stands in the columns after the first `words` is numbers."""
+    out = ["| " + " | ".join(head) + " |", "|" + "|".join(" --- " if i < words else " ---: " for i in range(len(head))) + "|"]
     out += ["| " + " | ".join(row) + " |" for row in rows]
     return "\n".join(out)
 
@@ -190,7 +191,7 @@ def _latency_table(phases: Sequence[PhaseResult]) -> str:
             cells = [f"{value:.2f}" for value in (step.p50, step.p95, step.p99, step.max)]
             rows.append([TITLES[phase.kind], f"{step.rate:g}", str(step.count), str(step.errors), *cells])
     head = ["Phase", "requests/s", "answered", "errors", "p50 ms", "p95 ms", "p99 ms", "max ms"]
-    return _table(head, rows) + "\n\nWhere a rate occurs in several steps of a phase, the worst step counts."
+    return table(head, rows) + "\n\nWhere a rate occurs in several steps of a phase, the worst step counts."
 
 
 def _machine_table(facts: Facts, phases: Sequence[PhaseResult]) -> str:
@@ -212,7 +213,7 @@ def _machine_table(facts: Facts, phases: Sequence[PhaseResult]) -> str:
     head = ["Phase", "CPU busy", "other CPU", "batch work", "batch pods", "batch CPU", "batch-cpu offered", "evictions"]
     unit = "milliseconds of CPU" if facts.modelled else "10,000 loop iterations"
     return (
-        _table(head, rows)
+        table(head, rows)
         + "\n\nOther CPU is what ran outside the pods, in cores: koord itself, the API server and whatever else this machine does. "
         + f"Batch work counts units of {unit}; batch CPU is the mean in cores; batch-cpu is in milli-CPU."
     )
@@ -230,7 +231,7 @@ def _reactions(phases: Sequence[PhaseResult]) -> str:
         rows.append([str(index), f"{one.before_cores:.2f}", f"{one.after_cores:.2f}", fell, cut])
     head = ["Step up", "batch CPU before", "batch CPU after", "until half of the fall", "until the quota was lowered"]
     return (
-        _table(head, rows) + "\n\nCPU in cores: the mean of the 3 s before the step, and of 1–8 s after it. "
+        table(head, rows) + "\n\nCPU in cores: the mean of the 3 s before the step, and of 1–8 s after it. "
         "Half of the fall is the middle of both, reached over 0.2 s and held for a second."
     )
 

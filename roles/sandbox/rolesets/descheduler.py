@@ -35,17 +35,9 @@ async def start(sandbox: Sandbox) -> None:
 
     ops = sandbox.endpoint("descheduler")
     options = read(str(config_file(sandbox, 0)), {})
-    app = App(
-        options,
-        client=sandbox.client,
-        informers=sandbox.informers,
-        recorder=sandbox.recorders["descheduler"],
-        ops=ops,
-        clock=time.time,
-    )
-    await ops.start()
-    sandbox.life.on_stop(ops.stop, "descheduler's HTTP server")
-    sandbox.live(app.run(sandbox.life), "descheduler")
+    recorder = sandbox.recorders["descheduler"]
+    app = App(options, client=sandbox.client, informers=sandbox.informers, recorder=recorder, ops=ops, clock=time.time)
+    await sandbox.serve("descheduler", app)
 
 
 def arguments(sandbox: Sandbox) -> list[str]:

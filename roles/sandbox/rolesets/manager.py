@@ -20,16 +20,9 @@ async def start(sandbox: Sandbox) -> None:
     )
     gates = FeatureGates(MANAGER)
     gates.set_from_flag(sandbox.scenario.manager.feature_gates)
-    options = Options(
-        enable_leader_election=False,
-        shutdown_delay=0.0,  # nothing balances load here
-        webhook=webhook,
-        gates=gates,
-    )
+    options = Options(enable_leader_election=False, shutdown_delay=0.0, webhook=webhook, gates=gates)  # nothing balances load here
     app = App(options, client=sandbox.client, informers=sandbox.informers, recorder=sandbox.recorders["manager"], ops=ops)
-    await ops.start()
-    sandbox.life.on_stop(ops.stop, "manager's HTTP server")
-    sandbox.live(app.run(sandbox.life), "manager")
+    await sandbox.serve("manager", app)
 
 
 def arguments(sandbox: Sandbox) -> list[str]:

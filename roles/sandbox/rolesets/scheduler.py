@@ -38,9 +38,7 @@ async def start(sandbox: Sandbox) -> None:
         app = App(options, client=sandbox.client, informers=sandbox.informers, recorder=sandbox.recorders["scheduler"], ops=ops)
     except PluginError as error:
         raise ConfigurationError(f"scheduler: {error}") from error
-    await ops.start()
-    sandbox.life.on_stop(ops.stop, "scheduler's HTTP server")
-    sandbox.live(app.run(sandbox.life), "scheduler")
+    await sandbox.serve("scheduler", app)
 
 
 def sources(sandbox: Sandbox) -> list[str]:

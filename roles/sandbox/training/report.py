@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from roles.sandbox.report.text import table
 from roles.sandbox.training.stage import Outcome
 
 
@@ -28,5 +29,5 @@ def _table(outcome: Outcome, racks: dict[str, str]) -> list[str]:
     by_node: dict[str, list[str]] = {}
     for pod, node in sorted(outcome.placed.items()):
         by_node.setdefault(node, []).append(pod)
-    rows = [f"| {racks.get(node, '')} | {node} | {', '.join(pods)} |" for node, pods in sorted(by_node.items())]
-    return ["| rack | node | pods |", "| --- | --- | --- |", *rows, ""]
+    rows = [(racks.get(node, ""), node, ", ".join(pods)) for node, pods in sorted(by_node.items())]
+    return [table(("rack", "node", "pods"), rows, words=3), ""]

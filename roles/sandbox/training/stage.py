@@ -6,6 +6,7 @@ import asyncio
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable
+from contextlib import suppress
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any
 
@@ -115,10 +116,8 @@ class Stage:
         self._quotas.clear()
 
     async def _delete(self, kind: Kind, name: str) -> None:
-        try:
+        with suppress(NotFound):
             await self.client.delete(kind, name, jobs.NAMESPACE)
-        except NotFound:
-            return
 
     async def see(self, condition: Callable[[], bool], what: str, seconds: float = STEP_SECONDS) -> None:
         """Wait for something. Raises StepError when it does not happen."""

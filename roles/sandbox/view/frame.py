@@ -32,7 +32,6 @@ class Frame:
     service_cpu: float | None = None
     batch_cpu_used: float | None = None
     """CPU of the batch pods, whichever tier they are in."""
-    be_cpu: float | None = None
     be_quota: float | None = None
     batch_cpu: int | None = None
     batch_pods: int = 0

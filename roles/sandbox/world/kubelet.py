@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 from koord import seams
 from koord.api.kinds import NODEMETRICS, NODES, PODS
+from koord.api.times import format_time
 from koord.kube.client import Client
 from koord.kube.errors import ApiError, NotFound
 from koord.kube.informers import InformerFactory
 from roles.sandbox.nodes import fleet, metrics
 from roles.sandbox.process_kubelet.node import conditions
-from roles.sandbox.process_kubelet.status import rfc3339
 from roles.sandbox.world.host import podlist
 from roles.sandbox.world.programs import connection
 
@@ -208,7 +208,7 @@ class Kubelet:
         resources = {"resources": fleet.resources(total)}
         windows = [{"duration": "5m0s", "usage": dict.fromkeys(("avg", "p50", "p90", "p95", "p99"), resources)}]
         status: Obj = {
-            "updateTime": rfc3339(seams.now()),
+            "updateTime": format_time(seams.now()),
             "nodeMetric": {
                 "nodeUsage": resources,
                 "systemUsage": {"resources": fleet.resources(rest)},

@@ -9,6 +9,7 @@ import asyncio
 import contextvars
 from collections import deque
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from roles.sandbox.world.process import PROCESS
@@ -20,33 +21,20 @@ HIGH_WATER = 256 * 1024
 """Bytes on the way to a reader that does not read, after which the writer is asked to pause."""
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
 class Verdict:
     """What becomes of one request. `answer`: bytes that the client gets instead of the server's. `before` and `after` happen at the moment
     in which its bytes are about to leave, or have left.
     """
 
-    __slots__ = ("after", "answer", "before", "delay", "lose_answer", "lose_request", "reset", "stall")
-
-    def __init__(
-        self,
-        *,
-        delay: float = 0.0,
-        lose_request: bool = False,
-        lose_answer: bool = False,
-        reset: bool = False,
-        stall: bool = False,
-        answer: bytes = b"",
-        before: Callable[[], object] | None = None,
-        after: Callable[[], object] | None = None,
-    ) -> None:
-        self.delay = delay
-        self.lose_request = lose_request
-        self.lose_answer = lose_answer
-        self.reset = reset
-        self.stall = stall
-        self.answer = answer
-        self.before = before
-        self.after = after
+    delay: float = 0.0
+    lose_request: bool = False
+    lose_answer: bool = False
+    reset: bool = False
+    stall: bool = False
+    answer: bytes = b""
+    before: Callable[[], object] | None = None
+    after: Callable[[], object] | None = None
 
 
 PASS = Verdict()
@@ -302,7 +290,6 @@ class Listener:
         self.context = contextvars.copy_context()
         self.process = PROCESS.get()
         self.sockets: tuple[FakeSocket, ...] = (FakeSocket(address, ("", 0)),)
-        self._waiters: list[asyncio.Future[None]] = []
 
     def close(self) -> None:
         if self.network.listeners.get(self.address) is self:

@@ -15,7 +15,7 @@ from roles.sandbox.nodes.fleet import Usage
 TIMES = st.floats(0, 1e9)
 
 
-@given(st.sampled_from([name for name, _ in SHAPES]), TIMES, st.floats(0, 1), st.floats(0, 0.5))
+@given(st.sampled_from(list(SHAPES)), TIMES, st.floats(0, 1), st.floats(0, 0.5))
 def test_a_curve_stays_between_its_bounds(shape: str, time: float, phase: float, noise: float) -> None:
     level = Curve(shape, 0.1, 0.9, 600, phase, noise).level(time, "k")
     assert 0.1 * (1 - noise) - 1e-9 <= level <= 0.9 * (1 + noise) + 1e-9

@@ -71,7 +71,7 @@ def test_steps_of_one_rate_merge_to_their_worst() -> None:
 def phase(kind: str, begin: float) -> PhaseResult:
     made = PhaseResult(kind, begin, begin + 20, steps=[step(60, 3), step(300, 9)])
     made.samples = [
-        Sample(begin + s.time, s.node_busy, s.be_ns, None, s.be_ns, s.be_ns, 50_000, None, 800) for s in samples([(0, 1.0), (10.6, 0.2)])
+        Sample(begin + s.time, s.node_busy, s.be_ns, None, s.be_ns, s.be_ns, 50_000, 800) for s in samples([(0, 1.0), (10.6, 0.2)])
     ]
     made.step_times = [(begin, 0, 60.0), (begin + 10, 1, 300.0)]
     made.ticks = [measure.Tick(begin + i, 0, 60, 0, 1.5, 3.0 + i) for i in range(20)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from koord.api.times import format_time
 from roles.sandbox.process_kubelet import status
 from roles.sandbox.process_kubelet.readiness import Readiness
 from roles.sandbox.process_kubelet.status import ContainerState
@@ -45,8 +46,8 @@ def test_transition_time_moves_only_with_the_status() -> None:
     second = status.conditions("Running", True, False, first, 200)
     assert [c["lastTransitionTime"] for c in second] == [c["lastTransitionTime"] for c in first]
     third = {c["type"]: c for c in status.conditions("Running", True, True, second, 300)}
-    assert third["Ready"]["lastTransitionTime"] == status.rfc3339(300)
-    assert third["Initialized"]["lastTransitionTime"] == status.rfc3339(100)
+    assert third["Ready"]["lastTransitionTime"] == format_time(300)
+    assert third["Initialized"]["lastTransitionTime"] == format_time(100)
 
 
 def test_foreign_conditions_stay() -> None:

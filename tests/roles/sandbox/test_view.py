@@ -30,7 +30,6 @@ FRAME = Frame(
     cpus=2,
     node_busy=1.5,
     service_cpu=0.6,
-    be_cpu=0.4,
     be_quota=0.45,
     batch_cpu=800,
     batch_pods=3,
@@ -69,7 +68,7 @@ def test_the_live_view_shows_the_numbers() -> None:
 
 def test_all_cpu_of_the_node_is_in_the_picture() -> None:
     """Unmanaged batch pods are no best-effort ones, and they burn all the same."""
-    frame = replace(FRAME, be_cpu=0.0, be_quota=-1.0, service_cpu=0.5, batch_cpu_used=1.2, node_busy=2.0)
+    frame = replace(FRAME, be_quota=-1.0, service_cpu=0.5, batch_cpu_used=1.2, node_busy=2.0)
     text = drawn(frame)
     assert "service 0.50" in text
     assert "batch 1.20" in text

@@ -7,7 +7,7 @@ from pathlib import Path
 from roles.sandbox.world.host.layout import cpu_text
 
 
-def lay(root: Path, cpus: int, memory: int) -> None:
+def lay(root: Path, cpus: int) -> None:
     """One socket and one NUMA node with two threads a core; what never changes."""
     everything = cpu_text(frozenset(range(cpus)))
     files = {

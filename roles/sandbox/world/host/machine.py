@@ -67,7 +67,7 @@ class Machine:
         self._says: dict[str, Callable[[], str]] = {}  # counters, by path: what says what they say at this moment
         self._names: dict[str, str] = {}  # what `path_of` has found
         root.mkdir(parents=True)
-        hardware.lay(root, cpus, memory)
+        hardware.lay(root, cpus)
         for name in ("var/lib/kubelet", "var/run/koordlet", "run", "etc/runtime/hookserver.d", "var/lib/koordlet", "var/log/koordlet"):
             (root / name).mkdir(parents=True)
         self._mount()
