@@ -9,10 +9,11 @@ from typing import Any
 
 import yaml
 
-from roles.tools.reference.markdown import code, page, table
+from roles.tools.reference.markdown import between, code, page, table
 
 CHART = Path(__file__).resolve().parents[3] / "configs" / "chart" / "koord"
 
+_HEAD = ("Value", "Type", "Default", "Meaning")
 Row = tuple[str, str, str, str]
 
 
@@ -24,8 +25,7 @@ def _kind(schema: dict[str, Any]) -> str:
     found = " or ".join(kind for kind in kinds if kind != "null")
     if found == "array" and (words := schema["items"].get("enum")):
         return "list of " + ", ".join(map(code, words))
-    low, high = schema.get("minimum"), schema.get("maximum")
-    return f"{found}, {low} to {high}" if low is not None and high is not None else found
+    return f"{found}, {between(schema['minimum'], schema['maximum'])}" if {"minimum", "maximum"} <= schema.keys() else found
 
 
 def rows(schema: dict[str, Any], value: Any, path: str) -> Iterator[Row]:
@@ -53,5 +53,5 @@ def render() -> str:
         if len(found) == 1:
             general += found
         else:
-            sections.append(f"## {name}\n\n{part['description']}\n\n{table(('Value', 'Type', 'Default', 'Meaning'), found)}")
-    return page("Values of the Helm chart", intro, [table(("Value", "Type", "Default", "Meaning"), general), *sections])
+            sections.append(f"## {name}\n\n{part['description']}\n\n{table(_HEAD, found)}")
+    return page("Values of the Helm chart", intro, [table(_HEAD, general), *sections])

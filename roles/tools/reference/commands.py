@@ -9,7 +9,7 @@ import click
 
 from koord.cli import COMMANDS, main
 from roles.tools.reference.environment import VARIABLES
-from roles.tools.reference.markdown import code, page, table
+from roles.tools.reference.markdown import between, code, noted, page, table
 
 _ALIKE = frozenset({"--help", "--version"})
 
@@ -57,9 +57,7 @@ def _meaning(option: click.Option) -> str:
     kind = option.type
     if not isinstance(kind, (click.IntRange, click.FloatRange)):
         return option.help or ""
-    if kind.min is not None and kind.max is not None:
-        return f"{option.help} ({kind.min} to {kind.max})"
-    return f"{option.help} (at least {kind.min})" if kind.min is not None else f"{option.help} (at most {kind.max})"
+    return noted(option.help or "", between(kind.min, kind.max))
 
 
 def _section(path: str, command: click.Command) -> str:
@@ -82,9 +80,8 @@ def render() -> str:
     """The page."""
     intro = (
         "Roles read their flags as Go programs do: `--flag=value`, `--flag value`, `--bool`, `--bool=false`. Durations are written like "
-        "`300ms`, `15s` or "
-        "`1h30m`. Whatever is wrong on the command line ends a role with status 1 and one line. Every command has `--help`, every role "
-        "`--version`."
+        "`300ms`, `15s` or `1h30m`. Whatever is wrong on the command line ends a role with status 1 and one line. Every command has "
+        "`--help`, every role `--version`."
     )
     overview = table(("Command", "What it does"), [(f"[`koord {name}`](#koord-{name})", line) for name, (_, _, line) in COMMANDS.items()])
     environment = [

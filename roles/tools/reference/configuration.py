@@ -14,10 +14,9 @@ from roles.descheduler.config import DeschedulerConfiguration
 from roles.sandbox.scenario import Scenario
 from roles.scheduler.plugins.registry import PLUGINS
 from roles.tools.reference import slo
-from roles.tools.reference.markdown import code, page, table
+from roles.tools.reference.markdown import FIELDS, code, page, table
 from roles.tools.reference.models import Row, rows
 
-_HEAD = ("Field", "Type", "Default", "Meaning")
 _TYPED = frozenset({"`apiVersion`", "`kind`"})  # of plugin arguments, where they may be left out
 
 
@@ -33,7 +32,7 @@ def descheduler_plugins() -> list[tuple[str, type[BaseModel]]]:
 
 def _fields(model: type[BaseModel], *, typed: bool = True) -> str:
     found: list[Row] = [row for row in rows(model) if typed or row[0] not in _TYPED]
-    return table(_HEAD, found) if found else "No arguments."
+    return table(FIELDS, found) if found else "No arguments."
 
 
 def _plugins(entries: Sequence[tuple[str, type[BaseModel]]]) -> Iterator[str]:
@@ -48,27 +47,23 @@ def _slo() -> Iterator[str]:
     yield (
         "A ConfigMap of the manager; each key holds one JSON object. What is out of range is refused by the webhook where it is on (gate "
         "ConfigMapValidatingWebhook); a key that cannot be read keeps its last good value. "
-        "[manager.md](../manager.md#slo-controller-config) tells how "
-        "nodes get their strategy."
+        "[manager.md](../manager.md#slo-controller-config) tells how nodes get their strategy."
     )
     for key, strategy in slo_schema.STRATEGIES.items():
         yield f"### {key}"
-        yield (
-            "Fields of the cluster at the top; `nodeConfigs[]` are entries with `name`, `nodeSelector` and the same fields."
-            if key in slo_schema.FLAT
-            else "Fields in `clusterStrategy`; `nodeStrategies[]` are entries with `name`, `nodeSelector` and the same fields."
-        )
-        yield table(_HEAD, slo.rows(key, strategy))
+        flat = key in slo_schema.FLAT
+        place, entries = ("of the cluster at the top", "nodeConfigs") if flat else ("in `clusterStrategy`", "nodeStrategies")
+        yield f"Fields {place}; `{entries}[]` are entries with `name`, `nodeSelector` and the same fields."
+        yield table(FIELDS, slo.rows(key, strategy))
 
 
 def render() -> str:
     """The page."""
     intro = (
         "Files that roles and the sandbox read, and the manager's ConfigMap. Files are YAML or JSON and strict: an unknown field, a "
-        "field that is set twice or a "
-        "wrong value ends the role with the path and what is accepted. Durations are written like `15s`; `[]` stands for an item of a "
-        "list, `*` for a value of a "
-        "map. `koord scheduler --validate-config` and `koord descheduler --write-config-to` check a file."
+        "field that is set twice or a wrong value ends the role with the path and what is accepted. Durations are written like `15s`; "
+        "`[]` stands for an item of a list, `*` for a value of a map. `koord scheduler --validate-config` and "
+        "`koord descheduler --write-config-to` check a file."
     )
     lenient = ", ".join(map(code, sorted(descheduler.LENIENT)))
     sections = [

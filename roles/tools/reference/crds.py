@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from koord.api import crdgen
-from roles.tools.reference.markdown import code, page, table
+from roles.tools.reference.markdown import FIELDS, between, code, noted, page, table
 
 Schema = Mapping[str, Any]
 
@@ -31,16 +31,10 @@ def limits_of(schema: Schema) -> str:
     parts = []
     if "enum" in schema:
         parts.append("one of " + ", ".join(code(str(word)) for word in schema["enum"]))
-    low, high = schema.get("minimum"), schema.get("maximum")
-    if low is not None and high is not None:
-        parts.append(f"{low} to {high}")
-    elif low is not None:
-        parts.append(f"at least {low}")
-    elif high is not None:
-        parts.append(f"at most {high}")
+    parts.append(between(schema.get("minimum"), schema.get("maximum")))
     if schema.get("minItems") or schema.get("minLength"):
         parts.append("not empty")
-    return "; ".join(parts)
+    return "; ".join(filter(None, parts))
 
 
 def fields(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema, bool]]:
@@ -63,9 +57,8 @@ def fields(schema: Schema, path: str = "") -> Iterator[tuple[str, Schema, bool]]
 
 def _row(path: str, schema: Schema, required: bool) -> tuple[str, ...]:
     default = json.dumps(schema["default"]) if "default" in schema else ""
-    text = schema.get("description", "")
-    extra = "; ".join(filter(None, ("required" if required else "", limits_of(schema))))
-    return code(path), type_of(schema), code(default), f"{text} ({extra})" if extra else text
+    text = noted(schema.get("description", ""), "required" if required else "", limits_of(schema))
+    return code(path), type_of(schema), code(default), text
 
 
 def _section(definition: Schema) -> Iterator[str]:
@@ -79,14 +72,13 @@ def _section(definition: Schema) -> Iterator[str]:
         schema = version["schema"]["openAPIV3Schema"]
         head = f"{version['name']}: " if len(spec["versions"]) > 1 else ""
         yield head + schema.get("description", "")
-        yield table(("Field", "Type", "Default", "Meaning"), [_row(*row) for row in fields(schema)])
+        yield table(FIELDS, [_row(*row) for row in fields(schema)])
 
 
 def render() -> str:
     """The page."""
     intro = (
         "Custom resources, as `configs/crds` defines them; `kubectl explain` says the same. `[]` stands for an item of a list, `*` for a "
-        "value of a map. Unknown "
-        "fields of other versions are kept where a schema allows it."
+        "value of a map. Unknown fields of other versions are kept where a schema allows it."
     )
     return page("API", intro, [part for definition in crdgen.all_crds() for part in _section(definition)])

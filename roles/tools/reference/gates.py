@@ -19,8 +19,7 @@ def render() -> str:
     """The page."""
     intro = (
         "Gates are set with `--feature-gates=Name=true,Other=false`; later ones win. `AllAlpha` and `AllBeta` switch all gates of a "
-        "stage. A name that a role does "
-        "not know ends it with the nearest known name."
+        "stage. A name that a role does not know ends it with the nearest known name."
     )
     sections = []
     for role, known in ROLES.items():

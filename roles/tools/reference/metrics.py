@@ -84,35 +84,17 @@ def _common(role: str) -> CollectorRegistry:
     return registry
 
 
-def _scheduler() -> CollectorRegistry:
-    registry = _common("scheduler")
-    SchedulerMetrics(registry)
+def _scheduler(registry: CollectorRegistry) -> None:
     standing = Standing(queues=dict, cache=dict, bindings=lambda: 0, refused=list, leader=lambda: False, lease="")
     registry.register(standing)  # type: ignore[arg-type]
-    for fill in (GangMetrics, QuotaMetrics, PlanMetric, ReservationMetrics):
-        fill(registry)
     AuditMetrics(registry, ["priority"])
     registry.register(PodResources(()))  # type: ignore[arg-type]
-    return registry
 
 
-def _manager() -> CollectorRegistry:
-    registry = _common("manager")
-    ManagerMetrics(registry)
-    return registry
-
-
-def _descheduler() -> CollectorRegistry:
-    registry = _common("descheduler")
-    DeschedulerMetrics(registry)
-    MigrationMetrics(registry)
-    return registry
-
-
-def _proxy() -> CollectorRegistry:
-    registry = common.registry("runtime-proxy")
-    ProxyMetrics(registry)
-    return registry
+def _filled(registry: CollectorRegistry, *fills: Callable[[CollectorRegistry], object]) -> list[Entry]:
+    for fill in fills:
+        fill(registry)
+    return entries(registry)
 
 
 def _koordlet() -> list[Entry]:
@@ -128,11 +110,13 @@ def _koordlet() -> list[Entry]:
 
 
 ROLES: Mapping[str, Callable[[], Iterable[Entry]]] = {
-    "scheduler": lambda: entries(_scheduler()),
-    "manager": lambda: entries(_manager()),
+    "scheduler": lambda: _filled(
+        _common("scheduler"), SchedulerMetrics, _scheduler, GangMetrics, QuotaMetrics, PlanMetric, ReservationMetrics
+    ),
+    "manager": lambda: _filled(_common("manager"), ManagerMetrics),
     "koordlet": _koordlet,
-    "descheduler": lambda: entries(_descheduler()),
-    "runtime-proxy": lambda: entries(_proxy()),
+    "descheduler": lambda: _filled(_common("descheduler"), DeschedulerMetrics, MigrationMetrics),
+    "runtime-proxy": lambda: _filled(common.registry("runtime-proxy"), ProxyMetrics),
     "every role": lambda: entries(Slis(Health()).registry),
 }
 
@@ -141,8 +125,7 @@ def render() -> str:
     """The page."""
     intro = (
         "Metrics of each role in Prometheus' text format; OpenMetrics where it is accepted. Names of Kubernetes and of Koordinator are "
-        "theirs, units too. A histogram's "
-        "series end in `_bucket`, `_sum` and `_count`. Series with labels appear with their first value."
+        "theirs, units too. A histogram's series end in `_bucket`, `_sum` and `_count`. Series with labels appear with their first value."
     )
     sections = []
     for role, collect in ROLES.items():

@@ -15,7 +15,7 @@ from pydantic_core import PydanticUndefined
 from koord.api.times import format_duration
 from koord.config.model import Seconds, wire
 from roles.tools.reference.docstrings import description_of
-from roles.tools.reference.markdown import code
+from roles.tools.reference.markdown import code, noted
 
 _SCALARS = {str: "string", bool: "boolean", int: "integer", float: "number", Any: "any", dict: "object"}
 _DURATION = next(one.func for one in get_args(Seconds) if isinstance(one, BeforeValidator))
@@ -118,13 +118,13 @@ def rows(model: type[BaseModel], path: str = "", instance: BaseModel | None = No
     for name, field in model.model_fields.items():
         here = f"{path}{'.' if path else ''}{field.alias or name}"
         default = getattr(instance, name) if instance is not None else field.get_default(call_default_factory=True, validated_data={})
-        extra = limits_of(field.annotation, field.metadata)
-        extra = "; ".join(filter(None, ("required" if field.is_required() and instance is None else "", extra)))
+        required = "required" if field.is_required() and instance is None else ""
         text = " ".join(description_of(model, name).split())
         inner, ending = model_in(field.annotation)
         known = seen.setdefault(inner, here + ending) if inner is not None else ""
         if inner is not None and known != here + ending:
             text = f"{text} Its parts are those of `{known}`."
-        yield code(here), type_of(field.annotation, field.metadata), code(_written(default, field)), f"{text} ({extra})" if extra else text
+        text = noted(text, required, limits_of(field.annotation, field.metadata))
+        yield code(here), type_of(field.annotation, field.metadata), code(_written(default, field)), text
         if inner is not None and known == here + ending:
             yield from rows(inner, known, default if isinstance(default, BaseModel) else None, seen)

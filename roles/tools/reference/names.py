@@ -18,8 +18,7 @@ def render() -> str:
     """The page."""
     intro = (
         "The names by which the roles, users and other programs understand one another. *user* is whoever creates the object. A value "
-        "that cannot be read is "
-        "reported and counts as absent."
+        "that cannot be read is reported and counts as absent."
     )
     old = [(code(name), code(new)) for name, new in sorted(names.DEPRECATED_RESOURCES.items())]
     sections = [

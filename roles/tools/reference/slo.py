@@ -7,55 +7,35 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from koord.api.nodeslo_defaults import recommended_resource_qos_strategy
-from koord.api.schema import Amount, Bool, Int, IntOrText, ListOf, MapOf, Node, Num, Range, Selector, Span, Str, Struct
+from koord.api.schema import Amount, Bool, Int, IntOrText, ListOf, MapOf, Node, Num, Selector, Span, Str, Struct
 from koord.config import slo_schema
-from roles.tools.reference.markdown import code
+from roles.tools.reference.markdown import between, code, noted
 from roles.tools.reference.models import Row
+
+_TYPES: Mapping[type[Node], str] = {
+    Int: "integer", Num: "number", Bool: "boolean", Str: "string", Amount: "quantity", IntOrText: "integer or string", Span: "duration",
+    Selector: "label selector",
+}  # fmt: skip
 
 
 def type_of(node: Node) -> str:
     """The type in a word or two."""
     match node:
-        case Int():
-            return "integer"
-        case Num():
-            return "number"
-        case Bool():
-            return "boolean"
-        case Str():
-            return "string"
-        case Amount():
-            return "quantity"
-        case IntOrText():
-            return "integer or string"
-        case Span():
-            return "duration"
-        case Selector():
-            return "label selector"
         case ListOf():
             return f"[]{type_of(node.item)}"
         case MapOf():
             return f"map of {type_of(node.value)}"
         case _:
-            return "object"
-
-
-def _between(bounds: Range) -> str:
-    low, high = bounds
-    if low is not None and high is not None:
-        return f"{low:g} to {high:g}"
-    return f"at least {low:g}" if low is not None else f"at most {high:g}"
+            return _TYPES.get(type(node), "object")
 
 
 def limits_of(node: Node) -> str:
     """What the webhook demands of a value."""
     match node:
         case Int(cm=bounds) if bounds is not None:
-            return _between(bounds)
+            return between(*(None if bound is None else f"{bound:g}" for bound in bounds))
         case Num(above=above, most=most):
-            return ", ".join(
-                filter(None, (f"above {above:g}" if above is not None else "", f"at most {most:g}" if most is not None else ""))
-            )
+            return ", ".join(filter(None, (f"above {above:g}" if above is not None else "", between(None, most))))
         case Str(choices=choices) if choices:
             return "one of " + ", ".join(map(code, choices))
         case ListOf(item=inner) | MapOf(value=inner):
@@ -82,6 +62,6 @@ def rows(key: str, node: Node, path: str = "") -> Iterator[Row]:
     below = dict(node.pairs)
     for name, child in node.fields.items():
         here = f"{path}{'.' if path else ''}{name}"
-        extra = "; ".join(filter(None, (limits_of(child), f"below {below[name]}" if name in below else "")))
-        yield code(here), type_of(child), code(_default(key, here)), f"{child.text} ({extra})" if extra else child.text
+        text = noted(child.text, limits_of(child), f"below {below[name]}" if name in below else "")
+        yield code(here), type_of(child), code(_default(key, here)), text
         yield from rows(key, child, here)
